@@ -1,0 +1,39 @@
+# Every target sets up what it needs: only Python 3.11 and the package registries are assumed.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+DATA ?= data
+
+.PHONY: demo test check slow bench examples clean
+
+$(BIN)/expunge: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/dev: $(BIN)/expunge
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+demo: $(BIN)/expunge  ## the whole story on scikit-learn's digits
+	$(BIN)/expunge demo
+
+test: $(VENV)/dev  ## all tests but the slow ones
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+
+slow: $(VENV)/dev  ## the slow tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow
+
+check: $(VENV)/dev  ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(BIN)/expunge  ## timings; writes benchmarks/results
+	$(BIN)/python benchmarks/unlearn_against_retraining.py
+
+examples: $(BIN)/expunge  ## accuracies on real data; make examples DATA=folder
+	$(BIN)/python examples/real_data.py --data $(DATA)
+
+clean:
+	rm -rf $(VENV) build dist

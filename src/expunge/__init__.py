@@ -1,0 +1,55 @@
+"""Expunge: remove people's data from a trained classifier when the training data no longer exists."""
+
+from __future__ import annotations
+
+from expunge._version import __version__
+from expunge.bounds import ErrorBound, PaperConstants, ResidualFacts, paper_bound, residual_bound
+from expunge.certificate import Certificate, read_certificate, verify
+from expunge.data import read_data
+from expunge.distance import Distance, parse_distance
+from expunge.errors import (
+    DataError,
+    ExpungeError,
+    FileError,
+    InputError,
+    ModelError,
+    OptionError,
+    Refused,
+    UselessModel,
+    VacuousClaim,
+    VerificationFailed,
+)
+from expunge.mechanism import Unlearned, unlearn
+from expunge.model import LinearModel, TrainingRecord, read_model
+from expunge.train import train
+
+__all__ = [
+    "Certificate",
+    "DataError",
+    "Distance",
+    "ErrorBound",
+    "ExpungeError",
+    "FileError",
+    "InputError",
+    "LinearModel",
+    "ModelError",
+    "OptionError",
+    "PaperConstants",
+    "Refused",
+    "ResidualFacts",
+    "TrainingRecord",
+    "Unlearned",
+    "UselessModel",
+    "VacuousClaim",
+    "VerificationFailed",
+    "__version__",
+    "paper_bound",
+    "parse_distance",
+    "read_certificate",
+    "read_data",
+    "read_model",
+    "residual_bound",
+    "train",
+    "unlearn",
+    "verify",
+]

@@ -1,0 +1,466 @@
+"""The certificate: what is claimed, every number behind it, and how to check it from the file alone.
+
+The layout is documented in docs/certificate.md. Everything derived (terms, Delta, sigma, delta at sigma, status, the
+sentences under `assumptions` and `limits`) is computed by `derive` from the facts; `verify` calls the same function on
+the facts it reads from a file and compares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from expunge.bounds import ErrorBound, PaperConstants, ResidualFacts, paper_bound, residual_bound
+from expunge.bounds.residual import grid_term
+from expunge.data.files import readable, require_fits
+from expunge.distance import Distance
+from expunge.errors import ExpungeError, FileError, VerificationFailed
+from expunge.model import read_model
+from expunge.noise import delta_of, grid_exponent, sigma_classical, sigma_for
+
+SCHEMA = "expunge/certificate/1"
+INSECURE = "INSECURE-TEST"
+GENERATORS = ("operating system", INSECURE)
+TOLERANCE = 1e-12  # what another machine's mathematical library may change
+SIZE_LIMIT = 10_000_000
+SIZE_NAMES = ("n_source", "n_forget", "n_surrogate")
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A number and where it comes from: `derived`, `measured`, `declared` or `estimated`."""
+
+    value: float
+    provenance: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Everything the certificate's numbers follow from."""
+
+    epsilon: float
+    delta: float
+    bound: str
+    facts: Mapping[str, Fact]
+    distance: Distance
+    failures: Mapping[str, float]
+    n_parameters: int
+    generator: str
+    convention: str = "source"
+    tuned: bool = False
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What follows from a claim."""
+
+    bound: ErrorBound
+    sigma: float
+    grid_exponent: int
+    delta_for_noise: float
+    delta_at_sigma: float
+    status: str
+    guarantee: str
+    assumptions: tuple[str, ...]
+    limits: tuple[str, ...]
+
+    @property
+    def mu(self) -> float:
+        return self.bound.total / self.sigma
+
+
+def derive(claim: Claim) -> Derived:
+    """Bound, noise, status and sentences from the facts alone."""
+    base = _bound(claim)
+    spent = math.fsum(claim.failures.values())
+    remaining = claim.delta - spent
+    if not math.isfinite(base.total):
+        return Derived(base, math.inf, 0, remaining, 1.0, "none", "", (), ())
+    calibrate = sigma_for if claim.bound == "residual" else sigma_classical
+    exponent = grid_exponent(calibrate(base.total, claim.epsilon, remaining))
+    bound = base.with_term("grid", grid_term(math.ldexp(1.0, exponent), claim.n_parameters))
+    sigma = calibrate(bound.total, claim.epsilon, remaining)
+    achieved = delta_of(claim.epsilon, bound.total / sigma)
+    status = _status(claim)
+    return Derived(
+        bound,
+        sigma,
+        exponent,
+        remaining,
+        achieved + spent,
+        status,
+        _guarantee(claim, sigma),
+        _assumptions(claim),
+        _limits(claim),
+    )
+
+
+def _bound(claim: Claim) -> ErrorBound:
+    values = {name: fact.value for name, fact in claim.facts.items()}
+    if claim.bound == "residual":
+        return residual_bound(residual_facts(claim.facts), claim.distance)
+    sizes = {name: int(values[name]) for name in SIZE_NAMES}
+    constants = PaperConstants(
+        values["alpha"], values["beta"], values["lipschitz"], values["gamma"], int(values["lipschitz_power"])
+    )
+    return paper_bound(
+        constants, **sizes, gradient_norm=values["gradient_norm"], tv=values["tv_upper"], sizes=claim.convention
+    )
+
+
+def residual_facts(facts: Mapping[str, Fact]) -> ResidualFacts:
+    """The residual bound's numbers without their provenance."""
+    values: dict[str, Any] = {
+        name: int(fact.value) if name in SIZE_NAMES else fact.value for name, fact in facts.items()
+    }
+    return ResidualFacts(**values)
+
+
+def _status(claim: Claim) -> str:
+    provenances = {fact.provenance for fact in claim.facts.values()} | {claim.distance.provenance}
+    if "estimated" in provenances or claim.tuned:
+        return "estimated"
+    if "declared" in provenances or claim.distance.samples_rows or claim.bound != "residual":
+        return "conditional"
+    return "proven"
+
+
+def _guarantee(claim: Claim, sigma: float) -> str:
+    return (
+        f"The published weights are ({claim.epsilon:g}, {claim.delta:g})-indistinguishable from the weights that retraining without "
+        f"the forgotten rows would have given, with Gaussian noise of the same standard deviation {sigma:.6g} added to each."
+    )
+
+
+def _assumptions(claim: Claim) -> tuple[str, ...]:
+    """What has to be true for the guarantee, in plain words; empty for a proven one."""
+    found = []
+    declared = sorted(name for name, fact in claim.facts.items() if fact.provenance == "declared")
+    if declared:
+        found.append("These facts were declared, not checked: " + ", ".join(declared) + ".")
+    if claim.distance.provenance == "declared":
+        found.append(f"Declared: {claim.distance} between {claim.distance.between} ({claim.distance.meaning}).")
+    if claim.distance.samples_rows:
+        found.append(
+            "Source and surrogate rows are independent samples of their populations; trained weights and update are treated as fixed "
+            "(they are not quite: the weights depend on the source)."
+        )
+        found.append(
+            "The spread and the largest size of the gradient's change seen on the surrogate stand for its population's."
+        )
+    if claim.bound == "paper":
+        found.append(
+            "Training reached its optimum exactly, and the Hessians of finite sets equal those of their populations."
+        )
+        found.append("The constants alpha, beta, L and gamma hold for every example.")
+    if claim.tuned:
+        found.append(
+            "FALSE for this model: the constants given are smaller than this loss can have, so the bound may be exceeded."
+        )
+    return tuple(found)
+
+
+def _limits(claim: Claim) -> tuple[str, ...]:
+    """What the certificate does not prove."""
+    found = [
+        "It does not prove that the rows given were in the training set, or that they are all that the person contributed.",
+        "It does not protect against somebody who holds the model from before as well as this one.",
+        "It does not prove that no copy of the earlier model or of the data exists elsewhere.",
+        "It speaks of this one published model; several published models compose to a weaker guarantee.",
+        "It cannot show from the weights alone that the noise was drawn as stated; it binds digests, it is not a proof of execution.",
+    ]
+    if claim.generator == INSECURE:
+        found.insert(0, f"{INSECURE}: the noise was made from a seed for a test; this model protects nobody.")
+    return tuple(found)
+
+
+# The file -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A certificate's content, as it stands in the file."""
+
+    content: Json
+
+    @property
+    def status(self) -> str:
+        return str(self.content["status"])
+
+    @property
+    def epsilon(self) -> float:
+        return float(self.content["epsilon"])
+
+    @property
+    def delta(self) -> float:
+        return float(self.content["delta"])
+
+    @property
+    def sigma(self) -> float:
+        return float(self.content["sigma"])
+
+    @property
+    def total(self) -> float:
+        """Delta: the bound on the distance to the retrained weights."""
+        return float(self.content["bound"]["total"])
+
+    @property
+    def terms(self) -> dict[str, float]:
+        return dict(self.content["bound"]["terms"])
+
+    @property
+    def insecure(self) -> bool:
+        return bool(self.content["noise"]["generator"] == INSECURE)
+
+    def to_json(self) -> str:
+        return json.dumps(self.content, indent=2, allow_nan=False) + "\n"
+
+
+def digest_of(content: Json) -> str:
+    """SHA-256 of the content without its own digest, as JSON with sorted keys and no spaces."""
+    bare = {key: value for key, value in content.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(bare, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()).hexdigest()
+
+
+def build(
+    claim: Claim,
+    derived: Derived,
+    *,
+    model: Json,
+    sizes: Json,
+    step: Json,
+    data: Json,
+    notes: tuple[str, ...],
+    software: Json,
+    created: str,
+) -> Certificate:
+    """Lay out the file."""
+    content: Json = {
+        "schema": SCHEMA,
+        "status": derived.status,
+        "epsilon": claim.epsilon,
+        "delta": claim.delta,
+        "sigma": derived.sigma,
+        "guarantee": derived.guarantee,
+        "assumptions": list(derived.assumptions),
+        "limits": list(derived.limits),
+        "notes": list(notes),
+        "bound": {
+            "kind": claim.bound,
+            "total": derived.bound.total,
+            "terms": dict(derived.bound.terms),
+            "inputs": {name: asdict(fact) for name, fact in claim.facts.items()},
+        },
+        "distance": asdict(claim.distance) | {"meaning": claim.distance.meaning},
+        "noise": {
+            "calibration": "analytic" if claim.bound == "residual" else "classical",
+            "mu": derived.mu,
+            "delta_for_noise": derived.delta_for_noise,
+            "failures": dict(claim.failures),
+            "delta_at_sigma": derived.delta_at_sigma,
+            "grid_exponent": derived.grid_exponent,
+            "generator": claim.generator,
+        },
+        "sizes": sizes,
+        "model": model,
+        "step": step,
+        "data": data,
+        "software": software,
+        "created": created,
+    }
+    if claim.bound == "paper":
+        content["bound"] |= {"convention": claim.convention, "tuned": claim.tuned}
+    content["digest"] = digest_of(content)
+    return Certificate(content)
+
+
+def read_certificate(path: str | Path) -> Certificate:
+    """Read a certificate file; refuses what is not one."""
+    location = readable(Path(path))
+    if location.stat().st_size > SIZE_LIMIT:
+        raise FileError(
+            f"{location} has {location.stat().st_size:,} bytes",
+            f"a certificate has at most {SIZE_LIMIT:,}",
+            "Check the path.",
+        )
+    require_fits(location.stat().st_size, location, "the certificate")
+    return parse_certificate(location.read_bytes(), str(location))
+
+
+def parse_certificate(content: bytes, name: str) -> Certificate:
+    """A certificate from the bytes of its file."""
+
+    def pairs(found: list[tuple[str, Any]]) -> Json:
+        if len({key for key, _ in found}) != len(found):
+            raise ValueError("a key occurs twice")
+        return dict(found)
+
+    def constant(text: str) -> float:
+        raise ValueError(f"{text} is not a number")
+
+    try:
+        loaded = json.loads(content, object_pairs_hook=pairs, parse_constant=constant)
+    except (ValueError, RecursionError) as error:
+        raise FileError(
+            f"{name} is not a certificate ({error})", "JSON is needed", "Use the file as it was written."
+        ) from error
+    schema = loaded.get("schema") if isinstance(loaded, dict) else None
+    if schema != SCHEMA:
+        raise FileError(
+            f"{name} has schema {schema!r}",
+            f"this version verifies {SCHEMA}",
+            "Use the version of Expunge that wrote it, or a later one.",
+        )
+    return Certificate(loaded)
+
+
+# Verification ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was recomputed."""
+
+    name: str
+    claimed: Any
+    recomputed: Any
+
+    @property
+    def passed(self) -> bool:
+        return _equal(self.claimed, self.recomputed)
+
+
+def _equal(claimed: Any, recomputed: Any) -> bool:
+    if isinstance(recomputed, dict):
+        return (
+            isinstance(claimed, dict)
+            and claimed.keys() == recomputed.keys()
+            and all(_equal(claimed[k], v) for k, v in recomputed.items())
+        )
+    if isinstance(recomputed, (list, tuple)):
+        return isinstance(claimed, list) and len(claimed) == len(recomputed) and all(map(_equal, claimed, recomputed))
+    if isinstance(recomputed, float):
+        number = isinstance(claimed, (int, float)) and not isinstance(claimed, bool)
+        return number and math.isclose(claimed, recomputed, rel_tol=TOLERANCE, abs_tol=0.0)
+    return type(claimed) is type(recomputed) and bool(claimed == recomputed)
+
+
+def claim_of(content: Json) -> Claim:
+    """The facts a certificate states, read strictly."""
+    bound = content["bound"]
+    distance = dict(content["distance"])
+    distance.pop("meaning")
+    facts = {
+        name: Fact(_number(entry["value"]), _provenance(entry["provenance"])) for name, entry in bound["inputs"].items()
+    }
+    if bound["kind"] == "residual" and set(facts) != {field.name for field in fields(ResidualFacts)}:
+        raise KeyError("bound.inputs")
+    generator = content["noise"]["generator"]
+    if generator not in GENERATORS:
+        raise ValueError(f"generator {generator!r}")
+    return Claim(
+        epsilon=_number(content["epsilon"]),
+        delta=_number(content["delta"]),
+        bound=bound["kind"],
+        facts=facts,
+        distance=Distance(**distance),
+        failures={name: _number(value) for name, value in content["noise"]["failures"].items()},
+        n_parameters=int(_number(content["sizes"]["parameters"])),
+        generator=generator,
+        convention=bound.get("convention", "source"),
+        tuned=bool(bound.get("tuned", False)),
+    )
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+        raise ValueError(f"{value!r} is not a finite number, at least 0")
+    return value
+
+
+def _provenance(value: Any) -> str:
+    if value not in ("derived", "measured", "declared", "estimated"):
+        raise ValueError(f"provenance {value!r}")
+    return str(value)
+
+
+def checks(certificate: Certificate) -> list[Check]:
+    """Everything that can be recomputed from the file alone."""
+    content = certificate.content
+    try:
+        claim = claim_of(content)
+        derived = derive(claim)
+        found = [Check("digest", content["digest"], digest_of(content))]
+        terms = content["bound"]["terms"]
+        found += [Check(f"bound.terms.{name}", terms.get(name), value) for name, value in derived.bound.terms.items()]
+        found += [
+            Check("bound.terms", sorted(terms), sorted(derived.bound.terms)),
+            Check("bound.total", content["bound"]["total"], derived.bound.total),
+            Check("sigma", content["sigma"], derived.sigma),
+            Check("noise.mu", content["noise"]["mu"], derived.mu),
+            Check("noise.delta_for_noise", content["noise"]["delta_for_noise"], derived.delta_for_noise),
+            Check("noise.delta_at_sigma", content["noise"]["delta_at_sigma"], derived.delta_at_sigma),
+            Check("noise.grid_exponent", content["noise"]["grid_exponent"], derived.grid_exponent),
+            Check("delta is not exceeded", derived.delta_at_sigma <= claim.delta < 1.0, True),
+            Check("failure probabilities", _failures_are_due(claim), True),
+            Check("status", content["status"], derived.status),
+            Check("guarantee", content["guarantee"], derived.guarantee),
+            Check("assumptions", content["assumptions"], derived.assumptions),
+            Check("limits", content["limits"], derived.limits),
+            Check("distance.meaning", content["distance"]["meaning"], claim.distance.meaning),
+            Check("sizes", {key: content["sizes"][key] for key in SIZE_NAMES}, _sizes(claim)),
+            Check(
+                "l2", content["model"]["l2"], claim.facts["l2"].value if "l2" in claim.facts else content["model"]["l2"]
+            ),
+            Check("noise is secret", claim.generator, GENERATORS[0]),
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, ZeroDivisionError, ExpungeError) as error:
+        raise VerificationFailed(
+            f"the certificate cannot be recomputed ({type(error).__name__}: {error})",
+            "every fact must be there and possible",
+            "Do not rely on it.",
+        ) from error
+    return found
+
+
+def _failures_are_due(claim: Claim) -> bool:
+    """Whether the sampling step spends the probability its term was computed with, and no more than delta is spent."""
+    if claim.bound != "residual":
+        return not claim.failures
+    sampled = claim.failures.get("sampling", 0.0)
+    agrees = sampled == claim.facts["sampling_failure"].value if claim.distance.samples_rows else sampled == 0.0
+    needs_eigenvalue = claim.distance.samples_rows or claim.distance.kind in ("chi2", "kl")
+    return agrees and (claim.failures.get("eigenvalue", 0.0) > 0.0) == needs_eigenvalue
+
+
+def _sizes(claim: Claim) -> Json:
+    return {name: int(claim.facts[name].value) for name in SIZE_NAMES}
+
+
+def verify(certificate: Certificate, model: str | Path | None = None) -> list[Check]:
+    """Recompute what can be recomputed, with the model's digest where its file is given; raises if anything differs."""
+    found = checks(certificate)
+    if model is not None:
+        _, digest = read_model(model)
+        found.append(Check("model.after.sha256", certificate.content["model"]["after"]["sha256"], digest))
+    failed = [check for check in found if not check.passed]
+    if failed:
+        shown = "; ".join(
+            f"{check.name}: says {_short(check.claimed)}, is {_short(check.recomputed)}" for check in failed[:5]
+        )
+        raise VerificationFailed(
+            shown, "the file must say what follows from its own numbers", "Do not rely on this certificate."
+        )
+    return found
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else text[:77] + "..."

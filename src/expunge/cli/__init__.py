@@ -1,0 +1,32 @@
+"""The command line: one file a command; nothing is computed here."""
+
+from __future__ import annotations
+
+import click
+
+from expunge._version import __version__
+from expunge.cli.demo import demo
+from expunge.cli.train import train
+from expunge.cli.unlearn import unlearn
+from expunge.cli.verify import verify
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="expunge")
+def main() -> None:
+    """Remove people's data from a trained classifier when the training data no longer exists.
+
+    \b
+    expunge train     while the source exists: train to the optimum, keep a record
+    expunge unlearn   later, without it: forget rows, with a certificate
+    expunge verify    anybody: check a certificate from its file
+    expunge demo      the whole story on real data, in seconds
+
+    Exit status: 0 done, 1 a certificate failed verification, 2 bad input, 3 refused (nothing is written).
+    """
+
+
+for command in (train, unlearn, verify, demo):
+    main.add_command(command)
+
+__all__ = ["main"]

@@ -1,0 +1,110 @@
+"""`expunge train`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from expunge.cli.console import as_json, out, progress, quiet, reporting
+
+
+@click.command()
+@click.option(
+    "--data",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The source: .npz or .safetensors with X and y, .csv or .parquet.",
+)
+@click.option("--label", help="Label column of a .csv or .parquet file (default: y, or label).")
+@click.option(
+    "--l2",
+    required=True,
+    type=float,
+    help="lambda of (lambda/2)||w||^2 beside the mean loss. Larger makes later certificates stronger.",
+)
+@click.option(
+    "--max-norm",
+    required=True,
+    type=float,
+    help="Rows longer than this are scaled down to it. Choose it before looking at the rows: a bound read off the data would itself tell about a person.",
+)
+@click.option("--loss", default="softmax", show_default=True, help="softmax or ridge.")
+@click.option("--bias", is_flag=True, help="Add a constant feature 1, regularised like the rest.")
+@click.option(
+    "--dtype", default="float64", show_default=True, help="What rows are kept in while computing: float64 or float32."
+)
+@click.option(
+    "--store", default="float64", show_default=True, help="What the weights are stored in: float64 or float32."
+)
+@click.option("--device", default="cpu", show_default=True, help="Any torch device.")
+@click.option(
+    "--out",
+    "target",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The model to write, a .safetensors file that does not exist yet.",
+)
+@quiet
+@as_json
+@reporting
+def train(
+    data: Path,
+    label: str | None,
+    l2: float,
+    max_norm: float,
+    loss: str,
+    bias: bool,
+    dtype: str,
+    store: str,
+    device: str,
+    target: Path,
+    quiet: bool,
+    json_output: bool,
+) -> dict[str, Any]:
+    """Train a linear classifier to its optimum while the source still exists.
+
+    Writes the weights with a training record: the number of rows, class counts, l2, loss, norm bound, and how far from
+    the optimum training stopped. This record is all that is kept of the source, and what makes later certificates strong.
+
+    \b
+    expunge train --data source.npz --l2 1e-3 --max-norm 1 --out model.safetensors
+    """  # fmt: skip
+    from expunge.data import read_data
+    from expunge.data.output import require_absent, write_file
+    from expunge.errors import FileError
+    from expunge.train import train as run
+
+    if target.suffix.lower() != ".safetensors":
+        raise FileError(f"--out {target}", "models are .safetensors files", "Name it for example model.safetensors.")
+    require_absent(target)
+    source = read_data(data, label)
+    with progress(not quiet) as advance:
+        model = run(
+            source.features,
+            source.labels,
+            l2=l2,
+            max_norm=max_norm,
+            loss=loss,
+            bias=bias,
+            dtype=dtype,
+            store=store,
+            device=device,
+            progress=advance,
+        )
+    write_file(target, model.to_bytes())
+    assert model.record is not None
+    if not json_output:
+        record = model.record
+        out.print(
+            f"trained {record.loss} on {record.n_source:,} rows, {model.n_features} features, {len(record.classes)} classes"
+        )
+        out.print(f"gradient norm at the stored weights: {record.residual:.3g}")
+        out.print(f"written: {target}", markup=False)
+    return {
+        "model": str(target),
+        "sha256": model.sha256(),
+        "record": asdict(model.record) | {"row_bound": model.record.row_bound},
+    }

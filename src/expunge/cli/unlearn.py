@@ -1,0 +1,187 @@
+"""`expunge unlearn`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from expunge.cli.console import as_json, out, print_certificate, progress, quiet, reporting
+
+
+@click.command()
+@click.option(
+    "--model",
+    "model_file",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The trained model, .safetensors with weight (K x d) and, where there is one, bias (K).",
+)
+@click.option("--forget", required=True, type=click.Path(path_type=Path), help="The rows to forget, with their labels.")
+@click.option("--surrogate", required=True, type=click.Path(path_type=Path), help="Rows that resemble the source.")
+@click.option("--label", help="Label column of .csv and .parquet files (default: y, or label).")
+@click.option("--epsilon", required=True, type=float, help="Smaller protects more; 0.1 to 5 is usual.")
+@click.option("--delta", required=True, type=float, help="Probability that the guarantee fails; at most 1/n.")
+@click.option(
+    "--distance",
+    required=True,
+    help="How far the surrogate is from the source: same, tv:0.2, chi2:0.1, kl:0.5 (of the source relative to the surrogate), or source if it is the source itself.",
+)
+@click.option(
+    "--between",
+    default="populations",
+    show_default=True,
+    help="What the distance is between: populations (both sets are samples; adds a sampling term) or samples (the two sets themselves).",
+)
+@click.option(
+    "--step",
+    help="converged (the default); newton: one step, the paper's Algorithm 1; balanced: the update, or none, that makes the bound smallest (slower, pays where the distance is large).",
+)
+@click.option(
+    "--bound", default="residual", show_default=True, help="residual, or paper: Theorem 4.2 and Corollary 4.4."
+)
+@click.option(
+    "--constants",
+    help="For --bound paper: derived (closed forms), paper (what its experiments set; false for any loss), or alpha=..,beta=..,L=..,gamma=..",
+)
+@click.option(
+    "--sizes",
+    default="source",
+    show_default=True,
+    help="For --bound paper: source (Algorithm 1) or surrogate (the appendix) as the weight of the surrogate's Hessian.",
+)
+@click.option("--n-source", type=int, help="For a model without a record: number of training rows.")
+@click.option(
+    "--l2", type=float, help="For a model without a record: lambda of (lambda/2)||w||^2 beside the mean loss."
+)
+@click.option("--max-norm", type=float, help="For a model without a record: largest norm of a training row.")
+@click.option("--loss", help="For a model without a record: softmax or ridge.")
+@click.option(
+    "--training-residual",
+    type=float,
+    help="For a model without a record: norm of the training gradient at these weights.",
+)
+@click.option(
+    "--dtype",
+    default="float64",
+    show_default=True,
+    help="What surrogate rows are kept in: float64 or float32. Evidence is summed in float64 either way.",
+)
+@click.option("--device", default="cpu", show_default=True, help="Any torch device.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Write the model even if it is of little use (noise above the weights, more than half forgotten). Never overrides a vacuous claim.",
+)
+@click.option(
+    "--out",
+    "target",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The folder to write model.safetensors and certificate.json in; it must not exist yet.",
+)
+@quiet
+@as_json
+@reporting
+def unlearn(
+    model_file: Path,
+    forget: Path,
+    surrogate: Path,
+    label: str | None,
+    epsilon: float,
+    delta: float,
+    distance: str,
+    between: str,
+    step: str | None,
+    bound: str,
+    constants: str | None,
+    sizes: str,
+    n_source: int | None,
+    l2: float | None,
+    max_norm: float | None,
+    loss: str | None,
+    training_residual: float | None,
+    dtype: str,
+    device: str,
+    force: bool,
+    target: Path,
+    quiet: bool,
+    json_output: bool,
+) -> dict[str, Any]:
+    """Forget rows of a source that is gone, with a certificate.
+
+    Needs the model, the rows to forget, and a surrogate: rows that resemble the source. Facts about the training come
+    from the model's record, or from options that the certificate then marks as declared.
+
+    \b
+    expunge unlearn --model model.safetensors --forget forget.npz --surrogate surrogate.npz
+                    --epsilon 1 --delta 1e-5 --distance chi2:0.1 --out result/
+    """  # fmt: skip
+    from expunge.data import read_data
+    from expunge.data.output import require_absent, write_folder
+    from expunge.distance import parse_distance
+    from expunge.mechanism import unlearn as run
+    from expunge.model import read_model
+
+    require_absent(target)
+    declared = parse_distance(distance, between=between)
+    model, digest = read_model(model_file)
+    leaving = read_data(forget, label)
+    standing = read_data(surrogate, label)
+    with progress(not quiet) as advance:
+        result = run(
+            model,
+            (leaving.features, leaving.labels),
+            (standing.features, standing.labels),
+            epsilon=epsilon,
+            delta=delta,
+            distance=declared,
+            step=step,
+            bound=bound,
+            constants=_constants(constants),
+            sizes=sizes,
+            n_source=n_source,
+            l2=l2,
+            max_norm=max_norm,
+            loss=loss,
+            training_residual=training_residual,
+            dtype=dtype,
+            device=device,
+            force=force,
+            model_sha256=digest,
+            progress=advance,
+        )
+    write_folder(
+        target,
+        {"model.safetensors": result.model.to_bytes(), "certificate.json": result.certificate.to_json().encode()},
+    )
+    if not json_output:
+        print_certificate(result.certificate.content)
+        out.print(f"written: {target / 'model.safetensors'}, {target / 'certificate.json'}", markup=False)
+    return {
+        "model": str(target / "model.safetensors"),
+        "certificate_file": str(target / "certificate.json"),
+        "certificate": result.certificate.content,
+    }
+
+
+def _constants(text: str | None) -> Any:
+    """`derived`, `paper`, or `alpha=1,beta=2,L=1,gamma=1`."""
+    from expunge.bounds import PaperConstants
+    from expunge.errors import OptionError
+
+    if text is None or "=" not in text:
+        return text
+    try:
+        given = {name.strip(): float(value) for name, value in (part.split("=") for part in text.split(","))}
+        constants = PaperConstants(given.pop("alpha"), given.pop("beta"), given.pop("L"), given.pop("gamma"))
+        if given:
+            raise KeyError(*given)
+    except (ValueError, KeyError) as error:
+        raise OptionError(
+            f"constants {text!r}",
+            "alpha, beta, L and gamma are needed, each a number",
+            "Write alpha=0.01,beta=1,L=1,gamma=1.",
+        ) from error
+    return constants

@@ -1,0 +1,49 @@
+"""`expunge verify`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from expunge.cli.console import as_json, out, reporting
+
+
+@click.command()
+@click.argument("certificate", type=click.Path(path_type=Path))
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path),
+    help="The published model; its digest is compared with the certificate's.",
+)
+@as_json
+@reporting
+def verify(certificate: Path, model: Path | None, json_output: bool) -> dict[str, Any]:
+    """Check a certificate: recompute every term, Delta, sigma, and delta at sigma from the file alone.
+
+    Fails (exit status 1) on any difference. It checks that the certificate says what follows from its own numbers; what
+    it assumes, it lists.
+
+    \b
+    expunge verify result/certificate.json --model result/model.safetensors
+    """
+    from expunge.certificate import read_certificate
+    from expunge.certificate import verify as run
+
+    found = read_certificate(certificate)
+    checks = run(found, model)
+    if not json_output:
+        for check in checks:
+            out.print(f"  ok  {check.name}", markup=False)
+        out.print(f"verified: {len(checks)} checks; status [bold]{found.status}[/bold]")
+        if model is None:
+            out.print("the model was not checked; give it with --model")
+        for sentence in found.content["assumptions"]:
+            out.print(f"  assumes: {sentence}", markup=False)
+    return {
+        "verified": True,
+        "status": found.status,
+        "model_checked": model is not None,
+        "checks": [check.name for check in checks],
+    }

@@ -1,0 +1,8 @@
+"""Files in and out, and rows made ready for an objective."""
+
+from __future__ import annotations
+
+from expunge.data.files import LabelledArrays, read_data
+from expunge.data.prepare import Prepared, as_features, as_labels, encode, prepare
+
+__all__ = ["LabelledArrays", "Prepared", "as_features", "as_labels", "encode", "prepare", "read_data"]

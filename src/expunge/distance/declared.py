@@ -1,0 +1,109 @@
+"""A distance that somebody declares, and can be held to.
+
+same          the surrogate is a sample of the source's own distribution
+tv:0.2        total variation between the feature distributions, in [0, 1]
+chi2:0.3      chi-square of the source relative to the surrogate
+kl:0.5        Kullback-Leibler divergence of the source relative to the surrogate
+source        the surrogate IS the source (the paper's Unlearn (+)); checked, not believed
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from expunge.distance.inequalities import shift_chi_square, shift_kullback_leibler, shift_total_variation
+from expunge.errors import OptionError
+
+DISTANCE_KINDS = ("same", "tv", "chi2", "kl", "source")
+BETWEEN = ("populations", "samples")
+
+_MEANING = {
+    "same": "the surrogate is an independent sample of the source's own distribution",
+    "tv": "total variation between the feature distributions of source and surrogate",
+    "chi2": "chi-square divergence of the source's feature distribution relative to the surrogate's",
+    "kl": "Kullback-Leibler divergence of the source's feature distribution relative to the surrogate's",
+    "source": "the surrogate is the source itself",
+}
+
+
+@dataclass(frozen=True)
+class Distance:
+    """A kind of distance and its value.
+
+    `between` says what it is measured between: the `populations` both sets were drawn from (then a sampling term is
+    added to the bound) or the two `samples` themselves, each row counted as often as it occurs.
+    """
+
+    kind: str
+    value: float
+    between: str = "populations"
+    provenance: str = "declared"
+
+    def __post_init__(self) -> None:
+        if self.kind not in DISTANCE_KINDS:
+            raise OptionError(
+                f"distance kind {self.kind!r} is not known",
+                f"it must be one of {', '.join(DISTANCE_KINDS)}",
+                "Write for example chi2:0.1, tv:0.2, kl:0.5 or same.",
+            )
+        if self.between not in BETWEEN:
+            raise OptionError(
+                f"distance between {self.between!r}", f"it must be one of {', '.join(BETWEEN)}", "See Distance.between."
+            )
+        if not math.isfinite(self.value) or self.value < 0:
+            raise OptionError(
+                f"distance {self.kind}:{self.value}",
+                "it must be a finite number, at least 0",
+                "If the distance is unbounded, no certificate can be issued for this surrogate; choose one closer to the source.",
+            )
+        if self.kind == "tv" and self.value > 1:
+            raise OptionError(
+                f"total variation {self.value}",
+                "it lies between 0 and 1",
+                "Declare a smaller value, or another kind such as chi2.",
+            )
+        if self.kind in ("same", "source") and self.value != 0:
+            raise OptionError(
+                f"distance {self.kind}:{self.value}", f"{self.kind!r} takes no value", f"Write {self.kind} alone."
+            )
+
+    @property
+    def meaning(self) -> str:
+        return _MEANING[self.kind]
+
+    @property
+    def samples_rows(self) -> bool:
+        """Whether source and surrogate are samples of populations, so that a sampling term is due."""
+        return self.kind != "source" and self.between == "populations"
+
+    def shift(self, deviation: float, supremum: float, centred_supremum: float) -> float:
+        """Upper bound on `||E_rho f - E_nu f||` from moments of f under the surrogate."""
+        if self.kind == "tv":
+            return shift_total_variation(self.value, supremum)
+        if self.kind == "chi2":
+            return shift_chi_square(self.value, deviation)
+        if self.kind == "kl":
+            return shift_kullback_leibler(self.value, deviation, centred_supremum)
+        return 0.0
+
+    def __str__(self) -> str:
+        return self.kind if self.kind in ("same", "source") else f"{self.kind}:{self.value:g}"
+
+
+def parse_distance(text: str, *, between: str = "populations") -> Distance:
+    """Read `same`, `source`, `tv:0.2`, `chi2:0.3` or `kl:0.5`."""
+    kind, colon, value = text.strip().partition(":")
+    if kind not in DISTANCE_KINDS:
+        return Distance(kind, 0.0)  # raises with the list of kinds
+    if kind in ("same", "source"):
+        if colon:
+            raise OptionError(f"distance {text!r}", f"{kind!r} takes no value", f"Write {kind} alone.")
+        return Distance(kind, 0.0, between)
+    try:
+        number = float(value)
+    except ValueError:
+        raise OptionError(
+            f"distance {text!r} has no number after the colon", f"{kind} needs one", f"Write for example {kind}:0.1."
+        ) from None
+    return Distance(kind, number, between)

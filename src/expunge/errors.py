@@ -1,0 +1,69 @@
+"""Every error Expunge raises on purpose.
+
+    ExpungeError
+    ├── InputError            exit status 2: something that was given cannot be used
+    │   ├── OptionError           a setting (epsilon, delta, l2, a distance, ...)
+    │   ├── DataError             rows or labels
+    │   ├── ModelError            weights or their training record
+    │   └── FileError             a file or folder: type, size, permission, content
+    ├── Refused               exit status 3: the input is sound, the result would not be
+    │   ├── VacuousClaim          the certificate would say nothing; never overridden
+    │   └── UselessModel          the model would be of no use; `force` overrides
+    └── VerificationFailed    exit status 1: a certificate does not say what its numbers say
+
+A message has three parts: the value that was found, what is required, and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class ExpungeError(Exception):
+    """Root of the tree; `exit_status` is what the command line returns for it."""
+
+    exit_status = 2
+
+    def __init__(self, found: str, required: str, remedy: str) -> None:
+        self.found = found
+        self.required = required
+        self.remedy = remedy
+        super().__init__(f"{found}; {required}. {remedy}")
+
+
+class InputError(ExpungeError):
+    """Something that was given cannot be used."""
+
+
+class OptionError(InputError):
+    """A setting is outside what it can mean."""
+
+
+class DataError(InputError):
+    """Rows or labels cannot be used."""
+
+
+class ModelError(InputError):
+    """Weights or their training record cannot be used."""
+
+
+class FileError(InputError):
+    """A file or folder cannot be read or written."""
+
+
+class Refused(ExpungeError):
+    """The input is sound, but the result would not be."""
+
+    exit_status = 3
+
+
+class VacuousClaim(Refused):
+    """The certificate would say nothing."""
+
+
+class UselessModel(Refused):
+    """The model would be of no use; `force` overrides."""
+
+
+class VerificationFailed(ExpungeError):
+    """A certificate does not say what its own numbers say."""
+
+    exit_status = 1

@@ -1,0 +1,376 @@
+"""Unlearning without the source: the paper's Algorithm 1, with a bound that holds. Read this file first.
+
+    request -> measure -> step -> bound -> noise -> model and certificate
+
+Each stage is a frozen value built only from earlier ones, and none has a field for the source.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import os
+import platform
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from expunge._version import __version__
+from expunge.bounds import ResidualFacts, residual_bound
+from expunge.certificate import INSECURE, Certificate, Claim, Derived, Fact, Json, build, derive, residual_facts
+from expunge.distance import Distance
+from expunge.distance.inequalities import bretagnolle_huber
+from expunge.errors import DataError, UselessModel, VacuousClaim
+from expunge.model import LinearModel, TrainingRecord, from_matrix
+from expunge.noise import add_noise, epsilon_for, seeded_bytes
+from expunge.request import Request, make_request
+from expunge.solve import Progress, Step, Unlearning, newton_step, silent
+from expunge.spectrum import Moments, change_moments
+from expunge.train import residual_upper
+
+SAMPLING_SHARE = 0.2  # of delta: the probability that source or surrogate is an unlucky sample
+QUICK_FAILURE = 0.5  # of Lanczos, where it only ranks candidates
+MAX_PULLS = 16
+NO_UPDATE = "no update was made: with this surrogate every update had a larger bound, so the noise alone covers the forgotten rows"
+EIGENVALUE_SHARE = 1e-3  # of delta: the probability that Lanczos started in an unlucky direction
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The step, and every number the bound needs. Private: `step.update` is the model before noise."""
+
+    step: Step
+    facts: dict[str, Fact]
+    failures: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Unlearned:
+    """What may be published: the noised model and its certificate."""
+
+    model: LinearModel
+    certificate: Certificate
+
+
+def unlearn(
+    model: LinearModel | Any,
+    forget: tuple[Any, Any],
+    surrogate: tuple[Any, Any] | Any,
+    *,
+    progress: Progress = silent,
+    insecure_test_seed: int | None = None,
+    **options: Any,
+) -> Unlearned:
+    """Remove the forget rows from a model whose source is gone; see `make_request` for the options.
+
+    `model` is a LinearModel, or a K x d weight array with `bias`, `n_source`, `l2`, `loss`, `max_norm` and
+    `training_residual` given as options. `forget` and `surrogate` are (features, labels); the surrogate's labels may be
+    left out. Nothing the caller passes is changed. `insecure_test_seed` makes the noise reproducible, hence worthless.
+    """
+    request = make_request(model, forget, surrogate, **options)
+    measured = measure(request, progress=progress, seed=insecure_test_seed)
+    return certify(request, measured, insecure_test_seed=insecure_test_seed)
+
+
+def measure(request: Request, *, progress: Progress = silent, seed: int | None = None) -> Measured:
+    """The step, and what the bound needs to know of it."""
+    # the paper's appendix weights the surrogate's Hessian by its own size; everything else by the source's
+    n = request.n_surrogate if request.bound == "paper" and request.sizes == "surrogate" else request.n_source
+    problem = Unlearning(request.objective, request.weights, request.forget, request.surrogate, n)
+    if request.step == "balanced":
+        step = balanced_step(request, problem, progress=progress, seed=seed)
+    else:
+        step = newton_step(problem, single=request.step == "newton", progress=progress)
+    if request.bound == "paper":
+        if not step.positive_definite:
+            raise VacuousClaim(
+                "n H_S - m H_U is not positive definite",
+                "the paper's bound is for the undamped Newton step",
+                "Use --bound residual, which covers any update.",
+            )
+        return Measured(step, _paper_facts(request), {})
+    failures = _failures(request.distance, request.budget.delta)
+    heavy = request.distance.samples_rows and request.distance.kind != "same"
+    moments = _moments(request, step, failures.get("eigenvalue"), heavy, seed, progress)
+    return Measured(step, _residual_facts(request, step, moments, failures.get("sampling", 0.0)), failures)
+
+
+def balanced_step(
+    request: Request, problem: Unlearning, *, progress: Progress = silent, seed: int | None = None
+) -> Step:
+    """The update with the smallest bound found among those held back by a pull toward 0.
+
+    A longer update leaves less of the forgotten gradient (solver term) but relies more on the surrogate (surrogate and
+    sampling terms). Pulls grow fourfold from l2; the search ends when the bound has risen twice, or is no better than
+    for no update at all. Ranking needs no guarantee: the bound of the update chosen is computed anew afterwards.
+    """
+
+    def estimate(step: Step) -> float:
+        failures = _failures(request.distance, request.budget.delta)
+        quick = None if "eigenvalue" not in failures else QUICK_FAILURE
+        moments = _moments(request, step, quick, False, seed, silent)
+        facts = _residual_facts(request, step, moments, failures.get("sampling", 0.0))
+        return residual_bound(residual_facts(facts), request.distance).total
+
+    best = newton_step(problem, single=False, progress=progress)
+    none = replace(best, update=torch.zeros_like(best.update), residual=best.residual_at_start, pull=math.inf)
+    smallest, rises, pull = estimate(best), 0, request.record.l2
+    for tried in range(MAX_PULLS):
+        progress("Balancing the step", tried, None)
+        step = newton_step(problem, single=False, pull=pull)
+        found = estimate(step)
+        rises = rises + 1 if found >= smallest else 0
+        if found < smallest:
+            best, smallest = step, found
+        if rises == 2:
+            break
+        pull *= 4.0
+    return none if estimate(none) <= smallest else best
+
+
+def certify(request: Request, measured: Measured, *, insecure_test_seed: int | None = None) -> Unlearned:
+    """Bound, noise, model, certificate; refuses a claim that says nothing and a model that is of no use."""
+    claim = _claim(request, measured, INSECURE if insecure_test_seed is not None else "operating system")
+    derived = derive(claim)
+    _refuse(request, claim, derived)
+    random_bytes = os.urandom if insecure_test_seed is None else seeded_bytes(insecure_test_seed)
+    updated = (request.weights + measured.step.update).cpu().numpy()
+    noised = add_noise(updated, derived.sigma, derived.grid_exponent, random_bytes)
+    published = from_matrix(torch.from_numpy(noised), bias=request.record.bias, dtype=request.model.weight.dtype)
+    published = published.with_record(_carried_record(request))
+    return Unlearned(published, _certificate(request, measured, claim, derived, published))
+
+
+def _moments(
+    request: Request, step: Step, failure: float | None, heavy: bool, seed: int | None, progress: Progress
+) -> Moments:
+    return change_moments(
+        request.objective,
+        request.weights,
+        step.update,
+        request.surrogate,
+        failure=failure,
+        heavy=heavy,
+        seed=seed,
+        advance=progress,
+    )
+
+
+# The facts of the bound -----------------------------------------------------------------------------------------
+
+
+def _failures(distance: Distance, delta: float) -> dict[str, float]:
+    """Probabilities spent out of delta, by what they are spent on."""
+    failures = {}
+    if distance.samples_rows:
+        failures["sampling"] = SAMPLING_SHARE * delta
+    if distance.samples_rows or distance.kind in ("chi2", "kl"):
+        failures["eigenvalue"] = EIGENVALUE_SHARE * delta
+    return failures
+
+
+def _training_residual(request: Request) -> Fact:
+    record = request.record
+    if request.distance.kind != "source":
+        assert record.residual is not None
+        return Fact(record.residual, record.provenance)
+    measured = residual_upper(request.objective, request.weights, request.surrogate)
+    slack = 2 * request.objective.rounding(request.weights, request.n_surrogate)
+    if (
+        record.provenance == "measured"
+        and record.residual is not None
+        and measured > record.residual * (1 + 1e-6) + slack
+    ):
+        raise DataError(
+            f"on the rows given as the source the gradient has norm {measured:.3g}",
+            f"at training it was {record.residual:.3g}",
+            "These are not the rows the model was trained on; declare another distance.",
+        )
+    return Fact(measured, "measured")
+
+
+def _residual_facts(request: Request, step: Step, moments: Moments, sampling: float) -> dict[str, Fact]:
+    known = request.record.provenance
+    objective, updated = request.objective, request.weights + step.update
+    rounding = 2 * request.n_source * objective.rounding(updated, request.n_surrogate)
+    rounding += request.n_forget * objective.rounding(updated, request.n_forget)
+    facts = {
+        "n_source": Fact(request.n_source, known),
+        "n_forget": Fact(request.n_forget, "measured"),
+        "n_surrogate": Fact(request.n_surrogate, "measured"),
+        "l2": Fact(request.record.l2, known),
+        "training_residual": _training_residual(request),
+        "solver_residual": Fact(step.residual, "measured"),
+        "rounding": Fact(rounding, "derived"),
+        "change_mean": Fact(moments.mean_norm, "measured"),
+        "change_eigenvalue": Fact(moments.eigenvalue_upper, "measured"),
+        "change_trace": Fact(moments.trace, "measured"),
+        "change_fourth": Fact(moments.fourth, "measured"),
+        "change_fourth_eigenvalue": Fact(moments.fourth_eigenvalue_upper, "measured"),
+        "change_largest": Fact(moments.largest, "measured"),
+        "change_supremum": Fact(moments.supremum, "derived"),
+        "sampling_failure": Fact(sampling, "derived"),
+    }
+    assert set(facts) == set(ResidualFacts.__dataclass_fields__)
+    return facts
+
+
+def _paper_facts(request: Request) -> dict[str, Fact]:
+    constants = request.constants
+    assert constants is not None
+    gradient = float(request.objective.gradient(request.weights, request.forget).norm())
+    value = request.distance.value
+    tv = {"tv": value, "kl": bretagnolle_huber(value), "chi2": min(0.5 * value**0.5, (value / (1.0 + value)) ** 0.5)}
+    known = request.record.provenance
+    return {
+        "n_source": Fact(request.n_source, known),
+        "n_forget": Fact(request.n_forget, "measured"),
+        "n_surrogate": Fact(request.n_surrogate, "measured"),
+        "alpha": Fact(constants.strong_convexity, "declared"),
+        "beta": Fact(constants.smoothness, "declared"),
+        "lipschitz": Fact(constants.lipschitz, "declared"),
+        "gamma": Fact(constants.hessian_lipschitz, "declared"),
+        "lipschitz_power": Fact(constants.lipschitz_power, "declared"),
+        "gradient_norm": Fact(gradient, "measured"),
+        "tv_upper": Fact(tv.get(request.distance.kind, 0.0), "derived"),
+    }
+
+
+def _claim(request: Request, measured: Measured, generator: str) -> Claim:
+    return Claim(
+        epsilon=request.budget.epsilon,
+        delta=request.budget.delta,
+        bound=request.bound,
+        facts=measured.facts,
+        distance=request.distance,
+        failures=measured.failures,
+        n_parameters=request.objective.n_parameters,
+        generator=generator,
+        convention=request.sizes,
+        tuned=request.bound == "paper" and _beyond_closed_form(request),
+    )
+
+
+def _beyond_closed_form(request: Request) -> bool:
+    """Whether the constants given promise more than this objective can keep."""
+    given = request.constants
+    assert given is not None
+    closed = request.objective.constants(0.0)
+    return (
+        given.strong_convexity > closed.strong_convexity
+        or given.smoothness < closed.smoothness
+        or given.lipschitz < closed.lipschitz
+        or given.hessian_lipschitz < closed.hessian_lipschitz
+        or given.lipschitz_power < 2
+    )
+
+
+# Refusals -------------------------------------------------------------------------------------------------------
+
+
+def _refuse(request: Request, claim: Claim, derived: Derived) -> None:
+    if not np.isfinite(derived.bound.total) or not np.isfinite(derived.sigma):
+        terms = ", ".join(name for name, value in derived.bound.terms.items() if not np.isfinite(value))
+        raise VacuousClaim(
+            f"the bound is infinite ({terms})",
+            "a certificate needs a finite one",
+            "For the paper's bound n alpha must exceed m beta; use --bound residual, a smaller forget set or a larger l2.",
+        )
+    if derived.delta_at_sigma > claim.delta:
+        raise VacuousClaim(
+            f"at the classical formula's sigma the true delta is {derived.delta_at_sigma:.3g}",
+            f"{claim.delta:g} is to be certified",
+            "The formula is proved for epsilon < 1 only; use --bound residual, which calibrates exactly.",
+        )
+    size = float(request.weights.norm())
+    noise = derived.sigma * request.objective.n_parameters**0.5
+    if noise > size and not request.force:
+        usable = size / request.objective.n_parameters**0.5
+        would_do = epsilon_for(derived.delta_for_noise, derived.bound.total / usable)
+        largest = max(derived.bound.terms, key=lambda name: derived.bound.terms[name])
+        raise UselessModel(
+            f"the noise (norm {noise:.3g}) would swamp the weights (norm {size:.3g})",
+            f"epsilon {would_do:.3g} or more would do at this delta; the largest term of the bound is {largest}",
+            "Raise epsilon, use a closer or larger surrogate, forget fewer rows at once, train with a larger l2, or insist with --force (force=True).",
+        )
+
+
+# Handing over ---------------------------------------------------------------------------------------------------
+
+
+def _carried_record(request: Request) -> TrainingRecord:
+    """The record of the published model: n reduced, marked as noised, no residual."""
+    record = request.record
+    counts = record.class_counts
+    if counts is not None:
+        gone = Counter(request.forget.labels.tolist())
+        counts = tuple(count - gone[index] for index, count in enumerate(counts))
+    return replace(
+        record,
+        n_source=record.n_source - request.n_forget,
+        class_counts=counts,
+        residual=None,
+        noised=True,
+        weights_sha256="",
+    )
+
+
+def _certificate(
+    request: Request, measured: Measured, claim: Claim, derived: Derived, published: LinearModel
+) -> Certificate:
+    record, step = request.record, measured.step
+    sizes: Json = {
+        "n_source": request.n_source,
+        "n_forget": request.n_forget,
+        "n_surrogate": request.n_surrogate,
+        "n_retain": request.n_source - request.n_forget,
+        "parameters": request.objective.n_parameters,
+        "classes": request.objective.n_classes,
+        "features": request.model.n_features,
+    }
+    model: Json = {
+        "before": {"sha256": request.model_sha256},
+        "after": {"sha256": published.sha256()},
+        "loss": record.loss,
+        "l2": record.l2,
+        "max_norm": record.max_norm,
+        "row_bound": record.row_bound,
+        "bias": record.bias,
+        "dtype": str(request.model.weight.dtype).removeprefix("torch."),
+        "record": record.provenance,
+    }
+    taken: Json = {
+        "kind": request.step,
+        "method": step.method,
+        "iterations": step.iterations,
+        "inner_iterations": step.inner_iterations,
+        "residual": step.residual,
+        "residual_at_start": step.residual_at_start,
+        "positive_definite": step.positive_definite,
+        "damping": step.damping,
+        "converged": step.converged,
+        "pull": step.pull if math.isfinite(step.pull) else "no update",
+    }
+    software: Json = {
+        "expunge": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+    }
+    return build(
+        claim,
+        derived,
+        model=model,
+        sizes=sizes,
+        step=taken,
+        data={
+            "rows_scaled_to_max_norm": request.scaled,
+            "surrogate_dtype": str(request.surrogate.features.dtype).removeprefix("torch."),
+        },
+        notes=request.notes + (() if math.isfinite(step.pull) else (NO_UPDATE,)),
+        software=software,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )

@@ -1,0 +1,63 @@
+"""Softmax (multinomial logistic) regression, K >= 2 classes, one weight row a class."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from expunge.objectives.linear import Constants, LinearHead
+
+HESSIAN_LIPSCHITZ_FACTOR = math.sqrt(2.0) / (3.0 * math.sqrt(3.0))
+
+
+@dataclass(frozen=True)
+class Softmax(LinearHead):
+    """`ell(z, y) = logsumexp(z) - z_y`, so `p = softmax(z)`, `C(p) = diag(p) - p p^T` with spectral norm at most 1/2.
+
+    >>> import torch
+    >>> from expunge.objectives.linear import Rows
+    >>> head = Softmax(l2=1.0, n_classes=2, n_features=1, row_bound=1.0)
+    >>> rows = Rows(torch.ones(4, 1, dtype=torch.float64), torch.tensor([0, 0, 0, 0]))
+    >>> head.gradient(torch.zeros(2, 1, dtype=torch.float64), rows).flatten().tolist()
+    [-0.5, 0.5]
+    """
+
+    name: ClassVar[str] = "softmax"
+
+    def targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
+        return torch.nn.functional.one_hot(labels, self.n_classes).to(dtype)
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        return torch.softmax(outputs, dim=1)
+
+    def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return torch.logsumexp(outputs, dim=1) - outputs.gather(1, labels[:, None]).squeeze(1)
+
+    def curve(self, predictions: Tensor, directions: Tensor) -> Tensor:
+        weighted = predictions * directions
+        return weighted.sub_(predictions * weighted.sum(dim=1, keepdim=True))
+
+    def curvature_weights(self, predictions: Tensor, first: int, second: int) -> Tensor | None:
+        cross = -predictions[:, first] * predictions[:, second]
+        return cross + predictions[:, first] if first == second else cross
+
+    def residual_sup(self, weights: Tensor) -> float:
+        return math.sqrt(2.0)
+
+    def change_sup(self, update: Tensor) -> float:
+        """`||phi_U(x)|| <= min(||U x||/2, sqrt 2) ||x||`: C(p) has norm at most 1/2, two distributions differ by sqrt 2."""
+        spectral = float(torch.linalg.matrix_norm(update, 2))
+        return min(0.5 * spectral * self.row_bound, math.sqrt(2.0)) * self.row_bound
+
+    def constants(self, weights_norm: float) -> Constants:
+        bound = self.row_bound
+        return Constants(
+            strong_convexity=self.l2,
+            smoothness=0.5 * bound**2 + self.l2,
+            lipschitz=math.sqrt(2.0) * bound + self.l2 * weights_norm,
+            hessian_lipschitz=HESSIAN_LIPSCHITZ_FACTOR * bound**3,
+        )

@@ -1,0 +1,386 @@
+"""What the user asks, validated once, at the door."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from expunge.bounds.paper import SIZE_CONVENTIONS, PaperConstants
+from expunge.data import as_features, as_labels, encode, prepare
+from expunge.data.prepare import Label
+from expunge.distance import Distance, parse_distance
+from expunge.errors import DataError, ModelError, OptionError, UselessModel
+from expunge.model import LinearModel, TrainingRecord, checked_model, declared_record
+from expunge.objectives import LinearHead, Rows, objective_for
+
+STEPS = ("converged", "newton", "balanced")
+BOUNDS = ("residual", "paper")
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+FEWEST_SAMPLED_ROWS = 100  # below this, a sample's moments say too little about its population
+
+
+@dataclass(frozen=True)
+class Budget:
+    """(epsilon, delta): what the certificate is to say."""
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        positive(self.epsilon, "epsilon", "Values from 0.1 to 5 are usual; smaller protects more.")
+        if not 0 < self.delta < 1:
+            raise OptionError(
+                f"delta {self.delta}",
+                "it must lie strictly between 0 and 1",
+                "Use at most 1/n; with delta 1 every mechanism is certified and the certificate says nothing.",
+            )
+
+
+@dataclass(frozen=True)
+class Request:
+    """A model, what to forget, what stands in for the source, and the budget. There is no field for the source."""
+
+    model: LinearModel
+    model_sha256: str
+    record: TrainingRecord
+    objective: LinearHead
+    weights: Tensor
+    forget: Rows
+    surrogate: Rows
+    distance: Distance
+    budget: Budget
+    step: str
+    bound: str
+    constants: PaperConstants | None
+    sizes: str
+    scaled: dict[str, int]
+    notes: tuple[str, ...]
+    force: bool
+
+    @property
+    def n_source(self) -> int:
+        return self.record.n_source
+
+    @property
+    def n_forget(self) -> int:
+        return len(self.forget)
+
+    @property
+    def n_surrogate(self) -> int:
+        return len(self.surrogate)
+
+
+def positive(value: float, name: str, remedy: str) -> float:
+    """The value as a float, if it is a finite number above 0."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float, np.floating, np.integer))
+        or not 0 < value < math.inf
+    ):
+        raise OptionError(f"{name} {value}", "it must be a finite number above 0", remedy)
+    return float(value)
+
+
+def choice(value: str, options: Sequence[str], name: str) -> str:
+    """The value, if it is one of the options."""
+    if value not in options:
+        raise OptionError(
+            f"{name} {value!r}", f"it must be one of {', '.join(options)}", f"Choose one of them for {name}."
+        )
+    return value
+
+
+def computing_device(name: str) -> torch.device:
+    """The torch device of that name, if it can be used here."""
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise OptionError(
+            f"device {name!r} ({str(error).splitlines()[0]})", "a device torch can use here is needed", "Use cpu."
+        ) from error
+    return device
+
+
+def record_for(
+    model: LinearModel,
+    *,
+    n_source: int | None,
+    l2: float | None,
+    loss: str | None,
+    max_norm: float | None,
+    training_residual: float | None,
+    classes: Sequence[Label] | None,
+) -> TrainingRecord:
+    """The model's own record, or one declared by options; an option that contradicts a record is an error."""
+    given = {"n_source": n_source, "l2": l2, "loss": loss, "max_norm": max_norm, "training_residual": training_residual}
+    if model.record is not None:
+        own = {**vars(model.record), "training_residual": model.record.residual}
+        for name, value in given.items():
+            if value is not None and value != own[name]:
+                raise ModelError(
+                    f"{name} {value} was given, but the model's record says {own[name]}",
+                    "they must agree",
+                    "Leave the option out; the record was written at training.",
+                )
+        return model.record
+    if n_source is None or l2 is None or loss is None or max_norm is None or training_residual is None:
+        missing = [name for name, value in given.items() if value is None]
+        raise ModelError(
+            f"the model has no training record and {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not given",
+            "a certificate needs these facts",
+            "Give them as options ("
+            + ", ".join("--" + name.replace("_", "-") for name in missing)
+            + "); they will be marked declared.",
+        )
+    if type(n_source) is not int or n_source < 1:
+        raise OptionError(
+            f"n_source {n_source!r}", "it must be a whole number, at least 1", "Give the number of training rows."
+        )
+    if math.isnan(training_residual) or not 0 <= training_residual < math.inf:
+        raise OptionError(
+            f"training_residual {training_residual}",
+            "it must be a finite number, at least 0",
+            "Give the norm of the training objective's gradient at the weights as stored.",
+        )
+    if classes is not None and (len(classes) != model.n_classes or len(set(classes)) != len(classes)):
+        raise OptionError(
+            f"{len(classes)} classes",
+            f"{model.n_classes} different ones are needed",
+            "Name one class a weight row, in order.",
+        )
+    return declared_record(
+        model,
+        n_source=n_source,
+        l2=positive(l2, "l2", "Give the lambda of (lambda/2)||w||^2 beside the MEAN loss; sklearn's is 1/(C n)."),
+        loss=loss,
+        max_norm=positive(max_norm, "max_norm", "Give the largest norm a training row could have."),
+        residual=training_residual,
+        classes=classes,
+    )
+
+
+def make_request(
+    model: LinearModel | Any,
+    forget: tuple[Any, Any],
+    surrogate: tuple[Any, Any] | Any,
+    *,
+    epsilon: float,
+    delta: float,
+    distance: Distance | str,
+    bias: Any = None,
+    step: str | None = None,
+    bound: str = "residual",
+    constants: PaperConstants | str | None = None,
+    sizes: str = "source",
+    n_source: int | None = None,
+    l2: float | None = None,
+    loss: str | None = None,
+    max_norm: float | None = None,
+    training_residual: float | None = None,
+    classes: Sequence[Label] | None = None,
+    dtype: str = "float64",
+    device: str = "cpu",
+    force: bool = False,
+    model_sha256: str | None = None,
+) -> Request:
+    """Check everything that can be checked before any work is done."""
+    budget = Budget(epsilon, delta)
+    declared = parse_distance(distance) if isinstance(distance, str) else distance
+    choice(bound, BOUNDS, "bound")
+    step = choice(step or ("newton" if bound == "paper" else "converged"), STEPS, "step")
+    if bound == "paper" and step != "newton":
+        raise OptionError(
+            f"step {step!r}", "the paper's bound is for one Newton step", "Use --step newton, or --bound residual."
+        )
+    choice(sizes, SIZE_CONVENTIONS, "sizes")
+    choice(dtype, tuple(DTYPES), "dtype")
+    if constants is not None and bound != "paper":
+        raise OptionError(
+            "constants were given", "only the paper's bound uses them", "Leave them out, or choose --bound paper."
+        )
+    place = computing_device(device)
+    linear = model if isinstance(model, LinearModel) else checked_model(model, bias)
+    record = record_for(
+        linear,
+        n_source=n_source,
+        l2=l2,
+        loss=loss,
+        max_norm=max_norm,
+        training_residual=training_residual,
+        classes=classes,
+    )
+    if record.noised:
+        raise ModelError(
+            "this model is the noised result of an earlier unlearning",
+            "the bound needs a model near its optimum, and the noise took this one away from it",
+            "Unlearn both requests together from the model before noise, or retrain.",
+        )
+    objective = objective_for(
+        record.loss,
+        l2=record.l2,
+        n_classes=linear.n_classes,
+        n_features=linear.n_features + int(record.bias),
+        row_bound=record.row_bound,
+    )
+    forget_rows, forget_scaled = _rows(forget, linear, record, DTYPES[record.rows_dtype], place, "the forget set")
+    forget_rows = replace(forget_rows, features=forget_rows.features.double())
+    _check_sizes(len(forget_rows), record, force)
+    surrogate_rows, surrogate_scaled = _rows(surrogate, linear, record, DTYPES[dtype], place, "the surrogate set")
+    if declared.samples_rows and len(surrogate_rows) < FEWEST_SAMPLED_ROWS:
+        raise DataError(
+            f"the surrogate set has {len(surrogate_rows)} rows",
+            f"at least {FEWEST_SAMPLED_ROWS} are needed before its moments can stand for its population's",
+            "Add surrogate rows, or declare the distance between the sets themselves (between samples) if it is known.",
+        )
+    notes = _notes(
+        forget_rows,
+        surrogate_rows,
+        record,
+        declared,
+        has_labels=isinstance(surrogate, tuple) and surrogate[1] is not None,
+    )
+    return Request(
+        model=linear,
+        model_sha256=model_sha256 or linear.sha256(),
+        record=record,
+        objective=objective,
+        weights=linear.matrix(place),
+        forget=forget_rows,
+        surrogate=surrogate_rows,
+        distance=replace(declared, provenance="measured") if declared.kind == "source" else declared,
+        budget=budget,
+        step=step,
+        bound=bound,
+        constants=_paper_constants(constants, objective, record) if bound == "paper" else None,
+        sizes=sizes,
+        scaled={"forget": forget_scaled, "surrogate": surrogate_scaled},
+        notes=notes,
+        force=force,
+    )
+
+
+def _rows(
+    given: tuple[Any, Any] | Any,
+    model: LinearModel,
+    record: TrainingRecord,
+    dtype: torch.dtype,
+    device: torch.device,
+    name: str,
+) -> tuple[Rows, int]:
+    values, labels = given if isinstance(given, tuple) else (given, None)
+    features = as_features(values, name)
+    if labels is None:
+        if name == "the forget set":
+            raise DataError(
+                f"{name}: no labels", "the gradient of what is forgotten needs them", "Give (features, labels)."
+            )
+        indices = torch.zeros(features.shape[0], dtype=torch.int64)
+    else:
+        indices = encode(as_labels(labels, features.shape[0], name), record.classes, name)
+    prepared = prepare(
+        features,
+        indices,
+        max_norm=record.max_norm,
+        bias=record.bias,
+        dtype=dtype,
+        device=device,
+        width=model.n_features,
+        name=name,
+    )
+    return prepared.rows, prepared.scaled
+
+
+def _check_sizes(n_forget: int, record: TrainingRecord, force: bool) -> None:
+    n_source = record.n_source
+    if n_forget >= n_source:
+        raise DataError(
+            f"{n_forget:,} rows to forget of a source of {n_source:,}",
+            "at least one row must be retained",
+            "Check n_source; if all rows are to go, delete the model.",
+        )
+    if 2 * n_forget > n_source and not force:
+        raise UselessModel(
+            f"{n_forget:,} of {n_source:,} rows are to be forgotten",
+            "more than half leaves a model that is mostly guesswork",
+            "Retrain on what is left, or insist with --force (force=True).",
+        )
+
+
+def _notes(
+    forget: Rows, surrogate: Rows, record: TrainingRecord, distance: Distance, has_labels: bool
+) -> tuple[str, ...]:
+    """What is odd about the data but not an error; each is recorded in the certificate."""
+    notes = []
+    repeated = len(forget) - len(np.unique(forget.features.cpu().numpy(), axis=0))
+    if repeated:
+        notes.append(
+            f"{repeated} of {len(forget)} forget rows are repeats of another; each was counted as one training row"
+        )
+    counts = Counter(forget.labels.tolist())
+    if record.class_counts is not None:
+        for index, count in counts.items():
+            if count > record.class_counts[index]:
+                raise DataError(
+                    f"{count} rows of class {record.classes[index]!r} are to be forgotten",
+                    f"the source had {record.class_counts[index]}",
+                    "Check the labels; these rows cannot all have been trained on.",
+                )
+    if has_labels:
+        present = set(surrogate.labels.tolist())
+        absent = [record.classes[index] for index in range(len(record.classes)) if index not in present]
+        if absent:
+            notes.append("the surrogate has no rows of class " + ", ".join(repr(value) for value in absent))
+    shared = rows_in_common(forget, surrogate)
+    if distance.kind == "source":
+        if len(surrogate) != record.n_source:
+            raise DataError(
+                f"the surrogate has {len(surrogate):,} rows",
+                f"the source had {record.n_source:,}",
+                "With distance source, give the source itself.",
+            )
+        if shared < len(forget):
+            raise DataError(
+                f"{len(forget) - shared} of {len(forget)} forget rows are not among the source rows given",
+                "with distance source every forget row must be",
+                "Give the source itself, or declare another distance.",
+            )
+    elif shared:
+        notes.append(f"{shared} of {len(forget)} forget rows are also in the surrogate; it should hold none of them")
+    return tuple(notes)
+
+
+def rows_in_common(forget: Rows, surrogate: Rows) -> int:
+    """How many forget rows occur, value for value, in the surrogate."""
+    columns = np.unique(np.linspace(0, forget.n_features - 1, 8).astype(int))
+    left, right = forget.features.cpu(), surrogate.features.cpu()
+    keys = np.ascontiguousarray(left[:, columns].to(right.dtype).numpy())
+    others = np.ascontiguousarray(right[:, columns].numpy())
+    void = np.dtype((np.void, keys.dtype.itemsize * keys.shape[1]))
+    hits = np.flatnonzero(np.isin(others.view(void).reshape(-1), keys.view(void).reshape(-1)))
+    known = {row.tobytes() for row in right[torch.from_numpy(hits)].numpy()}
+    return sum(row.tobytes() in known for row in left.to(right.dtype).numpy())
+
+
+def _paper_constants(
+    constants: PaperConstants | str | None, objective: LinearHead, record: TrainingRecord
+) -> PaperConstants:
+    """The paper bound's constants: given, the paper's own (`paper`), or the objective's closed forms (`derived`)."""
+    if isinstance(constants, PaperConstants):
+        return constants
+    if constants == "paper":
+        return PaperConstants.of_the_experiments(record.l2)
+    if constants in (None, "derived"):
+        weights_norm = math.sqrt(2.0 * math.log(objective.n_classes) / record.l2)
+        closed = objective.constants(
+            weights_norm if record.loss == "softmax" else math.sqrt(objective.n_classes / record.l2)
+        )
+        return PaperConstants(closed.strong_convexity, closed.smoothness, closed.lipschitz, closed.hessian_lipschitz)
+    raise OptionError(f"constants {constants!r}", "they are 'derived', 'paper' or a PaperConstants", "Use derived.")

@@ -1,0 +1,130 @@
+"""scikit-learn models, both ways.
+
+`LogisticRegression` minimises `C sum ell + ||w||^2/2`, which is n C times our objective with `l2 = 1/(C n)`. With two
+classes it has one weight vector w; ours has one row a class, and its optimum is (-w/2, w/2) at twice that l2, since
+`||(-w/2, w/2)||^2 = ||w||^2/2`. `RidgeClassifier` minimises `sum (z - t)^2 + alpha ||w||^2`, so `l2 = alpha/n`; its two-class
+w becomes the rows (-w, w).
+
+An intercept that scikit-learn does not penalise has no strong convexity, hence no bound: it is refused.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.utils.validation import check_is_fitted
+
+from expunge.data import as_features, as_labels, encode, prepare
+from expunge.errors import ModelError
+from expunge.model import LinearModel, checked_model, declared_record
+from expunge.objectives import Rows, objective_for
+from expunge.train import residual_upper
+
+Estimator = Any  # LogisticRegression or RidgeClassifier; scikit-learn has no types
+
+
+def from_sklearn(
+    estimator: Estimator,
+    *,
+    n_source: int,
+    max_norm: float,
+    training_residual: float | None = None,
+    source: tuple[Any, Any] | None = None,
+) -> LinearModel:
+    """A fitted LogisticRegression or RidgeClassifier as a model with a declared record.
+
+    Give `training_residual`, the norm of OUR objective's gradient at the weights, or `source`, the training rows, to have
+    it measured while they still exist: scikit-learn's default tolerance stops far from the optimum. Rows must have
+    been trained on unscaled and be at most `max_norm` long; weights per class or per row are not supported.
+    """
+    _require_plain(estimator)
+    logistic = isinstance(estimator, LogisticRegression)
+    weight = np.atleast_2d(np.asarray(estimator.coef_, dtype=np.float64))
+    two = weight.shape[0] == 1
+    if two:
+        weight = np.concatenate([-weight, weight]) * (0.5 if logistic else 1.0)
+    l2 = (2.0 if two else 1.0) / (estimator.C * n_source) if logistic else estimator.alpha / n_source
+    model = checked_model(weight, name="the scikit-learn model")
+    classes = tuple(value.item() for value in estimator.classes_)
+    loss = "softmax" if logistic else "ridge"
+    if training_residual is None:
+        if source is None:
+            raise ModelError(
+                "neither training_residual nor source was given",
+                "the bound needs to know how far training stopped from the optimum",
+                "Pass source=(X, y) while the training rows exist, or the gradient's norm as training_residual.",
+            )
+        training_residual = _measure(model, source, classes, l2=l2, loss=loss, max_norm=max_norm)
+    record = declared_record(
+        model, n_source=n_source, l2=l2, loss=loss, max_norm=max_norm, residual=training_residual, classes=classes
+    )
+    return model.with_record(record)
+
+
+def to_sklearn(model: LinearModel, like: Estimator) -> Estimator:
+    """A copy of the fitted estimator `like` that carries the model's weights."""
+    _require_plain(like)
+    check_is_fitted(like)
+    weight = model.weight.double().numpy()
+    if len(like.classes_) != model.n_classes or np.atleast_2d(like.coef_).shape[1] != model.n_features:
+        raise ModelError(
+            f"the model is {model.n_classes} x {model.n_features}",
+            f"the estimator is {len(like.classes_)} x {np.atleast_2d(like.coef_).shape[1]}",
+            "Pass the estimator the model came from.",
+        )
+    if np.atleast_2d(like.coef_).shape[0] == 1:
+        weight = (weight[1:] - weight[:1]) * (1.0 if isinstance(like, LogisticRegression) else 0.5)
+    copy = deepcopy(like)
+    copy.coef_ = weight.astype(like.coef_.dtype).reshape(like.coef_.shape)
+    copy.intercept_ = np.zeros_like(like.intercept_)
+    return copy
+
+
+def _require_plain(estimator: Estimator) -> None:
+    """Refuse what our objectives do not describe."""
+    name = type(estimator).__name__
+    if not isinstance(estimator, (LogisticRegression, RidgeClassifier)):
+        raise ModelError(
+            f"a {name}", "LogisticRegression and RidgeClassifier are understood", "Use expunge.LinearModel directly."
+        )
+    check_is_fitted(estimator)
+    if estimator.fit_intercept:
+        raise ModelError(
+            f"{name} with fit_intercept=True",
+            "scikit-learn does not penalise the intercept, so the objective is not strongly convex in it and no bound holds",
+            "Append a column of ones to the features and fit with fit_intercept=False, or train with expunge.train(bias=True).",
+        )
+    if estimator.class_weight is not None:
+        raise ModelError(f"{name} with class_weight", "every row must count the same", "Fit without class weights.")
+    if isinstance(estimator, LogisticRegression):
+        l1 = getattr(estimator, "l1_ratio", None)
+        penalty = getattr(estimator, "penalty", "l2")
+        if (penalty not in ("l2", "deprecated")) or l1 not in (None, 0, 0.0) or not np.isfinite(estimator.C):
+            raise ModelError(
+                f"{name} with penalty {penalty!r}, l1_ratio {l1!r}, C {estimator.C}",
+                "an L2 penalty is needed",
+                "Fit with an L2 penalty.",
+            )
+        if estimator.solver == "liblinear" and len(estimator.classes_) > 2:
+            raise ModelError(
+                f"{name} with solver 'liblinear'",
+                "one multinomial model is needed, not one against the rest",
+                "Fit with solver='lbfgs'.",
+            )
+
+
+def _measure(
+    model: LinearModel, source: tuple[Any, Any], classes: tuple[Any, ...], *, l2: float, loss: str, max_norm: float
+) -> float:
+    features = as_features(source[0], "the source")
+    labels = encode(as_labels(source[1], features.shape[0], "the source"), classes, "the source")
+    rows: Rows = prepare(
+        features, labels, max_norm=max_norm, bias=False, dtype=torch.float64, device=torch.device("cpu"),
+        width=model.n_features, name="the source",
+    ).rows  # fmt: skip
+    objective = objective_for(loss, l2=l2, n_classes=model.n_classes, n_features=model.n_features, row_bound=max_norm)
+    return residual_upper(objective, model.matrix(), rows)

@@ -1,0 +1,162 @@
+"""Moments of the change of gradient `f = phi_u` over the surrogate rows; its covariance is never formed."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from expunge.objectives import LinearHead, Rows
+
+EIGENVALUE_SLACK = 0.02
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What the bound needs to know of `f = phi_u` on the surrogate; c is its mean.
+
+    `trace` is the trace of the covariance and `eigenvalue_upper` bounds its largest eigenvalue; `fourth` is the mean of
+    `||f - c||^4` and `fourth_eigenvalue_upper` bounds the largest eigenvalue of the mean of `||f - c||^2 (f - c)(f - c)^T`;
+    `largest` is the largest `||f - c||` seen; `supremum` bounds `||f||` over every admissible row.
+    """
+
+    mean_norm: float
+    trace: float
+    fourth: float
+    largest: float
+    supremum: float
+    eigenvalue_upper: float
+    fourth_eigenvalue_upper: float
+
+
+def lanczos_steps(n_parameters: int, failure: float, slack: float = EIGENVALUE_SLACK) -> int:
+    """Steps k after which `lambda_max <= theta_k/(1-slack)` fails with probability at most `failure`.
+
+    Kuczynski and Wozniakowski 1992, Gaussian start: `1.648 sqrt(p) exp(-sqrt(slack) (2k-1))`.
+
+    >>> lanczos_steps(5120, 4e-12, slack=0.05)
+    70
+    """
+    needed = math.log(1.648 * math.sqrt(n_parameters) / failure) / math.sqrt(slack)
+    return max(1, math.ceil((needed + 1.0) / 2.0))
+
+
+def largest_eigenvalue_upper(
+    product: Callable[[Tensor], Tensor],
+    start: Tensor,
+    failure: float,
+    advance: Callable[[int, int], None] | None = None,
+) -> float:
+    """Upper bound on the largest eigenvalue of a positive semi-definite map, by Lanczos with full reorthogonalisation.
+
+    `start` must be a standard Gaussian draw, independent of the map. The bound fails with probability at most
+    `failure`, unless the Krylov space is exhausted, when it is exact.
+    """
+    parameters = start.numel()
+    steps = lanczos_steps(parameters, failure)
+    if parameters <= 2 * steps:
+        steps = parameters  # for a little more work the result is exact
+    basis = torch.empty((steps, parameters), dtype=torch.float64, device=start.device)
+    diagonal, off = [], []
+    vector = start.reshape(-1) / start.norm()
+    exhausted = steps == parameters
+    for step in range(steps):
+        basis[step] = vector
+        image = product(vector.reshape(start.shape)).reshape(-1)
+        diagonal.append(float(vector @ image))
+        for _ in range(2):
+            image = image - basis[: step + 1].T @ (basis[: step + 1] @ image)
+        length = float(image.norm())
+        if advance is not None:
+            advance(step + 1, steps)
+        if length <= 1e-13 * max(abs(value) for value in diagonal) or step == steps - 1:
+            exhausted = exhausted or step < steps - 1
+            break
+        off.append(length)
+        vector = image / length
+    size = len(diagonal)
+    tridiagonal = np.diag(diagonal) + np.diag(off[: size - 1], 1) + np.diag(off[: size - 1], -1)
+    ritz = max(0.0, float(np.linalg.eigvalsh(tridiagonal)[-1]))
+    return ritz * (1.0 + 1e-9) if exhausted else ritz / (1.0 - EIGENVALUE_SLACK)
+
+
+def change_moments(
+    objective: LinearHead,
+    weights: Tensor,
+    update: Tensor,
+    surrogate: Rows,
+    *,
+    failure: float | None,
+    heavy: bool,
+    seed: int | None = None,
+    advance: Callable[[str, int, int | None], None] = lambda stage, done, total: None,
+) -> Moments:
+    """Moments of `phi_update` over the surrogate. `seed` fixes Lanczos' start for tests; else it is drawn afresh.
+
+    The bounds on eigenvalues fail with probability at most `failure` together. With `failure` None they are not needed,
+    and without `heavy` the fourth one is not: larger values that follow from the others stand in for them.
+    """
+    changes = torch.empty((len(surrogate), objective.n_classes), dtype=torch.float64, device=weights.device)
+    mean = torch.zeros_like(weights)
+    for part in surrogate.blocks():
+        features = surrogate.features[part].double()
+        changes[part] = objective.change(weights, update, features)
+        mean += changes[part].T @ features
+    rows = len(surrogate)
+    mean /= rows
+    squares = torch.empty(rows, dtype=torch.float64, device=weights.device)  # ||f - c||^2
+    for part in surrogate.blocks():
+        features = surrogate.features[part].double()
+        along = (features @ mean.T).mul_(changes[part]).sum(dim=1)
+        squares[part] = (
+            changes[part].square().sum(dim=1) * features.square().sum(dim=1) - 2 * along + mean.square().sum()
+        )
+    squares.clamp_(min=0.0)
+    trace, largest = float(squares.mean()), math.sqrt(float(squares.max()))
+    eigenvalue, fourth_eigenvalue = trace, largest**2 * trace
+    if failure is not None and trace > 0:
+        generator = torch.Generator().manual_seed(secrets.randbits(63) if seed is None else seed)
+
+        def bounded(stage: str, weighting: Tensor | None, share: float) -> float:
+            start = torch.randn(weights.shape, dtype=torch.float64, generator=generator).to(weights.device)
+            return largest_eigenvalue_upper(
+                lambda direction: _covariance_product(direction, mean, changes, surrogate, weighting),
+                start,
+                share * failure,
+                lambda done, total: advance(stage, done, total),
+            )
+
+        eigenvalue = min(trace, bounded("Lanczos, covariance", None, 0.5 if heavy else 1.0))
+        fourth_eigenvalue = largest**2 * eigenvalue
+        if heavy:
+            fourth_eigenvalue = min(fourth_eigenvalue, bounded("Lanczos, fourth moment", squares, 0.5))
+    return Moments(
+        mean_norm=float(mean.norm()),
+        trace=trace,
+        fourth=float(squares.square().mean()),
+        largest=largest,
+        supremum=objective.change_sup(update),
+        eigenvalue_upper=eigenvalue,
+        fourth_eigenvalue_upper=fourth_eigenvalue,
+    )
+
+
+def _covariance_product(
+    direction: Tensor, mean: Tensor, changes: Tensor, surrogate: Rows, weighting: Tensor | None
+) -> Tensor:
+    """Mean over rows of `weighting (f - c) <f - c, direction>`, without forming f."""
+    centre = float((direction * mean).sum())
+    total, along_sum = torch.zeros_like(direction), 0.0
+    for part in surrogate.blocks():
+        features = surrogate.features[part].double()
+        along = (features @ direction.T).mul_(changes[part]).sum(dim=1, keepdim=True) - centre
+        if weighting is not None:
+            along *= weighting[part, None]
+        along_sum += float(along.sum())
+        total.addmm_((changes[part] * along).T, features)
+    return total.sub_(mean, alpha=along_sum).div_(len(surrogate))

@@ -1,0 +1,172 @@
+"""Training while the source still exists: to the optimum, with the evidence a later certificate needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import scipy.optimize
+import torch
+from torch import Tensor
+
+from expunge.data import as_features, as_labels, encode, prepare
+from expunge.data.prepare import Label
+from expunge.errors import DataError
+from expunge.model import LinearModel, TrainingRecord, from_matrix
+from expunge.objectives import LinearHead, Rows, objective_for
+from expunge.request import DTYPES, choice, computing_device, positive
+from expunge.solve import KroneckerPreconditioner, Progress, SetHessian, dense_is_cheaper, silent, solve_linear
+
+QUASI_NEWTON_GOAL = 1e-5  # gradient norm at which Newton's method takes over
+MAX_QUASI_NEWTON = 500
+MAX_NEWTON = 50
+
+
+def minimise(
+    objective: LinearHead,
+    rows: Rows,
+    *,
+    start: Tensor | None = None,
+    tolerance: float = 1e-11,
+    progress: Progress = silent,
+) -> Tensor:
+    """Weights at which the gradient's norm is at most `tolerance`, or as small as float64 lets it be: L-BFGS, then Newton."""
+    shape = (objective.n_classes, objective.n_features)
+    weights = torch.zeros(shape, dtype=torch.float64, device=rows.features.device) if start is None else start.double()
+    if start is None and len(rows) * objective.n_parameters > 1_000_000:
+        weights = _quasi_newton(objective, rows, weights, progress)
+    return _newton(objective, rows, weights, tolerance, progress)
+
+
+def _quasi_newton(objective: LinearHead, rows: Rows, weights: Tensor, progress: Progress) -> Tensor:
+    shape, device = weights.shape, weights.device
+
+    def value_and_gradient(
+        flat: np.ndarray[Any, np.dtype[np.float64]],
+    ) -> tuple[float, np.ndarray[Any, np.dtype[np.float64]]]:
+        at = torch.from_numpy(flat.reshape(shape)).to(device)
+        return objective.loss(at, rows), objective.gradient(at, rows).cpu().numpy().reshape(-1)
+
+    done = 0
+
+    def advance(_: np.ndarray[Any, np.dtype[np.float64]]) -> None:
+        nonlocal done
+        done += 1
+        progress("L-BFGS iterations", done, None)
+
+    found = scipy.optimize.minimize(
+        value_and_gradient,
+        weights.cpu().numpy().reshape(-1),
+        jac=True,
+        method="L-BFGS-B",
+        callback=advance,
+        options={
+            "maxiter": MAX_QUASI_NEWTON,
+            "maxcor": 20,
+            "gtol": QUASI_NEWTON_GOAL / np.sqrt(weights.numel()),
+            "ftol": 0.0,
+        },
+    )
+    return torch.from_numpy(found.x.reshape(shape)).to(device)
+
+
+def _newton(objective: LinearHead, rows: Rows, weights: Tensor, tolerance: float, progress: Progress) -> Tensor:
+    """Newton's method with backtracking on the loss; near the optimum, where the loss no longer tells, on the gradient."""
+    dense = dense_is_cheaper(objective, len(rows))
+    working = rows.features.dtype
+    preconditioner: KroneckerPreconditioner | None = None
+    gradient = objective.gradient(weights, rows)
+    size = float(gradient.norm())
+    for iteration in range(MAX_NEWTON):
+        if size <= tolerance:
+            break
+        progress("Newton iterations", iteration, None)
+        operator = SetHessian(objective, weights, rows, preconditioner)
+        goal = max(1e-10 if working == torch.float64 else 1e-5, min(1e-2, 0.1 * size))
+        solved = solve_linear(operator, -gradient, tolerance=goal, dense=dense, working=working)
+        if not dense and iteration == 0:
+            preconditioner = operator.preconditioner
+        loss = objective.loss(weights, rows)
+        slope = float((gradient * solved.solution).sum())
+        scale, accepted = 1.0, False
+        while scale > 1e-6 and not accepted:
+            trial = weights + scale * solved.solution
+            image = objective.gradient(trial, rows)
+            falls = objective.loss(trial, rows) <= loss + 1e-4 * scale * slope
+            accepted = falls or float(image.norm()) < 0.5 * size
+            scale /= 2
+        if not accepted or (float(image.norm()) >= size and size < 1e-8):
+            break
+        weights, gradient, size = trial, image, float(image.norm())
+    return weights
+
+
+def train(
+    features: Any,
+    labels: Any,
+    *,
+    l2: float,
+    max_norm: float,
+    loss: str = "softmax",
+    bias: bool = False,
+    dtype: str = "float64",
+    store: str = "float64",
+    device: str = "cpu",
+    tolerance: float = 1e-11,
+    progress: Progress = silent,
+) -> LinearModel:
+    """Train a linear classifier to its optimum; the result carries its training record.
+
+    `dtype` is what the rows are kept in while computing, `store` what the weights are stored in. The residual in the
+    record is measured in float64 at the weights as stored, float64 rounding included.
+    """
+    positive(
+        l2,
+        "l2",
+        "Give the lambda of (lambda/2)||w||^2; 1e-4 to 1e-1 is usual, and larger makes later certificates stronger.",
+    )
+    positive(max_norm, "max_norm", "Choose it before looking at the rows, for example 1 for unit-norm features.")
+    positive(tolerance, "tolerance", "1e-11 is the default.")
+    choice(dtype, tuple(DTYPES), "dtype")
+    choice(store, tuple(DTYPES), "store")
+    place = computing_device(device)
+    table = as_features(features, "the source")
+    values = as_labels(labels, table.shape[0], "the source")
+    unique, counts = np.unique(values, return_counts=True)
+    if len(unique) < 2:
+        raise DataError(
+            f"the source has one class, {unique[0]!r}", "a classifier needs two or more", "Check the label column."
+        )
+    classes: tuple[Label, ...] = tuple(value.item() for value in unique)
+    prepared = prepare(
+        table,
+        encode(values, classes, "the source"),
+        max_norm=float(max_norm),
+        bias=bias,
+        dtype=DTYPES[dtype],
+        device=place,
+        name="the source",
+    )
+    record = TrainingRecord(
+        n_source=len(prepared.rows),
+        classes=classes,
+        class_counts=tuple(int(count) for count in counts),
+        l2=float(l2),
+        loss=loss,
+        max_norm=float(max_norm),
+        bias=bias,
+        residual=0.0,
+        rows_dtype=dtype,
+    )
+    objective = objective_for(
+        loss, l2=float(l2), n_classes=len(classes), n_features=prepared.rows.n_features, row_bound=record.row_bound
+    )
+    weights = minimise(objective, prepared.rows, tolerance=tolerance, progress=progress)
+    model = from_matrix(weights, bias=bias, dtype=DTYPES[store])
+    return model.with_record(replace(record, residual=residual_upper(objective, model.matrix(place), prepared.rows)))
+
+
+def residual_upper(objective: LinearHead, weights: Tensor, rows: Rows) -> float:
+    """Upper bound on the norm of the objective's gradient: as computed, plus what float64 may hide."""
+    return float(objective.gradient(weights, rows).norm()) + objective.rounding(weights, len(rows))

@@ -4,8 +4,9 @@ import ast
 import re
 from pathlib import Path
 
-import expunge
 import pytest
+
+import expunge
 
 PACKAGE = Path(expunge.__file__).parent
 ORDER = ["_version", "errors", "objectives", "solve", "spectrum", "distance", "bounds", "noise", "data", "model", "request", "train",

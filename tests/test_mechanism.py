@@ -1,9 +1,10 @@
 """The mechanism from end to end: what is published, what is refused, what the caller keeps."""
 
-import expunge
 import numpy as np
 import pytest
 import torch
+
+import expunge
 from expunge.mechanism import certify, measure
 from expunge.noise import delta_of
 from expunge.request import make_request
@@ -27,7 +28,9 @@ def parts():
 @pytest.mark.parametrize("bias", [False, True])
 def test_published_weights_are_updated_weights_plus_noise_of_sigma(parts, loss, bias) -> None:
     model = train(*parts["source"], l2=0.05, max_norm=2.0, loss=loss, bias=bias)
-    request = make_request(model, parts["forget"], parts["surrogate"], epsilon=1.0, delta=1e-3, distance="same", force=True)
+    request = make_request(
+        model, parts["forget"], parts["surrogate"], epsilon=1.0, delta=1e-3, distance="same", force=True
+    )
     measured = measure(request)
     updated = (request.weights + measured.step.update).numpy()
     draws = [certify(request, measured) for _ in range(300)]
@@ -54,17 +57,29 @@ def test_nothing_of_the_caller_is_changed(parts) -> None:
     copies = [np.array(array) for pair in parts.values() for array in pair]
     weights = model.weight.clone()
     expunge.unlearn(model, parts["forget"], parts["surrogate"], epsilon=1.0, delta=1e-3, distance="same", force=True)
-    assert all(np.array_equal(a, b) for a, b in zip(copies, [array for pair in parts.values() for array in pair], strict=True))
+    assert all(
+        np.array_equal(a, b) for a, b in zip(copies, [array for pair in parts.values() for array in pair], strict=True)
+    )
     assert torch.equal(weights, model.weight)
 
 
 def test_arrays_and_tensors_give_the_same_certificate(parts) -> None:
     model = train(*parts["source"], l2=0.05, max_norm=2.0)
-    facts = {"n_source": 300, "l2": 0.05, "loss": "softmax", "max_norm": 2.0, "training_residual": model.record.residual}
+    facts = {
+        "n_source": 300,
+        "l2": 0.05,
+        "loss": "softmax",
+        "max_norm": 2.0,
+        "training_residual": model.record.residual,
+    }
     asked = {"epsilon": 1.0, "delta": 1e-3, "distance": "same", "force": True, "insecure_test_seed": 3}
     arrays = expunge.unlearn(model.weight.numpy(), parts["forget"], parts["surrogate"], **asked, **facts)
     tensors = expunge.unlearn(
-        model.weight, tuple(map(torch.from_numpy, parts["forget"])), tuple(map(torch.from_numpy, parts["surrogate"])), **asked, **facts
+        model.weight,
+        tuple(map(torch.from_numpy, parts["forget"])),
+        tuple(map(torch.from_numpy, parts["surrogate"])),
+        **asked,
+        **facts,
     )
     assert torch.equal(arrays.model.weight, tensors.model.weight)
     assert arrays.certificate.total == tensors.certificate.total
@@ -81,9 +96,18 @@ def test_surrogate_labels_may_be_left_out(parts) -> None:
 def test_float32_rows_and_weights_keep_the_bound(parts) -> None:
     model = train(*parts["source"], l2=0.05, max_norm=2.0, store="float32")
     assert model.weight.dtype == torch.float32
-    exact = measure(make_request(model, parts["forget"], parts["surrogate"], epsilon=1.0, delta=1e-3, distance="same", force=True))
+    exact = measure(
+        make_request(model, parts["forget"], parts["surrogate"], epsilon=1.0, delta=1e-3, distance="same", force=True)
+    )
     request = make_request(
-        model, parts["forget"], parts["surrogate"], epsilon=1.0, delta=1e-3, distance="same", force=True, dtype="float32"
+        model,
+        parts["forget"],
+        parts["surrogate"],
+        epsilon=1.0,
+        delta=1e-3,
+        distance="same",
+        force=True,
+        dtype="float32",
     )
     rough = measure(request)
     assert float((exact.step.update - rough.step.update).norm()) < 1e-5 * float(exact.step.update.norm())
@@ -98,7 +122,9 @@ def test_a_fresh_sample_of_the_same_population_is_within_the_bound_in_every_repe
     for seed in range(60):
         x, y = task(n=150, seed=100 + seed)
         model = train(x[:150], y[:150], l2=0.05, max_norm=2.0)
-        request = make_request(model, (x[:5], y[:5]), (x[150:], y[150:]), epsilon=1.0, delta=1e-2, distance="same", force=True)
+        request = make_request(
+            model, (x[:5], y[:5]), (x[150:], y[150:]), epsilon=1.0, delta=1e-2, distance="same", force=True
+        )
         measured = measure(request)
         retrained = train(x[5:150], y[5:150], l2=0.05, max_norm=2.0).matrix()
         bound = certify(request, measured).certificate.total
@@ -134,7 +160,9 @@ def test_rows_that_are_not_the_source_are_not_taken_for_it(parts) -> None:
 
 def test_the_source_itself_gives_a_tiny_proven_bound(parts) -> None:
     model = train(*parts["source"], l2=0.05, max_norm=2.0)
-    certificate = expunge.unlearn(model, parts["forget"], parts["source"], epsilon=1.0, delta=1e-3, distance="source").certificate
+    certificate = expunge.unlearn(
+        model, parts["forget"], parts["source"], epsilon=1.0, delta=1e-3, distance="source"
+    ).certificate
     assert certificate.status == "proven"
     assert certificate.total < 1e-6
 
@@ -142,6 +170,9 @@ def test_the_source_itself_gives_a_tiny_proven_bound(parts) -> None:
 def test_the_classical_formula_is_refused_where_its_delta_is_wrong(parts) -> None:
     model = train(*parts["source"], l2=2.0, max_norm=1.0)
     asked = {"delta": 1e-5, "distance": "tv:0.001", "bound": "paper", "force": True}
-    assert expunge.unlearn(model, parts["forget"], parts["surrogate"], epsilon=0.9, **asked).certificate.status == "conditional"
+    assert (
+        expunge.unlearn(model, parts["forget"], parts["surrogate"], epsilon=0.9, **asked).certificate.status
+        == "conditional"
+    )
     with pytest.raises(expunge.VacuousClaim, match="classical"):
         expunge.unlearn(model, parts["forget"], parts["surrogate"], epsilon=20.0, **asked)

@@ -1,11 +1,12 @@
 """scikit-learn models both ways: the same objective, the same predictions, and a refusal where no bound can hold."""
 
-import expunge
 import numpy as np
 import pytest
-from expunge.sklearn import from_sklearn, to_sklearn
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
+
+import expunge
+from expunge.sklearn import from_sklearn, to_sklearn
 
 
 def digits(classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -28,7 +29,9 @@ def test_the_converted_weights_are_at_the_optimum_of_our_objective(classes: int,
 
 
 @pytest.mark.parametrize("classes", [2, 5])
-@pytest.mark.parametrize("estimator", [LogisticRegression(fit_intercept=False, max_iter=500), RidgeClassifier(fit_intercept=False)])
+@pytest.mark.parametrize(
+    "estimator", [LogisticRegression(fit_intercept=False, max_iter=500), RidgeClassifier(fit_intercept=False)]
+)
 def test_there_and_back_is_the_same_model(classes: int, estimator: object) -> None:
     x, y = digits(classes)
     fitted = estimator.fit(x, y + 3)
@@ -45,7 +48,9 @@ def test_unlearning_a_scikit_learn_model_leaves_the_estimator_alone() -> None:
     fitted = LogisticRegression(C=0.1, fit_intercept=False, tol=1e-8, max_iter=5000).fit(x[:200], y[:200])
     before = fitted.coef_.copy()
     model = from_sklearn(fitted, n_source=200, max_norm=1.0, source=(x[:200], y[:200]))
-    result = expunge.unlearn(model, (x[:2], y[:2]), (x[200:], y[200:]), epsilon=2.0, delta=1e-3, distance="same", force=True)
+    result = expunge.unlearn(
+        model, (x[:2], y[:2]), (x[200:], y[200:]), epsilon=2.0, delta=1e-3, distance="same", force=True
+    )
     published = to_sklearn(result.model, fitted)
     assert np.array_equal(fitted.coef_, before)
     assert not np.array_equal(published.coef_, before)

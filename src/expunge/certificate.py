@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -17,17 +18,19 @@ from typing import Any
 
 from expunge.bounds import ErrorBound, PaperConstants, ResidualFacts, paper_bound, residual_bound
 from expunge.bounds.residual import grid_term
-from expunge.data.files import readable, require_fits
+from expunge.data.files import not_a_number, readable, require_fits, without_duplicates
 from expunge.distance import Distance
 from expunge.errors import ExpungeError, FileError, VerificationFailed
 from expunge.model import read_model
 from expunge.noise import delta_of, grid_exponent, sigma_classical, sigma_for
+from expunge.objectives import Constants, objective_for
 
 SCHEMA = "expunge/certificate/1"
 INSECURE = "INSECURE-TEST"
 GENERATORS = ("operating system", INSECURE)
 TOLERANCE = 1e-12  # what another machine's mathematical library may change
 SIZE_LIMIT = 10_000_000
+LARGEST_NUMBER = 1e300
 SIZE_NAMES = ("n_source", "n_forget", "n_surrogate")
 
 Json = dict[str, Any]
@@ -78,7 +81,10 @@ class Derived:
 
 def derive(claim: Claim) -> Derived:
     """Bound, noise, status and sentences from the facts alone."""
-    base = _bound(claim)
+    try:
+        base = _bound(claim)
+    except (OverflowError, ZeroDivisionError):
+        base = ErrorBound(claim.bound, {"total": math.inf})
     spent = math.fsum(claim.failures.values())
     remaining = claim.delta - spent
     if not math.isfinite(base.total):
@@ -135,7 +141,8 @@ def _status(claim: Claim) -> str:
 def _guarantee(claim: Claim, sigma: float) -> str:
     return (
         f"The published weights are ({claim.epsilon:g}, {claim.delta:g})-indistinguishable from the weights that retraining without "
-        f"the forgotten rows would have given, with Gaussian noise of the same standard deviation {sigma:.6g} added to each."
+        f"the forgotten rows would have given, with Gaussian noise of the same standard deviation {sigma:.6g} added to each, rounded "
+        "to the same grid and stored in the same type."
     )
 
 
@@ -152,8 +159,9 @@ def _assumptions(claim: Claim) -> tuple[str, ...]:
             "Source and surrogate rows are independent samples of their populations; trained weights and update are treated as fixed "
             "(they are not quite: the weights depend on the source)."
         )
+    if claim.distance.samples_rows and claim.distance.sampling == "seen":
         found.append(
-            "The spread and the largest size of the gradient's change seen on the surrogate stand for its population's."
+            "The spread and the largest size of the gradient's change seen on the surrogate stand for its population's, among rows no longer than those seen."
         )
     if claim.bound == "paper":
         found.append(
@@ -173,6 +181,7 @@ def _limits(claim: Claim) -> tuple[str, ...]:
         "It does not prove that the rows given were in the training set, or that they are all that the person contributed.",
         "It does not protect against somebody who holds the model from before as well as this one.",
         "It does not prove that no copy of the earlier model or of the data exists elsewhere.",
+        "Its own numbers (sigma, the bound and what entered it) depend on the forgotten rows and carry no noise; share it with those who must check it.",
         "It speaks of this one published model; several published models compose to a weaker guarantee.",
         "It cannot show from the weights alone that the noise was drawn as stated; it binds digests, it is not a proof of execution.",
     ]
@@ -260,7 +269,7 @@ def build(
         },
         "distance": asdict(claim.distance) | {"meaning": claim.distance.meaning},
         "noise": {
-            "calibration": "analytic" if claim.bound == "residual" else "classical",
+            "calibration": calibration(claim.bound),
             "mu": derived.mu,
             "delta_for_noise": derived.delta_for_noise,
             "failures": dict(claim.failures),
@@ -296,17 +305,8 @@ def read_certificate(path: str | Path) -> Certificate:
 
 def parse_certificate(content: bytes, name: str) -> Certificate:
     """A certificate from the bytes of its file."""
-
-    def pairs(found: list[tuple[str, Any]]) -> Json:
-        if len({key for key, _ in found}) != len(found):
-            raise ValueError("a key occurs twice")
-        return dict(found)
-
-    def constant(text: str) -> float:
-        raise ValueError(f"{text} is not a number")
-
     try:
-        loaded = json.loads(content, object_pairs_hook=pairs, parse_constant=constant)
+        loaded = json.loads(content, object_pairs_hook=without_duplicates, parse_constant=not_a_number)
     except (ValueError, RecursionError) as error:
         raise FileError(
             f"{name} is not a certificate ({error})", "JSON is needed", "Use the file as it was written."
@@ -347,7 +347,7 @@ def _equal(claimed: Any, recomputed: Any) -> bool:
     if isinstance(recomputed, (list, tuple)):
         return isinstance(claimed, list) and len(claimed) == len(recomputed) and all(map(_equal, claimed, recomputed))
     if isinstance(recomputed, float):
-        number = isinstance(claimed, (int, float)) and not isinstance(claimed, bool)
+        number = isinstance(claimed, (int, float)) and not isinstance(claimed, bool) and abs(claimed) <= LARGEST_NUMBER
         return number and math.isclose(claimed, recomputed, rel_tol=TOLERANCE, abs_tol=0.0)
     return type(claimed) is type(recomputed) and bool(claimed == recomputed)
 
@@ -365,6 +365,10 @@ def claim_of(content: Json) -> Claim:
     generator = content["noise"]["generator"]
     if generator not in GENERATORS:
         raise ValueError(f"generator {generator!r}")
+    if not facts["n_forget"].value < facts["n_source"].value:
+        raise ValueError(f"{facts['n_forget'].value} rows forgotten of {facts['n_source'].value}")
+    if not _number(content["epsilon"]) > 0.0 or not 0.0 < _number(content["delta"]) < 1.0:
+        raise ValueError(f"epsilon {content['epsilon']}, delta {content['delta']}")
     return Claim(
         epsilon=_number(content["epsilon"]),
         delta=_number(content["delta"]),
@@ -380,8 +384,8 @@ def claim_of(content: Json) -> Claim:
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        raise ValueError(f"{value!r} is not a finite number, at least 0")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LARGEST_NUMBER:
+        raise ValueError(f"{value!r} is not a number from 0 to {LARGEST_NUMBER:g}")
     return value
 
 
@@ -415,13 +419,25 @@ def checks(certificate: Certificate) -> list[Check]:
             Check("assumptions", content["assumptions"], derived.assumptions),
             Check("limits", content["limits"], derived.limits),
             Check("distance.meaning", content["distance"]["meaning"], claim.distance.meaning),
-            Check("sizes", {key: content["sizes"][key] for key in SIZE_NAMES}, _sizes(claim)),
+            Check("sizes", content["sizes"], _sizes(claim, content)),
+            Check("noise.calibration", content["noise"]["calibration"], calibration(claim.bound)),
+            Check("model.after.sha256", _is_digest(content["model"]["after"]["sha256"]), True),
+            *_step_checks(claim, content),
             Check(
                 "l2", content["model"]["l2"], claim.facts["l2"].value if "l2" in claim.facts else content["model"]["l2"]
             ),
             Check("noise is secret", claim.generator, GENERATORS[0]),
         ]
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, ZeroDivisionError, ExpungeError) as error:
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+        ZeroDivisionError,
+        RecursionError,
+        ExpungeError,
+    ) as error:
         raise VerificationFailed(
             f"the certificate cannot be recomputed ({type(error).__name__}: {error})",
             "every fact must be there and possible",
@@ -440,8 +456,51 @@ def _failures_are_due(claim: Claim) -> bool:
     return agrees and (claim.failures.get("eigenvalue", 0.0) > 0.0) == needs_eigenvalue
 
 
-def _sizes(claim: Claim) -> Json:
-    return {name: int(claim.facts[name].value) for name in SIZE_NAMES}
+def _sizes(claim: Claim, content: Json) -> Json:
+    """The sizes as they follow from the facts and from the model's shape."""
+    sizes: Json = {name: int(claim.facts[name].value) for name in SIZE_NAMES}
+    classes, features = (int(_number(content["sizes"][name])) for name in ("classes", "features"))
+    width = features + int(content["model"]["bias"] is True)
+    sizes["n_retain"] = sizes["n_source"] - sizes["n_forget"]
+    return sizes | {"parameters": classes * width, "classes": classes, "features": features}
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
+
+
+def _step_checks(claim: Claim, content: Json) -> list[Check]:
+    """What the certificate says twice must agree; whether the paper's constants can be true is worked out anew."""
+    if claim.bound == "residual":
+        return [
+            Check("step.residual", content["step"]["residual"], claim.facts["solver_residual"].value),
+            Check("model.row_bound", content["model"]["row_bound"], claim.facts["row_bound"].value),
+        ]
+    model, sizes = content["model"], content["sizes"]
+    objective = objective_for(
+        model["loss"],
+        l2=_number(model["l2"]),
+        n_classes=sizes["classes"],
+        n_features=sizes["features"],
+        row_bound=_number(model["row_bound"]),
+    )
+    return [Check("bound.tuned", claim.tuned, beyond_closed_form(claim.facts, objective.constants(0.0)))]
+
+
+def beyond_closed_form(facts: Mapping[str, Fact], closed: Constants) -> bool:
+    """Whether the paper's constants, as given, promise more than this objective can keep."""
+    return (
+        facts["alpha"].value > closed.strong_convexity
+        or facts["beta"].value < closed.smoothness
+        or facts["lipschitz"].value < closed.lipschitz
+        or facts["gamma"].value < closed.hessian_lipschitz
+        or facts["lipschitz_power"].value < 2
+    )
+
+
+def calibration(bound: str) -> str:
+    """How sigma follows from Delta."""
+    return "analytic" if bound == "residual" else "classical"
 
 
 def verify(certificate: Certificate, model: str | Path | None = None) -> list[Check]:

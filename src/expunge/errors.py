@@ -16,6 +16,18 @@ A message has three parts: the value that was found, what is required, and what 
 
 from __future__ import annotations
 
+LONGEST_PART = 400
+
+
+def one_line(text: str) -> str:
+    """Text that may quote a hostile file, made printable, on one line and of bounded length.
+
+    >>> one_line("a\\tb")
+    'a b'
+    """
+    clean = "".join(c if c.isprintable() else " " for c in text)
+    return clean if len(clean) <= LONGEST_PART else clean[: LONGEST_PART - 4] + " ..."
+
 
 class ExpungeError(Exception):
     """Root of the tree; `exit_status` is what the command line returns for it."""
@@ -23,10 +35,10 @@ class ExpungeError(Exception):
     exit_status = 2
 
     def __init__(self, found: str, required: str, remedy: str) -> None:
-        self.found = found
-        self.required = required
-        self.remedy = remedy
-        super().__init__(f"{found}; {required}. {remedy}")
+        self.found = one_line(found)
+        self.required = one_line(required)
+        self.remedy = one_line(remedy)
+        super().__init__(f"{self.found}; {self.required}. {self.remedy}")
 
 
 class InputError(ExpungeError):

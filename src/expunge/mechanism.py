@@ -20,10 +20,21 @@ import torch
 
 from expunge._version import __version__
 from expunge.bounds import ResidualFacts, residual_bound
-from expunge.certificate import INSECURE, Certificate, Claim, Derived, Fact, Json, build, derive, residual_facts
+from expunge.certificate import (
+    INSECURE,
+    Certificate,
+    Claim,
+    Derived,
+    Fact,
+    Json,
+    beyond_closed_form,
+    build,
+    derive,
+    residual_facts,
+)
 from expunge.distance import Distance
 from expunge.distance.inequalities import bretagnolle_huber
-from expunge.errors import DataError, UselessModel, VacuousClaim
+from expunge.errors import DataError, ModelError, UselessModel, VacuousClaim
 from expunge.model import LinearModel, TrainingRecord, from_matrix
 from expunge.noise import add_noise, epsilon_for, seeded_bytes
 from expunge.request import Request, make_request
@@ -140,6 +151,12 @@ def certify(request: Request, measured: Measured, *, insecure_test_seed: int | N
     updated = (request.weights + measured.step.update).cpu().numpy()
     noised = add_noise(updated, derived.sigma, derived.grid_exponent, random_bytes)
     published = from_matrix(torch.from_numpy(noised), bias=request.record.bias, dtype=request.model.weight.dtype)
+    if not bool(torch.isfinite(published.matrix()).all()):
+        raise ModelError(
+            f"with noise of {derived.sigma:.3g} a weight leaves the range of {request.model.weight.dtype}",
+            "published weights must be finite",
+            "Store the model in float32 or float64.",
+        )
     published = published.with_record(_carried_record(request))
     return Unlearned(published, _certificate(request, measured, claim, derived, published))
 
@@ -195,7 +212,9 @@ def _training_residual(request: Request) -> Fact:
 def _residual_facts(request: Request, step: Step, moments: Moments, sampling: float) -> dict[str, Fact]:
     known = request.record.provenance
     objective, updated = request.objective, request.weights + step.update
-    rounding = 2 * request.n_source * objective.rounding(updated, request.n_surrogate)
+    # the change over the surrogate is evaluated at the weights before and after, the forget set's gradient after
+    rounding = request.n_source * objective.rounding(request.weights, request.n_surrogate)
+    rounding += request.n_source * objective.rounding(updated, request.n_surrogate)
     rounding += request.n_forget * objective.rounding(updated, request.n_forget)
     facts = {
         "n_source": Fact(request.n_source, known),
@@ -212,6 +231,8 @@ def _residual_facts(request: Request, step: Step, moments: Moments, sampling: fl
         "change_fourth_eigenvalue": Fact(moments.fourth_eigenvalue_upper, "measured"),
         "change_largest": Fact(moments.largest, "measured"),
         "change_supremum": Fact(moments.supremum, "derived"),
+        "longest_row": Fact(moments.longest_row, "measured"),
+        "row_bound": Fact(request.record.row_bound, known),
         "sampling_failure": Fact(sampling, "derived"),
     }
     assert set(facts) == set(ResidualFacts.__dataclass_fields__)
@@ -250,21 +271,7 @@ def _claim(request: Request, measured: Measured, generator: str) -> Claim:
         n_parameters=request.objective.n_parameters,
         generator=generator,
         convention=request.sizes,
-        tuned=request.bound == "paper" and _beyond_closed_form(request),
-    )
-
-
-def _beyond_closed_form(request: Request) -> bool:
-    """Whether the constants given promise more than this objective can keep."""
-    given = request.constants
-    assert given is not None
-    closed = request.objective.constants(0.0)
-    return (
-        given.strong_convexity > closed.strong_convexity
-        or given.smoothness < closed.smoothness
-        or given.lipschitz < closed.lipschitz
-        or given.hessian_lipschitz < closed.hessian_lipschitz
-        or given.lipschitz_power < 2
+        tuned=request.bound == "paper" and beyond_closed_form(measured.facts, request.objective.constants(0.0)),
     )
 
 
@@ -289,12 +296,16 @@ def _refuse(request: Request, claim: Claim, derived: Derived) -> None:
     noise = derived.sigma * request.objective.n_parameters**0.5
     if noise > size and not request.force:
         usable = size / request.objective.n_parameters**0.5
-        would_do = epsilon_for(derived.delta_for_noise, derived.bound.total / usable)
+        would_do = (
+            f"epsilon {epsilon_for(derived.delta_for_noise, derived.bound.total / usable):.3g} or more"
+            if usable
+            else "no epsilon"
+        )
         largest = max(derived.bound.terms, key=lambda name: derived.bound.terms[name])
         raise UselessModel(
             f"the noise (norm {noise:.3g}) would swamp the weights (norm {size:.3g})",
-            f"epsilon {would_do:.3g} or more would do at this delta; the largest term of the bound is {largest}",
-            "Raise epsilon, use a closer or larger surrogate, forget fewer rows at once, train with a larger l2, or insist with --force (force=True).",
+            f"{would_do} would do at this delta; the largest term of the bound is {largest}",
+            "Raise epsilon, try --step balanced, use a closer or larger surrogate, forget fewer rows at once, train with a larger l2, or insist with --force (force=True).",
         )
 
 
@@ -348,11 +359,10 @@ def _certificate(
         "iterations": step.iterations,
         "inner_iterations": step.inner_iterations,
         "residual": step.residual,
-        "residual_at_start": step.residual_at_start,
         "positive_definite": step.positive_definite,
-        "damping": step.damping,
+        "damping": step.damping if math.isfinite(step.damping) else None,
         "converged": step.converged,
-        "pull": step.pull if math.isfinite(step.pull) else "no update",
+        "pull": step.pull if math.isfinite(step.pull) else None,
     }
     software: Json = {
         "expunge": __version__,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -15,12 +16,15 @@ import torch
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
 
-from expunge.data.files import read_safetensors, readable, require_fits
+from expunge.data.files import not_a_number, read_safetensors, readable, require_fits, without_duplicates
 from expunge.data.prepare import Label
 from expunge.errors import ModelError
+from expunge.objectives import OBJECTIVES
 
 RECORD_SCHEMA = "expunge/record/1"
 METADATA_KEY = "expunge"
+MOST_ROWS = 2**53  # beyond this a count is no longer exact in float64
+SMALLEST, LARGEST = 1e-30, 1e30  # of l2, norms and constants: beyond this their powers leave float64
 MODEL_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -62,34 +66,45 @@ class TrainingRecord:
         """Read a record back, refusing what does not make sense."""
         remedy = "The file was changed after it was written; use the original, or declare the facts as options for a bare model."
         try:
-            content = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
+            content = json.loads(text, parse_constant=not_a_number, object_pairs_hook=without_duplicates)
         except (ValueError, RecursionError) as error:
             raise ModelError(
                 f"{name}: the training record is not JSON ({error})", "a whole record is needed", remedy
             ) from error
-        if not isinstance(content, dict) or content.pop("schema", None) != RECORD_SCHEMA:
+        schema = content.pop("schema", None) if isinstance(content, dict) else None
+        if schema != RECORD_SCHEMA:
             raise ModelError(
-                f"{name}: the training record has another schema", f"{RECORD_SCHEMA} is understood", remedy
+                f"{name}: the training record has schema {schema!r}", f"{RECORD_SCHEMA} is understood", remedy
             )
         row_bound = content.pop("row_bound", None)
-        try:
-            record = TrainingRecord(**content)
-            record = replace(
-                record,
-                classes=tuple(record.classes),
-                class_counts=None if record.class_counts is None else tuple(record.class_counts),
+        expected = set(TrainingRecord.__dataclass_fields__)
+        if set(content) != expected:
+            odd = ", ".join(sorted(set(content) ^ expected))
+            raise ModelError(
+                f"{name}: the training record lacks or adds {odd}",
+                "its facts must be possible, under the keys of its schema",
+                remedy,
             )
+        problem = next(
+            (f"{key} {content[key]!r}" for key in ("classes", "class_counts") if not _listed(content[key], key)), None
+        )
+        if problem is None:
+            counts = content["class_counts"]
+            content |= {"classes": tuple(content["classes"]), "class_counts": None if counts is None else tuple(counts)}
+            record = TrainingRecord(**content)
             problem = record._problem() or (None if row_bound == record.row_bound else f"row_bound {row_bound!r}")
-        except (TypeError, ValueError) as error:
-            problem = str(error)
-        if problem:
+        if problem is not None:
             raise ModelError(f"{name}: the training record says {problem}", "its facts must be possible", remedy)
         return record
 
     def _problem(self) -> str | None:
         """The first fact that cannot be, or None."""
-        if type(self.n_source) is not int or self.n_source < 1:
+        if type(self.n_source) is not int or not 1 <= self.n_source <= MOST_ROWS:
             return f"n_source {self.n_source!r}"
+        if not isinstance(self.loss, str) or self.loss not in OBJECTIVES:
+            return f"loss {self.loss!r}"
+        if not isinstance(self.weights_sha256, str) or not re.fullmatch("[0-9a-f]{64}", self.weights_sha256):
+            return f"weights_sha256 {self.weights_sha256!r}"
         if not _positive(self.l2):
             return f"l2 {self.l2!r}"
         if not _positive(self.max_norm):
@@ -119,17 +134,11 @@ class TrainingRecord:
 
 
 def _positive(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and SMALLEST <= value <= LARGEST
 
 
-def _no_constant(text: str) -> float:
-    raise ValueError(f"{text} is not a number")
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len({key for key, _ in pairs}) != len(pairs):
-        raise ValueError("a key occurs twice")
-    return dict(pairs)
+def _listed(value: object, key: str) -> bool:
+    return isinstance(value, list) or (value is None and key == "class_counts")
 
 
 @dataclass(frozen=True)
@@ -247,8 +256,9 @@ def _as_tensor(values: Any, name: str) -> Tensor:
             "Convert them to float64 or float32.",
         )
     if not bool(torch.isfinite(tensor).all()):
+        odd = tensor[~torch.isfinite(tensor)][0]
         raise ModelError(
-            f"{name} is not finite",
+            f"{name} holds {float(odd)}",
             "every weight must be a finite number",
             "Training diverged, or the file is damaged.",
         )
@@ -263,7 +273,7 @@ def _check_record(model: LinearModel, record: TrainingRecord, name: str) -> None
         )
     if record.bias != (model.bias is not None):
         raise ModelError(f"{name}: the record says bias {record.bias}", "the tensors must agree", remedy)
-    if record.weights_sha256 and record.weights_sha256 != model.weights_sha256():
+    if record.weights_sha256 != model.weights_sha256():
         raise ModelError(
             f"{name}: the weights are not those the record was made for", "their digests must agree", remedy
         )

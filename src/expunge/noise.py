@@ -63,6 +63,8 @@ def delta_of(epsilon: float, mu: float) -> float:
 
 def mu_for(epsilon: float, delta: float) -> float:
     """The largest `mu = Delta/sigma` that is (epsilon, delta), rounded down."""
+    if not (0.0 <= epsilon < math.inf and 0.0 < delta < 1.0):
+        raise ValueError(f"epsilon {epsilon} must be finite and at least 0, delta {delta} strictly between 0 and 1")
     target = math.log(delta)
     low = high = 1.0
     while log_delta(epsilon, high) <= target:
@@ -98,6 +100,8 @@ def sigma_classical(error: float, epsilon: float, delta: float) -> float:
 
 def epsilon_for(delta: float, mu: float) -> float:
     """The smallest epsilon at which `mu = Delta/sigma` reaches `delta`, rounded up; 0 if it does without."""
+    if not (0.0 <= mu < math.inf and 0.0 < delta < 1.0):
+        raise ValueError(f"mu {mu} must be finite and at least 0, delta {delta} strictly between 0 and 1")
     target = math.log(delta)
     if log_delta(0.0, mu) <= target:
         return 0.0
@@ -161,7 +165,7 @@ def rounded_gaussian(
     radius = np.sqrt(-2.0 * np.log(np.minimum(first, 1.0 - 2.0**-53)))
     scaled = radius * np.cos(angle) * ratio
     nearest = np.rint(scaled)
-    # |d radius| <= (relative error of the uniform) / radius; |d cos| <= 2^-50 after a rounded multiplication by 2 pi
+    # |d radius| <= (relative error of the uniform) / radius; |d cos| <= 2^-48 after a rounded multiplication by 2 pi
     error = ratio * (radius * 2.0**-48 + (2.0**-51 + 2.0**-64 / first) / np.maximum(radius, 2.0**-30))
     doubtful = np.flatnonzero(np.abs(np.abs(scaled - nearest) - 0.5) <= error)
     result: NDArray[np.int64] = nearest.astype(np.int64)

@@ -17,12 +17,13 @@ from expunge.data import as_features, as_labels, encode, prepare
 from expunge.data.prepare import Label
 from expunge.distance import Distance, parse_distance
 from expunge.errors import DataError, ModelError, OptionError, UselessModel
-from expunge.model import LinearModel, TrainingRecord, checked_model, declared_record
+from expunge.model import LARGEST, MOST_ROWS, SMALLEST, LinearModel, TrainingRecord, checked_model, declared_record
 from expunge.objectives import LinearHead, Rows, objective_for
 
 STEPS = ("converged", "newton", "balanced")
 BOUNDS = ("residual", "paper")
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
+LARGEST_EPSILON, SMALLEST_DELTA = 1e6, 1e-300
 FEWEST_SAMPLED_ROWS = 100  # below this, a sample's moments say too little about its population
 
 
@@ -35,6 +36,14 @@ class Budget:
 
     def __post_init__(self) -> None:
         positive(self.epsilon, "epsilon", "Values from 0.1 to 5 are usual; smaller protects more.")
+        if self.epsilon > LARGEST_EPSILON:
+            raise OptionError(
+                f"epsilon {self.epsilon}",
+                f"above {LARGEST_EPSILON:g} it promises nothing",
+                "Values from 0.1 to 5 are usual.",
+            )
+        if 0 < self.delta < SMALLEST_DELTA:
+            raise OptionError(f"delta {self.delta}", f"it must be at least {SMALLEST_DELTA:g}", "Use for example 1/n.")
         if not 0 < self.delta < 1:
             raise OptionError(
                 f"delta {self.delta}",
@@ -78,13 +87,12 @@ class Request:
 
 
 def positive(value: float, name: str, remedy: str) -> float:
-    """The value as a float, if it is a finite number above 0."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float, np.floating, np.integer))
-        or not 0 < value < math.inf
-    ):
+    """The value as a float, if it is a number above 0 whose powers stay within float64."""
+    number = not isinstance(value, bool) and isinstance(value, (int, float, np.floating, np.integer))
+    if not number or not 0 < value < math.inf:
         raise OptionError(f"{name} {value}", "it must be a finite number above 0", remedy)
+    if not SMALLEST <= value <= LARGEST:
+        raise OptionError(f"{name} {value}", f"it must lie between {SMALLEST:g} and {LARGEST:g}", remedy)
     return float(value)
 
 
@@ -101,10 +109,18 @@ def computing_device(name: str) -> torch.device:
     """The torch device of that name, if it can be used here."""
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        torch.zeros(1, device=device).cpu()
+    except (
+        RuntimeError,
+        AssertionError,
+        NotImplementedError,
+        ImportError,
+        AttributeError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise OptionError(
-            f"device {name!r} ({str(error).splitlines()[0]})", "a device torch can use here is needed", "Use cpu."
+            f"device {name!r} ({type(error).__name__})", "a device torch can use here is needed", "Use cpu."
         ) from error
     return device
 
@@ -140,9 +156,11 @@ def record_for(
             + ", ".join("--" + name.replace("_", "-") for name in missing)
             + "); they will be marked declared.",
         )
-    if type(n_source) is not int or n_source < 1:
+    if type(n_source) is not int or not 1 <= n_source <= MOST_ROWS:
         raise OptionError(
-            f"n_source {n_source!r}", "it must be a whole number, at least 1", "Give the number of training rows."
+            f"n_source {n_source!r}",
+            "it must be a whole number, at least 1 (from 1 to 2^53)",
+            "Give the number of training rows.",
         )
     if math.isnan(training_residual) or not 0 <= training_residual < math.inf:
         raise OptionError(
@@ -255,7 +273,7 @@ def make_request(
         weights=linear.matrix(place),
         forget=forget_rows,
         surrogate=surrogate_rows,
-        distance=replace(declared, provenance="measured") if declared.kind == "source" else declared,
+        distance=declared,
         budget=budget,
         step=step,
         bound=bound,
@@ -338,35 +356,70 @@ def _notes(
         absent = [record.classes[index] for index in range(len(record.classes)) if index not in present]
         if absent:
             notes.append("the surrogate has no rows of class " + ", ".join(repr(value) for value in absent))
-    shared = rows_in_common(forget, surrogate)
     if distance.kind == "source":
-        if len(surrogate) != record.n_source:
-            raise DataError(
-                f"the surrogate has {len(surrogate):,} rows",
-                f"the source had {record.n_source:,}",
-                "With distance source, give the source itself.",
+        _require_source(forget, surrogate, record, has_labels)
+    else:
+        occurring = {row for row, _ in rows_in_common(forget, surrogate)}
+        shared = sum(
+            row in occurring for row, _ in _row_keys(forget.features.to(surrogate.features.dtype), forget.labels)
+        )
+        if shared:
+            notes.append(
+                f"{shared} of {len(forget)} forget rows are also in the surrogate; it should hold none of them"
             )
-        if shared < len(forget):
-            raise DataError(
-                f"{len(forget) - shared} of {len(forget)} forget rows are not among the source rows given",
-                "with distance source every forget row must be",
-                "Give the source itself, or declare another distance.",
-            )
-    elif shared:
-        notes.append(f"{shared} of {len(forget)} forget rows are also in the surrogate; it should hold none of them")
     return tuple(notes)
 
 
-def rows_in_common(forget: Rows, surrogate: Rows) -> int:
-    """How many forget rows occur, value for value, in the surrogate."""
+def _require_source(forget: Rows, given: Rows, record: TrainingRecord, has_labels: bool) -> None:
+    """Refuse rows that are given as the source but cannot be it."""
+    if not has_labels:
+        raise DataError(
+            "the source rows have no labels", "with distance source they are needed", "Give (features, labels)."
+        )
+    if given.features.dtype != DTYPES[record.rows_dtype]:
+        raise DataError(
+            f"the source rows are kept in {str(given.features.dtype).removeprefix('torch.')}",
+            f"the model was trained on {record.rows_dtype}",
+            f"Use --dtype {record.rows_dtype}.",
+        )
+    if len(given) != record.n_source:
+        raise DataError(
+            f"the surrogate has {len(given):,} rows",
+            f"the source had {record.n_source:,}",
+            "With distance source, give the source itself.",
+        )
+    counts = tuple(torch.bincount(given.labels, minlength=len(record.classes)).tolist())
+    if record.class_counts is not None and counts != record.class_counts:
+        raise DataError(
+            f"the rows given as the source have class counts {counts}",
+            f"at training they were {record.class_counts}",
+            "With distance source, give the source itself.",
+        )
+    found = rows_in_common(forget, given)
+    wanted = Counter(_row_keys(forget.features, forget.labels))
+    lacking = sum(max(0, count - found.get(key, 0)) for key, count in wanted.items())
+    if lacking:
+        raise DataError(
+            f"{lacking} of {len(forget)} forget rows are not among the source rows given, with these labels and as often",
+            "with distance source every forget row must be",
+            "Give the source itself, or declare another distance.",
+        )
+
+
+def _row_keys(features: Tensor, labels: Tensor) -> list[tuple[bytes, int]]:
+    return [(row.tobytes(), label) for row, label in zip(features.cpu().double().numpy(), labels.tolist(), strict=True)]
+
+
+def rows_in_common(forget: Rows, surrogate: Rows) -> Counter[tuple[bytes, int]]:
+    """How often each row of the forget set occurs, value for value, in the surrogate, by the label it has there."""
     columns = np.unique(np.linspace(0, forget.n_features - 1, 8).astype(int))
     left, right = forget.features.cpu(), surrogate.features.cpu()
     keys = np.ascontiguousarray(left[:, columns].to(right.dtype).numpy())
     others = np.ascontiguousarray(right[:, columns].numpy())
     void = np.dtype((np.void, keys.dtype.itemsize * keys.shape[1]))
-    hits = np.flatnonzero(np.isin(others.view(void).reshape(-1), keys.view(void).reshape(-1)))
-    known = {row.tobytes() for row in right[torch.from_numpy(hits)].numpy()}
-    return sum(row.tobytes() in known for row in left.to(right.dtype).numpy())
+    hits = torch.from_numpy(np.flatnonzero(np.isin(others.view(void).reshape(-1), keys.view(void).reshape(-1))))
+    asked = {row for row, _ in _row_keys(left.to(right.dtype), forget.labels)}
+    return Counter(key for key in _row_keys(right[hits], surrogate.labels.cpu()[hits]) if key[0] in asked)
 
 
 def _paper_constants(
@@ -374,6 +427,12 @@ def _paper_constants(
 ) -> PaperConstants:
     """The paper bound's constants: given, the paper's own (`paper`), or the objective's closed forms (`derived`)."""
     if isinstance(constants, PaperConstants):
+        remedy = "Give constants that hold for every example, or --constants derived."
+        positive(constants.strong_convexity, "alpha", remedy)
+        positive(constants.smoothness, "beta", remedy)
+        positive(constants.lipschitz, "L", remedy)
+        if constants.hessian_lipschitz != 0:
+            positive(constants.hessian_lipschitz, "gamma", remedy)
         return constants
     if constants == "paper":
         return PaperConstants.of_the_experiments(record.l2)

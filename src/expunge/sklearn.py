@@ -58,7 +58,7 @@ def from_sklearn(
                 "the bound needs to know how far training stopped from the optimum",
                 "Pass source=(X, y) while the training rows exist, or the gradient's norm as training_residual.",
             )
-        training_residual = _measure(model, source, classes, l2=l2, loss=loss, max_norm=max_norm)
+        training_residual = _measure(model, source, classes, n_source=n_source, l2=l2, loss=loss, max_norm=max_norm)
     record = declared_record(
         model, n_source=n_source, l2=l2, loss=loss, max_norm=max_norm, residual=training_residual, classes=classes
     )
@@ -118,9 +118,20 @@ def _require_plain(estimator: Estimator) -> None:
 
 
 def _measure(
-    model: LinearModel, source: tuple[Any, Any], classes: tuple[Any, ...], *, l2: float, loss: str, max_norm: float
+    model: LinearModel,
+    source: tuple[Any, Any],
+    classes: tuple[Any, ...],
+    *,
+    n_source: int,
+    l2: float,
+    loss: str,
+    max_norm: float,
 ) -> float:
     features = as_features(source[0], "the source")
+    if features.shape[0] != n_source:
+        raise ModelError(
+            f"the source has {features.shape[0]} rows", f"n_source is {n_source}", "Give the rows that were trained on."
+        )
     labels = encode(as_labels(source[1], features.shape[0], "the source"), classes, "the source")
     rows: Rows = prepare(
         features, labels, max_norm=max_norm, bias=False, dtype=torch.float64, device=torch.device("cpu"),

@@ -8,6 +8,7 @@ that is recomputed in float64 from the update that is handed over, never taken f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,6 +23,7 @@ Progress = Callable[[str, int, int | None], None]
 CONVERGED = 1e-8  # of ||a(0)||: far below what any other term of the bound can be
 MAX_NEWTON = 30
 MAX_CONJUGATE = 1000
+MAX_SHIFTS = 40  # fourfold each: more would mean that the matrix is not finite
 DENSE_PARAMETERS = 4096  # above this a dense Hessian is never formed
 DENSE_ADVANTAGE = 8.0  # large matrix products run about this much faster than the thin ones of a Hessian product
 EXPECTED_CONJUGATE = 40
@@ -73,8 +75,11 @@ class KroneckerPreconditioner:
     """Inverse of `scale (A kron C + (l2 + shift) I)`: class-averaged curvature A, feature second moment C, factorised once."""
 
     def __init__(self, curvature: Curvature, scale: float, shift: float = 0.0) -> None:
-        class_values, self.class_vectors = torch.linalg.eigh(curvature.class_factor().double())
-        feature_values, self.feature_vectors = torch.linalg.eigh(curvature.feature_factor().double())
+        factors = [curvature.class_factor().double(), curvature.feature_factor().double()]
+        if not all(bool(torch.isfinite(factor).all()) for factor in factors):  # rows whose squares overflow
+            factors = [torch.zeros_like(factor) for factor in factors]
+        class_values, self.class_vectors = torch.linalg.eigh(factors[0])
+        feature_values, self.feature_vectors = torch.linalg.eigh(factors[1])
         spectrum = torch.outer(class_values.clamp(min=0), feature_values.clamp(min=0)) + curvature.objective.l2 + shift
         self.inverse_spectrum = 1.0 / (scale * spectrum)
 
@@ -118,7 +123,9 @@ class RetainHessian:
         at = problem.weights + update
         self.n, self.m, self.pull = problem.n_source, len(problem.forget), pull
         self.surrogate = Curvature(problem.objective, at, problem.surrogate)
-        self.forget = Curvature(problem.objective, at, problem.forget)
+        working = problem.surrogate.features.dtype  # the forget set's own rows stay float64, for the evidence
+        forget = Rows(problem.forget.features.to(working), problem.forget.labels)
+        self.forget = Curvature(problem.objective, at, forget)
         self._preconditioner = preconditioner
 
     @property
@@ -169,31 +176,25 @@ def dense_is_cheaper(objective: LinearHead, n_rows: int) -> bool:
 def solve_dense(operator: SymmetricOperator, right: Tensor) -> LinearSolution:
     """Cholesky; where the matrix is not positive definite, the smallest tried shift that makes it so."""
     matrix = operator.dense()
-    shift, tried = 0.0, 0
+    vector = right.to(matrix.dtype).reshape(-1, 1)
     scale = float(matrix.diagonal().abs().mean())
-    while True:
-        shifted = (
-            matrix
-            if shift == 0.0
-            else matrix + shift * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-        )
+    for tried in range(MAX_SHIFTS):
+        shift = 0.0 if tried == 0 else 1e-4 * scale * 4.0 ** (tried - 1)
+        shifted = matrix.clone()
+        shifted.diagonal().add_(shift)
         factor, failed = torch.linalg.cholesky_ex(shifted)
         if not bool(failed):
-            break
-        shift = 1e-4 * scale if shift == 0.0 else 4 * shift
-        tried += 1
-    vector = right.to(matrix.dtype).reshape(-1, 1)
-    solution = torch.cholesky_solve(vector, factor)
-    solution += torch.cholesky_solve(vector - shifted @ solution, factor)  # one refinement: float32 needs it
-    residual = vector - matrix @ solution
-    return LinearSolution(
-        solution.reshape(right.shape).to(right.dtype),
-        _ratio(residual, vector),
-        1 + tried,
-        "cholesky",
-        shift == 0.0,
-        shift,
-    )
+            solution = torch.cholesky_solve(vector, factor)
+            solution += torch.cholesky_solve(vector - shifted @ solution, factor)  # one refinement: float32 needs it
+            return LinearSolution(
+                solution.reshape(right.shape).to(right.dtype),
+                _ratio(vector - matrix @ solution, vector),
+                1 + tried,
+                "cholesky",
+                tried == 0,
+                shift,
+            )
+    return LinearSolution(torch.zeros_like(right), 1.0, MAX_SHIFTS, "cholesky", False, math.inf)
 
 
 def solve_conjugate(
@@ -202,16 +203,20 @@ def solve_conjugate(
     """Preconditioned conjugate gradients; a direction of negative curvature restarts it with a shift."""
     vector = right.to(working)
     shift, iterations = 0.0, 0
-    while True:
+    for _ in range(MAX_SHIFTS):
         solution, used, curvature = _conjugate(operator, vector, tolerance, shift)
         iterations += used
         if curvature is None:
-            break
+            return LinearSolution(
+                solution.to(right.dtype),
+                _ratio(vector - operator.product(solution), vector),
+                iterations,
+                "conjugate gradients",
+                shift == 0.0,
+                shift,
+            )
         shift = max(2.0 * abs(curvature), 4.0 * shift)
-    residual = vector - operator.product(solution)
-    return LinearSolution(
-        solution.to(right.dtype), _ratio(residual, vector), iterations, "conjugate gradients", shift == 0.0, shift
-    )
+    return LinearSolution(torch.zeros_like(right), 1.0, iterations, "conjugate gradients", False, math.inf)
 
 
 def _conjugate(

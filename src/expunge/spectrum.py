@@ -14,6 +14,7 @@ from torch import Tensor
 from expunge.objectives import LinearHead, Rows
 
 EIGENVALUE_SLACK = 0.02
+CANCELLATION = 2.0**-48  # of ||f||^2: what float64 may lose of ||f - c||^2 where the spread is far below the mean
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class Moments:
 
     `trace` is the trace of the covariance and `eigenvalue_upper` bounds its largest eigenvalue; `fourth` is the mean of
     `||f - c||^4` and `fourth_eigenvalue_upper` bounds the largest eigenvalue of the mean of `||f - c||^2 (f - c)(f - c)^T`;
-    `largest` is the largest `||f - c||` seen; `supremum` bounds `||f||` over every admissible row.
+    `largest` is the largest `||f - c||` seen; `supremum` bounds `||f||` over every admissible row. `longest_row` is the
+    largest norm of a surrogate row.
     """
 
     mean_norm: float
@@ -32,6 +34,7 @@ class Moments:
     supremum: float
     eigenvalue_upper: float
     fourth_eigenvalue_upper: float
+    longest_row: float
 
 
 def lanczos_steps(n_parameters: int, failure: float, slack: float = EIGENVALUE_SLACK) -> int:
@@ -109,13 +112,15 @@ def change_moments(
         mean += changes[part].T @ features
     rows = len(surrogate)
     mean /= rows
+    longest = 0.0
     squares = torch.empty(rows, dtype=torch.float64, device=weights.device)  # ||f - c||^2
     for part in surrogate.blocks():
         features = surrogate.features[part].double()
         along = (features @ mean.T).mul_(changes[part]).sum(dim=1)
-        squares[part] = (
-            changes[part].square().sum(dim=1) * features.square().sum(dim=1) - 2 * along + mean.square().sum()
-        )
+        lengths = features.square().sum(dim=1)
+        longest = max(longest, float(lengths.max()))
+        sizes = changes[part].square().sum(dim=1) * lengths
+        squares[part] = sizes - 2 * along + mean.square().sum() + CANCELLATION * (sizes + mean.square().sum())
     squares.clamp_(min=0.0)
     trace, largest = float(squares.mean()), math.sqrt(float(squares.max()))
     eigenvalue, fourth_eigenvalue = trace, largest**2 * trace
@@ -131,7 +136,8 @@ def change_moments(
                 lambda done, total: advance(stage, done, total),
             )
 
-        eigenvalue = min(trace, bounded("Lanczos, covariance", None, 0.5 if heavy else 1.0))
+        hidden = CANCELLATION * (trace + float(mean.square().sum()))
+        eigenvalue = min(trace, hidden + bounded("Lanczos, covariance", None, 0.5 if heavy else 1.0))
         fourth_eigenvalue = largest**2 * eigenvalue
         if heavy:
             fourth_eigenvalue = min(fourth_eigenvalue, bounded("Lanczos, fourth moment", squares, 0.5))
@@ -143,6 +149,7 @@ def change_moments(
         supremum=objective.change_sup(update),
         eigenvalue_upper=eigenvalue,
         fourth_eigenvalue_upper=fourth_eigenvalue,
+        longest_row=math.sqrt(longest),
     )
 
 

@@ -136,7 +136,9 @@ def train(
     unique, counts = np.unique(values, return_counts=True)
     if len(unique) < 2:
         raise DataError(
-            f"the source has one class, {unique[0]!r}", "a classifier needs two or more", "Check the label column."
+            f"the source has one class, {unique[0].item()!r}",
+            "a classifier needs two or more",
+            "Check the label column.",
         )
     classes: tuple[Label, ...] = tuple(value.item() for value in unique)
     prepared = prepare(

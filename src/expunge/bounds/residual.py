@@ -14,10 +14,12 @@ Each term is one function of plain numbers, so that a certificate can be recompu
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from expunge.bounds.error_bound import ErrorBound
 from expunge.distance import Distance
+
+ALMOST = 1.0 - 1e-6  # a row this close to the bound counts as one that reaches it
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,8 @@ class ResidualFacts:
     `change_*` describe f = phi_u on the surrogate, c its mean: `mean` is ||c||; `eigenvalue` bounds the largest eigenvalue
     of the covariance and `trace` is its trace; `fourth` is the mean of ||f - c||^4 and `fourth_eigenvalue` bounds the
     largest eigenvalue of the mean of ||f - c||^2 (f - c)(f - c)^T; `largest` is the largest ||f - c|| seen, `supremum` a
-    bound on ||f|| over every admissible row. `rounding` bounds the float64 error of (n-m) g_R(v).
+    bound on ||f|| over every admissible row. `rounding` bounds the float64 error of (n-m) g_R(v). `longest_row` is the
+    longest surrogate row, `row_bound` the longest a row can be.
     """
 
     n_source: int
@@ -44,6 +47,8 @@ class ResidualFacts:
     change_fourth_eigenvalue: float
     change_largest: float
     change_supremum: float
+    longest_row: float
+    row_bound: float
     sampling_failure: float
 
 
@@ -79,6 +84,8 @@ def surrogate_shift(facts: ResidualFacts, distance: Distance) -> float:
 
 def surrogate_term(facts: ResidualFacts, distance: Distance) -> float:
     """`n/(n-m) ||E_rho phi_u - E_nu phi_u|| / l2`."""
+    if distance.sampling == "strict" and distance.samples_rows:
+        facts = strict_moments(facts, -math.log(facts.sampling_failure / 5.0))
     return amplification(facts) * surrogate_shift(facts, distance)
 
 
@@ -86,16 +93,69 @@ def sampling_term(facts: ResidualFacts, distance: Distance) -> float:
     """`n/(n-m)` times a bound on `||(E_D - E_rho) f - (E_S - E_nu) f||`, divided by l2; 0 where nothing was sampled.
 
     Both sample means in one sum of independent centred vectors: its expected norm is at most the root of its total
-    variance, and the excess follows Klein and Rio's (2005) form of Talagrand's inequality (`klein_rio_excess`).
+    variance, and the excess follows Klein and Rio's (2005) form of Talagrand's inequality (`klein_rio_excess`). Source rows
+    longer than any that was seen are charged the supremum each (`unseen_rows`).
     """
     if not distance.samples_rows:
         return 0.0
-    trace, eigenvalue = source_moments(facts, distance)
     n, s = facts.n_source, facts.n_surrogate
-    expected = math.sqrt(trace / n + facts.change_trace / s)
-    variance = eigenvalue / n + facts.change_eigenvalue / s
-    step = max((facts.change_largest + surrogate_shift(facts, distance)) / n, facts.change_largest / s)
-    return amplification(facts) * (expected + klein_rio_excess(expected, variance, step, facts.sampling_failure))
+    unseen = unseen_rows(facts, distance)
+    events = (1 if unseen == 0.0 else 3) + (2 if distance.sampling == "strict" else 0)
+    log_failure = -math.log(facts.sampling_failure / events)
+    known = strict_moments(facts, log_failure) if distance.sampling == "strict" else facts
+    trace, eigenvalue = source_moments(known, distance)
+    expected = math.sqrt(trace / n + known.change_trace / s)
+    variance = eigenvalue / n + known.change_eigenvalue / s
+    step = max((source_reach(facts, distance) + surrogate_shift(known, distance)) / n, facts.change_largest / s)
+    excess = klein_rio_excess(expected, variance, step, math.exp(-log_failure))
+    return amplification(facts) * (expected + excess + (facts.change_supremum + facts.change_mean) * unseen / n)
+
+
+def strict_moments(facts: ResidualFacts, log_failure: float) -> ResidualFacts:
+    """The facts with moments raised to bound the population's, among rows that change no more than those seen.
+
+    A mean L of s independent values in [0, r^2] falls below its expectation E so far only with probability at most
+    exp(-s (E - L)^2 / (2 E r^2)), whence sqrt E <= sqrt(L + c^2) + c with c = r sqrt(ln(1/f) / (2 s)). For the largest
+    eigenvalue take the population's own eigenvector, which is fixed: one such mean, no factor for the dimension.
+    """
+    reach = facts.change_largest + facts.change_mean
+    slack = reach * math.sqrt(log_failure / (2.0 * facts.n_surrogate))
+
+    def raised(value: float) -> float:
+        return (math.sqrt(value + facts.change_mean**2 + slack**2) + slack) ** 2
+
+    trace, eigenvalue = raised(facts.change_trace), raised(facts.change_eigenvalue)
+    return replace(
+        facts,
+        change_trace=trace,
+        change_eigenvalue=min(trace, eigenvalue),
+        change_fourth=reach**2 * trace + trace**2,
+        change_fourth_eigenvalue=reach**2 * min(trace, eigenvalue),
+    )
+
+
+def source_reach(facts: ResidualFacts, distance: Distance) -> float:
+    """Bound on `||f - c||` over the source's rows: total variation lets them be unlike any surrogate row."""
+    return facts.change_supremum + facts.change_mean if distance.kind == "tv" else facts.change_largest
+
+
+def unseen_rows(facts: ResidualFacts, distance: Distance) -> float:
+    """Bound on how many source rows may change like no row that was seen.
+
+    In `strict` sampling these are the rows with a larger `||f - c||` than every surrogate row. Otherwise only those longer
+    than every surrogate row are counted; none can be if a surrogate row is as long as a row may be (`ALMOST`), as with
+    features of unit norm. The surrogate's population has mass at most q = ln(1/f)/s beyond its sample's maximum, the
+    source's at most that plus its shift, and a sample of n holds at most n q + sqrt(2 n q ln(1/f)) + ln(1/f)/3 of them
+    (Bernstein); f is the share of the failure probability that each of these steps gets.
+    """
+    strict = distance.sampling == "strict"
+    if not strict and facts.longest_row >= ALMOST * facts.row_bound:
+        return 0.0
+    log_failure = -math.log(facts.sampling_failure / (5.0 if strict else 3.0))
+    mass = min(1.0, log_failure / facts.n_surrogate)
+    mass = min(1.0, mass + distance.shift(math.sqrt(mass), 0.5, 1.0))
+    expected = facts.n_source * mass
+    return min(float(facts.n_source), expected + math.sqrt(2.0 * expected * log_failure) + log_failure / 3.0)
 
 
 def source_moments(facts: ResidualFacts, distance: Distance) -> tuple[float, float]:
@@ -103,9 +163,9 @@ def source_moments(facts: ResidualFacts, distance: Distance) -> tuple[float, flo
 
     Both are at most means under rho of a non-negative function, g = ||f - c||^2 or (v.(f - c))^2 for the worst unit v, so
     the inequalities that shift the mean of f shift them too. Under nu the first has variance `fourth - trace^2`, the
-    second at most `fourth_eigenvalue`, since (v.(f - c))^4 <= ||f - c||^2 (v.(f - c))^2. Both lie between 0 and largest^2.
+    second at most `fourth_eigenvalue`, since (v.(f - c))^4 <= ||f - c||^2 (v.(f - c))^2. Both lie between 0 and reach^2.
     """
-    square = facts.change_largest**2
+    square = source_reach(facts, distance) ** 2
     spread = math.sqrt(max(0.0, facts.change_fourth - facts.change_trace**2))
     trace = facts.change_trace + distance.shift(spread, 0.5 * square, square)
     eigenvalue = facts.change_eigenvalue + distance.shift(

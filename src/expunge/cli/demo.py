@@ -16,7 +16,7 @@ from expunge.cli.console import as_json, out, print_certificate, reporting
 @click.option(
     "--out",
     "target",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     help="Keep the files in this new folder (default: a temporary one, removed).",
 )
 @as_json

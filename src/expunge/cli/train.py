@@ -15,7 +15,7 @@ from expunge.cli.console import as_json, out, progress, quiet, reporting
 @click.option(
     "--data",
     required=True,
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     help="The source: .npz or .safetensors with X and y, .csv or .parquet.",
 )
 @click.option("--label", help="Label column of a .csv or .parquet file (default: y, or label).")
@@ -44,7 +44,7 @@ from expunge.cli.console import as_json, out, progress, quiet, reporting
     "--out",
     "target",
     required=True,
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     help="The model to write, a .safetensors file that does not exist yet.",
 )
 @quiet

@@ -15,11 +15,18 @@ from expunge.cli.console import as_json, out, print_certificate, progress, quiet
     "--model",
     "model_file",
     required=True,
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     help="The trained model, .safetensors with weight (K x d) and, where there is one, bias (K).",
 )
-@click.option("--forget", required=True, type=click.Path(path_type=Path), help="The rows to forget, with their labels.")
-@click.option("--surrogate", required=True, type=click.Path(path_type=Path), help="Rows that resemble the source.")
+@click.option(
+    "--forget",
+    required=True,
+    type=click.Path(path_type=Path, readable=False),
+    help="The rows to forget, with their labels.",
+)
+@click.option(
+    "--surrogate", required=True, type=click.Path(path_type=Path, readable=False), help="Rows that resemble the source."
+)
 @click.option("--label", help="Label column of .csv and .parquet files (default: y, or label).")
 @click.option("--epsilon", required=True, type=float, help="Smaller protects more; 0.1 to 5 is usual.")
 @click.option("--delta", required=True, type=float, help="Probability that the guarantee fails; at most 1/n.")
@@ -33,6 +40,12 @@ from expunge.cli.console import as_json, out, print_certificate, progress, quiet
     default="populations",
     show_default=True,
     help="What the distance is between: populations (both sets are samples; adds a sampling term) or samples (the two sets themselves).",
+)
+@click.option(
+    "--sampling",
+    default="seen",
+    show_default=True,
+    help="What is taken for source rows unlike any surrogate row: seen (the surrogate's rows are typical) or strict (such rows are counted and charged the worst; a larger bound that assumes less).",
 )
 @click.option(
     "--step",
@@ -78,7 +91,7 @@ from expunge.cli.console import as_json, out, print_certificate, progress, quiet
     "--out",
     "target",
     required=True,
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     help="The folder to write model.safetensors and certificate.json in; it must not exist yet.",
 )
 @quiet
@@ -93,6 +106,7 @@ def unlearn(
     delta: float,
     distance: str,
     between: str,
+    sampling: str,
     step: str | None,
     bound: str,
     constants: str | None,
@@ -119,16 +133,19 @@ def unlearn(
                     --epsilon 1 --delta 1e-5 --distance chi2:0.1 --out result/
     """  # fmt: skip
     from expunge.data import read_data
+    from expunge.data.files import TABLES
     from expunge.data.output import require_absent, write_folder
     from expunge.distance import parse_distance
     from expunge.mechanism import unlearn as run
     from expunge.model import read_model
 
     require_absent(target)
-    declared = parse_distance(distance, between=between)
+    declared = parse_distance(distance, between=between, sampling=sampling)
     model, digest = read_model(model_file)
-    leaving = read_data(forget, label)
-    standing = read_data(surrogate, label)
+    # a label column may be named though only one of the two files is a table
+    tables = [path for path in (forget, surrogate) if path.suffix.lower() in TABLES] or [forget]
+    leaving = read_data(forget, label if forget in tables else None)
+    standing = read_data(surrogate, label if surrogate in tables else None)
     with progress(not quiet) as advance:
         result = run(
             model,
@@ -169,12 +186,14 @@ def unlearn(
 def _constants(text: str | None) -> Any:
     """`derived`, `paper`, or `alpha=1,beta=2,L=1,gamma=1`."""
     from expunge.bounds import PaperConstants
+    from expunge.data.files import without_duplicates
     from expunge.errors import OptionError
 
     if text is None or "=" not in text:
         return text
     try:
-        given = {name.strip(): float(value) for name, value in (part.split("=") for part in text.split(","))}
+        pairs = [part.split("=") for part in text.split(",")]
+        given = without_duplicates([(name.strip(), float(value)) for name, value in pairs])
         constants = PaperConstants(given.pop("alpha"), given.pop("beta"), given.pop("L"), given.pop("gamma"))
         if given:
             raise KeyError(*given)

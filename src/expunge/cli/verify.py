@@ -11,10 +11,10 @@ from expunge.cli.console import as_json, out, reporting
 
 
 @click.command()
-@click.argument("certificate", type=click.Path(path_type=Path))
+@click.argument("certificate", type=click.Path(path_type=Path, readable=False))
 @click.option(
     "--model",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     help="The published model; its digest is compared with the certificate's.",
 )
 @as_json

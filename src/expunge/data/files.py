@@ -7,8 +7,12 @@ holds and against a limit.
 from __future__ import annotations
 
 import json
+import lzma
+import math
 import os
+import re
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -26,7 +30,13 @@ from numpy.typing import NDArray
 from expunge.errors import DataError, FileError
 
 Array = NDArray[Any]
+# What a damaged or hostile file makes the libraries that read it raise.
+DAMAGE = (
+    ValueError, TypeError, KeyError, IndexError, OverflowError, OSError, EOFError, NotImplementedError, RuntimeError, SyntaxError,
+    struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, pa.ArrowException,
+)  # fmt: skip
 LABEL_COLUMNS = ("y", "label")
+TABLES = (".csv", ".parquet", ".pq")
 HEADER_LIMIT = 100_000_000  # safetensors' own limit on its header
 
 _SAFETENSORS_DTYPES: dict[str, str] = {
@@ -48,7 +58,7 @@ def memory_limit() -> int:
     """Bytes one array may take: half the machine's memory, or EXPUNGE_MAX_BYTES."""
     override = os.environ.get("EXPUNGE_MAX_BYTES")
     if override is not None:
-        if not override.isdigit():
+        if not re.fullmatch("[0-9]{1,18}", override):
             raise FileError(
                 f"EXPUNGE_MAX_BYTES={override!r}", "it must be a number of bytes", "Unset it, or give digits only."
             )
@@ -69,7 +79,11 @@ def require_fits(declared: int, path: Path, what: str) -> None:
 
 def readable(path: Path) -> Path:
     """The path, if it is a file that can be read."""
-    if not path.exists():
+    try:
+        exists = path.exists()
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path} is not a usable path ({error})", "a file is needed", "Check the path.") from error
+    if not exists:
         raise FileError(f"{path} does not exist", "a file is needed", "Check the path.")
     if path.is_dir():
         raise FileError(f"{path} is a folder", "a file is needed", "Name the file inside it.")
@@ -95,13 +109,22 @@ def read_data(path: str | Path, label: str | None = None) -> LabelledArrays:
             f"data files end in {', '.join(readers)}",
             "Save the rows as .npz with arrays X and y, or as .csv or .parquet with a label column.",
         )
-    if label is not None and location.suffix.lower() in (".npz", ".safetensors"):
+    if label is not None and location.suffix.lower() not in TABLES:
         raise FileError(
             f"{location}: --label {label!r}",
             "a label column exists in .csv and .parquet files only",
             "Leave --label out; y is used.",
         )
-    features, labels = reader(readable(location), label)
+    readable(location)
+    try:
+        features, labels = reader(location, label)
+    except DAMAGE as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise FileError(
+            f"{location} is not a whole {location.suffix} file ({reason})",
+            "a complete one is needed",
+            "Write or copy it again.",
+        ) from error
     return LabelledArrays(features, labels, str(location))
 
 
@@ -115,21 +138,16 @@ def _from_npz(path: Path, label: str | None) -> tuple[Array, Array]:
 
 def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, Array]:
     """Named arrays of an npz file."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            missing = [name for name in names if name not in members]
-            if missing:
-                raise FileError(
-                    f"{path} holds {', '.join(sorted(members)) or 'nothing'}",
-                    f"arrays {' and '.join(names)} are needed",
-                    "Save with numpy.savez(path, X=features, y=labels).",
-                )
-            return {name: _read_member(archive, members[name], path, name) for name in names}
-    except (zipfile.BadZipFile, zlib.error, EOFError, struct.error, NotImplementedError, RuntimeError) as error:
-        raise FileError(
-            f"{path} is not a whole npz file ({error})", "a complete zip archive is needed", "Write or copy it again."
-        ) from error
+    with zipfile.ZipFile(path) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        missing = [name for name in names if name not in members]
+        if missing:
+            raise FileError(
+                f"{path} holds {', '.join(sorted(members)) or 'nothing'}",
+                f"arrays {' and '.join(names)} are needed",
+                "Save with numpy.savez(path, X=features, y=labels).",
+            )
+        return {name: _read_member(archive, members[name], path, name) for name in names}
 
 
 def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, name: str) -> Array:
@@ -141,7 +159,17 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, na
                 "unpickling runs code from the file and is never done",
                 "Save plain numbers: numpy.savez(path, X=X.astype(float), y=y.astype(int)).",
             )
-        declared = int(np.prod(shape, dtype=object)) * dtype.itemsize
+        declared = math.prod(shape) * dtype.itemsize
+        if (
+            dtype.subdtype is not None
+            or dtype.itemsize == 0
+            or any(type(size) is not int or size < 0 for size in shape)
+        ):
+            raise FileError(
+                f"{path}: array {name!r} has dtype {dtype} and shape {shape}",
+                "plain numbers or text are needed",
+                "Save with numpy.savez(path, X=features, y=labels).",
+            )
         if declared != info.file_size - header:
             raise FileError(
                 f"{path}: array {name!r} declares {declared:,} bytes but {info.file_size - header:,} follow",
@@ -149,7 +177,7 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, na
                 "The file is damaged or made to deceive; write it again.",
             )
         require_fits(declared, path, f"array {name!r}")
-        array: Array = np.empty(int(np.prod(shape, dtype=np.int64)), dtype=dtype)
+        array: Array = np.empty(math.prod(shape), dtype=dtype)
         view = array.view(np.uint8) if declared else np.empty(0, dtype=np.uint8)
         filled = 0
         while filled < declared:
@@ -177,7 +205,8 @@ def _npy_header(stream: IO[bytes], path: Path, name: str) -> tuple[tuple[int, ..
 
 
 def _from_safetensors(path: Path, label: str | None) -> tuple[Array, Array]:
-    tensors, _ = read_safetensors(path.read_bytes() if path.stat().st_size <= memory_limit() else b"", path)
+    require_fits(path.stat().st_size, path, "the file")
+    tensors, _ = read_safetensors(path.read_bytes(), path)
     missing = [name for name in ("X", "y") if name not in tensors]
     if missing:
         raise FileError(
@@ -199,13 +228,13 @@ def read_safetensors(content: bytes, path: Path) -> tuple[dict[str, Array], dict
         )
 
     if len(content) < 8:
-        raise damaged("shorter than a safetensors header, or larger than memory")
+        raise damaged("shorter than a safetensors header")
     (length,) = struct.unpack("<Q", content[:8])
     if length > min(HEADER_LIMIT, len(content) - 8):
         raise damaged(f"a header of {length:,} bytes is declared in a file of {len(content):,}")
     try:
-        header = json.loads(content[8 : 8 + length])
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        header = json.loads(content[8 : 8 + length], object_pairs_hook=without_duplicates)
+    except (ValueError, RecursionError) as error:
         raise damaged(f"the header is not JSON ({error})") from error
     if not isinstance(header, dict):
         raise damaged("the header is not a table")
@@ -215,18 +244,19 @@ def read_safetensors(content: bytes, path: Path) -> tuple[dict[str, Array], dict
     body, covered = memoryview(content)[8 + length :], 0
     tensors: dict[str, Array] = {}
     for name, entry in sorted(header.items(), key=lambda item: _offsets(item[1])):
-        code = entry.get("dtype") if isinstance(entry, dict) else None
+        code = str(entry.get("dtype")) if isinstance(entry, dict) else None
         shape = entry.get("shape") if isinstance(entry, dict) else None
         start, end = _offsets(entry)
+        sizes: list[Any] = shape if isinstance(shape, list) else [None]
         if (
             code not in _SAFETENSORS_DTYPES
-            or not isinstance(shape, list)
-            or not all(type(n) is int and n >= 0 for n in shape)
+            or len(sizes) > 8
+            or not all(type(n) is int and 0 <= n < 2**48 for n in sizes)
         ):
             raise damaged(f"tensor {name!r} has dtype {code!r} and shape {shape!r}")
         kind = _SAFETENSORS_DTYPES[code]
         width = 2 if kind == "bf16" else np.dtype(kind).itemsize
-        declared = int(np.prod(shape, dtype=object)) * width
+        declared = math.prod(sizes) * width
         if start != covered or end - start != declared or end > len(body):
             raise damaged(f"tensor {name!r} declares {declared:,} bytes at {start:,} to {end:,} of {len(body):,}")
         raw = body[start:end]
@@ -234,11 +264,23 @@ def read_safetensors(content: bytes, path: Path) -> tuple[dict[str, Array], dict
             array: Array = (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
         else:
             array = np.frombuffer(raw, kind)
-        tensors[name] = array.reshape(shape)
+        tensors[name] = array.reshape(sizes)
         covered = end
     if covered != len(body):
         raise damaged(f"{len(body) - covered:,} bytes belong to no tensor")
     return tensors, metadata
+
+
+def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object in which no key occurs twice; Python would keep the last one."""
+    if len({key for key, _ in pairs}) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return dict(pairs)
+
+
+def not_a_number(text: str) -> float:
+    """JSON has no NaN and no infinity; Python's reader would take them."""
+    raise ValueError(f"{text} is not a number")
 
 
 def _offsets(entry: object) -> tuple[int, int]:
@@ -254,27 +296,22 @@ def _offsets(entry: object) -> tuple[int, int]:
 def _from_csv(path: Path, label: str | None) -> tuple[Array, Array]:
     require_fits(path.stat().st_size, path, "the text")
     try:
-        table = pa.csv.read_csv(path)
-    except (pa.ArrowInvalid, pa.ArrowKeyError, UnicodeDecodeError) as error:
+        whole_lines = pa.csv.ReadOptions(block_size=min(max(1 << 20, path.stat().st_size), 1 << 30))
+        return _split_table(pa.csv.read_csv(path, read_options=whole_lines), path, label)
+    except (pa.ArrowException, ValueError) as error:
         raise FileError(
             f"{path} is not a table ({error})",
             "a header line and equally long rows are needed",
-            "Write it again as CSV.",
+            "Write it again as CSV, in UTF-8.",
         ) from error
-    return _split_table(table, path, label)
 
 
 def _from_parquet(path: Path, label: str | None) -> tuple[Array, Array]:
-    try:
-        file = pa.parquet.ParquetFile(path)
-        declared = file.metadata.num_rows * file.metadata.num_columns * 8
-        require_fits(declared, path, "the table")
-        table = file.read()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-        raise FileError(
-            f"{path} is not a whole Parquet file ({error})", "a complete file is needed", "Write or copy it again."
-        ) from error
-    return _split_table(table, path, label)
+    schema = pa.parquet.read_schema(path)
+    text = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
+    file = pa.parquet.ParquetFile(path, read_dictionary=text)  # a repeated string is held once
+    require_fits(file.metadata.num_rows * file.metadata.num_columns * 8, path, "the table")
+    return _split_table(file.read(), path, label)
 
 
 def _split_table(table: pa.Table, path: Path, label: str | None) -> tuple[Array, Array]:
@@ -288,6 +325,8 @@ def _split_table(table: pa.Table, path: Path, label: str | None) -> tuple[Array,
         )
     if len(set(table.column_names)) != table.num_columns:
         raise FileError(f"{path} has two columns of one name", "column names must differ", "Rename one of them.")
+    if table.num_rows == 0:
+        raise DataError(f"{path} has no rows", "at least one is needed", "Check how the file was written.")
     names = [name for name in table.column_names if name != column]
     if not names:
         raise DataError(
@@ -310,8 +349,18 @@ def _split_table(table: pa.Table, path: Path, label: str | None) -> tuple[Array,
                 "Encode it as numbers the way it was encoded for training, or drop it.",
             )
         features[:, index] = table[name].cast(pa.float64(), safe=False).to_numpy()
-    labels = table[column].combine_chunks()
+    labels = table[column].unify_dictionaries().combine_chunks()
     if pa.types.is_dictionary(labels.type):
+        if pa.types.is_string(labels.type.value_type) or pa.types.is_large_string(labels.type.value_type):
+            longest = max((len(value) for value in labels.dictionary.to_pylist()), default=0)
+            require_fits(4 * longest * len(labels), path, f"label column {column!r}")
         labels = labels.cast(labels.type.value_type)
-    values: Array = labels.to_numpy(zero_copy_only=False)
-    return features, values.astype(str) if values.dtype == object else values
+    kind = labels.type
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if not (text or pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise DataError(
+            f"{path}: label column {column!r} holds {kind}", "labels are whole numbers or text", "Convert them."
+        )
+    if text:
+        return features, np.array(labels.to_pylist(), dtype=str)
+    return features, labels.to_numpy(zero_copy_only=False)

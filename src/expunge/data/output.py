@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from expunge.errors import FileError
@@ -13,7 +15,13 @@ from expunge.errors import FileError
 
 def require_absent(path: Path) -> None:
     """Refuse to write over something, or where nothing can be written, before any work is done."""
-    if path.exists() or path.is_symlink():
+    try:
+        taken = path.exists() or path.is_symlink()
+    except (OSError, ValueError) as error:
+        raise FileError(
+            f"{path} is not a usable path ({error})", "a new name is needed", "Choose another one."
+        ) from error
+    if taken:
         raise FileError(
             f"{path} exists already", "results are never written over", "Choose another name, or remove it first."
         )
@@ -32,38 +40,70 @@ def require_absent(path: Path) -> None:
 
 def write_file(path: Path, content: bytes) -> None:
     """A new file, whole or not at all."""
-    require_absent(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+
+    def make(temporary: Path) -> None:
+        _write(temporary, content)
         try:
-            _write(temporary, content)
             os.link(temporary, path)  # fails where somebody else was faster; a rename would replace
-        finally:
-            temporary.unlink(missing_ok=True)
-        _sync_folder(path.parent)
-    except OSError as error:
-        raise _cannot_write(path, error) from error
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+                raise
+            temporary.rename(path)  # a file system without hard links
+        else:
+            temporary.unlink()
+
+    _publish(path, make)
 
 
 def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
     """A new folder with these files, all of them or none."""
+
+    def make(temporary: Path) -> None:
+        temporary.mkdir()
+        for name, content in files.items():
+            _write(temporary / name, content)
+        _sync_folder(temporary)
+        temporary.rename(path)
+
+    _publish(path, make)
+
+
+def _publish(path: Path, make: Callable[[Path], None]) -> None:
+    """Let `make` build something under a temporary name and give it its own; leave nothing if it fails."""
     require_absent(path)
+    made = [folder for folder in path.absolute().parents if not folder.exists()]
+    temporary = path.with_name(f".expunge-{secrets.token_hex(8)}")
+    before = _identity(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        try:
-            temporary.mkdir()
-            for name, content in files.items():
-                _write(temporary / name, content)
-            _sync_folder(temporary)
-            temporary.rename(path)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
+        make(temporary)
         _sync_folder(path.parent)
-    except OSError as error:
-        raise _cannot_write(path, error) from error
+    except BaseException as error:
+        _remove(temporary)
+        if isinstance(error, FileExistsError) or (isinstance(error, OSError) and error.errno == errno.ENOTEMPTY):
+            raise FileError(
+                f"{path} exists already", "results are never written over", "Choose another name."
+            ) from error
+        if before is None:
+            _remove(path)
+        for folder in made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        if isinstance(error, OSError):
+            raise _cannot_write(path, error) from error
+        raise
+
+
+def _identity(path: Path) -> int | None:
+    return path.lstat().st_ino if path.exists() or path.is_symlink() else None
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def _write(path: Path, content: bytes) -> None:

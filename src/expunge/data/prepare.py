@@ -31,16 +31,22 @@ def as_features(values: Any, name: str) -> Tensor:
     if isinstance(values, Tensor):
         tensor = values.detach()
     else:
-        array = np.asarray(values)
+        try:
+            array = np.asarray(values)
+        except ValueError as error:
+            raise DataError(
+                f"{name}: rows of different lengths ({error})", "a table is needed", "Give every row as many features."
+            ) from error
         if array.dtype.kind not in "fiub":
             raise DataError(
                 f"{name}: features of dtype {array.dtype}",
                 "real numbers are needed",
                 "Convert them to float64 or float32.",
             )
-        if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        if array.dtype.itemsize > 8 or (array.dtype.kind == "u" and array.dtype.itemsize > 1):
             array = array.astype(np.float64)
-        if any(step < 0 for step in array.strides) or not array.flags.writeable or array.dtype.byteorder == ">":
+        odd_strides = any(step < 0 or step % array.dtype.itemsize for step in array.strides)
+        if odd_strides or not array.flags.writeable or not array.flags.aligned or array.dtype.byteorder == ">":
             array = array.astype(array.dtype.newbyteorder("="), copy=True)
         tensor = torch.from_numpy(array)
     if tensor.is_complex():
@@ -90,8 +96,9 @@ def as_labels(values: Any, n_rows: int, name: str) -> NDArray[Any]:
         return array
     if array.dtype.kind == "f":
         if not np.all(np.isfinite(array)):
+            odd = array[~np.isfinite(array)][0]
             raise DataError(
-                f"{name}: a label is not finite", "labels are whole numbers or strings", "Remove rows without a label."
+                f"{name}: label {odd}", "labels are whole numbers or strings", "Remove rows without a label."
             )
         if not np.all(array == np.rint(array)):
             odd = array[array != np.rint(array)][0]
@@ -100,7 +107,16 @@ def as_labels(values: Any, n_rows: int, name: str) -> NDArray[Any]:
                 "labels are whole numbers or strings",
                 "A classifier needs classes; give class numbers.",
             )
+        if np.any(np.abs(array) >= 2.0**63):
+            odd = array[np.abs(array) >= 2.0**63][0]
+            raise DataError(
+                f"{name}: label {odd}", "labels are whole numbers of 64 bits or strings", "Number the classes."
+            )
         return array.astype(np.int64)
+    if array.dtype.kind == "u" and np.any(array > np.iinfo(np.int64).max):
+        raise DataError(
+            f"{name}: label {array.max()}", "labels are whole numbers of 64 bits or strings", "Number the classes."
+        )
     if array.dtype.kind not in "iub":
         raise DataError(
             f"{name}: labels of dtype {array.dtype}", "labels are whole numbers or strings", "Convert them to int64."
@@ -143,7 +159,7 @@ def prepare(
             f"the model takes {width}",
             "Use the same features, in the same order, as for training.",
         )
-    norms = torch.cat([features[part].double().norm(dim=1) for part in _parts(features.shape[0])])
+    norms = torch.cat([_norms(features[part].double()) for part in _parts(features.shape[0])])
     margin = 1.0 - 4 * torch.finfo(dtype).eps  # a row cast or scaled to dtype must not end up a hair too long
     long = (norms > (max_norm if dtype == torch.float64 else max_norm * margin)).nonzero().reshape(-1)
     wide = features.shape[1]
@@ -154,10 +170,19 @@ def prepare(
             made[:, wide] = 1.0
         for part in _parts(len(long)):
             index = long[part]
-            shrunk = features[index].double() * (max_norm / norms[index])[:, None]
+            rows = features[index].double()
+            rows = rows / rows.abs().amax(dim=1, keepdim=True)  # the norm of a row near float64's limit would overflow
+            shrunk = rows / rows.norm(dim=1, keepdim=True) * max_norm
             made[index.to(device), :wide] = (shrunk * margin).to(dtype).to(device)
         features = made
     return Prepared(Rows(features, labels.to(device)), int((norms > max_norm * (1.0 + 1e-6)).sum()))
+
+
+def _norms(rows: Tensor) -> Tensor:
+    """Row norms without overflow: entries are scaled by the largest first."""
+    largest = rows.abs().amax(dim=1).clamp(min=1e-300)
+    scaled: Tensor = (rows / largest[:, None]).norm(dim=1)
+    return scaled * largest
 
 
 def _parts(count: int) -> Iterator[slice]:

@@ -17,6 +17,7 @@ from expunge.errors import OptionError
 
 DISTANCE_KINDS = ("same", "tv", "chi2", "kl", "source")
 BETWEEN = ("populations", "samples")
+SAMPLING = ("seen", "strict")
 
 _MEANING = {
     "same": "the surrogate is an independent sample of the source's own distribution",
@@ -32,13 +33,16 @@ class Distance:
     """A kind of distance and its value.
 
     `between` says what it is measured between: the `populations` both sets were drawn from (then a sampling term is
-    added to the bound) or the two `samples` themselves, each row counted as often as it occurs.
+    added to the bound) or the two `samples` themselves, each row counted as often as it occurs. `sampling` says what is
+    taken for rows unlike any surrogate row: nothing (`seen`: what was seen stands for the population) or the worst
+    (`strict`: they are counted and charged the largest change there can be).
     """
 
     kind: str
     value: float
     between: str = "populations"
-    provenance: str = "declared"
+    provenance: str = ""
+    sampling: str = "seen"
 
     def __post_init__(self) -> None:
         if self.kind not in DISTANCE_KINDS:
@@ -47,6 +51,8 @@ class Distance:
                 f"it must be one of {', '.join(DISTANCE_KINDS)}",
                 "Write for example chi2:0.1, tv:0.2, kl:0.5 or same.",
             )
+        if not self.provenance:
+            object.__setattr__(self, "provenance", "measured" if self.kind == "source" else "declared")
         if self.between not in BETWEEN:
             raise OptionError(
                 f"distance between {self.between!r}", f"it must be one of {', '.join(BETWEEN)}", "See Distance.between."
@@ -62,6 +68,22 @@ class Distance:
                 f"total variation {self.value}",
                 "it lies between 0 and 1",
                 "Declare a smaller value, or another kind such as chi2.",
+            )
+        if self.provenance not in (("measured",) if self.kind == "source" else ("declared", "estimated")):
+            raise OptionError(
+                f"a distance {self.kind!r} that is {self.provenance!r}",
+                "only 'source' is measured; others are declared or estimated",
+                "Leave the provenance out.",
+            )
+        if self.kind == "same" and self.between == "samples":
+            raise OptionError(
+                "distance 'same' between samples",
+                "two samples of one population are not the same set",
+                "Leave --between out, or declare source if the surrogate is the source itself.",
+            )
+        if self.sampling not in SAMPLING:
+            raise OptionError(
+                f"sampling {self.sampling!r}", f"it must be one of {', '.join(SAMPLING)}", "See Distance.sampling."
             )
         if self.kind in ("same", "source") and self.value != 0:
             raise OptionError(
@@ -91,7 +113,7 @@ class Distance:
         return self.kind if self.kind in ("same", "source") else f"{self.kind}:{self.value:g}"
 
 
-def parse_distance(text: str, *, between: str = "populations") -> Distance:
+def parse_distance(text: str, *, between: str = "populations", sampling: str = "seen") -> Distance:
     """Read `same`, `source`, `tv:0.2`, `chi2:0.3` or `kl:0.5`."""
     kind, colon, value = text.strip().partition(":")
     if kind not in DISTANCE_KINDS:
@@ -99,11 +121,11 @@ def parse_distance(text: str, *, between: str = "populations") -> Distance:
     if kind in ("same", "source"):
         if colon:
             raise OptionError(f"distance {text!r}", f"{kind!r} takes no value", f"Write {kind} alone.")
-        return Distance(kind, 0.0, between)
+        return Distance(kind, 0.0, between, sampling=sampling)
     try:
         number = float(value)
     except ValueError:
         raise OptionError(
             f"distance {text!r} has no number after the colon", f"{kind} needs one", f"Write for example {kind}:0.1."
         ) from None
-    return Distance(kind, number, between)
+    return Distance(kind, number, between, sampling=sampling)

@@ -1,0 +1,448 @@
+"""The command line on small real data (scikit-learn's handwritten digits), end to end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from safetensors import safe_open
+from safetensors.numpy import save_file
+from sklearn.datasets import load_digits
+
+import expunge
+from expunge.cli import main
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+README = Path(__file__).parents[2] / "README.md"
+COMMANDS = ("train", "unlearn", "verify", "demo")
+N_SOURCE, N_FORGET, N_SURROGATE = 200, 3, 150
+UNLEARN = "unlearn --model model.safetensors --forget forget.npz --surrogate surrogate.npz --epsilon 5 --delta 1e-3"
+STATUSES = {"proven", "conditional", "estimated"}
+PROVENANCES = {"derived", "measured", "declared", "estimated"}
+
+
+def run(line: str, *more: object) -> Result:
+    """A command line, as it would be typed."""
+    result = CliRunner().invoke(main, [*line.split(), *map(str, more)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    return result
+
+
+def done(line: str, *more: object) -> Any:
+    """A command that is to succeed; what it prints, as JSON where that was asked for."""
+    result = run(line, *more)
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout) if "--json" in line else result.stdout
+
+
+def tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    with safe_open(path, "np") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, json.loads(file.metadata()["expunge"])  # noqa: SIM118
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Threes and eights, 2 x 2 pixels averaged to one, unit norm, in three files."""
+    folder = tmp_path_factory.mktemp("digits")
+    images, labels = load_digits(return_X_y=True)
+    keep = np.isin(labels, (3, 8))
+    pixels = images[keep].reshape(-1, 4, 2, 4, 2).mean(axis=(2, 4)).reshape(-1, 16)
+    pixels, labels = pixels / np.linalg.norm(pixels, axis=1, keepdims=True), labels[keep]
+    stop = N_SOURCE + N_SURROGATE
+    for name, part in (("source", slice(N_SOURCE)), ("surrogate", slice(N_SOURCE, stop)), ("forget", slice(N_FORGET))):
+        np.savez(folder / f"{name}.npz", X=pixels[part], y=labels[part])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def story(digits: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The issue's commands one after the other, as a user types them; the folder and what each printed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(digits)
+        printed = {
+            "train": done("train --data source.npz --l2 5e-2 --max-norm 1 --bias --out model.safetensors --json"),
+            "unlearn": done(f"{UNLEARN} --distance chi2:0.01 --json --out result/"),
+            "verify": done("verify result/certificate.json --model result/model.safetensors --json"),
+        }
+        yield digits, printed
+
+
+# End to end -----------------------------------------------------------------------------------------------------
+
+
+def test_train_prints_the_record_it_wrote(story: tuple[Path, dict[str, Any]]) -> None:
+    folder, printed = story
+    content = (folder / "model.safetensors").read_bytes()
+    assert printed["train"]["model"] == "model.safetensors"
+    assert printed["train"]["sha256"] == hashlib.sha256(content).hexdigest()
+    _, record = tensors(folder / "model.safetensors")
+    assert record.pop("schema") == "expunge/record/1"
+    assert printed["train"]["record"] == record
+
+
+def test_the_trained_model(story: tuple[Path, dict[str, Any]]) -> None:
+    found, record = tensors(story[0] / "model.safetensors")
+    assert {name: (array.shape, array.dtype) for name, array in found.items()} == {
+        "weight": ((2, 16), np.float64),
+        "bias": ((2,), np.float64),
+    }
+    with np.load(story[0] / "source.npz") as source:
+        labels = source["y"]
+    assert record["n_source"] == N_SOURCE
+    assert record["classes"] == [3, 8]
+    assert record["class_counts"] == [int((labels == 3).sum()), int((labels == 8).sum())]
+    assert (record["l2"], record["loss"], record["max_norm"], record["bias"]) == (0.05, "softmax", 1.0, True)
+    assert math.isclose(record["row_bound"], math.sqrt(2.0))
+    assert 0 <= record["residual"] < 1e-10
+    assert record["noised"] is False
+    assert record["provenance"] == "measured"
+    assert re.fullmatch("[0-9a-f]{64}", record["weights_sha256"])
+
+
+def test_the_written_model(story: tuple[Path, dict[str, Any]]) -> None:
+    before, old = tensors(story[0] / "model.safetensors")
+    after, new = tensors(story[0] / "result" / "model.safetensors")
+    assert {name: array.shape for name, array in after.items()} == {"weight": (2, 16), "bias": (2,)}
+    assert all(np.isfinite(array).all() for array in after.values())
+    assert not np.any(after["weight"] == before["weight"])
+    assert not np.any(after["bias"] == before["bias"])
+    assert new["n_source"] == N_SOURCE - N_FORGET == sum(new["class_counts"])
+    assert new["noised"] is True
+    assert new["residual"] is None
+    assert new["weights_sha256"] != old["weights_sha256"]
+    assert {key: new[key] for key in ("classes", "l2", "loss", "max_norm", "bias")} == {
+        key: old[key] for key in ("classes", "l2", "loss", "max_norm", "bias")
+    }
+
+
+def test_the_result_is_two_files_and_the_model_is_still_good(story: tuple[Path, dict[str, Any]]) -> None:
+    folder, printed = story
+    assert sorted(path.name for path in (folder / "result").iterdir()) == ["certificate.json", "model.safetensors"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "forget.npz",
+        "model.safetensors",
+        "result",
+        "source.npz",
+        "surrogate.npz",
+    ]
+    assert printed["unlearn"]["model"] == "result/model.safetensors"
+    assert printed["unlearn"]["certificate_file"] == "result/certificate.json"
+    model, _ = expunge.read_model(folder / "result" / "model.safetensors")
+    with np.load(folder / "surrogate.npz") as surrogate:
+        assert np.mean(model.predict(surrogate["X"]) == surrogate["y"]) > 0.8
+
+
+def test_the_certificate(story: tuple[Path, dict[str, Any]]) -> None:
+    folder, printed = story
+    certificate = json.loads((folder / "result" / "certificate.json").read_text())
+    assert certificate == printed["unlearn"]["certificate"]
+    assert set(certificate) >= {
+        "schema",
+        "status",
+        "epsilon",
+        "delta",
+        "sigma",
+        "bound",
+        "distance",
+        "sizes",
+        "model",
+        "assumptions",
+    }
+    assert certificate["schema"] == "expunge/certificate/1"
+    assert certificate["status"] in STATUSES
+    assert certificate["status"] == "conditional"
+    assert (certificate["epsilon"], certificate["delta"]) == (5.0, 1e-3)
+    assert certificate["sigma"] > 0
+    bound = certificate["bound"]
+    assert set(bound) >= {"kind", "total", "terms"}
+    assert bound["kind"] == "residual"
+    assert 0 <= bound["total"] / math.fsum(bound["terms"].values()) - 1 < 1e-6, "rounded to the safe side"
+    assert set(bound["terms"]) >= {"training", "solver", "surrogate", "sampling"}
+    assert all(fact["provenance"] in PROVENANCES and fact["value"] >= 0 for fact in bound["inputs"].values())
+    assert certificate["distance"]["kind"] == "chi2"
+    assert certificate["distance"]["value"] == 0.01
+    assert certificate["distance"]["provenance"] == "declared"
+    sizes = certificate["sizes"]
+    assert (sizes["n_source"], sizes["n_forget"], sizes["n_surrogate"]) == (N_SOURCE, N_FORGET, N_SURROGATE)
+    for when, path in (("before", "model.safetensors"), ("after", "result/model.safetensors")):
+        assert certificate["model"][when]["sha256"] == hashlib.sha256((folder / path).read_bytes()).hexdigest()
+    assert any("chi2:0.01" in sentence for sentence in certificate["assumptions"])
+    assert any("before" in sentence for sentence in certificate["limits"])
+    assert certificate["software"]["expunge"] == expunge.__version__
+    assert certificate["notes"] == []
+
+
+def test_no_feature_value_of_the_source_is_kept(story: tuple[Path, dict[str, Any]]) -> None:
+    """What is kept of the source is the record, not its rows."""
+    folder, _ = story
+    with np.load(folder / "source.npz") as source:
+        values = {value.tobytes() for value in source["X"].ravel() if value not in (0.0, 1.0)}
+    for name in ("model.safetensors", "result/model.safetensors"):
+        content = (folder / name).read_bytes()
+        assert not any(value in content for value in list(values)[:500])
+
+
+def test_verify_says_what_it_checked(story: tuple[Path, dict[str, Any]]) -> None:
+    printed = story[1]["verify"]
+    assert printed["verified"] is True
+    assert printed["model_checked"] is True
+    assert printed["status"] == "conditional"
+    assert set(printed["checks"]) >= {
+        "sigma",
+        "bound.total",
+        "bound.terms.sampling",
+        "noise.delta_at_sigma",
+        "model.after.sha256",
+        "digest",
+    }
+
+
+def test_verify_without_the_model_says_so(story: tuple[Path, dict[str, Any]]) -> None:
+    assert done("verify result/certificate.json --json")["model_checked"] is False
+    text = done("verify result/certificate.json")
+    assert "--model" in text
+    assert "assumes: " in text
+
+
+def test_noise_is_fresh_every_time(story: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    weights = []
+    for name in ("first", "second"):
+        done(f"{UNLEARN} --distance same --quiet --out", tmp_path / name)
+        weights.append(tensors(tmp_path / name / "model.safetensors")[0]["weight"])
+    assert not np.any(weights[0] == weights[1])
+
+
+def test_the_issue_word_for_word(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On so few rows its own numbers give a useless model: refused, with nothing written, until insisted upon."""
+    for name in ("source", "forget", "surrogate"):
+        (tmp_path / f"{name}.npz").write_bytes((digits / f"{name}.npz").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    assert "200 rows" in done("train --data source.npz --l2 1e-3 --max-norm 1 --out model.safetensors")
+    unlearn = f"{UNLEARN} --epsilon 1 --delta 1e-5 --distance chi2:0.1 --out result/"
+    refused = run(unlearn)
+    assert refused.exit_code == 3
+    assert refused.stderr.splitlines()[-1].startswith("refused: ")
+    assert not (tmp_path / "result").exists()
+    text = done(f"{unlearn} --force")
+    assert "conditional" in text
+    assert "written: " in text
+    assert "verified: " in done("verify result/certificate.json --model result/model.safetensors")
+
+
+@pytest.mark.parametrize("options", ["--loss ridge", "--store float32", "--dtype float32 --bias"])
+def test_other_ways_to_train(options: str, story: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    model, result = tmp_path / "model.safetensors", tmp_path / "result"
+    record = done(f"train --data source.npz --l2 0.05 --max-norm 1 --json {options} --out", model)["record"]
+    found, _ = tensors(model)
+    assert ("bias" in found) == ("--bias" in options)
+    assert found["weight"].dtype == (np.float32 if "--store" in options else np.float64)
+    assert record["loss"] == ("ridge" if "ridge" in options else "softmax")
+    dtype = "float32" if "--dtype" in options else "float64"
+    done(f"{UNLEARN} --distance same --force --dtype {dtype} --model", model, "--out", result)
+    after, _ = tensors(result / "model.safetensors")
+    assert {name: (array.shape, array.dtype) for name, array in after.items()} == {
+        name: (array.shape, array.dtype) for name, array in found.items()
+    }
+    done("verify", result / "certificate.json", "--model", result / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("options", "bound", "step", "status"),
+    [
+        ("same", "residual", "converged", "conditional"),
+        ("tv:0.001", "residual", "converged", "conditional"),
+        ("kl:0.001", "residual", "converged", "conditional"),
+        ("chi2:0.01 --between samples", "residual", "converged", "conditional"),
+        ("same --step newton", "residual", "newton", "conditional"),
+        ("tv:0.1 --bound paper --epsilon 0.5", "paper", "newton", "conditional"),
+        ("kl:0.1 --bound paper --epsilon 0.5 --sizes surrogate --constants paper", "paper", "newton", "estimated"),
+        (
+            "same --bound paper --epsilon 0.5 --constants alpha=0.05,beta=1.1,L=3,gamma=1",
+            "paper",
+            "newton",
+            "conditional",
+        ),
+        ("source --surrogate source.npz", "residual", "converged", "proven"),
+    ],
+)
+def test_other_ways_to_unlearn(
+    options: str, bound: str, step: str, status: str, story: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """The paper's bound is one of one Newton step, whatever the default."""
+    certificate = done(f"{UNLEARN} --force --json --distance {options} --out", tmp_path / "result")["certificate"]
+    assert certificate["distance"]["kind"] == re.split("[ :]", options)[0]
+    assert certificate["bound"]["kind"] == bound
+    assert certificate["step"]["kind"] == step
+    assert certificate["status"] == status
+    assert (certificate["assumptions"] == []) == (status == "proven")
+    done("verify", tmp_path / "result" / "certificate.json", "--model", tmp_path / "result" / "model.safetensors")
+
+
+def test_a_model_from_elsewhere_is_marked_declared(
+    story: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, _ = tensors(story[0] / "model.safetensors")
+    save_file({"weight": found["weight"], "bias": found["bias"]}, tmp_path / "model.safetensors")
+    for name in ("forget", "surrogate"):
+        with np.load(story[0] / f"{name}.npz") as rows:
+            np.savez(tmp_path / f"{name}.npz", X=rows["X"], y=rows["y"] == 8)
+    monkeypatch.chdir(tmp_path)
+    facts = "--n-source 200 --l2 0.05 --max-norm 1 --loss softmax --training-residual 1e-9"
+    certificate = done(f"{UNLEARN} {facts} --distance same --json --out result")["certificate"]
+    inputs = certificate["bound"]["inputs"]
+    assert all(inputs[name]["provenance"] == "declared" for name in ("n_source", "l2", "training_residual"))
+    assert any("n_source" in sentence and "declared" in sentence for sentence in certificate["assumptions"])
+    assert certificate["model"]["record"] == "declared"
+    _, record = tensors(tmp_path / "result" / "model.safetensors")
+    assert (record["provenance"], record["n_source"], record["noised"], record["classes"]) == (
+        "declared",
+        197,
+        True,
+        [0, 1],
+    )
+
+
+# Demo -----------------------------------------------------------------------------------------------------------
+
+
+def test_demo_as_json(tmp_path: Path) -> None:
+    printed = done("demo --json --out", tmp_path / "demo")
+    assert set(printed) >= {"accuracies", "true_distance", "checks", "sizes", "certificate"}
+    assert set(printed["accuracies"]) == {"before", "retrained", "unlearned"}
+    assert all(0 <= value <= 1 for part in printed["accuracies"].values() for value in part.values())
+    assert printed["true_distance"] <= printed["certificate"]["bound"]["total"]
+    assert printed["checks"] > 10
+    assert set(printed["certificate"]) >= {
+        "schema",
+        "status",
+        "epsilon",
+        "delta",
+        "sigma",
+        "bound",
+        "distance",
+        "sizes",
+        "model",
+        "assumptions",
+    }
+    result = tmp_path / "demo" / "result"
+    assert json.loads((result / "certificate.json").read_text()) == printed["certificate"]
+    done("verify", result / "certificate.json", "--model", result / "model.safetensors")
+
+
+def test_demo_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = done("demo")
+    for words in (
+        "Train on",
+        "source is gone",
+        "forgotten",
+        "verif",
+        "retrain",
+        "Accuracy",
+        "true distance",
+        "Assumed",
+        "Not proven",
+    ):
+        assert words in text
+    assert list(tmp_path.iterdir()) == []
+
+
+# Text, JSON, help -----------------------------------------------------------------------------------------------
+
+
+def test_text_of_unlearn_shows_every_term(story: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    text = done(f"{UNLEARN} --distance same --out", tmp_path / "result")
+    certificate = json.loads((tmp_path / "result" / "certificate.json").read_text())
+    for name in certificate["bound"]["terms"]:
+        assert name in text
+    for sentence in certificate["assumptions"] + certificate["limits"]:
+        assert sentence in text
+    assert str(tmp_path / "result") in text
+
+
+def test_quiet_says_nothing_on_standard_error(story: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    train = "train --data source.npz --l2 0.05 --max-norm 1 --out"
+    assert run(train, tmp_path / "a.safetensors").stderr != ""
+    assert run(train, tmp_path / "b.safetensors", "--quiet").stderr == ""
+
+
+def test_json_is_one_object_on_standard_output(story: tuple[Path, dict[str, Any]]) -> None:
+    """Nothing else is there, so that another program can read it."""
+    result = run("verify result/certificate.json --json")
+    assert len(result.stdout.splitlines()) == 1
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_offers_json(command: str) -> None:
+    assert "--json" in done(f"{command} --help")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_explains_every_option(command: str) -> None:
+    found = main.commands[command]
+    text = " ".join(done(f"{command} --help").split())
+    assert found.help
+    assert " ".join(found.help.partition(".")[0].split()) in text
+    for parameter in found.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, parameter.name
+            assert parameter.opts[0] in text
+    if command != "demo":
+        assert f"expunge {command} " in text, "an example"
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help_lists_every_command_and_the_exit_status(option: str) -> None:
+    text = done(option)
+    assert all(command in text for command in COMMANDS)
+    assert "Exit status" in text
+    assert set(main.commands) == set(COMMANDS)
+
+
+def test_version() -> None:
+    assert expunge.__version__ in done("--version")
+
+
+# Exit status ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "change"),
+    [
+        (0, lambda certificate: None),
+        (1, lambda certificate: certificate.update(sigma=certificate["sigma"] * 1.001)),
+        (2, lambda certificate: certificate.update(schema="something else")),
+    ],
+)
+def test_exit_status_of_a_process(
+    status: int, change: Callable[[dict[str, Any]], None], story: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    certificate = json.loads((story[0] / "result" / "certificate.json").read_text())
+    change(certificate)
+    (tmp_path / "certificate.json").write_text(json.dumps(certificate))
+    command = [sys.executable, "-m", "expunge", "verify", str(tmp_path / "certificate.json"), "--json"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert found.returncode == status
+    assert ("error" in json.loads(found.stdout)) == (status != 0)
+    assert "Traceback" not in found.stderr
+
+
+# Documentation --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_documented(command: str) -> None:
+    assert f"expunge {command}" in README.read_text()

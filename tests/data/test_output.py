@@ -1,0 +1,234 @@
+"""Results are written whole or not at all, whatever fails on the way."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from expunge.data.output import require_absent, write_file, write_folder
+from expunge.errors import FileError
+
+FILES = {"model.safetensors": b"weights", "certificate.json": b"{}"}
+
+
+def full(*args: object, **options: object) -> Any:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def failing_at(call: int, function: Callable[..., Any], error: BaseException) -> Callable[..., Any]:
+    """The function, but its call-th call raises."""
+    calls = 0
+
+    def wrapper(*args: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise error
+        return function(*args, **options)
+
+    return wrapper
+
+
+def write(kind: str, folder: Path) -> None:
+    if kind == "file":
+        write_file(folder / "result", b"weights")
+    else:
+        write_folder(folder / "result", FILES)
+
+
+def counted(kind: str, name: str, folder: Path) -> int:
+    """How often writing calls a function of `os`."""
+    calls = 0
+    original = getattr(os, name)
+
+    def wrapper(*args: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return original(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, name, wrapper)
+        write(kind, folder)
+    return calls
+
+
+def test_write_file(tmp_path: Path) -> None:
+    write_file(tmp_path / "sub" / "model", b"weights")
+    assert (tmp_path / "sub" / "model").read_bytes() == b"weights"
+    assert [path.name for path in (tmp_path / "sub").iterdir()] == ["model"]
+
+
+def test_write_folder(tmp_path: Path) -> None:
+    write_folder(tmp_path / "sub" / "result", FILES)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "sub" / "result").iterdir()} == FILES
+    assert [path.name for path in (tmp_path / "sub").iterdir()] == ["result"]
+
+
+def test_a_trailing_slash_is_no_matter(tmp_path: Path) -> None:
+    write_folder(Path(f"{tmp_path}/result/"), FILES)
+    assert (tmp_path / "result" / "certificate.json").exists()
+
+
+def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_folder(Path("result"), FILES)
+    write_file(Path("model"), b"weights")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "result"]
+
+
+def test_what_is_written_is_flushed_to_the_disk(tmp_path: Path) -> None:
+    """Each file and each folder that changed."""
+    assert counted("file", "fsync", tmp_path / "a") >= 2
+    assert counted("folder", "fsync", tmp_path / "b") >= 4
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOSPC, "No space left on device"), OSError(errno.EIO, "Input/output error"), KeyboardInterrupt()],
+)
+@pytest.mark.parametrize("call", range(1, 5))
+@pytest.mark.parametrize("name", ["fsync", "rename", "link", "open", "mkdir"])
+def test_all_or_nothing(
+    name: str,
+    call: int,
+    error: BaseException,
+    kind: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    snapshot: Callable[[Path], dict[str, str]],
+) -> None:
+    """Whichever call fails: an error and nothing, or no error and everything."""
+    monkeypatch.setattr(os, name, failing_at(call, getattr(os, name), error))
+    try:
+        write(kind, tmp_path)
+    except (FileError, KeyboardInterrupt):
+        assert snapshot(tmp_path) == {}
+    else:
+        expected = {"result"} if kind == "file" else {"result", "result/model.safetensors", "result/certificate.json"}
+        assert set(snapshot(tmp_path)) == expected
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+@pytest.mark.parametrize("call", [1, 2])
+def test_a_disk_that_fills_up(
+    call: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: Callable[[Path], dict[str, str]]
+) -> None:
+    """Opening, then writing: neither leaves anything behind, and the message says so."""
+    original = Path.open
+
+    class Full:
+        def __init__(self, stream: Any) -> None:
+            self.stream = stream
+
+        def __enter__(self) -> Full:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            self.stream.close()
+
+        def write(self, content: bytes) -> int:
+            self.stream.write(content[:1])
+            return full()
+
+    monkeypatch.setattr(
+        Path, "open", full if call == 1 else lambda path, *args, **options: Full(original(path, *args, **options))
+    )
+    with pytest.raises(FileError, match=r"No space left on device.*Nothing was written"):
+        write(kind, tmp_path)
+    assert snapshot(tmp_path) == {}
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_folders_made_on_the_way_do_not_stay(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(FileError, match="Nothing was written"):
+        write(kind, tmp_path / "new" / "deep")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_nothing_is_written_over(kind: str, tmp_path: Path) -> None:
+    for make in (lambda path: path.write_text("mine"), Path.mkdir, lambda path: path.symlink_to("nowhere")):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        make(folder / "result")
+        with pytest.raises(FileError, match="exists already; results are never written over"):
+            write(kind, folder)
+        assert [path.name for path in folder.iterdir()] == ["result"]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_somebody_faster_is_not_written_over(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name is taken between the check and the last step."""
+    result = tmp_path / "result"
+    original = {name: getattr(os, name) for name in ("rename", "link")}
+
+    def take() -> None:
+        if kind == "file":
+            result.write_text("theirs")
+        else:
+            result.mkdir()
+            (result / "theirs").write_text("theirs")
+
+    for name, function in original.items():
+        monkeypatch.setattr(os, name, lambda *args, function=function: (take(), function(*args)))
+    with pytest.raises(FileError, match="result"):
+        write(kind, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["result"]
+    assert (result if kind == "file" else result / "theirs").read_text() == "theirs"
+
+
+def test_a_place_that_is_no_folder_is_refused_beforehand(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for path in (tmp_path / "file" / "result", tmp_path / "file" / "a" / "b" / "result"):
+        with pytest.raises(FileError, match="is not a folder"):
+            require_absent(path)
+
+
+def test_a_name_too_long_is_refused_beforehand(tmp_path: Path) -> None:
+    for path in (tmp_path / ("n" * 300), tmp_path / ("n" * 300) / "result"):
+        with pytest.raises(FileError):
+            require_absent(path)
+
+
+def test_a_name_as_long_as_the_disk_allows_can_be_written(tmp_path: Path) -> None:
+    """What passes the check beforehand must not fail after the work is done."""
+    for kind, path in (("file", tmp_path / ("m" * 250)), ("folder", tmp_path / ("r" * 250))):
+        try:
+            require_absent(path)
+        except FileError:
+            continue
+        if kind == "file":
+            write_file(path, b"weights")
+        else:
+            write_folder(path, FILES)
+        assert path.exists()
+
+
+def permissions_bind() -> bool:
+    """Whether a file without permissions is closed to this user (it is not to root)."""
+    with tempfile.TemporaryDirectory() as folder:
+        closed = Path(folder) / "closed"
+        closed.write_text("")
+        closed.chmod(0)
+        return not os.access(closed, os.R_OK)
+
+
+@pytest.mark.skipif(not permissions_bind(), reason="permission bits do not bind here")
+def test_a_folder_without_permission_is_refused_beforehand(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    for mode in (0o500, 0o000):
+        closed.chmod(mode)
+        try:
+            with pytest.raises(FileError, match=r"(?i)permission"):
+                require_absent(closed / "result")
+        finally:
+            closed.chmod(0o700)

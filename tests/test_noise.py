@@ -1,0 +1,780 @@
+"""Calibration against 50-digit arithmetic; the sampler against its own literal construction, exact statistics and an attack."""
+
+import inspect
+import math
+import os
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from expunge import noise
+from expunge.errors import ModelError
+from expunge.noise import (
+    add_noise,
+    delta_of,
+    epsilon_for,
+    grid_exponent,
+    log_delta,
+    mu_for,
+    rounded_gaussian,
+    seeded_bytes,
+    sigma_classical,
+    sigma_for,
+    to_grid,
+)
+
+EPSILONS = [float(value) for value in np.geomspace(1e-3, 100.0, 16)]
+DELTAS = [float(value) for value in np.geomspace(1e-20, 1e-3, 18)]
+REPRODUCIBLE = settings(derandomize=True, deadline=None, max_examples=100)
+FALSE_ALARM = 1e-7  # of each statistical test, two-sided; fixed before any draw was looked at
+
+epsilons = st.floats(min_value=1e-3, max_value=100.0)
+deltas = st.floats(min_value=-20.0, max_value=-0.05).map(lambda exponent: 10.0**exponent)
+
+
+def true_delta(epsilon, mu):
+    """The definition, with 50 digits to lose."""
+    with mpmath.workdps(50):
+        epsilon, mu = mpmath.mpf(epsilon), mpmath.mpf(mu)
+        return mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * mpmath.ncdf(-mu / 2 - epsilon / mu)
+
+
+def relative(value, reference):
+    with mpmath.workdps(50):
+        return abs(mpmath.mpf(value) / reference - 1)
+
+
+# delta at mu ---------------------------------------------------------------------------------------------------
+
+
+def test_delta_at_epsilon_zero_is_the_total_variation_of_two_gaussians():
+    assert delta_of(0.0, 2.0) == pytest.approx(0.6826894921370859, rel=1e-14)  # 2 Phi(1) - 1
+    assert log_delta(0.0, 2.0) == pytest.approx(-0.3817151, abs=1e-7)
+
+
+def test_delta_where_the_first_argument_vanishes_is_a_half_minus_one_mills_term():
+    # epsilon = mu^2/2: Phi(0) - e^(1/2) Phi(-1) = 0.5 - 1.6487212707001282 * 0.15865525393145707
+    assert delta_of(0.5, 1.0) == pytest.approx(0.2384217082, rel=1e-9)
+
+
+def test_delta_agrees_with_fifty_digits_over_the_grid():
+    for epsilon in EPSILONS:
+        for delta in DELTAS:
+            mu = mu_for(epsilon, delta)
+            truth = true_delta(epsilon, mu)
+            assert relative(delta_of(epsilon, mu), truth) < 1e-9
+            assert abs(log_delta(epsilon, mu) - mpmath.log(truth)) < 1e-9
+
+
+@pytest.mark.parametrize("mu", [10.27, 10.54, 10.72, 10.98, 12.0, 20.0, 60.0])
+@pytest.mark.parametrize("epsilon", [1e-3, 0.1])
+def test_delta_near_one_keeps_the_digits_of_what_is_missing(epsilon, mu):
+    # Here delta itself rounds to 1 however the second term is handled; its logarithm shows the difference.
+    with mpmath.workdps(1200):
+        e, m = mpmath.mpf(epsilon), mpmath.mpf(mu)
+        truth = mpmath.log(mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m))
+    assert relative(log_delta(epsilon, mu), truth) < 1e-12
+
+
+def test_delta_near_one_at_large_epsilon():
+    for epsilon, mu in [(20.0, 15.0), (50.0, 18.0), (100.0, 22.0), (1000.0, 60.0)]:
+        with mpmath.workdps(100):
+            e, m = mpmath.mpf(epsilon), mpmath.mpf(mu)
+            truth = mpmath.log(mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m))
+        assert e / m - m / 2 < -5
+        assert relative(log_delta(epsilon, mu), truth) < 1e-9
+
+
+def test_delta_between_a_half_and_one_agrees_with_fifty_digits():
+    for epsilon, mu in [(1.0, 2.0), (1.0, 5.0), (3.0, 9.9), (10.0, 11.0), (80.0, 18.0)]:
+        assert relative(delta_of(epsilon, mu), true_delta(epsilon, mu)) < 1e-12
+
+
+def test_delta_of_a_small_epsilon_loses_few_digits_to_the_difference():
+    # Both terms agree to a part in a million here; the logarithms of two probabilities would lose ten times more.
+    for ratio in np.linspace(3.0, 4.9, 20):
+        mu = 1e-5 / float(ratio)
+        assert relative(delta_of(1e-5, mu), true_delta(1e-5, mu)) < 4e-9
+
+
+def test_delta_at_the_ends_of_mu():
+    assert log_delta(1.0, 0.0) == -math.inf
+    assert delta_of(1.0, 0.0) == 0.0
+    assert log_delta(1.0, math.inf) == 0.0
+    assert delta_of(1.0, math.inf) == 1.0
+
+
+def test_delta_too_small_for_any_difference_is_zero_and_not_an_error():
+    assert log_delta(1.0, 1e-18) == -math.inf
+    assert delta_of(1.0, 1e-18) == 0.0
+
+
+def test_delta_survives_where_the_naive_form_gives_zero_or_overflows():
+    assert delta_of(1.0, 0.1) == pytest.approx(1.2e-25, rel=0.05)
+    assert relative(delta_of(50.0, 10.0), true_delta(50.0, 10.0)) < 1e-9
+    assert relative(delta_of(800.0, 40.0), true_delta(800.0, 40.0)) < 1e-9
+
+
+@pytest.mark.parametrize(("epsilon", "mu"), [(0.1, 0.5), (1.0, 1.0), (3.0, 2.0)])
+def test_delta_equals_the_hockey_stick_integral_of_the_two_densities(epsilon, mu):
+    def gap(x):
+        return mpmath.npdf(x - mu) - mpmath.exp(epsilon) * mpmath.npdf(x)
+
+    with mpmath.workdps(30):
+        start = mpmath.mpf(epsilon) / mu + mpmath.mpf(mu) / 2  # where the densities are e^epsilon apart
+        integral = mpmath.quad(gap, [start, start + 5, mpmath.inf])
+    assert relative(delta_of(epsilon, mu), integral) < 1e-12
+
+
+@REPRODUCIBLE
+@given(epsilon=epsilons, mu=st.floats(min_value=1e-2, max_value=50.0), factor=st.floats(min_value=1.001, max_value=3.0))
+def test_delta_grows_with_mu_and_falls_with_epsilon(epsilon, mu, factor):
+    here = log_delta(epsilon, mu)
+    assert here <= 0.0
+    assert log_delta(epsilon, mu * factor) >= here
+    assert log_delta(epsilon * factor, mu) <= here
+
+
+# sigma for delta -----------------------------------------------------------------------------------------------
+
+
+def test_mu_is_rounded_down_by_one_part_in_a_billion_over_the_grid():
+    for epsilon in EPSILONS:
+        for delta in DELTAS:
+            mu = mu_for(epsilon, delta)
+            with mpmath.workdps(50):
+                assert true_delta(epsilon, mpmath.mpf(mu) * (1 + mpmath.mpf("0.9e-9"))) < delta
+                assert true_delta(epsilon, mpmath.mpf(mu) * (1 + mpmath.mpf("1.1e-9"))) > delta
+
+
+def test_mu_of_values_known_in_closed_form():
+    assert mu_for(0.0, 0.6826894921370859) == pytest.approx(2.0, rel=2e-9)
+    assert mu_for(0.5, 0.2384217081) == pytest.approx(1.0, rel=2e-9)
+    assert mu_for(0.0, 0.9999994266968563) == pytest.approx(10.0, rel=1e-8)  # 2 Phi(5) - 1: the search goes up
+    assert mu_for(0.0, 0.0797877) == pytest.approx(
+        0.2003, rel=1e-3
+    )  # 2 Phi(mu/2) - 1 = mu/sqrt(2 pi): the search goes down
+
+
+@pytest.mark.parametrize("error", [1.0, 3.7e-4, 812.5])
+def test_the_true_delta_at_sigma_never_exceeds_the_target(error):
+    for epsilon in EPSILONS:
+        for delta in DELTAS:
+            sigma = sigma_for(error, epsilon, delta)
+            with mpmath.workdps(50):
+                assert true_delta(epsilon, mpmath.mpf(error) / mpmath.mpf(sigma)) < delta
+                assert true_delta(epsilon, mpmath.mpf(error) / mpmath.mpf(sigma) * (1 + mpmath.mpf("1.1e-9"))) > delta
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-4, 1e3, 1e6])
+def test_sigma_stays_on_the_safe_side_far_outside_the_usual_budgets(epsilon):
+    for delta in [1e-300, 1e-100, 1e-30, 1e-10, 0.5, 0.999]:
+        with mpmath.workdps(50):
+            truth = true_delta(epsilon, 1 / mpmath.mpf(sigma_for(1.0, epsilon, delta)))
+            assert mpmath.mpf("0.999") * delta < truth < delta
+
+
+def test_sigma_of_a_value_known_in_closed_form():
+    assert sigma_for(6.0, 0.0, 0.6826894921370859) == pytest.approx(3.0, rel=2e-9)  # mu = 2
+    assert sigma_for(1.0, 1.0, 1e-5) == pytest.approx(3.730632, abs=1e-6)
+
+
+@REPRODUCIBLE
+@given(error=st.floats(min_value=1e-8, max_value=1e8), epsilon=epsilons, delta=deltas)
+def test_sigma_is_never_below_the_exact_quotient(error, epsilon, delta):
+    sigma, mu = sigma_for(error, epsilon, delta), mu_for(epsilon, delta)
+    assert Fraction(sigma) * Fraction(mu) > Fraction(error)
+    assert sigma <= error / mu * (1 + 1e-15)
+    assert true_delta(epsilon, mpmath.mpf(error) / mpmath.mpf(sigma)) < delta
+
+
+@REPRODUCIBLE
+@given(epsilon=epsilons, delta=deltas, factor=st.floats(min_value=1.01, max_value=10.0))
+def test_a_stricter_budget_needs_more_noise(epsilon, delta, factor):
+    sigma = sigma_for(1.0, epsilon, delta)
+    assert sigma_for(1.0, epsilon / factor, delta) > sigma
+    assert sigma_for(1.0, epsilon, delta / factor) > sigma
+    assert sigma_for(factor, epsilon, delta) == pytest.approx(factor * sigma, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"),
+    [(-1e-9, 0.1), (math.inf, 0.1), (math.nan, 0.1), (1.0, 0.0), (1.0, 1.0), (1.0, -0.1), (1.0, 1.5), (1.0, math.nan)],
+)
+def test_a_budget_that_means_nothing_is_refused_and_not_searched_for(epsilon, delta):
+    with pytest.raises(ValueError, match="strictly between 0 and 1"):
+        mu_for(epsilon, delta)
+    with pytest.raises(ValueError, match="strictly between 0 and 1"):
+        sigma_for(1.0, epsilon, delta)
+    with pytest.raises(ValueError, match="strictly between 0 and 1"):
+        epsilon_for(delta, epsilon)
+
+
+# The classical formula -----------------------------------------------------------------------------------------
+
+
+def test_classical_sigma_in_closed_form():
+    assert sigma_classical(3.0, 0.5, 1.25 / math.exp(2.0)) == pytest.approx(12.0, rel=1e-14)  # 3 * sqrt(2 * 2) / 0.5
+
+
+@REPRODUCIBLE
+@given(error=st.floats(min_value=1e-6, max_value=1e6), epsilon=epsilons, delta=deltas)
+def test_classical_sigma_against_fifty_digits(error, epsilon, delta):
+    with mpmath.workdps(50):
+        truth = (
+            mpmath.mpf(error) / mpmath.mpf(epsilon) * mpmath.sqrt(2 * mpmath.log(mpmath.mpf(5) / 4 / mpmath.mpf(delta)))
+        )
+    assert relative(sigma_classical(error, epsilon, delta), truth) < 1e-12
+
+
+def test_classical_sigma_is_enough_below_its_limit_and_too_little_from_8_42_on():
+    for epsilon in np.linspace(0.01, 1.0, 12):
+        for delta in [1e-12, 1e-5, 1e-3]:
+            assert true_delta(epsilon, 1 / sigma_classical(1.0, epsilon, delta)) < delta
+    assert true_delta(8.41, 1 / sigma_classical(1.0, 8.41, 1e-5)) < 1e-5
+    assert true_delta(8.43, 1 / sigma_classical(1.0, 8.43, 1e-5)) > 1e-5
+
+
+# epsilon for mu ------------------------------------------------------------------------------------------------
+
+
+def test_epsilon_in_closed_form():
+    assert epsilon_for(0.2384217081, 1.0) == pytest.approx(0.5, rel=1e-8)
+    assert epsilon_for(0.6826894922, 2.0) == 0.0  # 2 Phi(1) - 1 and a little: no epsilon is needed
+    assert 0.0 < epsilon_for(0.68268949, 2.0) < 1e-7
+    assert epsilon_for(0.5, 0.0) == 0.0
+
+
+def test_epsilon_is_rounded_up_by_one_part_in_a_billion():
+    for delta in [1e-20, 1e-12, 1e-5, 1e-3, 0.1]:
+        for mu in [0.02, 0.3, 1.0, 4.0, 12.0]:
+            epsilon = epsilon_for(delta, mu)
+            if epsilon == 0.0:
+                assert true_delta(0.0, mu) < delta
+                continue
+            with mpmath.workdps(50):
+                assert true_delta(mpmath.mpf(epsilon) / (1 + mpmath.mpf("0.9e-9")), mu) < delta
+                assert true_delta(mpmath.mpf(epsilon) / (1 + mpmath.mpf("1.1e-9")), mu) > delta
+
+
+@REPRODUCIBLE
+@given(epsilon=epsilons, delta=deltas)
+def test_epsilon_and_mu_are_inverse_to_each_other(epsilon, delta):
+    back = epsilon_for(delta, mu_for(epsilon, delta))
+    assert abs(back - epsilon) < 1e-7 * max(epsilon, delta)
+    assert delta_of(back, mu_for(epsilon, delta)) <= delta
+
+
+# The grid ------------------------------------------------------------------------------------------------------
+
+
+def test_grid_exponent_in_closed_form():
+    sigmas = (1.0, math.nextafter(1.0, 0.0), 1.9, 2.0, 0.25, 3e6)
+    assert [grid_exponent(sigma) for sigma in sigmas] == [-20, -21, -20, -19, -22, 1]
+
+
+def test_grid_is_never_finer_than_two_to_the_minus_forty():
+    below = math.nextafter(2.0**-19, 0.0)
+    assert [grid_exponent(sigma) for sigma in (2.0**-19, below, 2.0**-20, 1e-9, 1e-300)] == [-39, -40, -40, -40, -40]
+
+
+def test_grid_exponent_against_a_search():
+    for sigma in np.random.default_rng(1).lognormal(0.0, 15.0, size=200):
+        exponent = -40
+        while Fraction(2) ** (exponent + 1) <= Fraction(float(sigma)) / 2**20:
+            exponent += 1
+        assert grid_exponent(float(sigma)) == exponent
+
+
+@REPRODUCIBLE
+@given(sigma=st.floats(min_value=2.0**-20, max_value=1e290))
+def test_grid_is_between_half_a_millionth_and_a_millionth_of_sigma(sigma):
+    grid = Fraction(2) ** grid_exponent(sigma)
+    assert grid * 2**20 <= Fraction(sigma) < grid * 2**21
+
+
+def test_to_grid_in_closed_form():
+    values = np.array([[0.75, -0.3, 0.25], [1.25, -1.0, 0.0]])
+    grid = to_grid(values, -1)
+    assert grid.dtype == np.int64
+    assert grid.tolist() == [[2, -1, 0], [2, -2, 0]]  # ties go to even
+    assert to_grid(np.array([10.0, -7.0]), 2).tolist() == [2, -2]
+
+
+def test_to_grid_against_fractions():
+    values = np.random.default_rng(2).normal(scale=3.0, size=500)
+    for exponent in (-30, -3, 0, 1):
+        assert to_grid(values, exponent).tolist() == [
+            round(Fraction(float(value)) / Fraction(2) ** exponent) for value in values
+        ]
+
+
+@REPRODUCIBLE
+@given(value=st.floats(min_value=-1e6, max_value=1e6), exponent=st.integers(min_value=-40, max_value=20))
+def test_to_grid_moves_a_value_by_at_most_half_a_step(value, exponent):
+    step = Fraction(2) ** exponent
+    assert abs(Fraction(int(to_grid(np.array([value]), exponent)[0])) * step - Fraction(value)) <= step / 2
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_to_grid_refuses_what_does_not_fit_and_takes_what_does(sign):
+    largest = math.nextafter(2.0**62, 0.0)
+    assert to_grid(np.array([0.0, sign * largest]), 0).tolist() == [0, int(sign * largest)]
+    with pytest.raises(ModelError, match=r"2\^62"):
+        to_grid(np.array([0.0, sign * 2.0**62]), 0)
+    with pytest.raises(ModelError, match=r"2\^62"):
+        to_grid(np.array([sign]), -62)
+
+
+# The sampler: exactness ----------------------------------------------------------------------------------------
+
+
+class Script:
+    """Random bytes from a script: the 64-bit uniforms first, then what is asked beyond them, recorded."""
+
+    def __init__(self, first, second, more=()):
+        words = [*first, *second]
+        self.chunks = [b"".join(int(word).to_bytes(8, "little") for word in words), *more]
+        self.asked = []
+
+    def __call__(self, size):
+        self.asked.append(size)
+        chunk = self.chunks.pop(0)
+        assert len(chunk) == size
+        return chunk
+
+
+def refill(first, second):
+    """32 bytes that extend the two uniforms by 128 bits each."""
+    return ((first << 128) | second).to_bytes(32, "little")
+
+
+def literal(first, second, bits, sigma, exponent):
+    """Box and Muller on all real numbers that begin with these bits: (smallest, largest) possible rounded value."""
+    with mpmath.workprec(3 * bits + 200):
+        values = []
+        for u in (first, first + 1):
+            for v in (second, second + 1):
+                radius = mpmath.sqrt(-2 * mpmath.log(mpmath.mpf(u) / 2**bits)) if u else mpmath.inf
+                values.append(
+                    mpmath.mpf(sigma)
+                    / mpmath.mpf(2) ** exponent
+                    * radius
+                    * mpmath.cos(2 * mpmath.pi * mpmath.mpf(v) / 2**bits)
+                )
+        return tuple(
+            int(mpmath.floor(value + 0.5)) if mpmath.isfinite(value) else value for value in (min(values), max(values))
+        )
+
+
+def boundary(half, second, ratio, bits):
+    """The first `bits` bits of the uniform whose draw is exactly `half`, the second uniform being `second` / 2^64."""
+    with mpmath.workprec(3 * bits):
+        radius = mpmath.mpf(half) / (mpmath.mpf(ratio) * mpmath.cos(2 * mpmath.pi * mpmath.mpf(second) / 2**64))
+        assert radius > 0
+        return int(mpmath.floor(mpmath.exp(-(radius**2) / 2) * mpmath.mpf(2) ** bits))
+
+
+def test_draws_in_closed_form():
+    half, quarter = 2**63, 2**62
+    seconds = [0, 2**61, quarter, half, 3 * quarter, 2**63 + 2**61]
+    drawn = rounded_gaussian(6, 1.0, -20, Script([half] * 6, seconds))
+    # radius sqrt(2 ln 2) = 1.17741002251547 and, at an eighth of a turn, sqrt(ln 2) = 0.83255461115770; times 2^20 = 1048576
+    assert drawn.tolist() == [1234604, 872997, 0, -1234604, 0, -872997]
+    assert drawn.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("sigma", "exponent"), [(1.0, -20), (1.9999, -20), (0.3, -22), (5e-7, -41), (7.0, -18), (1.0, 0), (1.0, -3)]
+)
+def test_draws_equal_the_literal_construction_on_the_same_bytes(sigma, exponent):
+    count = 60
+    drawn = rounded_gaussian(count, sigma, exponent, seeded_bytes(11))
+    words = np.frombuffer(seeded_bytes(11)(16 * count), dtype="<u8")
+    for index in range(count):
+        low, high = literal(int(words[index]), int(words[count + index]), 64, sigma, exponent)
+        assert low == high == drawn[index]
+
+
+EXTREME_FIRST = [
+    1,
+    2,
+    3,
+    2**8,
+    2**11 + 1,
+    2**32,
+    2**52,
+    2**53 + 1,
+    2**63,
+    2**64 - 2**43,
+    2**64 - 2**40,
+    2**64 - 2**11,
+    2**64 - 2,
+    2**64 - 1,
+]
+EXTREME_SECOND = [
+    0,
+    1,
+    2**61 + 12345,
+    2**62 - 1,
+    2**62,
+    2**62 + 1,
+    2**63 - 1,
+    2**63,
+    3 * 2**62,
+    2**64 - 2**10,
+    2**64 - 1,
+]
+
+
+@pytest.mark.parametrize(("sigma", "exponent"), [(1.0, -20), (1.999, -20)])
+def test_draws_at_the_ends_of_the_uniforms_lie_in_the_literal_interval(sigma, exponent):
+    for first in EXTREME_FIRST:
+        for second in EXTREME_SECOND:
+            extra = seeded_bytes(first % 1000 + second % 777)(32)
+            drawn = int(rounded_gaussian(1, sigma, exponent, Script([first], [second], [extra, bytes(32)]))[0])
+            low, high = literal(first, second, 64, sigma, exponent)
+            assert low <= drawn <= high
+            if low != high:
+                more = int.from_bytes(extra, "little")
+                exact = literal(
+                    (first << 128) | (more >> 128), (second << 128) | (more & (2**128 - 1)), 192, sigma, exponent
+                )
+                assert exact == (drawn, drawn)
+
+
+def test_a_first_uniform_of_all_zeros_takes_its_radius_from_the_further_bits():
+    script = Script([0], [0], [refill(2**127, 0)])
+    # u = 2^-65, radius sqrt(130 ln 2) = 9.49261...
+    assert rounded_gaussian(1, 1.0, -20, script).tolist() == [
+        int(mpmath.nint(mpmath.sqrt(130 * mpmath.log(2)) * 2**20))
+    ]
+    assert script.asked == [16, 32]
+
+
+def test_a_first_uniform_that_stays_zero_is_extended_until_it_is_not():
+    script = Script([0], [2**63], [refill(0, 0), refill(2**127, 0)])
+    assert rounded_gaussian(1, 1.0, -20, script).tolist() == [
+        -int(mpmath.nint(mpmath.sqrt(2 * 193 * mpmath.log(2)) * 2**20))
+    ]
+    assert script.asked == [16, 32, 32]
+
+
+def test_a_first_uniform_of_all_ones_is_zero_without_further_bits():
+    script = Script([2**64 - 1] * 3, [0, 2**63, 2**61])
+    assert rounded_gaussian(3, 1.0, -20, script).tolist() == [0, 0, 0]
+    assert script.asked == [48]
+
+
+@pytest.mark.parametrize("half", [0.5, 1.5, 40.5, 1000.5, 300000.5, 1234567.5, 4000000.5])
+@pytest.mark.parametrize("sigma", [1.0, 1.7])
+def test_a_cell_across_a_rounding_boundary_is_decided_by_the_further_bits(half, sigma):
+    exact = boundary(half, 0, sigma * 2**20, 64)
+    ones = 2**128 - 1
+    for bits, expected in [(0, math.ceil(half)), (ones, math.floor(half))]:  # a smaller uniform is a larger radius
+        script = Script([exact], [0], [refill(bits, 0)])
+        assert rounded_gaussian(1, sigma, -20, script).tolist() == [expected]
+        assert script.asked == [16, 32]
+        # the other half of the circle mirrors it
+        assert rounded_gaussian(1, sigma, -20, Script([exact], [2**63], [refill(bits, 0)])).tolist() == [-expected]
+
+
+def test_a_draw_on_the_boundary_to_192_bits_waits_for_more():
+    long = boundary(1234567.5, 0, 2**20, 320)
+    first, second, third = long >> 256, (long >> 128) & (2**128 - 1), long & (2**128 - 1)
+    assert third not in (0, 2**128 - 1)
+    for last, expected in [(0, 1234568), (2**128 - 1, 1234567)]:
+        script = Script([first], [0], [refill(second, 0), refill(last, 0)])
+        assert rounded_gaussian(1, 1.0, -20, script).tolist() == [expected]
+        assert script.asked == [16, 32, 32]
+
+
+def test_near_a_boundary_the_result_is_the_one_the_bits_force():
+    # Around u = 1 float64 holds the uniform to 2^-53 only, which moves these draws by up to thousands of cells.
+    rng = np.random.default_rng(5)
+    for half, second in [
+        (0.5, 0),
+        (0.5, 2**60 + 987654321),
+        (3.5, 2**59),
+        (100.5, 2**61 + 1),
+        (99999.5, 2**58 + 77),
+        (2500000.5, 3 * 2**58),
+    ]:
+        exact = boundary(half, second, 2**20, 64)
+        for reach in (2, 50, 2000, 10**5):
+            firsts = [exact + int(offset) for offset in rng.integers(-reach, reach + 1, size=10)]
+            script = Script(firsts, [second] * 10, [seeded_bytes(reach + index)(32) for index in range(20)])
+            drawn = rounded_gaussian(10, 1.0, -20, script)
+            for first, result in zip(firsts, drawn, strict=True):
+                low, high = literal(first, second, 64, 1.0, -20)
+                assert low <= result <= high
+
+
+def test_settling_agrees_with_the_fast_path_where_there_is_no_doubt():
+    words = np.frombuffer(seeded_bytes(3)(16 * 200), dtype="<u8").reshape(2, 200)
+    for sigma, exponent in [(1.0, -20), (0.37, -22)]:
+        fast = rounded_gaussian(200, sigma, exponent, Script(words[0], words[1]))
+        slow = [noise._settle(int(first), int(second), sigma, exponent, seeded_bytes(4)) for first, second in words.T]
+        assert fast.tolist() == slow
+
+
+def test_settling_extends_the_second_uniform_too():
+    with mpmath.workprec(600):
+        turn = mpmath.acos(mpmath.mpf("872996.5") / (mpmath.mpf(2) ** 20 * mpmath.sqrt(2 * mpmath.log(2)))) / (
+            2 * mpmath.pi
+        )
+        bits = int(mpmath.floor(turn * mpmath.mpf(2) ** 192))
+    second, extra = bits >> 128, bits & (2**128 - 1)
+    # A little to either side: the first uniform, 1/2 to 192 bits, has a width of its own.
+    for offset, expected in [(-(2**20), 872997), (2**20, 872996)]:
+        script = Script([2**63], [second], [refill(0, extra + offset)])
+        assert rounded_gaussian(1, 1.0, -20, script).tolist() == [expected]
+        assert script.asked == [16, 32]
+
+
+@pytest.mark.parametrize("region", ["far tail", "middle", "near one", "few bits"])
+def test_further_bits_are_asked_for_within_the_stated_error_and_not_beyond(region):
+    half = {"far tail": 6.5e6 + 0.5, "middle": 1.5e6 + 0.5, "near one": 200.5, "few bits": 7.6e6 + 0.5}[region]
+    found = set()
+    for step in range(60):
+        target = half + step
+        exact = boundary(target, 0, 2**20, 64)
+        with mpmath.workprec(200):
+            u = (mpmath.mpf(exact) + 0.5) / 2**64
+            radius = mpmath.sqrt(-2 * mpmath.log(u))
+            stated = radius * mpmath.mpf(2) ** -48 + (mpmath.mpf(2) ** -51 + mpmath.mpf(2) ** -64 / u) / radius
+            for share in (0.8, -0.8, 1.25, -1.25):
+                wanted = mpmath.exp(-((mpmath.mpf(target) / 2**20 + share * stated) ** 2) / 2)
+                first = int(mpmath.floor(wanted * 2**64))
+                middle = mpmath.sqrt(-2 * mpmath.log((mpmath.mpf(first) + 0.5) / 2**64))
+                reached = float(abs(middle - mpmath.mpf(target) / 2**20) / stated)
+                if 0.7 < reached < 0.87 or 1.15 < reached < 1.4:
+                    script = Script([first], [0], [refill(2**127, 0)])
+                    rounded_gaussian(1, 1.0, -20, script)
+                    found.add((reached < 1.0, len(script.asked) == 2))
+    assert found == {(True, True), (False, False)}
+
+
+def test_uniforms_are_the_first_and_the_second_half_of_the_bytes():
+    script = Script([2**63, 2**62], [0, 2**63])
+    # sqrt(2 ln 2) and sqrt(2 ln 4) = 1.66510922231540
+    assert rounded_gaussian(2, 1.0, -20, script).tolist() == [1234604, -1745994]
+    assert rounded_gaussian(0, 1.0, -20, seeded_bytes(0)).tolist() == []
+
+
+@REPRODUCIBLE
+@given(
+    seed=st.integers(min_value=0, max_value=2**32),
+    sigma=st.floats(min_value=0.5, max_value=2.0),
+    scale=st.integers(min_value=-60, max_value=60),
+)
+def test_only_the_ratio_of_sigma_to_the_grid_matters_and_half_a_turn_mirrors_a_draw(seed, sigma, scale):
+    words = np.frombuffer(seeded_bytes(seed)(16 * 20), dtype="<u8").reshape(2, 20)
+    drawn = rounded_gaussian(20, sigma, -20, Script(words[0], words[1], [bytes(32)] * 9))
+    assert (
+        rounded_gaussian(20, math.ldexp(sigma, scale), scale - 20, Script(words[0], words[1], [bytes(32)] * 9)).tolist()
+        == drawn.tolist()
+    )
+    turned = words[1] + np.uint64(2**63)
+    assert rounded_gaussian(20, sigma, -20, Script(words[0], turned, [bytes(32)] * 9)).tolist() == (-drawn).tolist()
+
+
+# The sampler: statistics ---------------------------------------------------------------------------------------
+
+N = 10**6
+
+
+def deviation_accepted(values, sigma):
+    """Whether the standard deviation about the known mean 0 lies between its chi-square quantiles."""
+    low, high = stats.chi2.ppf([FALSE_ALARM / 2, 1 - FALSE_ALARM / 2], len(values))
+    return low < float(np.sum((values / sigma) ** 2)) < high
+
+
+def mean_accepted(values, sigma):
+    return abs(float(values.mean())) < stats.norm.isf(FALSE_ALARM / 2) * sigma / math.sqrt(len(values))
+
+
+def shape_accepted(values, sigma):
+    """Chi-square goodness of fit over 1,000 equally likely cells and four far tails."""
+    tails = stats.norm.cdf([-4.2, -3.7])
+    inner = np.linspace(0.0, 1.0, 1001)[1:-1]
+    probabilities = np.concatenate([[0.0], tails, inner, 1.0 - tails[::-1], [1.0]])
+    counts = np.histogram(stats.norm.cdf(values / sigma), bins=probabilities)[0]
+    expected = np.diff(probabilities) * len(values)
+    return float(np.sum((counts - expected) ** 2 / expected)) < stats.chi2.isf(FALSE_ALARM, len(counts) - 1)
+
+
+def kolmogorov_accepted(values, sigma):
+    return stats.kstest(values / sigma, "norm").pvalue > FALSE_ALARM
+
+
+def draws_of(sigma, exponent, seed):
+    return np.ldexp(rounded_gaussian(N, sigma, exponent, seeded_bytes(seed)).astype(np.float64), exponent)
+
+
+@pytest.mark.parametrize(("sigma", "seed"), [(1.0, 101), (3.73e-5, 102), (1999.0, 103)])
+def test_a_million_draws_have_the_deviation_mean_and_shape_of_the_gaussian(sigma, seed):
+    values = draws_of(sigma, grid_exponent(sigma), seed)
+    assert deviation_accepted(values, sigma)
+    assert mean_accepted(values, sigma)
+    assert shape_accepted(values, sigma)
+    assert kolmogorov_accepted(values, sigma)
+
+
+@pytest.mark.parametrize("wrong", [0.98, 1.02])
+def test_the_same_tests_reject_noise_whose_sigma_is_two_percent_off(wrong):
+    values = draws_of(wrong, -20, 104)
+    assert not deviation_accepted(values, 1.0)
+    assert not shape_accepted(values, 1.0)
+    assert not kolmogorov_accepted(values, 1.0)
+
+
+def test_the_same_tests_reject_a_small_bias_and_another_shape_of_equal_deviation():
+    values = draws_of(1.0, -20, 105)
+    assert not mean_accepted(values + 0.01, 1.0)
+    generator = np.random.default_rng(106)
+    logistic = generator.logistic(scale=math.sqrt(3.0) / math.pi, size=N)
+    assert not shape_accepted(logistic, 1.0)
+    assert not kolmogorov_accepted(logistic, 1.0)
+
+
+def test_draws_of_one_call_are_uncorrelated():
+    values = draws_of(1.0, -20, 107)
+    limit = stats.norm.isf(FALSE_ALARM / 2) / math.sqrt(N)
+    for lag in (1, 2, 3, N // 2):
+        assert abs(float(np.mean(values[lag:] * values[:-lag]))) < limit * math.sqrt(N / (N - lag))
+    assert abs(float(np.mean(values[1:] ** 2 * values[:-1] ** 2)) - 1.0) < 3 * math.sqrt(8) * limit
+
+
+def test_low_order_bits_of_the_draws_are_uniform():
+    drawn = rounded_gaussian(N, 1.0, -20, seeded_bytes(108))
+    counts = np.bincount(drawn & 0xFF, minlength=256)
+    assert float(np.sum((counts - N / 256) ** 2 / (N / 256))) < stats.chi2.isf(FALSE_ALARM, 255)
+
+
+# Adding the noise ----------------------------------------------------------------------------------------------
+
+
+def test_noise_of_zero_leaves_the_rounded_values():
+    values = np.array([[0.3, -1.26], [2.0, 0.125]])
+    still = Script([2**64 - 1] * 4, [0] * 4)  # radius 0
+    assert add_noise(values, 1.0, -2, still).tolist() == [[0.25, -1.25], [2.0, 0.0]]
+    assert values.tolist() == [[0.3, -1.26], [2.0, 0.125]]
+
+
+def test_noise_in_closed_form():
+    script = Script([2**63] * 2, [0, 2**63])
+    assert add_noise(np.array([1.0, 1.0]), 1.0, -20, script).tolist() == [1 + 1234604 / 2**20, 1 - 1234604 / 2**20]
+
+
+@pytest.mark.parametrize("sigma", [1.0, 0.02, 37.0])
+def test_output_is_rounded_value_plus_draw_exactly(sigma):
+    exponent = grid_exponent(sigma)
+    values = np.random.default_rng(6).normal(size=(10, 7))
+    noised = add_noise(values, sigma, exponent, seeded_bytes(9))
+    drawn = rounded_gaussian(70, sigma, exponent, seeded_bytes(9))
+    assert noised.shape == values.shape
+    assert noised.dtype == np.float64
+    for value, result, draw in zip(values.ravel(), noised.ravel(), drawn, strict=True):
+        step = Fraction(2) ** exponent
+        assert Fraction(float(result)) == (round(Fraction(float(value)) / step) + int(draw)) * step
+
+
+@REPRODUCIBLE
+@given(
+    values=st.lists(st.floats(min_value=-1e3, max_value=1e3), min_size=1, max_size=8),
+    sigma=st.floats(min_value=1e-3, max_value=1e3),
+    steps=st.integers(min_value=-(2**30), max_value=2**30),
+    seed=st.integers(min_value=0, max_value=2**32),
+)
+def test_moving_the_values_by_grid_steps_moves_the_output_by_the_same_and_nothing_else(values, sigma, steps, seed):
+    exponent = grid_exponent(sigma)
+    on_grid = np.ldexp(to_grid(np.array(values), exponent).astype(np.float64), exponent)
+    here = add_noise(on_grid, sigma, exponent, seeded_bytes(seed))
+    there = add_noise(on_grid + math.ldexp(steps, exponent), sigma, exponent, seeded_bytes(seed))
+    assert (there - here).tolist() == [math.ldexp(steps, exponent)] * len(values)
+
+
+def test_noise_too_small_beside_the_weights_is_refused():
+    with pytest.raises(ModelError):
+        add_noise(np.array([1.0]), 2.0**-42, -62, seeded_bytes(0))
+
+
+# The attack on low-order bits ----------------------------------------------------------------------------------
+
+
+def finer_than(outputs, weight):
+    """Share of outputs off the grid that every float64 sum with this weight lies on (Haney et al. 2022)."""
+    grid = math.ulp(weight) / 2
+    return float(np.mean(np.remainder(outputs, grid) != 0.0))
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1000.0])
+def test_low_order_bits_tell_neighbouring_weights_apart_after_plain_addition(ratio):
+    c = 1.0
+    sigma = c / ratio
+    gaussian = np.random.default_rng(201).standard_normal(2 * N).reshape(2, N)
+    around_zero, around_c = 0.0 + sigma * gaussian[0], c + sigma * gaussian[1]
+    assert finer_than(around_zero, c) > (0.2 if ratio == 1.0 else 0.99)
+    assert finer_than(around_c, c) == 0.0
+
+
+@pytest.mark.parametrize("c", [1.0, 0.1])
+@pytest.mark.parametrize("ratio", [1.0, 1000.0])
+def test_low_order_bits_tell_nothing_after_addition_on_the_grid(ratio, c):
+    sigma = c / ratio
+    exponent = grid_exponent(sigma)
+    around_zero = add_noise(np.zeros(N), sigma, exponent, seeded_bytes(202))
+    around_c = add_noise(np.full(N, c), sigma, exponent, seeded_bytes(203))
+    assert finer_than(around_zero, c) == finer_than(around_c, c) == 0.0
+    residues = []
+    for outputs in (around_zero, around_c):
+        steps = np.ldexp(outputs, -exponent)
+        assert np.array_equal(steps, np.rint(steps))
+        residues.append(np.bincount(steps.astype(np.int64) & 0xFF, minlength=256))
+    assert np.all(residues[0] > 0)
+    assert np.all(residues[1] > 0)
+    difference = np.sum((residues[0] - residues[1]) ** 2 / (residues[0] + residues[1]))
+    assert float(difference) < stats.chi2.isf(FALSE_ALARM, 255)
+
+
+def test_bits_below_the_grid_are_zero_for_every_weight():
+    weights = np.random.default_rng(204).normal(size=1000)
+    outputs = add_noise(weights, 0.5, grid_exponent(0.5), seeded_bytes(205))
+    assert np.all(np.remainder(outputs, 2.0**-21) == 0.0)
+    assert np.any(np.remainder(outputs, 2.0**-20) != 0.0)
+
+
+# Where the bytes come from -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", [add_noise, rounded_gaussian])
+def test_the_operating_systems_generator_is_the_default(function):
+    assert inspect.signature(function).parameters["random_bytes"].default is os.urandom
+
+
+def test_two_calls_with_the_default_generator_differ():
+    assert rounded_gaussian(32, 1.0, -20).tolist() != rounded_gaussian(32, 1.0, -20).tolist()
+    zeros = np.zeros(32)
+    assert add_noise(zeros, 1.0, -20).tolist() != add_noise(zeros, 1.0, -20).tolist()
+
+
+def test_seeded_bytes_are_the_words_of_the_seeded_generator():
+    words = np.random.PCG64(5).random_raw(8)
+    assert seeded_bytes(5)(64) == words.astype("<u8").tobytes()
+    assert seeded_bytes(0)(8).hex() == "5f82c2d9cfeb0fa3"
+
+
+@REPRODUCIBLE
+@given(seed=st.integers(min_value=0, max_value=2**63), size=st.integers(min_value=0, max_value=100))
+def test_seeded_bytes_repeat_for_a_seed_and_differ_between_seeds(seed, size):
+    assert len(seeded_bytes(seed)(size)) == size
+    assert seeded_bytes(seed)(64) == seeded_bytes(seed)(64)
+    assert seeded_bytes(seed)(64) != seeded_bytes(seed + 1)(64)
+    stream = seeded_bytes(seed)
+    assert stream(64) != stream(64)

@@ -1,0 +1,326 @@
+"""Moments of the change of gradient against naive ones, and an eigenvalue bound that is above and not far above."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import reference
+from expunge.objectives import LinearHead, Rows, objective_for
+from expunge.spectrum import EIGENVALUE_SLACK, Moments, change_moments, lanczos_steps, largest_eigenvalue_upper
+
+Array = Any
+LOSSES = ("softmax", "ridge")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def rows_of(X: Array, dtype: torch.dtype = torch.float64) -> Rows:
+    return Rows(torch.tensor(X, dtype=dtype), torch.zeros(len(X), dtype=torch.int64))
+
+
+def gaussian(size: int, seed: int) -> torch.Tensor:
+    return torch.randn(size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def bound_of(matrix: Array, seed: int, failure: float = 1e-9) -> float:
+    """The upper bound for a dense matrix, from a seeded Gaussian start."""
+    dense = torch.tensor(matrix)
+    return largest_eigenvalue_upper(lambda v: dense @ v, gaussian(len(matrix), seed), failure)
+
+
+def rotated(values: Array, seed: int) -> Array:
+    """A symmetric matrix with these eigenvalues in a random basis."""
+    basis = np.linalg.qr(np.random.default_rng(seed).normal(size=(len(values), len(values))))[0]
+    return (basis * values) @ basis.T
+
+
+class Example:
+    """Weights, an update and surrogate rows, with phi of every row in a table."""
+
+    def __init__(self, loss: str, classes: int, width: int, n: int, *, seed: int = 0, bias: bool = False) -> None:
+        rng = np.random.default_rng([seed, classes, width, n])
+        self.X, _ = reference.random_rows(rng, n, width, classes, bias=bias)
+        shape = (classes, self.X.shape[1])
+        self.W, self.U = rng.normal(size=shape) * 2, rng.normal(size=shape) * 10 ** rng.uniform(-2, 1)
+        self.loss = loss
+        self.head: LinearHead = objective_for(
+            loss, l2=0.1, n_classes=classes, n_features=shape[1], row_bound=math.sqrt(2.0) if bias else 1.0
+        )
+        self.phi = reference.change_table(self.W, self.U, self.X, loss)
+        self.centred = self.phi - self.phi.mean(axis=0)
+
+    def moments(self, failure: float | None = 1e-9, *, heavy: bool = True, seed: int | None = 1) -> Moments:
+        weights, update = torch.tensor(self.W), torch.tensor(self.U)
+        return change_moments(self.head, weights, update, rows_of(self.X), failure=failure, heavy=heavy, seed=seed)
+
+    @property
+    def eigenvalue(self) -> float:
+        return float(np.linalg.eigvalsh(self.centred.T @ self.centred / len(self.X))[-1])
+
+    @property
+    def fourth_eigenvalue(self) -> float:
+        weighted = self.centred * np.linalg.norm(self.centred, axis=1, keepdims=True)
+        return float(np.linalg.eigvalsh(weighted.T @ weighted / len(self.X))[-1])
+
+
+# Moments --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("classes", "width", "n"), [(2, 1, 30), (3, 5, 60), (7, 4, 200), (2, 12, 5)])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_moments_equal_those_of_the_table_of_all_phi(loss: str, classes: int, width: int, n: int, bias: bool) -> None:
+    example = Example(loss, classes, width, n, bias=bias)
+    found, lengths = example.moments(), np.linalg.norm(example.centred, axis=1)
+    assert found.mean_norm == pytest.approx(np.linalg.norm(example.phi.mean(axis=0)), rel=1e-10)
+    assert found.trace == pytest.approx(np.trace(example.centred.T @ example.centred) / n, rel=1e-9)
+    assert found.fourth == pytest.approx(np.mean(lengths**4), rel=1e-9)
+    assert found.largest == pytest.approx(lengths.max(), rel=1e-9)
+    assert found.supremum == pytest.approx(example.head.change_sup(torch.tensor(example.U)), rel=1e-12)
+    assert found.supremum >= np.linalg.norm(example.phi, axis=1).max()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_moments_over_many_blocks_are_those_of_the_whole(loss: str) -> None:
+    rng = np.random.default_rng(2)
+    X, _ = reference.random_rows(rng, 30_017, 12, 2)
+    W, U = rng.normal(size=(2, 12)), rng.normal(size=(2, 12))
+    head = objective_for(loss, l2=0.1, n_classes=2, n_features=12, row_bound=1.0)
+    rows = rows_of(X)
+    assert len(list(rows.blocks())) > 2
+    found = change_moments(head, torch.tensor(W), torch.tensor(U), rows, failure=1e-9, heavy=True, seed=0)
+    change = reference.predictions(W + U, X, loss) - reference.predictions(W, X, loss)
+    phi = (change[:, :, None] * X[:, None, :]).reshape(len(X), -1)
+    centred = phi - phi.mean(axis=0)
+    covariance = reference.product(centred.T, centred) / len(X)
+    assert found.mean_norm == pytest.approx(np.linalg.norm(phi.mean(axis=0)), rel=1e-9)
+    assert found.trace == pytest.approx(np.trace(covariance), rel=1e-9)
+    largest = np.linalg.eigvalsh(covariance)[-1]
+    assert largest * (1 - 1e-10) <= found.eigenvalue_upper <= largest * 1.05
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_rows_kept_in_float32_are_measured_in_float64(loss: str) -> None:
+    example = Example(loss, 3, 4, 50)
+    small = rows_of(example.X, torch.float32)
+    weights, update = torch.tensor(example.W), torch.tensor(example.U)
+    cast = reference.change_table(example.W, example.U, small.features.double().numpy(), loss)
+    found = change_moments(example.head, weights, update, small, failure=1e-9, heavy=False, seed=0)
+    centred = cast - cast.mean(axis=0)
+    assert found.mean_norm == pytest.approx(np.linalg.norm(cast.mean(axis=0)), rel=1e-12)
+    assert found.trace == pytest.approx((centred**2).sum() / 50, rel=1e-11)
+
+
+def test_an_update_of_zero_has_moments_zero() -> None:
+    example = Example("softmax", 3, 4, 20)
+    example.U = np.zeros_like(example.W)
+    found = example.moments()
+    assert (found.mean_norm, found.trace, found.fourth, found.largest, found.supremum) == (0.0, 0.0, 0.0, 0.0, 0.0)
+    assert (found.eigenvalue_upper, found.fourth_eigenvalue_upper) == (0.0, 0.0)
+
+
+def test_one_row_has_no_spread() -> None:
+    found = Example("ridge", 3, 4, 1).moments()
+    assert found.mean_norm > 0
+    assert math.sqrt(found.eigenvalue_upper) <= 1e-6 * found.mean_norm
+    assert found.largest <= 1e-6 * found.mean_norm
+
+
+@pytest.mark.parametrize("spread", [1e-5, 1e-7, 3e-8, 1e-8, 1e-9, 1e-11])
+@pytest.mark.parametrize(("width", "repeats"), [(3, 30), (4000, 4)])
+def test_a_spread_far_below_the_mean_is_never_understated(width: int, repeats: int, spread: float) -> None:
+    """||f - c||^2 from squares of lengths loses it: 1e-16 of ||f||^2 is 1e-8 of ||f||, and long sums lose more."""
+    for seed in range(repeats):
+        rng = np.random.default_rng(seed)
+        U, base = np.abs(rng.normal(size=(2, width))), np.full(width, 0.9 / math.sqrt(width))
+        X = base * (1 + spread * rng.normal(size=(20, 1)))
+        head = objective_for("ridge", l2=0.1, n_classes=2, n_features=width, row_bound=1.0)
+        exact = np.asarray(X, np.longdouble)
+        phi = ((exact @ np.asarray(U, np.longdouble).T)[:, :, None] * exact[:, None, :]).reshape(20, -1)
+        centred = (phi - phi.mean(axis=0)).astype(float)
+        weights, update = torch.zeros((2, width), dtype=torch.float64), torch.tensor(U)
+        found = change_moments(head, weights, update, rows_of(X), failure=1e-9, heavy=False, seed=seed)
+        deviation = math.sqrt(np.linalg.eigvalsh(centred @ centred.T)[-1] / 20)
+        longest = np.linalg.norm(centred, axis=1).max()
+        slack = 1e-13 * found.mean_norm  # of the inputs' own rounding, charged elsewhere
+        assert math.sqrt(found.eigenvalue_upper) >= deviation * (1 - 1e-6) - slack
+        assert found.largest >= longest * (1 - 1e-6) - slack
+
+
+def test_without_a_failure_probability_the_trace_stands_in() -> None:
+    example = Example("softmax", 3, 4, 50)
+    found = example.moments(None)
+    assert found.eigenvalue_upper == found.trace >= example.eigenvalue
+    assert found.fourth_eigenvalue_upper >= example.fourth_eigenvalue
+
+
+def test_a_seed_repeats_and_its_absence_does_not() -> None:
+    """600 parameters: too many for Lanczos to be exact, so the start shows in the last digits."""
+    rng = np.random.default_rng(5)
+    X, _ = reference.random_rows(rng, 900, 300, 2, freedom=30.0)
+    head = objective_for("softmax", l2=0.1, n_classes=2, n_features=300, row_bound=1.0)
+    weights, update = torch.tensor(rng.normal(size=(2, 300))), torch.tensor(rng.normal(size=(2, 300)))
+
+    def bound(seed: int | None) -> float:
+        return change_moments(head, weights, update, rows_of(X), failure=0.5, heavy=False, seed=seed).eigenvalue_upper
+
+    assert bound(3) == bound(3)
+    assert bound(3) != bound(4)
+    assert len({bound(None) for _ in range(4)}) > 1
+
+
+# The largest eigenvalue -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("chunk", range(4))
+def test_the_bound_is_above_the_largest_eigenvalue_and_close(loss: str, chunk: int) -> None:
+    """200 random updates and surrogates in all."""
+    for seed in range(25 * chunk, 25 * chunk + 25):
+        rng = np.random.default_rng(seed)
+        example = Example(loss, int(rng.integers(2, 6)), int(rng.integers(1, 13)), int(rng.integers(2, 120)), seed=seed)
+        found, top, fourth = example.moments(seed=seed), example.eigenvalue, example.fourth_eigenvalue
+        rounding = 1e-13 * (found.mean_norm**2 + found.trace)
+        assert top * (1 - 1e-9) <= found.eigenvalue_upper <= top * 1.03 + rounding
+        assert (
+            fourth * (1 - 1e-9)
+            <= found.fourth_eigenvalue_upper
+            <= fourth * 1.03 + rounding * (found.mean_norm**2 + found.largest**2)
+        )
+
+
+SPECTRA = {
+    "flat": np.ones,
+    "linear": lambda p: np.linspace(0, 1, p),
+    "square": lambda p: np.linspace(0, 1, p) ** 2,
+    "one ahead by a hair": lambda p: np.r_[np.linspace(0, 1, p - 1), 1.01],
+    "one far ahead": lambda p: np.r_[np.full(p - 1, 1e-6), 1.0],
+    "two equal on top": lambda p: np.r_[np.linspace(0, 0.9, p - 2), 1.0, 1.0],
+    "fast decay": lambda p: 0.5 ** np.arange(p),
+    "crowded below the top": lambda p: np.r_[1.0, 1.0 - np.geomspace(1e-3, 1.0, p - 1)],
+    "large": lambda p: 1e12 * np.linspace(0, 1, p),
+    "small": lambda p: 1e-12 * np.linspace(0, 1, p),
+}
+
+
+@pytest.mark.parametrize("parameters", [3, 40, 400])
+@pytest.mark.parametrize("name", SPECTRA)
+def test_the_bound_holds_for_spectra_of_every_kind(name: str, parameters: int) -> None:
+    values = np.clip(SPECTRA[name](parameters), 0.0, None)
+    matrix = rotated(values, parameters)
+    for seed in range(5):
+        bound = bound_of(matrix, seed)
+        assert values.max() * (1 - 1e-12) <= bound <= values.max() * (1 / (1 - EIGENVALUE_SLACK) + 1e-6)
+
+
+@pytest.mark.parametrize("parameters", [1, 2, 7, 300])
+def test_rank_one(parameters: int) -> None:
+    direction = np.random.default_rng(parameters).normal(size=parameters)
+    matrix = np.outer(direction, direction)
+    top = direction @ direction
+    for seed in range(5):
+        assert top * (1 - 1e-12) <= bound_of(matrix, seed) <= top * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("parameters", [1, 5, 300])
+def test_the_zero_map(parameters: int) -> None:
+    assert bound_of(np.zeros((parameters, parameters)), 0) == 0.0
+
+
+def test_a_multiple_of_the_identity_is_exact_after_one_step() -> None:
+    done: list[int] = []
+    bound = largest_eigenvalue_upper(lambda v: 3.0 * v, gaussian(500, 0), 1e-9, lambda step, total: done.append(step))
+    assert done == [1]
+    assert 3.0 <= bound <= 3.0 * (1 + 1e-8)
+
+
+def test_a_ritz_value_alone_would_be_too_small() -> None:
+    """So the slack is no decoration: a spectrum crowded near its top, and the few steps a failure of 1/2 allows."""
+    values = np.linspace(0, 1, 2000)
+    ritz = []
+    for seed in range(5):
+        start, diagonal = gaussian(2000, seed), torch.tensor(values)
+        bound = largest_eigenvalue_upper(lambda v, d=diagonal: d * v, start, 0.5)
+        assert bound >= 1.0
+        ritz.append(bound * (1 - EIGENVALUE_SLACK))
+    assert max(ritz) < 1.0
+
+
+def test_a_bound_that_may_fail_often_does_so_no_more_often_than_it_says() -> None:
+    """400 starts for the hardest kind of spectrum (quadratic crowding at the top) at failure 0.2."""
+    values = torch.tensor(np.sin(np.linspace(0, math.pi / 2, 3000)) ** 2)
+    failures = sum(
+        largest_eigenvalue_upper(lambda v: values * v, gaussian(3000, seed), 0.2) < 1.0 for seed in range(400)
+    )
+    assert failures <= 0.2 * 400
+
+
+# The number of steps --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parameters", [2, 100, 5120, 10**6])
+@pytest.mark.parametrize("failure", [0.5, 1e-3, 1e-8, 4e-12, 1e-20])
+@pytest.mark.parametrize("slack", [0.01, 0.02, 0.05, 0.3])
+def test_the_number_of_steps_is_the_smallest_that_keeps_the_promise(
+    parameters: int, failure: float, slack: float
+) -> None:
+    """1.648 sqrt(p) exp(-sqrt(t) (2k-1)) <= failure, and no smaller k does."""
+
+    def fails(steps: int) -> float:
+        return 1.648 * math.sqrt(parameters) * math.exp(-math.sqrt(slack) * (2 * steps - 1))
+
+    steps = lanczos_steps(parameters, failure, slack)
+    assert steps >= 1
+    assert fails(steps) <= failure * (1 + 1e-12)
+    assert steps == 1 or fails(steps - 1) > failure
+
+
+@pytest.mark.parametrize("heavy", [False, True])
+def test_the_failure_probability_is_shared_among_the_eigenvalues_bounded(heavy: bool) -> None:
+    """One of them may spend it all, two spend half each."""
+    rng = np.random.default_rng(6)
+    X, _ = reference.random_rows(rng, 400, 150, 3, freedom=30.0)
+    head = objective_for("softmax", l2=0.1, n_classes=3, n_features=150, row_bound=1.0)
+    weights, update = torch.tensor(rng.normal(size=(3, 150))), torch.tensor(rng.normal(size=(3, 150)))
+    told: dict[str, int | None] = {}
+    change_moments(
+        head,
+        weights,
+        update,
+        rows_of(X),
+        failure=1e-6,
+        heavy=heavy,
+        advance=lambda stage, done, total: told.update({stage: total}),
+    )
+    expected = lanczos_steps(450, 0.5e-6 if heavy else 1e-6)
+    assert 2 * expected < 450
+    assert list(told.values()) == [expected] * (1 + heavy)
+
+
+def test_the_number_of_steps_of_the_theory_page() -> None:
+    assert lanczos_steps(5120, 4e-12, slack=0.05) == 70
+    assert lanczos_steps(5120, 1e-9) == lanczos_steps(5120, 1e-9, EIGENVALUE_SLACK)
+
+
+def test_no_more_products_are_taken_than_announced() -> None:
+    calls: list[int] = []
+    values = torch.linspace(0, 1, 5000, dtype=torch.float64)
+
+    def product(vector: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return values * vector
+
+    largest_eigenvalue_upper(product, gaussian(5000, 0), 1e-6)
+    assert len(calls) == lanczos_steps(5000, 1e-6)

@@ -1,0 +1,308 @@
+"""Training: the optimum scikit-learn finds, and a record whose residual is never below the true gradient norm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
+
+import reference
+from expunge.data import prepare
+from expunge.errors import ExpungeError
+from expunge.model import LinearModel
+from expunge.objectives import Rows, objective_for
+from expunge.train import minimise, residual_upper, train
+
+Array = Any
+LOSSES = ("softmax", "ridge")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def cut_back(X: Array, max_norm: float) -> Array:
+    """Rows longer than `max_norm` scaled down to it."""
+    return X * np.minimum(1.0, max_norm / np.linalg.norm(X, axis=1, keepdims=True))
+
+
+def seen_by(model: LinearModel, raw: Array) -> Array:
+    """The rows a model was trained on: cut back, cast, constant feature appended; written out here once more."""
+    record = model.record
+    assert record is not None
+    X = cut_back(np.asarray(raw, dtype=float), record.max_norm)
+    if record.rows_dtype == "float32":
+        X = X.astype(np.float32).astype(float)
+    return np.hstack([X, np.ones((len(X), 1))]) if record.bias else X
+
+
+def matrix_of(model: LinearModel) -> Array:
+    return model.matrix().numpy()
+
+
+def rows_and_labels(seed: int, n: int = 300, width: int = 6, classes: int = 4) -> tuple[Array, Array]:
+    rng = np.random.default_rng(seed)
+    X = rng.standard_t(3.0, size=(n, width))
+    return X, (X @ rng.normal(size=(width, classes)) + rng.gumbel(size=(n, classes))).argmax(axis=1)
+
+
+# The optimum ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("classes", "l2"), [(3, 1e-3), (4, 0.1), (10, 1e-2)])
+def test_softmax_is_scikit_learn_s_logistic_regression(classes: int, l2: float, bias: bool) -> None:
+    """C = 1/(l2 n); the intercept is a constant feature, regularised like the rest."""
+    X, y = rows_and_labels(classes, classes=classes)
+    model = train(X, y, l2=l2, max_norm=2.0, bias=bias)
+    rows = cut_back(X, 2.0)
+    rows = np.hstack([rows, np.ones((len(X), 1))]) if bias else rows
+    other = LogisticRegression(
+        C=1 / (l2 * len(X)), fit_intercept=False, tol=1e-10, max_iter=5000, solver="newton-cg"
+    ).fit(rows, y)
+    assert np.allclose(matrix_of(model), other.coef_, rtol=1e-5, atol=1e-6)
+    assert np.array_equal(model.predict(X), other.predict(rows))
+
+
+def test_two_classes_are_scikit_learn_s_with_half_the_penalty() -> None:
+    """Rows -w/2 and w/2 of a softmax model with l2 are one logistic weight vector w with l2/2."""
+    X, y = rows_and_labels(7, classes=2)
+    model = train(X, y, l2=0.02, max_norm=2.0)
+    other = LogisticRegression(C=1 / (0.01 * len(X)), fit_intercept=False, tol=1e-10, max_iter=5000, solver="newton-cg")
+    other.fit(cut_back(X, 2.0), y)
+    weights = matrix_of(model)
+    assert np.allclose(weights[1] - weights[0], other.coef_[0], rtol=1e-5, atol=1e-6)
+    assert np.allclose(weights[0], -weights[1], atol=1e-9)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("classes", [2, 5])
+def test_ridge_is_the_closed_form_and_scikit_learn_s_ridge_classifier(classes: int, bias: bool) -> None:
+    """alpha = l2 n, targets -1 and +1."""
+    X, y = rows_and_labels(classes, classes=classes)
+    l2, n = 0.03, len(X)
+    model = train(X, y, l2=l2, max_norm=2.0, loss="ridge", bias=bias)
+    rows = cut_back(X, 2.0)
+    rows = np.hstack([rows, np.ones((n, 1))]) if bias else rows
+    targets = 2.0 * np.eye(classes)[y] - 1.0
+    closed = np.linalg.solve(rows.T @ rows / n + l2 * np.eye(rows.shape[1]), rows.T @ targets / n).T
+    other = RidgeClassifier(alpha=l2 * n, fit_intercept=False, solver="cholesky").fit(rows, y)
+    theirs = np.atleast_2d(other.coef_)  # one row for two classes
+    assert np.allclose(matrix_of(model), closed, rtol=1e-10, atol=1e-12)
+    assert np.allclose(matrix_of(model)[-len(theirs) :], theirs, rtol=1e-8, atol=1e-10)
+    assert np.array_equal(model.predict(X), other.predict(rows))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("l2", [1e-8, 1e-4, 1.0, 1e4])
+def test_training_ends_at_the_optimum_retraining_finds(loss: str, l2: float) -> None:
+    X, y = rows_and_labels(3, n=120)
+    model = train(X, y, l2=l2, max_norm=1.0, loss=loss)
+    expected = reference.retrain(cut_back(X, 1.0), y, 4, l2, loss)
+    assert model.record is not None
+    assert model.record.residual is not None
+    assert model.record.residual < 1e-10
+    allowed = (model.record.residual + expected.gradient_norm) / l2 + 1e-12 * np.linalg.norm(expected.weights)
+    assert np.linalg.norm(matrix_of(model) - expected.weights) <= allowed
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_problem_large_enough_for_quasi_newton_and_conjugate_gradients_ends_there_too(loss: str) -> None:
+    rng = np.random.default_rng(1)
+    X, y = reference.random_rows(rng, 600, 300, 6)
+    told: list[str] = []
+    model = train(X, y, l2=1e-2, max_norm=1.0, loss=loss, progress=lambda stage, done, total: told.append(stage))
+    assert "L-BFGS iterations" in told
+    assert model.record is not None
+    assert model.record.residual is not None
+    assert (
+        reference.exact_gradient_norm(matrix_of(model), seen_by(model, X), y, 1e-2, loss)
+        <= model.record.residual
+        < 1e-10
+    )
+
+
+def test_rows_that_can_be_told_apart_do_not_run_away() -> None:
+    """Separable classes and a tiny l2: weights grow, but training ends at the optimum."""
+    X = np.vstack([np.eye(3)] * 20)
+    y = np.tile(np.arange(3), 20)
+    model = train(X, y, l2=1e-8, max_norm=1.0)
+    assert model.record is not None
+    assert model.record.residual is not None
+    assert model.record.residual < 1e-10
+    assert np.linalg.norm(matrix_of(model)) <= math.sqrt(2 * math.log(3) / 1e-8)
+
+
+def test_minimise_goes_on_from_where_it_is_told() -> None:
+    X, y = reference.random_rows(np.random.default_rng(2), 100, 5, 3)
+    head = objective_for("softmax", l2=1e-2, n_classes=3, n_features=5, row_bound=1.0)
+    rows = Rows(torch.tensor(X), torch.tensor(y))
+    best = minimise(head, rows)
+    start = best + 0.1
+    again = minimise(head, rows, start=start)
+    assert torch.allclose(best, again, atol=1e-9)
+    assert torch.equal(start, best + 0.1)
+
+
+def test_a_looser_tolerance_stops_earlier_and_says_so() -> None:
+    X, y = rows_and_labels(5)
+    loose, tight = train(X, y, l2=1e-3, max_norm=1.0, tolerance=1e-3), train(X, y, l2=1e-3, max_norm=1.0)
+    assert loose.record is not None
+    assert tight.record is not None
+    assert loose.record.residual is not None
+    assert tight.record.residual is not None
+    assert tight.record.residual < 1e-10 < loose.record.residual <= 1.01e-3
+
+
+# The record -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("store", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_recorded_residual_is_never_below_the_true_gradient_norm(
+    loss: str, bias: bool, dtype: str, store: str
+) -> None:
+    """At the weights as stored, on the rows as kept, in 64-bit mantissas."""
+    for seed in range(6):
+        n = 40 * 3**seed
+        X, y = rows_and_labels(seed, n=n)
+        model = train(
+            X / 4, y, l2=10.0 ** (-1 - seed % 4), max_norm=1.0, loss=loss, bias=bias, dtype=dtype, store=store
+        )
+        record = model.record
+        assert record is not None
+        assert record.residual is not None
+        assert model.weight.dtype == getattr(torch, store)
+        prepared = model_rows(model, X / 4)
+        true = reference.exact_gradient_norm(matrix_of(model), prepared, y, record.l2, loss) / (1 + 2.0**-50)
+        assert true <= record.residual
+        assert record.residual <= true + 1e-11
+        if store == "float32":
+            assert true > 1e-10  # rounding the weights moved them off the optimum, and the record knows
+
+
+def model_rows(model: LinearModel, raw: Array) -> Array:
+    """The very rows of training, by the library's own preparation, checked against the rule written out here."""
+    record = model.record
+    assert record is not None
+    made = prepare(
+        torch.tensor(raw),
+        torch.zeros(len(raw), dtype=torch.int64),
+        max_norm=record.max_norm,
+        bias=record.bias,
+        dtype=getattr(torch, record.rows_dtype),
+        device=torch.device("cpu"),
+        name="rows",
+    )
+    features = made.rows.features.double().numpy()
+    assert np.allclose(features, seen_by(model, raw), rtol=1e-6 if record.rows_dtype == "float32" else 1e-14, atol=0)
+    assert np.linalg.norm(features, axis=1).max() <= record.row_bound * (1 + 1e-15)
+    return features
+
+
+def test_the_record_says_what_the_source_was() -> None:
+    X, y = rows_and_labels(9, n=101, classes=3)
+    names = np.array(["cat", "ant", "bee"])[y]
+    model = train(X, names, l2=0.02, max_norm=1.5, loss="ridge", bias=True, dtype="float32")
+    record = model.record
+    assert record is not None
+    assert record.n_source == 101
+    assert record.classes == ("ant", "bee", "cat")
+    assert record.class_counts == tuple(int((names == name).sum()) for name in record.classes)
+    assert (record.l2, record.loss, record.max_norm, record.bias, record.rows_dtype) == (
+        0.02,
+        "ridge",
+        1.5,
+        True,
+        "float32",
+    )
+    assert record.row_bound == pytest.approx(math.sqrt(1.5**2 + 1), rel=1e-15)
+    assert record.provenance == "measured"
+    assert not record.noised
+    assert record.weights_sha256 == model.weights_sha256()
+    assert model.weight.shape == (3, 6)
+    assert model.bias is not None
+    assert model.bias.shape == (3,)
+
+
+def test_class_numbers_need_not_be_consecutive() -> None:
+    X, y = rows_and_labels(4, classes=3)
+    plain, spaced = train(X, y, l2=0.1, max_norm=1.0), train(X, np.array([-5, 3, 40])[y], l2=0.1, max_norm=1.0)
+    assert spaced.record is not None
+    assert spaced.record.classes == (-5, 3, 40)
+    assert torch.equal(plain.weight, spaced.weight)
+    assert set(spaced.predict(X)) <= {-5, 3, 40}
+
+
+@pytest.mark.parametrize("length", [2.0, 1e6, 1e120, 1e160, 1e300])
+def test_rows_of_any_length_are_cut_back_to_the_bound_and_not_to_nothing(length: float) -> None:
+    X, y = rows_and_labels(6, n=60)
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    short, long = train(X, y, l2=0.1, max_norm=1.0), train(X * length, y, l2=0.1, max_norm=1.0)
+    assert np.allclose(matrix_of(short), matrix_of(long), rtol=1e-9, atol=1e-12)
+
+
+def test_the_caller_s_arrays_are_not_changed() -> None:
+    X, y = rows_and_labels(8)
+    before = X.copy(), y.copy()
+    train(X, y, l2=0.1, max_norm=0.5, bias=True, dtype="float32")
+    assert np.array_equal(X, before[0])
+    assert np.array_equal(y, before[1])
+
+
+def test_training_repeats_itself() -> None:
+    X, y = rows_and_labels(8)
+    assert train(X, y, l2=0.1, max_norm=1.0).sha256() == train(X, y, l2=0.1, max_norm=1.0).sha256()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_upper_bound_on_the_gradient_holds_anywhere(loss: str) -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        X, y = reference.random_rows(rng, int(rng.integers(1, 3000)), 7, 3)
+        head = objective_for(loss, l2=float(10 ** rng.uniform(-6, 1)), n_classes=3, n_features=7, row_bound=1.0)
+        W = rng.normal(size=(3, 7)) * 10 ** rng.uniform(-3, 3)
+        true = reference.exact_gradient_norm(W, X, y, head.l2, loss) / (1 + 2.0**-50)
+        assert (
+            true
+            <= residual_upper(head, torch.tensor(W), Rows(torch.tensor(X), torch.tensor(y)))
+            <= true * (1 + 1e-9) + 1e-9
+        )
+
+
+REFUSED: list[dict[str, Any]] = [
+    {"l2": 0.0},
+    {"l2": -1.0},
+    {"l2": math.nan},
+    {"max_norm": 0.0},
+    {"max_norm": math.inf},
+    {"tolerance": 0.0},
+    {"dtype": "float16"},
+    {"store": "int8"},
+    {"loss": "hinge"},
+    {"device": "nowhere"},
+]
+
+
+@pytest.mark.parametrize("changed", REFUSED)
+def test_options_that_make_no_sense_are_refused(changed: dict[str, Any]) -> None:
+    X, y = rows_and_labels(0, n=30)
+    with pytest.raises(ExpungeError):
+        train(X, y, **{"l2": 0.1, "max_norm": 1.0, **changed})
+
+
+def test_one_class_is_refused() -> None:
+    X, _ = rows_and_labels(0, n=30)
+    with pytest.raises(ExpungeError, match="one class"):
+        train(X, np.zeros(30, dtype=int), l2=0.1, max_norm=1.0)

@@ -84,7 +84,7 @@ def sigma_for(error: float, epsilon: float, delta: float) -> float:
     """The smallest sigma that makes a distance of at most `error` (epsilon, delta)-indistinguishable, rounded up.
 
     >>> round(sigma_for(1.0, 1.0, 1e-5), 4)
-    3.7304
+    3.7306
     """
     return math.nextafter(error / mu_for(epsilon, delta), math.inf)
 

@@ -280,3 +280,37 @@ def test_bound_grows_with_distance_and_gradient(constants, gradient, tv, kl):
 def test_constants_cannot_be_changed():
     with pytest.raises(FrozenInstanceError):
         ONES.smoothness = 2.0
+
+
+# What the paper's text gets wrong beside its bound --------------------------------------------------------------
+
+
+def test_donsker_varadhan_approaches_kl_from_below():
+    rng = np.random.default_rng(3)
+    for _ in range(50):
+        p, q = rng.dirichlet(np.ones(8), size=2)
+        kl = float((p * np.log(p / q)).sum())
+        for _ in range(20):
+            t = rng.normal(scale=2.0, size=8)
+            assert p @ t - np.log(q @ np.exp(t)) <= kl + 1e-12
+        best = np.log(p / q)
+        assert p @ best - np.log(q @ np.exp(best)) == pytest.approx(kl, rel=1e-12)
+
+
+def test_the_energy_of_a_linear_head_has_no_finite_integral():
+    # in one dimension with weights (1, -2) the integral over [-r, r] is e^r - e^-r + (e^2r - e^-2r)/2: it grows with r
+    for r in (1.0, 2.0, 4.0):
+        x = np.linspace(-r, r, 200_001)
+        found = np.trapezoid(np.exp(np.logaddexp(x, -2.0 * x)), x)
+        assert found == pytest.approx(2.0 * np.sinh(r) + np.sinh(2.0 * r), rel=1e-6)
+        assert found > np.exp(2.0 * r) / 3.0
+
+
+def test_the_printed_covariance_is_none_and_the_meant_one_is():
+    d, ones = 50, np.ones((50, 50))
+    for zeta in (0.02, 0.1):
+        printed = zeta * ones - (zeta + 1.0) * np.eye(d)
+        assert np.allclose(np.diag(printed), -1.0)
+        assert np.linalg.eigvalsh(printed)[0] < 0
+        meant = (1.0 - zeta) * np.eye(d) + zeta * ones
+        assert np.linalg.eigvalsh(meant) == pytest.approx([1.0 - zeta] * (d - 1) + [1.0 + (d - 1) * zeta], rel=1e-12)

@@ -207,8 +207,8 @@ def test_unseen_rows_in_closed_form():
     t = 2.0 + math.log(3.0)
     short = replace(FACTS, longest_row=0.9)
     assert unseen_rows(FACTS, SAME) == 0.0
-    assert unseen_rows(replace(FACTS, longest_row=1.0 - 0.9e-6), SAME) == 0.0
-    assert unseen_rows(replace(FACTS, longest_row=1.0 - 1.1e-6), SAME) > 0.0
+    assert unseen_rows(replace(FACTS, longest_row=1.0 - 0.95e-6), SAME) == 0.0
+    assert unseen_rows(replace(FACTS, longest_row=1.0 - 1.05e-6), SAME) > 0.0
     assert unseen_rows(short, SAME) == pytest.approx((4.0 + math.sqrt(8.0) + 1.0 / 3.0) * t, rel=1e-14)
     # total variation adds its value to the mass; never more than all rows
     mass = t / 25 + 0.1

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -33,37 +32,16 @@ from expunge.solve import (
     solve_linear,
 )
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 Array = Any
+Within = Callable[[float], AbstractContextManager[None]]
 LOSSES = ("softmax", "ridge")
 METHODS = ("cholesky", "conjugate gradients")
 DEVICES = [
     "cpu",
     pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")),
 ]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Fails what runs longer, instead of hanging the whole run."""
-
-    def late(*_: object) -> None:
-        pytest.fail(f"still running after {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture
@@ -416,7 +394,7 @@ def indefinite(loss: str, l2: float, surrogate: int) -> Example:
 @pytest.mark.parametrize("method", METHODS, indirect=True)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_an_indefinite_retain_hessian_is_reported_and_the_step_still_helps(
-    method: str, loss: str, single: bool
+    method: str, loss: str, single: bool, within: Within
 ) -> None:
     example = indefinite(loss, 1e-4, 1000)
     with within(60):
@@ -430,7 +408,7 @@ def test_an_indefinite_retain_hessian_is_reported_and_the_step_still_helps(
 @pytest.mark.parametrize("single", [True, False])
 @pytest.mark.parametrize("method", METHODS, indirect=True)
 @pytest.mark.parametrize("loss", LOSSES)
-def test_where_no_damped_step_helps_none_is_taken(method: str, loss: str, single: bool) -> None:
+def test_where_no_damped_step_helps_none_is_taken(method: str, loss: str, single: bool, within: Within) -> None:
     """More directions of negative curvature: less residual is not promised, an honest account is."""
     example = indefinite(loss, 1e-5, 300)
     with within(60):
@@ -480,7 +458,7 @@ def zero_matrix() -> Unlearning:
 @pytest.mark.parametrize("single", [True, False])
 @pytest.mark.parametrize("method", METHODS, indirect=True)
 @pytest.mark.parametrize("make", [zero_curvature, zero_matrix])
-def test_no_curvature_at_all_ends(method: str, make: Callable[[], Unlearning], single: bool) -> None:
+def test_no_curvature_at_all_ends(method: str, make: Callable[[], Unlearning], single: bool, within: Within) -> None:
     problem = make()
     dense = RetainHessian(problem, torch.zeros_like(problem.weights), pull=0.0, preconditioner=None).dense()
     start = problem.residual(torch.zeros_like(problem.weights)).reshape(-1)
@@ -531,7 +509,7 @@ NASTY: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("name", NASTY)
 def test_every_problem_ends_with_a_step_no_worse_than_none(
-    name: str, loss: str, method: str, dtype: torch.dtype
+    name: str, loss: str, method: str, dtype: torch.dtype, within: Within
 ) -> None:
     """Or with a refusal in plain words; never with an endless loop, nor with a worse residual than doing nothing."""
     problem = Example(loss, **NASTY[name]).problem(surrogate_dtype=dtype, forget_dtype=dtype)
@@ -548,7 +526,7 @@ def test_every_problem_ends_with_a_step_no_worse_than_none(
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("method", METHODS, indirect=True)
-def test_random_problems_end_soon_and_never_raise_the_residual(method: str, seed: int) -> None:
+def test_random_problems_end_soon_and_never_raise_the_residual(method: str, seed: int, within: Within) -> None:
     rng = np.random.default_rng([99, seed])
     for _ in range(10):
         n = int(rng.integers(4, 200))
@@ -635,7 +613,7 @@ def test_the_mechanism_takes_algorithm_one_when_asked(method: str) -> None:
 
 @pytest.mark.parametrize("step", ["newton", "converged", "balanced"])
 @pytest.mark.parametrize("rows", [0, 2])
-def test_a_step_that_failed_still_ends_in_a_certificate(rows: int, step: str) -> None:
+def test_a_step_that_failed_still_ends_in_a_certificate(rows: int, step: str, within: Within) -> None:
     """A surrogate of zeros, or of two rows: the bound charges what is left of a(u)."""
     example = Example("ridge", n=200, m=100, l2=1e-6, surrogate=lambda rng, X: X[-rows:] if rows else np.zeros((4, 5)))
     request = example.request(distance=Distance("tv", 0.5, "samples"), step=step)

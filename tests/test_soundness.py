@@ -31,6 +31,8 @@ from expunge.solve import Step, Unlearning, newton_step
 from expunge.spectrum import change_moments
 from expunge.train import train
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 Array = Any
 CHUNKS = 20
 PROBLEMS = 102  # a chunk
@@ -357,15 +359,6 @@ def summary(cases: list[Case]) -> dict[str, dict[str, float]]:
     }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Many small products: threads only get in each other's way."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 # No violation ---------------------------------------------------------------------------------------------------
 
 
@@ -402,7 +395,7 @@ def test_the_random_problems_cover_what_they_claim_to() -> None:
 
 
 @pytest.fixture(scope="module")
-def sample() -> list[Case]:
+def sample(one_thread: None) -> list[Case]:
     return cases_of(0, problems=60)
 
 

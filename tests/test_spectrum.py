@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,16 +13,10 @@ import reference
 from expunge.objectives import LinearHead, Rows, objective_for
 from expunge.spectrum import EIGENVALUE_SLACK, Moments, change_moments, lanczos_steps, largest_eigenvalue_upper
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 Array = Any
 LOSSES = ("softmax", "ridge")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def rows_of(X: Array, dtype: torch.dtype = torch.float64) -> Rows:
@@ -93,7 +86,8 @@ def test_moments_equal_those_of_the_table_of_all_phi(loss: str, classes: int, wi
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_moments_over_many_blocks_are_those_of_the_whole(loss: str) -> None:
+def test_moments_over_many_blocks_are_those_of_the_whole(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("expunge.objectives.linear.BLOCK_BYTES", 1 << 18)
     rng = np.random.default_rng(2)
     X, _ = reference.random_rows(rng, 30_017, 12, 2)
     W, U = rng.normal(size=(2, 12)), rng.normal(size=(2, 12))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,16 +17,10 @@ from expunge.model import LinearModel
 from expunge.objectives import Rows, objective_for
 from expunge.train import minimise, residual_upper, train
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 Array = Any
 LOSSES = ("softmax", "ridge")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def cut_back(X: Array, max_norm: float) -> Array:

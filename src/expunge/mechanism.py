@@ -39,14 +39,14 @@ from expunge.model import LinearModel, TrainingRecord, from_matrix
 from expunge.noise import add_noise, epsilon_for, seeded_bytes
 from expunge.request import Request, make_request
 from expunge.solve import Progress, Step, Unlearning, newton_step, silent
-from expunge.spectrum import Moments, change_moments
+from expunge.spectrum import EIGENVALUE_SLACK, SAMPLING_SLACK, Moments, change_moments
 from expunge.train import residual_upper
 
-SAMPLING_SHARE = 0.2  # of delta: the probability that source or surrogate is an unlucky sample
+SAMPLING_SHARE = 0.4  # of delta: the probability that source or surrogate is an unlucky sample
 QUICK_FAILURE = 0.5  # of Lanczos, where it only ranks candidates
 MAX_PULLS = 16
 NO_UPDATE = "no update was made: with this surrogate every update had a larger bound, so the noise alone covers the forgotten rows"
-EIGENVALUE_SHARE = 1e-3  # of delta: the probability that Lanczos started in an unlucky direction
+EIGENVALUE_SHARE = 1e-2  # of delta: the probability that Lanczos started in an unlucky direction
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,7 @@ def _moments(
         request.surrogate,
         failure=failure,
         heavy=heavy,
+        slack=EIGENVALUE_SLACK if request.distance.kind in ("chi2", "kl") else SAMPLING_SLACK,
         seed=seed,
         advance=progress,
     )

@@ -23,6 +23,7 @@ Progress = Callable[[str, int, int | None], None]
 CONVERGED = 1e-8  # of ||a(0)||: far below what any other term of the bound can be
 MAX_NEWTON = 30
 MAX_CONJUGATE = 1000
+PRECONDITIONER_ROWS = 16_384  # enough to shape a preconditioner by
 MAX_SHIFTS = 40  # fourfold each: more would mean that the matrix is not finite
 DENSE_PARAMETERS = 4096  # above this a dense Hessian is never formed
 DENSE_ADVANTAGE = 8.0  # large matrix products run about this much faster than the thin ones of a Hessian product
@@ -75,7 +76,7 @@ class KroneckerPreconditioner:
     """Inverse of `scale (A kron C + (l2 + shift) I)`: class-averaged curvature A, feature second moment C, factorised once."""
 
     def __init__(self, curvature: Curvature, scale: float, shift: float = 0.0) -> None:
-        factors = [curvature.class_factor().double(), curvature.feature_factor().double()]
+        factors = [curvature.class_factor().double(), curvature.feature_factor(PRECONDITIONER_ROWS).double()]
         if not all(bool(torch.isfinite(factor).all()) for factor in factors):  # rows whose squares overflow
             factors = [torch.zeros_like(factor) for factor in factors]
         class_values, self.class_vectors = torch.linalg.eigh(factors[0])

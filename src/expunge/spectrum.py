@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from expunge.objectives import LinearHead, Rows
+from expunge.objectives.linear import CLASS_MULTIPLE, padded
 
 EIGENVALUE_SLACK = 0.02
-CANCELLATION = 2.0**-48  # of ||f||^2: what float64 may lose of ||f - c||^2 where the spread is far below the mean
+SAMPLING_SLACK = 0.1  # where the eigenvalue only enters the sampling term's excess, fewer steps are worth more
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ def largest_eigenvalue_upper(
     start: Tensor,
     failure: float,
     advance: Callable[[int, int], None] | None = None,
+    slack: float = EIGENVALUE_SLACK,
 ) -> float:
     """Upper bound on the largest eigenvalue of a positive semi-definite map, by Lanczos with full reorthogonalisation.
 
@@ -61,11 +63,11 @@ def largest_eigenvalue_upper(
     `failure`, unless the Krylov space is exhausted, when it is exact.
     """
     parameters = start.numel()
-    steps = lanczos_steps(parameters, failure)
+    steps = lanczos_steps(parameters, failure, slack)
     if parameters <= 2 * steps:
         steps = parameters  # for a little more work the result is exact
     basis = torch.empty((steps, parameters), dtype=torch.float64, device=start.device)
-    diagonal, off = [], []
+    diagonal, off, largest = [], [], 0.0
     vector = start.reshape(-1) / start.norm()
     exhausted = steps == parameters
     for step in range(steps):
@@ -77,7 +79,8 @@ def largest_eigenvalue_upper(
         length = float(image.norm())
         if advance is not None:
             advance(step + 1, steps)
-        if length <= 1e-13 * max(abs(value) for value in diagonal) or step == steps - 1:
+        largest = max(largest, abs(diagonal[-1]))
+        if length <= 1e-13 * largest or step == steps - 1:
             exhausted = exhausted or step < steps - 1
             break
         off.append(length)
@@ -85,7 +88,7 @@ def largest_eigenvalue_upper(
     size = len(diagonal)
     tridiagonal = np.diag(diagonal) + np.diag(off[: size - 1], 1) + np.diag(off[: size - 1], -1)
     ritz = max(0.0, float(np.linalg.eigvalsh(tridiagonal)[-1]))
-    return ritz * (1.0 + 1e-9) if exhausted else ritz / (1.0 - EIGENVALUE_SLACK)
+    return ritz * (1.0 + 1e-9) if exhausted else ritz / (1.0 - slack)
 
 
 def change_moments(
@@ -96,31 +99,36 @@ def change_moments(
     *,
     failure: float | None,
     heavy: bool,
+    slack: float = EIGENVALUE_SLACK,
     seed: int | None = None,
     advance: Callable[[str, int, int | None], None] = lambda stage, done, total: None,
 ) -> Moments:
     """Moments of `phi_update` over the surrogate. `seed` fixes Lanczos' start for tests; else it is drawn afresh.
 
     The bounds on eigenvalues fail with probability at most `failure` together. With `failure` None they are not needed,
-    and without `heavy` the fourth one is not: larger values that follow from the others stand in for them.
+    and without `heavy` the fourth one is not: larger values that follow from the others stand in for them. They are at
+    most 1/(1 - `slack`) too large.
     """
-    changes = torch.empty((len(surrogate), objective.n_classes), dtype=torch.float64, device=weights.device)
-    mean = torch.zeros_like(weights)
+    rows = len(surrogate)
+    height = objective.n_classes + -objective.n_classes % CLASS_MULTIPLE
+    changes = torch.zeros((height, rows), dtype=torch.float64, device=weights.device)  # classes first, as in Curvature
+    total = torch.zeros((height, objective.n_features), dtype=torch.float64, device=weights.device)
     for part in surrogate.blocks():
         features = surrogate.features[part].double()
-        changes[part] = objective.change(weights, update, features)
-        mean += changes[part].T @ features
-    rows = len(surrogate)
-    mean /= rows
+        changes[: objective.n_classes, part] = objective.change(weights, update, features).T
+        total.addmm_(changes[:, part], features)
+    mean = total / rows
+    # of ||f||^2: what float64 may lose of ||f - c||^2 where the spread is far below the mean
+    cancellation = (objective.n_features + objective.n_classes + 64) * 2.0**-52
     longest = 0.0
     squares = torch.empty(rows, dtype=torch.float64, device=weights.device)  # ||f - c||^2
     for part in surrogate.blocks():
         features = surrogate.features[part].double()
-        along = (features @ mean.T).mul_(changes[part]).sum(dim=1)
+        along = (mean @ features.T).mul_(changes[:, part]).sum(dim=0)
         lengths = features.square().sum(dim=1)
         longest = max(longest, float(lengths.max()))
-        sizes = changes[part].square().sum(dim=1) * lengths
-        squares[part] = sizes - 2 * along + mean.square().sum() + CANCELLATION * (sizes + mean.square().sum())
+        sizes = changes[:, part].square().sum(dim=0) * lengths
+        squares[part] = sizes - 2 * along + mean.square().sum() + cancellation * (sizes + mean.square().sum())
     squares.clamp_(min=0.0)
     trace, largest = float(squares.mean()), math.sqrt(float(squares.max()))
     eigenvalue, fourth_eigenvalue = trace, largest**2 * trace
@@ -134,9 +142,10 @@ def change_moments(
                 start,
                 share * failure,
                 lambda done, total: advance(stage, done, total),
+                slack,
             )
 
-        hidden = CANCELLATION * (trace + float(mean.square().sum()))
+        hidden = cancellation * (trace + float(mean.square().sum()))
         eigenvalue = min(trace, hidden + bounded("Lanczos, covariance", None, 0.5 if heavy else 1.0))
         fourth_eigenvalue = largest**2 * eigenvalue
         if heavy:
@@ -157,13 +166,14 @@ def _covariance_product(
     direction: Tensor, mean: Tensor, changes: Tensor, surrogate: Rows, weighting: Tensor | None
 ) -> Tensor:
     """Mean over rows of `weighting (f - c) <f - c, direction>`, without forming f."""
-    centre = float((direction * mean).sum())
-    total, along_sum = torch.zeros_like(direction), 0.0
+    wide = padded(direction)
+    centre = float((wide * mean).sum())
+    total, along_sum = torch.zeros_like(wide), 0.0
     for part in surrogate.blocks():
         features = surrogate.features[part].double()
-        along = (features @ direction.T).mul_(changes[part]).sum(dim=1, keepdim=True) - centre
+        along = (wide @ features.T).mul_(changes[:, part]).sum(dim=0) - centre
         if weighting is not None:
-            along *= weighting[part, None]
+            along *= weighting[part]
         along_sum += float(along.sum())
-        total.addmm_((changes[part] * along).T, features)
-    return total.sub_(mean, alpha=along_sum).div_(len(surrogate))
+        total.addmm_(changes[:, part] * along, features)
+    return total.sub_(mean, alpha=along_sum)[: len(direction)].div_(len(surrogate))

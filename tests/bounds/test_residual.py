@@ -418,7 +418,7 @@ def test_every_term_agrees_with_fifty_digits(facts, distance):
     with mpmath.workdps(50):
         terms = naive(facts, distance)
         for name, value in residual_bound(facts, distance).terms.items():
-            assert abs(value - terms[name]) <= 1e-12 * terms[name]
+            assert abs(value - terms[name]) <= 1e-12 * terms[name] + 1e-300  # below that float64 has fewer digits
         assert residual_bound(facts, distance).total > sum(terms.values())
 
 

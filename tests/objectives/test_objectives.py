@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,17 +17,11 @@ from expunge.errors import OptionError
 from expunge.objectives import Curvature, LinearHead, Rows, objective_for
 from expunge.objectives.softmax import HESSIAN_LIPSCHITZ_FACTOR
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 Array = Any
 LOSSES = ("softmax", "ridge")
 SHAPES = ((2, 1, 3), (2, 4, 20), (3, 7, 50), (10, 5, 33))  # classes, features, rows
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def head_for(loss: str, classes: int, width: int, *, l2: float = 0.03, bound: float = 1.0) -> LinearHead:
@@ -133,7 +126,8 @@ def test_the_fast_forms_used_for_retraining_equal_the_loops(loss: str) -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_sets_of_many_blocks_are_summed_whole(loss: str) -> None:
+def test_sets_of_many_blocks_are_summed_whole(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("expunge.objectives.linear.BLOCK_BYTES", 1 << 18)
     """More rows than fit one block, and a last block that is not full."""
     rng = np.random.default_rng(5)
     X, y = reference.random_rows(rng, 20_011, 20, 3)

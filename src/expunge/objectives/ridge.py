@@ -39,7 +39,7 @@ class Ridge(LinearHead):
         return directions
 
     def curvature_weights(self, predictions: Tensor, first: int, second: int) -> Tensor | None:
-        return torch.ones_like(predictions[:, 0]) if first == second else None
+        return torch.ones_like(predictions[0]) if first == second else None
 
     def residual_sup(self, weights: Tensor) -> float:
         return float(torch.linalg.matrix_norm(weights, 2)) * self.row_bound + math.sqrt(self.n_classes)

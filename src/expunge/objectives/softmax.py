@@ -39,11 +39,11 @@ class Softmax(LinearHead):
 
     def curve(self, predictions: Tensor, directions: Tensor) -> Tensor:
         weighted = predictions * directions
-        return weighted.sub_(predictions * weighted.sum(dim=1, keepdim=True))
+        return weighted.addcmul_(predictions, weighted.sum(dim=0, keepdim=True), value=-1.0)
 
     def curvature_weights(self, predictions: Tensor, first: int, second: int) -> Tensor | None:
-        cross = -predictions[:, first] * predictions[:, second]
-        return cross + predictions[:, first] if first == second else cross
+        cross = -predictions[first] * predictions[second]
+        return cross + predictions[first] if first == second else cross
 
     def residual_sup(self, weights: Tensor) -> float:
         return math.sqrt(2.0)

@@ -10,8 +10,9 @@ import pytest
 
 import expunge
 from expunge import Certificate, VerificationFailed, verify
-from expunge.certificate import INSECURE, checks, claim_of, derive, digest_of, parse_certificate
+from expunge.certificate import INSECURE, derive, digest_of, parse_certificate
 from expunge.distance import Distance
+from expunge.verification import checks, claim_of
 
 STORED = Path(__file__).parent / "stored"
 

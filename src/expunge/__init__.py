@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from expunge._version import __version__
 from expunge.bounds import ErrorBound, PaperConstants, ResidualFacts, paper_bound, residual_bound
-from expunge.certificate import Certificate, read_certificate, verify
+from expunge.certificate import Certificate, read_certificate
 from expunge.data import read_data
 from expunge.distance import Distance, parse_distance
 from expunge.errors import (
@@ -22,6 +22,7 @@ from expunge.errors import (
 from expunge.mechanism import Unlearned, unlearn
 from expunge.model import LinearModel, TrainingRecord, read_model
 from expunge.train import train
+from expunge.verification import verify
 
 __all__ = [
     "Certificate",

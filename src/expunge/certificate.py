@@ -1,8 +1,8 @@
 """The certificate: what is claimed, every number behind it, and how to check it from the file alone.
 
 The layout is documented in docs/certificate.md. Everything derived (terms, Delta, sigma, delta at sigma, status, the
-sentences under `assumptions` and `limits`) is computed by `derive` from the facts; `verify` calls the same function on
-the facts it reads from a file and compares.
+sentences under `assumptions` and `limits`) is computed by `derive` from the facts; `verification.py` calls the same
+function on the facts it reads from a file and compares.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,14 @@ from expunge.bounds import ErrorBound, PaperConstants, ResidualFacts, paper_boun
 from expunge.bounds.residual import grid_term
 from expunge.data.files import not_a_number, readable, require_fits, without_duplicates
 from expunge.distance import Distance
-from expunge.errors import ExpungeError, FileError, VerificationFailed
-from expunge.model import read_model
+from expunge.errors import FileError
 from expunge.noise import delta_of, grid_exponent, sigma_classical, sigma_for
-from expunge.objectives import Constants, objective_for
+from expunge.objectives import Constants
 
 SCHEMA = "expunge/certificate/1"
 INSECURE = "INSECURE-TEST"
 GENERATORS = ("operating system", INSECURE)
-TOLERANCE = 1e-12  # what another machine's mathematical library may change
 SIZE_LIMIT = 10_000_000
-LARGEST_NUMBER = 1e300
 SIZE_NAMES = ("n_source", "n_forget", "n_surrogate")
 
 Json = dict[str, Any]
@@ -190,6 +186,22 @@ def _limits(claim: Claim) -> tuple[str, ...]:
     return tuple(found)
 
 
+def beyond_closed_form(facts: Mapping[str, Fact], closed: Constants) -> bool:
+    """Whether the paper's constants, as given, promise more than this objective can keep."""
+    return (
+        facts["alpha"].value > closed.strong_convexity
+        or facts["beta"].value < closed.smoothness
+        or facts["lipschitz"].value < closed.lipschitz
+        or facts["gamma"].value < closed.hessian_lipschitz
+        or facts["lipschitz_power"].value < 2
+    )
+
+
+def calibration(bound: str) -> str:
+    """How sigma follows from Delta."""
+    return "analytic" if bound == "residual" else "classical"
+
+
 # The file -------------------------------------------------------------------------------------------------------
 
 
@@ -319,207 +331,3 @@ def parse_certificate(content: bytes, name: str) -> Certificate:
             "Use the version of Expunge that wrote it, or a later one.",
         )
     return Certificate(loaded)
-
-
-# Verification ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing that was recomputed."""
-
-    name: str
-    claimed: Any
-    recomputed: Any
-
-    @property
-    def passed(self) -> bool:
-        return _equal(self.claimed, self.recomputed)
-
-
-def _equal(claimed: Any, recomputed: Any) -> bool:
-    if isinstance(recomputed, dict):
-        return (
-            isinstance(claimed, dict)
-            and claimed.keys() == recomputed.keys()
-            and all(_equal(claimed[k], v) for k, v in recomputed.items())
-        )
-    if isinstance(recomputed, (list, tuple)):
-        return isinstance(claimed, list) and len(claimed) == len(recomputed) and all(map(_equal, claimed, recomputed))
-    if isinstance(recomputed, float):
-        number = isinstance(claimed, (int, float)) and not isinstance(claimed, bool) and abs(claimed) <= LARGEST_NUMBER
-        return number and math.isclose(claimed, recomputed, rel_tol=TOLERANCE, abs_tol=0.0)
-    return type(claimed) is type(recomputed) and bool(claimed == recomputed)
-
-
-def claim_of(content: Json) -> Claim:
-    """The facts a certificate states, read strictly."""
-    bound = content["bound"]
-    distance = dict(content["distance"])
-    distance.pop("meaning")
-    facts = {
-        name: Fact(_number(entry["value"]), _provenance(entry["provenance"])) for name, entry in bound["inputs"].items()
-    }
-    if bound["kind"] == "residual" and set(facts) != {field.name for field in fields(ResidualFacts)}:
-        raise KeyError("bound.inputs")
-    generator = content["noise"]["generator"]
-    if generator not in GENERATORS:
-        raise ValueError(f"generator {generator!r}")
-    if not facts["n_forget"].value < facts["n_source"].value:
-        raise ValueError(f"{facts['n_forget'].value} rows forgotten of {facts['n_source'].value}")
-    if not _number(content["epsilon"]) > 0.0 or not 0.0 < _number(content["delta"]) < 1.0:
-        raise ValueError(f"epsilon {content['epsilon']}, delta {content['delta']}")
-    return Claim(
-        epsilon=_number(content["epsilon"]),
-        delta=_number(content["delta"]),
-        bound=bound["kind"],
-        facts=facts,
-        distance=Distance(**distance),
-        failures={name: _number(value) for name, value in content["noise"]["failures"].items()},
-        n_parameters=int(_number(content["sizes"]["parameters"])),
-        generator=generator,
-        convention=bound.get("convention", "source"),
-        tuned=bool(bound.get("tuned", False)),
-    )
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LARGEST_NUMBER:
-        raise ValueError(f"{value!r} is not a number from 0 to {LARGEST_NUMBER:g}")
-    return value
-
-
-def _provenance(value: Any) -> str:
-    if value not in ("derived", "measured", "declared", "estimated"):
-        raise ValueError(f"provenance {value!r}")
-    return str(value)
-
-
-def checks(certificate: Certificate) -> list[Check]:
-    """Everything that can be recomputed from the file alone."""
-    content = certificate.content
-    try:
-        claim = claim_of(content)
-        derived = derive(claim)
-        found = [Check("digest", content["digest"], digest_of(content))]
-        terms = content["bound"]["terms"]
-        found += [Check(f"bound.terms.{name}", terms.get(name), value) for name, value in derived.bound.terms.items()]
-        found += [
-            Check("bound.terms", sorted(terms), sorted(derived.bound.terms)),
-            Check("bound.total", content["bound"]["total"], derived.bound.total),
-            Check("sigma", content["sigma"], derived.sigma),
-            Check("noise.mu", content["noise"]["mu"], derived.mu),
-            Check("noise.delta_for_noise", content["noise"]["delta_for_noise"], derived.delta_for_noise),
-            Check("noise.delta_at_sigma", content["noise"]["delta_at_sigma"], derived.delta_at_sigma),
-            Check("noise.grid_exponent", content["noise"]["grid_exponent"], derived.grid_exponent),
-            Check("delta is not exceeded", derived.delta_at_sigma <= claim.delta < 1.0, True),
-            Check("failure probabilities", _failures_are_due(claim), True),
-            Check("status", content["status"], derived.status),
-            Check("guarantee", content["guarantee"], derived.guarantee),
-            Check("assumptions", content["assumptions"], derived.assumptions),
-            Check("limits", content["limits"], derived.limits),
-            Check("distance.meaning", content["distance"]["meaning"], claim.distance.meaning),
-            Check("sizes", content["sizes"], _sizes(claim, content)),
-            Check("noise.calibration", content["noise"]["calibration"], calibration(claim.bound)),
-            Check("model.after.sha256", _is_digest(content["model"]["after"]["sha256"]), True),
-            *_step_checks(claim, content),
-            Check(
-                "l2", content["model"]["l2"], claim.facts["l2"].value if "l2" in claim.facts else content["model"]["l2"]
-            ),
-            Check("noise is secret", claim.generator, GENERATORS[0]),
-        ]
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        OverflowError,
-        ZeroDivisionError,
-        RecursionError,
-        ExpungeError,
-    ) as error:
-        raise VerificationFailed(
-            f"the certificate cannot be recomputed ({type(error).__name__}: {error})",
-            "every fact must be there and possible",
-            "Do not rely on it.",
-        ) from error
-    return found
-
-
-def _failures_are_due(claim: Claim) -> bool:
-    """Whether the sampling step spends the probability its term was computed with, and no more than delta is spent."""
-    if claim.bound != "residual":
-        return not claim.failures
-    sampled = claim.failures.get("sampling", 0.0)
-    agrees = sampled == claim.facts["sampling_failure"].value if claim.distance.samples_rows else sampled == 0.0
-    needs_eigenvalue = claim.distance.samples_rows or claim.distance.kind in ("chi2", "kl")
-    return agrees and (claim.failures.get("eigenvalue", 0.0) > 0.0) == needs_eigenvalue
-
-
-def _sizes(claim: Claim, content: Json) -> Json:
-    """The sizes as they follow from the facts and from the model's shape."""
-    sizes: Json = {name: int(claim.facts[name].value) for name in SIZE_NAMES}
-    classes, features = (int(_number(content["sizes"][name])) for name in ("classes", "features"))
-    width = features + int(content["model"]["bias"] is True)
-    sizes["n_retain"] = sizes["n_source"] - sizes["n_forget"]
-    return sizes | {"parameters": classes * width, "classes": classes, "features": features}
-
-
-def _is_digest(value: Any) -> bool:
-    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
-
-
-def _step_checks(claim: Claim, content: Json) -> list[Check]:
-    """What the certificate says twice must agree; whether the paper's constants can be true is worked out anew."""
-    if claim.bound == "residual":
-        return [
-            Check("step.residual", content["step"]["residual"], claim.facts["solver_residual"].value),
-            Check("model.row_bound", content["model"]["row_bound"], claim.facts["row_bound"].value),
-        ]
-    model, sizes = content["model"], content["sizes"]
-    objective = objective_for(
-        model["loss"],
-        l2=_number(model["l2"]),
-        n_classes=sizes["classes"],
-        n_features=sizes["features"],
-        row_bound=_number(model["row_bound"]),
-    )
-    return [Check("bound.tuned", claim.tuned, beyond_closed_form(claim.facts, objective.constants(0.0)))]
-
-
-def beyond_closed_form(facts: Mapping[str, Fact], closed: Constants) -> bool:
-    """Whether the paper's constants, as given, promise more than this objective can keep."""
-    return (
-        facts["alpha"].value > closed.strong_convexity
-        or facts["beta"].value < closed.smoothness
-        or facts["lipschitz"].value < closed.lipschitz
-        or facts["gamma"].value < closed.hessian_lipschitz
-        or facts["lipschitz_power"].value < 2
-    )
-
-
-def calibration(bound: str) -> str:
-    """How sigma follows from Delta."""
-    return "analytic" if bound == "residual" else "classical"
-
-
-def verify(certificate: Certificate, model: str | Path | None = None) -> list[Check]:
-    """Recompute what can be recomputed, with the model's digest where its file is given; raises if anything differs."""
-    found = checks(certificate)
-    if model is not None:
-        _, digest = read_model(model)
-        found.append(Check("model.after.sha256", certificate.content["model"]["after"]["sha256"], digest))
-    failed = [check for check in found if not check.passed]
-    if failed:
-        shown = "; ".join(
-            f"{check.name}: says {_short(check.claimed)}, is {_short(check.recomputed)}" for check in failed[:5]
-        )
-        raise VerificationFailed(
-            shown, "the file must say what follows from its own numbers", "Do not rely on this certificate."
-        )
-    return found
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
-from expunge.certificate import Check, read_certificate, verify
+from expunge.certificate import read_certificate
 from expunge.data.output import write_file, write_folder
 from expunge.mechanism import Unlearned, unlearn
 from expunge.model import LinearModel
 from expunge.train import train
+from expunge.verification import Check, verify
 
 N_FORGET = 3
 L2 = 0.02

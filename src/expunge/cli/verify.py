@@ -29,7 +29,7 @@ def verify(certificate: Path, model: Path | None, json_output: bool) -> dict[str
     expunge verify result/certificate.json --model result/model.safetensors
     """
     from expunge.certificate import read_certificate
-    from expunge.certificate import verify as run
+    from expunge.verification import verify as run
 
     found = read_certificate(certificate)
     checks = run(found, model)

@@ -33,7 +33,7 @@ from expunge.certificate import (
     residual_facts,
 )
 from expunge.distance import Distance
-from expunge.distance.inequalities import bretagnolle_huber
+from expunge.distance.inequalities import tv_upper_from_chi_square, tv_upper_from_kl
 from expunge.errors import DataError, ModelError, UselessModel, VacuousClaim
 from expunge.model import LinearModel, TrainingRecord, from_matrix
 from expunge.noise import add_noise, epsilon_for, seeded_bytes
@@ -245,7 +245,7 @@ def _paper_facts(request: Request) -> dict[str, Fact]:
     assert constants is not None
     gradient = float(request.objective.gradient(request.weights, request.forget).norm())
     value = request.distance.value
-    tv = {"tv": value, "kl": bretagnolle_huber(value), "chi2": min(0.5 * value**0.5, (value / (1.0 + value)) ** 0.5)}
+    tv = {"tv": value, "kl": tv_upper_from_kl(value), "chi2": tv_upper_from_chi_square(value)}
     known = request.record.provenance
     return {
         "n_source": Fact(request.n_source, known),

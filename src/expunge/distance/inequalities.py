@@ -45,3 +45,32 @@ def bretagnolle_huber(kl: float) -> float:
     0.0
     """
     return math.sqrt(-math.expm1(-kl))
+
+
+def pinsker(kl: float) -> float:
+    """Upper bound on total variation: `sqrt(KL/2)`.
+
+    >>> pinsker(0.5)
+    0.5
+    """
+    return math.sqrt(0.5 * kl)
+
+
+def tv_upper_from_kl(kl: float) -> float:
+    """The smaller of Pinsker's and Bretagnolle and Huber's bounds; KL in either direction.
+
+    >>> tv_upper_from_kl(0.02), round(tv_upper_from_kl(4.0), 4)
+    (0.1, 0.9908)
+    """
+    return min(pinsker(kl), bretagnolle_huber(kl))
+
+
+def tv_upper_from_chi_square(chi2: float) -> float:
+    """Upper bound on total variation: `sqrt(chi2)/2` (Cauchy-Schwarz), or by `KL <= ln(1 + chi2)`.
+
+    >>> tv_upper_from_chi_square(0.04), tv_upper_from_chi_square(math.inf)
+    (0.1, 1.0)
+    """
+    if math.isinf(chi2):
+        return 1.0
+    return min(0.5 * math.sqrt(chi2), math.sqrt(chi2 / (1.0 + chi2)))

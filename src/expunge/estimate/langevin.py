@@ -1,0 +1,284 @@
+"""Langevin dynamics: samples of the features that a linear classifier implies, `exp(-E(x))` with `E(x) = -logsumexp(W x + b)`.
+
+All chains move at once: a step is two thin matrix products and one draw of noise. For a linear model `exp(-E)` has no finite
+integral over R^d, and unbounded chains run away, so a run needs a support (`Box`, `Ball`) or a Gaussian reference density
+(`Whitened`). Without Metropolis' correction the stationary distribution is off by an error that grows with the step; with
+it, it is exact. Diagnostics are part of the result; chains that are not finite or run away are an error.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from expunge.errors import DataError, OptionError
+from expunge.solve import Progress, silent
+
+RECORDS = 200  # moments at which energy and norm of every chain are kept for the diagnostics
+RUNAWAY = 1.2  # factor by which norms may still grow from the third to the fourth quarter of an unbounded run
+
+
+class Target(Protocol):
+    """An unnormalised density over rows."""
+
+    def log_density_and_force(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Logarithm of the density, up to a constant, and its gradient, for each row."""
+        ...
+
+
+class Support(Protocol):
+    """Where samples may be."""
+
+    def contains(self, points: Tensor) -> Tensor:
+        """For each row, whether it is inside."""
+        ...
+
+    def confine(self, points: Tensor) -> Tensor:
+        """The rows, brought back inside."""
+        ...
+
+
+@dataclass(frozen=True)
+class LinearEnergy:
+    """`-E(x) = logsumexp(W x + b)`, whose gradient is `W^T softmax(W x + b)`."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+    def log_density_and_force(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = points @ self.weight.T
+        if self.bias is not None:
+            outputs = outputs + self.bias
+        top = outputs.amax(dim=1, keepdim=True)
+        shares = torch.exp(outputs - top)
+        total = shares.sum(dim=1, keepdim=True)
+        return (top + torch.log(total)).squeeze(1), (shares / total) @ self.weight
+
+
+@dataclass(frozen=True)
+class Whitened:
+    """`exp(-E)` times a Gaussian reference N(mean, root root^T), in coordinates y with `x = mean + root y`.
+
+    There the reference is standard, so that one step size fits every direction: `logsumexp(W' y + b') - ||y||^2/2`.
+    """
+
+    energy: LinearEnergy
+    mean: Tensor
+    root: Tensor
+
+    def log_density_and_force(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        value, force = self._linear().log_density_and_force(points)
+        return value - 0.5 * points.square().sum(dim=1), force - points
+
+    def features(self, points: Tensor) -> Tensor:
+        """Samples in the features' own coordinates."""
+        return self.mean + points @ self.root.T
+
+    def _linear(self) -> LinearEnergy:
+        bias = self.energy.weight @ self.mean
+        return LinearEnergy(
+            self.energy.weight @ self.root, bias if self.energy.bias is None else bias + self.energy.bias
+        )
+
+
+@dataclass(frozen=True)
+class Box:
+    """`lower <= x_i <= upper` for every feature, by reflection."""
+
+    lower: float
+    upper: float
+
+    def __post_init__(self) -> None:
+        if not -math.inf < self.lower < self.upper < math.inf:
+            raise OptionError(
+                f"a box from {self.lower} to {self.upper}",
+                "its limits must be finite and ordered",
+                "Use for example -1 and 1.",
+            )
+
+    def contains(self, points: Tensor) -> Tensor:
+        return ((points >= self.lower) & (points <= self.upper)).all(dim=1)
+
+    def confine(self, points: Tensor) -> Tensor:
+        width = self.upper - self.lower
+        folded = torch.remainder(points - self.lower, 2.0 * width)
+        return self.lower + torch.minimum(folded, 2.0 * width - folded)
+
+
+@dataclass(frozen=True)
+class Ball:
+    """`||x|| <= radius`, by reflection at the sphere, or by projection onto it."""
+
+    radius: float
+    project: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.radius < math.inf:
+            raise OptionError(
+                f"a ball of radius {self.radius}", "it must be finite and above 0", "Use the model's max_norm."
+            )
+
+    def contains(self, points: Tensor) -> Tensor:
+        inside: Tensor = points.norm(dim=1) <= self.radius
+        return inside
+
+    def confine(self, points: Tensor) -> Tensor:
+        norms = points.norm(dim=1, keepdim=True).clamp(min=1e-300)
+        inward = torch.full_like(norms, self.radius) if self.project else (2.0 * self.radius - norms).clamp(min=0.0)
+        confined: Tensor = torch.where(norms > self.radius, points * (inward / norms), points)
+        return confined
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """Evidence of convergence, over the second half of the run, for the log density and the norm of the points.
+
+    `r_hat` is the larger split R-hat of the two (1 is perfect, above 1.1 is not converged), `effective_samples` the smaller
+    effective sample size over all chains. From the third to the fourth quarter the mean norm grew by `drift` standard
+    deviations, and by the factor `growth`. `acceptance` is the share of accepted steps (1 without the correction).
+    """
+
+    r_hat: float
+    effective_samples: float
+    drift: float
+    growth: float
+    acceptance: float
+
+    @property
+    def converged(self) -> bool:
+        return self.r_hat <= 1.1 and abs(self.drift) <= 1.0
+
+
+@dataclass(frozen=True)
+class LangevinSamples:
+    """Where the chains ended, one row a chain, and the evidence for it."""
+
+    points: Tensor
+    diagnostics: Diagnostics
+
+
+def langevin(
+    target: Target,
+    start: Tensor,
+    *,
+    n_steps: int = 4000,
+    step: float = 0.02,
+    support: Support | None = None,
+    metropolis: bool = False,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> LangevinSamples:
+    """Run one chain a row of `start`: `x + (step/2) force(x) + sqrt(step) noise`, confined to the support.
+
+    With `metropolis`, a step is accepted with the probability that makes the target stationary; one that leaves the
+    support is rejected. The seed only shapes an estimate; it protects nothing.
+    """
+    if n_steps < 8 or not 0.0 < step < math.inf:
+        raise OptionError(
+            f"{n_steps} steps of {step}",
+            "at least 8 steps of a size above 0 are needed",
+            "The paper uses 4,000 of 0.02.",
+        )
+    generator = torch.Generator(device=start.device).manual_seed(seed)
+    points = start.clone()
+    value, force = target.log_density_and_force(points)
+    noise = torch.empty_like(points)
+    every = max(1, n_steps // RECORDS)
+    records: list[NDArray[np.float64]] = []
+    accepted = 0.0
+    for done in range(1, n_steps + 1):
+        noise.normal_(generator=generator)
+        proposal = points + (0.5 * step) * force + math.sqrt(step) * noise
+        if metropolis:
+            taken = _accept(target, support, points, value, force, proposal, step, generator)
+            points, value, force, share = taken
+            accepted += share
+        else:
+            points = proposal if support is None else support.confine(proposal)
+            value, force = target.log_density_and_force(points)
+        if done % every == 0:
+            records.append(torch.stack([value, points.norm(dim=1)]).double().cpu().numpy())
+            _require_finite(records[-1], done, step)
+            progress("Langevin steps", done, n_steps)
+    diagnostics = diagnose(np.stack(records, axis=-1), accepted / n_steps if metropolis else 1.0)
+    if support is None and diagnostics.growth > RUNAWAY:
+        raise DataError(
+            f"the chains run away: norms still grew by a factor {diagnostics.growth:.2f} in the last quarter",
+            "the density must have a finite integral, which that of a linear model alone has not",
+            "Give a support (a box, or a ball of radius max_norm) or a Gaussian reference.",
+        )
+    return LangevinSamples(points, diagnostics)
+
+
+def _accept(
+    target: Target,
+    support: Support | None,
+    points: Tensor,
+    value: Tensor,
+    force: Tensor,
+    proposal: Tensor,
+    step: float,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Metropolis and Hastings' rule for each chain; the share of chains that moved comes last."""
+    new_value, new_force = target.log_density_and_force(proposal)
+    there = (proposal - points - (0.5 * step) * force).square().sum(dim=1)
+    back = (points - proposal - (0.5 * step) * new_force).square().sum(dim=1)
+    log_ratio = new_value - value + (there - back) / (2.0 * step)
+    threshold = torch.rand(len(points), generator=generator, device=points.device, dtype=points.dtype).log()
+    moves = threshold < log_ratio
+    if support is not None:
+        moves &= support.contains(proposal)
+    column = moves[:, None]
+    kept = (
+        torch.where(column, proposal, points),
+        torch.where(moves, new_value, value),
+        torch.where(column, new_force, force),
+    )
+    return *kept, float(moves.double().mean())
+
+
+def _require_finite(record: NDArray[np.float64], done: int, step: float) -> None:
+    if not np.isfinite(record).all():
+        raise DataError(
+            f"after {done} steps a chain is no longer finite",
+            "the step must be small beside the curvature of the density",
+            f"Use a step well below {step:g}, or a support.",
+        )
+
+
+def diagnose(records: NDArray[np.float64], acceptance: float) -> Diagnostics:
+    """Diagnostics from what was recorded: quantities x chains x times."""
+    half = records[:, :, records.shape[2] // 2 :]
+    r_hats, sizes = zip(*(_split_r_hat_and_size(quantity) for quantity in half), strict=True)
+    norms = half[1]
+    quarter = norms.shape[1] // 2
+    spread = max(float(norms[:, quarter:].std()), 1e-12 * float(np.abs(norms).max()) + 1e-300)
+    before, after = float(norms[:, :quarter].mean()), float(norms[:, quarter:].mean())
+    return Diagnostics(max(r_hats), min(sizes), (after - before) / spread, after / max(before, 1e-300), acceptance)
+
+
+def _split_r_hat_and_size(chains: NDArray[np.float64]) -> tuple[float, float]:
+    """Split R-hat and effective sample size (Geyer's initial positive sequence) of chains x times."""
+    length = chains.shape[1] // 2
+    split = np.concatenate([chains[:, :length], chains[:, length : 2 * length]])
+    within = float(split.var(axis=1, ddof=1).mean())
+    between = length * float(split.mean(axis=1).var(ddof=1))
+    if within <= 0.0:
+        return math.inf, 1.0
+    total = (length - 1) / length * within + between / length
+    centred = split - split.mean(axis=1, keepdims=True)
+    spectrum = np.fft.rfft(centred, n=2 * length, axis=1)
+    covariance = np.fft.irfft(np.abs(spectrum) ** 2, axis=1)[:, :length].mean(axis=0) / length
+    correlation = 1.0 - (within - covariance * length / (length - 1)) / total
+    pairs = correlation[: length - length % 2].reshape(-1, 2).sum(axis=1)
+    ends = np.flatnonzero(pairs < 0.0)
+    positive = pairs[: ends[0]] if len(ends) else pairs
+    time = max(1.0, 2.0 * float(positive.sum()) - 1.0)
+    return math.sqrt(total / within), split.size / time

@@ -1,0 +1,184 @@
+"""Langevin chains against densities that are known: a Gaussian, a mixture of two, a linear energy on a box and on a ball."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from expunge.errors import DataError, OptionError
+from expunge.estimate import Ball, Box, LinearEnergy, Whitened, langevin
+from expunge.estimate.langevin import diagnose
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    mean: Tensor
+    covariance: Tensor
+
+    def log_density_and_force(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        away = points - self.mean
+        force = -torch.linalg.solve(self.covariance, away.T).T
+        return 0.5 * (away * force).sum(dim=1), force
+
+
+@dataclass(frozen=True)
+class TwoModes:
+    """Half of N(-2, 1), half of N(2, 1) in the first coordinate; standard in the others: variance 5 along the first."""
+
+    def log_density_and_force(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        first = points[:, 0]
+        force = -points.clone()
+        force[:, 0] = -first + 2.0 * torch.tanh(2.0 * first)
+        rest = points[:, 1:].square().sum(dim=1)
+        return -0.5 * (first.square() + rest) + torch.log(torch.cosh(2.0 * first)), force
+
+
+@dataclass(frozen=True)
+class Spoilt:
+    """A target whose force is multiplied by a factor: -1 is the wrong sign."""
+
+    target: Gaussian
+    factor: float
+
+    def log_density_and_force(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        value, force = self.target.log_density_and_force(points)
+        return value, self.factor * force
+
+
+MEAN = torch.tensor([1.0, -0.5, 0.0], dtype=torch.float64)
+COVARIANCE = torch.tensor([[1.0, 0.5, 0.0], [0.5, 2.0, 0.3], [0.0, 0.3, 0.5]], dtype=torch.float64)
+
+
+def agrees(points: Tensor, mean: np.ndarray, covariance: np.ndarray) -> bool:
+    """Mean and covariance within five standard errors of an independent Gaussian sample of this size."""
+    x = points.numpy()
+    n = len(x)
+    spread = np.sqrt(np.diag(covariance))
+    means = np.abs(x.mean(axis=0) - mean) <= 5 * spread / math.sqrt(n)
+    errors = np.sqrt((np.outer(spread, spread) ** 2 + covariance**2) / n)
+    return bool(means.all() and (np.abs(np.cov(x.T) - covariance) <= 5 * errors).all())
+
+
+def chains(count: int, d: int, seed: int = 1) -> Tensor:
+    return torch.rand(count, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2 - 1
+
+
+def test_metropolis_recovers_a_gaussian() -> None:
+    run = langevin(Gaussian(MEAN, COVARIANCE), chains(4000, 3), n_steps=400, step=0.4, metropolis=True)
+    assert agrees(run.points, MEAN.numpy(), COVARIANCE.numpy())
+    assert run.diagnostics.converged
+    assert 0.5 < run.diagnostics.acceptance < 1.0
+
+
+def test_metropolis_recovers_two_modes() -> None:
+    run = langevin(TwoModes(), chains(4000, 2), n_steps=800, step=0.8, metropolis=True)
+    assert agrees(run.points, np.zeros(2), np.diag([5.0, 1.0]))
+    assert abs(float((run.points[:, 0] > 0).double().mean()) - 0.5) < 5 * 0.5 / math.sqrt(4000)
+
+
+@pytest.mark.parametrize("factor", [-1.0, 0.5, 2.0])
+def test_a_wrong_force_is_noticed_without_the_correction(factor: float) -> None:
+    """The unadjusted chain is close to the Gaussian with the right force only; half the force is noise too large by sqrt 2."""
+    right = langevin(Gaussian(MEAN, COVARIANCE), chains(4000, 3), n_steps=1500, step=0.01)
+    assert agrees(right.points, MEAN.numpy(), COVARIANCE.numpy())
+    if factor < 0:
+        with pytest.raises(DataError):
+            langevin(Spoilt(Gaussian(MEAN, COVARIANCE), factor), chains(4000, 3), n_steps=1500, step=0.01)
+    else:
+        wrong = langevin(Spoilt(Gaussian(MEAN, COVARIANCE), factor), chains(4000, 3), n_steps=1500, step=0.01)
+        assert not agrees(wrong.points, MEAN.numpy(), COVARIANCE.numpy())
+
+
+def test_a_linear_energy_has_the_gradient_it_says() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight, bias = (
+        torch.randn(4, 3, generator=generator, dtype=torch.float64),
+        torch.randn(4, generator=generator, dtype=torch.float64),
+    )
+    points = torch.randn(20, 3, generator=generator, dtype=torch.float64, requires_grad=True)
+    value, force = LinearEnergy(weight, bias).log_density_and_force(points)
+    expected = torch.logsumexp(points @ weight.T + bias, dim=1)
+    assert torch.allclose(value, expected)
+    assert torch.allclose(force, torch.autograd.grad(expected.sum(), points)[0])
+    root = torch.randn(3, 3, generator=generator, dtype=torch.float64)
+    white = Whitened(LinearEnergy(weight, bias), torch.ones(3, dtype=torch.float64), root)
+    value, force = white.log_density_and_force(points)
+    expected = torch.logsumexp(white.features(points) @ weight.T + bias, dim=1) - 0.5 * points.square().sum(dim=1)
+    assert torch.allclose(value, expected)
+    assert torch.allclose(force, torch.autograd.grad(expected.sum(), points)[0])
+
+
+def test_a_linear_energy_on_an_interval_has_the_mean_that_integration_gives() -> None:
+    weight = torch.tensor([[1.5], [-0.5]], dtype=torch.float64)
+    x = np.linspace(-1, 2, 200_001)
+    density = np.exp(1.5 * x) + np.exp(-0.5 * x)
+    mean = np.trapezoid(x * density, x) / np.trapezoid(density, x)
+    second = np.trapezoid(x * x * density, x) / np.trapezoid(density, x)
+    error = math.sqrt((second - mean**2) / 4000)
+    for metropolis, step in ((True, 0.5), (False, 0.01)):
+        run = langevin(
+            LinearEnergy(weight),
+            chains(4000, 1),
+            n_steps=3000,
+            step=step,
+            support=Box(-1.0, 2.0),
+            metropolis=metropolis,
+        )
+        assert bool(Box(-1.0, 2.0).contains(run.points).all())
+        assert abs(float(run.points.mean()) - mean) < 5 * error + 0.02 * (not metropolis)
+
+
+def test_chains_in_a_ball_stay_there_and_a_gaussian_reference_tames_the_energy() -> None:
+    weight = torch.randn(5, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64) * 3
+    for support in (Ball(1.0), Ball(1.0, project=True)):
+        run = langevin(LinearEnergy(weight), chains(500, 4) / 2, n_steps=800, step=0.02, support=support)
+        assert float(run.points.norm(dim=1).max()) <= 1.0 + 1e-12
+    # with one class the reference is only shifted: N(mean + root root^T w, root root^T)
+    one, root = weight[:1], torch.diag(torch.tensor([0.2, 0.5, 1.0, 0.1], dtype=torch.float64))
+    white = Whitened(LinearEnergy(one), torch.zeros(4, dtype=torch.float64), root)
+    run = langevin(white, chains(4000, 4), n_steps=300, step=0.5, metropolis=True)
+    assert agrees(white.features(run.points), (root @ root @ one[0]).numpy(), (root @ root).numpy())
+
+
+def test_unbounded_chains_of_a_linear_model_are_an_error_that_names_the_remedy() -> None:
+    weight = torch.randn(5, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64) * 3
+    with pytest.raises(DataError, match=r"run away.*ball of radius max_norm"):
+        langevin(LinearEnergy(weight), chains(200, 4), n_steps=2000, step=0.02)
+
+
+def test_chains_that_are_not_finite_are_an_error() -> None:
+    with pytest.raises(DataError, match="no longer finite"):
+        langevin(Gaussian(MEAN, COVARIANCE), chains(50, 3), n_steps=4000, step=50.0)
+
+
+def test_diagnostics_tell_mixed_chains_from_stuck_ones() -> None:
+    rng = np.random.default_rng(0)
+    mixed = diagnose(rng.normal(size=(2, 50, 200)), 1.0)
+    assert mixed.converged
+    assert 0.7 * 50 * 100 < mixed.effective_samples <= 50 * 100
+    stuck = diagnose(rng.normal(size=(2, 50, 200)) + 3 * rng.normal(size=(2, 50, 1)), 1.0)
+    assert stuck.r_hat > 2.0
+    assert not stuck.converged
+    walk = diagnose(np.cumsum(rng.normal(size=(2, 50, 200)), axis=2) + 0.2 * np.arange(200), 1.0)
+    assert walk.effective_samples < 500
+    assert walk.drift > 0.5
+
+
+def test_bad_settings_are_refused() -> None:
+    for bad in (
+        lambda: Box(1.0, 1.0),
+        lambda: Ball(0.0),
+        lambda: Box(-math.inf, 0.0),
+        lambda: langevin(TwoModes(), chains(5, 2), step=0.0),
+    ):
+        with pytest.raises(OptionError):
+            bad()
+
+
+def test_the_same_seed_gives_the_same_samples() -> None:
+    first, second, other = (langevin(TwoModes(), chains(20, 2), n_steps=50, seed=seed).points for seed in (4, 4, 5))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)

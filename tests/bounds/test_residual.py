@@ -279,6 +279,8 @@ def test_unseen_rows_follow_the_shift_of_the_mass_beyond_what_was_seen():
         count = 100 * mass + math.sqrt(400.0 * mass) + 2.0 / 3.0
         assert unseen_rows(short, distance) == pytest.approx(count, rel=1e-14)
     assert unseen_rows(replace(short, longest_row=3.0, row_bound=3.0), SAME) == 0.0
+    assert unseen_rows(replace(short, longest_row=2.9, row_bound=3.0), SAME) == unseen_rows(short, SAME)
+    assert unseen_rows(replace(short, longest_row=1.0 - 1e-6, row_bound=1.0), SAME) == 0.0
     # two thirds of a hundred, and sqrt(2 * 66.7 * 2) + 2/3 more
     assert unseen_rows(replace(short, n_surrogate=3), SAME) == pytest.approx(83.66326495, rel=1e-9)
 

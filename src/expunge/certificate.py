@@ -23,7 +23,8 @@ from expunge.errors import FileError
 from expunge.noise import delta_of, grid_exponent, sigma_classical, sigma_for
 from expunge.objectives import Constants
 
-SCHEMA = "expunge/certificate/1"
+SCHEMA = "expunge/certificate/2"
+SCHEMAS = ("expunge/certificate/1", SCHEMA)  # 1 knew neither row weights nor estimates
 INSECURE = "INSECURE-TEST"
 GENERATORS = ("operating system", INSECURE)
 SIZE_LIMIT = 10_000_000
@@ -54,6 +55,7 @@ class Claim:
     generator: str
     convention: str = "source"
     tuned: bool = False
+    schema: str = SCHEMA
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,17 @@ def _assumptions(claim: Claim) -> tuple[str, ...]:
         found.append("These facts were declared, not checked: " + ", ".join(declared) + ".")
     if claim.distance.provenance == "declared":
         found.append(f"Declared: {claim.distance} between {claim.distance.between} ({claim.distance.meaning}).")
+    if claim.distance.provenance == "estimated" and claim.schema == SCHEMA:
+        found.append(
+            f"NOT KNOWN, ESTIMATED: {claim.distance} ({claim.distance.meaning}). Nothing is guaranteed about the error of this "
+            "estimate; the true distance may be larger, and then the guarantee does not hold."
+        )
+    if claim.distance.matched:
+        found.append(
+            "Surrogate rows are weighted by class to the source's class counts, and are labelled the way the source was."
+        )
+    if claim.distance.kind == "means":
+        found.append("The source's spread in the gradient's change is the surrogate's.")
     if claim.distance.samples_rows:
         found.append(
             "Source and surrogate rows are independent samples of their populations; trained weights and update are treated as fixed "
@@ -258,13 +271,14 @@ def build(
     sizes: Json,
     step: Json,
     data: Json,
+    estimate: Json | None,
     notes: tuple[str, ...],
     software: Json,
     created: str,
 ) -> Certificate:
     """Lay out the file."""
     content: Json = {
-        "schema": SCHEMA,
+        "schema": claim.schema,
         "status": derived.status,
         "epsilon": claim.epsilon,
         "delta": claim.delta,
@@ -298,6 +312,8 @@ def build(
     }
     if claim.bound == "paper":
         content["bound"] |= {"convention": claim.convention, "tuned": claim.tuned}
+    if estimate is not None:
+        content["estimate"] = estimate
     content["digest"] = digest_of(content)
     return Certificate(content)
 
@@ -324,10 +340,10 @@ def parse_certificate(content: bytes, name: str) -> Certificate:
             f"{name} is not a certificate ({error})", "JSON is needed", "Use the file as it was written."
         ) from error
     schema = loaded.get("schema") if isinstance(loaded, dict) else None
-    if schema != SCHEMA:
+    if schema not in SCHEMAS:
         raise FileError(
             f"{name} has schema {schema!r}",
-            f"this version verifies {SCHEMA}",
+            f"this version verifies {' and '.join(SCHEMAS)}",
             "Use the version of Expunge that wrote it, or a later one.",
         )
     return Certificate(loaded)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from expunge._version import __version__
-from expunge.bounds import ResidualFacts, residual_bound
+from expunge.bounds import residual_bound
 from expunge.certificate import (
     INSECURE,
     Certificate,
@@ -35,6 +35,7 @@ from expunge.certificate import (
 from expunge.distance import Distance
 from expunge.distance.inequalities import tv_upper_from_chi_square, tv_upper_from_kl
 from expunge.errors import DataError, ModelError, UselessModel, VacuousClaim
+from expunge.estimate.source import SourceEstimate, estimate_source, require_converged
 from expunge.model import LinearModel, TrainingRecord, from_matrix
 from expunge.noise import add_noise, epsilon_for, seeded_bytes
 from expunge.request import Request, make_request
@@ -51,11 +52,16 @@ EIGENVALUE_SHARE = 1e-2  # of delta: the probability that Lanczos started in an 
 
 @dataclass(frozen=True)
 class Measured:
-    """The step, and every number the bound needs. Private: `step.update` is the model before noise."""
+    """The step, and every number the bound needs. Private: `step.update` is the model before noise.
+
+    `distance` is the declared one, or what was estimated for this step, with the evidence in `estimate`.
+    """
 
     step: Step
     facts: dict[str, Fact]
     failures: dict[str, float]
+    distance: Distance
+    estimate: Json | None = None
 
 
 @dataclass(frozen=True)
@@ -91,10 +97,12 @@ def measure(request: Request, *, progress: Progress = silent, seed: int | None =
     # the paper's appendix weights the surrogate's Hessian by its own size; everything else by the source's
     n = request.n_surrogate if request.bound == "paper" and request.sizes == "surrogate" else request.n_source
     problem = Unlearning(request.objective, request.weights, request.forget, request.surrogate, n)
+    gauge = _gauge(request, progress)
     if request.step == "balanced":
-        step = balanced_step(request, problem, progress=progress, seed=seed)
+        step = balanced_step(request, problem, gauge, progress=progress, seed=seed)
     else:
         step = newton_step(problem, single=request.step == "newton", progress=progress)
+    distance = gauge.at(step.update)
     if request.bound == "paper":
         if not step.positive_definite:
             raise VacuousClaim(
@@ -102,15 +110,44 @@ def measure(request: Request, *, progress: Progress = silent, seed: int | None =
                 "the paper's bound is for the undamped Newton step",
                 "Use --bound residual, which covers any update.",
             )
-        return Measured(step, _paper_facts(request), {})
-    failures = _failures(request.distance, request.budget.delta)
-    heavy = request.distance.samples_rows and request.distance.kind != "same"
-    moments = _moments(request, step, failures.get("eigenvalue"), heavy, seed, progress)
-    return Measured(step, _residual_facts(request, step, moments, failures.get("sampling", 0.0)), failures)
+        return Measured(step, _paper_facts(request, distance), {}, distance, gauge.evidence())
+    failures = _failures(distance, request.budget.delta)
+    heavy = distance.samples_rows and distance.kind not in ("same", "means")
+    moments = _moments(request, step, distance, failures.get("eigenvalue"), heavy, seed, progress)
+    facts = _residual_facts(request, step, moments, failures.get("sampling", 0.0))
+    return Measured(step, facts, failures, distance, gauge.evidence())
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """How far the surrogate is from the source, for an update: the same for all where it was declared."""
+
+    request: Request
+    estimate: SourceEstimate | None
+
+    def at(self, update: torch.Tensor) -> Distance:
+        request = self.request
+        if isinstance(request.distance, Distance):
+            return request.distance
+        assert self.estimate is not None
+        return self.estimate.distance(request.objective, request.weights, update, request.surrogate)
+
+    def evidence(self) -> Json | None:
+        return None if self.estimate is None else self.estimate.evidence()
+
+
+def _gauge(request: Request, progress: Progress) -> Gauge:
+    if isinstance(request.distance, Distance):
+        return Gauge(request, None)
+    found = estimate_source(
+        request.objective, request.weights, request.record, request.surrogate, request.distance, progress=progress
+    )
+    require_converged(found.sampled)
+    return Gauge(request, found)
 
 
 def balanced_step(
-    request: Request, problem: Unlearning, *, progress: Progress = silent, seed: int | None = None
+    request: Request, problem: Unlearning, gauge: Gauge, *, progress: Progress = silent, seed: int | None = None
 ) -> Step:
     """The update with the smallest bound found among those held back by a pull toward 0.
 
@@ -120,11 +157,12 @@ def balanced_step(
     """
 
     def estimate(step: Step) -> float:
-        failures = _failures(request.distance, request.budget.delta)
+        distance = gauge.at(step.update)
+        failures = _failures(distance, request.budget.delta)
         quick = None if "eigenvalue" not in failures else QUICK_FAILURE
-        moments = _moments(request, step, quick, False, seed, silent)
+        moments = _moments(request, step, distance, quick, False, seed, silent)
         facts = _residual_facts(request, step, moments, failures.get("sampling", 0.0))
-        return residual_bound(residual_facts(facts), request.distance).total
+        return residual_bound(residual_facts(facts), distance).total
 
     best = newton_step(problem, single=False, progress=progress)
     none = replace(best, update=torch.zeros_like(best.update), residual=best.residual_at_start, pull=math.inf)
@@ -162,7 +200,13 @@ def certify(request: Request, measured: Measured, *, insecure_test_seed: int | N
 
 
 def _moments(
-    request: Request, step: Step, failure: float | None, heavy: bool, seed: int | None, progress: Progress
+    request: Request,
+    step: Step,
+    distance: Distance,
+    failure: float | None,
+    heavy: bool,
+    seed: int | None,
+    progress: Progress,
 ) -> Moments:
     return change_moments(
         request.objective,
@@ -171,7 +215,7 @@ def _moments(
         request.surrogate,
         failure=failure,
         heavy=heavy,
-        slack=EIGENVALUE_SLACK if request.distance.kind in ("chi2", "kl") else SAMPLING_SLACK,
+        slack=EIGENVALUE_SLACK if distance.kind in ("chi2", "kl") else SAMPLING_SLACK,
         seed=seed,
         advance=progress,
     )
@@ -236,15 +280,21 @@ def _residual_facts(request: Request, step: Step, moments: Moments, sampling: fl
         "row_bound": Fact(request.record.row_bound, known),
         "sampling_failure": Fact(sampling, "derived"),
     }
-    assert set(facts) == set(ResidualFacts.__dataclass_fields__)
+    if request.surrogate.weights is not None:
+        facts |= {
+            "weight_largest": Fact(request.surrogate.largest_weight, "measured"),
+            "sampled_trace": Fact(moments.sampled_trace, "measured"),
+            "sampled_eigenvalue": Fact(moments.sampled_eigenvalue_upper, "measured"),
+            "sampled_largest": Fact(moments.sampled_largest, "measured"),
+        }
     return facts
 
 
-def _paper_facts(request: Request) -> dict[str, Fact]:
+def _paper_facts(request: Request, distance: Distance) -> dict[str, Fact]:
     constants = request.constants
     assert constants is not None
     gradient = float(request.objective.gradient(request.weights, request.forget).norm())
-    value = request.distance.value
+    value = distance.value
     tv = {"tv": value, "kl": tv_upper_from_kl(value), "chi2": tv_upper_from_chi_square(value)}
     known = request.record.provenance
     return {
@@ -257,7 +307,7 @@ def _paper_facts(request: Request) -> dict[str, Fact]:
         "gamma": Fact(constants.hessian_lipschitz, "declared"),
         "lipschitz_power": Fact(constants.lipschitz_power, "declared"),
         "gradient_norm": Fact(gradient, "measured"),
-        "tv_upper": Fact(tv.get(request.distance.kind, 0.0), "derived"),
+        "tv_upper": Fact(tv.get(distance.kind, 0.0), "derived"),
     }
 
 
@@ -267,7 +317,7 @@ def _claim(request: Request, measured: Measured, generator: str) -> Claim:
         delta=request.budget.delta,
         bound=request.bound,
         facts=measured.facts,
-        distance=request.distance,
+        distance=measured.distance,
         failures=measured.failures,
         n_parameters=request.objective.n_parameters,
         generator=generator,
@@ -380,7 +430,9 @@ def _certificate(
         data={
             "rows_scaled_to_max_norm": request.scaled,
             "surrogate_dtype": str(request.surrogate.features.dtype).removeprefix("torch."),
+            "effective_surrogate_rows": request.surrogate.effective,
         },
+        estimate=measured.estimate,
         notes=request.notes + (() if math.isfinite(step.pull) else (NO_UPDATE,)),
         software=software,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -313,12 +313,13 @@ def declared_record(
     max_norm: float,
     residual: float,
     classes: Sequence[Label] | None = None,
+    class_counts: Sequence[int] | None = None,
 ) -> TrainingRecord:
     """A record for a model trained elsewhere: the same facts, marked `declared`."""
     return TrainingRecord(
         n_source=n_source,
         classes=model.classes if classes is None else tuple(classes),
-        class_counts=None,
+        class_counts=None if class_counts is None else tuple(class_counts),
         l2=float(l2),
         loss=loss,
         max_norm=float(max_norm),

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from expunge.bounds.paper import SIZE_CONVENTIONS, PaperConstants
-from expunge.data import as_features, as_labels, encode, prepare
+from expunge.data import as_features, as_labels, class_matched, encode, prepare
 from expunge.data.prepare import Label
-from expunge.distance import Distance, parse_distance
+from expunge.distance import Distance, Estimation, parse_distance, parse_route
 from expunge.errors import DataError, ModelError, OptionError, UselessModel
 from expunge.model import LARGEST, MOST_ROWS, SMALLEST, LinearModel, TrainingRecord, checked_model, declared_record
 from expunge.objectives import LinearHead, Rows, objective_for
@@ -63,7 +63,7 @@ class Request:
     weights: Tensor
     forget: Rows
     surrogate: Rows
-    distance: Distance
+    distance: Distance | Estimation
     budget: Budget
     step: str
     bound: str
@@ -134,12 +134,13 @@ def record_for(
     max_norm: float | None,
     training_residual: float | None,
     classes: Sequence[Label] | None,
+    class_counts: Sequence[int] | None = None,
 ) -> TrainingRecord:
     """The model's own record, or one declared by options; an option that contradicts a record is an error."""
     given = {"n_source": n_source, "l2": l2, "loss": loss, "max_norm": max_norm, "training_residual": training_residual}
     if model.record is not None:
         own = {**vars(model.record), "training_residual": model.record.residual}
-        for name, value in given.items():
+        for name, value in {**given, "class_counts": None if class_counts is None else tuple(class_counts)}.items():
             if value is not None and value != own[name]:
                 raise ModelError(
                     f"{name} {value} was given, but the model's record says {own[name]}",
@@ -174,6 +175,16 @@ def record_for(
             f"{model.n_classes} different ones are needed",
             "Name one class a weight row, in order.",
         )
+    if class_counts is not None and (
+        len(class_counts) != model.n_classes
+        or not all(type(count) is int and count >= 0 for count in class_counts)
+        or sum(class_counts) != n_source
+    ):
+        raise OptionError(
+            f"class_counts {tuple(class_counts)}",
+            f"{model.n_classes} whole numbers that add up to n_source ({n_source:,}) are needed",
+            "Give how many training rows each class had, in the order of the weight rows.",
+        )
     return declared_record(
         model,
         n_source=n_source,
@@ -182,6 +193,7 @@ def record_for(
         max_norm=positive(max_norm, "max_norm", "Give the largest norm a training row could have."),
         residual=training_residual,
         classes=classes,
+        class_counts=class_counts,
     )
 
 
@@ -192,7 +204,8 @@ def make_request(
     *,
     epsilon: float,
     delta: float,
-    distance: Distance | str,
+    distance: Distance | Estimation | str,
+    match_classes: bool = False,
     bias: Any = None,
     step: str | None = None,
     bound: str = "residual",
@@ -204,14 +217,21 @@ def make_request(
     max_norm: float | None = None,
     training_residual: float | None = None,
     classes: Sequence[Label] | None = None,
+    class_counts: Sequence[int] | None = None,
     dtype: str = "float64",
     device: str = "cpu",
     force: bool = False,
     model_sha256: str | None = None,
 ) -> Request:
-    """Check everything that can be checked before any work is done."""
+    """Check everything that can be checked before any work is done.
+
+    `distance` is declared (`same`, `chi2:0.1`, ...), or to be estimated (`estimate`, `estimate:kl`, an `Estimation`). With
+    `match_classes` surrogate rows are weighted to the source's class counts, and the distance is the source's from that.
+    """
     budget = Budget(epsilon, delta)
-    declared = parse_distance(distance) if isinstance(distance, str) else distance
+    declared = _wanted(distance)
+    if match_classes:
+        declared = replace(declared, matched=True)
     choice(bound, BOUNDS, "bound")
     step = choice(step or ("newton" if bound == "paper" else "converged"), STEPS, "step")
     if bound == "paper" and step != "newton":
@@ -234,6 +254,7 @@ def make_request(
         max_norm=max_norm,
         training_residual=training_residual,
         classes=classes,
+        class_counts=class_counts,
     )
     if record.noised:
         raise ModelError(
@@ -248,23 +269,23 @@ def make_request(
         n_features=linear.n_features + int(record.bias),
         row_bound=record.row_bound,
     )
-    forget_rows, forget_scaled = _rows(forget, linear, record, DTYPES[record.rows_dtype], place, "the forget set")
+    forget_rows, forget_scaled = rows_of(forget, linear, record, DTYPES[record.rows_dtype], place, "the forget set")
     forget_rows = replace(forget_rows, features=forget_rows.features.double())
     _check_sizes(len(forget_rows), record, force)
-    surrogate_rows, surrogate_scaled = _rows(surrogate, linear, record, DTYPES[dtype], place, "the surrogate set")
+    surrogate_rows, surrogate_scaled = rows_of(surrogate, linear, record, DTYPES[dtype], place, "the surrogate set")
     if declared.samples_rows and len(surrogate_rows) < FEWEST_SAMPLED_ROWS:
         raise DataError(
             f"the surrogate set has {len(surrogate_rows)} rows",
             f"at least {FEWEST_SAMPLED_ROWS} are needed before its moments can stand for its population's",
             "Add surrogate rows, or declare the distance between the sets themselves (between samples) if it is known.",
         )
-    notes = _notes(
-        forget_rows,
-        surrogate_rows,
-        record,
-        declared,
-        has_labels=isinstance(surrogate, tuple) and surrogate[1] is not None,
-    )
+    labelled = isinstance(surrogate, tuple) and surrogate[1] is not None
+    notes = _notes(forget_rows, surrogate_rows, record, declared, has_labels=labelled)
+    if declared.matched:
+        surrogate_rows = matched_rows(surrogate_rows, record, labelled)
+    if isinstance(declared, Estimation):
+        require_estimable(declared, record, labelled, bound)
+        _require_own_source(declared)
     return Request(
         model=linear,
         model_sha256=model_sha256 or linear.sha256(),
@@ -285,7 +306,59 @@ def make_request(
     )
 
 
-def _rows(
+def _wanted(distance: Distance | Estimation | str) -> Distance | Estimation:
+    if not isinstance(distance, str):
+        return distance
+    route = parse_route(distance)
+    return parse_distance(distance) if route is None else Estimation(route)
+
+
+def matched_rows(surrogate: Rows, record: TrainingRecord, labelled: bool) -> Rows:
+    """The surrogate, weighted to the class counts of the source."""
+    if record.class_counts is None:
+        raise ModelError(
+            "the model's record has no class counts",
+            "matching classes needs the source's",
+            "Give them with --class-counts, in the order of the classes; model cards often have them.",
+        )
+    if not labelled:
+        raise DataError(
+            "the surrogate has no labels", "matching classes needs them", "Give (features, labels), or a label column."
+        )
+    return class_matched(surrogate, record.class_counts, record.classes)
+
+
+def require_estimable(wanted: Estimation, record: TrainingRecord, labelled: bool, bound: str) -> None:
+    """Refuse what cannot be estimated before any chain is run."""
+    if record.loss != "softmax":
+        raise OptionError(
+            f"distance {wanted} for loss {record.loss}",
+            "only softmax implies a density over features and probabilities of labels",
+            "Declare a distance.",
+        )
+    if bound == "paper" and wanted.route != "kl":
+        raise OptionError(
+            f"distance {wanted} with the paper's bound", "it takes a total variation", "Use --distance estimate:kl."
+        )
+    if wanted.route == "kl" and not labelled:
+        raise DataError(
+            "the surrogate has no labels",
+            "the conditional part of the KL needs them",
+            "Give labels, or use --distance estimate, which needs none.",
+        )
+
+
+def _require_own_source(wanted: Estimation) -> None:
+    """A certificate cannot rest on an estimate whose source was made of the surrogate."""
+    if wanted.support == "gaussian" and wanted.mean is None:
+        raise OptionError(
+            "an estimate on a Gaussian reference with the surrogate's own moments",
+            "it finds the surrogate near itself, whatever the source was; a certificate needs more",
+            "Use --support ball, or --moments with what is known of the source; expunge distance shows the difference.",
+        )
+
+
+def rows_of(
     given: tuple[Any, Any] | Any,
     model: LinearModel,
     record: TrainingRecord,
@@ -293,6 +366,7 @@ def _rows(
     device: torch.device,
     name: str,
 ) -> tuple[Rows, int]:
+    """Rows ready for the model's objective from (features, labels), or features alone, and how many had to be scaled."""
     values, labels = given if isinstance(given, tuple) else (given, None)
     features = as_features(values, name)
     if labels is None:
@@ -333,7 +407,7 @@ def _check_sizes(n_forget: int, record: TrainingRecord, force: bool) -> None:
 
 
 def _notes(
-    forget: Rows, surrogate: Rows, record: TrainingRecord, distance: Distance, has_labels: bool
+    forget: Rows, surrogate: Rows, record: TrainingRecord, distance: Distance | Estimation, has_labels: bool
 ) -> tuple[str, ...]:
     """What is odd about the data but not an error; each is recorded in the certificate."""
     notes = []

@@ -20,12 +20,13 @@ SAMPLING_SLACK = 0.1  # where the eigenvalue only enters the sampling term's exc
 
 @dataclass(frozen=True)
 class Moments:
-    """What the bound needs to know of `f = phi_u` on the surrogate; c is its mean.
+    """What the bound needs to know of `f = phi_u` on the surrogate; c is its mean. Rows count by their weights.
 
     `trace` is the trace of the covariance and `eigenvalue_upper` bounds its largest eigenvalue; `fourth` is the mean of
     `||f - c||^4` and `fourth_eigenvalue_upper` bounds the largest eigenvalue of the mean of `||f - c||^2 (f - c)(f - c)^T`;
     `largest` is the largest `||f - c||` seen; `supremum` bounds `||f||` over every admissible row. `longest_row` is the
-    largest norm of a surrogate row.
+    largest norm of a surrogate row. `sampled_*` are what a weighted mean varies by: trace, bound on the largest eigenvalue and
+    largest norm of the weight times `f - c`. Without weights they equal trace, `eigenvalue_upper` and `largest`.
     """
 
     mean_norm: float
@@ -36,6 +37,9 @@ class Moments:
     eigenvalue_upper: float
     fourth_eigenvalue_upper: float
     longest_row: float
+    sampled_trace: float
+    sampled_eigenvalue_upper: float
+    sampled_largest: float
 
 
 def lanczos_steps(n_parameters: int, failure: float, slack: float = EIGENVALUE_SLACK) -> int:
@@ -116,7 +120,7 @@ def change_moments(
     for part in surrogate.blocks():
         features = surrogate.features[part].double()
         changes[: objective.n_classes, part] = objective.change(weights, update, features).T
-        total.addmm_(changes[:, part], features)
+        total.addmm_(surrogate.weighted(changes[:, part], part, 1), features)
     mean = total / rows
     # of ||f||^2: what float64 may lose of ||f - c||^2 where the spread is far below the mean
     cancellation = (objective.n_features + objective.n_classes + 64) * 2.0**-52
@@ -130,35 +134,46 @@ def change_moments(
         sizes = changes[:, part].square().sum(dim=0) * lengths
         squares[part] = sizes - 2 * along + mean.square().sum() + cancellation * (sizes + mean.square().sum())
     squares.clamp_(min=0.0)
-    trace, largest = float(squares.mean()), math.sqrt(float(squares.max()))
-    eigenvalue, fourth_eigenvalue = trace, largest**2 * trace
+    each = torch.ones_like(squares) if surrogate.weights is None else surrogate.weights
+    trace, largest = float((each * squares).mean()), math.sqrt(float(squares.max()))
+    sampled_trace = float((each.square() * squares).mean())
+    eigenvalue, fourth_eigenvalue, sampled_eigenvalue = trace, largest**2 * trace, sampled_trace
     if failure is not None and trace > 0:
         generator = torch.Generator().manual_seed(secrets.randbits(63) if seed is None else seed)
 
-        def bounded(stage: str, weighting: Tensor | None, share: float) -> float:
+        runs = 1 + int(heavy) + int(surrogate.weights is not None)
+
+        def bounded(stage: str, weighting: Tensor | None) -> float:
             start = torch.randn(weights.shape, dtype=torch.float64, generator=generator).to(weights.device)
             return largest_eigenvalue_upper(
                 lambda direction: _covariance_product(direction, mean, changes, surrogate, weighting),
                 start,
-                share * failure,
+                failure / runs,
                 lambda done, total: advance(stage, done, total),
                 slack,
             )
 
         hidden = cancellation * (trace + float(mean.square().sum()))
-        eigenvalue = min(trace, hidden + bounded("Lanczos, covariance", None, 0.5 if heavy else 1.0))
+        eigenvalue = min(trace, hidden + bounded("Lanczos, covariance", surrogate.weights))
         fourth_eigenvalue = largest**2 * eigenvalue
+        sampled_eigenvalue = min(sampled_trace, surrogate.largest_weight * eigenvalue)
+        if surrogate.weights is not None:
+            found = bounded("Lanczos, weighted rows", each.square())
+            sampled_eigenvalue = min(sampled_eigenvalue, surrogate.largest_weight * hidden + found)
         if heavy:
-            fourth_eigenvalue = min(fourth_eigenvalue, bounded("Lanczos, fourth moment", squares, 0.5))
+            fourth_eigenvalue = min(fourth_eigenvalue, bounded("Lanczos, fourth moment", each * squares))
     return Moments(
         mean_norm=float(mean.norm()),
         trace=trace,
-        fourth=float(squares.square().mean()),
+        fourth=float((each * squares.square()).mean()),
         largest=largest,
         supremum=objective.change_sup(update),
         eigenvalue_upper=eigenvalue,
         fourth_eigenvalue_upper=fourth_eigenvalue,
         longest_row=math.sqrt(longest),
+        sampled_trace=sampled_trace,
+        sampled_eigenvalue_upper=sampled_eigenvalue,
+        sampled_largest=math.sqrt(float((each.square() * squares).max())),
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from expunge.bounds import ResidualFacts
+from expunge.bounds.residual import WEIGHT_FACTS
 from expunge.certificate import (
     GENERATORS,
     SIZE_NAMES,
@@ -25,6 +26,7 @@ from expunge.certificate import (
     digest_of,
 )
 from expunge.distance import Distance
+from expunge.distance.inequalities import tv_upper_from_kl
 from expunge.errors import ExpungeError, VerificationFailed
 from expunge.model import read_model
 from expunge.objectives import objective_for
@@ -69,7 +71,9 @@ def claim_of(content: Json) -> Claim:
     facts = {
         name: Fact(_number(entry["value"]), _provenance(entry["provenance"])) for name, entry in bound["inputs"].items()
     }
-    if bound["kind"] == "residual" and set(facts) != {field.name for field in fields(ResidualFacts)}:
+    distance_of = Distance(**distance)
+    needed = {field.name for field in fields(ResidualFacts)} - (set() if distance_of.matched else set(WEIGHT_FACTS))
+    if bound["kind"] == "residual" and set(facts) != needed:
         raise KeyError("bound.inputs")
     generator = content["noise"]["generator"]
     if generator not in GENERATORS:
@@ -83,12 +87,13 @@ def claim_of(content: Json) -> Claim:
         delta=_number(content["delta"]),
         bound=bound["kind"],
         facts=facts,
-        distance=Distance(**distance),
+        distance=distance_of,
         failures={name: _number(value) for name, value in content["noise"]["failures"].items()},
         n_parameters=int(_number(content["sizes"]["parameters"])),
         generator=generator,
         convention=bound.get("convention", "source"),
         tuned=bool(bound.get("tuned", False)),
+        schema=content["schema"],
     )
 
 
@@ -136,6 +141,8 @@ def checks(certificate: Certificate) -> list[Check]:
                 "l2", content["model"]["l2"], claim.facts["l2"].value if "l2" in claim.facts else content["model"]["l2"]
             ),
             Check("noise is secret", claim.generator, GENERATORS[0]),
+            *_weight_checks(claim),
+            *_estimate_checks(claim, content),
         ]
     except (
         KeyError,
@@ -172,6 +179,31 @@ def _sizes(claim: Claim, content: Json) -> Json:
     width = features + int(content["model"]["bias"] is True)
     sizes["n_retain"] = sizes["n_source"] - sizes["n_forget"]
     return sizes | {"parameters": classes * width, "classes": classes, "features": features}
+
+
+def _weight_checks(claim: Claim) -> list[Check]:
+    """What weights of mean 1 can do to sums: the largest is at least 1, and bounds what the squares of all add."""
+    if claim.bound != "residual" or not claim.distance.matched:
+        return []
+    value = {name: fact.value for name, fact in claim.facts.items()}
+    largest = value["weight_largest"]
+    most = largest * value["change_trace"] * (1.0 + TOLERANCE)
+    return [
+        Check("weight_largest is possible", largest >= 1.0 - TOLERANCE, True),
+        Check("sampled_trace is possible", value["sampled_trace"] <= most, True),
+    ]
+
+
+def _estimate_checks(claim: Claim, content: Json) -> list[Check]:
+    """Evidence of an estimate goes with an estimated distance, and a total variation follows from the KL that is stated there."""
+    if "estimate" not in content:
+        return []
+    found = [Check("distance.provenance", claim.distance.provenance, "estimated")]
+    if content["estimate"]["route"] == "kl":
+        upper = content["estimate"]["kl"]["upper"]
+        kl = math.inf if upper is None else _number(upper)
+        found.append(Check("distance.value", content["distance"]["value"], tv_upper_from_kl(kl)))
+    return found
 
 
 def _is_digest(value: Any) -> bool:

@@ -26,7 +26,7 @@ from expunge.cli import main
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 README = Path(__file__).parents[2] / "README.md"
-COMMANDS = ("train", "unlearn", "verify", "demo")
+COMMANDS = ("train", "unlearn", "verify", "distance", "demo")
 N_SOURCE, N_FORGET, N_SURROGATE = 200, 3, 150
 UNLEARN = "unlearn --model model.safetensors --forget forget.npz --surrogate surrogate.npz --epsilon 5 --delta 1e-3"
 STATUSES = {"proven", "conditional", "estimated"}
@@ -160,7 +160,7 @@ def test_the_certificate(story: tuple[Path, dict[str, Any]]) -> None:
         "model",
         "assumptions",
     }
-    assert certificate["schema"] == "expunge/certificate/1"
+    assert certificate["schema"] == "expunge/certificate/2"
     assert certificate["status"] in STATUSES
     assert certificate["status"] == "conditional"
     assert (certificate["epsilon"], certificate["delta"]) == (5.0, 1e-3)

@@ -15,7 +15,7 @@ REPRODUCIBLE = settings(derandomize=True, deadline=None, max_examples=100)
 
 
 def test_the_kinds():
-    assert DISTANCE_KINDS == ("same", "tv", "chi2", "kl", "source")
+    assert DISTANCE_KINDS == ("same", "tv", "chi2", "kl", "source", "means")
 
 
 @pytest.mark.parametrize(
@@ -119,11 +119,11 @@ def test_what_is_taken_for_rows_unlike_any_that_was_seen_is_kept_and_must_be_kno
 
 @pytest.mark.parametrize("kind", DISTANCE_KINDS)
 def test_only_the_source_itself_is_measured(kind):
-    usual = "measured" if kind == "source" else "declared"
+    usual = {"source": "measured", "means": "estimated"}.get(kind, "declared")
     assert Distance(kind, 0.0).provenance == Distance(kind, 0.0, provenance=usual).provenance == usual
-    with pytest.raises(OptionError, match="only 'source' is measured"):
+    with pytest.raises(OptionError, match="'source' is measured, 'means' estimated"):
         Distance(kind, 0.0, provenance="declared" if kind == "source" else "measured")
-    with pytest.raises(OptionError, match="only 'source' is measured"):
+    with pytest.raises(OptionError, match="'source' is measured, 'means' estimated"):
         Distance(kind, 0.0, provenance="guessed")
 
 

@@ -31,6 +31,10 @@ class ResidualFacts:
     largest eigenvalue of the mean of ||f - c||^2 (f - c)(f - c)^T; `largest` is the largest ||f - c|| seen, `supremum` a
     bound on ||f|| over every admissible row. `rounding` bounds the float64 error of (n-m) g_R(v). `longest_row` is the
     longest surrogate row, `row_bound` the longest a row can be.
+
+    Surrogate rows may be weighted by class; the `change_*` are then weighted, `weight_largest` is the largest weight (their
+    mean is 1), and `sampled_*` are trace, eigenvalue and largest norm of the weight times f - c, which is what the weighted
+    mean varies by. None, without weights: they are then those of f - c itself.
     """
 
     n_source: int
@@ -50,6 +54,20 @@ class ResidualFacts:
     longest_row: float
     row_bound: float
     sampling_failure: float
+    weight_largest: float = 1.0
+    sampled_trace: float | None = None
+    sampled_eigenvalue: float | None = None
+    sampled_largest: float | None = None
+
+    def weighted(self) -> tuple[float, float, float]:
+        """Trace, eigenvalue and largest norm of the weight times f - c."""
+        trace, eigenvalue, largest = self.sampled_trace, self.sampled_eigenvalue, self.sampled_largest
+        if trace is None or eigenvalue is None or largest is None:
+            return self.change_trace, self.change_eigenvalue, self.change_largest
+        return trace, eigenvalue, largest
+
+
+WEIGHT_FACTS = ("weight_largest", "sampled_trace", "sampled_eigenvalue", "sampled_largest")
 
 
 def amplification(facts: ResidualFacts) -> float:
@@ -73,10 +91,12 @@ def rounding_term(facts: ResidualFacts) -> float:
 
 
 def surrogate_shift(facts: ResidualFacts, distance: Distance) -> float:
-    """Bound on `||E_rho phi_u - E_nu phi_u||` from the declared distance.
+    """Bound on `||E_rho phi_u - E_nu phi_u||` from the distance; a distance of kind `means` is that number itself.
 
     Between samples, a finite KL puts the source on the surrogate's own rows, so the largest deviation seen is the supremum.
     """
+    if distance.kind == "means":
+        return distance.value
     between_samples = distance.between == "samples"
     deviation = facts.change_largest if between_samples else facts.change_supremum + facts.change_mean
     return distance.shift(math.sqrt(facts.change_eigenvalue), facts.change_supremum, deviation)
@@ -95,6 +115,9 @@ def sampling_term(facts: ResidualFacts, distance: Distance) -> float:
     Both sample means in one sum of independent centred vectors: its expected norm is at most the root of its total
     variance, and the excess follows Klein and Rio's (2005) form of Talagrand's inequality (`klein_rio_excess`). Source rows
     longer than any that was seen are charged the supremum each (`unseen_rows`).
+
+    With matched classes both sets are samples class by class: a row's vector is centred at its own class's mean, which has no
+    larger second moments than f - c, and lies no farther from c than the class's rows do.
     """
     if not distance.samples_rows:
         return 0.0
@@ -104,9 +127,14 @@ def sampling_term(facts: ResidualFacts, distance: Distance) -> float:
     log_failure = -math.log(facts.sampling_failure / events)
     known = strict_moments(facts, log_failure) if distance.sampling == "strict" else facts
     trace, eigenvalue = source_moments(known, distance)
-    expected = math.sqrt(trace / n + known.change_trace / s)
-    variance = eigenvalue / n + known.change_eigenvalue / s
-    step = max((source_reach(facts, distance) + surrogate_shift(known, distance)) / n, facts.change_largest / s)
+    sampled_trace, sampled_eigenvalue, sampled_largest = known.weighted()
+    expected = math.sqrt(trace / n + sampled_trace / s)
+    variance = eigenvalue / n + sampled_eigenvalue / s
+    reach = source_reach(facts, distance)
+    if distance.matched:
+        step = 2.0 * max(reach / n, sampled_largest / s)
+    else:
+        step = max((reach + surrogate_shift(known, distance)) / n, facts.change_largest / s)
     excess = klein_rio_excess(expected, variance, step, math.exp(-log_failure))
     return amplification(facts) * (expected + excess + (facts.change_supremum + facts.change_mean) * unseen / n)
 
@@ -116,10 +144,11 @@ def strict_moments(facts: ResidualFacts, log_failure: float) -> ResidualFacts:
 
     A mean L of s independent values in [0, r^2] falls below its expectation E so far only with probability at most
     exp(-s (E - L)^2 / (2 E r^2)), whence sqrt E <= sqrt(L + c^2) + c with c = r sqrt(ln(1/f) / (2 s)). For the largest
-    eigenvalue take the population's own eigenvector, which is fixed: one such mean, no factor for the dimension.
+    eigenvalue take the population's own eigenvector, which is fixed: one such mean, no factor for the dimension. Weights of
+    at most q act like s/q rows, and multiply second moments by q at most.
     """
     reach = facts.change_largest + facts.change_mean
-    slack = reach * math.sqrt(log_failure / (2.0 * facts.n_surrogate))
+    slack = reach * math.sqrt(log_failure * facts.weight_largest / (2.0 * facts.n_surrogate))
 
     def raised(value: float) -> float:
         return (math.sqrt(value + facts.change_mean**2 + slack**2) + slack) ** 2
@@ -131,6 +160,9 @@ def strict_moments(facts: ResidualFacts, log_failure: float) -> ResidualFacts:
         change_eigenvalue=min(trace, eigenvalue),
         change_fourth=reach**2 * trace + trace**2,
         change_fourth_eigenvalue=reach**2 * min(trace, eigenvalue),
+        sampled_trace=facts.weight_largest * trace,
+        sampled_eigenvalue=facts.weight_largest * min(trace, eigenvalue),
+        sampled_largest=facts.weight_largest * facts.change_largest,
     )
 
 
@@ -144,15 +176,15 @@ def unseen_rows(facts: ResidualFacts, distance: Distance) -> float:
 
     In `strict` sampling these are the rows with a larger `||f - c||` than every surrogate row. Otherwise only those longer
     than every surrogate row are counted; none can be if a surrogate row is as long as a row may be (`ALMOST`), as with
-    features of unit norm. The surrogate's population has mass at most q = ln(1/f)/s beyond its sample's maximum, the
-    source's at most that plus its shift, and a sample of n holds at most n q + sqrt(2 n q ln(1/f)) + ln(1/f)/3 of them
+    features of unit norm. The surrogate's population has mass at most q = ln(1/f)/s beyond its sample's maximum (times the
+    largest weight, where rows are weighted), the source's at most that plus its shift, and a sample of n holds at most n q + sqrt(2 n q ln(1/f)) + ln(1/f)/3 of them
     (Bernstein); f is the share of the failure probability that each of these steps gets.
     """
     strict = distance.sampling == "strict"
     if not strict and facts.longest_row >= ALMOST * facts.row_bound:
         return 0.0
     log_failure = -math.log(facts.sampling_failure / (5.0 if strict else 3.0))
-    mass = min(1.0, log_failure / facts.n_surrogate)
+    mass = min(1.0, log_failure * facts.weight_largest / facts.n_surrogate)
     mass = min(1.0, mass + distance.shift(math.sqrt(mass), 0.5, 1.0))
     expected = facts.n_source * mass
     return min(float(facts.n_source), expected + math.sqrt(2.0 * expected * log_failure) + log_failure / 3.0)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from expunge.cli.console import as_json, out, print_certificate, progress, quiet, reporting
+from expunge.cli.estimation import estimate_options, estimation, whole_numbers
 
 
 @click.command()
@@ -33,8 +34,14 @@ from expunge.cli.console import as_json, out, print_certificate, progress, quiet
 @click.option(
     "--distance",
     required=True,
-    help="How far the surrogate is from the source: same, tv:0.2, chi2:0.1, kl:0.5 (of the source relative to the surrogate), or source if it is the source itself.",
+    help="How far the surrogate is from the source: same, tv:0.2, chi2:0.1, kl:0.5 (of the source relative to the surrogate), or source if it is the source itself. Where nobody knows: estimate (from the model and the surrogate; the difference of means that the bound needs) or estimate:kl (the paper's way). An estimate proves nothing and the certificate says so; see expunge distance.",
 )
+@click.option(
+    "--match-classes",
+    is_flag=True,
+    help="Weight surrogate rows so that its class proportions are the source's; --distance is then the source's from that.",
+)
+@estimate_options
 @click.option(
     "--between",
     default="populations",
@@ -70,6 +77,7 @@ from expunge.cli.console import as_json, out, print_certificate, progress, quiet
 )
 @click.option("--max-norm", type=float, help="For a model without a record: largest norm of a training row.")
 @click.option("--loss", help="For a model without a record: softmax or ridge.")
+@click.option("--class-counts", help="For a model without a record: training rows of each class, e.g. 120,80.")
 @click.option(
     "--training-residual",
     type=float,
@@ -107,6 +115,7 @@ def unlearn(
     distance: str,
     between: str,
     sampling: str,
+    match_classes: bool,
     step: str | None,
     bound: str,
     constants: str | None,
@@ -115,6 +124,7 @@ def unlearn(
     l2: float | None,
     max_norm: float | None,
     loss: str | None,
+    class_counts: str | None,
     training_residual: float | None,
     dtype: str,
     device: str,
@@ -122,6 +132,7 @@ def unlearn(
     target: Path,
     quiet: bool,
     json_output: bool,
+    **estimating: Any,
 ) -> dict[str, Any]:
     """Forget rows of a source that is gone, with a certificate.
 
@@ -135,12 +146,11 @@ def unlearn(
     from expunge.data import read_data
     from expunge.data.files import TABLES
     from expunge.data.output import require_absent, write_folder
-    from expunge.distance import parse_distance
     from expunge.mechanism import unlearn as run
     from expunge.model import read_model
 
     require_absent(target)
-    declared = parse_distance(distance, between=between, sampling=sampling)
+    wanted = estimation(distance, between=between, sampling=sampling, **estimating)
     model, digest = read_model(model_file)
     # a label column may be named though only one of the two files is a table
     tables = [path for path in (forget, surrogate) if path.suffix.lower() in TABLES] or [forget]
@@ -153,7 +163,9 @@ def unlearn(
             (standing.features, standing.labels),
             epsilon=epsilon,
             delta=delta,
-            distance=declared,
+            distance=wanted,
+            match_classes=match_classes,
+            class_counts=whole_numbers(class_counts),
             step=step,
             bound=bound,
             constants=_constants(constants),

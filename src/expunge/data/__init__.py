@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from expunge.data.files import LabelledArrays, read_data
+from expunge.data.matching import class_matched
 from expunge.data.prepare import Prepared, as_features, as_labels, encode, prepare
 
-__all__ = ["LabelledArrays", "Prepared", "as_features", "as_labels", "encode", "prepare", "read_data"]
+__all__ = ["LabelledArrays", "Prepared", "as_features", "as_labels", "class_matched", "encode", "prepare", "read_data"]

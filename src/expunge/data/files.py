@@ -119,13 +119,29 @@ def read_data(path: str | Path, label: str | None = None) -> LabelledArrays:
     try:
         features, labels = reader(location, label)
     except DAMAGE as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise FileError(
-            f"{location} is not a whole {location.suffix} file ({reason})",
-            "a complete one is needed",
-            "Write or copy it again.",
-        ) from error
+        raise _not_whole(location, error) from error
     return LabelledArrays(features, labels, str(location))
+
+
+def read_moments(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Arrays mean and covariance of an .npz file."""
+    location = readable(Path(path))
+    try:
+        arrays = read_npz(location, ("mean", "covariance"))
+        mean, covariance = (np.asarray(arrays[name], dtype=np.float64) for name in ("mean", "covariance"))
+    except DAMAGE as error:
+        raise _not_whole(location, error) from error
+    if not (np.isfinite(mean).all() and np.isfinite(covariance).all()):
+        raise DataError(f"{location} holds moments that are not finite", "numbers are needed", "Compute them again.")
+    return mean, covariance
+
+
+def _not_whole(location: Path, error: BaseException) -> FileError:
+    return FileError(
+        f"{location} is not a whole {location.suffix} file ({type(error).__name__}: {error})",
+        "a complete one is needed",
+        "Write or copy it again.",
+    )
 
 
 # npz ------------------------------------------------------------------------------------------------------------
@@ -145,7 +161,7 @@ def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, Array]:
             raise FileError(
                 f"{path} holds {', '.join(sorted(members)) or 'nothing'}",
                 f"arrays {' and '.join(names)} are needed",
-                "Save with numpy.savez(path, X=features, y=labels).",
+                f"Save with numpy.savez(path, {', '.join(f'{name}=...' for name in names)}).",
             )
         return {name: _read_member(archive, members[name], path, name) for name in names}
 

@@ -1,10 +1,12 @@
-"""A distance that somebody declares, and can be held to.
+"""A distance that somebody declares, and can be held to, or that was estimated, and then proves nothing.
 
 same          the surrogate is a sample of the source's own distribution
 tv:0.2        total variation between the feature distributions, in [0, 1]
 chi2:0.3      chi-square of the source relative to the surrogate
 kl:0.5        Kullback-Leibler divergence of the source relative to the surrogate
 source        the surrogate IS the source (the paper's Unlearn (+)); checked, not believed
+
+Only an estimate can be of the kind `means`: the norm of the difference of means that the residual bound needs, for one update.
 """
 
 from __future__ import annotations
@@ -15,9 +17,15 @@ from dataclasses import dataclass
 from expunge.distance.inequalities import shift_chi_square, shift_kullback_leibler, shift_total_variation
 from expunge.errors import OptionError
 
-DISTANCE_KINDS = ("same", "tv", "chi2", "kl", "source")
+DECLARED_KINDS = ("same", "tv", "chi2", "kl", "source")
+DISTANCE_KINDS = (*DECLARED_KINDS, "means")
 BETWEEN = ("populations", "samples")
 SAMPLING = ("seen", "strict")
+
+PROVENANCES = dict.fromkeys(DISTANCE_KINDS, ("declared", "estimated")) | {
+    "source": ("measured",),
+    "means": ("estimated",),
+}
 
 _MEANING = {
     "same": "the surrogate is an independent sample of the source's own distribution",
@@ -25,7 +33,9 @@ _MEANING = {
     "chi2": "chi-square divergence of the source's feature distribution relative to the surrogate's",
     "kl": "Kullback-Leibler divergence of the source's feature distribution relative to the surrogate's",
     "source": "the surrogate is the source itself",
+    "means": "norm of the difference between source and surrogate in the mean change of gradient at this update",
 }
+MATCHED = "; the surrogate's rows weighted so that its classes have the source's proportions"
 
 
 @dataclass(frozen=True)
@@ -35,7 +45,8 @@ class Distance:
     `between` says what it is measured between: the `populations` both sets were drawn from (then a sampling term is
     added to the bound) or the two `samples` themselves, each row counted as often as it occurs. `sampling` says what is
     taken for rows unlike any surrogate row: nothing (`seen`: what was seen stands for the population) or the worst
-    (`strict`: they are counted and charged the largest change there can be).
+    (`strict`: they are counted and charged the largest change there can be). `matched` says that the surrogate is taken with
+    its rows weighted by class to the source's class counts; the distance is then the source's from that.
     """
 
     kind: str
@@ -43,6 +54,7 @@ class Distance:
     between: str = "populations"
     provenance: str = ""
     sampling: str = "seen"
+    matched: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in DISTANCE_KINDS:
@@ -52,7 +64,7 @@ class Distance:
                 "Write for example chi2:0.1, tv:0.2, kl:0.5 or same.",
             )
         if not self.provenance:
-            object.__setattr__(self, "provenance", "measured" if self.kind == "source" else "declared")
+            object.__setattr__(self, "provenance", PROVENANCES[self.kind][0])
         if self.between not in BETWEEN:
             raise OptionError(
                 f"distance between {self.between!r}", f"it must be one of {', '.join(BETWEEN)}", "See Distance.between."
@@ -69,11 +81,17 @@ class Distance:
                 "it lies between 0 and 1",
                 "Declare a smaller value, or another kind such as chi2.",
             )
-        if self.provenance not in (("measured",) if self.kind == "source" else ("declared", "estimated")):
+        if self.provenance not in PROVENANCES[self.kind]:
             raise OptionError(
                 f"a distance {self.kind!r} that is {self.provenance!r}",
-                "only 'source' is measured; others are declared or estimated",
+                "'source' is measured, 'means' estimated; others are declared or estimated",
                 "Leave the provenance out.",
+            )
+        if self.matched and self.kind == "source":
+            raise OptionError(
+                "matched classes with distance 'source'",
+                "the source's classes are its own",
+                "Leave --match-classes out.",
             )
         if self.kind == "same" and self.between == "samples":
             raise OptionError(
@@ -92,7 +110,7 @@ class Distance:
 
     @property
     def meaning(self) -> str:
-        return _MEANING[self.kind]
+        return _MEANING[self.kind] + (MATCHED if self.matched else "")
 
     @property
     def samples_rows(self) -> bool:
@@ -116,8 +134,12 @@ class Distance:
 def parse_distance(text: str, *, between: str = "populations", sampling: str = "seen") -> Distance:
     """Read `same`, `source`, `tv:0.2`, `chi2:0.3` or `kl:0.5`."""
     kind, colon, value = text.strip().partition(":")
-    if kind not in DISTANCE_KINDS:
-        return Distance(kind, 0.0)  # raises with the list of kinds
+    if kind not in DECLARED_KINDS:
+        raise OptionError(
+            f"distance kind {kind!r} is not known",
+            f"it must be one of {', '.join(DECLARED_KINDS)}, or estimate",
+            "Write for example chi2:0.1, tv:0.2, kl:0.5 or same.",
+        )
     if kind in ("same", "source"):
         if colon:
             raise OptionError(f"distance {text!r}", f"{kind!r} takes no value", f"Write {kind} alone.")

@@ -1,7 +1,19 @@
-"""Estimates of what nobody knows: samples of the features a model implies. What comes from here is `estimated`, never more."""
+"""Estimates of what nobody knows: samples of the features a model implies, and a distance between samples. What comes from here is `estimated`, never more."""
 
 from __future__ import annotations
 
+from expunge.estimate.donsker_varadhan import DonskerVaradhanLower, donsker_varadhan
 from expunge.estimate.langevin import Ball, Box, Diagnostics, LangevinSamples, LinearEnergy, Target, Whitened, langevin
 
-__all__ = ["Ball", "Box", "Diagnostics", "LangevinSamples", "LinearEnergy", "Target", "Whitened", "langevin"]
+__all__ = [
+    "Ball",
+    "Box",
+    "Diagnostics",
+    "DonskerVaradhanLower",
+    "LangevinSamples",
+    "LinearEnergy",
+    "Target",
+    "Whitened",
+    "donsker_varadhan",
+    "langevin",
+]

@@ -9,7 +9,9 @@ it, it is exact. Diagnostics are part of the result; chains that are not finite 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -27,8 +29,12 @@ RUNAWAY = 1.2  # factor by which norms may still grow from the third to the four
 class Target(Protocol):
     """An unnormalised density over rows."""
 
-    def log_density_and_force(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Logarithm of the density, up to a constant, and its gradient, for each row."""
+    def log_density(self, points: Tensor) -> Tensor:
+        """Logarithm of the density, up to a constant, for each row."""
+        ...
+
+    def force(self, points: Tensor) -> Tensor:
+        """Its gradient, for each row."""
         ...
 
 
@@ -51,14 +57,14 @@ class LinearEnergy:
     weight: Tensor
     bias: Tensor | None = None
 
-    def log_density_and_force(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        outputs = points @ self.weight.T
-        if self.bias is not None:
-            outputs = outputs + self.bias
-        top = outputs.amax(dim=1, keepdim=True)
-        shares = torch.exp(outputs - top)
-        total = shares.sum(dim=1, keepdim=True)
-        return (top + torch.log(total)).squeeze(1), (shares / total) @ self.weight
+    def log_density(self, points: Tensor) -> Tensor:
+        return torch.logsumexp(self._outputs(points), dim=1)
+
+    def force(self, points: Tensor) -> Tensor:
+        return torch.softmax(self._outputs(points), dim=1) @ self.weight
+
+    def _outputs(self, points: Tensor) -> Tensor:
+        return points @ self.weight.T if self.bias is None else torch.addmm(self.bias, points, self.weight.T)
 
 
 @dataclass(frozen=True)
@@ -72,14 +78,17 @@ class Whitened:
     mean: Tensor
     root: Tensor
 
-    def log_density_and_force(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        value, force = self._linear().log_density_and_force(points)
-        return value - 0.5 * points.square().sum(dim=1), force - points
+    def log_density(self, points: Tensor) -> Tensor:
+        return self._linear.log_density(points) - 0.5 * points.square().sum(dim=1)
+
+    def force(self, points: Tensor) -> Tensor:
+        return self._linear.force(points).sub_(points)
 
     def features(self, points: Tensor) -> Tensor:
         """Samples in the features' own coordinates."""
         return self.mean + points @ self.root.T
 
+    @cached_property
     def _linear(self) -> LinearEnergy:
         bias = self.energy.weight @ self.mean
         return LinearEnergy(
@@ -129,10 +138,9 @@ class Ball:
         return inside
 
     def confine(self, points: Tensor) -> Tensor:
-        norms = points.norm(dim=1, keepdim=True).clamp(min=1e-300)
-        inward = torch.full_like(norms, self.radius) if self.project else (2.0 * self.radius - norms).clamp(min=0.0)
-        confined: Tensor = torch.where(norms > self.radius, points * (inward / norms), points)
-        return confined
+        # r/||x|| and 2r/||x|| - 1 are below 1 exactly outside the ball; a point beyond 2r is reflected to the centre
+        shrink: Tensor = self.radius / points.norm(dim=1, keepdim=True)
+        return points * (shrink if self.project else 2.0 * shrink - 1.0).clamp(min=0.0, max=1.0)
 
 
 @dataclass(frozen=True)
@@ -177,7 +185,8 @@ def langevin(
     """Run one chain a row of `start`: `x + (step/2) force(x) + sqrt(step) noise`, confined to the support.
 
     With `metropolis`, a step is accepted with the probability that makes the target stationary; one that leaves the
-    support is rejected. The seed only shapes an estimate; it protects nothing.
+    support is rejected. Steps are taken in as many whole parts as are recorded for the diagnostics. The seed only shapes an
+    estimate; it protects nothing.
     """
     if n_steps < 8 or not 0.0 < step < math.inf:
         raise OptionError(
@@ -187,26 +196,24 @@ def langevin(
         )
     generator = torch.Generator(device=start.device).manual_seed(seed)
     points = start.clone()
-    value, force = target.log_density_and_force(points)
-    noise = torch.empty_like(points)
     every = max(1, n_steps // RECORDS)
     records: list[NDArray[np.float64]] = []
     accepted = 0.0
-    for done in range(1, n_steps + 1):
-        noise.normal_(generator=generator)
-        proposal = points + (0.5 * step) * force + math.sqrt(step) * noise
-        if metropolis:
-            taken = _accept(target, support, points, value, force, proposal, step, generator)
-            points, value, force, share = taken
-            accepted += share
-        else:
-            points = proposal if support is None else support.confine(proposal)
-            value, force = target.log_density_and_force(points)
-        if done % every == 0:
-            records.append(torch.stack([value, points.norm(dim=1)]).double().cpu().numpy())
-            _require_finite(records[-1], done, step)
-            progress("Langevin steps", done, n_steps)
-    diagnostics = diagnose(np.stack(records, axis=-1), accepted / n_steps if metropolis else 1.0)
+    move = _corrected(target, support, points, step, generator, every) if metropolis else None
+    drift = (
+        None
+        if metropolis
+        else _replayed(_uncorrected(target, support, points, step, generator, every), points, generator)
+    )
+    for done in range(every, n_steps + 1, every):
+        if move is not None:
+            accepted += move()
+        elif drift is not None:
+            drift()
+        records.append(torch.stack([target.log_density(points), points.norm(dim=1)]).double().cpu().numpy())
+        _require_finite(records[-1], done, step)
+        progress("Langevin steps", done, n_steps)
+    diagnostics = diagnose(np.stack(records, axis=-1), accepted / len(records) if metropolis else 1.0)
     if support is None and diagnostics.growth > RUNAWAY:
         raise DataError(
             f"the chains run away: norms still grew by a factor {diagnostics.growth:.2f} in the last quarter",
@@ -216,32 +223,68 @@ def langevin(
     return LangevinSamples(points, diagnostics)
 
 
-def _accept(
-    target: Target,
-    support: Support | None,
-    points: Tensor,
-    value: Tensor,
-    force: Tensor,
-    proposal: Tensor,
-    step: float,
-    generator: torch.Generator,
-) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Metropolis and Hastings' rule for each chain; the share of chains that moved comes last."""
-    new_value, new_force = target.log_density_and_force(proposal)
-    there = (proposal - points - (0.5 * step) * force).square().sum(dim=1)
-    back = (points - proposal - (0.5 * step) * new_force).square().sum(dim=1)
-    log_ratio = new_value - value + (there - back) / (2.0 * step)
-    threshold = torch.rand(len(points), generator=generator, device=points.device, dtype=points.dtype).log()
-    moves = threshold < log_ratio
-    if support is not None:
-        moves &= support.contains(proposal)
-    column = moves[:, None]
-    kept = (
-        torch.where(column, proposal, points),
-        torch.where(moves, new_value, value),
-        torch.where(column, new_force, force),
-    )
-    return *kept, float(moves.double().mean())
+def _uncorrected(
+    target: Target, support: Support | None, points: Tensor, step: float, generator: torch.Generator, count: int
+) -> Callable[[], None]:
+    """A function that moves the points, in place, by `count` steps."""
+    noise = torch.empty_like(points)
+
+    def advance() -> None:
+        for _ in range(count):
+            force = target.force(points)
+            noise.normal_(generator=generator)
+            points.add_(force, alpha=0.5 * step).add_(noise, alpha=math.sqrt(step))
+            if support is not None:
+                points.copy_(support.confine(points))
+
+    return advance
+
+
+def _replayed(advance: Callable[[], None], points: Tensor, generator: torch.Generator) -> Callable[[], None]:
+    """On a GPU, the steps recorded once and replayed: launching their small kernels takes longer than running them."""
+    if points.device.type != "cuda":
+        return advance
+    saved, side = points.clone(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        advance()  # libraries set themselves up at their first call, which cannot be recorded
+    torch.cuda.current_stream().wait_stream(side)
+    points.copy_(saved)
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):
+        advance()
+    return graph.replay
+
+
+def _corrected(
+    target: Target, support: Support | None, points: Tensor, step: float, generator: torch.Generator, count: int
+) -> Callable[[], float]:
+    """The same with Metropolis and Hastings' rule for each chain; it returns the share of moves that were accepted."""
+    value, force = target.log_density(points), target.force(points)
+    noise = torch.empty_like(points)
+
+    def advance() -> float:
+        nonlocal value, force
+        accepted = torch.zeros((), dtype=torch.float64, device=points.device)
+        for _ in range(count):
+            noise.normal_(generator=generator)
+            proposal = torch.add(points, force, alpha=0.5 * step).add_(noise, alpha=math.sqrt(step))
+            new_value, new_force = target.log_density(proposal), target.force(proposal)
+            there = (proposal - points - (0.5 * step) * force).square().sum(dim=1)
+            back = (points - proposal - (0.5 * step) * new_force).square().sum(dim=1)
+            log_ratio = new_value - value + (there - back) / (2.0 * step)
+            uniform = torch.rand(len(points), generator=generator, device=points.device, dtype=points.dtype)
+            moves = uniform.log() < log_ratio
+            if support is not None:
+                moves &= support.contains(proposal)
+            column = moves[:, None]
+            points.copy_(torch.where(column, proposal, points))
+            value, force = torch.where(moves, new_value, value), torch.where(column, new_force, force)
+            accepted += moves.double().mean()
+        return float(accepted) / count
+
+    return advance
 
 
 def _require_finite(record: NDArray[np.float64], done: int, step: float) -> None:

@@ -8,8 +8,9 @@ a constant feature 1 and regularised like the rest). A row is `x` of length d wi
     curvature of one row    V -> (C(p) V x) outer x          C(p) is K x K
     change of gradient      phi_U(x) = (link((W+U) x) - link(W x)) outer x      the label cancels
 
-Means over a set carry the factor 1/rows; the regulariser is added once per set. Everything that becomes evidence
-(gradients, changes of gradient) is summed in float64 in a fixed order, whatever the dtype the rows are kept in.
+Means over a set carry the factor 1/rows; rows may be weighted, with weights of mean 1, and every mean is then a weighted
+one. The regulariser is added once per set. Everything that becomes evidence (gradients, changes of gradient) is summed in
+float64 in a fixed order, whatever the dtype the rows are kept in.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ CLASS_MULTIPLE = 4  # thin matrix products run faster on a multiple of this many
 
 @dataclass(frozen=True)
 class Rows:
-    """Feature rows (bias column included) and class indices, on one device."""
+    """Feature rows (bias column included) and class indices, on one device; `weights` (float64, mean 1), where rows differ in weight."""
 
     features: Tensor
     labels: Tensor
+    weights: Tensor | None = None
 
     def __len__(self) -> int:
         return int(self.features.shape[0])
@@ -41,6 +43,24 @@ class Rows:
     @property
     def n_features(self) -> int:
         return int(self.features.shape[1])
+
+    @property
+    def largest_weight(self) -> float:
+        """1 without weights."""
+        return 1.0 if self.weights is None else float(self.weights.max())
+
+    @property
+    def effective(self) -> float:
+        """Effective sample size, `(sum w)^2 / sum w^2`: as many rows of equal weight average as well."""
+        return float(len(self)) if self.weights is None else len(self) ** 2 / float(self.weights.square().sum())
+
+    def weighted(self, values: Tensor, part: slice, dim: int) -> Tensor:
+        """Values of the rows in `part`, which run along `dim`, times the rows' weights."""
+        if self.weights is None:
+            return values
+        shape = [1] * values.ndim
+        shape[dim] = -1
+        return values * self.weights[part].to(values.dtype).reshape(shape)
 
     def blocks(self) -> Iterator[slice]:
         """Slices of rows, each small enough to stay in cache."""
@@ -117,7 +137,7 @@ class LinearHead(ABC):
         total = 0.0
         for part in rows.blocks():
             outputs = rows.features[part].double() @ weights.T
-            total += float(self.losses(outputs, rows.labels[part]).sum())
+            total += float(rows.weighted(self.losses(outputs, rows.labels[part]), part, 0).sum())
         return total / len(rows) + 0.5 * self.l2 * float(weights.square().sum())
 
     def gradient(self, weights: Tensor, rows: Rows) -> Tensor:
@@ -126,7 +146,7 @@ class LinearHead(ABC):
         for part in rows.blocks():
             features = rows.features[part].double()
             residuals = self.predictions(features @ weights.T) - self.targets(rows.labels[part], torch.float64)
-            total += residuals.T @ features
+            total += rows.weighted(residuals, part, 0).T @ features
         return total / len(rows) + self.l2 * weights
 
     def change(self, weights: Tensor, update: Tensor, features: Tensor) -> Tensor:
@@ -138,14 +158,15 @@ class LinearHead(ABC):
         total = torch.zeros_like(weights)
         for part in rows.blocks():
             features = rows.features[part].double()
-            total += self.change(weights, update, features).T @ features
+            total += rows.weighted(self.change(weights, update, features), part, 0).T @ features
         return total / len(rows)
 
     def rounding(self, weights: Tensor, n_rows: int) -> float:
         """Upper bound on the float64 rounding error of a mean gradient over `n_rows` rows, in norm.
 
         Any order of summing k terms is off by at most (k+1) u times the mean of their norms; the outputs z are off by
-        at most (d+1) u ||W|| B in each coordinate, and link is 1-Lipschitz.
+        at most (d+1) u ||W|| B in each coordinate, and link is 1-Lipschitz. Weights of mean 1 leave the mean of the norms
+        below the same bound; their own roundings are among the 64.
         """
         norm = float(weights.norm()) * self.row_bound
         of_sum = (n_rows + 64) * self.residual_sup(weights)
@@ -183,7 +204,7 @@ class Curvature:
         for part in self.rows.blocks():
             block = features[part]
             curved = self.objective.curve(self.predictions[:, part], wide @ block.T)
-            total.addmm_(curved, block)
+            total.addmm_(self.rows.weighted(curved, part, 1), block)
         return total[: len(direction)].div_(len(self.rows)).add_(direction, alpha=self.objective.l2)
 
     def dense(self) -> Tensor:
@@ -197,7 +218,7 @@ class Curvature:
                 for second in range(first, classes):
                     entry = objective.curvature_weights(self.predictions[:, part], first, second)
                     if entry is not None:
-                        matrix[first, :, second, :] += (block * entry[:, None]).T @ block
+                        matrix[first, :, second, :] += (block * rows.weighted(entry, part, 0)[:, None]).T @ block
         for first in range(classes):
             for second in range(first + 1, classes):
                 matrix[second, :, first, :] = matrix[first, :, second, :].T
@@ -209,13 +230,15 @@ class Curvature:
         """Mean of `C(p)` over the rows, K x K."""
         classes = self.objective.n_classes
         basis = torch.eye(len(self.predictions), dtype=self.predictions.dtype, device=self.predictions.device)
-        columns = [
-            self.objective.curve(self.predictions, basis[:, [c]].expand_as(self.predictions)).mean(dim=1)[:classes]
-            for c in range(classes)
-        ]
+        everything = slice(0, len(self.rows))
+        columns = []
+        for index in range(classes):
+            curved = self.objective.curve(self.predictions, basis[:, [index]].expand_as(self.predictions))
+            columns.append(self.rows.weighted(curved, everything, 1).mean(dim=1)[:classes])
         return torch.stack(columns)
 
     def feature_factor(self, most: int | None = None) -> Tensor:
         """Mean of `x x^T` over the rows, d x d; over the first `most` of them where that is enough."""
         features = self.rows.features[:most]
-        return features.T @ features / len(features)
+        weighted = self.rows.weighted(features, slice(0, len(features)), 0)
+        return weighted.T @ features / len(features)

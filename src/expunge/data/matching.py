@@ -1,0 +1,31 @@
+"""Row weights that give the surrogate the source's class proportions.
+
+A row of class k gets `(n_k / n) / (s_k / s)`: weighted means over the surrogate are then means over its classes in the
+source's proportions. Where source and surrogate differ in those proportions alone, this removes the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from expunge.data.prepare import Label
+from expunge.errors import DataError
+from expunge.objectives import Rows
+
+
+def class_matched(rows: Rows, counts: Sequence[int], classes: Sequence[Label]) -> Rows:
+    """The rows, weighted (mean 1) so that class k weighs `counts[k]` of `sum(counts)`."""
+    present = torch.bincount(rows.labels, minlength=len(counts)).double()
+    wanted = torch.tensor(counts, dtype=torch.float64, device=present.device)
+    absent = [classes[index] for index in torch.nonzero((wanted > 0) & (present == 0)).reshape(-1).tolist()]
+    if absent:
+        raise DataError(
+            "the surrogate has no rows of class " + ", ".join(repr(value) for value in absent),
+            "every class of the source must occur in it for its proportions to be matched",
+            "Add rows of these classes; without --match-classes the distance must cover what is missing.",
+        )
+    share = (wanted / wanted.sum()) / (present / len(rows)).clamp(min=1.0 / len(rows))
+    return replace(rows, weights=share[rows.labels])

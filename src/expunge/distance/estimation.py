@@ -1,0 +1,81 @@
+"""How a distance that nobody knows is to be estimated from the model and the surrogate alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from expunge.errors import OptionError
+
+ROUTES = ("means", "kl")
+SUPPORTS = ("ball", "projected-ball", "box", "gaussian")
+
+
+@dataclass(frozen=True)
+class Estimation:
+    """Options of an estimate; its result makes a certificate `estimated`, whatever they are.
+
+    `route` says what enters the bound: `means`, the difference of means that the residual bound needs, or `kl`, the paper's
+    KL of the surrogate relative to the source, turned into total variation. `support` makes the model's density over
+    features integrable: a ball of radius max_norm (by reflection or projection), a box of half-width `box` (max_norm where
+    not given), or a Gaussian reference with `mean` and `covariance`, by default the surrogate's own. `step_size` None is
+    0.02, the paper's, in units of the support's own variance per feature.
+    """
+
+    route: str = "means"
+    support: str = "ball"
+    chains: int = 1000
+    steps: int = 4000
+    step_size: float | None = None
+    metropolis: bool = False
+    box: float | None = None
+    mean: NDArray[np.float64] | None = None
+    covariance: NDArray[np.float64] | None = None
+    epochs: int = 500
+    seed: int = 0
+    sampling: str = "seen"
+    matched: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value, options in (("route", self.route, ROUTES), ("support", self.support, SUPPORTS)):
+            if value not in options:
+                raise OptionError(
+                    f"{name} {value!r} of an estimate",
+                    f"it must be one of {', '.join(options)}",
+                    f"Use {options[0]}.",
+                )
+        if self.chains < 100:
+            raise OptionError(f"{self.chains} chains", "at least 100 are needed", "The paper uses 1,000.")
+        if self.box is not None and (self.support != "box" or not 0 < self.box < math.inf):
+            raise OptionError(f"box {self.box}", "a half-width above 0 goes with support box", "Use --support box.")
+        if (self.mean is None) != (self.covariance is None):
+            raise OptionError(
+                "one of mean and covariance is missing", "a Gaussian reference needs both", "Give both, or neither."
+            )
+        if self.mean is not None and self.support != "gaussian":
+            raise OptionError(
+                f"moments with support {self.support}", "they describe a Gaussian reference", "Use --support gaussian."
+            )
+
+    @property
+    def kind(self) -> str:
+        return "estimate"
+
+    @property
+    def samples_rows(self) -> bool:
+        """As for a declared distance between populations."""
+        return True
+
+    def __str__(self) -> str:
+        return f"estimate:{self.route}"
+
+
+def parse_route(text: str) -> str | None:
+    """`means` for `estimate` and `estimate:means`, `kl` for `estimate:kl`, None for anything that is declared."""
+    kind, colon, route = text.strip().partition(":")
+    if kind != "estimate":
+        return None
+    return route if colon else ROUTES[0]

@@ -1,0 +1,176 @@
+"""Every estimate of the distance side by side, with its uncertainty and its direction; beside the truth where somebody has it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+from expunge.distance import Estimation
+from expunge.distance.inequalities import shift_total_variation
+from expunge.errors import DataError, ModelError
+from expunge.estimate.conditional import conditional_divergence
+from expunge.estimate.means import MeansDifference
+from expunge.estimate.source import (
+    KullbackLeiblerEstimate,
+    SampledSource,
+    SourceEstimate,
+    marginal_divergence,
+    sample_source,
+)
+from expunge.model import LinearModel, TrainingRecord
+from expunge.objectives import LinearHead, Rows, objective_for
+from expunge.request import FEWEST_SAMPLED_ROWS, computing_device, matched_rows, require_estimable, rows_of
+from expunge.solve import Progress, Unlearning, newton_step, silent
+
+SAMPLED, REFERENCE = "samples", "reference"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One estimate. `direction` says which side of the truth it falls on in the limit: `lower`, `upper` or `neither`."""
+
+    name: str
+    source: str
+    value: float
+    direction: str
+    standard_error: float | None = None
+    upper: float | None = None
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `expunge distance` reports; `reference_*` are from real source rows."""
+
+    lines: tuple[Line, ...]
+    sampled: SampledSource
+    surrogate: Rows
+    reference: Rows | None
+    kl: KullbackLeiblerEstimate
+    reference_kl: KullbackLeiblerEstimate | None
+    means: MeansDifference | None
+    reference_means: MeansDifference | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; null stands for infinite."""
+
+        def finite(value: Any) -> Any:
+            return None if isinstance(value, float) and not math.isfinite(value) else value
+
+        lines = [{key: finite(value) for key, value in asdict(line).items()} for line in self.lines]
+        estimate = SourceEstimate(Estimation("kl"), self.sampled, self.kl).evidence()
+        return {
+            "estimates": lines,
+            "support": self.sampled.support,
+            "step_size": self.sampled.step_size,
+            "diagnostics": estimate["diagnostics"],
+            "marginal_lower": estimate["marginal_lower"],
+            "conditional": estimate["conditional"],
+            "surrogate_rows": len(self.surrogate),
+            "effective_surrogate_rows": self.surrogate.effective,
+        }
+
+
+def compare(
+    model: LinearModel,
+    surrogate: tuple[Any, Any],
+    *,
+    record: TrainingRecord,
+    wanted: Estimation,
+    forget: tuple[Any, Any] | None = None,
+    reference: tuple[Any, Any] | Any = None,
+    device: str = "cpu",
+    progress: Progress = silent,
+) -> Comparison:
+    """Estimate the distance by both routes. `forget` gives an update to compare means at; `reference` holds source rows."""
+    require_estimable(replace(wanted, route="kl"), record, surrogate[1] is not None, "residual")
+    place = computing_device(device)
+    objective = objective_for(
+        record.loss,
+        l2=record.l2,
+        n_classes=model.n_classes,
+        n_features=model.n_features + int(record.bias),
+        row_bound=record.row_bound,
+    )
+    weights = model.matrix(place)
+
+    def rows(given: Any, name: str) -> Rows:
+        return rows_of(given, model, record, torch.float64, place, name)[0]
+
+    standing = rows(surrogate, "the surrogate set")
+    if len(standing) < FEWEST_SAMPLED_ROWS:
+        raise DataError(
+            f"the surrogate set has {len(standing)} rows",
+            f"at least {FEWEST_SAMPLED_ROWS} are needed to estimate anything from it",
+            "Add surrogate rows.",
+        )
+    if wanted.matched:
+        standing = matched_rows(standing, record, labelled=True)
+    leaving = None if forget is None else rows(forget, "the forget set")
+    if leaving is not None and len(leaving) >= record.n_source:
+        raise ModelError(
+            f"{len(leaving)} rows to forget of a source of {record.n_source}",
+            "at least one row must be retained",
+            "Give --n-source.",
+        )
+    real = None if reference is None else rows(reference, "the reference set")
+    sampled = sample_source(weights, record, standing, wanted, progress=progress)
+    conditional = conditional_divergence(objective, weights, standing, seed=wanted.seed, progress=progress)
+    kl = KullbackLeiblerEstimate(
+        conditional, marginal_divergence(standing, sampled.features, wanted, progress=progress)
+    )
+    real_kl = None
+    if real is not None:
+        real_features = real.features[:, : model.n_features]
+        real_kl = KullbackLeiblerEstimate(
+            conditional, marginal_divergence(standing, real_features, wanted, progress=progress)
+        )
+    means = real_means = update = None
+    if leaving is not None:
+        problem = Unlearning(objective, weights, leaving, standing, record.n_source)
+        update = newton_step(problem, single=False, progress=progress).update
+        means = SourceEstimate(wanted, sampled, None).means(objective, weights, update, standing)
+        if real is not None:
+            real_sampled = replace(sampled, rows=real)
+            real_means = SourceEstimate(wanted, real_sampled, None).means(objective, weights, update, standing)
+    lines = _kl_lines(kl, SAMPLED)
+    lines += _kl_lines(real_kl, REFERENCE)[1:] if real_kl is not None else []
+    if means is not None and update is not None:
+        lines += _means_lines(objective, update, kl, means, SAMPLED)
+        if real_means is not None and real_kl is not None:
+            lines += _means_lines(objective, update, real_kl, real_means, REFERENCE)
+    return Comparison(tuple(lines), sampled, standing, real, kl, real_kl, means, real_means)
+
+
+def _kl_lines(kl: KullbackLeiblerEstimate, source: str) -> list[Line]:
+    marginal = kl.marginal
+    infinite = ""
+    if marginal.left_out:
+        infinite = f"may be INFINITE: {marginal.left_out} features that are constant in one set only were left out"
+    elif marginal.saturated:
+        infinite = f"may be INFINITE: {marginal.ceiling:.2f} is the most that so few rows can tell"
+
+    def remark(raw: float) -> str:
+        return infinite or (f"raw {raw:.3g} became 0: a fit that failed, or no difference" if raw < 0.0 else "")
+
+    part = kl.conditional
+    return [
+        Line("KL of labels given features", "model", part.value, "neither", part.standard_error),
+        Line("KL of features (Donsker-Varadhan)", source, marginal.value, "lower", marginal.standard_error, remark=remark(marginal.raw)),
+        Line("KL in all", source, kl.value, "neither", kl.standard_error, kl.upper, remark(kl.raw)),
+        Line("total variation", source, kl.tv_upper, "neither", remark="from the upper value of the KL (Pinsker; Bretagnolle, Huber)"),
+    ]  # fmt: skip
+
+
+def _means_lines(
+    objective: LinearHead, update: torch.Tensor, kl: KullbackLeiblerEstimate, means: MeansDifference, source: str
+) -> list[Line]:
+    from_tv = shift_total_variation(kl.tv_upper, objective.change_sup(update))
+    bootstrap = f"upper value: bootstrap, {100 * means.confidence:g} %"
+    return [
+        Line("difference of means, from TV", source, from_tv, "neither", remark="2 TV sup||phi_u||"),
+        Line("difference of means, direct", source, means.value, "neither", upper=means.upper, remark=bootstrap),
+    ]

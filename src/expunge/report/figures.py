@@ -1,0 +1,66 @@
+"""Figures as PNG bytes. matplotlib is loaded when one is drawn."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from expunge.objectives import Rows
+
+if TYPE_CHECKING:
+    from expunge.estimate.comparison import Comparison
+
+SHOWN = 2000  # points of a set that a scatter plot shows
+
+
+def png(figure: Any) -> bytes:
+    """The figure's file, without a time stamp, so that the same data give the same bytes."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=150, metadata={"Software": None})
+    return content.getvalue()
+
+
+def new_figure(columns: int, width: float, height: float) -> tuple[Any, Any]:
+    """A figure with this many panels side by side, drawn without a screen."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(1, columns, squeeze=False)[0]
+
+
+def principal_components(found: Comparison) -> bytes:
+    """Sampled features against the surrogate's, along the surrogate's first two principal components."""
+    width = found.sampled.n_features
+    centre, axes = _components(found.surrogate, width)
+    sets = [("surrogate", found.surrogate, "#888888"), ("sampled from the model", found.sampled.rows, "#c03028")]
+    if found.reference is not None:
+        sets.append(("reference (real source rows)", found.reference, "#2060b0"))
+    figure, (panel,) = new_figure(1, 6.5, 5.0)
+    for name, rows, colour in sets:
+        places = _project(rows, width, centre, axes)
+        panel.scatter(
+            places[:, 0], places[:, 1], s=6, alpha=0.5, linewidths=0, color=colour, label=f"{name} ({len(rows):,})"
+        )
+    panel.set_xlabel("first principal component of the surrogate")
+    panel.set_ylabel("second")
+    panel.set_title("Features the model implies, against the surrogate's", fontsize=11)
+    panel.legend(frameon=False, fontsize=9)
+    return png(figure)
+
+
+def _components(rows: Rows, width: int) -> tuple[Tensor, Tensor]:
+    features = rows.features[:, :width].double()
+    centre = features.mean(dim=0)
+    _, vectors = torch.linalg.eigh((features - centre).T @ (features - centre))
+    axes = vectors[:, [-1, max(-2, -width)]]
+    return centre, axes * torch.sign(axes.sum(dim=0, keepdim=True) + 1e-300)
+
+
+def _project(rows: Rows, width: int, centre: Tensor, axes: Tensor) -> Any:
+    shown = torch.linspace(0, len(rows) - 1, min(len(rows), SHOWN)).long()
+    return ((rows.features[shown][:, :width].double() - centre) @ axes).cpu().numpy()

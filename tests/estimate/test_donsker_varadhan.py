@@ -1,0 +1,277 @@
+"""Donsker and Varadhan's estimate against relative entropies that are known, and where none can be known."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from expunge.distance.gaussian import gaussian_kl
+from expunge.errors import DataError, OptionError
+from expunge.estimate import DonskerVaradhanLower, donsker_varadhan
+from expunge.estimate.donsker_varadhan import _cap, _Coordinates, _Fitted, _guarded, _log_denominator, _Network, _Rows
+
+QUICK = {"learning_rate": 1e-3, "width": 32, "batch": 200, "patience": 3}  # for a d of a few: seconds, not minutes
+
+
+def normal(n: int, d: int, seed: int) -> Tensor:
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def family(d: int, zeta: float, n: int, seed: int) -> tuple[Tensor, Tensor, float]:
+    """nu = N(0, (1 - zeta) I + zeta 1 1^T), rho = N(0, I), and KL(nu || rho)."""
+    rho, own, common = normal(n, d, 3 * seed), normal(n, d, 3 * seed + 1), normal(n, 1, 3 * seed + 2)
+    covariance = (1 - zeta) * np.eye(d) + zeta
+    nu = math.sqrt(1 - zeta) * own + math.sqrt(zeta) * common
+    return nu, rho, gaussian_kl(np.zeros(d), covariance, np.zeros(d), np.eye(d))
+
+
+@pytest.mark.parametrize(("d", "zeta"), [(2, 0.6), (5, 0.3)])
+def test_correlated_gaussians(d: int, zeta: float) -> None:
+    nu, rho, known = family(d, zeta, 4000, 1)
+    estimate = donsker_varadhan(nu, rho, **QUICK)
+    assert abs(estimate.value - known) < max(0.3 * known, 4 * estimate.standard_error)
+    assert estimate.value > 0.5 * known
+    assert not estimate.saturated
+    assert not estimate.clipped
+    assert 0 < estimate.best_epoch <= estimate.epochs <= 500
+    assert (estimate.n_nu, estimate.n_rho, estimate.ceiling) == (4000, 4000, math.log(800))
+
+
+def test_a_shift_of_the_mean_and_sets_of_different_sizes() -> None:
+    nu, rho = normal(2000, 2, 1) + torch.tensor([1.0, 0.0]), normal(5000, 2, 2)
+    estimate = donsker_varadhan(nu, rho, **QUICK)
+    assert estimate.value == pytest.approx(0.5, abs=0.1)
+    assert (estimate.n_nu, estimate.n_rho) == (2000, 5000)
+
+
+def test_the_direction_is_that_of_nu_relative_to_rho() -> None:
+    """KL(N(0, 1/16) || N(0, 1)) = 0.918, the other way 6.1."""
+    narrow, wide = 0.25 * normal(3000, 1, 1), normal(3000, 1, 2)
+    known = gaussian_kl([0.0], [[1 / 16]], [0.0], [[1.0]])
+    assert donsker_varadhan(narrow, wide, **QUICK).value == pytest.approx(known, abs=0.15)
+    assert donsker_varadhan(wide, narrow, **QUICK).value > 1.5
+
+
+def test_weights_make_one_mixture_of_another() -> None:
+    """Half N(-1.5, 1), half N(1.5, 1), weighted 1.8 to 0.2, is the mixture of 90 % and 10 %."""
+    centre = torch.where(torch.arange(4000) % 2 == 0, 1.5, -1.5).double()
+    nu, rho = normal(4000, 2, 1), normal(4000, 2, 2)
+    nu[:, 0] += centre
+    rho[:, 0] += centre
+    weights = torch.where(centre > 0, 1.8, 0.2).double()
+    weighted = donsker_varadhan(nu, rho, weights=weights, **QUICK)
+    matched = normal(4000, 2, 3)
+    matched[:, 0] += torch.where(torch.arange(4000) % 10 == 0, -1.5, 1.5).double()
+    direct = donsker_varadhan(matched, rho, **QUICK)
+    plain = donsker_varadhan(nu, rho, **QUICK)
+    tolerance = 4 * math.hypot(weighted.standard_error, direct.standard_error)
+    assert weighted.value == pytest.approx(direct.value, abs=tolerance)
+    assert direct.value > 0.15
+    assert plain.value < 0.05
+    scaled = donsker_varadhan(nu, rho, weights=4.0 * weights, **(QUICK | {"epochs": 2}))
+    assert scaled == donsker_varadhan(nu, rho, weights=weights, **(QUICK | {"epochs": 2}))
+
+
+def test_rows_of_weight_zero_are_no_rows() -> None:
+    nu, rho = normal(300, 2, 1), normal(300, 2, 2)
+    weights = torch.ones(300, dtype=torch.float64)
+    weights[200:] = 0.0
+    options = QUICK | {"epochs": 5}
+    assert donsker_varadhan(nu, rho, weights=weights, **options) == donsker_varadhan(nu[:200], rho, **options)
+    with pytest.raises(DataError, match="rows that count"):
+        donsker_varadhan(nu, rho, weights=(torch.arange(300) < 59).double())
+
+
+@pytest.mark.parametrize(("n", "d"), [(60, 20), (300, 20), (3000, 3)])
+def test_equal_distributions_are_at_no_distance_however_few_the_rows(n: int, d: int) -> None:
+    estimate = donsker_varadhan(normal(n, d, 1), normal(n, d, 2), **QUICK)
+    assert estimate.raw < 3 * estimate.standard_error + 0.01
+    assert estimate.value == max(0.0, estimate.raw)
+    assert estimate.clipped == (estimate.raw < 0.0)
+
+
+@pytest.mark.parametrize("n", [60, 1500])
+def test_disjoint_supports_saturate_at_the_default_options(n: int) -> None:
+    estimate = donsker_varadhan(normal(n, 3, 1).abs() + 0.1, -normal(n, 3, 2).abs() - 0.1, epochs=40)
+    assert estimate.saturated
+    assert estimate.value > 0.5 * estimate.ceiling
+
+
+def test_units_do_not_matter_and_huge_features_do_not_overflow() -> None:
+    nu, rho = normal(300, 2, 1) + 1.0, normal(300, 2, 2)
+    options = QUICK | {"epochs": 10}
+    usual = donsker_varadhan(nu, rho, **options)
+    for scale in (2.0**900, 2.0**-900):
+        assert donsker_varadhan(nu * scale, rho * scale, **options) == usual
+    outlier = nu.clone()
+    outlier[0, 0] = 1e12
+    assert math.isfinite(donsker_varadhan(outlier, rho, **options).raw)
+    steep = donsker_varadhan(nu, rho, epochs=30, learning_rate=10.0, width=32, batch=50)
+    assert math.isfinite(steep.raw)
+    assert math.isfinite(steep.standard_error)
+
+
+def test_value_and_standard_error_are_the_formulas_of_the_docstring() -> None:
+    rows = _Rows(normal(50, 2, 1).float(), normal(50, 1, 2).exp().squeeze(1), normal(70, 2, 3).float())
+    coordinates = _Coordinates.of(rows)
+    network = _Network.start(coordinates.gaussian(coordinates.seen(rows)), 8, torch.Generator().manual_seed(0)).copy()
+    network.parameters[4].normal_(generator=torch.Generator().manual_seed(1))
+    value, square = _Fitted(coordinates, network, math.inf, 1, 1).report(rows)
+    seen = coordinates.seen(rows)
+    on_nu, on_rho = network(seen.nu).double().numpy(), np.exp(network(seen.rho).double().numpy())
+    w = rows.weights.numpy()
+    mean = (w * on_nu).sum() / w.sum()
+    assert value == pytest.approx(mean - math.log(on_rho.mean()))
+    nu_part = (w**2 * (on_nu - mean) ** 2).sum() / w.sum() ** 2
+    assert square == pytest.approx(nu_part + on_rho.var(ddof=1) / on_rho.mean() ** 2 / 70)
+    capped, _ = _Fitted(coordinates, network, 0.0, 1, 1).report(rows)
+    assert capped == pytest.approx((w * np.minimum(on_nu, 0)).sum() / w.sum() - math.log(np.minimum(on_rho, 1).mean()))
+
+
+def test_the_guard_turns_one_log_ratio_into_the_other() -> None:
+    ratio = torch.tensor([1e-6, 0.5, 1.0, 40.0, 1e9], dtype=torch.float64)
+    assert torch.allclose(_guarded(ratio.log()).exp(), ratio / (0.999 + 0.001 * ratio))
+    on_nu, on_rho, w = normal(9, 1, 1)[:, 0], normal(7, 1, 2)[:, 0], torch.rand(9, dtype=torch.float64, generator=torch.Generator().manual_seed(3))  # fmt: skip
+    expected = 0.999 * on_rho.exp().mean() + 0.001 * (w * on_nu.exp()).mean()
+    assert float(_log_denominator(on_nu, w, on_rho)) == pytest.approx(math.log(float(expected)))
+
+
+def test_the_seed_decides_and_nothing_of_the_callers_changes() -> None:
+    nu, rho = normal(200, 2, 1), normal(200, 2, 2)
+    before, copies = torch.get_rng_state(), (nu.clone(), rho.clone())
+    calls: list[tuple[int, int | None]] = []
+    options = QUICK | {"epochs": 6}
+    with torch.no_grad():
+        first = donsker_varadhan(
+            nu, rho, seed=4, progress=lambda _, done, total: calls.append((done, total)), **options
+        )
+    assert first == donsker_varadhan(nu, rho, seed=4, **options)
+    assert first != donsker_varadhan(nu, rho, seed=5, **options)
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(nu, copies[0])
+    assert torch.equal(rho, copies[1])
+    assert calls == sorted(calls)
+    assert calls[-1] == (30, 30)
+
+
+def test_saturated_and_clipped() -> None:
+    def result(raw: float, error: float) -> DonskerVaradhanLower:
+        return DonskerVaradhanLower(max(0.0, raw), raw, error, 8.0, 1, 1, 100, 100)
+
+    assert [result(*pair).saturated for pair in ((3.9, 0.0), (4.0, 0.0), (3.0, 0.5), (-1.0, 0.1))] == [False, True, True, False]  # fmt: skip
+    assert result(-0.1, 0.1).clipped
+    assert not result(0.0, 0.1).clipped
+
+
+def with_column(rows: Tensor, value: float) -> Tensor:
+    return torch.cat([rows, torch.full((len(rows), 1), value, dtype=rows.dtype)], dim=1)
+
+
+def test_a_column_constant_and_equal_in_both_is_left_out() -> None:
+    nu, rho = normal(200, 2, 1), normal(200, 2, 2)
+    options = QUICK | {"epochs": 5}
+    assert donsker_varadhan(with_column(nu, 7.0), with_column(rho, 7.0), **options) == donsker_varadhan(nu, rho, **options)  # fmt: skip
+
+
+def test_a_column_that_may_make_the_distance_infinite_is_counted_and_said() -> None:
+    nu, rho = normal(100, 2, 1), normal(100, 2, 2)
+    options = QUICK | {"epochs": 2}
+    for pair in (
+        (with_column(nu, 1.0), with_column(rho, 2.0)),
+        (with_column(nu, 1.0), normal(100, 3, 3)),
+        (normal(100, 3, 3), with_column(rho, 1.0)),
+    ):
+        estimate = donsker_varadhan(*pair, **options)
+        assert estimate.left_out == 1
+        assert estimate.saturated
+    usual = with_column(rho, 1.0)
+    usual[:90, 2] = normal(90, 1, 4)[:, 0]  # 10 of 100 rows have the other set's constant: a probability of its own
+    estimate = donsker_varadhan(with_column(nu, 1.0), usual, **options)
+    assert estimate.left_out == 0
+
+
+def test_coordinates_make_both_covariances_diagonal_and_find_what_tells() -> None:
+    nu, rho, _ = family(6, 0.5, 3000, 1)
+    rows = _Rows(nu.float() @ torch.diag(torch.arange(1.0, 7.0)), torch.ones(3000, dtype=torch.float64), rho.float() @ torch.diag(torch.arange(1.0, 7.0)))  # fmt: skip
+    coordinates = _Coordinates.of(rows)
+    places = [((side - coordinates.centre) @ coordinates.turn).double().numpy() for side in (rows.nu, rows.rho)]
+    moments = [side.T @ side / len(side) for side in places]
+    np.testing.assert_allclose(moments[0] + moments[1], 2 * np.eye(6), atol=1e-4)
+    assert np.abs(moments[0] - np.diag(np.diag(moments[0]))).max() < 1e-4
+    assert int(coordinates.telling.sum()) == 6  # variance 3.5 along (1, ..., 1), half in the five others
+    same = _Rows(normal(3000, 80, 8).float(), torch.ones(3000, dtype=torch.float64), normal(3000, 80, 9).float())
+    assert int(_Coordinates.of(same).telling.sum()) <= 2
+
+
+def test_the_start_is_the_log_ratio_of_two_gaussians() -> None:
+    """Up to a constant, and up to what 20,000 rows tell: means and variances differ in one coordinate, one scale in all others."""
+    scale = torch.tensor([2.0, 0.9, 0.9, 0.9, 0.9], dtype=torch.float64)
+    nu, rho = normal(20_000, 5, 1) * scale + torch.tensor([1.0, 0, 0, 0, 0]), normal(20_000, 5, 2)
+    rows = _Rows(nu.float(), torch.ones(20_000, dtype=torch.float64), rho.float())
+    coordinates = _Coordinates.of(rows)
+    fixed = coordinates.gaussian(coordinates.seen(rows))
+    places = torch.cat([normal(500, 5, 3), normal(500, 5, 4) * scale])
+    found = (coordinates(places.float()) @ fixed).double().numpy()
+    x = places.numpy()
+    exact = 0.5 * x[:, 0] ** 2 - (x[:, 0] - 1) ** 2 / 8 + 0.5 * (1 - 1 / 0.81) * (x[:, 1:] ** 2).sum(axis=1)
+    assert np.std(found - exact) < 0.1 * np.std(exact)
+
+
+def test_the_cap_is_the_one_with_the_best_value() -> None:
+    """One row of rho lies where T is 100: without a cap it outweighs all others."""
+    network = _Network.start(torch.tensor([1.0]), 4, torch.Generator().manual_seed(0))
+    rho = torch.zeros(400, 1)
+    rho[7] = 100.0
+    rows = _Rows(torch.ones(200, 1), torch.ones(200, dtype=torch.float64), rho)
+    stop = _Rows(torch.ones(200, 1), torch.ones(200, dtype=torch.float64), torch.zeros(400, 1))
+    top = 100.0 - math.log(800) + math.log(800)
+    assert _cap(network, rows, stop) == pytest.approx(top - 5.0, abs=1e-3)
+
+
+def test_rows_that_tell_nothing_or_an_infinite_distance_are_refused() -> None:
+    nu, rho = normal(100, 2, 1), normal(100, 2, 2)
+    still = torch.ones(100, 2, dtype=torch.float64)
+    with pytest.raises(DataError, match="the distance is infinite"):
+        donsker_varadhan(still, 2 * still)
+    with pytest.raises(DataError, match="nothing to tell the sets apart"):
+        donsker_varadhan(still, still)
+    with pytest.raises(DataError, match="are rounding"):
+        donsker_varadhan(1.0 + 1e-15 * nu, 1.0 + 1e-15 * rho)
+
+
+def test_bad_rows_are_refused() -> None:
+    rows, broken = normal(100, 2, 1), normal(100, 2, 2)
+    broken[3, 1] = math.nan
+    for nu, rho, words in (
+        (rows, normal(100, 3, 2), "same features"),
+        (rows, rows[:, 0], "same features"),
+        (rows[:59], rows, "at least 60"),
+        (rows, rows[:59], "at least 60"),
+        (rows, broken, "finite"),
+        (broken, rows, "finite"),
+    ):
+        with pytest.raises(DataError, match=words):
+            donsker_varadhan(nu, rho)
+    for weights in (torch.ones(99), -torch.ones(100), torch.full((100,), math.inf), torch.full((100,), math.nan)):
+        with pytest.raises(DataError, match="one finite weight"):
+            donsker_varadhan(rows, rows, weights=weights)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"epochs": 0}, {"learning_rate": 0.0}, {"learning_rate": math.nan}, {"learning_rate": math.inf}, {"width": 0}, {"batch": 0}, {"patience": 0}],
+)  # fmt: skip
+def test_bad_settings_are_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(OptionError):
+        donsker_varadhan(normal(100, 2, 1), normal(100, 2, 2), **bad)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zeta", [0.02, 0.1])
+def test_the_papers_family_in_fifty_dimensions(zeta: float) -> None:
+    """At 0.1 exp T has no variance under rho, and the estimate comes out low."""
+    nu, rho, known = family(50, zeta, 15_000, 1)
+    estimate = donsker_varadhan(nu, rho)
+    assert abs(estimate.value - known) < max(0.2 * known, 0.05)

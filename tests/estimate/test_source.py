@@ -1,0 +1,350 @@
+"""Estimated distances from end to end: what is sampled, what enters the certificate, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from sklearn.datasets import load_digits
+
+from expunge import Distance, LinearModel, train, unlearn, verify
+from expunge.certificate import Certificate, digest_of
+from expunge.cli import main
+from expunge.distance import Estimation, parse_distance, parse_route
+from expunge.distance.inequalities import tv_upper_from_kl
+from expunge.errors import DataError, OptionError, UselessModel, VerificationFailed
+from expunge.estimate.comparison import compare
+from expunge.estimate.conditional import ConditionalDivergence
+from expunge.estimate.donsker_varadhan import DonskerVaradhanLower
+from expunge.estimate.source import KullbackLeiblerEstimate, require_converged, sample_source
+from expunge.request import make_request
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+QUICK = Estimation(support="ball", chains=200, steps=400, step_size=0.005, epochs=3)
+BUDGET = {"epsilon": 5.0, "delta": 1e-3}
+
+
+@pytest.fixture(scope="module")
+def digits() -> dict[str, Any]:
+    X, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(X))
+    X, y = X[order] / np.linalg.norm(X[order], axis=1, keepdims=True), y[order]
+    model = train(X[:900], y[:900], l2=0.02, max_norm=1.0)
+    return {"model": model, "forget": (X[:2], y[:2]), "surrogate": (X[900:], y[900:]), "source": (X[:900], y[:900])}
+
+
+def request_of(digits: dict[str, Any], wanted: Any, **options: Any) -> Any:
+    given = BUDGET | {"distance": wanted} | options
+    return make_request(digits["model"], digits["forget"], digits["surrogate"], **given)
+
+
+# What a user may write ------------------------------------------------------------------------------------------
+
+
+def test_routes() -> None:
+    assert parse_route("estimate") == parse_route("estimate:means") == "means"
+    assert parse_route("estimate:kl") == "kl"
+    assert parse_route("chi2:0.1") is None
+    with pytest.raises(OptionError, match="route 'tv'"):
+        Estimation(parse_route("estimate:tv") or "")
+    with pytest.raises(OptionError, match="or estimate"):
+        parse_distance("means:0.1")
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"support": "cube"}, "support 'cube'"),
+        ({"chains": 99}, "99 chains"),
+        ({"box": 1.0}, "box 1.0"),
+        ({"support": "box", "box": -1.0}, "box -1.0"),
+        ({"mean": np.zeros(2)}, "one of mean and covariance"),
+        ({"mean": np.zeros(2), "covariance": np.eye(2)}, "moments with support ball"),
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, Any], match: str) -> None:
+    with pytest.raises(OptionError, match=match):
+        Estimation(**options)
+
+
+def test_only_an_estimate_is_of_the_kind_means() -> None:
+    assert Distance("means", 0.1).provenance == "estimated"
+    with pytest.raises(OptionError, match="'means' estimated"):
+        Distance("means", 0.1, provenance="declared")
+
+
+# Sampling -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "step"),
+    [
+        ({"support": "ball"}, "ball of radius 1, by reflection", 0.02 / 66),
+        ({"support": "projected-ball"}, "ball of radius 1, by projection", 0.02 / 66),
+        ({"support": "box", "box": 0.3}, "box from -0.3 to 0.3 in every feature", 0.02 * 0.03),
+        ({"support": "gaussian"}, "the surrogate's own moments", 0.02),
+        ({"support": "ball", "metropolis": True}, "by reflection", 1 / 64 / 66),
+        ({"support": "ball", "step_size": 1e-4}, "by reflection", 1e-4),
+    ],
+)
+def test_every_support_gives_admissible_rows(digits: dict[str, Any], options: Any, words: str, step: float) -> None:
+    request = request_of(digits, "same")
+    wanted = Estimation(chains=100, steps=50, **options)
+    found = sample_source(request.weights, request.record, request.surrogate, wanted)
+    assert words in found.support
+    assert found.step_size == pytest.approx(step, rel=1e-12)
+    assert found.features.shape == (100, 64)
+    assert float(found.features.norm(dim=1).max()) <= 1.0
+    assert bool(torch.isfinite(found.features).all())
+
+
+def test_a_gaussian_reference_has_the_moments_it_was_given() -> None:
+    """With weights of zero the model adds nothing to the reference."""
+    rng = np.random.default_rng(1)
+    model = train(rng.normal(size=(400, 3)), rng.integers(0, 2, 400), l2=1e3, max_norm=50.0, bias=True)
+    assert model.record is not None
+    root = rng.normal(size=(3, 3))
+    mean, covariance = np.array([1.0, -2.0, 0.5]), root @ root.T
+    wanted = Estimation(
+        support="gaussian", chains=4000, steps=600, step_size=0.1, metropolis=True, mean=mean, covariance=covariance
+    )
+    request = make_request(
+        model, (np.ones((1, 3)), [0]), rng.normal(size=(100, 3)), epsilon=1.0, delta=0.1, distance="same", force=True
+    )
+    found = sample_source(request.weights, model.record, request.surrogate, wanted)
+    assert found.rows.features.shape == (4000, 4)
+    assert bool((found.rows.features[:, 3] == 1.0).all())
+    sampled = found.features.numpy()
+    scale = np.sqrt(np.diag(covariance))
+    assert np.abs((sampled.mean(axis=0) - mean) / scale).max() < 5 / math.sqrt(4000)
+    assert np.abs((np.cov(sampled.T) - covariance) / np.outer(scale, scale)).max() < 7 / math.sqrt(4000)
+
+
+@pytest.mark.parametrize(
+    ("mean", "covariance", "match"),
+    [
+        (np.zeros(63), np.eye(63), "the model has 64 features"),
+        (np.zeros(64), np.diag([-1.0] + [1.0] * 63), "not positive semi-definite"),
+    ],
+)
+def test_a_reference_that_is_none(digits: dict[str, Any], mean: Any, covariance: Any, match: str) -> None:
+    request = request_of(digits, "same")
+    wanted = Estimation(support="gaussian", chains=100, steps=10, mean=mean, covariance=covariance)
+    with pytest.raises(OptionError, match=match):
+        sample_source(request.weights, request.record, request.surrogate, wanted)
+
+
+def test_chains_that_never_move_are_an_error(digits: dict[str, Any]) -> None:
+    request = request_of(digits, "same")
+    wanted = Estimation(support="ball", metropolis=True, step_size=1.0, chains=100, steps=50)
+    with pytest.raises(DataError, match=r"accepted .* % of the steps"):
+        sample_source(request.weights, request.record, request.surrogate, wanted)
+
+
+def test_a_sampler_that_has_not_arrived_is_refused(digits: dict[str, Any]) -> None:
+    slow = replace(QUICK, steps=16, step_size=1e-6)
+    request = request_of(digits, "same")
+    sampled = sample_source(request.weights, request.record, request.surrogate, slow)
+    with pytest.raises(DataError, match="not converged"):
+        require_converged(sampled)
+    with pytest.raises(DataError, match="not converged"):
+        unlearn(digits["model"], digits["forget"], digits["surrogate"], distance=slow, **BUDGET)
+
+
+# From KL to a distance ------------------------------------------------------------------------------------------
+
+
+def kl_of(conditional: float, raw: float, error: float = 0.0, ceiling: float = 9.0) -> KullbackLeiblerEstimate:
+    marginal = DonskerVaradhanLower(
+        value=max(0.0, raw), raw=raw, standard_error=error, ceiling=ceiling, epochs=1, best_epoch=1, n_nu=100, n_rho=100
+    )
+    return KullbackLeiblerEstimate(ConditionalDivergence(conditional, 0.3 if error else 0.0, 5, 100), marginal)
+
+
+def test_parts_add_up_and_errors_add_in_squares() -> None:
+    kl = kl_of(0.1, 0.2, error=0.4)
+    assert kl.value == pytest.approx(0.3)
+    assert kl.standard_error == pytest.approx(0.5)
+    assert kl.upper == pytest.approx(0.3 + 1.6449 * 0.5)
+    assert kl.tv_upper == tv_upper_from_kl(kl.upper)
+
+
+def test_a_negative_estimate_becomes_zero_and_is_kept_as_raw() -> None:
+    kl = kl_of(-0.2, 0.05)
+    assert (kl.value, kl.upper, kl.tv_upper) == (0.0, 0.0, 0.0)
+    assert kl.raw == pytest.approx(-0.15)
+    assert kl_of(-0.7, 0.0, error=0.4).upper == pytest.approx(1.6449 * 0.5)  # a poor fit is not a small distance
+
+
+@pytest.mark.parametrize("kl", [kl_of(math.inf, 0.1), kl_of(0.0, 8.9)])
+def test_what_may_be_infinite_never_becomes_a_small_number(kl: KullbackLeiblerEstimate) -> None:
+    assert kl.upper == math.inf
+    assert kl.tv_upper == 1.0
+
+
+# Certificates ---------------------------------------------------------------------------------------------------
+
+
+def test_an_estimate_never_makes_more_than_an_estimated_certificate(digits: dict[str, Any]) -> None:
+    result = unlearn(digits["model"], digits["forget"], digits["surrogate"], distance=QUICK, force=True, **BUDGET)
+    content = result.certificate.content
+    verify(result.certificate)
+    assert content["status"] == "estimated"
+    assert content["distance"]["kind"] == "means"
+    assert content["distance"]["provenance"] == "estimated"
+    assert any(sentence.startswith("NOT KNOWN, ESTIMATED: means:") for sentence in content["assumptions"])
+    assert content["estimate"]["route"] == "means"
+    assert content["estimate"]["diagnostics"]["converged"] is True
+    n, m, l2 = 900, 2, 0.02
+    assert content["bound"]["terms"]["surrogate"] == pytest.approx(n / (n - m) / l2 * content["distance"]["value"])
+
+
+def test_the_paper_s_route_is_recomputed_from_its_kl(digits: dict[str, Any]) -> None:
+    wanted = replace(QUICK, route="kl")
+    result = unlearn(digits["model"], digits["forget"], digits["surrogate"], distance=wanted, force=True, **BUDGET)
+    content = result.certificate.content
+    verify(result.certificate)
+    assert (content["status"], content["distance"]["kind"]) == ("estimated", "tv")
+    upper = content["estimate"]["kl"]["upper"]
+    assert content["distance"]["value"] == (1.0 if upper is None else tv_upper_from_kl(upper))
+    for changed in (
+        {"estimate": content["estimate"] | {"kl": content["estimate"]["kl"] | {"upper": 0.01}}},
+        {"distance": content["distance"] | {"provenance": "declared"}},
+    ):
+        forged = content | changed
+        forged["digest"] = digest_of(forged)
+        with pytest.raises(VerificationFailed):
+            verify(Certificate(forged))
+
+
+def test_the_paper_s_bound_takes_the_paper_s_estimate(digits: dict[str, Any]) -> None:
+    options = BUDGET | {"bound": "paper", "constants": "paper", "force": True, "epsilon": 0.9}
+    result = unlearn(
+        digits["model"], digits["forget"], digits["surrogate"], distance=replace(QUICK, route="kl"), **options
+    )
+    content = result.certificate.content
+    assert content["status"] == "estimated"
+    assert content["bound"]["inputs"]["tv_upper"]["value"] == content["distance"]["value"]
+    with pytest.raises(OptionError, match="takes a total variation"):
+        request_of(digits, QUICK, bound="paper", constants="paper")
+
+
+def test_an_estimate_goes_with_matched_classes_and_the_balanced_step(digits: dict[str, Any]) -> None:
+    options = BUDGET | {"match_classes": True, "step": "balanced", "force": True}
+    result = unlearn(digits["model"], digits["forget"], digits["surrogate"], distance=QUICK, **options)
+    verify(result.certificate)
+    assert result.certificate.content["distance"]["matched"] is True
+    assert result.certificate.status == "estimated"
+
+
+def test_noise_that_swamps_the_weights_is_refused_as_ever(digits: dict[str, Any]) -> None:
+    with pytest.raises(UselessModel):
+        unlearn(digits["model"], digits["forget"], digits["surrogate"], distance=replace(QUICK, route="kl"), **BUDGET)
+
+
+# Refused at the door --------------------------------------------------------------------------------------------
+
+
+def test_a_surrogate_of_five_rows(digits: dict[str, Any]) -> None:
+    X, y = digits["surrogate"]
+    with pytest.raises(DataError, match="5 rows"):
+        make_request(digits["model"], digits["forget"], (X[:5], y[:5]), distance="estimate", **BUDGET)
+    model = digits["model"]
+    with pytest.raises(DataError, match="5 rows"):
+        compare(model, (X[:5], y[:5]), record=model.record, wanted=QUICK)
+
+
+def test_the_surrogate_does_not_vouch_for_itself(digits: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match="surrogate's own moments"):
+        request_of(digits, Estimation(support="gaussian"))
+    request_of(digits, Estimation(support="gaussian", mean=np.zeros(64), covariance=np.eye(64)))
+
+
+def test_losses_without_probabilities(digits: dict[str, Any]) -> None:
+    X, y = digits["source"]
+    ridge = train(X, y, l2=0.1, max_norm=1.0, loss="ridge")
+    with pytest.raises(OptionError, match="only softmax"):
+        make_request(ridge, digits["forget"], digits["surrogate"], distance="estimate", **BUDGET)
+
+
+def test_the_conditional_part_needs_labels(digits: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match="no labels"):
+        make_request(digits["model"], digits["forget"], digits["surrogate"][0], distance="estimate:kl", **BUDGET)
+    make_request(digits["model"], digits["forget"], digits["surrogate"][0], distance="estimate", **BUDGET)
+
+
+# The command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def files(digits: dict[str, Any], tmp_path: Path) -> Path:
+    for name in ("forget", "surrogate", "source"):
+        np.savez(tmp_path / f"{name}.npz", X=digits[name][0], y=digits[name][1])
+    model: LinearModel = digits["model"]
+    (tmp_path / "model.safetensors").write_bytes(model.to_bytes())
+    np.savez(tmp_path / "moments.npz", mean=np.zeros(64), covariance=np.eye(64))
+    return tmp_path
+
+
+COMMAND = "distance --model {0}/model.safetensors --surrogate {0}/surrogate.npz --chains 200 --steps 800 --step-size 0.2 --epochs 5 --support gaussian "
+
+
+def run(text: str, files: Path) -> Any:
+    return CliRunner().invoke(main, text.format(files).split())
+
+
+def test_every_estimate_comes_with_its_side_and_the_picture_is_drawn(files: Path) -> None:
+    result = run(
+        COMMAND + "--forget {0}/forget.npz --reference {0}/source.npz --match-classes --figure {0}/f.png --json", files
+    )
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout.splitlines()[-1])
+    lines = {(line["name"], line["source"]): line for line in found["estimates"]}
+    assert len(lines) == 11
+    assert {line["direction"] for line in lines.values()} == {"lower", "neither"}
+    assert all(line["direction"] == "lower" for (name, _), line in lines.items() if "Donsker" in name)
+    assert found["diagnostics"]["converged"] is True
+    assert found["effective_surrogate_rows"] < found["surrogate_rows"]
+    assert (files / "f.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_on_a_screen_it_says_that_nothing_is_proven(files: Path) -> None:
+    result = run(COMMAND + "--moments {0}/moments.npz", files)
+    assert result.exit_code == 0, result.output
+    for text in ("nothing is proven", "split R-hat", "support: Gaussian reference with the moments given", "lower"):
+        assert text in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("more", "match"),
+    [
+        ("--support cube", "support 'cube'"),
+        ("--moments {0}/forget.npz", "arrays mean and covariance are needed"),
+        ("--moments {0}/nothing.npz", "nothing.npz"),
+        ("--figure {0}/model.safetensors", "exists already"),
+        ("--class-counts 1,2", "record says"),
+        ("--class-counts 1,x", "whole numbers"),
+    ],
+)
+def test_what_is_wrong_is_said_and_nothing_is_written(files: Path, more: str, match: str) -> None:
+    before = sorted(files.iterdir())
+    result = run(COMMAND + more, files)
+    assert result.exit_code == 2
+    assert match in result.stderr
+    assert sorted(files.iterdir()) == before
+
+
+def test_unlearn_estimates_and_says_so_on_the_screen(files: Path) -> None:
+    options = "unlearn --model {0}/model.safetensors --forget {0}/forget.npz --surrogate {0}/surrogate.npz --epsilon 5 --delta 1e-3 --distance estimate --chains 200 --steps 400 --step-size 0.005 --force --out {0}/result"
+    result = run(options, files)
+    assert result.exit_code == 0, result.output
+    assert "status   estimated" in result.stdout
+    assert "NOT KNOWN, ESTIMATED" in result.stdout
+    assert run("verify {0}/result/certificate.json --model {0}/result/model.safetensors", files).exit_code == 0

@@ -5,7 +5,9 @@ from __future__ import annotations
 import click
 
 from expunge._version import __version__
+from expunge.cli.audit import audit
 from expunge.cli.demo import demo
+from expunge.cli.evaluate import evaluate
 from expunge.cli.train import train
 from expunge.cli.unlearn import unlearn
 from expunge.cli.verify import verify
@@ -20,13 +22,15 @@ def main() -> None:
     expunge train     while the source exists: train to the optimum, keep a record
     expunge unlearn   later, without it: forget rows, with a certificate
     expunge verify    anybody: check a certificate from its file
+    expunge evaluate  where the source still exists: did it forget, metric by metric
+    expunge audit     is the certificate true? claimed against observed epsilon
     expunge demo      the whole story on real data, in seconds
 
-    Exit status: 0 done, 1 a certificate failed verification, 2 bad input, 3 refused (nothing is written).
+    Exit status: 0 done, 1 a certificate failed verification or an audit, 2 bad input, 3 refused (nothing is written).
     """
 
 
-for command in (train, unlearn, verify, demo):
+for command in (train, unlearn, verify, evaluate, audit, demo):
     main.add_command(command)
 
 __all__ = ["main"]

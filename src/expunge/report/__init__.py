@@ -1,0 +1,1 @@
+"""Figures of results, as bytes of PNG files."""

@@ -1,0 +1,84 @@
+"""Figures: methods side by side, and claimed against observed mu. Each returns the bytes of a PNG file; nothing is written.
+
+matplotlib is imported where it is used, with its Agg canvas: no display, no global state.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from expunge.evaluate.audit import Audit
+from expunge.evaluate.table import PERCENT, TITLES, Table
+
+WIDTH, HEIGHT, DOTS = 9.0, 3.2, 120
+PANELS = (("train", "test", "retain", "forget"), ("mia", "lira"), ("rt",), ("fs1", "fs2"))
+
+
+def methods_figure(table: Table) -> bytes:
+    """One panel a kind of metric: accuracies, attacks, relearn time, forget scores; bars are means, whiskers spreads."""
+    panels = [[name for name in names if name in table.metrics] for names in PANELS]
+    panels = [names for names in panels if names]
+    figure, axes = _canvas(len(panels), rows=1, height=HEIGHT + 0.18 * len(table.cells))
+    methods = list(table.cells)
+    for axis, names in zip(axes, panels, strict=True):
+        thickness = 0.8 / len(names)
+        for number, metric in enumerate(names):
+            factor = 100.0 if metric in PERCENT else 1.0
+            cells = [table.cells[method].get(metric) for method in methods]
+            known = [place for place, cell in enumerate(cells) if cell is not None and cell.mean is not None]
+            found = [cell for cell in cells if cell is not None and cell.mean is not None]
+            axis.barh(
+                [place + (number - (len(names) - 1) / 2) * thickness for place in known],
+                [factor * (cell.mean or 0.0) for cell in found],
+                thickness,
+                xerr=[factor * (cell.spread or 0.0) for cell in found],
+                label=TITLES[metric],
+            )
+        axis.set_yticks(range(len(methods)), methods if axis is axes[0] else [""] * len(methods))
+        axis.invert_yaxis()
+        axis.set_xlabel("%" if names[0] in PERCENT else TITLES[names[0]])
+        axis.legend(fontsize=6)
+    return _png(figure)
+
+
+def audit_figure(audits: Mapping[str, Audit]) -> bytes:
+    """Claimed, true and observed mu of each audit."""
+    figure, (axis,) = _canvas(1, rows=1, height=1.4 + 0.5 * len(audits))
+    for place, one in enumerate(audits.values()):
+        axis.plot([0.0, one.mu_claimed], [place, place], color="0.8", linewidth=6, solid_capstyle="butt")
+        axis.plot(one.mu_claimed, place, "k|", markersize=16, label="claimed" if place == 0 else None)
+        axis.plot(one.true_distance / one.sigma, place, "bx", label="true" if place == 0 else None)
+        axis.plot(one.lower.mu, place, "r>", label="observed, lower bound" if place == 0 else None)
+    axis.set_yticks(range(len(audits)), list(audits))
+    axis.set_ylim(-0.6, len(audits) - 0.4)
+    axis.set_xlabel("mu")
+    axis.legend(fontsize=7)
+    return _png(figure)
+
+
+def epsilons_figure(epsilons: Mapping[str, Sequence[float]]) -> bytes:
+    """How the forget score's epsilons are spread over the forgotten rows."""
+    figure, (axis,) = _canvas(1, rows=1, height=HEIGHT)
+    for name, values in epsilons.items():
+        axis.hist([min(value, 8.0) for value in values], bins=32, range=(0.0, 8.0), histtype="step", label=name)
+    axis.set_xlabel("epsilon of the best attack on a row (8 and above together)")
+    axis.set_ylabel("forgotten rows")
+    axis.legend(fontsize=7)
+    return _png(figure)
+
+
+def _canvas(columns: int, *, rows: int, height: float) -> tuple[Any, Sequence[Any]]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, height), dpi=DOTS, layout="tight")
+    FigureCanvasAgg(figure)
+    return figure, list(figure.subplots(rows, columns, squeeze=False).reshape(-1))
+
+
+def _png(figure: Any) -> bytes:
+    content = io.BytesIO()
+    figure.savefig(content, format="png", metadata={"Software": None})
+    return content.getvalue()

@@ -142,14 +142,16 @@ def audit(
         write_folder(target, {"audit.json": text.encode(), "audit.png": audit_figure(audits)})
         partial.remove()
     if not json_output:
-        headings = ("task", "claimed epsilon", "observed", "claimed mu", "observed", "true mu", "outcome")
+        headings = ("task", "claimed epsilon", "observed", "claimed mu", "observed", "true mu")
         table = Table(title=f"Lower bounds with {100 * confidence:g} % confidence", title_justify="left")
         for heading in headings:
-            table.add_column(heading, justify="left" if heading in ("task", "outcome") else "right")
+            table.add_column(heading, justify="left" if heading == "task" else "right")
         for name, one in audits.items():
             numbers = (one.epsilon, one.lower.epsilon, one.mu_claimed, one.lower.mu, one.true_distance / one.sigma)
-            table.add_row(name, *(f"{number:.3g}" for number in numbers), one.sentence)
+            table.add_row(name, *(f"{number:.3g}" for number in numbers))
         out.print(table)
+        for name, one in audits.items():
+            out.print(f"{name}: {one.sentence}", markup=False)
         out.print(
             f"{runs:,} runs a side, {runs // 2:,} of them counted" + (f"; written: {target}" if target else ""),
             markup=False,

@@ -18,10 +18,10 @@ FILE = click.Path(path_type=Path, readable=False)
 @click.command()
 @click.option(
     "--task",
-    type=click.Choice(["files", "synthetic"]),
+    type=click.Choice(["files", "synthetic", "table1"]),
     default="files",
     show_default=True,
-    help="Your own files, or the paper's synthetic task (Table 1).",
+    help="Your own files; the paper's synthetic task, new data for every seed; or that task on the paper's own data set.",
 )
 @click.option("--model", "model_file", type=FILE, help="The model as trained on retain and forget set together.")
 @click.option("--retain", type=FILE, help="Source rows that stay.")
@@ -79,17 +79,18 @@ def evaluate(
     \b
     expunge evaluate --model model.safetensors --retain retain.npz --forget forget.npz --test test.npz
                      --surrogate surrogate.npz --epsilon 1 --delta 1e-5 --seeds 5 --out evaluation/
-    expunge evaluate --task synthetic --out table1/
+    expunge evaluate --task table1 --out table1/
     """  # fmt: skip
     from expunge.data.output import require_absent, write_folder
     from expunge.data.partial import open_partial
     from expunge.evaluate.campaign import files_campaign, synthetic_campaign
-    from expunge.evaluate.table import TITLES, shown, summarise, to_csv, to_json, to_markdown
+    from expunge.evaluate.evaluation import METRICS
+    from expunge.evaluate.table import PERCENT, TITLES, shown, summarise, to_csv, to_json, to_markdown
     from expunge.report.figures import methods_figure
 
     require_absent(target)
-    if task == "synthetic":
-        campaign = synthetic_campaign(zeta, n_models)
+    if task != "files":
+        campaign = synthetic_campaign(zeta, n_models, published=task == "table1")
     else:
         campaign = files_campaign(
             model_file,
@@ -125,13 +126,15 @@ def evaluate(
     )
     partial.remove()
     if not json_output:
-        screen = Table(title=f"Mean ± standard deviation over {seeds} seeds", title_justify="left")
-        screen.add_column("method")
-        for metric in table.metrics:
-            screen.add_column(TITLES[metric], justify="right")
-        for name, row in table.cells.items():
-            screen.add_row(name, *(shown(metric, row.get(metric)) for metric in table.metrics))
-        out.print(screen)
+        for columns in (METRICS[:6], METRICS[6:]):
+            present = [metric for metric in columns if metric in table.metrics]
+            screen = Table(title=f"Mean ± standard deviation over {seeds} seeds", title_justify="left")
+            screen.add_column("method")
+            for metric in present:
+                screen.add_column(TITLES[metric] + (" %" if metric in PERCENT else ""), justify="right")
+            for name, row in table.cells.items():
+                screen.add_row(name, *(shown(metric, row.get(metric)) for metric in present))
+            out.print(screen)
         for name, row in table.cells.items():
             for flag in dict.fromkeys(flag for cell in row.values() for flag in cell.flags):
                 out.print(f"  - {name}: {flag}", markup=False)

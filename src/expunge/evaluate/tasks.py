@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from expunge.bounds import PaperConstants
@@ -23,7 +22,6 @@ from expunge.errors import DataError, ModelError, OptionError
 from expunge.evaluate.case import Labelled, prepared_rows
 from expunge.mechanism import Measured, measure
 from expunge.model import LinearModel
-from expunge.objectives import Rows
 from expunge.request import Request, make_request
 from expunge.train import minimise, train
 
@@ -72,7 +70,7 @@ def tight_task(
         training_residual=0.1 * left,
         force=True,
     )
-    return _task("tight", request, features[n_forget:], labels[n_forget:], seed)
+    return _task("tight", request, (features[n_forget:], labels[n_forget:]), seed)
 
 
 def sampled_task(epsilon: float, delta: float, seed: int = 0) -> AuditTask:
@@ -84,7 +82,7 @@ def sampled_task(epsilon: float, delta: float, seed: int = 0) -> AuditTask:
     request = make_request(
         model, (features[:30], labels[:30]), surrogate, epsilon=epsilon, delta=delta, distance="same", force=True
     )
-    return _task("sampled", request, features[30:300], labels[30:300], seed)
+    return _task("sampled", request, (features[30:300], labels[30:300]), seed)
 
 
 def single_step_task(epsilon: float, delta: float, seed: int = 0) -> AuditTask:
@@ -102,7 +100,7 @@ def single_step_task(epsilon: float, delta: float, seed: int = 0) -> AuditTask:
         step="newton",
         force=True,
     )
-    return _task("single-step", request, features[50:], labels[50:], seed)
+    return _task("single-step", request, (features[50:], labels[50:]), seed)
 
 
 def certificate_task(
@@ -151,8 +149,7 @@ def certificate_task(
         force=True,
         **({} if model.record is not None else _declared(content)),
     )
-    rows = prepared_rows(retain, model, request.record, "the retain set")
-    return _task("certificate", request, rows.features, rows.labels, 0)
+    return _task("certificate", request, retain, 0)
 
 
 def _constants(content: dict[str, Any]) -> PaperConstants | None:
@@ -185,7 +182,7 @@ def _clusters(
     return features / np.linalg.norm(features, axis=1, keepdims=True), labels
 
 
-def _task(name: str, request: Request, features: object, labels: object, seed: int) -> AuditTask:
-    retain = Rows(torch.as_tensor(features, dtype=torch.float64), torch.as_tensor(labels, dtype=torch.int64))
-    retrained = minimise(request.objective, retain, start=request.weights)
+def _task(name: str, request: Request, retain: Labelled, seed: int) -> AuditTask:
+    rows = prepared_rows(retain, request.model, request.record, "the retain set")
+    retrained = minimise(request.objective, rows, start=request.weights)
     return AuditTask(name, request, measure(request, seed=seed), retrained)

@@ -1,6 +1,6 @@
 """Faults planted in the mechanism, each caught by the audit or by a named check. docs/audits.md has the same table.
 
-Every fault is a small, believable mistake. The audits here take 2,000 runs a side on tasks whose bound is tight or whose terms are
+Every fault is a small, believable mistake. The audits here take 2,000 runs a side (4,000 at epsilon 20) on tasks whose bound is tight or whose terms are
 all needed; without a fault they find none, which the first test shows for each task and budget used.
 """
 
@@ -21,6 +21,7 @@ import expunge.bounds.residual as residual
 import expunge.certificate as certificate
 import expunge.mechanism as mechanism
 from expunge.bounds import ErrorBound
+from expunge.errors import VacuousClaim
 from expunge.evaluate.audit import audit
 from expunge.evaluate.tasks import make_task
 from expunge.noise import add_noise, rounded_gaussian, seeded_bytes, sigma_classical, sigma_for, to_grid
@@ -32,7 +33,9 @@ Patch = pytest.MonkeyPatch
 
 def contradicted(task: str, epsilon: float, delta: float, seed: int = 1) -> bool:
     made = make_task(task, epsilon, delta)
-    return audit(made.request, made.measured, made.retrained, runs=RUNS, seed=seed).contradicted
+    return audit(
+        made.request, made.measured, made.retrained, runs=RUNS if epsilon < 20 else 2 * RUNS, seed=seed
+    ).contradicted
 
 
 def without_term(monkeypatch: Patch, name: str) -> None:
@@ -121,21 +124,22 @@ def sampling_term_dropped(monkeypatch: Patch) -> None:
     without_term(monkeypatch, "sampling_term")
 
 
+CALIBRATION = (sigma_halved, classical_formula, delta_ignored)
 AUDITED = [
-    (sigma_halved, "tight", 20.0, 1e-2),
-    (variance_for_deviation, "tight", 20.0, 1e-2),
-    (regulariser_missing, "tight", 20.0, 1e-2),
-    (n_for_n_minus_m, "tight", 20.0, 1e-2),
-    (classical_formula, "tight", 20.0, 1e-2),
-    (delta_ignored, "tight", 20.0, 1e-2),
+    (sigma_halved, "tight", 5.0, 1e-2),
+    (variance_for_deviation, "tight", 5.0, 1e-2),
+    (regulariser_missing, "tight", 5.0, 1e-2),
+    (n_for_n_minus_m, "tight", 5.0, 1e-2),
+    (classical_formula, "tight", 20.0, 1e-3),
+    (delta_ignored, "tight", 5.0, 1e-2),
     (fixed_seed, "tight", 1.0, 1e-3),
     (noise_on_one_row, "tight", 1.0, 1e-3),
     (one_draw_for_all_weights, "tight", 1.0, 1e-3),
-    (forgetting_skipped, "single-step", 20.0, 1e-2),
-    (wrong_sign, "single-step", 20.0, 1e-2),
-    (training_term_dropped, "tight", 20.0, 1e-2),
-    (solver_term_dropped, "single-step", 20.0, 1e-2),
-    (sampling_term_dropped, "sampled", 20.0, 1e-2),
+    (forgetting_skipped, "single-step", 5.0, 1e-2),
+    (wrong_sign, "single-step", 5.0, 1e-2),
+    (training_term_dropped, "tight", 5.0, 1e-2),
+    (solver_term_dropped, "single-step", 5.0, 1e-2),
+    (sampling_term_dropped, "sampled", 5.0, 1e-2),
 ]
 
 
@@ -151,8 +155,20 @@ def test_the_audit_finds(
     plant: Callable[[Patch], None], task: str, epsilon: float, delta: float, monkeypatch: Patch
 ) -> None:
     plant(monkeypatch)
+    if plant in CALIBRATION:  # the mechanism's own check would stop it first: see below
+        monkeypatch.setattr(certificate, "delta_of", lambda *anything: 0.0)
     assert contradicted(task, epsilon, delta)
     assert f"| `{plant.__name__}` |" in DOCS.read_text()
+
+
+@pytest.mark.parametrize("plant", CALIBRATION, ids=lambda plant: plant.__name__)
+def test_the_mechanism_itself_refuses_a_sigma_below_its_delta(
+    plant: Callable[[Patch], None], monkeypatch: Patch
+) -> None:
+    plant(monkeypatch)
+    task = make_task("tight", 20.0, 1e-3)
+    with pytest.raises(VacuousClaim, match="the true delta is"):
+        mechanism.certify(task.request, task.measured)
 
 
 # Faults too fine for an audit: named checks find them ----------------------------------------------------------------
@@ -214,7 +230,8 @@ def test_a_false_certificate_is_found_by_verification() -> None:
 
 
 def test_every_fault_of_the_page_is_planted_here() -> None:
-    page = [line.split("`")[1] for line in DOCS.read_text().splitlines() if line.startswith("| `")]
+    _, _, after = DOCS.read_text().partition("## Planted faults")
+    page = [line.split("`")[1] for line in after.splitlines() if line.startswith("| `")]
     named = [plant.__name__ for plant, *_ in AUDITED]
     checks = [name for name in globals() if name.startswith("test_")]
     assert len(named) >= 10

@@ -20,7 +20,6 @@ import torch
 import expunge.bounds.residual as residual
 import expunge.certificate as certificate
 import expunge.mechanism as mechanism
-from expunge.bounds import ErrorBound
 from expunge.errors import VacuousClaim
 from expunge.evaluate.audit import audit
 from expunge.evaluate.tasks import make_task
@@ -175,17 +174,19 @@ def test_the_mechanism_itself_refuses_a_sigma_below_its_delta(
 
 
 def test_a_grid_without_its_term_is_found_on_the_grid_itself(monkeypatch: Patch) -> None:
-    """Two models that rounding moves apart: with the term the bound covers what is published, without it it does not."""
+    """Weights an instant on either side of a grid cell's edge are published a whole cell apart: the term covers that."""
 
     def covered() -> bool:
-        exponent, weights = -3, 64
-        one, two = np.full(weights, 0.4999 * 2.0**exponent), np.full(weights, 0.5001 * 2.0**exponent)
-        apart = np.linalg.norm(to_grid(one, exponent) - to_grid(two, exponent)) * 2.0**exponent
-        bound = ErrorBound("residual", {"solver": float(np.linalg.norm(one - two))})
-        return bool(apart <= bound.with_term("grid", certificate.grid_term(2.0**exponent, weights)).total)
+        task = make_task("tight", 1.0, 1e-3)
+        content = mechanism.certify(task.request, task.measured, insecure_test_seed=1).certificate.content
+        exponent = content["noise"]["grid_exponent"]
+        edges = np.ldexp(np.arange(12) + 0.5, exponent)
+        cells = to_grid(edges * (1 + 1e-9), exponent) - to_grid(edges * (1 - 1e-9), exponent)
+        return bool(
+            np.linalg.norm(np.ldexp(cells.astype(float), exponent)) <= content["bound"]["terms"]["grid"] * (1 + 1e-9)
+        )
 
     assert covered()
-    without_term(monkeypatch, "grid_term")
     monkeypatch.setattr(certificate, "grid_term", lambda *anything: 0.0)
     assert not covered()
 

@@ -8,7 +8,7 @@ from expunge.evaluate.audit import Audit, Lower
 from expunge.evaluate.evaluation import MethodScores
 from expunge.evaluate.score import Score
 from expunge.evaluate.table import summarise
-from expunge.report.figures import DOTS, WIDTH, audit_figure, epsilons_figure, methods_figure
+from expunge.report.figures import DOTS, WIDTH, audit_figure, methods_figure
 
 
 def size(content: bytes) -> tuple[int, int]:
@@ -30,7 +30,3 @@ def test_methods_side_by_side() -> None:
 def test_claimed_against_observed() -> None:
     lower = Lower(0.3, 0.5, "projection", 0.0, True, 0.1, 0.1, 100, 0.999)
     assert size(audit_figure({"tight": Audit(1.0, 1e-3, 0.4, 1.0, 0.4, 0.4, lower)}))[0] == WIDTH * DOTS
-
-
-def test_epsilons_of_rows() -> None:
-    assert size(epsilons_figure({"a": [0.1, 2.0, float("inf")]}))[0] == WIDTH * DOTS

@@ -86,7 +86,7 @@ def audit(
     """  # fmt: skip
     from expunge.data.output import require_absent, write_folder
     from expunge.data.partial import open_partial
-    from expunge.evaluate.audit_campaign import run_audits, source_free_from_files, task_from_files
+    from expunge.evaluate.audit_campaign import run_audits, setting_of, source_free_from_files, task_from_files
     from expunge.evaluate.tasks import TASKS, make_task
     from expunge.report.figures import audit_figure
 
@@ -116,13 +116,7 @@ def audit(
         tasks = [make_task(name, epsilon, delta) for name in task or TASKS]
     partial = None
     if target is not None:
-        setting = {
-            "tasks": [
-                [one.name, one.request.budget.epsilon, one.request.budget.delta, one.request.model_sha256]
-                for one in tasks
-            ]
-        }
-        partial = open_partial(target.with_name(target.name + ".partial"), setting | {"runs": runs})
+        partial = open_partial(target.with_name(target.name + ".partial"), setting_of(tasks, runs))
     try:
         with progress(not quiet) as advance:
             audits = run_audits(tasks, runs, confidence, partial, advance)

@@ -47,6 +47,21 @@ def run_audits(
     return found
 
 
+def setting_of(tasks: Sequence[AuditTask], runs: int) -> dict[str, Any]:
+    """What an audit's parts belong to: claims, models and every number behind the bound."""
+    described = [
+        {
+            "task": task.name,
+            "epsilon": task.request.budget.epsilon,
+            "delta": task.request.budget.delta,
+            "model": task.request.model_sha256,
+            "facts": {name: fact.value for name, fact in task.measured.facts.items()},
+        }
+        for task in tasks
+    ]
+    return {"tasks": described, "runs": runs}
+
+
 def _to_json(part: Evidence) -> dict[str, Any]:
     return {
         side: {name: values.tolist() for name, values in getattr(part, side).items()}

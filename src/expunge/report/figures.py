@@ -58,17 +58,6 @@ def audit_figure(audits: Mapping[str, Audit]) -> bytes:
     return _png(figure)
 
 
-def epsilons_figure(epsilons: Mapping[str, Sequence[float]]) -> bytes:
-    """How the forget score's epsilons are spread over the forgotten rows."""
-    figure, (axis,) = _canvas(1, rows=1, height=HEIGHT)
-    for name, values in epsilons.items():
-        axis.hist([min(value, 8.0) for value in values], bins=32, range=(0.0, 8.0), histtype="step", label=name)
-    axis.set_xlabel("epsilon of the best attack on a row (8 and above together)")
-    axis.set_ylabel("forgotten rows")
-    axis.legend(fontsize=7)
-    return _png(figure)
-
-
 def _canvas(columns: int, *, rows: int, height: float) -> tuple[Any, Sequence[Any]]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -24,7 +24,7 @@ from expunge.evaluate.audit import (
 )
 from expunge.evaluate.tasks import TASKS, certificate_task, make_task
 from expunge.mechanism import certify
-from expunge.noise import delta_of
+from expunge.noise import delta_of, mu_for
 
 
 @pytest.mark.parametrize(("count", "total"), [(0, 10), (3, 10), (9, 10), (120, 1000)])
@@ -76,6 +76,26 @@ def test_the_other_direction_and_the_better_statistic_are_found() -> None:
 def test_a_constant_is_told_from_noise() -> None:
     noise = np.random.default_rng(1).standard_normal(2000)
     assert lower_bound({"x": np.zeros(2000)}, {"x": noise}, 1e-3).mu > 2.0
+
+
+def test_rates_are_those_of_the_runs_that_did_not_choose() -> None:
+    generator = np.random.default_rng(5)
+    one, two = 1.5 + generator.standard_normal(1000), generator.standard_normal(1000)
+    found = lower_bound({"x": one}, {"x": two}, 1e-3, confidence=0.98)
+    missed, alarms = int(np.sum(one[1::2] < found.threshold)), int(np.sum(two[1::2] >= found.threshold))
+    assert found.false_negative_upper == float(clopper_pearson_upper(missed, 500, 0.01))
+    assert found.false_positive_upper == float(clopper_pearson_upper(alarms, 500, 0.01))
+    rates = np.array(found.false_positive_upper), np.array(found.false_negative_upper)
+    assert found.mu == float(mu_lower(*rates))
+    assert found.epsilon == float(epsilon_lower(*rates, 1e-3))
+
+
+def test_the_claim_is_what_the_noise_has_left_of_delta() -> None:
+    task = make_task("sampled", 2.0, 1e-2)
+    found = audit(task.request, task.measured, task.retrained, runs=200, seed=0)
+    left = certify(task.request, task.measured, insecure_test_seed=0).certificate.content["noise"]["delta_for_noise"]
+    assert left < 1e-2
+    assert found.mu_claimed == pytest.approx(mu_for(2.0, left), rel=1e-9)
 
 
 def test_few_runs_are_refused() -> None:

@@ -27,7 +27,9 @@ def test_sets_are_balanced_and_losses_capped() -> None:
     found = attack(small, large, 0)
     assert found.error == 0.5 / np.sqrt(found.error and round(0.25 / found.error**2))
     assert 0.25 / found.error**2 <= 100
-    np.testing.assert_equal(attack(small * 1e9 + 1e6, large, 0).value, attack(small * 0 + 100.0, large, 0).value)
+
+
+assert attack(np.full(30, 150.0), np.full(30, 1e6), 0).value is None  # all 100 after the cap
 
 
 def test_a_retrained_model_gives_half(case: Case) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from expunge.evaluate.accuracy import accuracies, accuracy
-from expunge.evaluate.case import Case
+from expunge.evaluate.case import Case, make_case
+from expunge.evaluate.paper_task import paper_splits
 from expunge.evaluate.relearn import relearn_time
 from expunge.objectives import Rows
 
@@ -36,10 +37,11 @@ def literal(weights: np.ndarray, case: Case, seed: int) -> int:
                 return step
 
 
-def test_equals_the_literal_form(case: Case) -> None:
+def test_equals_the_literal_form() -> None:
+    case = make_case(paper_splits(2, 8000), l2=0.02, max_norm=20.0)  # 720 rows to forget: two batches a round
     found = relearn_time(case.retrained, case, 5)
     assert found.value == literal(case.retrained.numpy().copy(), case, 5)
-    assert found.value > 0
+    assert found.value > 2
 
 
 def test_is_equal_for_equal_models(case: Case) -> None:

@@ -13,6 +13,7 @@ from expunge.evaluate.audit import Audit
 from expunge.evaluate.table import PERCENT, TITLES, Table
 
 WIDTH, HEIGHT, DOTS = 9.0, 3.2, 120
+UNITS = {"rt": "iterations", "fs1": "forget score", "fs2": "forget score"}
 PANELS = (("train", "test", "retain", "forget"), ("mia", "lira"), ("rt",), ("fs1", "fs2"))
 
 
@@ -38,8 +39,8 @@ def methods_figure(table: Table) -> bytes:
             )
         axis.set_yticks(range(len(methods)), methods if axis is axes[0] else [""] * len(methods))
         axis.invert_yaxis()
-        axis.set_xlabel("%" if names[0] in PERCENT else TITLES[names[0]])
-        axis.legend(fontsize=6)
+        axis.set_xlabel("%" if names[0] in PERCENT else UNITS[names[0]])
+        axis.legend(fontsize=6, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return _png(figure)
 
 
@@ -54,7 +55,7 @@ def audit_figure(audits: Mapping[str, Audit]) -> bytes:
     axis.set_yticks(range(len(audits)), list(audits))
     axis.set_ylim(-0.6, len(audits) - 0.4)
     axis.set_xlabel("mu")
-    axis.legend(fontsize=7)
+    axis.legend(fontsize=7, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return _png(figure)
 
 
@@ -62,7 +63,7 @@ def _canvas(columns: int, *, rows: int, height: float) -> tuple[Any, Sequence[An
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH, height), dpi=DOTS, layout="tight")
+    figure = Figure(figsize=(WIDTH, height), dpi=DOTS, layout="constrained")
     FigureCanvasAgg(figure)
     return figure, list(figure.subplots(rows, columns, squeeze=False).reshape(-1))
 

@@ -29,7 +29,7 @@ from expunge.data.synthetic import L2, N_FEATURES, ZETAS, source_rows, surrogate
 from expunge.distance import Estimation
 from expunge.distance.inequalities import shift_total_variation, tv_upper_from_kl
 from expunge.estimate.source import estimate_source
-from expunge.report.figures import new_figure, png
+from expunge.report.canvas import new_figure, png
 from expunge.request import make_request, rows_of
 from expunge.solve import Unlearning, newton_step
 from expunge.train import train
@@ -123,7 +123,7 @@ def table(results: list[dict[str, Any]]) -> str:
 
 
 def draw(results: list[dict[str, Any]]) -> bytes:
-    figure, panels = new_figure(3, 13.0, 4.0)
+    figure, panels = new_figure(3, 4.0, width=13.0)
     colours = dict(zip(SUPPORTS, ("#c03028", "#d08000", "#2060b0", "#209060"), strict=True))
     titles = (
         "KL of surrogate relative to source",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import click
 
 from expunge._version import __version__
+from expunge.cli.audit import audit
 from expunge.cli.demo import demo
 from expunge.cli.distance import distance
+from expunge.cli.evaluate import evaluate
 from expunge.cli.train import train
 from expunge.cli.unlearn import unlearn
 from expunge.cli.verify import verify
@@ -22,13 +24,15 @@ def main() -> None:
     expunge unlearn   later, without it: forget rows, with a certificate
     expunge verify    anybody: check a certificate from its file
     expunge distance  how far is the surrogate from a source that is gone? estimates, labelled as such
+    expunge evaluate  where the source still exists: did it forget, metric by metric
+    expunge audit     is the certificate true? claimed against observed epsilon
     expunge demo      the whole story on real data, in seconds
 
-    Exit status: 0 done, 1 a certificate failed verification, 2 bad input, 3 refused (nothing is written).
+    Exit status: 0 done, 1 a certificate failed verification or an audit, 2 bad input, 3 refused (nothing is written).
     """
 
 
-for command in (train, unlearn, verify, distance, demo):
+for command in (train, unlearn, verify, distance, evaluate, audit, demo):
     main.add_command(command)
 
 __all__ = ["main"]

@@ -91,7 +91,7 @@ def distance(
     from expunge.data.output import require_absent, write_file
     from expunge.estimate.comparison import compare
     from expunge.model import read_model
-    from expunge.report.figures import principal_components
+    from expunge.report.estimates import principal_components
     from expunge.request import record_for
 
     if figure is not None:

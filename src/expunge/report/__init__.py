@@ -1,1 +1,1 @@
-"""What people look at: figures."""
+"""What people look at: figures as bytes of PNG files."""

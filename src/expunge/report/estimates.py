@@ -1,36 +1,17 @@
-"""Figures as PNG bytes. matplotlib is loaded when one is drawn."""
+"""Sampled features against the surrogate's."""
 
 from __future__ import annotations
 
-import io
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from expunge.estimate.comparison import Comparison
 from expunge.objectives import Rows
-
-if TYPE_CHECKING:
-    from expunge.estimate.comparison import Comparison
+from expunge.report.canvas import new_figure, png
 
 SHOWN = 2000  # points of a set that a scatter plot shows
-
-
-def png(figure: Any) -> bytes:
-    """The figure's file, without a time stamp, so that the same data give the same bytes."""
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=150, metadata={"Software": None})
-    return content.getvalue()
-
-
-def new_figure(columns: int, width: float, height: float) -> tuple[Any, Any]:
-    """A figure with this many panels side by side, drawn without a screen."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, figure.subplots(1, columns, squeeze=False)[0]
 
 
 def principal_components(found: Comparison) -> bytes:
@@ -40,7 +21,7 @@ def principal_components(found: Comparison) -> bytes:
     sets = [("surrogate", found.surrogate, "#888888"), ("sampled from the model", found.sampled.rows, "#c03028")]
     if found.reference is not None:
         sets.append(("reference (real source rows)", found.reference, "#2060b0"))
-    figure, (panel,) = new_figure(1, 6.5, 5.0)
+    figure, (panel,) = new_figure(1, 5.0, width=6.5)
     for name, rows, colour in sets:
         places = _project(rows, width, centre, axes)
         panel.scatter(

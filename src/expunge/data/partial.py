@@ -1,0 +1,66 @@
+"""Results of a long run, one file a finished unit, so that a run that was stopped can be continued."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from expunge.data.files import not_a_number, without_duplicates
+from expunge.data.output import write_file
+from expunge.errors import FileError
+
+SETTING = "setting.json"
+
+
+@dataclass(frozen=True)
+class Partial:
+    """A folder of finished units; each file is written whole or not at all."""
+
+    folder: Path
+
+    def load(self, unit: str) -> Any | None:
+        """What was saved for this unit, or None."""
+        return _read(path) if (path := self._path(unit)).exists() else None
+
+    def save(self, unit: str, value: Any) -> None:
+        write_file(self._path(unit), (json.dumps(value, allow_nan=False) + "\n").encode())
+
+    def finished(self) -> list[str]:
+        """Names of the units saved so far."""
+        return sorted(path.stem for path in self.folder.glob("*.json") if path.name != SETTING)
+
+    def remove(self) -> None:
+        """Remove the folder, once the whole result is written."""
+        shutil.rmtree(self.folder)
+
+    def _path(self, unit: str) -> Path:
+        return self.folder / (re.sub(r"[^A-Za-z0-9.+-]", "_", unit) + ".json")
+
+
+def open_partial(folder: Path, setting: Any) -> Partial:
+    """A new folder, or that of an earlier run with the same setting; units of another setting must not be mixed in."""
+    described = json.loads(json.dumps(setting, allow_nan=False))
+    file = folder / SETTING
+    if file.exists():
+        if _read(file) != described:
+            raise FileError(
+                f"{folder} holds unfinished results of another setting",
+                "a run continues only its own",
+                "Use the same options as before, or remove that folder.",
+            )
+    else:
+        write_file(file, (json.dumps(described) + "\n").encode())
+    return Partial(folder)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes(), parse_constant=not_a_number, object_pairs_hook=without_duplicates)
+    except (OSError, ValueError, RecursionError) as error:
+        raise FileError(
+            f"{path} cannot be read ({error})", "a unit is a JSON file", "Remove it; the unit will be run again."
+        ) from error

@@ -1,0 +1,30 @@
+"""Accuracy on each part of the data."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from expunge.evaluate.case import Case
+from expunge.evaluate.score import Score
+from expunge.objectives import Rows
+
+PARTS = ("train", "test", "retain", "forget")
+
+
+def accuracy(weights: Tensor, rows: Rows) -> float:
+    """Share of rows whose largest output is their own class; the first of equal outputs counts."""
+    hits = 0
+    for part in rows.blocks():
+        hits += int(((rows.features[part] @ weights.T).argmax(dim=1) == rows.labels[part]).sum())
+    return hits / len(rows)
+
+
+def accuracies(weights: Tensor, case: Case) -> dict[str, Score]:
+    """Train (retain and forget together), test, retain and forget accuracy, with binomial errors."""
+    found = {}
+    for part in PARTS:
+        value = accuracy(weights, case.rows[part])
+        found[part] = Score(value, math.sqrt(value * (1.0 - value) / len(case.rows[part])))
+    return found

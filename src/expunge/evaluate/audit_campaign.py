@@ -1,0 +1,141 @@
+"""Audits of several tasks in parts, which may be stopped and continued."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from expunge.certificate import read_certificate
+from expunge.data import read_data
+from expunge.data.files import TABLES
+from expunge.data.partial import Partial
+from expunge.errors import OptionError
+from expunge.evaluate.audit import Audit, Evidence, collect, conclude, join
+from expunge.evaluate.case import Labelled, prepared_rows
+from expunge.evaluate.source_free import SourceFree, source_free
+from expunge.evaluate.tasks import AuditTask, certificate_task
+from expunge.model import LinearModel, TrainingRecord, read_model
+from expunge.objectives import objective_for
+from expunge.solve import Progress
+
+PART = 2_500  # runs a side that are lost at most when a run is stopped
+
+
+def run_audits(
+    tasks: Sequence[AuditTask], runs: int, confidence: float, partial: Partial | None, progress: Progress
+) -> dict[str, Audit]:
+    """Each task's audit; parts that `partial` holds are read, the others run and saved. Noise is the operating system's."""
+    found = {}
+    for task in tasks:
+        parts = []
+        for start in range(0, runs, PART):
+            progress(f"Audit {task.name}", start, runs)
+            unit = f"{task.name}-{start}"
+            kept = None if partial is None else partial.load(unit)
+            if kept is None:
+                part = collect(task.request, task.measured, task.retrained, min(PART, runs - start))
+                if partial is not None:
+                    partial.save(unit, _to_json(part))
+            else:
+                part = _from_json(kept)
+            parts.append(part)
+        progress(f"Audit {task.name}", runs, runs)
+        found[task.name] = conclude(task.request, task.measured, task.retrained, join(parts), confidence=confidence)
+    return found
+
+
+def setting_of(tasks: Sequence[AuditTask], runs: int) -> dict[str, Any]:
+    """What an audit's parts belong to: claims, models and every number behind the bound."""
+    described = [
+        {
+            "task": task.name,
+            "epsilon": task.request.budget.epsilon,
+            "delta": task.request.budget.delta,
+            "model": task.request.model_sha256,
+            "facts": {name: fact.value for name, fact in task.measured.facts.items()},
+        }
+        for task in tasks
+    ]
+    return {"tasks": described, "runs": runs}
+
+
+def _to_json(part: Evidence) -> dict[str, Any]:
+    return {
+        side: {name: values.tolist() for name, values in getattr(part, side).items()}
+        for side in ("unlearned", "retrained")
+    }
+
+
+def _from_json(content: dict[str, Any]) -> Evidence:
+    return Evidence(
+        *({name: np.array(values) for name, values in content[side].items()} for side in ("unlearned", "retrained"))
+    )
+
+
+def task_from_files(
+    certificate_file: Path,
+    model_file: Path | None,
+    retain: Path | None,
+    forget: Path | None,
+    surrogate: Path | None,
+    label: str | None,
+) -> AuditTask:
+    """The setting of a certificate, from files."""
+    _require({"--model": model_file, "--retain": retain, "--forget": forget}, "auditing a certificate's setting")
+    assert model_file is not None
+    model, digest = read_model(model_file)
+    stay, leave = _read(retain, label), _read(forget, label)
+    assert stay is not None
+    assert leave is not None
+    return certificate_task(read_certificate(certificate_file), model, digest, stay, leave, _read(surrogate, label))
+
+
+def source_free_from_files(
+    published: Path | None, before: Path | None, forget: Path | None, fresh: Path | None, label: str | None
+) -> SourceFree:
+    """The audit without retraining, from files."""
+    _require({"--published": published, "--forget": forget, "--fresh": fresh}, "auditing without the source")
+    assert published is not None
+    model, _ = read_model(published)
+    record = _record(model)
+    parts = [_read(forget, label), _read(fresh, label)]
+    rows = [
+        prepared_rows(part, model, record, name)
+        for part, name in zip(parts, ("the forget set", "the fresh set"), strict=True)
+        if part
+    ]
+    objective = objective_for(
+        record.loss,
+        l2=record.l2,
+        n_classes=model.n_classes,
+        n_features=rows[0].n_features,
+        row_bound=record.row_bound,
+    )
+    earlier = None if before is None else read_model(before)[0].matrix()
+    return source_free(objective, model.matrix(), *rows, before=earlier)
+
+
+def _record(model: LinearModel) -> TrainingRecord:
+    if model.record is None:
+        raise OptionError(
+            "the published model has no record",
+            "its loss and norm bound are needed",
+            "Use the file expunge unlearn wrote.",
+        )
+    return model.record
+
+
+def _require(given: dict[str, Path | None], purpose: str) -> None:
+    missing = [name for name, path in given.items() if path is None]
+    if missing:
+        raise OptionError("no " + ", ".join(missing), f"{purpose} needs {', '.join(given)}", "Give them.")
+
+
+def _read(path: Path | None, label: str | None) -> Labelled | None:
+    if path is None:
+        return None
+    found = read_data(path, label if path.suffix.lower() in TABLES else None)
+    return found.features, found.labels

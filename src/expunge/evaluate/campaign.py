@@ -1,0 +1,115 @@
+"""An evaluation over several seeds, which may be stopped and continued."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from expunge.data import read_data
+from expunge.data.files import TABLES
+from expunge.data.partial import Partial
+from expunge.data.synthetic import ZETAS
+from expunge.distance import parse_distance, parse_route
+from expunge.errors import OptionError
+from expunge.evaluate.case import Splits, make_case
+from expunge.evaluate.evaluation import MethodScores, evaluate
+from expunge.evaluate.methods import CertifiedNoise, Given, Method, Original, Retrain, UnlearnMinus, UnlearnPlus
+from expunge.evaluate.paper_task import paper_task
+from expunge.evaluate.table import scores_from_json, scores_to_json
+from expunge.model import read_model
+from expunge.request import Budget
+from expunge.solve import Progress
+
+NEEDED = ("retain", "forget", "test")
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """What is run for each seed, and the setting that all seeds share."""
+
+    setting: dict[str, Any]
+    seed: Callable[[int, Progress], list[MethodScores]]
+
+    def run(self, seeds: Sequence[int], partial: Partial, progress: Progress) -> list[list[MethodScores]]:
+        """All seeds; those that `partial` already holds are read, the others run and saved."""
+        results = []
+        for number, seed in enumerate(seeds):
+            progress("Seeds", number, len(seeds))
+            kept = partial.load(f"seed-{seed}")
+            if kept is None:
+                kept = scores_to_json(self.seed(seed, progress))
+                partial.save(f"seed-{seed}", kept)
+            results.append(scores_from_json(kept))
+        progress("Seeds", len(seeds), len(seeds))
+        return results
+
+
+def synthetic_campaign(zetas: Sequence[float], n_models: int, published: bool = False) -> Campaign:
+    """The paper's synthetic task; every seed draws its own data or, if `published`, takes the paper's one data set."""
+    chosen = tuple(zetas) or ZETAS
+    for zeta in chosen:
+        if not 0.0 <= zeta < 1.0:
+            raise OptionError(f"zeta {zeta}", "it must lie from 0 to below 1", "The paper uses 0.01 to 0.1.")
+    setting = {"task": "table1" if published else "synthetic", "zetas": list(chosen), "models": n_models}
+    return Campaign(
+        setting,
+        lambda seed, progress: paper_task(seed, chosen, n_models=n_models, published=published, progress=progress),
+    )
+
+
+def files_campaign(
+    model_file: Path | None,
+    parts: Mapping[str, Path | None],
+    candidates: Sequence[str],
+    *,
+    label: str | None,
+    epsilon: float,
+    delta: float,
+    distance: str,
+    match_classes: bool = False,
+    n_models: int,
+) -> Campaign:
+    """A user's own model and splits; seeds differ in the noise, the attack's splits and the relearning's order."""
+    missing = [name for name in NEEDED if parts.get(name) is None] + ([] if model_file else ["model"])
+    if missing or model_file is None:
+        raise OptionError(
+            "no " + ", ".join(f"--{name}" for name in missing),
+            "own files need --model, --retain, --forget and --test",
+            "Give them, or choose --task synthetic.",
+        )
+    Budget(epsilon, delta)
+    if parse_route(distance) is None:
+        parse_distance(distance)
+    model, digest = read_model(model_file)
+    given = {name: path for name, path in parts.items() if path is not None}
+    read = {}
+    for name, path in given.items():
+        found = read_data(path, label if path.suffix.lower() in TABLES else None)
+        read[name] = (found.features, found.labels)
+    case = make_case(Splits(**read), trained=model)
+    noise = CertifiedNoise(epsilon, delta, distance, match_classes=match_classes)
+    methods: list[Method] = [Original(), Retrain(), UnlearnPlus(noise)]
+    if "surrogate" in read:
+        methods.append(UnlearnMinus(noise))
+    brought = {}
+    for text in candidates:
+        name, equals, file = text.partition("=")
+        if not equals or not name or name in brought:
+            raise OptionError(f"candidate {text!r}", "each needs a name of its own", "Write NAME=model.safetensors.")
+        other, brought[name] = read_model(file)
+        methods.append(Given(name, other))
+    setting = {
+        "task": "files",
+        "model": digest,
+        "parts": {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in given.items()},
+        "candidates": brought,
+        "epsilon": epsilon,
+        "delta": delta,
+        "distance": distance,
+        "match_classes": match_classes,
+        "models": n_models,
+    }
+    return Campaign(setting, lambda seed, progress: evaluate(case, methods, seed, n_models=n_models, progress=progress))

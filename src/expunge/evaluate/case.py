@@ -1,0 +1,139 @@
+"""What methods are compared on: the splits of one data set, and the model trained on all of its source.
+
+Unlike the mechanism, an evaluation sees the source. Nothing here is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from expunge.data import as_features, as_labels, encode, prepare
+from expunge.errors import DataError, ModelError
+from expunge.model import LinearModel, TrainingRecord
+from expunge.objectives import LinearHead, Rows, objective_for
+from expunge.solve import Progress, silent
+from expunge.train import minimise, train
+
+Labelled = tuple[NDArray[Any], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Features and labels of each part. Source is retain and forget together; the surrogate may be missing."""
+
+    retain: Labelled
+    forget: Labelled
+    test: Labelled
+    surrogate: Labelled | None = None
+
+    @property
+    def source(self) -> Labelled:
+        features = np.concatenate([self.retain[0], self.forget[0]])
+        return features, np.concatenate([self.retain[1], self.forget[1]])
+
+
+@dataclass(frozen=True)
+class Case:
+    """Splits, the trained model, and the same rows as the objective takes them (`train`, `retain`, `forget`, `test`, `surrogate`)."""
+
+    splits: Splits
+    trained: LinearModel
+    objective: LinearHead
+    rows: Mapping[str, Rows]
+
+    @property
+    def record(self) -> TrainingRecord:
+        assert self.trained.record is not None
+        return self.trained.record
+
+    @property
+    def weights(self) -> Tensor:
+        return self.trained.matrix()
+
+    @property
+    def surrogate(self) -> Labelled:
+        if self.splits.surrogate is None:
+            raise DataError(
+                "no surrogate rows", "Unlearn (-) needs them", "Give a surrogate, or leave that method out."
+            )
+        return self.splits.surrogate
+
+    def with_surrogate(self, surrogate: Labelled) -> Case:
+        """The same case with this surrogate."""
+        if surrogate is self.splits.surrogate:
+            return self
+        rows = prepared_rows(surrogate, self.trained, self.record, "the surrogate set")
+        return replace(self, splits=replace(self.splits, surrogate=surrogate), rows={**self.rows, "surrogate": rows})
+
+    @cached_property
+    def retrained(self) -> Tensor:
+        """The optimum for the retain set. It is unique, so where the search starts does not matter."""
+        return minimise(self.objective, self.rows["retain"], start=self.weights)
+
+
+def make_case(
+    splits: Splits,
+    *,
+    l2: float | None = None,
+    max_norm: float | None = None,
+    loss: str = "softmax",
+    bias: bool = False,
+    trained: LinearModel | None = None,
+    progress: Progress = silent,
+) -> Case:
+    """Train on the source, or take the model that was; with a model given, its record says l2, loss, norm bound and bias."""
+    if trained is None:
+        if l2 is None or max_norm is None:
+            raise ModelError(
+                "neither a model nor l2 and max_norm are given", "one of the two is needed", "Give l2 and max_norm."
+            )
+        trained = train(*splits.source, l2=l2, max_norm=max_norm, loss=loss, bias=bias, progress=progress)
+    record = trained.record
+    if record is None or record.noised:
+        raise ModelError(
+            "the model has no training record, or is the noised result of unlearning",
+            "methods are compared from the model as it was trained",
+            "Use the file that expunge train wrote.",
+        )
+    parts: dict[str, Labelled] = {"train": splits.source, "retain": splits.retain, "forget": splits.forget}
+    parts["test"] = splits.test
+    if splits.surrogate is not None:
+        parts["surrogate"] = splits.surrogate
+    rows = {name: prepared_rows(part, trained, record, f"the {name} set") for name, part in parts.items()}
+    if len(rows["train"]) != record.n_source:
+        raise DataError(
+            f"retain and forget set have {len(rows['train']):,} rows together",
+            f"the model was trained on {record.n_source:,}",
+            "Give the rows it was trained on, parted in two.",
+        )
+    objective = objective_for(
+        record.loss,
+        l2=record.l2,
+        n_classes=trained.n_classes,
+        n_features=rows["train"].n_features,
+        row_bound=record.row_bound,
+    )
+    return Case(splits, trained, objective, rows)
+
+
+def prepared_rows(part: Labelled, model: LinearModel, record: TrainingRecord, name: str) -> Rows:
+    """Rows as they are for training: scaled to the norm bound, bias column, labels as class indices."""
+    features = as_features(part[0], name)
+    return prepare(
+        features,
+        encode(as_labels(part[1], features.shape[0], name), record.classes, name),
+        max_norm=record.max_norm,
+        bias=record.bias,
+        dtype=torch.float64,
+        device=torch.device("cpu"),
+        width=model.n_features,
+        name=name,
+    ).rows

@@ -1,0 +1,193 @@
+"""Ways to forget, behind one interface: what comes out is a distribution of models, of which one is published.
+
+`Retrain` starts anew on the retain set, `UnlearnPlus` has the source (the paper's Unlearn (+)), `UnlearnMinus` only a surrogate
+(Unlearn (-)), `Given` is a model somebody brings. Anything with a name and a `run` is a method.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from expunge.bounds import PaperConstants, paper_bound
+from expunge.distance import Distance, Estimation
+from expunge.errors import ModelError
+from expunge.evaluate.case import Case, Labelled
+from expunge.mechanism import certify, measure
+from expunge.model import LinearModel
+from expunge.noise import sigma_classical
+from expunge.request import make_request
+from expunge.solve import Unlearning, newton_step
+
+PAPER_EPSILON, PAPER_DELTA = 5.0 * math.e**3, 1.0
+VACUOUS = "noise of the paper's experiments (delta 1, alpha > beta): it certifies nothing"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Weights before noise (K x d, float64), and the standard deviation of the noise that goes with them.
+
+    `drawn` is False for a published model that somebody brings: its noise, if it has any, was drawn once and for all, so no
+    more models can be drawn from where it came from.
+    """
+
+    updated: Tensor
+    sigma: float
+    drawn: bool = True
+    notes: tuple[str, ...] = ()
+
+    def ensemble(self, count: int, generator: np.random.Generator, sigma: float | None = None) -> Tensor:
+        """`count` models at once, count x K x d: updated + sigma * standard normal.
+
+        This is the mechanism's own distribution but for its grid, whose step is a millionth of sigma: no metric sees that.
+        """
+        scale = self.sigma if sigma is None else sigma
+        noise = generator.standard_normal((count, *self.updated.shape))
+        return self.updated + scale * torch.from_numpy(noise)
+
+    def published(self, generator: np.random.Generator) -> Tensor:
+        """One model, as it would be published."""
+        return self.ensemble(1, generator)[0]
+
+
+class Method(Protocol):
+    """A way to forget."""
+
+    @property
+    def name(self) -> str: ...
+
+    def run(self, case: Case) -> Outcome: ...
+
+
+class Noise(Protocol):
+    """A step and the noise that goes with it, from the source itself or from the surrogate."""
+
+    def unlearn(self, case: Case, with_source: bool) -> Outcome: ...
+
+
+@dataclass(frozen=True)
+class PaperNoise:
+    """Algorithm 1 with the paper's constants and formulas, to reproduce its figures.
+
+    alpha = 1 + lambda, beta = L = gamma = 1, epsilon = 5 e^3 and delta = 1, where lambda is l2/2, since the paper's loss has
+    `lambda ||W||^2`. `kl` is the divergence of the surrogate relative to the source. With delta = 1 every mechanism is
+    certified: such noise proves nothing, Expunge issues no certificate for it, and every outcome says so. `error` stands
+    in for the theorem's Delta: the Deltas that the paper prints are larger than its theorem gives.
+    """
+
+    kl: float = 0.0
+    error: float | None = None
+    epsilon: float = PAPER_EPSILON
+    delta: float = PAPER_DELTA
+
+    def unlearn(self, case: Case, with_source: bool) -> Outcome:
+        stand_in = case.rows["train" if with_source else "surrogate"]
+        forget, n_source = case.rows["forget"], len(case.rows["train"])
+        step = newton_step(Unlearning(case.objective, case.weights, forget, stand_in, n_source), single=True)
+        bound = paper_bound(
+            PaperConstants.of_the_experiments(case.objective.l2 / 2.0),
+            n_source=n_source,
+            n_forget=len(forget),
+            n_surrogate=len(stand_in),
+            gradient_norm=float(case.objective.gradient(case.weights, forget).norm()),
+            kl=0.0 if with_source else self.kl,
+        )
+        notes = (VACUOUS,) if self.delta >= 1 else ("the paper's constants do not hold for this loss",)
+        error = bound.total if self.error is None else self.error
+        sigma = sigma_classical(error, self.epsilon, self.delta)
+        return Outcome(case.weights + step.update, sigma, notes=notes)
+
+
+@dataclass(frozen=True)
+class CertifiedNoise:
+    """What `expunge unlearn` does: step, residual bound, analytic noise. The source counts as distance `source`."""
+
+    epsilon: float
+    delta: float
+    distance: Distance | Estimation | str = "same"
+    step: str | None = None
+    match_classes: bool = False
+
+    def unlearn(self, case: Case, with_source: bool) -> Outcome:
+        request = make_request(
+            case.trained,
+            case.splits.forget,
+            case.splits.source if with_source else case.surrogate,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            distance="source" if with_source else self.distance,
+            step=self.step,
+            match_classes=self.match_classes and not with_source,
+            force=True,  # an evaluation is to show a useless model, not to refuse it
+        )
+        measured = measure(request, seed=0)  # of Lanczos' start alone; a fixed one makes evaluations reproducible
+        certificate = certify(request, measured).certificate
+        return Outcome(
+            request.weights + measured.step.update, certificate.sigma, notes=tuple(certificate.content["notes"])
+        )
+
+
+@dataclass(frozen=True)
+class Original:
+    """The trained model as it is: nothing is forgotten. A yardstick, not a method."""
+
+    name: str = "Original"
+
+    def run(self, case: Case) -> Outcome:
+        return Outcome(case.weights, 0.0)
+
+
+@dataclass(frozen=True)
+class Retrain:
+    """Training from scratch on the retain set, to the optimum."""
+
+    name: str = "Retrain"
+
+    def run(self, case: Case) -> Outcome:
+        return Outcome(case.retrained, 0.0)
+
+
+@dataclass(frozen=True)
+class UnlearnPlus:
+    """The paper's Unlearn (+): the source's own Hessian is at hand."""
+
+    noise: Noise
+    name: str = "Unlearn (+)"
+
+    def run(self, case: Case) -> Outcome:
+        return self.noise.unlearn(case, with_source=True)
+
+
+@dataclass(frozen=True)
+class UnlearnMinus:
+    """The paper's Unlearn (-): only a surrogate is at hand, the case's or one of its own."""
+
+    noise: Noise
+    name: str = "Unlearn (-)"
+    surrogate: Labelled | None = None
+
+    def run(self, case: Case) -> Outcome:
+        return self.noise.unlearn(case.with_surrogate(self.surrogate or case.surrogate), with_source=False)
+
+
+@dataclass(frozen=True)
+class Given:
+    """A model somebody brings, however it was made."""
+
+    name: str
+    model: LinearModel
+
+    def run(self, case: Case) -> Outcome:
+        matrix = self.model.matrix()
+        if matrix.shape != case.weights.shape:
+            raise ModelError(
+                f"{self.name} has weights of shape {tuple(matrix.shape)}, bias included",
+                f"the trained model has {tuple(case.weights.shape)}",
+                "Compare models of the same features and classes.",
+            )
+        return Outcome(matrix, 0.0, drawn=False)

@@ -1,0 +1,188 @@
+"""Tasks to audit on: the retrained weights are known, and each part of the bound is needed on some task.
+
+`tight_task` has a bound that equals the true distance. A feature that no row uses has no curvature but the regulariser's, so
+what training left undone there, e, stays: with the source at hand the update solves a(u) = 0, hence
+`(n-m) g_R(v) = n g_D(w) = n l2 e` and `||w_R - v|| = n/(n-m) ||e||`, which is the training term. Any noise below what is due shows.
+`sampled_task` has a surrogate of the same distribution: its bound is nearly all sampling term. `single_step_task` stops
+after one Newton step of a softmax problem, so that its bound is nearly all solver term.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from expunge.bounds import PaperConstants
+from expunge.certificate import Certificate
+from expunge.distance import Distance
+from expunge.errors import DataError, ModelError, OptionError
+from expunge.evaluate.case import Labelled, prepared_rows
+from expunge.mechanism import Measured, measure
+from expunge.model import LinearModel
+from expunge.request import Request, make_request
+from expunge.train import minimise, train
+
+TASKS = ("tight", "sampled", "single-step")
+
+
+@dataclass(frozen=True)
+class AuditTask:
+    """A request, its step and bound, and the retrained weights, which only an audit has."""
+
+    name: str
+    request: Request
+    measured: Measured
+    retrained: Tensor
+
+
+def make_task(name: str, epsilon: float, delta: float, seed: int = 0) -> AuditTask:
+    """The task of that name (`tight`, `sampled`, `single-step`)."""
+    makers = {"tight": tight_task, "sampled": sampled_task, "single-step": single_step_task}
+    if name not in makers:
+        raise OptionError(f"task {name!r}", f"it must be one of {', '.join(TASKS)}", "Choose one of them.")
+    return makers[name](epsilon, delta, seed)
+
+
+def tight_task(
+    epsilon: float, delta: float, seed: int = 0, *, n_source: int = 60, n_forget: int = 20, left: float = 0.05
+) -> AuditTask:
+    """Least squares with an unused last feature, on which training stopped `left` short of the optimum."""
+    generator = np.random.default_rng(seed)
+    features, labels = _clusters(generator, n_source, 6, 2)
+    features[:, -1] = 0.0
+    model = train(features, labels, l2=0.1, max_norm=1.0, loss="ridge")
+    weights = model.matrix().numpy().copy()
+    weights[:, -1] += left * np.array([0.6, -0.8])
+    request = make_request(
+        weights,
+        (features[:n_forget], labels[:n_forget]),
+        (features, labels),
+        epsilon=epsilon,
+        delta=delta,
+        distance="source",
+        n_source=n_source,
+        l2=0.1,
+        loss="ridge",
+        max_norm=1.0,
+        training_residual=0.1 * left,
+        force=True,
+    )
+    return _task("tight", request, (features[n_forget:], labels[n_forget:]), seed)
+
+
+def sampled_task(epsilon: float, delta: float, seed: int = 0) -> AuditTask:
+    """Softmax with a surrogate of the same distribution."""
+    generator = np.random.default_rng(seed)
+    features, labels = _clusters(generator, 500, 5, 3)
+    surrogate = _clusters(generator, 500, 5, 3)
+    model = train(features[:300], labels[:300], l2=0.05, max_norm=1.0)
+    request = make_request(
+        model, (features[:30], labels[:30]), surrogate, epsilon=epsilon, delta=delta, distance="same", force=True
+    )
+    return _task("sampled", request, (features[30:300], labels[30:300]), seed)
+
+
+def single_step_task(epsilon: float, delta: float, seed: int = 0) -> AuditTask:
+    """Softmax, the source at hand, one Newton step only, a third of the rows forgotten."""
+    generator = np.random.default_rng(seed)
+    features, labels = _clusters(generator, 150, 5, 3)
+    model = train(features, labels, l2=0.02, max_norm=1.0)
+    request = make_request(
+        model,
+        (features[:50], labels[:50]),
+        (features, labels),
+        epsilon=epsilon,
+        delta=delta,
+        distance="source",
+        step="newton",
+        force=True,
+    )
+    return _task("single-step", request, (features[50:], labels[50:]), seed)
+
+
+def certificate_task(
+    certificate: Certificate,
+    model: LinearModel,
+    digest: str,
+    retain: Labelled,
+    forget: Labelled,
+    surrogate: Labelled | None,
+) -> AuditTask:
+    """A certificate's own setting run again, for somebody who still has the retain set: `model` is the one from BEFORE."""
+    content = certificate.content
+    if digest != content["model"]["before"]["sha256"]:
+        raise ModelError(
+            "the model is not the one the certificate was made from",
+            "their digests must agree",
+            "Give the model from before.",
+        )
+    if len(retain[0]) + len(forget[0]) != content["sizes"]["n_source"]:
+        raise DataError(
+            f"{len(retain[0]):,} rows to retain and {len(forget[0]):,} to forget",
+            f"the certificate is about a source of {content['sizes']['n_source']:,}",
+            "Give the rows the model was trained on, parted in two.",
+        )
+    distance = Distance(
+        **{key: content["distance"][key] for key in Distance.__dataclass_fields__ if key in content["distance"]}
+    )
+    if distance.kind == "source":
+        surrogate = tuple(np.concatenate(pair) for pair in zip(retain, forget, strict=True))  # type: ignore[assignment]
+    if surrogate is None:
+        raise DataError(
+            "no surrogate", f"the certificate's distance is {distance}", "Give the surrogate it was made with."
+        )
+    request = make_request(
+        model,
+        forget,
+        surrogate,
+        epsilon=certificate.epsilon,
+        delta=certificate.delta,
+        distance=distance,
+        step=content["step"]["kind"],
+        bound=content["bound"]["kind"],
+        constants=_constants(content),
+        sizes=content["bound"].get("convention", "source"),
+        dtype=content["data"]["surrogate_dtype"],
+        force=True,
+        **({} if model.record is not None else _declared(content)),
+    )
+    return _task("certificate", request, retain, 0)
+
+
+def _constants(content: dict[str, Any]) -> PaperConstants | None:
+    if content["bound"]["kind"] != "paper":
+        return None
+    values = {name: fact["value"] for name, fact in content["bound"]["inputs"].items()}
+    return PaperConstants(
+        values["alpha"], values["beta"], values["lipschitz"], values["gamma"], int(values["lipschitz_power"])
+    )
+
+
+def _declared(content: dict[str, Any]) -> dict[str, Any]:
+    """The facts of a model without a record, as they were declared."""
+    model, inputs = content["model"], content["bound"]["inputs"]
+    return {
+        "n_source": int(content["sizes"]["n_source"]),
+        "l2": model["l2"],
+        "loss": model["loss"],
+        "max_norm": model["max_norm"],
+        "training_residual": inputs["training_residual"]["value"] if "training_residual" in inputs else 0.0,
+    }
+
+
+def _clusters(
+    generator: np.random.Generator, rows: int, width: int, classes: int
+) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """Noisy clusters on the unit sphere, one a class."""
+    labels = np.arange(rows) % classes
+    features = np.eye(classes, width)[labels] + 0.7 * generator.standard_normal((rows, width))
+    return features / np.linalg.norm(features, axis=1, keepdims=True), labels
+
+
+def _task(name: str, request: Request, retain: Labelled, seed: int) -> AuditTask:
+    rows = prepared_rows(retain, request.model, request.record, "the retain set")
+    retrained = minimise(request.objective, rows, start=request.weights)
+    return AuditTask(name, request, measure(request, seed=seed), retrained)

@@ -1,0 +1,44 @@
+"""Units of a long run: kept, read back, never mixed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from expunge.data.partial import open_partial
+from expunge.errors import FileError
+
+
+def test_units_are_kept_and_read_back(tmp_path: Path) -> None:
+    setting = {"task": "x", "models": 3}
+    first = open_partial(tmp_path / "run", setting)
+    assert first.load("seed-1") is None
+    first.save("seed-1", [{"value": 0.1}])
+    again = open_partial(tmp_path / "run", setting)
+    assert again.load("seed-1") == [{"value": 0.1}]
+    assert again.finished() == ["seed-1"]
+    again.remove()
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_setting_is_refused(tmp_path: Path) -> None:
+    open_partial(tmp_path / "run", {"models": 3})
+    with pytest.raises(FileError, match="another setting"):
+        open_partial(tmp_path / "run", {"models": 4})
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"a": 1, "a": 2}', b"NaN"])
+def test_a_damaged_unit_is_named(tmp_path: Path, content: bytes) -> None:
+    run = open_partial(tmp_path / "run", {})
+    run.save("seed-1", 1)
+    (tmp_path / "run" / "seed-1.json").write_bytes(content)
+    with pytest.raises(FileError, match="seed-1"):
+        run.load("seed-1")
+
+
+def test_names_stay_inside_the_folder(tmp_path: Path) -> None:
+    run = open_partial(tmp_path / "run", {})
+    run.save("../out side", 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert run.load("../out side") == 1

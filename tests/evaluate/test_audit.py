@@ -1,0 +1,195 @@
+"""The audit's arithmetic in closed form, its validity by simulation, and the real mechanism under it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+
+from evaluate.reference import binomial_tail
+from expunge.errors import DataError, ModelError, OptionError
+from expunge.evaluate.audit import (
+    audit,
+    clopper_pearson_upper,
+    epsilon_lower,
+    lower_bound,
+    mu_lower,
+    noised_runs,
+    statistics,
+    unlearned_runs,
+)
+from expunge.evaluate.tasks import TASKS, certificate_task, make_task
+from expunge.mechanism import certify
+from expunge.noise import delta_of, mu_for
+
+
+@pytest.mark.parametrize(("count", "total"), [(0, 10), (3, 10), (9, 10), (120, 1000)])
+def test_clopper_pearson_is_where_the_binomial_tail_is_the_failure(count: int, total: int) -> None:
+    upper = float(clopper_pearson_upper(count, total, 0.01))
+    assert binomial_tail(count, total, upper) == pytest.approx(0.01, rel=1e-9)
+    assert float(clopper_pearson_upper(total, total, 0.01)) == 1.0
+
+
+@pytest.mark.parametrize("mu", [0.5, 1.0, 4.0])
+def test_rates_of_the_best_test_give_mu_and_epsilon_back(mu: float) -> None:
+    threshold = np.linspace(-1.0, mu + 1.0, 41)
+    positive, negative = norm.sf(threshold), norm.cdf(threshold - mu)
+    np.testing.assert_allclose(mu_lower(positive, negative), mu, rtol=1e-9)
+    for epsilon in (0.1, 1.0, 3.0):
+        found = epsilon_lower(positive, negative, delta_of(epsilon, mu))
+        assert np.all(found <= epsilon + 1e-9)
+    best = mu / 2 + 1.0 / mu  # where the likelihood ratio is e^1
+    rates = np.array(norm.sf(best)), np.array(norm.cdf(best - mu))
+    assert float(epsilon_lower(*rates, delta_of(1.0, mu))) == pytest.approx(1.0, rel=1e-9)
+
+
+def test_bounds_hold_as_often_as_they_say() -> None:
+    """200 audits of two normal laws at 90 %: the bound is above the truth in no more than 10 %, give or take chance."""
+    generator = np.random.default_rng(0)
+    above = 0
+    for _ in range(200):
+        one, two = {"x": 1.0 + generator.standard_normal(1000)}, {"x": generator.standard_normal(1000)}
+        above += lower_bound(one, two, 1e-3, confidence=0.9).mu > 1.0
+    assert above <= 20 + 3 * math.sqrt(18)
+
+
+def test_power_is_what_theory_says() -> None:
+    generator = np.random.default_rng(1)
+    found = lower_bound({"x": 1 + generator.standard_normal(20_000)}, {"x": generator.standard_normal(20_000)}, 1e-5)
+    assert 0.85 < found.mu < 1.0
+    assert found.runs == 10_000
+
+
+def test_the_other_direction_and_the_better_statistic_are_found() -> None:
+    generator = np.random.default_rng(1)
+    noise = generator.standard_normal((2, 4000))
+    found = lower_bound({"useless": noise[0], "lower": noise[0] - 2}, {"useless": noise[1], "lower": noise[1]}, 1e-3)
+    assert found.statistic == "lower"
+    assert not found.larger_is_unlearned
+    assert 1.6 < found.mu < 2.0
+
+
+def test_a_constant_is_told_from_noise() -> None:
+    noise = np.random.default_rng(1).standard_normal(2000)
+    assert lower_bound({"x": np.zeros(2000)}, {"x": noise}, 1e-3).mu > 2.0
+
+
+def test_rates_are_those_of_the_runs_that_did_not_choose() -> None:
+    generator = np.random.default_rng(5)
+    one, two = 1.5 + generator.standard_normal(1000), generator.standard_normal(1000)
+    found = lower_bound({"x": one}, {"x": two}, 1e-3, confidence=0.98)
+    missed, alarms = int(np.sum(one[1::2] < found.threshold)), int(np.sum(two[1::2] >= found.threshold))
+    assert found.false_negative_upper == float(clopper_pearson_upper(missed, 500, 0.01))
+    assert found.false_positive_upper == float(clopper_pearson_upper(alarms, 500, 0.01))
+    rates = np.array(found.false_positive_upper), np.array(found.false_negative_upper)
+    assert found.mu == float(mu_lower(*rates))
+    assert found.epsilon == float(epsilon_lower(*rates, 1e-3))
+
+
+def test_the_claim_is_what_the_noise_has_left_of_delta() -> None:
+    task = make_task("sampled", 2.0, 1e-2)
+    found = audit(task.request, task.measured, task.retrained, runs=200, seed=0)
+    left = certify(task.request, task.measured, insecure_test_seed=0).certificate.content["noise"]["delta_for_noise"]
+    assert left < 1e-2
+    assert found.mu_claimed == pytest.approx(mu_for(2.0, left), rel=1e-9)
+
+
+def test_few_runs_are_refused() -> None:
+    with pytest.raises(OptionError, match="100 runs"):
+        lower_bound({"x": np.zeros(100)}, {"x": np.zeros(100)}, 1e-3)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_tasks_are_sound_and_their_bound_covers_the_truth(name: str) -> None:
+    task = make_task(name, 1.0, 1e-3)
+    true = float((task.request.weights + task.measured.step.update - task.retrained).norm())
+    total = certify(task.request, task.measured, insecure_test_seed=0).certificate.total
+    assert 0 < true <= total
+    if name == "tight":
+        assert total < true * (1 + 1e-4)
+
+
+def test_ten_thousand_runs_of_the_mechanism_do_not_contradict_it() -> None:
+    """The claim is tight here, so the bound comes close to it: 99.9 % confidence, seeded."""
+    task = make_task("tight", 20.0, 1e-2)
+    found = audit(task.request, task.measured, task.retrained, runs=10_000, seed=11)
+    assert not found.contradicted
+    assert found.true_distance / found.sigma == pytest.approx(found.mu_claimed, rel=1e-3)
+    assert 0.85 * found.mu_claimed < found.lower.mu <= found.mu_claimed
+    assert found.lower.epsilon <= 20.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-3), (20.0, 1e-2)])
+def test_twenty_thousand_runs_on_every_task(name: str, epsilon: float, delta: float) -> None:
+    task = make_task(name, epsilon, delta)
+    found = audit(task.request, task.measured, task.retrained, runs=20_000, seed=12)
+    assert found.lower.runs == 10_000
+    assert not found.contradicted
+
+
+def test_runs_are_the_mechanism_itself_and_batches_its_sampler() -> None:
+    """Each run is `certify`, and a batch of reference runs has the law of as many single ones (a two-sample test)."""
+    task = make_task("tight", 5.0, 1e-2)
+    models = unlearned_runs(task.request, task.measured, 3, seed=4)
+    for run in range(3):
+        single = certify(task.request, task.measured, insecure_test_seed=4 * 2**32 + run).model.matrix().numpy()
+        assert np.array_equal(models[run], single)
+    issued = certify(task.request, task.measured, insecure_test_seed=0).certificate
+    exponent = issued.content["noise"]["grid_exponent"]
+    updated = (task.request.weights + task.measured.step.update).numpy()
+    batch = noised_runs(updated, issued.sigma, exponent, 500, seed=1)
+    assert np.array_equal(np.ldexp(batch, -exponent), np.rint(np.ldexp(batch, -exponent)))
+    single = unlearned_runs(task.request, task.measured, 500, seed=2)
+    retrained = task.retrained.numpy()
+    one, two = (statistics(part, updated, retrained) for part in (single, batch))
+    assert lower_bound(one, two, 1e-3).mu == 0.0
+
+
+def test_the_projection_is_standard_normal_about_the_true_mu() -> None:
+    task = make_task("tight", 5.0, 1e-2)
+    updated, retrained = (task.request.weights + task.measured.step.update).numpy(), task.retrained.numpy()
+    sigma = certify(task.request, task.measured, insecure_test_seed=0).certificate.sigma
+    values = (
+        statistics(unlearned_runs(task.request, task.measured, 2000, seed=3), updated, retrained)["projection"] / sigma
+    )
+    mu = np.linalg.norm(updated - retrained) / sigma
+    assert abs(values.mean() - mu) < 4 / math.sqrt(2000)
+    assert abs(values.std() - 1) < 4 / math.sqrt(4000)
+
+
+def test_a_certificate_can_be_audited_in_its_own_setting() -> None:
+    task = make_task("sampled", 1.0, 1e-3)
+    issued = certify(task.request, task.measured, insecure_test_seed=1).certificate
+    model, digest = task.request.model, task.request.model_sha256
+    generator = np.random.default_rng(0)  # the task's own rows
+    labels = np.arange(500) % 3
+    features = np.eye(3, 5)[labels] + 0.7 * generator.standard_normal((500, 5))
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    surrogate = (task.request.surrogate.features.numpy(), task.request.surrogate.labels.numpy())
+    rows = (features[30:300], labels[30:300]), (features[:30], labels[:30])
+    again = certificate_task(issued, model, digest, *rows, surrogate)
+    assert again.request.budget == task.request.budget
+    assert again.request.distance == task.request.distance
+    assert torch.equal(again.retrained, task.retrained)
+    with pytest.raises(ModelError, match="digests"):
+        certificate_task(issued, model, "0" * 64, *rows, surrogate)
+    with pytest.raises(DataError, match="source of 300"):
+        certificate_task(issued, model, digest, rows[1], rows[1], surrogate)
+    with pytest.raises(DataError, match="no surrogate"):
+        certificate_task(issued, model, digest, *rows, None)
+
+
+def test_a_bound_above_the_claim_is_called_a_contradiction() -> None:
+    task = make_task("tight", 5.0, 1e-2)
+    found = audit(task.request, task.measured, task.retrained, runs=400, seed=1)
+    assert "not contradicted" in found.sentence
+    worse = replace(found, lower=replace(found.lower, mu=found.mu_claimed * 1.001))
+    assert worse.contradicted
+    assert "CONTRADICTED" in worse.sentence
+    assert replace(found, lower=replace(found.lower, epsilon=5.1)).contradicted

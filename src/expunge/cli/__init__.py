@@ -6,6 +6,7 @@ import click
 
 from expunge._version import __version__
 from expunge.cli.demo import demo
+from expunge.cli.keygen import keygen
 from expunge.cli.train import train
 from expunge.cli.unlearn import unlearn
 from expunge.cli.verify import verify
@@ -20,13 +21,14 @@ def main() -> None:
     expunge train     while the source exists: train to the optimum, keep a record
     expunge unlearn   later, without it: forget rows, with a certificate
     expunge verify    anybody: check a certificate from its file
+    expunge keygen    make a key pair for signing certificates
     expunge demo      the whole story on real data, in seconds
 
     Exit status: 0 done, 1 a certificate failed verification, 2 bad input, 3 refused (nothing is written).
     """
 
 
-for command in (train, unlearn, verify, demo):
+for command in (train, unlearn, verify, keygen, demo):
     main.add_command(command)
 
 __all__ = ["main"]

@@ -20,6 +20,7 @@ import torch
 
 from expunge._version import __version__
 from expunge.bounds import ResidualFacts, residual_bound
+from expunge.bounds.error_bound import ROUND_UP
 from expunge.certificate import (
     INSECURE,
     Certificate,
@@ -38,6 +39,7 @@ from expunge.errors import DataError, ModelError, UselessModel, VacuousClaim
 from expunge.model import LinearModel, TrainingRecord, from_matrix
 from expunge.noise import add_noise, epsilon_for, seeded_bytes
 from expunge.request import Request, make_request
+from expunge.sequence import spread_failures
 from expunge.solve import Progress, Step, Unlearning, newton_step, silent
 from expunge.spectrum import EIGENVALUE_SLACK, SAMPLING_SLACK, Moments, change_moments
 from expunge.train import residual_upper
@@ -103,7 +105,7 @@ def measure(request: Request, *, progress: Progress = silent, seed: int | None =
                 "Use --bound residual, which covers any update.",
             )
         return Measured(step, _paper_facts(request), {})
-    failures = _failures(request.distance, request.budget.delta)
+    failures = _request_failures(request)
     heavy = request.distance.samples_rows and request.distance.kind != "same"
     moments = _moments(request, step, failures.get("eigenvalue"), heavy, seed, progress)
     return Measured(step, _residual_facts(request, step, moments, failures.get("sampling", 0.0)), failures)
@@ -120,7 +122,7 @@ def balanced_step(
     """
 
     def estimate(step: Step) -> float:
-        failures = _failures(request.distance, request.budget.delta)
+        failures = _request_failures(request)
         quick = None if "eigenvalue" not in failures else QUICK_FAILURE
         moments = _moments(request, step, quick, False, seed, silent)
         facts = _residual_facts(request, step, moments, failures.get("sampling", 0.0))
@@ -150,10 +152,10 @@ def certify(request: Request, measured: Measured, *, insecure_test_seed: int | N
     random_bytes = os.urandom if insecure_test_seed is None else seeded_bytes(insecure_test_seed)
     updated = (request.weights + measured.step.update).cpu().numpy()
     noised = add_noise(updated, derived.sigma, derived.grid_exponent, random_bytes)
-    published = from_matrix(torch.from_numpy(noised), bias=request.record.bias, dtype=request.model.weight.dtype)
+    published = from_matrix(torch.from_numpy(noised), bias=request.record.bias, dtype=request.published_dtype)
     if not bool(torch.isfinite(published.matrix()).all()):
         raise ModelError(
-            f"with noise of {derived.sigma:.3g} a weight leaves the range of {request.model.weight.dtype}",
+            f"with noise of {derived.sigma:.3g} a weight leaves the range of {request.published_dtype}",
             "published weights must be finite",
             "Store the model in float32 or float64.",
         )
@@ -190,11 +192,17 @@ def _failures(distance: Distance, delta: float) -> dict[str, float]:
     return failures
 
 
+def _request_failures(request: Request) -> dict[str, float]:
+    failures = _failures(request.distance, request.budget.delta)
+    return failures if request.series is None else spread_failures(failures, request.series.planned)
+
+
 def _training_residual(request: Request) -> Fact:
     record = request.record
     if request.distance.kind != "source":
         assert record.residual is not None
-        return Fact(record.residual, record.provenance)
+        carried = None if request.series is None else request.series.carried
+        return Fact(record.residual, carried or record.provenance)
     measured = residual_upper(request.objective, request.weights, request.surrogate)
     slack = 2 * request.objective.rounding(request.weights, request.n_surrogate)
     if (
@@ -310,6 +318,17 @@ def _refuse(request: Request, claim: Claim, derived: Derived) -> None:
         )
 
 
+# The next of a series -------------------------------------------------------------------------------------------
+
+
+def handed_on(request: Request, measured: Measured) -> LinearModel:
+    """PRIVATE: the un-noised weights v, with `n - m` rows and `G = l2 Delta` (less the grid term) for a training residual."""
+    bound = residual_bound(residual_facts(measured.facts), request.distance)
+    updated = (request.weights + measured.step.update).cpu()
+    record = replace(_carried_record(request), noised=False, residual=request.record.l2 * bound.total * ROUND_UP)
+    return from_matrix(updated, bias=record.bias, dtype=torch.float64).with_record(record)
+
+
 # Handing over ---------------------------------------------------------------------------------------------------
 
 
@@ -351,7 +370,7 @@ def _certificate(
         "max_norm": record.max_norm,
         "row_bound": record.row_bound,
         "bias": record.bias,
-        "dtype": str(request.model.weight.dtype).removeprefix("torch."),
+        "dtype": str(request.published_dtype).removeprefix("torch."),
         "record": record.provenance,
     }
     taken: Json = {
@@ -380,7 +399,8 @@ def _certificate(
         data={
             "rows_scaled_to_max_norm": request.scaled,
             "surrogate_dtype": str(request.surrogate.features.dtype).removeprefix("torch."),
-        },
+        }
+        | ({} if request.series is None else {"sequence": request.series.described()}),
         notes=request.notes + (() if math.isfinite(step.pull) else (NO_UPDATE,)),
         software=software,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

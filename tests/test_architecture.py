@@ -10,7 +10,7 @@ import expunge
 
 PACKAGE = Path(expunge.__file__).parent
 ORDER = ["_version", "errors", "objectives", "solve", "spectrum", "distance", "bounds", "noise", "data", "model", "sequence", "request", "train", "estimate",
-         "certificate", "verification", "signing", "mechanism", "sklearn", "demo", "cli"]  # fmt: skip
+         "certificate", "verification", "signing", "mechanism", "report", "desk", "sklearn", "demo", "cli"]  # fmt: skip
 WITHOUT_TORCH = ("bounds", "noise", "distance", "errors")
 
 

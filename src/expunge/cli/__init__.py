@@ -6,7 +6,14 @@ import click
 
 from expunge._version import __version__
 from expunge.cli.demo import demo
+from expunge.cli.history import history
+from expunge.cli.init import init
 from expunge.cli.keygen import keygen
+from expunge.cli.ledger import ledger
+from expunge.cli.report import report
+from expunge.cli.request import request
+from expunge.cli.run import run
+from expunge.cli.status import status
 from expunge.cli.train import train
 from expunge.cli.unlearn import unlearn
 from expunge.cli.verify import verify
@@ -21,6 +28,13 @@ def main() -> None:
     expunge train     while the source exists: train to the optimum, keep a record
     expunge unlearn   later, without it: forget rows, with a certificate
     expunge verify    anybody: check a certificate from its file
+    expunge init      open a deletion desk: requests over time
+    expunge request   ask a desk to forget rows
+    expunge run       forget what is pending, publish, certify
+    expunge status    where a desk stands
+    expunge history   what it did
+    expunge ledger    check its ledger, save its head
+    expunge report    pages people can read
     expunge keygen    make a key pair for signing certificates
     expunge demo      the whole story on real data, in seconds
 
@@ -28,7 +42,7 @@ def main() -> None:
     """
 
 
-for command in (train, unlearn, verify, keygen, demo):
+for command in (train, unlearn, verify, init, request, run, status, history, ledger, report, keygen, demo):
     main.add_command(command)
 
 __all__ = ["main"]

@@ -1,0 +1,41 @@
+"""The deletion desk: requests over time, with a ledger, private state, published models and their certificates."""
+
+from __future__ import annotations
+
+from expunge.desk.accept import Accepted, accept, withdraw
+from expunge.desk.check import Checked, verify_desk
+from expunge.desk.compose import Composition, compose
+from expunge.desk.desk import Desk, create_desk, open_desk
+from expunge.desk.ledger import Entry, Head, RequestRow, read_head
+from expunge.desk.pages import desk_report, result_report
+from expunge.desk.policy import Policy
+from expunge.desk.run import Outcome, PublishedModel, run
+from expunge.desk.status import Status, history, models, requests, status
+
+__all__ = [
+    "Accepted",
+    "Checked",
+    "Composition",
+    "Desk",
+    "Entry",
+    "Head",
+    "Outcome",
+    "Policy",
+    "PublishedModel",
+    "RequestRow",
+    "Status",
+    "accept",
+    "compose",
+    "create_desk",
+    "desk_report",
+    "history",
+    "models",
+    "open_desk",
+    "read_head",
+    "requests",
+    "result_report",
+    "run",
+    "status",
+    "verify_desk",
+    "withdraw",
+]

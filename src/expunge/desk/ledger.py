@@ -281,7 +281,7 @@ def guarded(path: Path) -> Iterator[None]:
     """SQLite's errors as Expunge's own."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where a message quotes a damaged name
         raise FileError(
             f"{path} could not be used ({error})",
             "a whole ledger on a disk with room is needed",
@@ -310,10 +310,10 @@ def verify_entries(ledger: Ledger, saved: list[Head]) -> Head:
                 query = f"SELECT * FROM {table} ORDER BY 1, 2"
                 if not _same(ledger.connection.execute(query), anew.execute(query)):
                     raise _broken(f"table {table} does not follow from the entries")
+        if ledger.head() != head:
+            raise _broken("the head is not that of the entries")
     except (sqlite3.Error, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise _broken(f"{type(error).__name__}: {error}") from error
-    if ledger.head() != head:
-        raise _broken("the head is not that of the entries")
     for kept in saved:
         if kept.size > head.size:
             raise _broken(f"a saved head has {kept.size:,} entries, the ledger {head.size:,}: its end was cut off")

@@ -22,6 +22,15 @@ def _number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
+def _moment(value: str) -> str:
+    """A time for reading.
+
+    >>> _moment("2026-11-15T11:12:30+00:00")
+    '2026-11-15 11:12 UTC'
+    """
+    return value[:16].replace("T", " ") + " UTC"
+
+
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("expunge.report"),
@@ -31,6 +40,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["number"] = _number
+    environment.filters["moment"] = _moment
     return environment
 
 

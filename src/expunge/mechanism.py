@@ -163,6 +163,12 @@ def certify(request: Request, measured: Measured, *, insecure_test_seed: int | N
     return Unlearned(published, _certificate(request, measured, claim, derived, published))
 
 
+def foresee(request: Request, measured: Measured) -> tuple[Claim, Derived]:
+    """What `certify` would claim and derive, without drawing noise or refusing."""
+    claim = _claim(request, measured, "operating system")
+    return claim, derive(claim)
+
+
 def _moments(
     request: Request, step: Step, failure: float | None, heavy: bool, seed: int | None, progress: Progress
 ) -> Moments:

@@ -10,6 +10,7 @@ from expunge.cli.history import history
 from expunge.cli.init import init
 from expunge.cli.keygen import keygen
 from expunge.cli.ledger import ledger
+from expunge.cli.plan import plan
 from expunge.cli.report import report
 from expunge.cli.request import request
 from expunge.cli.run import run
@@ -27,6 +28,7 @@ def main() -> None:
     \b
     expunge train     while the source exists: train to the optimum, keep a record
     expunge unlearn   later, without it: forget rows, with a certificate
+    expunge plan      before: noise and accuracy at several epsilons and distances
     expunge verify    anybody: check a certificate from its file
     expunge init      open a deletion desk: requests over time
     expunge request   ask a desk to forget rows
@@ -42,7 +44,7 @@ def main() -> None:
     """
 
 
-for command in (train, unlearn, verify, init, request, run, status, history, ledger, report, keygen, demo):
+for command in (train, plan, unlearn, verify, init, request, run, status, history, ledger, report, keygen, demo):
     main.add_command(command)
 
 __all__ = ["main"]

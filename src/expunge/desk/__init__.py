@@ -8,6 +8,7 @@ from expunge.desk.compose import Composition, compose
 from expunge.desk.desk import Desk, create_desk, open_desk
 from expunge.desk.ledger import Entry, Head, RequestRow, read_head
 from expunge.desk.pages import desk_report, result_report
+from expunge.desk.plan import Plan, plan
 from expunge.desk.policy import Policy
 from expunge.desk.run import Outcome, PublishedModel, run
 from expunge.desk.status import Status, history, models, requests, status
@@ -20,6 +21,7 @@ __all__ = [
     "Entry",
     "Head",
     "Outcome",
+    "Plan",
     "Policy",
     "PublishedModel",
     "RequestRow",
@@ -31,6 +33,7 @@ __all__ = [
     "history",
     "models",
     "open_desk",
+    "plan",
     "read_head",
     "requests",
     "result_report",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import stat
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from expunge import signing
 from expunge.certificate import Certificate, read_certificate
 from expunge.cli import main
-from expunge.errors import FileError, VerificationFailed
+from expunge.errors import ExpungeError, FileError, VerificationFailed
 from expunge.signing import open_envelope, pae, seal, verify_file
+from expunge.verification import verify
 
 STORED = Path(__file__).parent / "stored"
 CERTIFICATE, MODEL = STORED / "certificate-1-same.json", STORED / "model-1-same.safetensors"
@@ -189,3 +191,16 @@ def test_unlearn_signs_and_verify_checks(box: object, tmp_path: Path) -> None:
     changed[-1] ^= 1
     model.write_bytes(bytes(changed))
     assert CliRunner().invoke(main, line).exit_code in (1, 2)
+
+
+def test_a_thousand_bit_flips_of_the_model_are_rejected(certificate: Certificate, tmp_path: Path) -> None:
+    whole, generator = MODEL.read_bytes(), random.Random(5)
+    changed_model = tmp_path / "model.safetensors"
+    for _ in range(1000):
+        changed = bytearray(whole)
+        changed[generator.randrange(len(whole))] ^= 1 << generator.randrange(8)
+        changed_model.write_bytes(bytes(changed))
+        with pytest.raises(ExpungeError):
+            verify(certificate, changed_model)
+    changed_model.write_bytes(whole)
+    verify(certificate, changed_model)

@@ -15,7 +15,7 @@ def ledger() -> None:
     """Check a desk's ledger, or save its head.
 
     \b
-    expunge ledger verify desk/ --head saved-head.json
+    expunge ledger verify desk/ --head saved-head.json --json
     expunge ledger head desk/ --out saved-head.json
     """
 

@@ -31,6 +31,8 @@ def verify_desk(desk: Desk, saved: list[Head] | None = None) -> Checked:
 
 def verify_folder(layout: Layout, saved: list[Head]) -> Checked:
     """The same for a folder whose private part is not at hand."""
+    if not layout.ledger.is_file():
+        raise FileError(f"{layout.folder} is not a desk", "a folder with a ledger is needed", "Check the path.")
     head, sealed = verify_ledger(layout, [*saved, *_named_heads(layout)])
     with Ledger.open(layout.ledger) as ledger:
         listed = ledger.models()

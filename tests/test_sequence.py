@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from dp_accounting import pld
 
+from expunge.certificate import Fact
 from expunge.demo import digits
 from expunge.desk import Policy, accept, create_desk, models, run, verify_desk
+from expunge.distance import parse_distance
 from expunge.mechanism import certify, handed_on, measure
 from expunge.model import read_model
 from expunge.request import make_request
@@ -67,6 +69,79 @@ def test_the_carried_bound_is_the_sum_of_its_parts() -> None:
     n = len(X) - 2
     assert bound["training"] == pytest.approx(n / (n - 3) * carried.record.residual / L2, rel=1e-12)
     assert second.weights.equal(first.weights + step.step.update), "exactly where the last one stopped"
+
+
+def problem(seed: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    y = generator.integers(0, classes, size=60)
+    y[:classes] = np.arange(classes)
+    X = generator.normal(size=(60, 5)) + 0.8 * np.eye(classes, 5)[y]
+    return X / np.linalg.norm(X, axis=1, keepdims=True), y
+
+
+@pytest.mark.parametrize("loss", ["softmax", "ridge"])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_carried_bounds_with_distances_that_are_known(loss: str, bias: bool, seed: int) -> None:
+    """The surrogate is the source as it was at first, so what is left of it has chi-square M/(n-M) after M rows are gone."""
+    X, y = problem(seed, 3)
+    X, y = np.concatenate([X, X[:3]]), np.concatenate([y, y[:3]])
+    n = len(X)
+    state = train(X, y, l2=0.05, max_norm=1.0, loss=loss, bias=bias)
+    order = np.random.default_rng(seed + 100).permutation(np.arange(3, 60))
+    gone = np.zeros(n, dtype=bool)
+    carried, forgotten = None, None
+    for position, size in enumerate((9, 1, 2, 1), start=1):
+        rows = order[:size]
+        order = order[size:]
+        chi2 = float(gone.sum() / (n - gone.sum()))
+        request = make_request(
+            state,
+            (X[rows], y[rows]),
+            (X, y),
+            epsilon=1.0,
+            delta=1e-3,
+            distance=parse_distance(f"chi2:{chi2!r}", between="samples"),
+            step="newton",
+            force=True,
+            series=Sequence(4, position, carried),
+        )
+        measured = measure(request, seed=seed)
+        gone[rows] = True
+        before, state, carried = state, handed_on(request, measured), "declared"
+        retrained = train(X[~gone], y[~gone], l2=0.05, max_norm=1.0, loss=loss, bias=bias)
+        distance = float((retrained.matrix() - state.matrix()).norm())
+        assert distance <= state.record.residual / 0.05
+        if position == 2 and loss == "softmax":
+            alone = replace(measured, facts=measured.facts | {"training_residual": Fact(0.0, "measured")})
+            forgotten = handed_on(request, alone).record.residual / 0.05
+            assert forgotten < state.record.residual / 0.05
+    assert before.record.n_source == n - 12
+
+
+def test_a_bound_that_is_not_carried_is_exceeded() -> None:
+    """One Newton step for many rows leaves much; a second deletion of one row adds little, and by itself would bound too little."""
+    X, y = problem(3, 3)
+    start = train(X, y, l2=0.01, max_norm=1.0)
+    options = {"epsilon": 1.0, "delta": 1e-3, "step": "newton", "force": True}
+    known = parse_distance("chi2:0", between="samples")
+    first = make_request(start, (X[3:30], y[3:30]), (X, y), distance=known, series=Sequence(2), **options)
+    state = handed_on(first, measure(first, seed=1))
+    left = np.r_[0:3, 30:60]
+    second = make_request(
+        state,
+        (X[30:31], y[30:31]),
+        (X[left], y[left]),
+        distance=known,
+        series=Sequence(2, 2, "declared"),
+        **(options | {"step": "converged"}),
+    )
+    measured = measure(second, seed=1)
+    after = handed_on(second, measured)
+    keep = np.r_[0:3, 31:60]
+    distance = float((train(X[keep], y[keep], l2=0.01, max_norm=1.0).matrix() - after.matrix()).norm())
+    alone = replace(measured, facts=measured.facts | {"training_residual": Fact(0.0, "measured")})
+    assert handed_on(second, alone).record.residual / 0.01 < distance <= after.record.residual / 0.01
 
 
 def test_failures_are_spread_and_add_up() -> None:

@@ -39,6 +39,9 @@ def test_the_true_delta_is_not_exceeded() -> None:
 
 
 def test_ends() -> None:
+    tiny = compose([0.2, 0.2], 1e-30, 0.0)
+    assert tiny.epsilon >= epsilon_for(1e-30, 0.2 * math.sqrt(2))
+    assert math.isfinite(tiny.epsilon)
     assert compose([], 1e-4, 4e-5).epsilon == 0.0
     assert compose([0.1], 1e-4, 1e-4).epsilon == math.inf
 

@@ -70,7 +70,7 @@ def test_a_row_can_be_forgotten_once(desk: Desk, source: Rows) -> None:
     ask(desk, source, 0, 3)
     with pytest.raises(DataError, match="1 of 2 rows are already in request 1"):
         ask(desk, source, 2, 4)
-    with pytest.raises(OptionError, match="for other rows"):
+    with pytest.raises(OptionError, match="stands for request 1, which is pending"):
         ask(desk, source, 7, 8, "rows 0 to 3")
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from expunge.desk import Desk, Head, accept, history, open_desk, requests, run, verify_desk, withdraw
-from expunge.desk.ledger import Ledger, entry_bytes, leaf_hash, read_head
+from expunge.desk.ledger import Ledger, entry_bytes, guarded, leaf_hash, read_head
 from expunge.errors import FileError, VerificationFailed
 
 Rows = tuple[np.ndarray, np.ndarray]
@@ -198,6 +198,16 @@ def test_the_chain_is_what_the_docstring_says(ledger: Desk) -> None:
 def test_what_is_not_a_head(content: bytes) -> None:
     with pytest.raises(FileError):
         read_head(content, "it")
+
+
+def test_a_copy_that_cannot_be_written_is_read_all_the_same(ledger: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = verify_desk(ledger)
+    before = sorted(path.name for path in ledger.layout.folder.iterdir())
+    monkeypatch.setattr("expunge.desk.ledger.os.access", lambda path, mode: False)
+    assert verify_desk(ledger) == whole
+    with ledger.reading() as opened, pytest.raises(FileError, match="readonly"), guarded(ledger.layout.ledger):
+        opened.append("refused", {})
+    assert sorted(path.name for path in ledger.layout.folder.iterdir()) == before
 
 
 def test_what_is_not_a_ledger(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def _refuse_reuse(ledger: Ledger, reference: str, digests: list[str]) -> None:
     other = ledger.find("reference", reference)
     if other is not None:
         raise OptionError(
-            f"reference {reference!r} is request {other.id}, for other rows",
+            f"reference {reference!r} stands for request {other.id}, which is {other.state}",
             "a reference stands for one request",
             "Choose another reference.",
         )

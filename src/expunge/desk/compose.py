@@ -36,15 +36,16 @@ def compose(mus: Sequence[float], delta: float, failures: float) -> Composition:
     """All of these Gaussian mechanisms together, by dp-accounting.
 
     Its root finder may land below the truth by a relative 1e-9; Gaussians compose in closed form (`mu^2` adds), and the larger
-    of the two is taken.
+    of the two is taken. Below the tail mass it cuts off (a delta of about 1e-20) it says infinity, and the closed form stands
+    alone.
     """
     remaining = delta - failures
     if not mus:
         return Composition(0, 0.0, delta, failures)
     if remaining <= 0.0:
         return Composition(len(mus), math.inf, delta, failures)
-    epsilon = max(by_dp_accounting(mus, remaining), closed_form(mus, remaining))
-    return Composition(len(mus), epsilon, delta, failures)
+    said, exact = by_dp_accounting(mus, remaining), closed_form(mus, remaining)
+    return Composition(len(mus), max(said, exact) if math.isfinite(said) else exact, delta, failures)
 
 
 def by_dp_accounting(mus: Sequence[float], delta: float) -> float:

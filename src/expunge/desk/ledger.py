@@ -108,7 +108,7 @@ class Ledger:
         if not path.is_file():
             raise FileError(f"{path} does not exist", "a desk has a ledger", "Open a desk with expunge init.")
         with guarded(path):
-            connection = sqlite3.connect(path, isolation_level=None, timeout=30.0)
+            connection = _connect(path)
             try:
                 connection.execute("PRAGMA synchronous = FULL")
                 connection.execute("PRAGMA trusted_schema = OFF")
@@ -233,6 +233,15 @@ class Ledger:
             f"SELECT number, time, kind, body FROM entries WHERE kind IN ({marks}) ORDER BY number DESC LIMIT 1", kinds
         ).fetchone()
         return None if row is None else Entry(row[0], row[1], row[2], json.loads(row[3]))
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """A connection; a ledger that cannot be written, such as an auditor's copy, is read as it is."""
+    log = path.with_name(path.name + "-wal")
+    left = log.exists() and log.stat().st_size > 0
+    if left or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        return sqlite3.connect(path, isolation_level=None, timeout=30.0)
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", isolation_level=None, uri=True)
 
 
 def follow(connection: sqlite3.Connection, entry: Entry) -> None:

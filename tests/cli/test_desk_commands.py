@@ -86,6 +86,20 @@ def test_the_whole_story(folder: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_the_name_of_a_file_is_nowhere(folder: Path) -> None:
+    """People's names are in the names of files they send."""
+    done(folder, INIT.format("named"))
+    (folder / "canary-jane-doe.npz").write_bytes((folder / "f3.npz").read_bytes())
+    done(folder, "request named --forget canary-jane-doe.npz --reference case-9")
+    done(folder, "run named --quiet")
+    done(folder, "report named --out named-pages")
+    files = [path for place in ("named", "named-pages") for path in (folder / place).rglob("*") if path.is_file()]
+    assert len(files) > 10
+    for path in files:
+        assert b"canary" not in path.read_bytes(), path
+        assert b"jane" not in path.read_bytes(), path
+
+
 def test_retrain_now_is_exit_status_3(folder: Path) -> None:
     done(folder, INIT.format("small").replace("--planned 3", "--planned 1"))
     done(folder, "request small --forget f0.npz --reference a")

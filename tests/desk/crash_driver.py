@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from expunge.desk import Desk, Policy, accept, create_desk, models, open_desk, requests, run, verify_desk
+from expunge.desk import Desk, Policy, accept, create_desk, models, open_desk, requests, run, verify_desk, withdraw
 from expunge.desk.compose import by_dp_accounting
 from expunge.errors import ExpungeError
 from expunge.signing import verify_file
@@ -79,8 +79,9 @@ def problems(desk: Desk, acknowledged: int, *, finished: bool) -> list[str]:
         return found
     if folders != {f"{facts['model']:04d}" for facts in made} or checked.absent:
         found.append(f"published {folders}")
-    if any(request.state != "done" for request in asked):
+    if any(request.state not in ("done", "withdrawn") for request in asked):
         found.append(f"not done: {[request.state for request in asked]}")
+    asked = [request for request in asked if request.state == "done"]
     if sorted(answers) != [request.id for request in asked]:
         found.append(f"answered {sorted(answers)}")
     gone = sum(request.n_rows for request in asked)
@@ -101,6 +102,8 @@ def act(name: str, desk: Desk, tell: Callable[[], object]) -> None:
         tell()
     elif name == "run":
         run(desk)
+    elif name == "withdraw":
+        withdraw(desk, 3, "a mistake")
     else:
         accept(desk, X[4:6], Y[4:6], "fourth")
         tell()
@@ -165,6 +168,39 @@ def enumerated(base: Path, work: Path, name: str, mode: str) -> dict[str, object
             return {"calls": count, "trials": number, "exits": dict(exits), "problems": found}
 
 
+def opening(folder: Path, mode: str) -> dict[str, object]:
+    """A new desk under faults: it is there, whole, or it is not there, and opening it again works."""
+    found: list[str] = []
+    model, standing = train(X, Y, l2=0.1, max_norm=1.0), rows(400, 2)
+    policy = Policy(epsilon=0.5, delta=1e-3, distance="same", planned=10, force=True)
+    number, count, exits = 0, 0, Counter()
+    while count >= number or number == 0:
+        number += 1
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        process = os.fork()
+        if process == 0:
+            LIBRARY.fault_arm(str(folder).encode(), number, MODES[mode])
+            try:
+                create_desk(folder / "desk", model, standing, policy)
+            except ExpungeError:
+                os._exit(7)
+            (folder.parent / "count").write_text(str(LIBRARY.fault_count()))
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        exits[code] += 1
+        count = int((folder.parent / "count").read_text()) if code == 0 else number
+        if not (folder / "desk").exists():
+            create_desk(folder / "desk", model, standing, policy)
+        desk = open_desk(folder / "desk")
+        accept(desk, X[:1], Y[:1], "first")
+        run(desk)
+        found += [f"{number}: {text}" for text in problems(desk, 1, finished=True)]
+        if len(list(folder.iterdir())) != 1:
+            found.append(f"{number}: {[path.name for path in folder.iterdir()]}")
+    return {"calls": count, "trials": number, "exits": dict(exits), "problems": found}
+
+
 def at_random(base: Path, work: Path, trials: int, seed: int) -> dict[str, object]:
     """SIGKILL at random instants of a request and a run."""
     generator, found, killed = random.Random(seed), [], 0
@@ -210,7 +246,11 @@ def main() -> None:
         return
     LIBRARY = ctypes.CDLL(None)
     names, modes = rest[0].split(","), rest[1].split(",")
-    print(json.dumps({f"{name} {mode}": enumerated(base, work, name, mode) for name in names for mode in modes}))
+    found = {}
+    for name in names:
+        for mode in modes:
+            found[f"{name} {mode}"] = opening(work, mode) if name == "init" else enumerated(base, work, name, mode)
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def test_killed_at_every_change_of_a_file_while_a_request_is_accepted(library: P
 
 @needs_compiler
 @pytest.mark.slow
-@pytest.mark.parametrize("action", ["request", "run", "both"])
+@pytest.mark.parametrize("action", ["init", "request", "withdraw", "run", "both"])
 @pytest.mark.parametrize("mode", ["kill", "torn", "full", "broken"])
 def test_killed_or_failing_at_every_change_of_a_file(action: str, mode: str, library: Path, tmp_path: Path) -> None:
     (result,) = drive(tmp_path, "enumerate", action, mode, preload=library).values()

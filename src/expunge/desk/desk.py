@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import io
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -89,9 +88,13 @@ def create_desk(
         "state_mac": mac(key, "state", model.to_bytes()),
         "store": str(model.weight.dtype).removeprefix("torch."),
     }
-    made = layout.folder.with_name(f".expunge-desk-{os.urandom(8).hex()}")
+    made = layout.folder.with_name(
+        f".expunge-{layout.folder.name}"
+    )  # one name, so that what a kill left is found again
     with _storing(layout.folder):
         layout.folder.parent.mkdir(parents=True, exist_ok=True)
+        if made.exists():
+            shutil.rmtree(made)
         try:
             _fill(Layout(made), model, stored, key, body)
             made.rename(layout.folder)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from expunge.data.durable import write_whole
 from expunge.desk.layout import Layout
-from expunge.desk.ledger import Head, Ledger, read_head, verify_entries
+from expunge.desk.ledger import Head, Ledger, read_head
+from expunge.desk.replay import verify_entries
 from expunge.errors import FileError, VerificationFailed
 
 
@@ -34,7 +35,7 @@ def file_digest(path: Path) -> str:
 
 def verify_ledger(layout: Layout, saved: list[Head]) -> tuple[Head, bool]:
     """The head, and whether the seal spoke for every byte; raises VerificationFailed if anything was changed."""
-    sealed = seal_fits(layout)
+    sealed = sealed_head(layout)
     try:
         with Ledger.open(layout.ledger) as ledger:
             kept = [] if sealed is None else [sealed]
@@ -51,7 +52,7 @@ def verify_ledger(layout: Layout, saved: list[Head]) -> tuple[Head, bool]:
     return head, exact
 
 
-def seal_fits(layout: Layout) -> Head | None:
+def sealed_head(layout: Layout) -> Head | None:
     """The sealed head, if there is a seal."""
     if not layout.seal.exists():
         return None

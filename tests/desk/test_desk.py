@@ -299,7 +299,7 @@ def test_private_files_are_private(desk: Desk, source: Rows) -> None:
 )
 def test_impossible_policies(options: dict[str, Any]) -> None:
     with pytest.raises(OptionError):
-        Policy(**({"epsilon": 1.0, "delta": 1e-4, "distance": "same"} | options))
+        Policy(**({"epsilon": 1.0, "delta": 1e-4, "distance": "same"} | options)).checked()
 
 
 def test_what_cannot_open_a_desk(

@@ -78,7 +78,9 @@ def init(
     from expunge.desk import Policy, create_desk
     from expunge.model import read_model
 
-    policy = Policy(epsilon, delta, distance, between, sampling, step, planned, total_epsilon, days, force=force)
+    policy = Policy(
+        epsilon, delta, distance, between, sampling, step, planned, total_epsilon, days, force=force
+    ).checked()
     model, digest = read_model(model_file)
     standing = read_data(surrogate, label)
     create_desk(desk, model, (standing.features, standing.labels), policy, digest)

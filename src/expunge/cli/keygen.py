@@ -29,8 +29,8 @@ def keygen(target: Path, json_output: bool) -> dict[str, Any]:
     \b
     expunge keygen --out desk.key
     """
-    from expunge.data.durable import PUBLIC, write_whole
     from expunge.data.output import require_absent
+    from expunge.durable import PUBLIC, write_whole
     from expunge.signing import generate_keys
 
     public = target.with_name(target.name + ".pub")

@@ -37,12 +37,11 @@ def verify(desk: Path, heads: tuple[Path, ...], json_output: bool) -> dict[str, 
     \b
     expunge ledger verify desk/ --head saved-head.json
     """
-    from expunge.data.files import readable
     from expunge.desk.check import verify_folder
     from expunge.desk.layout import Layout
-    from expunge.desk.ledger import read_head
+    from expunge.desk.ledger import saved_head
 
-    saved = [read_head(readable(path).read_bytes(), str(path)) for path in heads]
+    saved = [saved_head(path) for path in heads]
     found = verify_folder(Layout(desk), saved)
     if not json_output:
         out.print(f"verified: {found.head.size:,} entries, {found.models} published models")

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from expunge.desk.accept import Accepted, accept, withdraw
-from expunge.desk.check import Checked, verify_desk
-from expunge.desk.compose import Composition, compose
-from expunge.desk.desk import Desk, create_desk, open_desk
-from expunge.desk.ledger import Entry, Head, RequestRow, read_head
-from expunge.desk.pages import desk_report, result_report
-from expunge.desk.plan import Plan, plan
-from expunge.desk.policy import Policy
-from expunge.desk.run import Outcome, PublishedModel, run
-from expunge.desk.status import Status, history, models, requests, status
+from typing import TYPE_CHECKING
+
+from expunge._lazy import load_lazily
+
+if TYPE_CHECKING:
+    from expunge.desk.accept import Accepted, accept, withdraw
+    from expunge.desk.check import Checked, verify_desk
+    from expunge.desk.compose import Composition, compose
+    from expunge.desk.desk import Desk, open_desk
+    from expunge.desk.ledger import Entry, Head, RequestRow, read_head
+    from expunge.desk.opening import create_desk
+    from expunge.desk.pages import desk_report, result_report
+    from expunge.desk.plan import Plan, plan
+    from expunge.desk.policy import Policy
+    from expunge.desk.run import Outcome, PublishedModel, run
+    from expunge.desk.status import Status, history, models, requests, status
 
 __all__ = [
     "Accepted",
@@ -42,3 +48,36 @@ __all__ = [
     "verify_desk",
     "withdraw",
 ]
+
+load_lazily(
+    __name__,
+    {
+        "Accepted": "accept",
+        "Checked": "check",
+        "Composition": "compose",
+        "Desk": "desk",
+        "Entry": "ledger",
+        "Head": "ledger",
+        "Outcome": "run",
+        "Plan": "plan",
+        "Policy": "policy",
+        "PublishedModel": "run",
+        "RequestRow": "ledger",
+        "Status": "status",
+        "accept": "accept",
+        "compose": "compose",
+        "create_desk": "opening",
+        "desk_report": "pages",
+        "history": "status",
+        "models": "status",
+        "open_desk": "desk",
+        "plan": "plan",
+        "read_head": "ledger",
+        "requests": "status",
+        "result_report": "pages",
+        "run": "run",
+        "status": "status",
+        "verify_desk": "check",
+        "withdraw": "accept",
+    },
+)

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from expunge.data import as_features, as_labels, encode, prepare
-from expunge.data.durable import remove, write_whole
-from expunge.desk.desk import Desk, arrays_bytes
-from expunge.desk.digests import fingerprint, mac, row_digests
+from expunge.desk.desk import Desk
+from expunge.desk.digests import arrays_bytes, fingerprint, mac, row_digests
 from expunge.desk.ledger import Ledger, RequestRow, now
 from expunge.desk.state import current_state
+from expunge.durable import remove, write_whole
 from expunge.errors import DataError, OptionError
 from expunge.model import LinearModel
 from expunge.objectives import Rows

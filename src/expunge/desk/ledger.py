@@ -27,6 +27,7 @@ Json = dict[str, Any]
 
 APPLICATION_ID = 0x45585031
 GENESIS = ""
+HEAD_LIMIT = 10_000  # bytes of a saved head
 KINDS = ("created", "accepted", "started", "abandoned", "prepared", "published", "refused", "withdrawn")
 TABLES = ("requests", "row_digests", "models")
 SCHEMA = f"""
@@ -310,3 +311,13 @@ def read_head(content: bytes, name: str) -> Head:
             f"{name} is not a saved head ({error})", "size and root are needed", "Save one with expunge ledger head."
         ) from error
     return head
+
+
+def saved_head(path: Path) -> Head:
+    """The head in a file."""
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(HEAD_LIMIT)
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path} cannot be read ({error})", "a saved head is needed", "Check the path.") from error
+    return read_head(content, str(path))

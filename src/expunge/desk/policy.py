@@ -7,7 +7,6 @@ from typing import Any
 
 from expunge.distance import Distance, parse_distance
 from expunge.errors import OptionError
-from expunge.request import STEPS, Budget, choice, positive
 from expunge.sequence import Sequence
 
 DEFAULT_PLANNED = 50
@@ -35,7 +34,15 @@ class Policy:
     device: str = "cpu"
     force: bool = False
 
-    def __post_init__(self) -> None:
+    def checked(self) -> Policy:
+        """The policy, if a desk can be opened for it."""
+        from expunge.request import (
+            STEPS,
+            Budget,
+            choice,
+            positive,
+        )  # loads torch, which looking at a desk does not need
+
         Budget(self.epsilon, self.delta)
         if self.declared.kind == "source":
             raise OptionError(
@@ -54,6 +61,7 @@ class Policy:
             raise OptionError(
                 f"total epsilon {self.limit:g}", f"one model alone has {self.epsilon:g}", "Raise it, or lower epsilon."
             )
+        return self
 
     @property
     def declared(self) -> Distance:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from expunge.data.durable import TEMPORARY, move, remove
 from expunge.desk.layout import Layout
 from expunge.desk.ledger import Ledger
+from expunge.durable import TEMPORARY, move, remove
 
 STATE, PUBLIC = "state.safetensors", "public"
 

@@ -12,7 +12,6 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from expunge.certificate import Certificate
-from expunge.data.durable import PRIVATE, PRIVATE_FOLDER, make_folder, sync_folder, write_synced
 from expunge.desk.compose import Composition, compose
 from expunge.desk.desk import Desk, Rows
 from expunge.desk.digests import mac
@@ -20,6 +19,7 @@ from expunge.desk.layout import CERTIFICATE, MODEL, REPORT, SIGNED
 from expunge.desk.ledger import Json, Ledger, RequestRow
 from expunge.desk.recover import PUBLIC, STATE, finish, tidy
 from expunge.desk.state import State, current_state
+from expunge.durable import PRIVATE, PRIVATE_FOLDER, make_folder, sync_folder, write_synced
 from expunge.errors import DataError, ExpungeError, InputError, Refused, RetrainNow
 from expunge.mechanism import certify, handed_on, measure
 from expunge.model import LinearModel

@@ -10,10 +10,10 @@ import hashlib
 import json
 from pathlib import Path
 
-from expunge.data.durable import write_whole
 from expunge.desk.layout import Layout
 from expunge.desk.ledger import Head, Ledger, read_head
 from expunge.desk.replay import verify_entries
+from expunge.durable import write_whole
 from expunge.errors import FileError, VerificationFailed
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from expunge.data import durable
+from expunge import durable
 from expunge.errors import FileError
 
 

@@ -194,7 +194,7 @@ def test_one_writer_at_a_time(desk: Desk, source: Rows) -> None:
     ask(desk, source, 0, 1)
 
 
-def test_a_state_or_rows_that_were_changed_are_refused(desk: Desk, source: Rows, trained: LinearModel) -> None:
+def test_private_files_that_were_changed_are_refused(desk: Desk, source: Rows, trained: LinearModel) -> None:
     ask(desk, source, 0, 1)
     path = desk.layout.rows_of(1)
     whole = path.read_bytes()
@@ -203,6 +203,11 @@ def test_a_state_or_rows_that_were_changed_are_refused(desk: Desk, source: Rows,
     assert isinstance(outcome.refused, DataError)
     assert outcome.pending == 1
     path.write_bytes(whole)
+    standing = desk.layout.surrogate.read_bytes()
+    desk.layout.surrogate.write_bytes(whole)
+    with pytest.raises(FileError, match="surrogate"):
+        run(desk)
+    desk.layout.surrogate.write_bytes(standing)
     state = desk.layout.state_of(0)
     content = bytearray(state.read_bytes())
     content[-1] ^= 1

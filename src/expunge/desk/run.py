@@ -18,7 +18,7 @@ from expunge.desk.digests import mac
 from expunge.desk.layout import CERTIFICATE, MODEL, REPORT, SIGNED
 from expunge.desk.ledger import Json, Ledger, RequestRow
 from expunge.desk.recover import PUBLIC, STATE, finish, tidy
-from expunge.desk.state import State, current_state
+from expunge.desk.state import State, checked_surrogate, current_state
 from expunge.durable import PRIVATE, PRIVATE_FOLDER, make_folder, sync_folder, write_synced
 from expunge.errors import DataError, ExpungeError, InputError, Refused, RetrainNow
 from expunge.mechanism import certify, handed_on, measure
@@ -78,7 +78,7 @@ def run(
     with desk.writing() as ledger:
         pending = ledger.requests("pending")
         groups = [pending] if batch and pending else [[request] for request in pending]
-        surrogate = desk.surrogate() if groups else None
+        surrogate = checked_surrogate(desk, ledger) if groups else None
         for done, group in enumerate(groups):
             assert surrogate is not None
             progress("Requests", done, len(groups))

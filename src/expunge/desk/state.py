@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from expunge.desk.desk import Desk
+from expunge.desk.desk import Desk, Rows
 from expunge.desk.digests import mac
 from expunge.desk.ledger import Json, Ledger
 from expunge.errors import FileError
@@ -33,12 +34,7 @@ def current_state(desk: Desk, ledger: Ledger) -> State:
     created, models = ledger.created(), ledger.models()
     number, _, facts = models[-1] if models else (0, "", created)
     path = desk.layout.state_of(number)
-    if not path.exists() or mac(desk.key, "state", path.read_bytes()) != facts["state_mac"]:
-        raise FileError(
-            f"{path} is not the state the ledger speaks of",
-            "the private state must be whole",
-            "Restore it from a copy.",
-        )
+    _require_mac(desk, path, "state", facts["state_mac"])
     model, _ = read_model(path)
     return State(
         number=number,
@@ -48,6 +44,21 @@ def current_state(desk: Desk, ledger: Ledger) -> State:
         store=created["store"],
         failures=float(facts.get("failures", 0.0)),
     )
+
+
+def checked_surrogate(desk: Desk, ledger: Ledger) -> Rows:
+    """The surrogate the desk was opened with; refuses another one, since the distance was declared for it."""
+    _require_mac(desk, desk.layout.surrogate, "surrogate", ledger.created()["surrogate_mac"])
+    return desk.surrogate()
+
+
+def _require_mac(desk: Desk, path: Path, purpose: str, expected: str) -> None:
+    if not path.exists() or mac(desk.key, purpose, path.read_bytes()) != expected:
+        raise FileError(
+            f"{path} is not the {purpose} the ledger speaks of",
+            "private files must be whole",
+            "Restore it from a copy.",
+        )
 
 
 def _carried(facts: Json) -> str | None:

@@ -326,6 +326,26 @@ def test_what_cannot_open_a_desk(
     assert not (tmp_path / "a").exists()
 
 
+def test_a_model_without_a_record_and_labels_that_are_words(
+    source: Rows, surrogate: Rows, trained: LinearModel, policy: Policy, tmp_path: Path
+) -> None:
+    bare = LinearModel(trained.weight)
+    facts = {"n_source": 300, "l2": 0.1, "loss": "softmax", "max_norm": 1.0, "training_residual": 1e-9}
+    desk = create_desk(tmp_path / "bare", bare, surrogate, policy, **facts)
+    ask(desk, source, 0, 1)
+    (made,) = run(desk).published
+    assert made.certificate.content["model"]["record"] == "declared"
+    with pytest.raises(ModelError, match="agree"):
+        create_desk(tmp_path / "other", trained, surrogate, policy, n_source=299)
+    from expunge.train import train
+
+    words = np.array(["ash", "birch", "cedar"])
+    model = train(source[0], words[source[1]], l2=0.1, max_norm=1.0)
+    desk = create_desk(tmp_path / "words", model, (surrogate[0], words[surrogate[1]]), policy)
+    accept(desk, source[0][:2], words[source[1][:2]], "case")
+    assert len(run(desk).published) == 1
+
+
 # Privacy --------------------------------------------------------------------------------------------------------
 
 CANARY = 0.123456789012345678

@@ -46,6 +46,11 @@ from expunge.cli.console import as_json, out, reporting
     "--total-epsilon", type=float, help="Of all published models together, at the same delta (default: 10 x epsilon)."
 )
 @click.option("--days", default=30, show_default=True, help="How long a request may wait.")
+@click.option("--n-source", type=int, help="For a model without a record: number of training rows.")
+@click.option("--l2", type=float, help="For a model without a record: lambda.")
+@click.option("--max-norm", type=float, help="For a model without a record: largest norm of a training row.")
+@click.option("--loss", help="For a model without a record: softmax or ridge.")
+@click.option("--training-residual", type=float, help="For a model without a record: norm of the training gradient.")
 @click.option("--force", is_flag=True, help="Publish models of little use too; see expunge unlearn.")
 @as_json
 @reporting
@@ -63,6 +68,11 @@ def init(
     planned: int,
     total_epsilon: float | None,
     days: int,
+    n_source: int | None,
+    l2: float | None,
+    max_norm: float | None,
+    loss: str | None,
+    training_residual: float | None,
     force: bool,
     json_output: bool,
 ) -> dict[str, Any]:
@@ -83,7 +93,18 @@ def init(
     ).checked()
     model, digest = read_model(model_file)
     standing = read_data(surrogate, label)
-    create_desk(desk, model, (standing.features, standing.labels), policy, digest)
+    create_desk(
+        desk,
+        model,
+        (standing.features, standing.labels),
+        policy,
+        digest,
+        n_source=n_source,
+        l2=l2,
+        max_norm=max_norm,
+        loss=loss,
+        training_residual=training_residual,
+    )
     if not json_output:
         out.print(f"opened: {desk}; {desk / 'private'} must never leave", markup=False)
         out.print(

@@ -18,26 +18,35 @@ from expunge.desk.seal import write_seal
 from expunge.durable import PRIVATE_FOLDER, PUBLIC_FOLDER, sync_folder, write_whole
 from expunge.errors import ModelError
 from expunge.model import LinearModel
-from expunge.request import make_request
+from expunge.request import make_request, record_for
 from expunge.sequence import Sequence
+
+FACTS = ("n_source", "l2", "loss", "max_norm", "training_residual", "classes")
 
 
 def create_desk(
-    folder: str | Path, model: LinearModel, surrogate: Rows, policy: Policy, digest: str | None = None
+    folder: str | Path,
+    model: LinearModel,
+    surrogate: Rows,
+    policy: Policy,
+    digest: str | None = None,
+    **declared: Any,
 ) -> Desk:
     """Open a desk in a new folder; `digest` is the model file's SHA-256, where it came from a file.
 
-    The model becomes the first private state: from now on the desk answers for it, and the file it came from should go.
+    `declared` are the facts of a model without a record: n_source, l2, loss, max_norm, training_residual. The model becomes the first private state: from now on the desk answers for it, and the file it came from should go.
     """
     policy.checked()
     layout = Layout(Path(folder))
     require_absent(layout.folder)
-    if model.record is None or model.record.noised:
+    record = record_for(model, **(dict.fromkeys(FACTS) | declared))
+    if record.noised:
         raise ModelError(
-            "the model has no training record" if model.record is None else "the model is an unlearned, noised one",
-            "a desk needs a model as it was trained, with its record",
-            "Train with expunge train, or declare a record: model.with_record(declared_record(model, ...)).",
+            "the model is an unlearned, noised one",
+            "a desk needs a model as it was trained",
+            "Open the desk with the model before noise, or retrain.",
         )
+    model = model if model.record is not None else model.with_record(record)
     features, labels = np.asarray(surrogate[0]), np.asarray(surrogate[1])
     _check(model, (features, labels), policy)
     key = new_key()
@@ -49,9 +58,8 @@ def create_desk(
         "state_mac": mac(key, "state", model.to_bytes()),
         "store": str(model.weight.dtype).removeprefix("torch."),
     }
-    made = layout.folder.with_name(
-        f".expunge-{layout.folder.name}"
-    )  # one name, so that what a kill left is found again
+    # one name, so that what a kill left is found again
+    made = layout.folder.with_name(f".expunge-{layout.folder.name}")
     with storing(layout.folder):
         layout.folder.parent.mkdir(parents=True, exist_ok=True)
         if made.exists():

@@ -27,6 +27,7 @@ from expunge.desk import (
     withdraw,
 )
 from expunge.desk.desk import _locked
+from expunge.desk.state import current_state
 from expunge.errors import DataError, FileError, ModelError, OptionError, RetrainNow
 from expunge.model import LinearModel, read_model
 from expunge.signing import generate_keys, read_private_key, verify_file
@@ -404,6 +405,14 @@ def read_bytes_model(content: bytes, folder: Path) -> LinearModel:
     path = folder / "state.safetensors"
     path.write_bytes(content)
     return read_model(path)[0]
+
+
+def test_nothing_private_is_in_what_a_log_might_hold(desk: Desk) -> None:
+    with desk.reading() as ledger:
+        state = current_state(desk, ledger)
+    for text in (repr(desk), repr(state)):
+        assert repr(desk.key) not in text
+        assert "tensor" not in text
 
 
 def test_the_ledger_holds_keyed_digests_only(desk: Desk, source: Rows, copy: Callable[[Path], Desk]) -> None:

@@ -210,6 +210,20 @@ def test_a_copy_that_cannot_be_written_is_read_all_the_same(ledger: Desk, monkey
     assert sorted(path.name for path in ledger.layout.folder.iterdir()) == before
 
 
+def test_a_reader_delays_the_seal_and_nothing_else(ledger: Desk, source: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("expunge.desk.ledger.PATIENCE", 0.05)
+    with ledger.reading() as opened:
+        opened.connection.execute("BEGIN")
+        before = opened.head()
+        accept(ledger, source[0][20:21], source[1][20:21], "while somebody reads")
+        assert opened.head() == before, "a reader sees one moment"
+        assert not verify_desk(ledger).sealed
+        opened.connection.execute("ROLLBACK")
+    assert verify_desk(ledger, [before]).head.size == before.size + 1
+    accept(ledger, source[0][21:22], source[1][21:22], "afterwards")
+    assert verify_desk(ledger).sealed
+
+
 def test_what_is_not_a_ledger(tmp_path: Path) -> None:
     (tmp_path / "ledger.sqlite").write_bytes(b"SQLite format 3\x00" + bytes(4000))
     with pytest.raises(FileError), Ledger.open(tmp_path / "ledger.sqlite") as ledger:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ class Desk:
 
     layout: Layout
     policy: Policy
-    key: bytes
+    key: bytes = field(repr=False)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Ledger]:

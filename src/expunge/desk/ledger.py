@@ -27,6 +27,7 @@ Json = dict[str, Any]
 
 APPLICATION_ID = 0x45585031
 GENESIS = ""
+PATIENCE = 5.0  # seconds to wait for a reader before the log is left for the next command to fold in
 HEAD_LIMIT = 10_000  # bytes of a saved head
 KINDS = ("created", "accepted", "started", "abandoned", "prepared", "published", "refused", "withdrawn")
 TABLES = ("requests", "row_digests", "models")
@@ -241,7 +242,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     log = path.with_name(path.name + "-wal")
     left = log.exists() and log.stat().st_size > 0
     if left or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-        return sqlite3.connect(path, isolation_level=None, timeout=30.0)
+        return sqlite3.connect(path, isolation_level=None, timeout=PATIENCE)
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", isolation_level=None, uri=True)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from expunge.desk.desk import Desk, Rows
@@ -18,7 +18,7 @@ class State:
     """PRIVATE. `number` models are published; `published_sha256` is the last one's digest (the trained model's at first)."""
 
     number: int
-    model: LinearModel
+    model: LinearModel = field(repr=False)
     carried: str | None
     published_sha256: str
     store: str

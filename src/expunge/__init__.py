@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from expunge._lazy import load_lazily
 from expunge._version import __version__
-from expunge.bounds import ErrorBound, PaperConstants, ResidualFacts, paper_bound, residual_bound
-from expunge.certificate import Certificate, read_certificate
-from expunge.data import read_data
-from expunge.distance import Distance, parse_distance
 from expunge.errors import (
     DataError,
     ExpungeError,
@@ -15,14 +14,21 @@ from expunge.errors import (
     ModelError,
     OptionError,
     Refused,
+    RetrainNow,
     UselessModel,
     VacuousClaim,
     VerificationFailed,
 )
-from expunge.mechanism import Unlearned, unlearn
-from expunge.model import LinearModel, TrainingRecord, read_model
-from expunge.train import train
-from expunge.verification import verify
+
+if TYPE_CHECKING:
+    from expunge.bounds import ErrorBound, PaperConstants, ResidualFacts, paper_bound, residual_bound
+    from expunge.certificate import Certificate, read_certificate
+    from expunge.data import read_data
+    from expunge.distance import Distance, parse_distance
+    from expunge.mechanism import Unlearned, unlearn
+    from expunge.model import LinearModel, TrainingRecord, read_model
+    from expunge.train import train
+    from expunge.verification import verify
 
 __all__ = [
     "Certificate",
@@ -38,6 +44,7 @@ __all__ = [
     "PaperConstants",
     "Refused",
     "ResidualFacts",
+    "RetrainNow",
     "TrainingRecord",
     "Unlearned",
     "UselessModel",
@@ -54,3 +61,26 @@ __all__ = [
     "unlearn",
     "verify",
 ]
+
+load_lazily(
+    __name__,
+    {
+        "Certificate": "certificate",
+        "Distance": "distance",
+        "ErrorBound": "bounds",
+        "LinearModel": "model",
+        "PaperConstants": "bounds",
+        "ResidualFacts": "bounds",
+        "TrainingRecord": "model",
+        "Unlearned": "mechanism",
+        "paper_bound": "bounds",
+        "parse_distance": "distance",
+        "read_certificate": "certificate",
+        "read_data": "data",
+        "read_model": "model",
+        "residual_bound": "bounds",
+        "train": "train",
+        "unlearn": "mechanism",
+        "verify": "verification",
+    },
+)

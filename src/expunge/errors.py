@@ -8,7 +8,8 @@
     │   └── FileError             a file or folder: type, size, permission, content
     ├── Refused               exit status 3: the input is sound, the result would not be
     │   ├── VacuousClaim          the certificate would say nothing; never overridden
-    │   └── UselessModel          the model would be of no use; `force` overrides
+    │   ├── UselessModel          the model would be of no use; `force` overrides
+    │   └── RetrainNow            a desk's budget is used up: the next model must be a retrained one
     └── VerificationFailed    exit status 1: a certificate does not say what its numbers say
 
 A message has three parts: the value that was found, what is required, and what to do about it.
@@ -73,6 +74,10 @@ class VacuousClaim(Refused):
 
 class UselessModel(Refused):
     """The model would be of no use; `force` overrides."""
+
+
+class RetrainNow(Refused):
+    """A desk's budget is used up: no further certificate would be worth having."""
 
 
 class VerificationFailed(ExpungeError):

@@ -20,6 +20,7 @@ import torch
 
 from expunge._version import __version__
 from expunge.bounds import residual_bound
+from expunge.bounds.error_bound import ROUND_UP
 from expunge.certificate import (
     INSECURE,
     Certificate,
@@ -39,6 +40,7 @@ from expunge.estimate.source import SourceEstimate, estimate_source, require_con
 from expunge.model import LinearModel, TrainingRecord, from_matrix
 from expunge.noise import add_noise, epsilon_for, seeded_bytes
 from expunge.request import Request, make_request
+from expunge.sequence import spread_failures
 from expunge.solve import Progress, Step, Unlearning, newton_step, silent
 from expunge.spectrum import EIGENVALUE_SLACK, SAMPLING_SLACK, Moments, change_moments
 from expunge.train import residual_upper
@@ -111,7 +113,7 @@ def measure(request: Request, *, progress: Progress = silent, seed: int | None =
                 "Use --bound residual, which covers any update.",
             )
         return Measured(step, _paper_facts(request, distance), {}, distance, gauge.evidence())
-    failures = _failures(distance, request.budget.delta)
+    failures = _request_failures(request, distance)
     heavy = distance.samples_rows and distance.kind not in ("same", "means")
     moments = _moments(request, step, distance, failures.get("eigenvalue"), heavy, seed, progress)
     facts = _residual_facts(request, step, moments, failures.get("sampling", 0.0))
@@ -158,7 +160,7 @@ def balanced_step(
 
     def estimate(step: Step) -> float:
         distance = gauge.at(step.update)
-        failures = _failures(distance, request.budget.delta)
+        failures = _request_failures(request, distance)
         quick = None if "eigenvalue" not in failures else QUICK_FAILURE
         moments = _moments(request, step, distance, quick, False, seed, silent)
         facts = _residual_facts(request, step, moments, failures.get("sampling", 0.0))
@@ -188,15 +190,21 @@ def certify(request: Request, measured: Measured, *, insecure_test_seed: int | N
     random_bytes = os.urandom if insecure_test_seed is None else seeded_bytes(insecure_test_seed)
     updated = (request.weights + measured.step.update).cpu().numpy()
     noised = add_noise(updated, derived.sigma, derived.grid_exponent, random_bytes)
-    published = from_matrix(torch.from_numpy(noised), bias=request.record.bias, dtype=request.model.weight.dtype)
+    published = from_matrix(torch.from_numpy(noised), bias=request.record.bias, dtype=request.published_dtype)
     if not bool(torch.isfinite(published.matrix()).all()):
         raise ModelError(
-            f"with noise of {derived.sigma:.3g} a weight leaves the range of {request.model.weight.dtype}",
+            f"with noise of {derived.sigma:.3g} a weight leaves the range of {request.published_dtype}",
             "published weights must be finite",
             "Store the model in float32 or float64.",
         )
     published = published.with_record(_carried_record(request))
     return Unlearned(published, _certificate(request, measured, claim, derived, published))
+
+
+def foresee(request: Request, measured: Measured) -> tuple[Claim, Derived]:
+    """What `certify` would claim and derive, without drawing noise or refusing."""
+    claim = _claim(request, measured, "operating system")
+    return claim, derive(claim)
 
 
 def _moments(
@@ -234,11 +242,17 @@ def _failures(distance: Distance, delta: float) -> dict[str, float]:
     return failures
 
 
+def _request_failures(request: Request, distance: Distance) -> dict[str, float]:
+    failures = _failures(distance, request.budget.delta)
+    return failures if request.series is None else spread_failures(failures, request.series.planned)
+
+
 def _training_residual(request: Request) -> Fact:
     record = request.record
     if request.distance.kind != "source":
         assert record.residual is not None
-        return Fact(record.residual, record.provenance)
+        carried = None if request.series is None else request.series.carried
+        return Fact(record.residual, carried or record.provenance)
     measured = residual_upper(request.objective, request.weights, request.surrogate)
     slack = 2 * request.objective.rounding(request.weights, request.n_surrogate)
     if (
@@ -360,6 +374,17 @@ def _refuse(request: Request, claim: Claim, derived: Derived) -> None:
         )
 
 
+# The next of a series -------------------------------------------------------------------------------------------
+
+
+def handed_on(request: Request, measured: Measured) -> LinearModel:
+    """PRIVATE: the un-noised weights v, with `n - m` rows and `G = l2 Delta` (less the grid term) for a training residual."""
+    bound = residual_bound(residual_facts(measured.facts), measured.distance)
+    updated = (request.weights + measured.step.update).cpu()
+    record = replace(_carried_record(request), noised=False, residual=request.record.l2 * bound.total * ROUND_UP)
+    return from_matrix(updated, bias=record.bias, dtype=torch.float64).with_record(record)
+
+
 # Handing over ---------------------------------------------------------------------------------------------------
 
 
@@ -401,7 +426,7 @@ def _certificate(
         "max_norm": record.max_norm,
         "row_bound": record.row_bound,
         "bias": record.bias,
-        "dtype": str(request.model.weight.dtype).removeprefix("torch."),
+        "dtype": str(request.published_dtype).removeprefix("torch."),
         "record": record.provenance,
     }
     taken: Json = {
@@ -431,7 +456,8 @@ def _certificate(
             "rows_scaled_to_max_norm": request.scaled,
             "surrogate_dtype": str(request.surrogate.features.dtype).removeprefix("torch."),
             "effective_surrogate_rows": request.surrogate.effective,
-        },
+        }
+        | ({} if request.series is None else {"sequence": request.series.described()}),
         estimate=measured.estimate,
         notes=request.notes + (() if math.isfinite(step.pull) else (NO_UPDATE,)),
         software=software,

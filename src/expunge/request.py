@@ -19,6 +19,7 @@ from expunge.distance import Distance, Estimation, parse_distance, parse_route
 from expunge.errors import DataError, ModelError, OptionError, UselessModel
 from expunge.model import LARGEST, MOST_ROWS, SMALLEST, LinearModel, TrainingRecord, checked_model, declared_record
 from expunge.objectives import LinearHead, Rows, objective_for
+from expunge.sequence import Sequence as Series
 
 STEPS = ("converged", "newton", "balanced")
 BOUNDS = ("residual", "paper")
@@ -72,6 +73,13 @@ class Request:
     scaled: dict[str, int]
     notes: tuple[str, ...]
     force: bool
+    series: Series | None = None
+
+    @property
+    def published_dtype(self) -> torch.dtype:
+        """What the published weights are stored in: the model's own type, or that of the first of a series."""
+        kept = None if self.series is None or self.series.store is None else getattr(torch, self.series.store)
+        return self.model.weight.dtype if kept is None else kept
 
     @property
     def n_source(self) -> int:
@@ -222,6 +230,7 @@ def make_request(
     device: str = "cpu",
     force: bool = False,
     model_sha256: str | None = None,
+    series: Series | None = None,
 ) -> Request:
     """Check everything that can be checked before any work is done.
 
@@ -243,6 +252,10 @@ def make_request(
     if constants is not None and bound != "paper":
         raise OptionError(
             "constants were given", "only the paper's bound uses them", "Leave them out, or choose --bound paper."
+        )
+    if series is not None and bound == "paper":
+        raise OptionError(
+            "a series with the paper's bound", "only the residual bound can be carried forward", "Use --bound residual."
         )
     place = computing_device(device)
     linear = model if isinstance(model, LinearModel) else checked_model(model, bias)
@@ -301,8 +314,9 @@ def make_request(
         constants=_paper_constants(constants, objective, record) if bound == "paper" else None,
         sizes=sizes,
         scaled={"forget": forget_scaled, "surrogate": surrogate_scaled},
-        notes=notes,
+        notes=notes if series is None or series.note is None else (*notes, series.note),
         force=force,
+        series=series,
     )
 
 

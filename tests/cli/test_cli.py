@@ -26,7 +26,9 @@ from expunge.cli import main
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 README = Path(__file__).parents[2] / "README.md"
-COMMANDS = ("train", "unlearn", "verify", "distance", "evaluate", "audit", "demo")
+COMMANDS = (
+    "train", "plan", "unlearn", "verify", "distance", "evaluate", "audit", "init", "request", "run", "status", "history", "ledger", "report", "keygen", "demo",
+)  # fmt: skip
 N_SOURCE, N_FORGET, N_SURROGATE = 200, 3, 150
 UNLEARN = "unlearn --model model.safetensors --forget forget.npz --surrogate surrogate.npz --epsilon 5 --delta 1e-3"
 STATUSES = {"proven", "conditional", "estimated"}

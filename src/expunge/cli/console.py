@@ -50,7 +50,7 @@ def reporting(function: Command) -> Command:
             click.echo(f"{prefix}: {error}", err=True)
             sys.exit(error.exit_status)
         except KeyboardInterrupt:
-            click.echo("stopped; nothing was written", err=True)
+            click.echo("stopped; nothing unfinished was written", err=True)
             sys.exit(130)
         except MemoryError:
             click.echo(

@@ -96,6 +96,11 @@ from expunge.cli.estimation import estimate_options, estimation, whole_numbers
     help="Write the model even if it is of little use (noise above the weights, more than half forgotten). Never overrides a vacuous claim.",
 )
 @click.option(
+    "--sign-key",
+    type=click.Path(path_type=Path, readable=False),
+    help="An Ed25519 private key (expunge keygen): also write certificate.signed.json.",
+)
+@click.option(
     "--out",
     "target",
     required=True,
@@ -129,6 +134,7 @@ def unlearn(
     dtype: str,
     device: str,
     force: bool,
+    sign_key: Path | None,
     target: Path,
     quiet: bool,
     json_output: bool,
@@ -148,8 +154,10 @@ def unlearn(
     from expunge.data.output import require_absent, write_folder
     from expunge.mechanism import unlearn as run
     from expunge.model import read_model
+    from expunge.signing import read_private_key, seal
 
     require_absent(target)
+    key = None if sign_key is None else read_private_key(sign_key)
     wanted = estimation(distance, between=between, sampling=sampling, **estimating)
     model, digest = read_model(model_file)
     # a label column may be named though only one of the two files is a table
@@ -181,13 +189,13 @@ def unlearn(
             model_sha256=digest,
             progress=advance,
         )
-    write_folder(
-        target,
-        {"model.safetensors": result.model.to_bytes(), "certificate.json": result.certificate.to_json().encode()},
-    )
+    files = {"model.safetensors": result.model.to_bytes(), "certificate.json": result.certificate.to_json().encode()}
+    if key is not None:
+        files["certificate.signed.json"] = seal(result.certificate, key)
+    write_folder(target, files)
     if not json_output:
         print_certificate(result.certificate.content)
-        out.print(f"written: {target / 'model.safetensors'}, {target / 'certificate.json'}", markup=False)
+        out.print("written: " + ", ".join(str(target / name) for name in files), markup=False)
     return {
         "model": str(target / "model.safetensors"),
         "certificate_file": str(target / "certificate.json"),

@@ -1,1 +1,8 @@
-"""What people look at: figures as bytes of PNG files."""
+"""Pages and tables people can read: self-contained, everything escaped, no scripts."""
+
+from __future__ import annotations
+
+from expunge.report.page import desk_page, run_page
+from expunge.report.tables import csv_text
+
+__all__ = ["csv_text", "desk_page", "run_page"]

@@ -1,0 +1,130 @@
+"""A ledger of 100,000 entries: how long status, verification and recovery after a crash take.
+
+    python benchmarks/ledger_at_scale.py [--entries 100000] [--out results/ledger_at_scale.json]
+
+Entries are written in one transaction, as no desk would, because only reading them is measured; they are real ones
+otherwise (accepted, started, prepared, published), and the published models of the last requests exist.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from expunge.desk import Desk, Policy, accept, create_desk, open_desk, requests, run, status, verify_desk
+from expunge.desk.ledger import now
+from expunge.desk.seal import write_seal
+from expunge.train import train
+
+PENDING = 1000
+
+
+def rows(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    labels = np.arange(count) % 3
+    features = 2.0 * np.eye(3, 4)[labels] + 0.3 * np.random.default_rng(seed).normal(size=(count, 4))
+    return features / np.linalg.norm(features, axis=1, keepdims=True), labels
+
+
+def fill(desk: Desk, entries: int) -> None:
+    """Requests until there are so many entries; the last ones pending, the others withdrawn."""
+    with desk.reading() as ledger:
+        size = ledger.head().size
+        ledger.connection.execute("BEGIN IMMEDIATE")
+        number = ledger.next_request()
+        while size < entries:
+            digest = os.urandom(32).hex()
+            body = {
+                "request": number, "reference": f"case {number}", "due": "2030-01-01", "n_rows": 1, "rows": [digest],
+                "fingerprint": os.urandom(32).hex(), "file_mac": os.urandom(32).hex(),
+            }  # fmt: skip
+            ledger._insert("accepted", json.dumps(body, sort_keys=True, separators=(",", ":")), now())
+            size += 1
+            if size < entries - PENDING:
+                text = json.dumps({"request": number, "reason": "filling"}, sort_keys=True, separators=(",", ":"))
+                ledger._insert("withdrawn", text, now())
+                size += 1
+            number += 1
+        ledger.connection.execute("COMMIT")
+        write_seal(desk.layout, ledger)
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def recovery(desk: Desk, source: tuple[np.ndarray, np.ndarray]) -> float:
+    """A run killed after its files were staged and before they were published; the time the next command needs to put it right."""
+    from expunge.desk import recover
+    from expunge.desk import run as running
+
+    process = os.fork()
+    if process == 0:
+        recover.finish = running.finish = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+        modules = sys.modules["expunge.desk.run"]
+        modules.finish = recover.finish
+        run(desk)
+        os._exit(1)
+    _, outcome = os.waitpid(process, 0)
+    assert os.waitstatus_to_exitcode(outcome) == -signal.SIGKILL
+    return seconds(lambda: _enter(desk))
+
+
+def _enter(desk: Desk) -> None:
+    with desk.writing():
+        pass
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--entries", type=int, default=100_000)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "ledger_at_scale.json")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp())
+    try:
+        source = rows(300_000, 1)
+        policy = Policy(epsilon=0.5, delta=1e-6, distance="same", force=True)
+        desk = create_desk(folder / "desk", train(*source, l2=0.1, max_norm=1.0), rows(400, 2), policy)
+        accept(desk, source[0][:1], source[1][:1], "first")
+        run(desk)
+        accept(desk, source[0][1:2], source[1][1:2], "second")
+        fill(desk, options.entries)
+        killed = recovery(desk, source)
+        opened = open_desk(folder / "desk")
+        command = [sys.executable, "-m", "expunge", "status", str(folder / "desk"), "--json"]
+        found = {
+            "entries": verify_desk(opened).head.size,
+            "file_bytes": opened.layout.ledger.stat().st_size,
+            "recovery_after_a_kill_s": killed,
+            "status_s": seconds(lambda: status(opened)),
+            "status_with_pending_list_s": seconds(lambda: (status(opened), requests(opened, "pending", limit=20))),
+            "status_command_s": seconds(lambda: subprocess.run(command, check=True, capture_output=True)),
+            "verify_s": seconds(lambda: verify_desk(opened)),
+            "request_s": seconds(lambda: accept(opened, source[0][2:3], source[1][2:3], "one more")),
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+            "python": platform.python_version(),
+            "sqlite": sqlite3.sqlite_version,
+        }
+    finally:
+        shutil.rmtree(folder)
+    options.out.write_text(json.dumps(found, indent=2) + "\n")
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""`expunge history`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from expunge.cli.console import as_json, out, reporting
+
+
+@click.command()
+@click.argument("desk", type=click.Path(path_type=Path, readable=False))
+@click.option("--after", default=0, show_default=True, help="Only entries after this number.")
+@click.option("--limit", default=1000, show_default=True, help="At most so many.")
+@as_json
+@reporting
+def history(desk: Path, after: int, limit: int, json_output: bool) -> dict[str, Any]:
+    """The ledger's entries, oldest first.
+
+    \b
+    expunge history desk/ --after 100
+    """
+    from expunge.desk import history as find
+    from expunge.desk import open_desk
+
+    entries = find(open_desk(desk), after=after, limit=limit)
+    if not json_output:
+        for entry in entries:
+            shown = {
+                name: entry.body[name]
+                for name in ("request", "requests", "reference", "model", "due", "reason")
+                if name in entry.body
+            }
+            told = ", ".join(f"{name} {value}" for name, value in shown.items())
+            out.print(f"{entry.number:>6}  {entry.time}  {entry.kind:<10} {told}", markup=False)
+    return {"entries": [asdict(entry) for entry in entries]}

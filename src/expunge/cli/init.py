@@ -1,0 +1,131 @@
+"""`expunge init`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from expunge.cli.console import as_json, out, reporting
+from expunge.cli.estimation import whole_numbers
+
+
+@click.command()
+@click.argument("desk", type=click.Path(path_type=Path, readable=False))
+@click.option(
+    "--model",
+    "model_file",
+    required=True,
+    type=click.Path(path_type=Path, readable=False),
+    help="The trained model with its record (expunge train). The desk keeps its own private copy.",
+)
+@click.option(
+    "--surrogate",
+    required=True,
+    type=click.Path(path_type=Path, readable=False),
+    help="Rows that resemble the source. The desk keeps its own private copy.",
+)
+@click.option("--label", help="Label column of a .csv or .parquet surrogate (default: y, or label).")
+@click.option("--epsilon", required=True, type=float, help="Of each published model; smaller protects more.")
+@click.option("--delta", required=True, type=float, help="Probability that the promise fails; at most 1/n.")
+@click.option(
+    "--distance", required=True, help="How far the surrogate is from the source: same, tv:0.2, chi2:0.1 or kl:0.5."
+)
+@click.option(
+    "--between", default="populations", show_default=True, help="What the distance is between: populations or samples."
+)
+@click.option("--sampling", default="seen", show_default=True, help="seen or strict; see expunge unlearn.")
+@click.option(
+    "--match-classes", is_flag=True, help="Weight surrogate rows to the source's class counts; see expunge unlearn."
+)
+@click.option("--step", default="converged", show_default=True, help="converged, newton or balanced.")
+@click.option(
+    "--planned",
+    default=50,
+    show_default=True,
+    help="Models to be published before the next training; they share the probability that a bound fails.",
+)
+@click.option(
+    "--total-epsilon", type=float, help="Of all published models together, at the same delta (default: 10 x epsilon)."
+)
+@click.option("--days", default=30, show_default=True, help="How long a request may wait.")
+@click.option("--n-source", type=int, help="For a model without a record: number of training rows.")
+@click.option("--l2", type=float, help="For a model without a record: lambda.")
+@click.option("--max-norm", type=float, help="For a model without a record: largest norm of a training row.")
+@click.option("--loss", help="For a model without a record: softmax or ridge.")
+@click.option("--class-counts", help="For a model without a record: training rows of each class, e.g. 120,80.")
+@click.option("--training-residual", type=float, help="For a model without a record: norm of the training gradient.")
+@click.option("--force", is_flag=True, help="Publish models of little use too; see expunge unlearn.")
+@as_json
+@reporting
+def init(
+    desk: Path,
+    model_file: Path,
+    surrogate: Path,
+    label: str | None,
+    epsilon: float,
+    delta: float,
+    distance: str,
+    between: str,
+    sampling: str,
+    match_classes: bool,
+    step: str,
+    planned: int,
+    total_epsilon: float | None,
+    days: int,
+    n_source: int | None,
+    l2: float | None,
+    max_norm: float | None,
+    loss: str | None,
+    class_counts: str | None,
+    training_residual: float | None,
+    force: bool,
+    json_output: bool,
+) -> dict[str, Any]:
+    """Open a deletion desk: a new folder with a ledger, private state and published models.
+
+    What it promises is fixed now: epsilon and delta of each model, how many are planned, what all of them together may
+    say.
+
+    \b
+    expunge init desk/ --model model.safetensors --surrogate surrogate.npz --epsilon 1 --delta 1e-5 --distance chi2:0.1
+    """
+    from expunge.data import read_data
+    from expunge.desk import Policy, create_desk
+    from expunge.model import read_model
+
+    policy = Policy(
+        epsilon,
+        delta,
+        distance,
+        between,
+        sampling,
+        step,
+        planned,
+        total_epsilon,
+        days,
+        force=force,
+        match_classes=match_classes,
+    ).checked()
+    model, digest = read_model(model_file)
+    standing = read_data(surrogate, label)
+    create_desk(
+        desk,
+        model,
+        (standing.features, standing.labels),
+        policy,
+        digest,
+        n_source=n_source,
+        l2=l2,
+        max_norm=max_norm,
+        loss=loss,
+        training_residual=training_residual,
+        class_counts=whole_numbers(class_counts),
+    )
+    if not json_output:
+        out.print(f"opened: {desk}; {desk / 'private'} must never leave", markup=False)
+        out.print(
+            f"the desk has its own copy of {model_file}: remove the file, it is the model before deletion", markup=False
+        )
+    return {"desk": str(desk), "policy": policy.to_json()}

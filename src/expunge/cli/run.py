@@ -1,0 +1,77 @@
+"""`expunge run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from expunge.cli.console import as_json, out, progress, quiet, reporting
+
+
+@click.command()
+@click.argument("desk", type=click.Path(path_type=Path, readable=False))
+@click.option("--batch", is_flag=True, help="One model for all pending requests: less noise than one model a request.")
+@click.option(
+    "--sign-key", type=click.Path(path_type=Path, readable=False), help="An Ed25519 private key (expunge keygen)."
+)
+@click.option(
+    "--test",
+    type=click.Path(path_type=Path, readable=False),
+    help="Labelled rows on which to measure accuracy before and after.",
+)
+@click.option("--label", help="Label column of a .csv or .parquet test file (default: y, or label).")
+@quiet
+@as_json
+@reporting
+def run(
+    desk: Path, batch: bool, sign_key: Path | None, test: Path | None, label: str | None, quiet: bool, json_output: bool
+) -> dict[str, Any]:
+    """Forget the rows of all pending requests and publish models with certificates and reports.
+
+    Killed half-way, it is enough to run it again. Exit status 3 means: retrain now, with the reason; models published
+    before that stay published, the other requests stay pending.
+
+    \b
+    expunge run desk/ --batch --sign-key desk.key --test test.npz
+    """
+    from expunge.data import read_data
+    from expunge.desk import open_desk
+    from expunge.desk import run as process
+    from expunge.signing import read_private_key
+
+    key = None if sign_key is None else read_private_key(sign_key)
+    rows = None if test is None else read_data(test, label)
+    with progress(not quiet) as advance:
+        outcome = process(
+            open_desk(desk),
+            batch=batch,
+            sign_key=key,
+            test=None if rows is None else (rows.features, rows.labels),
+            progress=advance,
+        )
+    if not json_output:
+        for made in outcome.published:
+            answered = ", ".join(str(number) for number in made.requests)
+            out.print(
+                f"published model {made.number} for request {answered}: {made.certificate.status}, sigma {made.certificate.sigma:.4g}; "
+                f"all models together: epsilon {made.composition.epsilon:.4g}"
+            )
+        if not outcome.published and outcome.refused is None:
+            out.print("nothing was pending")
+    if outcome.refused is not None:
+        raise outcome.refused
+    return {
+        "published": [
+            {
+                "model": made.number,
+                "requests": list(made.requests),
+                "sigma": made.certificate.sigma,
+                "status": made.certificate.status,
+                "composition": made.composition.to_json(),
+            }
+            for made in outcome.published
+        ],
+        "pending": outcome.pending,
+    }

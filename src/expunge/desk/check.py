@@ -1,0 +1,71 @@
+"""Checking a desk offline: the ledger, the heads named in certificates, and every published file against its digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from expunge.desk.desk import Desk
+from expunge.desk.layout import CERTIFICATE, Layout
+from expunge.desk.ledger import Head, Ledger, read_head
+from expunge.desk.seal import verify_ledger
+from expunge.errors import FileError, VerificationFailed
+
+
+@dataclass(frozen=True)
+class Checked:
+    """`sealed`: the seal spoke for every byte of the ledger's file. `absent`: models whose folder was taken away."""
+
+    head: Head
+    sealed: bool
+    models: int
+    absent: tuple[int, ...]
+
+
+def verify_desk(desk: Desk, saved: list[Head] | None = None) -> Checked:
+    """Raise VerificationFailed if an entry, a byte of the ledger or a published file is not as it was written."""
+    return verify_folder(desk.layout, saved or [])
+
+
+def verify_folder(layout: Layout, saved: list[Head]) -> Checked:
+    """The same for a folder whose private part is not at hand."""
+    if not layout.ledger.is_file():
+        raise FileError(f"{layout.folder} is not a desk", "a folder with a ledger is needed", "Check the path.")
+    head, sealed = verify_ledger(layout, [*saved, *_named_heads(layout)])
+    with Ledger.open(layout.ledger) as ledger:
+        listed = ledger.models()
+    absent, count = [], 0
+    for number, state, facts in listed:
+        folder = layout.published_model(number)
+        if folder.exists():
+            count += 1
+            for name, digest in facts["files"].items():
+                _require_digest(folder / name, digest)
+        elif state == "published":
+            absent.append(number)
+    return Checked(head, sealed, count, tuple(absent))
+
+
+def _named_heads(layout: Layout) -> list[Head]:
+    """The heads that published certificates name: each is a copy of what the ledger was before that run."""
+    heads = []
+    for path in sorted(layout.published.glob(f"[0-9]*/{CERTIFICATE}")):
+        try:
+            sequence = json.loads(path.read_bytes())["data"]["sequence"]
+            heads.append(read_head(json.dumps(sequence["ledger_head"]).encode(), str(path)))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, FileError) as error:
+            raise VerificationFailed(
+                f"{path} is not a certificate of this desk ({error})",
+                "it must be as it was written",
+                "Do not rely on it.",
+            ) from error
+    return heads
+
+
+def _require_digest(path: Path, digest: str) -> None:
+    if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+        raise VerificationFailed(
+            f"{path} is not the file that was published", "its digest is in the ledger", "Do not rely on it."
+        )

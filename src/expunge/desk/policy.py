@@ -1,0 +1,101 @@
+"""What a desk promises, fixed when it is opened: every published model is held to it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from expunge.distance import Distance, parse_distance, parse_route
+from expunge.errors import OptionError
+from expunge.sequence import Sequence
+
+DEFAULT_PLANNED = 50
+DEFAULT_FACTOR = 10.0
+
+
+@dataclass(frozen=True)
+class Policy:
+    """(epsilon, delta) of each published model, the distance declared, and how much all models together may say.
+
+    `planned` models share the probability that a bound fails; `total_epsilon` limits the composed epsilon of all of
+    them at the same delta; `days` is how long a request may wait; with `match_classes` surrogate rows are weighted to the class
+    counts of the rows still left.
+    """
+
+    epsilon: float
+    delta: float
+    distance: str
+    between: str = "populations"
+    sampling: str = "seen"
+    step: str = "converged"
+    planned: int = DEFAULT_PLANNED
+    total_epsilon: float | None = None
+    days: int = 30
+    dtype: str = "float64"
+    device: str = "cpu"
+    force: bool = False
+    match_classes: bool = False
+
+    def checked(self) -> Policy:
+        """The policy, if a desk can be opened for it."""
+        from expunge.request import (
+            STEPS,
+            Budget,
+            choice,
+            positive,
+        )  # loads torch, which looking at a desk does not need
+
+        Budget(self.epsilon, self.delta)
+        if parse_route(self.distance) is not None:
+            raise OptionError(
+                f"distance {self.distance}",
+                "what a desk promises for years needs a distance that somebody declares",
+                "Declare one, or use expunge unlearn for a single estimated certificate.",
+            )
+        if self.declared.kind == "source":
+            raise OptionError(
+                "distance source",
+                "a desk keeps no source: it would have to shrink with every deletion",
+                "Use expunge unlearn with --distance source, or retrain.",
+            )
+        choice(self.step, STEPS, "step")
+        Sequence(self.planned)
+        positive(self.limit, "total_epsilon", "Ten times epsilon is the default.")
+        if type(self.days) is not int or not 0 <= self.days <= 36_500:
+            raise OptionError(
+                f"{self.days!r} days", "from 0 to 36500 is possible", "30 days is what the GDPR's one month means."
+            )
+        if self.limit < self.epsilon:
+            raise OptionError(
+                f"total epsilon {self.limit:g}", f"one model alone has {self.epsilon:g}", "Raise it, or lower epsilon."
+            )
+        return self
+
+    @property
+    def declared(self) -> Distance:
+        return parse_distance(self.distance, between=self.between, sampling=self.sampling)
+
+    @property
+    def limit(self) -> float:
+        """The composed epsilon that is not exceeded."""
+        return DEFAULT_FACTOR * self.epsilon if self.total_epsilon is None else self.total_epsilon
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(content: dict[str, Any]) -> Policy:
+        return Policy(**content)
+
+    def options(self) -> dict[str, Any]:
+        """What `make_request` is told for every run."""
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "distance": self.declared,
+            "match_classes": self.match_classes,
+            "step": self.step,
+            "dtype": self.dtype,
+            "device": self.device,
+            "force": self.force,
+        }

@@ -1,0 +1,63 @@
+"""Putting right what a crash left: finish what was prepared, discard what was not.
+
+A run goes: `started` (intent) -> files staged and synced -> `prepared` (their digests) -> files renamed -> `published`.
+Before `prepared` nothing was visible: staging is thrown away and the requests are still pending. After it the noise is
+drawn and must not be drawn again, so the very same files get their names and the run is finished.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from expunge.desk.layout import Layout
+from expunge.desk.ledger import Ledger
+from expunge.durable import TEMPORARY, move, remove
+
+STATE, PUBLIC = "state.safetensors", "public"
+
+
+def recover(layout: Layout, ledger: Ledger) -> list[str]:
+    """Bring folder and ledger to a state from which any command may go on; says what was done."""
+    done = []
+    for number, state, _ in ledger.models():
+        if state == "prepared":
+            finish(layout, ledger, number)
+            done.append(f"finished model {number}")
+    last = ledger.last("started", "abandoned", "prepared", "published")
+    if last is not None and last.kind == "started":
+        remove(layout.staging)
+        ledger.append("abandoned", {"model": last.body["model"]})
+        done.append(f"gave up an unfinished model {last.body['model']}")
+    tidy(layout, ledger)
+    return done
+
+
+def finish(layout: Layout, ledger: Ledger, number: int) -> None:
+    """Give the staged files of a prepared model their names, then say so in the ledger."""
+    for staged, target in (
+        (layout.staging / STATE, layout.state_of(number)),
+        (layout.staging / PUBLIC, layout.published_model(number)),
+    ):
+        if not target.exists():
+            move(staged, target)
+    ledger.append("published", {"model": number})
+
+
+def tidy(layout: Layout, ledger: Ledger) -> None:
+    """Remove what must not stay: rows that are forgotten, earlier weights, files a crash left half-written."""
+    numbers = [number for number, _, _ in ledger.models()]
+    keep = {layout.state_of(numbers[-1] if numbers else 0)}
+    keep |= {layout.rows_of(request.id) for request in ledger.requests("pending")}
+    for folder in (layout.rows, layout.states):
+        for path in sorted(folder.iterdir()):
+            if path not in keep:
+                remove(path)
+    remove(layout.staging)
+    for folder in (layout.folder, layout.private, layout.published):
+        for path in leftovers(folder):
+            remove(path)
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """Temporary files in a folder."""
+    return sorted(folder.glob(f"{TEMPORARY}*"))

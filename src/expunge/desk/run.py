@@ -1,0 +1,232 @@
+"""Processing pending requests: intent first, ledger commit last (the order is in `recover.py`)."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from expunge.certificate import Certificate
+from expunge.desk.compose import Composition, compose
+from expunge.desk.desk import Desk, Rows
+from expunge.desk.digests import mac
+from expunge.desk.layout import CERTIFICATE, MODEL, REPORT, SIGNED
+from expunge.desk.ledger import Json, Ledger, RequestRow
+from expunge.desk.recover import PUBLIC, STATE, finish, tidy
+from expunge.desk.state import State, checked_surrogate, current_state
+from expunge.durable import PRIVATE, PRIVATE_FOLDER, make_folder, sync_folder, write_synced
+from expunge.errors import DataError, ExpungeError, InputError, Refused, RetrainNow
+from expunge.mechanism import certify, handed_on, measure
+from expunge.model import LinearModel
+from expunge.report.page import run_page
+from expunge.request import make_request
+from expunge.sequence import PROVENANCE, weaker
+from expunge.signing import keyid_of, seal
+from expunge.solve import Progress, silent
+
+
+@dataclass(frozen=True)
+class PublishedModel:
+    """One model that was published, and the requests it answers."""
+
+    number: int
+    requests: tuple[int, ...]
+    certificate: Certificate
+    composition: Composition
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run did: models published, and why it stopped, if it did before all pending requests were done."""
+
+    published: tuple[PublishedModel, ...]
+    refused: ExpungeError | None
+    pending: int
+
+
+@dataclass(frozen=True)
+class _Made:
+    """Everything a run is to write, before a byte of it is written."""
+
+    files: dict[str, bytes]
+    state: bytes
+    facts: Json
+    certificate: Certificate
+    composition: Composition
+
+
+def run(
+    desk: Desk,
+    *,
+    batch: bool = False,
+    sign_key: Ed25519PrivateKey | None = None,
+    test: Rows | None = None,
+    progress: Progress = silent,
+) -> Outcome:
+    """Forget the rows of all pending requests, one model a request or one for all of them (`batch`).
+
+    Stops at the first request that cannot be certified and says why; it and those after it stay pending. `test` rows
+    are only used to measure accuracy before and after.
+    """
+    published: list[PublishedModel] = []
+    refused: ExpungeError | None = None
+    with desk.writing() as ledger:
+        pending = ledger.requests("pending")
+        groups = [pending] if batch and pending else [[request] for request in pending]
+        surrogate = checked_surrogate(desk, ledger) if groups else None
+        for done, group in enumerate(groups):
+            assert surrogate is not None
+            progress("Requests", done, len(groups))
+            state = current_state(desk, ledger)
+            try:
+                made = _make(desk, ledger, state, group, surrogate, sign_key, test)
+            except (Refused, InputError) as error:
+                refused = _retrain(error) if isinstance(error, Refused) else error
+                ledger.append(
+                    "refused",
+                    {
+                        "requests": [request.id for request in group],
+                        "kind": type(refused).__name__,
+                        "reason": str(refused),
+                    },
+                )
+                break
+            _write(desk, ledger, state.number + 1, made)
+            published.append(
+                PublishedModel(
+                    state.number + 1, tuple(request.id for request in group), made.certificate, made.composition
+                )
+            )
+        left = ledger.counts().get("pending", 0)
+    return Outcome(tuple(published), refused, left)
+
+
+def _retrain(error: Refused) -> Refused:
+    if isinstance(error, RetrainNow):
+        return error
+    return RetrainNow(
+        f"retrain now: {error.found}", error.required, "Retrain without the rows of all requests, and open a new desk."
+    )
+
+
+def _make(
+    desk: Desk,
+    ledger: Ledger,
+    state: State,
+    group: list[RequestRow],
+    surrogate: Rows,
+    sign_key: Ed25519PrivateKey | None,
+    test: Rows | None,
+) -> _Made:
+    """Compute everything; nothing is written."""
+    policy = desk.policy
+    if state.number >= policy.planned:
+        raise RetrainNow(
+            f"retrain now: all {policy.planned} planned models are published",
+            "the probability set aside for bounds that fail was for so many",
+            "Retrain without the rows of all requests, and open a new desk.",
+        )
+    head = ledger.head()
+    series = state.series(policy.planned, {"size": head.size, "root": head.root})
+    request = make_request(
+        state.model,
+        _together(desk, ledger, group),
+        surrogate,
+        model_sha256=state.published_sha256,
+        series=series,
+        **policy.options(),
+    )
+    measured = measure(request)
+    result = certify(request, measured)
+    noise = result.certificate.content["noise"]
+    failures = math.fsum(noise["failures"].values())
+    mus = [facts["mu"] for _, _, facts in ledger.models()] + [noise["mu"]]
+    composition = compose(mus, policy.delta, failures)
+    if composition.epsilon > policy.limit:
+        raise RetrainNow(
+            f"retrain now: with this model all {len(mus)} published models together would have epsilon {composition.epsilon:.4g}",
+            f"this desk was opened for at most {policy.limit:g}",
+            "Retrain without the rows of all requests, and open a new desk.",
+        )
+    following = handed_on(request, measured)
+    state_bytes = following.to_bytes()
+    accuracy = None if test is None else _accuracies(state.model, result.model, test)
+    facts: Json = {
+        "model": state.number + 1,
+        "requests": [request_row.id for request_row in group],
+        "n_rows": request.n_forget,
+        "n_left": request.n_source - request.n_forget,
+        "state_mac": mac(desk.key, "state", state_bytes),
+        "carried": weaker(state.carried or "derived", PROVENANCE[result.certificate.status]),
+        "status": result.certificate.status,
+        "epsilon": policy.epsilon,
+        "delta": policy.delta,
+        "sigma": result.certificate.sigma,
+        "mu": noise["mu"],
+        "total": result.certificate.total,
+        "terms": result.certificate.terms,
+        "failures": failures,
+        "composition": composition.to_json(),
+        "noise_share": result.certificate.sigma
+        * math.sqrt(request.objective.n_parameters)
+        / float(request.weights.norm()),
+        "accuracy": accuracy,
+        "keyid": None if sign_key is None else keyid_of(sign_key.public_key()),
+    }
+    files = {MODEL: result.model.to_bytes(), CERTIFICATE: result.certificate.to_json().encode()}
+    if sign_key is not None:
+        files[SIGNED] = seal(result.certificate, sign_key)
+    files[REPORT] = run_page(
+        result.certificate.content,
+        number=state.number + 1,
+        requests=[{"id": row.id, "accepted": row.accepted, "due": row.due, "n_rows": row.n_rows} for row in group],
+        composition=composition.to_json(),
+        limit=policy.limit,
+        accuracy=accuracy,
+        keyid=facts["keyid"],
+    ).encode()
+    facts["files"] = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    return _Made(files, state_bytes, facts, result.certificate, composition)
+
+
+def _together(desk: Desk, ledger: Ledger, group: Items[RequestRow]) -> tuple[Any, Any]:
+    """The rows of these requests; refuses a file that is not the one that was accepted."""
+    parts = []
+    for request in group:
+        path = desk.layout.rows_of(request.id)
+        if not path.exists() or mac(desk.key, "rows", path.read_bytes()) != ledger.accepted_mac(request.id):
+            raise DataError(
+                f"the rows of request {request.id} are not those that were accepted",
+                "its private file must be whole",
+                "Restore the file, or withdraw the request and ask again.",
+            )
+        parts.append(desk.pending_rows(request.id))
+    return np.concatenate([features for features, _ in parts]), np.concatenate([labels for _, labels in parts])
+
+
+def _accuracies(before: LinearModel, after: LinearModel, test: Rows) -> dict[str, float]:
+    features, labels = test
+    return {
+        "before": float(np.mean(before.predict(features) == np.asarray(labels))),
+        "after": float(np.mean(after.predict(features) == np.asarray(labels))),
+        "rows": len(np.asarray(labels)),
+    }
+
+
+def _write(desk: Desk, ledger: Ledger, number: int, made: _Made) -> None:
+    """Intent, staged files, their digests, names, commit; then what must not stay is removed."""
+    layout = desk.layout
+    ledger.append("started", {"model": number, "requests": made.facts["requests"]})
+    layout.staging.mkdir(mode=PRIVATE_FOLDER)
+    write_synced(layout.staging / STATE, made.state, PRIVATE)
+    make_folder(layout.staging / PUBLIC, made.files, private=False)
+    sync_folder(layout.staging)
+    sync_folder(layout.private)
+    ledger.append("prepared", made.facts)
+    finish(layout, ledger, number)
+    tidy(layout, ledger)

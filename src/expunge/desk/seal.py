@@ -1,0 +1,66 @@
+"""The seal: a digest of the ledger's file, written after every command that changed it.
+
+The chain speaks for the entries; the seal speaks for every byte of the file, those that SQLite does not use included. If a
+crash came before it could be written it is older than the ledger, which is then checked by its entries alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from expunge.desk.layout import Layout
+from expunge.desk.ledger import Head, Ledger, read_head
+from expunge.desk.replay import verify_entries
+from expunge.durable import write_whole
+from expunge.errors import FileError, VerificationFailed
+
+
+def write_seal(layout: Layout, ledger: Ledger) -> None:
+    """Seal the ledger as it is, unless somebody is reading it: then the next command does."""
+    if ledger.checkpoint():
+        write_whole(layout.seal, _content(ledger.head(), layout.ledger))
+
+
+def _content(head: Head, file: Path) -> bytes:
+    return json.dumps({**head.to_json(), "file_sha256": file_digest(file)}, indent=1).encode() + b"\n"
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def verify_ledger(layout: Layout, saved: list[Head]) -> tuple[Head, bool]:
+    """The head, and whether the seal spoke for every byte; raises VerificationFailed if anything was changed."""
+    sealed = sealed_head(layout)
+    try:
+        with Ledger.open(layout.ledger) as ledger:
+            kept = [] if sealed is None else [sealed]
+            head = verify_entries(ledger, [*saved, *kept])
+            exact = sealed is not None and head == sealed and _matches(layout, head)
+    except FileError as error:
+        raise VerificationFailed(error.found, error.required, "Do not rely on it; restore a copy.") from error
+    if sealed is not None and head.size == sealed.size and not exact:
+        raise VerificationFailed(
+            "the ledger's file is not the one that was sealed",
+            "every byte must be as it was written",
+            "Do not rely on it; restore a copy.",
+        )
+    return head, exact
+
+
+def sealed_head(layout: Layout) -> Head | None:
+    """The sealed head, if there is a seal."""
+    if not layout.seal.exists():
+        return None
+    try:
+        return read_head(layout.seal.read_bytes(), str(layout.seal))
+    except FileError as error:
+        raise VerificationFailed(error.found, error.required, "The seal was damaged; restore a copy.") from error
+
+
+def _matches(layout: Layout, head: Head) -> bool:
+    return layout.seal.read_bytes() == _content(head, layout.ledger)

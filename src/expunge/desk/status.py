@@ -1,0 +1,125 @@
+"""Where a desk stands: what waits, what was published, what is left."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from expunge.desk.compose import models_left
+from expunge.desk.desk import Desk
+from expunge.desk.ledger import Entry, Head, Json, Ledger, RequestRow, now
+
+MOST_LISTED = 1000
+
+
+@dataclass(frozen=True)
+class Status:
+    """`epsilon` is that of all published models together; `deletions_left` is an extrapolation of the last bound's growth."""
+
+    pending: int
+    overdue: int
+    done: int
+    withdrawn: int
+    models: int
+    planned: int
+    epsilon: float
+    delta: float
+    limit: float
+    models_left: int
+    deletions_left: int | None
+    retrain: str | None
+    head: Head
+    time: str
+
+    def to_json(self) -> Json:
+        return asdict(self)
+
+
+def status(desk: Desk) -> Status:
+    """Counts, composed epsilon and remaining capacity; reads no rows and no weights."""
+    with desk.reading() as ledger:
+        return _status(desk, ledger)
+
+
+def _status(desk: Desk, ledger: Ledger) -> Status:
+    policy, counts, models = desk.policy, ledger.counts(), ledger.models()
+    composed: Json = models[-1][2]["composition"] if models else {"epsilon": 0.0}
+    return Status(
+        pending=counts.get("pending", 0),
+        overdue=ledger.overdue(now()[:10]),
+        done=counts.get("done", 0) + counts.get("prepared", 0),
+        withdrawn=counts.get("withdrawn", 0),
+        models=len(models),
+        planned=policy.planned,
+        epsilon=composed["epsilon"],
+        delta=policy.delta,
+        limit=policy.limit,
+        models_left=_models_left(desk, models),
+        deletions_left=_deletions_left(models),
+        retrain=_retrain(ledger),
+        head=ledger.head(),
+        time=now(),
+    )
+
+
+def _models_left(desk: Desk, models: list[tuple[int, str, Json]]) -> int:
+    left = desk.policy.planned - len(models)
+    if not models:
+        return left
+    last = models[-1][2]
+    squares = math.fsum(facts["mu"] ** 2 for _, _, facts in models)
+    delta = desk.policy.delta - last["failures"]
+    return min(left, models_left(squares, last["mu"], delta, desk.policy.limit))
+
+
+def _deletions_left(models: list[tuple[int, str, Json]]) -> int | None:
+    """Noise grows with the bound: what the last deletion added to it, until the noise is as large as the weights."""
+    if not models:
+        return None
+    last = models[-1][2]
+    return deletions_left(float(last["total"]), float(last["terms"]["training"]), float(last["noise_share"]))
+
+
+def deletions_left(total: float, carried: float, noise_share: float) -> int | None:
+    """How often `total - carried` can be added to the bound before the noise reaches the weights' norm.
+
+    >>> deletions_left(total=0.25, carried=0.125, noise_share=0.25)
+    6
+    """
+    added = total - carried
+    if added <= 0.0 or noise_share <= 0.0:
+        return None
+    return max(0, math.floor((total / noise_share - total) / added))
+
+
+def _retrain(ledger: Ledger) -> str | None:
+    """The reason of the last refusal, if nothing was published since."""
+    last = ledger.last("refused", "published")
+    if last is None or last.kind != "refused" or last.body["kind"] != "RetrainNow":
+        return None
+    return str(last.body["reason"])
+
+
+def requests(desk: Desk, state: str | None = None, *, limit: int = -1) -> list[RequestRow]:
+    """Requests in the order they were accepted; the latest ones where there is a limit."""
+    with desk.reading() as ledger:
+        after = 0 if limit < 0 or state is not None else max(0, ledger.next_request() - 1 - limit)
+        return ledger.requests(state, limit=limit, after=after)
+
+
+def models(desk: Desk) -> list[Json]:
+    """Facts of every published model."""
+    with desk.reading() as ledger:
+        return [facts for _, _, facts in ledger.models()]
+
+
+def history(desk: Desk, *, after: int = 0, limit: int = -1) -> list[Entry]:
+    """The ledger's entries in order."""
+    with desk.reading() as ledger:
+        return list(ledger.entries(after, limit))
+
+
+def as_row(request: RequestRow, today: str) -> dict[str, Any]:
+    """A request for a page."""
+    return asdict(request) | {"late": request.state == "pending" and request.due < today}

@@ -1,0 +1,88 @@
+"""Files that survive a crash: temporary file, fsync, rename, fsync of the folder.
+
+After `write_whole` returns, the file is on disk under its name with all of its bytes; if the process or the machine dies
+before, either the old file is there or none. An error of `fsync` is never retried: what it left unwritten is unknown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from expunge.errors import FileError
+
+PRIVATE, PUBLIC = 0o600, 0o644
+PRIVATE_FOLDER, PUBLIC_FOLDER = 0o700, 0o755
+TEMPORARY = ".expunge-"
+
+
+def write_whole(path: Path, content: bytes, mode: int = PRIVATE) -> None:
+    """Write or replace a file, whole, on disk, with this mode."""
+    temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
+    try:
+        write_synced(temporary, content, mode)
+        temporary.rename(path)
+        sync_folder(path.parent)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise cannot_write(path, error) from error
+        raise
+
+
+def write_synced(path: Path, content: bytes, mode: int) -> None:
+    """A new file with these bytes, on disk; its name is not until the folder is synced."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def make_folder(path: Path, files: Mapping[str, bytes], *, private: bool) -> None:
+    """A new folder with these files, all synced, the folder itself too."""
+    path.mkdir(mode=PRIVATE_FOLDER if private else PUBLIC_FOLDER)
+    for name, content in files.items():
+        write_synced(path / name, content, PRIVATE if private else PUBLIC)
+    sync_folder(path)
+
+
+def move(source: Path, target: Path) -> None:
+    """Give a file or folder its final name, durably."""
+    source.rename(target)
+    sync_folder(target.parent)
+    sync_folder(source.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or folder, durably; nothing happens if it is not there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    elif path.exists() or path.is_symlink():
+        path.unlink()
+    else:
+        return
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def cannot_write(path: Path, error: OSError) -> FileError:
+    """The error for a write that did not reach the disk."""
+    return FileError(
+        f"{path} could not be written ({error.strerror or error})",
+        "a disk with room that works is needed",
+        "Nothing that was acknowledged is lost; make room, then run the command again.",
+    )

@@ -1,0 +1,101 @@
+"""HTML pages from templates: one file each, no scripts, nothing fetched, everything escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2
+
+from expunge._version import __version__
+from expunge.report import chart, words
+
+Json = dict[str, Any]
+
+
+def _number(value: float) -> str:
+    """A number for reading: four digits, thousands apart.
+
+    >>> _number(12345), _number(0.000123456)
+    ('12,345', '0.0001235')
+    """
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _moment(value: str) -> str:
+    """A time for reading.
+
+    >>> _moment("2026-11-15T11:12:30+00:00")
+    '2026-11-15 11:12 UTC'
+    """
+    return value[:16].replace("T", " ") + " UTC"
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("expunge.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = _number
+    environment.filters["moment"] = _moment
+    return environment
+
+
+def run_page(
+    certificate: Mapping[str, Any],
+    *,
+    number: int | None = None,
+    requests: Sequence[Json] = (),
+    composition: Json | None = None,
+    limit: float | None = None,
+    accuracy: Mapping[str, float] | None = None,
+    keyid: str | None = None,
+) -> str:
+    """The page of one published model; it names requests by number alone, and may be handed out with the model."""
+    bound, noise = certificate["bound"], certificate["noise"]
+    facts = {
+        kind: [
+            (name, words.FACTS.get(name, ""), entry["value"])
+            for name, entry in bound["inputs"].items()
+            if entry["provenance"] == kind
+        ]
+        for kind in words.PROVENANCE
+    }
+    residual = bound["kind"] == "residual"
+    return (
+        _environment()
+        .get_template("run.html")
+        .render(
+            certificate=certificate,
+            number=number,
+            requests=requests,
+            composition=composition,
+            limit=limit,
+            accuracy=accuracy,
+            keyid=keyid,
+            parts=chart.stacked(bound["terms"]),
+            curve=chart.noise_curve(bound["total"], certificate["epsilon"], noise["delta_for_noise"])
+            if residual
+            else None,
+            facts=facts,
+            status_words=words.STATUS[certificate["status"]],
+            provenance_words=words.PROVENANCE,
+            version=__version__,
+        )
+    )
+
+
+def desk_page(
+    status: Json, requests: Sequence[Json], models: Sequence[Json], *, shown: int, total: int, pages: Mapping[int, str]
+) -> str:
+    """The desk's own page: requests with their references, models, what is left. Not for publication."""
+    return (
+        _environment()
+        .get_template("desk.html")
+        .render(
+            status=status, requests=requests, models=models, shown=shown, total=total, pages=pages, version=__version__
+        )
+    )

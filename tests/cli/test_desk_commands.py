@@ -1,0 +1,168 @@
+"""The desk from the command line: the same story as from Python, and nothing but that."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from expunge.cli import main
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("cli")
+    for name, count, seed in (("source", 300, 1), ("surrogate", 400, 2), ("test", 100, 3)):
+        labels = np.arange(count) % 3
+        features = 2.0 * np.eye(3, 4)[labels] + 0.3 * np.random.default_rng(seed).normal(size=(count, 4))
+        features /= np.linalg.norm(features, axis=1, keepdims=True)
+        np.savez(place / f"{name}.npz", X=features, y=labels)
+        if name == "source":
+            for number in range(4):
+                np.savez(place / f"f{number}.npz", X=features[number : number + 1], y=labels[number : number + 1])
+    done(place, "train --data source.npz --l2 0.1 --max-norm 1 --out model.safetensors --quiet")
+    done(place, "keygen --out k")
+    return place
+
+
+def run(place: Path, line: str, *more: str) -> Result:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        result = CliRunner().invoke(main, [*line.split(), *more])
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    return result
+
+
+def done(place: Path, line: str, *more: str) -> Any:
+    result = run(place, line, *more)
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout) if "--json" in line else result.stdout
+
+
+INIT = "init {} --model model.safetensors --surrogate surrogate.npz --epsilon 0.5 --delta 1e-3 --distance same --planned 3 --force --json"
+
+
+def test_the_whole_story(folder: Path) -> None:
+    assert done(folder, INIT.format("desk"))["policy"]["planned"] == 3
+    first = done(folder, "request desk --forget f0.npz --json --reference", "case <1>")
+    assert (first["id"], first["new"]) == (1, True)
+    assert done(folder, "request desk --forget f0.npz --json --reference", "case <1>")["new"] is False
+    done(folder, "request desk --forget f1.npz --reference =2")
+    done(folder, "request desk --forget f2.npz --reference three")
+    assert done(folder, "request desk --withdraw 3 --json")["state"] == "withdrawn"
+    assert [row["reference"] for row in done(folder, "status desk --json")["waiting"]] == ["case <1>", "=2"]
+    assert "case <1>" in done(folder, "status desk")
+    published = done(folder, "run desk --sign-key k --test test.npz --quiet --json")
+    assert [made["requests"] for made in published["published"]] == [[1], [2]]
+    assert published["pending"] == 0
+    assert "nothing was pending" in done(folder, "run desk --quiet")
+    found = done(folder, "status desk --json")
+    assert (found["models"], found["models_left"], found["done"]) == (2, 1, 2)
+    signed = "desk/published/0002/certificate.signed.json"
+    done(folder, f"verify {signed} --model desk/published/0002/model.safetensors --public-key k.pub")
+    kinds = [entry["kind"] for entry in done(folder, "history desk --json")["entries"]]
+    assert kinds[0] == "created"
+    assert kinds[-1] == "published"
+    assert "case <1>" in done(folder, "history desk --limit 3")
+    assert done(folder, "ledger head desk --out head.json --json") == found["head"]
+    checked = done(folder, "ledger verify desk --head head.json --json")
+    assert checked["verified"]
+    assert checked["models"] == 2
+    assert "cut off" in done(folder, "ledger verify desk"), "says what it cannot see"
+    files = done(folder, "report desk --out pages --json")["files"]
+    assert sorted(Path(name).name for name in files) == [
+        "index.html", "model-0001.html", "model-0002.html", "models.csv", "requests.csv",
+    ]  # fmt: skip
+    assert "case &lt;1&gt;" in (folder / "pages" / "index.html").read_text()
+    assert "'=2" in (folder / "pages" / "requests.csv").read_text()
+    for path in (folder / "pages").iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_name_of_a_file_is_nowhere(folder: Path) -> None:
+    """People's names are in the names of files they send."""
+    done(folder, INIT.format("named"))
+    (folder / "canary-jane-doe.npz").write_bytes((folder / "f3.npz").read_bytes())
+    done(folder, "request named --forget canary-jane-doe.npz --reference case-9")
+    done(folder, "run named --quiet")
+    done(folder, "report named --out named-pages")
+    files = [path for place in ("named", "named-pages") for path in (folder / place).rglob("*") if path.is_file()]
+    assert len(files) > 10
+    for path in files:
+        assert b"canary" not in path.read_bytes(), path
+        assert b"jane" not in path.read_bytes(), path
+
+
+def test_retrain_now_is_exit_status_3(folder: Path) -> None:
+    done(folder, INIT.format("small").replace("--planned 3", "--planned 1"))
+    done(folder, "request small --forget f0.npz --reference a")
+    done(folder, "request small --forget f1.npz --reference b")
+    result = run(folder, "run small --quiet")
+    assert result.exit_code == 3
+    assert "published model 1" in result.stdout
+    assert "retrain now" in result.stderr
+    assert "retrain now" in done(folder, "status small")
+    again = run(folder, "run small --quiet --json")
+    assert again.exit_code == 3
+    assert json.loads(again.stdout)["error"]["kind"] == "RetrainNow"
+
+
+def test_a_page_for_one_result(folder: Path) -> None:
+    line = "unlearn --model model.safetensors --forget f0.npz --surrogate surrogate.npz --epsilon 5 --delta 1e-3 --distance same --quiet"
+    done(folder, f"{line} --out result --sign-key k")
+    done(folder, "report result --out plain.html")
+    done(folder, "report result --out signed.html --public-key k.pub")
+    assert "not signed" in (folder / "plain.html").read_text()
+    assert "not signed" not in (folder / "signed.html").read_text()
+    assert run(folder, "report result --out plain.html").exit_code == 2
+    assert run(folder, "report pages-of-nothing --out x.html").exit_code == 2
+    certificate = folder / "result" / "certificate.json"
+    certificate.write_text(certificate.read_text().replace('"conditional"', '"proven"'))
+    refused = run(folder, "report result --out forged.html")
+    assert refused.exit_code == 1
+    assert not (folder / "forged.html").exists()
+
+
+def test_plan_prints_a_table_and_writes_a_figure(folder: Path) -> None:
+    line = "plan --model model.safetensors --forget f0.npz --surrogate surrogate.npz --delta 1e-3 --quiet"
+    text = done(folder, f"{line} --epsilon 1 --epsilon 3 --distance same --figure plan.png")
+    assert "same" in text
+    assert "noise falls to" in text
+    assert (folder / "plan.png").read_bytes().startswith(b"\x89PNG")
+    found = done(folder, f"{line} --json")
+    assert len(found["outlooks"]) == 28
+    assert run(folder, f"{line} --figure plan.png").exit_code == 2
+    used = done(
+        folder,
+        "unlearn --model model.safetensors --forget f0.npz --surrogate surrogate.npz --epsilon 1 --delta 1e-3 --distance same --quiet --json --force --out used",
+    )
+    (foreseen,) = [o for o in found["outlooks"] if o["epsilon"] == 1.0 and o["distance"] == "same"]
+    assert f"{foreseen['sigma']:.10g}" == f"{used['certificate']['sigma']:.10g}"
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("status nowhere", 2),
+        ("run nowhere --quiet", 2),
+        ("request desk --forget f0.npz", 2),
+        ("request desk --withdraw 77", 2),
+        ("history nowhere", 2),
+        ("ledger verify nowhere", 2),
+        ("ledger head nowhere", 2),
+        ("ledger verify desk --head f0.npz", 2),
+        (INIT.format("desk"), 2),
+    ],
+)
+def test_mistakes(line: str, status: int, folder: Path) -> None:
+    (folder / "desk").mkdir(exist_ok=True)
+    result = run(folder, line)
+    assert result.exit_code == status, result.stderr
+    assert "Traceback" not in result.stderr

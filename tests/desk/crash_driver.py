@@ -1,0 +1,257 @@
+"""Runs a desk under faults and prints what came of it, as JSON. Started by test_crash.py with faults.c preloaded.
+
+Every trial copies a prepared desk, forks a child that works on the copy and dies or fails at one point, then checks the
+copy, lets the desk recover and finish by itself, and checks again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from expunge.desk import Desk, Policy, accept, create_desk, models, open_desk, requests, run, verify_desk, withdraw
+from expunge.desk.compose import by_dp_accounting
+from expunge.errors import ExpungeError
+from expunge.signing import verify_file
+from expunge.train import train
+
+N_SOURCE = 300
+MODES = {"kill": 1, "torn": 2, "full": 3, "broken": 4}
+
+
+def rows(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Three well separated classes in four dimensions, unit norm."""
+    labels = np.arange(count) % 3
+    features = 2.0 * np.eye(3, 4)[labels] + 0.3 * np.random.default_rng(seed).normal(size=(count, 4))
+    return features / np.linalg.norm(features, axis=1, keepdims=True), labels
+
+
+X, Y = rows(N_SOURCE, 1)
+
+
+def prepare(folder: Path) -> Path:
+    """A desk with one published model and two pending requests."""
+    model = train(X, Y, l2=0.1, max_norm=1.0)
+    desk = create_desk(
+        folder, model, rows(400, 2), Policy(epsilon=0.5, delta=1e-3, distance="same", planned=10, force=True)
+    )
+    accept(desk, X[:1], Y[:1], "first")
+    run(desk)
+    accept(desk, X[1:3], Y[1:3], "second")
+    accept(desk, X[3:4], Y[3:4], "third")
+    return folder
+
+
+def problems(desk: Desk, acknowledged: int, *, finished: bool) -> list[str]:
+    """What must never be: a lost request, one done twice, a half file, a certificate without its model."""
+    found = []
+    try:
+        checked = verify_desk(desk)
+    except ExpungeError as error:
+        return [f"ledger: {error}"]
+    asked, made = requests(desk), models(desk)
+    if len(asked) < acknowledged:
+        found.append(f"{acknowledged} acknowledged, {len(asked)} in the ledger")
+    answers = Counter(request for facts in made for request in facts["requests"])
+    if any(count > 1 for count in answers.values()):
+        found.append(f"done twice: {answers}")
+    folders = {path.name for path in desk.layout.published.iterdir()}
+    for folder in sorted(desk.layout.published.iterdir()):
+        try:
+            verify_file(folder / "certificate.json", None, folder / "model.safetensors")
+        except ExpungeError as error:
+            found.append(f"{folder.name}: {error}")
+    if not finished:
+        if not folders <= {f"{facts['model']:04d}" for facts in made}:
+            found.append(f"published without an entry: {folders}")
+        return found
+    if folders != {f"{facts['model']:04d}" for facts in made} or checked.absent:
+        found.append(f"published {folders}")
+    if any(request.state not in ("done", "withdrawn") for request in asked):
+        found.append(f"not done: {[request.state for request in asked]}")
+    asked = [request for request in asked if request.state == "done"]
+    if sorted(answers) != [request.id for request in asked]:
+        found.append(f"answered {sorted(answers)}")
+    gone = sum(request.n_rows for request in asked)
+    if made[-1]["n_left"] != N_SOURCE - gone:
+        found.append(f"{made[-1]['n_left']} rows left of {N_SOURCE} less {gone}")
+    left = [path.name for path in desk.layout.private.rglob("*") if path.is_file()]
+    if sorted(left) != sorted(["key", "lock", "surrogate.npz", f"{len(made):04d}.safetensors"]):
+        found.append(f"private files {left}")
+    if list(desk.layout.folder.rglob(".expunge*")):
+        found.append("temporary files")
+    return found
+
+
+def act(name: str, desk: Desk, tell: Callable[[], object]) -> None:
+    """What the child does; `tell` is called when a request is acknowledged."""
+    if name == "request":
+        accept(desk, X[4:6], Y[4:6], "fourth")
+        tell()
+    elif name == "run":
+        run(desk)
+    elif name == "withdraw":
+        withdraw(desk, 3, "a mistake")
+    else:
+        accept(desk, X[4:6], Y[4:6], "fourth")
+        tell()
+        run(desk, batch=True)
+
+
+def child(name: str, folder: Path, arm: Callable[[], None]) -> tuple[int, bool, int]:
+    """Fork, arm the fault, act. Returns exit code (or minus the signal), whether acknowledged, calls counted."""
+    reader, writer = os.pipe()
+    process = os.fork()
+    if process == 0:
+        code = 0
+        try:
+            desk = open_desk(folder)
+            arm()
+            act(name, desk, lambda: os.write(writer, b"A"))
+        except ExpungeError:
+            code = 7
+        except BaseException as error:
+            os.write(2, f"{type(error).__name__}: {error}\n".encode())
+            code = 8
+        finally:
+            count = LIBRARY.fault_count() if LIBRARY is not None else 0
+            os.write(writer, b"C%d" % count)
+            os._exit(code)
+    os.close(writer)
+    _, status = os.waitpid(process, 0)
+    told = os.read(reader, 100).decode()
+    os.close(reader)
+    count = int(told.split("C")[1]) if "C" in told else -1
+    return os.waitstatus_to_exitcode(status), told.startswith("A"), count
+
+
+def settle(folder: Path, acknowledged: int) -> list[str]:
+    """Check as left, let it finish by itself, check again."""
+    desk = open_desk(folder)
+    found = [f"as left: {text}" for text in problems(desk, acknowledged, finished=False)]
+    outcome = run(desk, batch=True)
+    if outcome.refused is not None:
+        found.append(f"refused: {outcome.refused}")
+    return found + [f"in the end: {text}" for text in problems(desk, acknowledged, finished=True)]
+
+
+def enumerated(base: Path, work: Path, name: str, mode: str) -> dict[str, object]:
+    """One trial for every call that changes a file."""
+    found: list[str] = []
+    exits: Counter[int] = Counter()
+    number = 0
+    while True:
+        number += 1
+        shutil.rmtree(work, ignore_errors=True)
+        shutil.copytree(base, work)
+        here = number
+        code, told, count = child(
+            name, work, lambda here=here: LIBRARY.fault_arm(str(work).encode(), here, MODES[mode])
+        )
+        exits[code] += 1
+        if code == 8:
+            found.append(f"{number}: an unexpected error")
+        found += [f"{number}: {text}" for text in settle(work, 3 + told)]
+        if code == 0 and 0 <= count < number:
+            return {"calls": count, "trials": number, "exits": dict(exits), "problems": found}
+
+
+def opening(folder: Path, mode: str) -> dict[str, object]:
+    """A new desk under faults: it is there, whole, or it is not there, and opening it again works."""
+    found: list[str] = []
+    model, standing = train(X, Y, l2=0.1, max_norm=1.0), rows(400, 2)
+    policy = Policy(epsilon=0.5, delta=1e-3, distance="same", planned=10, force=True)
+    number, count, exits = 0, 0, Counter()
+    while count >= number or number == 0:
+        number += 1
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        process = os.fork()
+        if process == 0:
+            LIBRARY.fault_arm(str(folder).encode(), number, MODES[mode])
+            try:
+                create_desk(folder / "desk", model, standing, policy)
+            except ExpungeError:
+                os._exit(7)
+            (folder.parent / "count").write_text(str(LIBRARY.fault_count()))
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        exits[code] += 1
+        count = int((folder.parent / "count").read_text()) if code == 0 else number
+        if not (folder / "desk").exists():
+            create_desk(folder / "desk", model, standing, policy)
+        desk = open_desk(folder / "desk")
+        accept(desk, X[:1], Y[:1], "first")
+        run(desk)
+        found += [f"{number}: {text}" for text in problems(desk, 1, finished=True)]
+        if len(list(folder.iterdir())) != 1:
+            found.append(f"{number}: {[path.name for path in folder.iterdir()]}")
+    return {"calls": count, "trials": number, "exits": dict(exits), "problems": found}
+
+
+def at_random(base: Path, work: Path, trials: int, seed: int) -> dict[str, object]:
+    """SIGKILL at random instants of a request and a run."""
+    generator, found, killed = random.Random(seed), [], 0
+    shutil.copytree(base, work)
+    started = time.monotonic()
+    child("both", work, lambda: None)
+    longest = time.monotonic() - started
+    for number in range(trials):
+        shutil.rmtree(work, ignore_errors=True)
+        shutil.copytree(base, work)
+        delay = generator.uniform(0.0, longest)
+        # the timer is armed in the child, so that it counts from the moment the work begins
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        code, told, _ = child("both", work, lambda delay=delay: arm_timer(delay))
+        killed += code == -signal.SIGKILL
+        found += [f"{number} after {delay:.4f} s: {text}" for text in settle(work, 3 + told)]
+    return {"trials": trials, "killed": killed, "problems": found}
+
+
+def arm_timer(delay: float) -> None:
+    """SIGKILL from a process beside this one, after a delay."""
+    target = os.getpid()
+    if os.fork() == 0:
+        time.sleep(delay)
+        if os.getppid() == target:
+            os.kill(target, signal.SIGKILL)
+        os._exit(0)
+
+
+LIBRARY = None
+
+
+def main() -> None:
+    """`crash_driver.py FOLDER enumerate request,run kill,torn` or `crash_driver.py FOLDER random TRIALS SEED`."""
+    global LIBRARY  # noqa: PLW0603
+    torch.set_num_threads(1)
+    folder, kind, *rest = sys.argv[1:]
+    base = prepare(Path(folder) / "base")
+    work = Path(folder) / "work"
+    by_dp_accounting([0.3], 1e-3)  # imported once, here, and not in every child
+    if kind == "random":
+        print(json.dumps(at_random(base, work, int(rest[0]), int(rest[1]))))
+        return
+    LIBRARY = ctypes.CDLL(None)
+    names, modes = rest[0].split(","), rest[1].split(",")
+    found = {}
+    for name in names:
+        for mode in modes:
+            found[f"{name} {mode}"] = opening(work, mode) if name == "init" else enumerated(base, work, name, mode)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

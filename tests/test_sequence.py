@@ -1,0 +1,175 @@
+"""Many requests one after the other, beside exact retraining: the carried bound holds at every one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting import pld
+
+from expunge.certificate import Fact
+from expunge.demo import digits
+from expunge.desk import Policy, accept, create_desk, models, run, verify_desk
+from expunge.distance import parse_distance
+from expunge.mechanism import certify, handed_on, measure
+from expunge.model import read_model
+from expunge.request import make_request
+from expunge.sequence import Sequence, spread_failures, weaker
+from expunge.train import train
+
+L2 = 0.1
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize("steps", [8, pytest.param(50, marks=pytest.mark.slow)])
+def test_many_requests_beside_exact_retraining(steps: int, tmp_path: Path) -> None:
+    data = digits()
+    X, y = data["source"]
+    policy = Policy(epsilon=0.5, delta=1e-4, distance="same", planned=steps, total_epsilon=10.0, force=True)
+    desk = create_desk(tmp_path / "d", train(X, y, l2=L2, max_norm=1.0), data["surrogate"], policy)
+    for index in range(steps):
+        accept(desk, X[index : index + 1], y[index : index + 1], f"case {index}")
+        (made,) = run(desk).published
+        state, _ = read_model(desk.layout.state_of(index + 1))
+        retrained = train(X[index + 1 :], y[index + 1 :], l2=L2, max_norm=1.0)
+        distance = float((retrained.matrix() - state.matrix()).norm())
+        carried = state.record.residual / L2
+        assert distance <= carried, f"request {index + 1}"
+        assert carried <= made.certificate.total
+        assert state.record.n_source == len(X) - index - 1
+    assert distance > 1e-4, "there was something to bound"
+    verify_desk(desk)
+    facts = models(desk)
+    accountant = pld.PLDAccountant()
+    for entry in facts:
+        accountant.compose(dp_accounting.GaussianDpEvent(noise_multiplier=1.0 / entry["mu"]))
+    said = accountant.get_epsilon(policy.delta - facts[-1]["failures"])
+    assert made.composition.epsilon == pytest.approx(said, rel=1e-6)
+    assert made.composition.models == steps
+
+
+def test_the_carried_bound_is_the_sum_of_its_parts() -> None:
+    """`G' = l2 Delta'`, and Delta' holds `n/(n-m) G / l2` as its training term."""
+    data = digits()
+    X, y = data["source"]
+    model = train(X, y, l2=L2, max_norm=1.0)
+    options = {"epsilon": 1.0, "delta": 1e-4, "distance": "same", "force": True}
+    first = make_request(model, (X[:2], y[:2]), data["surrogate"], series=Sequence(4), **options)
+    step = measure(first, seed=1)
+    carried = handed_on(first, step)
+    terms = {name: value for name, value in certify(first, step).certificate.terms.items() if name != "grid"}
+    assert carried.record.residual == pytest.approx(L2 * sum(terms.values()), rel=1e-7)
+    assert carried.record.residual >= L2 * sum(terms.values())
+    assert not carried.record.noised
+    second = make_request(carried, (X[2:5], y[2:5]), data["surrogate"], series=Sequence(4, 2, "declared"), **options)
+    bound = certify(second, measure(second, seed=1)).certificate.terms
+    n = len(X) - 2
+    assert bound["training"] == pytest.approx(n / (n - 3) * carried.record.residual / L2, rel=1e-12)
+    assert second.weights.equal(first.weights + step.step.update), "exactly where the last one stopped"
+
+
+def problem(seed: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    y = generator.integers(0, classes, size=60)
+    y[:classes] = np.arange(classes)
+    X = generator.normal(size=(60, 5)) + 0.8 * np.eye(classes, 5)[y]
+    return X / np.linalg.norm(X, axis=1, keepdims=True), y
+
+
+@pytest.mark.parametrize("loss", ["softmax", "ridge"])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_carried_bounds_with_distances_that_are_known(loss: str, bias: bool, seed: int) -> None:
+    """The surrogate is the source as it was at first, so what is left of it has chi-square M/(n-M) after M rows are gone."""
+    X, y = problem(seed, 3)
+    X, y = np.concatenate([X, X[:3]]), np.concatenate([y, y[:3]])
+    n = len(X)
+    state = train(X, y, l2=0.05, max_norm=1.0, loss=loss, bias=bias)
+    order = np.random.default_rng(seed + 100).permutation(np.arange(3, 60))
+    gone = np.zeros(n, dtype=bool)
+    carried, forgotten = None, None
+    for position, size in enumerate((9, 1, 2, 1), start=1):
+        rows = order[:size]
+        order = order[size:]
+        chi2 = float(gone.sum() / (n - gone.sum()))
+        request = make_request(
+            state,
+            (X[rows], y[rows]),
+            (X, y),
+            epsilon=1.0,
+            delta=1e-3,
+            distance=parse_distance(f"chi2:{chi2!r}", between="samples"),
+            step="newton",
+            force=True,
+            series=Sequence(4, position, carried),
+        )
+        measured = measure(request, seed=seed)
+        gone[rows] = True
+        before, state, carried = state, handed_on(request, measured), "declared"
+        retrained = train(X[~gone], y[~gone], l2=0.05, max_norm=1.0, loss=loss, bias=bias)
+        distance = float((retrained.matrix() - state.matrix()).norm())
+        assert distance <= state.record.residual / 0.05
+        if position == 2 and loss == "softmax":
+            alone = replace(measured, facts=measured.facts | {"training_residual": Fact(0.0, "measured")})
+            forgotten = handed_on(request, alone).record.residual / 0.05
+            assert forgotten < state.record.residual / 0.05
+    assert before.record.n_source == n - 12
+
+
+def test_a_bound_that_is_not_carried_is_exceeded() -> None:
+    """One Newton step for many rows leaves much; a second deletion of one row adds little, and by itself would bound too little."""
+    X, y = problem(3, 3)
+    start = train(X, y, l2=0.01, max_norm=1.0)
+    options = {"epsilon": 1.0, "delta": 1e-3, "step": "newton", "force": True}
+    known = parse_distance("chi2:0", between="samples")
+    first = make_request(start, (X[3:30], y[3:30]), (X, y), distance=known, series=Sequence(2), **options)
+    state = handed_on(first, measure(first, seed=1))
+    left = np.r_[0:3, 30:60]
+    second = make_request(
+        state,
+        (X[30:31], y[30:31]),
+        (X[left], y[left]),
+        distance=known,
+        series=Sequence(2, 2, "declared"),
+        **(options | {"step": "converged"}),
+    )
+    measured = measure(second, seed=1)
+    after = handed_on(second, measured)
+    keep = np.r_[0:3, 31:60]
+    distance = float((train(X[keep], y[keep], l2=0.01, max_norm=1.0).matrix() - after.matrix()).norm())
+    alone = replace(measured, facts=measured.facts | {"training_residual": Fact(0.0, "measured")})
+    assert handed_on(second, alone).record.residual / 0.01 < distance <= after.record.residual / 0.01
+
+
+def test_failures_are_spread_and_add_up() -> None:
+    own = {"sampling": 4e-5, "eigenvalue": 1e-6}
+    spread = spread_failures(own, 10)
+    assert spread["sampling"] == pytest.approx(4e-6)
+    assert sum(spread.values()) == pytest.approx(sum(own.values()))
+    assert spread["sequence"] == pytest.approx(9 * (spread["sampling"] + spread["eigenvalue"]))
+    assert spread_failures(own, 1) == own
+    assert spread_failures({}, 10) == {}
+
+
+def test_the_weaker_provenance_wins() -> None:
+    assert weaker("derived", "estimated") == "estimated"
+    assert weaker("declared", "measured") == "declared"
+
+
+@pytest.mark.parametrize("change", [{"planned": 0}, {"planned": 2, "position": 3}, {"position": 0}])
+def test_impossible_places(change: dict[str, int]) -> None:
+    from expunge.errors import OptionError
+
+    with pytest.raises(OptionError):
+        replace(Sequence(5), **change)
+
+
+def test_the_papers_bound_cannot_be_carried() -> None:
+    from expunge.errors import OptionError
+
+    X, y = np.eye(4), np.arange(4) % 2
+    with pytest.raises(OptionError, match="carried forward"):
+        make_request(X[:2], (X, y), X, epsilon=1.0, delta=0.1, distance="same", bound="paper", series=Sequence(2))

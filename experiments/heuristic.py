@@ -42,6 +42,7 @@ SUPPORTS: dict[str, dict[str, Any]] = {
     "gaussian, source's moments": KNOWN,
     "the same, 15,000 chains": KNOWN | {"chains": 15_000},
 }
+MANY, MANY_SEEDS = "the same, 15,000 chains", 2  # slow: fewer seeds
 
 
 def one(case: tuple[float, int], epochs: int) -> dict[str, Any]:
@@ -74,6 +75,8 @@ def one(case: tuple[float, int], epochs: int) -> dict[str, Any]:
     exact = surrogate_kl(zeta)
     found: dict[str, Any] = {}
     for name, options in SUPPORTS.items():
+        if name == MANY and seed >= MANY_SEEDS:
+            continue
         wanted = Estimation(route="kl", epochs=epochs, seed=seed, **options)
         estimate = estimate_source(request.objective, request.weights, model.record, request.surrogate, wanted)
         assert estimate.kl is not None
@@ -113,9 +116,10 @@ def table(results: list[dict[str, Any]]) -> str:
     for zeta in ZETAS:
         rows = [result for result in results if result["zeta"] == zeta]
         for name in SUPPORTS:
-            each = [row["estimates"][name] for row in rows]
+            each = [row["estimates"][name] for row in rows if name in row["estimates"]]
+            seeds = "" if len(each) == len(rows) else f" ({len(each)} seeds)"
             lines.append(
-                f"| {zeta} | {name} | {rows[0]['exact_kl']:.3f} | {spread([e['kl'] for e in each])} | {sum(e['saturated'] for e in each)} of {len(each)} "
+                f"| {zeta} | {name}{seeds} | {rows[0]['exact_kl']:.3f} | {spread([e['kl'] for e in each])} | {sum(e['saturated'] for e in each)} of {len(each)} "
                 f"| {spread([row['exact_delta'] for row in rows])} | {spread([e['delta'] for e in each])} | {spread([row['true_means'] for row in rows])} "
                 f"| {spread([e['means'] for e in each])} | {spread([e['means_upper'] for e in each])} | {spread([e['means_from_tv'] for e in each])} |"
             )
@@ -141,7 +145,9 @@ def draw(results: list[dict[str, Any]]) -> bytes:
             label="exact" if exact != "true_means" else "true",
         )
         for name, colour in colours.items():
-            values = [[row["estimates"][name][estimated] for row in rows] for rows in by_zeta]
+            values = [
+                [row["estimates"][name][estimated] for row in rows if name in row["estimates"]] for rows in by_zeta
+            ]
             means, errors = [np.mean(v) for v in values], [np.std(v) for v in values]
             panel.errorbar(
                 ZETAS, means, yerr=errors, fmt="--s", ms=4, capsize=3, color=colour, label=f"estimated, {name}"

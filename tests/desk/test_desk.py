@@ -6,6 +6,7 @@ import datetime
 import json
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -429,3 +430,31 @@ def test_the_ledger_holds_keyed_digests_only(desk: Desk, source: Rows, copy: Cal
     text = json.dumps([entry.body for entry in history(desk)])
     for bare in (raw, raw + label, desk.layout.rows_of(1).read_bytes()):
         assert hashlib.sha256(bare).hexdigest() not in text
+
+
+# Distances ------------------------------------------------------------------------------------------------------
+
+
+def test_a_desk_matches_classes_as_rows_leave(
+    trained: LinearModel, source: Rows, surrogate: Rows, policy: Policy, tmp_path: Path
+) -> None:
+    """The second certificate's weights follow the class counts of the rows that are left."""
+    desk = create_desk(tmp_path / "matched", trained, surrogate, replace(policy, match_classes=True))
+    X, y = source
+    gone = np.flatnonzero(y == 0)[:20]
+    accept(desk, X[gone], y[gone], "twenty of one class")
+    accept(desk, X[y == 1][:1], y[y == 1][:1], "one of another")
+    first, second = run(desk).published
+    contents = [made.certificate.content for made in (first, second)]
+    assert all(content["distance"]["matched"] for content in contents)
+    largest = [content["bound"]["inputs"]["weight_largest"]["value"] for content in contents]
+    shares = np.bincount(surrogate[1]) / len(surrogate[1])
+    assert largest[0] == pytest.approx((np.array([100, 100, 100]) / 300 / shares).max(), rel=1e-12)
+    assert largest[1] == pytest.approx((np.array([80, 100, 100]) / 280 / shares).max(), rel=1e-12)
+    verify_desk(open_desk(desk.layout.folder))
+
+
+def test_a_desk_needs_a_declared_distance(policy: Policy) -> None:
+    for text in ("estimate", "estimate:kl"):
+        with pytest.raises(OptionError, match="a distance that somebody declares"):
+            replace(policy, distance=text).checked()

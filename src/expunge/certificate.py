@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from expunge.bounds import ErrorBound, PaperConstants, ResidualFacts, paper_bound, residual_bound
-from expunge.bounds.residual import grid_term
+from expunge.bounds.residual import REVISION, grid_term
 from expunge.data.files import not_a_number, readable, require_fits, without_duplicates
 from expunge.distance import Distance
 from expunge.errors import FileError
@@ -109,7 +109,8 @@ def derive(claim: Claim) -> Derived:
 def _bound(claim: Claim) -> ErrorBound:
     values = {name: fact.value for name, fact in claim.facts.items()}
     if claim.bound == "residual":
-        return residual_bound(residual_facts(claim.facts), claim.distance)
+        revision = 1 if claim.schema == SCHEMAS[0] else REVISION
+        return residual_bound(residual_facts(claim.facts), claim.distance, revision)
     sizes = {name: int(values[name]) for name in SIZE_NAMES}
     constants = PaperConstants(
         values["alpha"], values["beta"], values["lipschitz"], values["gamma"], int(values["lipschitz_power"])

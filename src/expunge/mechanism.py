@@ -34,7 +34,6 @@ from expunge.certificate import (
     residual_facts,
 )
 from expunge.distance import Distance
-from expunge.distance.inequalities import tv_upper_from_chi_square, tv_upper_from_kl
 from expunge.errors import DataError, ModelError, UselessModel, VacuousClaim
 from expunge.estimate.source import SourceEstimate, estimate_source, require_converged
 from expunge.model import LinearModel, TrainingRecord, from_matrix
@@ -296,10 +295,11 @@ def _residual_facts(request: Request, step: Step, moments: Moments, sampling: fl
     }
     if request.surrogate.weights is not None:
         facts |= {
-            "weight_largest": Fact(request.surrogate.largest_weight, "measured"),
-            "sampled_trace": Fact(moments.sampled_trace, "measured"),
-            "sampled_eigenvalue": Fact(moments.sampled_eigenvalue_upper, "measured"),
-            "sampled_largest": Fact(moments.sampled_largest, "measured"),
+            # weights follow from the source's class counts, and are known no better than those
+            "weight_largest": Fact(request.surrogate.largest_weight, known),
+            "sampled_trace": Fact(moments.sampled_trace, known),
+            "sampled_eigenvalue": Fact(moments.sampled_eigenvalue_upper, known),
+            "sampled_largest": Fact(moments.sampled_largest, known),
         }
     return facts
 
@@ -308,8 +308,6 @@ def _paper_facts(request: Request, distance: Distance) -> dict[str, Fact]:
     constants = request.constants
     assert constants is not None
     gradient = float(request.objective.gradient(request.weights, request.forget).norm())
-    value = distance.value
-    tv = {"tv": value, "kl": tv_upper_from_kl(value), "chi2": tv_upper_from_chi_square(value)}
     known = request.record.provenance
     return {
         "n_source": Fact(request.n_source, known),
@@ -321,7 +319,7 @@ def _paper_facts(request: Request, distance: Distance) -> dict[str, Fact]:
         "gamma": Fact(constants.hessian_lipschitz, "declared"),
         "lipschitz_power": Fact(constants.lipschitz_power, "declared"),
         "gradient_norm": Fact(gradient, "measured"),
-        "tv_upper": Fact(tv.get(distance.kind, 0.0), "derived"),
+        "tv_upper": Fact(distance.tv_upper, "derived"),
     }
 
 
@@ -457,6 +455,7 @@ def _certificate(
             "surrogate_dtype": str(request.surrogate.features.dtype).removeprefix("torch."),
             "effective_surrogate_rows": request.surrogate.effective,
         }
+        | ({"class_counts": list(record.class_counts or ())} if measured.distance.matched else {})
         | ({} if request.series is None else {"sequence": request.series.described()}),
         estimate=measured.estimate,
         notes=request.notes + (() if math.isfinite(step.pull) else (NO_UPDATE,)),

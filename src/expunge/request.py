@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -146,9 +147,13 @@ def record_for(
 ) -> TrainingRecord:
     """The model's own record, or one declared by options; an option that contradicts a record is an error."""
     given = {"n_source": n_source, "l2": l2, "loss": loss, "max_norm": max_norm, "training_residual": training_residual}
+    size = n_source if model.record is None or n_source is not None else model.record.n_source
+    counts = None if class_counts is None else _counts(class_counts, model, size or 0)
     if model.record is not None:
+        if model.record.class_counts is None and counts is not None and model.record.provenance == "declared":
+            return replace(model.record, class_counts=counts)
         own = {**vars(model.record), "training_residual": model.record.residual}
-        for name, value in {**given, "class_counts": None if class_counts is None else tuple(class_counts)}.items():
+        for name, value in {**given, "class_counts": counts}.items():
             if value is not None and value != own[name]:
                 raise ModelError(
                     f"{name} {value} was given, but the model's record says {own[name]}",
@@ -183,16 +188,6 @@ def record_for(
             f"{model.n_classes} different ones are needed",
             "Name one class a weight row, in order.",
         )
-    if class_counts is not None and (
-        len(class_counts) != model.n_classes
-        or not all(type(count) is int and count >= 0 for count in class_counts)
-        or sum(class_counts) != n_source
-    ):
-        raise OptionError(
-            f"class_counts {tuple(class_counts)}",
-            f"{model.n_classes} whole numbers that add up to n_source ({n_source:,}) are needed",
-            "Give how many training rows each class had, in the order of the weight rows.",
-        )
     return declared_record(
         model,
         n_source=n_source,
@@ -201,8 +196,23 @@ def record_for(
         max_norm=positive(max_norm, "max_norm", "Give the largest norm a training row could have."),
         residual=training_residual,
         classes=classes,
-        class_counts=class_counts,
+        class_counts=counts,
     )
+
+
+def _counts(given: Sequence[int], model: LinearModel, n_source: int) -> tuple[int, ...]:
+    """Class counts that can be."""
+    try:
+        counts = tuple(operator.index(count) for count in given)
+    except TypeError:
+        counts = ()
+    if len(counts) != model.n_classes or min(counts, default=-1) < 0 or sum(counts) != n_source:
+        raise OptionError(
+            f"class_counts {tuple(given)}",
+            f"{model.n_classes} whole numbers that add up to n_source ({n_source:,}) are needed",
+            "Give how many training rows each class had, in the order of the weight rows.",
+        )
+    return counts
 
 
 def make_request(
@@ -286,16 +296,15 @@ def make_request(
     forget_rows = replace(forget_rows, features=forget_rows.features.double())
     _check_sizes(len(forget_rows), record, force)
     surrogate_rows, surrogate_scaled = rows_of(surrogate, linear, record, DTYPES[dtype], place, "the surrogate set")
-    if declared.samples_rows and len(surrogate_rows) < FEWEST_SAMPLED_ROWS:
-        raise DataError(
-            f"the surrogate set has {len(surrogate_rows)} rows",
-            f"at least {FEWEST_SAMPLED_ROWS} are needed before its moments can stand for its population's",
-            "Add surrogate rows, or declare the distance between the sets themselves (between samples) if it is known.",
-        )
     labelled = isinstance(surrogate, tuple) and surrogate[1] is not None
     notes = _notes(forget_rows, surrogate_rows, record, declared, has_labels=labelled)
     if declared.matched:
+        given = len(surrogate_rows)
         surrogate_rows = matched_rows(surrogate_rows, record, labelled)
+        if len(surrogate_rows) < given:
+            notes += (f"{given - len(surrogate_rows)} surrogate rows of classes the source had none of were left out",)
+    if declared.samples_rows:
+        require_enough(surrogate_rows)
     if isinstance(declared, Estimation):
         require_estimable(declared, record, labelled, bound)
         _require_own_source(declared)
@@ -325,6 +334,22 @@ def _wanted(distance: Distance | Estimation | str) -> Distance | Estimation:
         return distance
     route = parse_route(distance)
     return parse_distance(distance) if route is None else Estimation(route)
+
+
+def require_enough(surrogate: Rows) -> None:
+    """Refuse a surrogate whose moments say too little of its population's. Weights of at most q make s rows count as s/q."""
+    if len(surrogate) < FEWEST_SAMPLED_ROWS:
+        raise DataError(
+            f"the surrogate set has {len(surrogate)} rows",
+            f"at least {FEWEST_SAMPLED_ROWS} are needed before its moments can stand for its population's",
+            "Add surrogate rows, or declare the distance between the sets themselves (between samples) if it is known.",
+        )
+    if len(surrogate) / surrogate.largest_weight < FEWEST_SAMPLED_ROWS:
+        raise DataError(
+            f"with matched classes a surrogate row weighs up to {surrogate.largest_weight:.3g}, so that its {len(surrogate):,} rows count as few as {len(surrogate) / surrogate.largest_weight:.0f}",
+            f"at least {FEWEST_SAMPLED_ROWS} are needed before its moments can stand for its population's",
+            "Add surrogate rows of the classes that it has too few of, or leave --match-classes out and declare a distance.",
+        )
 
 
 def matched_rows(surrogate: Rows, record: TrainingRecord, labelled: bool) -> Rows:

@@ -15,6 +15,7 @@ from expunge.bounds import ResidualFacts
 from expunge.bounds.residual import WEIGHT_FACTS
 from expunge.certificate import (
     GENERATORS,
+    SCHEMAS,
     SIZE_NAMES,
     Certificate,
     Claim,
@@ -30,6 +31,7 @@ from expunge.distance.inequalities import tv_upper_from_kl
 from expunge.errors import ExpungeError, VerificationFailed
 from expunge.model import read_model
 from expunge.objectives import objective_for
+from expunge.request import FEWEST_SAMPLED_ROWS
 
 TOLERANCE = 1e-12  # what another machine's mathematical library may change
 LARGEST_NUMBER = 1e300
@@ -72,6 +74,10 @@ def claim_of(content: Json) -> Claim:
         name: Fact(_number(entry["value"]), _provenance(entry["provenance"])) for name, entry in bound["inputs"].items()
     }
     distance_of = Distance(**distance)
+    if content["schema"] == SCHEMAS[0] and (
+        distance_of.matched or distance_of.kind == "means" or "estimate" in content
+    ):
+        raise ValueError("schema 1 knew neither weighted rows nor estimates")
     needed = {field.name for field in fields(ResidualFacts)} - (set() if distance_of.matched else set(WEIGHT_FACTS))
     if bound["kind"] == "residual" and set(facts) != needed:
         raise KeyError("bound.inputs")
@@ -141,7 +147,7 @@ def checks(certificate: Certificate) -> list[Check]:
                 "l2", content["model"]["l2"], claim.facts["l2"].value if "l2" in claim.facts else content["model"]["l2"]
             ),
             Check("noise is secret", claim.generator, GENERATORS[0]),
-            *_weight_checks(claim),
+            *_weight_checks(claim, content),
             *_estimate_checks(claim, content),
         ]
     except (
@@ -181,25 +187,43 @@ def _sizes(claim: Claim, content: Json) -> Json:
     return sizes | {"parameters": classes * width, "classes": classes, "features": features}
 
 
-def _weight_checks(claim: Claim) -> list[Check]:
-    """What weights of mean 1 can do to sums: the largest is at least 1, and bounds what the squares of all add."""
-    if claim.bound != "residual" or not claim.distance.matched:
-        return []
+def _weight_checks(claim: Claim, content: Json) -> list[Check]:
+    """What weights of mean 1, none above q, can do to sums over s rows (Cauchy and Schwarz for the lower limits)."""
+    rows = claim.facts["n_surrogate"].value
+    if not claim.distance.matched:
+        effective = content["data"].get("effective_surrogate_rows", float(rows))
+        return [Check("data.effective_surrogate_rows", effective, float(rows))]
+    effective = _number(content["data"]["effective_surrogate_rows"])
+    found = [Check("sum of class counts", sum(content["data"]["class_counts"]), content["sizes"]["n_source"])]
+    if claim.bound != "residual":
+        return found
     value = {name: fact.value for name, fact in claim.facts.items()}
-    largest = value["weight_largest"]
-    most = largest * value["change_trace"] * (1.0 + TOLERANCE)
-    return [
-        Check("weight_largest is possible", largest >= 1.0 - TOLERANCE, True),
-        Check("sampled_trace is possible", value["sampled_trace"] <= most, True),
-    ]
+    q, few = value["weight_largest"], 1.0 + 1e-9
+    trace, eigenvalue, largest = (value[f"sampled_{name}"] for name in ("trace", "eigenvalue", "largest"))
+    possible = {
+        "weight_largest": q * few >= 1.0 and q <= rows * few,
+        "effective rows": rows <= q * effective * few and effective <= rows * few,
+        "sampled_largest": largest <= q * value["change_largest"] * few,
+        "sampled_trace": trace <= q * value["change_trace"] * few
+        and trace <= largest**2 * few
+        and value["change_trace"] ** 2 <= trace * value["change_largest"] ** 2 * few,
+        "sampled_eigenvalue": eigenvalue <= trace * few and trace <= eigenvalue * claim.n_parameters * few,
+    }
+    if claim.distance.samples_rows:
+        possible["rows that count"] = rows / q * few >= FEWEST_SAMPLED_ROWS
+    return found + [Check(f"{name} is possible", holds, True) for name, holds in possible.items()]
 
 
 def _estimate_checks(claim: Claim, content: Json) -> list[Check]:
     """Evidence of an estimate goes with an estimated distance, and a total variation follows from the KL that is stated there."""
     if "estimate" not in content:
-        return []
-    found = [Check("distance.provenance", claim.distance.provenance, "estimated")]
-    if content["estimate"]["route"] == "kl":
+        return [Check("evidence of the estimate", claim.distance.kind != "means", True)]
+    route = content["estimate"]["route"]
+    found = [
+        Check("distance.provenance", claim.distance.provenance, "estimated"),
+        Check("distance.kind", claim.distance.kind, {"means": "means", "kl": "tv"}[route]),
+    ]
+    if route == "kl":
         upper = content["estimate"]["kl"]["upper"]
         kl = math.inf if upper is None else _number(upper)
         found.append(Check("distance.value", content["distance"]["value"], tv_upper_from_kl(kl)))
@@ -225,7 +249,10 @@ def _step_checks(claim: Claim, content: Json) -> list[Check]:
         n_features=sizes["features"],
         row_bound=_number(model["row_bound"]),
     )
-    return [Check("bound.tuned", claim.tuned, beyond_closed_form(claim.facts, objective.constants(0.0)))]
+    return [
+        Check("bound.tuned", claim.tuned, beyond_closed_form(claim.facts, objective.constants(0.0))),
+        Check("tv_upper", claim.facts["tv_upper"].value, claim.distance.tv_upper),
+    ]
 
 
 def verify(certificate: Certificate, model: str | Path | None = None) -> list[Check]:

@@ -393,7 +393,7 @@ def naive(facts, distance):
             mass = min(1, mass + shift(mpmath.sqrt(mass), mpmath.mpf(1) / 2, 1))
             unseen = min(n, n * mass + mpmath.sqrt(2 * n * mass * log) + log / 3)
         reach = supremum + mean if distance.kind == "tv" else largest
-        square = reach**2
+        square = (far if strict and distance.kind != "tv" else reach) ** 2
         source_trace = trace + shift(mpmath.sqrt(max(0, fourth - trace**2)), square / 2, square)
         source_top = min(source_trace, top + shift(mpmath.sqrt(narrow), square / 2, square))
         expected = mpmath.sqrt(source_trace / n + trace / s)

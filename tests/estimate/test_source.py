@@ -143,7 +143,7 @@ def test_a_reference_that_is_none(digits: dict[str, Any], mean: Any, covariance:
 
 def test_chains_that_never_move_are_an_error(digits: dict[str, Any]) -> None:
     request = request_of(digits, "same")
-    wanted = Estimation(support="ball", metropolis=True, step_size=1.0, chains=100, steps=50)
+    wanted = Estimation(support="ball", metropolis=True, step_size=0.015, chains=100, steps=50)
     with pytest.raises(DataError, match=r"accepted .* % of the steps"):
         sample_source(request.weights, request.record, request.surrogate, wanted)
 
@@ -289,6 +289,7 @@ def files(digits: dict[str, Any], tmp_path: Path) -> Path:
         np.savez(tmp_path / f"{name}.npz", X=digits[name][0], y=digits[name][1])
     model: LinearModel = digits["model"]
     (tmp_path / "model.safetensors").write_bytes(model.to_bytes())
+    (tmp_path / "old.png").write_bytes(b"old")
     np.savez(tmp_path / "moments.npz", mean=np.zeros(64), covariance=np.eye(64))
     return tmp_path
 
@@ -328,15 +329,23 @@ def test_on_a_screen_it_says_that_nothing_is_proven(files: Path) -> None:
         ("--support cube", "support 'cube'"),
         ("--moments {0}/forget.npz", "arrays mean and covariance are needed"),
         ("--moments {0}/nothing.npz", "nothing.npz"),
-        ("--figure {0}/model.safetensors", "exists already"),
-        ("--class-counts 1,2", "record says"),
+        ("--figure {0}/old.png", "exists already"),
+        ("--figure {0}/new.pdf", ".png"),
+        ("--class-counts 1,2", "10 whole numbers"),
+        ("--chain-seed 99999999999999999999", "chain seed"),
+        ("--chains 1000000000000", "chains"),
+        ("--chains 9000000", "memory"),
+        ("--step-size 1e308", "step size"),
+        ("--step-size 2", "jump about"),
+        ("--support box --box 1e300", "box"),
+        ("--box nan", "box"),
         ("--class-counts 1,x", "whole numbers"),
     ],
 )
 def test_what_is_wrong_is_said_and_nothing_is_written(files: Path, more: str, match: str) -> None:
     before = sorted(files.iterdir())
     result = run(COMMAND + more, files)
-    assert result.exit_code == 2
+    assert result.exit_code == 2, result.output
     assert match in result.stderr
     assert sorted(files.iterdir()) == before
 
@@ -348,3 +357,36 @@ def test_unlearn_estimates_and_says_so_on_the_screen(files: Path) -> None:
     assert "status   estimated" in result.stdout
     assert "NOT KNOWN, ESTIMATED" in result.stdout
     assert run("verify {0}/result/certificate.json --model {0}/result/model.safetensors", files).exit_code == 0
+
+
+def test_options_of_an_estimate_are_refused_where_nothing_is_estimated(files: Path) -> None:
+    options = "unlearn --model {0}/model.safetensors --forget {0}/forget.npz --surrogate {0}/surrogate.npz --epsilon 5 --delta 1e-3 --distance same --support box --out {0}/result"
+    result = run(options, files)
+    assert result.exit_code == 2
+    assert "only an estimated distance uses them" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("mean", "covariance", "match"),
+    [
+        (np.zeros(64), np.eye(64) * 1j, "real numbers"),
+        (np.full(64, np.nan), np.eye(64), "not finite"),
+        (np.zeros(64), np.eye(64) + np.eye(64, k=1), "not symmetric"),
+        (np.zeros(64), np.zeros((64, 3)), "not symmetric"),
+    ],
+)
+def test_moments_that_are_none(files: Path, mean: Any, covariance: Any, match: str) -> None:
+    np.savez(files / "odd.npz", mean=mean, covariance=covariance)
+    result = run(COMMAND + "--moments {0}/odd.npz", files)
+    assert result.exit_code == 2
+    assert match in result.stderr
+
+
+def test_an_estimate_without_its_evidence_or_of_another_route_is_found_out(digits: dict[str, Any]) -> None:
+    result = unlearn(digits["model"], digits["forget"], digits["surrogate"], distance=QUICK, force=True, **BUDGET)
+    content = result.certificate.content
+    bare = {key: value for key, value in content.items() if key != "estimate"}
+    other = content | {"estimate": content["estimate"] | {"route": "kl"}}
+    for forged in (bare, other):
+        with pytest.raises(VerificationFailed):
+            verify(Certificate(forged | {"digest": digest_of(forged)}))

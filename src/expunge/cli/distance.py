@@ -89,12 +89,15 @@ def distance(
     from expunge.data import read_data
     from expunge.data.files import TABLES
     from expunge.data.output import require_absent, write_file
+    from expunge.errors import FileError
     from expunge.estimate.comparison import compare
     from expunge.model import read_model
     from expunge.report.estimates import principal_components
     from expunge.request import record_for
 
     if figure is not None:
+        if figure.suffix.lower() != ".png":
+            raise FileError(f"--figure {figure}", "figures are .png files", "Name it for example features.png.")
         require_absent(figure)
     wanted = replace(estimation("estimate:kl", **estimating), matched=match_classes)
     model, _ = read_model(model_file)

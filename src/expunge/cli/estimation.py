@@ -63,6 +63,16 @@ def estimation(
 
     route = parse_route(distance)
     if route is None:
+        usual = {"support": "ball", "chains": 1000, "steps": 4000, "epochs": 500, "metropolis": False, "chain_seed": 0}
+        given = {"support": support, "chains": chains, "steps": steps, "epochs": epochs, "metropolis": metropolis}
+        given |= {"chain_seed": chain_seed, "box": box, "moments": moments, "step_size": step_size}
+        changed = [name for name, value in given.items() if value != usual.get(name)]
+        if changed:
+            raise OptionError(
+                ", ".join("--" + name.replace("_", "-") for name in changed) + f" with distance {distance}",
+                "only an estimated distance uses them",
+                "Leave them out, or use --distance estimate.",
+            )
         return parse_distance(distance, between=between, sampling=sampling)
     if between != "populations":
         raise OptionError(

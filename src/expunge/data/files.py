@@ -128,11 +128,18 @@ def read_moments(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.floa
     location = readable(Path(path))
     try:
         arrays = read_npz(location, ("mean", "covariance"))
-        mean, covariance = (np.asarray(arrays[name], dtype=np.float64) for name in ("mean", "covariance"))
     except DAMAGE as error:
         raise _not_whole(location, error) from error
-    if not (np.isfinite(mean).all() and np.isfinite(covariance).all()):
-        raise DataError(f"{location} holds moments that are not finite", "numbers are needed", "Compute them again.")
+    for name, array in arrays.items():
+        if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+            raise DataError(
+                f"{location}: {name} of dtype {array.dtype}, or not finite",
+                "real numbers are needed",
+                "Compute it again.",
+            )
+    mean, covariance = (arrays[name].astype(np.float64) for name in ("mean", "covariance"))
+    if covariance.ndim != 2 or covariance.shape != covariance.T.shape or not np.allclose(covariance, covariance.T):
+        raise DataError(f"{location}: the covariance is not symmetric", "a covariance is", "Check how it was computed.")
     return mean, covariance
 
 

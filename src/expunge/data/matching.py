@@ -1,7 +1,8 @@
 """Row weights that give the surrogate the source's class proportions.
 
 A row of class k gets `(n_k / n) / (s_k / s)`: weighted means over the surrogate are then means over its classes in the
-source's proportions. Where source and surrogate differ in those proportions alone, this removes the difference.
+source's proportions. Where source and surrogate differ in those proportions alone, this removes the difference. Rows of
+classes that the source had none of are left out.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from expunge.objectives import Rows
 
 
 def class_matched(rows: Rows, counts: Sequence[int], classes: Sequence[Label]) -> Rows:
-    """The rows, weighted (mean 1) so that class k weighs `counts[k]` of `sum(counts)`."""
+    """The rows of classes that count, weighted (mean 1) so that class k weighs `counts[k]` of `sum(counts)`."""
     present = torch.bincount(rows.labels, minlength=len(counts)).double()
     wanted = torch.tensor(counts, dtype=torch.float64, device=present.device)
     absent = [classes[index] for index in torch.nonzero((wanted > 0) & (present == 0)).reshape(-1).tolist()]
@@ -27,5 +28,10 @@ def class_matched(rows: Rows, counts: Sequence[int], classes: Sequence[Label]) -
             "every class of the source must occur in it for its proportions to be matched",
             "Add rows of these classes; without --match-classes the distance must cover what is missing.",
         )
+    counting = wanted > 0
+    if not bool(counting[rows.labels].all()):
+        kept = counting[rows.labels]
+        rows = replace(rows, features=rows.features[kept], labels=rows.labels[kept])
+        present = torch.where(counting, present, torch.zeros_like(present))
     share = (wanted / wanted.sum()) / (present / len(rows)).clamp(min=1.0 / len(rows))
     return replace(rows, weights=share[rows.labels])

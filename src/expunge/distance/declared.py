@@ -14,7 +14,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from expunge.distance.inequalities import shift_chi_square, shift_kullback_leibler, shift_total_variation
+from expunge.distance.inequalities import (
+    shift_chi_square,
+    shift_kullback_leibler,
+    shift_total_variation,
+    tv_upper_from_chi_square,
+    tv_upper_from_kl,
+)
 from expunge.errors import OptionError
 
 DECLARED_KINDS = ("same", "tv", "chi2", "kl", "source")
@@ -87,6 +93,8 @@ class Distance:
                 "'source' is measured, 'means' estimated; others are declared or estimated",
                 "Leave the provenance out.",
             )
+        if type(self.matched) is not bool:
+            raise OptionError(f"matched {self.matched!r}", "it is True or False", "Leave it out, or write True.")
         if self.matched and self.kind == "source":
             raise OptionError(
                 "matched classes with distance 'source'",
@@ -111,6 +119,15 @@ class Distance:
     @property
     def meaning(self) -> str:
         return _MEANING[self.kind] + (MATCHED if self.matched else "")
+
+    @property
+    def tv_upper(self) -> float:
+        """Upper bound on total variation that follows, for the paper's bound; 1 where nothing follows."""
+        if self.kind == "kl":
+            return tv_upper_from_kl(self.value)
+        if self.kind == "chi2":
+            return tv_upper_from_chi_square(self.value)
+        return {"same": 0.0, "source": 0.0, "tv": self.value}.get(self.kind, 1.0)
 
     @property
     def samples_rows(self) -> bool:

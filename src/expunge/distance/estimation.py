@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from expunge.distance.declared import SAMPLING
 from expunge.errors import OptionError
 
 ROUTES = ("means", "kl")
+MOST = 10_000_000
+SMALLEST, LARGEST = 1e-30, 1e30
 SUPPORTS = ("ball", "projected-ball", "box", "gaussian")
 
 
@@ -47,10 +49,23 @@ class Estimation:
                     f"it must be one of {', '.join(options)}",
                     f"Use {options[0]}.",
                 )
-        if self.chains < 100:
-            raise OptionError(f"{self.chains} chains", "at least 100 are needed", "The paper uses 1,000.")
-        if self.box is not None and (self.support != "box" or not 0 < self.box < math.inf):
-            raise OptionError(f"box {self.box}", "a half-width above 0 goes with support box", "Use --support box.")
+        if not 100 <= self.chains <= MOST:
+            raise OptionError(f"{self.chains} chains", f"from 100 to {MOST:,} are possible", "The paper uses 1,000.")
+        if not 8 <= self.steps <= MOST:
+            raise OptionError(f"{self.steps} steps", f"from 8 to {MOST:,} are possible", "The paper uses 4,000.")
+        if self.epochs < 1:
+            raise OptionError(f"{self.epochs} epochs", "at least 1 is needed", "The paper uses 500.")
+        if not 0 <= self.seed < 2**62:
+            raise OptionError(f"chain seed {self.seed}", "it lies from 0 to 2^62", "Use a small number.")
+        if self.sampling not in SAMPLING:
+            raise OptionError(f"sampling {self.sampling!r}", f"it must be one of {', '.join(SAMPLING)}", "Use seen.")
+        for name, number in (("box", self.box), ("step size", self.step_size)):
+            if number is not None and not SMALLEST <= number <= LARGEST:
+                raise OptionError(f"{name} {number}", f"it lies from {SMALLEST:g} to {LARGEST:g}", "Leave it out.")
+        if self.box is not None and self.support != "box":
+            raise OptionError(
+                f"box {self.box} with support {self.support}", "it goes with support box", "Use --support box."
+            )
         if (self.mean is None) != (self.covariance is None):
             raise OptionError(
                 "one of mean and covariance is missing", "a Gaussian reference needs both", "Give both, or neither."

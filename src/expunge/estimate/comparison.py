@@ -10,7 +10,7 @@ import torch
 
 from expunge.distance import Estimation
 from expunge.distance.inequalities import shift_total_variation
-from expunge.errors import DataError, ModelError
+from expunge.errors import ModelError
 from expunge.estimate.conditional import conditional_divergence
 from expunge.estimate.means import MeansDifference
 from expunge.estimate.source import (
@@ -22,7 +22,7 @@ from expunge.estimate.source import (
 )
 from expunge.model import LinearModel, TrainingRecord
 from expunge.objectives import LinearHead, Rows, objective_for
-from expunge.request import FEWEST_SAMPLED_ROWS, computing_device, matched_rows, require_estimable, rows_of
+from expunge.request import computing_device, matched_rows, require_enough, require_estimable, rows_of
 from expunge.solve import Progress, Unlearning, newton_step, silent
 
 SAMPLED, REFERENCE = "samples", "reference"
@@ -101,14 +101,9 @@ def compare(
         return rows_of(given, model, record, torch.float64, place, name)[0]
 
     standing = rows(surrogate, "the surrogate set")
-    if len(standing) < FEWEST_SAMPLED_ROWS:
-        raise DataError(
-            f"the surrogate set has {len(standing)} rows",
-            f"at least {FEWEST_SAMPLED_ROWS} are needed to estimate anything from it",
-            "Add surrogate rows.",
-        )
     if wanted.matched:
         standing = matched_rows(standing, record, labelled=True)
+    require_enough(standing)
     leaving = None if forget is None else rows(forget, "the forget set")
     if leaving is not None and len(leaving) >= record.n_source:
         raise ModelError(

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from expunge.data import prepare
+from expunge.data.files import memory_limit
 from expunge.distance import Distance, Estimation
 from expunge.distance.inequalities import tv_upper_from_kl
 from expunge.errors import DataError, OptionError
@@ -190,6 +191,10 @@ def sample_source(
     energy = LinearEnergy(weights[:, :width].to(dtype), weights[:, width].to(dtype) if record.bias else None)
     generator = torch.Generator(device=weights.device).manual_seed(wanted.seed)
     shape = (wanted.chains, width)
+    if wanted.chains * width * 64 > memory_limit():
+        raise OptionError(
+            f"{wanted.chains:,} chains of {width:,} features", "they must fit into memory", "Use fewer --chains."
+        )
     target: Target = energy
     support: Support | None = None
     whitened: Whitened | None = None
@@ -212,6 +217,12 @@ def sample_source(
         variance = record.max_norm**2 / (width + 2)
         words = f"ball of radius {record.max_norm:g}, by {'projection' if projected else 'reflection'}"
     step = wanted.step_size if wanted.step_size is not None else _default_step(wanted, variance, width)
+    if step > variance:
+        raise OptionError(
+            f"step size {step:g}",
+            f"on this support a feature has the variance {variance:.3g}; steps above it jump about at random",
+            f"Use {PAPER_STEP * variance:.3g}, or leave --step-size out.",
+        )
     drawn = langevin(
         target,
         start,

@@ -238,7 +238,7 @@ class Curvature:
         return torch.stack(columns)
 
     def feature_factor(self, most: int | None = None) -> Tensor:
-        """Mean of `x x^T` over the rows, d x d; over the first `most` of them where that is enough."""
-        features = self.rows.features[:most]
-        weighted = self.rows.weighted(features, slice(0, len(features)), 0)
-        return weighted.T @ features / len(features)
+        """Mean of `x x^T` over the rows, d x d; over about `most` of them, evenly spread, where that is enough."""
+        part = slice(0, None, 1 if most is None else max(1, len(self.rows) // most))
+        features = self.rows.features[part]
+        return self.rows.weighted(features, part, 0).T @ features / len(features)

@@ -429,6 +429,8 @@ def _certificate(
         "dtype": str(request.published_dtype).removeprefix("torch."),
         "record": record.provenance,
     }
+    if record.encoder is not None:
+        model["encoder"] = record.encoder
     taken: Json = {
         "kind": request.step,
         "method": step.method,

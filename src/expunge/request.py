@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from expunge.bounds.paper import SIZE_CONVENTIONS, PaperConstants
-from expunge.data import as_features, as_labels, class_matched, encode, prepare
+from expunge.data import as_features, as_labels, class_matched, encode, encoder_of, prepare
 from expunge.data.prepare import Label
 from expunge.distance import Distance, Estimation, parse_distance, parse_route
 from expunge.errors import DataError, ModelError, OptionError, UselessModel
@@ -294,6 +294,7 @@ def make_request(
         )
     labelled = isinstance(surrogate, tuple) and surrogate[1] is not None
     notes = _notes(forget_rows, surrogate_rows, record, declared, has_labels=labelled)
+    notes += _encoder_notes(record, forget, surrogate)
     if declared.matched:
         surrogate_rows = matched_rows(surrogate_rows, record, labelled)
     if isinstance(declared, Estimation):
@@ -382,6 +383,7 @@ def rows_of(
 ) -> tuple[Rows, int]:
     """Rows ready for the model's objective from (features, labels), or features alone, and how many had to be scaled."""
     values, labels = given if isinstance(given, tuple) else (given, None)
+    require_encoder(given, record, name)
     features = as_features(values, name)
     if labels is None:
         if name == "the forget set":
@@ -402,6 +404,37 @@ def rows_of(
         name=name,
     )
     return prepared.rows, prepared.scaled
+
+
+def require_encoder(given: Any, record: TrainingRecord, name: str) -> None:
+    """Refuse features that say they were made by another encoder than those the model was trained on."""
+    made_by = encoder_of(given)
+    if made_by is not None and record.encoder is not None and made_by != record.encoder:
+        raise DataError(
+            f"{name}: features of encoder {made_by[:16]}...",
+            f"the model was trained on those of {record.encoder[:16]}...",
+            "Embed these rows with the encoder, and the preparation, that was used for training.",
+        )
+
+
+def _encoder_notes(record: TrainingRecord, forget: Any, surrogate: Any) -> tuple[str, ...]:
+    """Which features nobody can say the encoder of; two sets of different encoders are refused."""
+    sets = {"the forget set": forget, "the surrogate set": surrogate}
+    made_by = {name: encoder_of(given) for name, given in sets.items()}
+    named = {digest for digest in made_by.values() if digest is not None}
+    if len(named) > 1:
+        raise DataError(
+            "the forget set and the surrogate set were made by different encoders",
+            "all features must come from the one the model was trained on",
+            "Embed both with the same encoder.",
+        )
+    if record.encoder is None:
+        return ("the model's record names no encoder; that of the rows could not be compared",) if named else ()
+    return tuple(
+        f"{name} names no encoder; that its features come from the one recorded at training was not checked"
+        for name, digest in made_by.items()
+        if digest is None
+    )
 
 
 def _check_sizes(n_forget: int, record: TrainingRecord, force: bool) -> None:

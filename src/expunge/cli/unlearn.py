@@ -167,8 +167,8 @@ def unlearn(
     with progress(not quiet) as advance:
         result = run(
             model,
-            (leaving.features, leaving.labels),
-            (standing.features, standing.labels),
+            leaving.rows,
+            standing.rows,
             epsilon=epsilon,
             delta=delta,
             distance=wanted,

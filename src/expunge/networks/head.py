@@ -105,8 +105,10 @@ class SplitModel:
 
 def require_same(first: Tensor, again: Tensor, how: str) -> None:
     """Refuse an encoder whose features of a row change; `how` says what was different."""
-    largest = float(first.abs().max()) if first.numel() else 0.0
-    if first.shape != again.shape or not bool(((first - again).abs() <= SAME * max(largest, 1e-30)).all()):
+    finite = torch.isfinite(first)
+    largest = float(first[finite].abs().max()) if bool(finite.any()) else 0.0
+    # what is not finite is refused elsewhere, under its own name
+    if first.shape != again.shape or not torch.allclose(first[finite], again[finite], rtol=0.0, atol=SAME * largest):
         raise ModelError(
             f"a row's features differ when it is encoded {how}",
             "an encoder must give a row the same features always",

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from expunge.bounds.paper import SIZE_CONVENTIONS, PaperConstants
-from expunge.data import as_features, as_labels, class_matched, encode, encoder_of, prepare
+from expunge.data import EncodedRows, as_features, as_labels, class_matched, encode, encoder_of, prepare
 from expunge.data.prepare import Label
 from expunge.distance import Distance, Estimation, parse_distance, parse_route
 from expunge.errors import DataError, ModelError, OptionError, UselessModel
@@ -214,6 +214,7 @@ def make_request(
     delta: float,
     distance: Distance | Estimation | str,
     match_classes: bool = False,
+    forget_class: Label | None = None,
     bias: Any = None,
     step: str | None = None,
     bound: str = "residual",
@@ -236,6 +237,7 @@ def make_request(
 
     `distance` is declared (`same`, `chi2:0.1`, ...), or to be estimated (`estimate`, `estimate:kl`, an `Estimation`). With
     `match_classes` surrogate rows are weighted to the source's class counts, and the distance is the source's from that.
+    With `forget_class` the rows of that class among those given are forgotten, and they must be all the source had.
     """
     budget = Budget(epsilon, delta)
     declared = _wanted(distance)
@@ -282,6 +284,8 @@ def make_request(
         n_features=linear.n_features + int(record.bias),
         row_bound=record.row_bound,
     )
+    if forget_class is not None:
+        forget = _of_class(forget, forget_class, record)
     forget_rows, forget_scaled = rows_of(forget, linear, record, DTYPES[record.rows_dtype], place, "the forget set")
     forget_rows = replace(forget_rows, features=forget_rows.features.double())
     _check_sizes(len(forget_rows), record, force)
@@ -294,6 +298,7 @@ def make_request(
         )
     labelled = isinstance(surrogate, tuple) and surrogate[1] is not None
     notes = _notes(forget_rows, surrogate_rows, record, declared, has_labels=labelled)
+    notes += _class_notes(forget_rows, surrogate_rows, record, forget_class, has_labels=labelled)
     notes += _encoder_notes(record, forget, surrogate)
     if declared.matched:
         surrogate_rows = matched_rows(surrogate_rows, record, labelled)
@@ -435,6 +440,61 @@ def _encoder_notes(record: TrainingRecord, forget: Any, surrogate: Any) -> tuple
         for name, digest in made_by.items()
         if digest is None
     )
+
+
+def _of_class(given: tuple[Any, Any], wanted: Label, record: TrainingRecord) -> tuple[Any, Any]:
+    """The rows of one class; refuses a class that is unknown or not there, and rows that are not all the source had of it."""
+    known: dict[Label, Label] = {
+        **{str(value): value for value in record.classes},
+        **{value: value for value in record.classes},
+    }
+    if wanted not in known:
+        shown = ", ".join(repr(value) for value in record.classes[:12]) + (" ..." if len(record.classes) > 12 else "")
+        raise OptionError(
+            f"class {wanted!r} is to be forgotten", f"the classes are {shown}", "Name one of the model's classes."
+        )
+    label = known[wanted]
+    features = as_features(given[0], "the forget set")
+    labels = as_labels(given[1], len(features), "the forget set")
+    chosen = (
+        labels == label
+        if labels.dtype.kind == ("U" if isinstance(label, str) else "i")
+        else np.zeros(len(labels), bool)
+    )
+    count, index = int(chosen.sum()), record.classes.index(label)
+    if count == 0:
+        raise DataError(
+            f"the forget set has no rows of class {label!r}",
+            "its training rows are needed: what is forgotten is their gradient",
+            "Give a file that holds them.",
+        )
+    if record.class_counts is not None and count < record.class_counts[index]:
+        raise DataError(
+            f"the forget set has {count:,} rows of class {label!r}",
+            f"the source had {record.class_counts[index]:,}, and a class is forgotten only with all of them",
+            "Give all its rows; to forget only these, leave --forget-class out.",
+        )
+    return EncodedRows(features[torch.from_numpy(chosen).to(features.device)], labels[chosen], encoder_of(given))
+
+
+def _class_notes(
+    forget: Rows, surrogate: Rows, record: TrainingRecord, asked: Label | None, has_labels: bool
+) -> tuple[str, ...]:
+    """What becomes of classes that are forgotten whole."""
+    if record.class_counts is None:
+        if asked is None:
+            return ()
+        return ("the record has no class counts; that these are all rows the source had of the class was not checked",)
+    counts = Counter(forget.labels.tolist())
+    standing = Counter(surrogate.labels.tolist()) if has_labels else None
+    notes = []
+    for index in sorted(index for index, count in counts.items() if count == record.class_counts[index]):
+        kept = "" if standing is None else f"its {standing[index]:,} surrogate rows stay, since "
+        notes.append(
+            f"every row of class {record.classes[index]!r} is forgotten ({counts[index]:,}); the model keeps its weights for that class; "
+            f"{kept}the surrogate stands for the whole source"
+        )
+    return tuple(notes)
 
 
 def _check_sizes(n_forget: int, record: TrainingRecord, force: bool) -> None:

@@ -19,12 +19,14 @@ from expunge.data.files import is_digest, not_a_number, read_safetensors, readab
 from expunge.data.prepare import Label
 from expunge.errors import ModelError
 from expunge.objectives import OBJECTIVES
+from expunge.objectives.tangent import Tangent
 
 RECORD_SCHEMA = "expunge/record/1"
 ENCODER_SCHEMA = "expunge/record/2"  # as 1, with the encoder the features came from
 METADATA_KEY = "expunge"
 MOST_ROWS = 2**53  # beyond this a count is no longer exact in float64
 SMALLEST, LARGEST = 1e-30, 1e30  # of l2, norms and constants: beyond this their powers leave float64
+LOSSES = (*OBJECTIVES, Tangent.name)
 MODEL_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -111,7 +113,7 @@ class TrainingRecord:
             return f"encoder {self.encoder!r}"
         if type(self.n_source) is not int or not 1 <= self.n_source <= MOST_ROWS:
             return f"n_source {self.n_source!r}"
-        if not isinstance(self.loss, str) or self.loss not in OBJECTIVES:
+        if not isinstance(self.loss, str) or self.loss not in LOSSES:
             return f"loss {self.loss!r}"
         if not is_digest(self.weights_sha256):
             return f"weights_sha256 {self.weights_sha256!r}"

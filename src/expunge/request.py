@@ -288,7 +288,7 @@ def make_request(
         forget = _of_class(forget, forget_class, record)
     forget_rows, forget_scaled = rows_of(forget, linear, record, DTYPES[record.rows_dtype], place, "the forget set")
     forget_rows = replace(forget_rows, features=forget_rows.features.double())
-    _check_sizes(len(forget_rows), record, force)
+    check_sizes(len(forget_rows), record, force)
     surrogate_rows, surrogate_scaled = rows_of(surrogate, linear, record, DTYPES[dtype], place, "the surrogate set")
     if declared.samples_rows and len(surrogate_rows) < FEWEST_SAMPLED_ROWS:
         raise DataError(
@@ -297,8 +297,8 @@ def make_request(
             "Add surrogate rows, or declare the distance between the sets themselves (between samples) if it is known.",
         )
     labelled = isinstance(surrogate, tuple) and surrogate[1] is not None
-    notes = _notes(forget_rows, surrogate_rows, record, declared, has_labels=labelled)
-    notes += _class_notes(forget_rows, surrogate_rows, record, forget_class, has_labels=labelled)
+    notes = notes_on(forget_rows, surrogate_rows, record, declared, has_labels=labelled)
+    notes += class_notes(forget_rows, surrogate_rows, record, forget_class, has_labels=labelled)
     notes += _encoder_notes(record, forget, surrogate)
     if declared.matched:
         surrogate_rows = matched_rows(surrogate_rows, record, labelled)
@@ -477,7 +477,7 @@ def _of_class(given: tuple[Any, Any], wanted: Label, record: TrainingRecord) -> 
     return EncodedRows(features[torch.from_numpy(chosen).to(features.device)], labels[chosen], encoder_of(given))
 
 
-def _class_notes(
+def class_notes(
     forget: Rows, surrogate: Rows, record: TrainingRecord, asked: Label | None, has_labels: bool
 ) -> tuple[str, ...]:
     """What becomes of classes that are forgotten whole."""
@@ -497,7 +497,8 @@ def _class_notes(
     return tuple(notes)
 
 
-def _check_sizes(n_forget: int, record: TrainingRecord, force: bool) -> None:
+def check_sizes(n_forget: int, record: TrainingRecord, force: bool) -> None:
+    """Refuse to forget everything and, unless forced, more than half."""
     n_source = record.n_source
     if n_forget >= n_source:
         raise DataError(
@@ -513,7 +514,7 @@ def _check_sizes(n_forget: int, record: TrainingRecord, force: bool) -> None:
         )
 
 
-def _notes(
+def notes_on(
     forget: Rows, surrogate: Rows, record: TrainingRecord, distance: Distance | Estimation, has_labels: bool
 ) -> tuple[str, ...]:
     """What is odd about the data but not an error; each is recorded in the certificate."""

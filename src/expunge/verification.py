@@ -178,7 +178,8 @@ def _sizes(claim: Claim, content: Json) -> Json:
     classes, features = (int(_number(content["sizes"][name])) for name in ("classes", "features"))
     width = features + int(content["model"]["bias"] is True)
     sizes["n_retain"] = sizes["n_source"] - sizes["n_forget"]
-    return sizes | {"parameters": classes * width, "classes": classes, "features": features}
+    rows = 1 if content["model"]["loss"] == "tangent" else classes  # tangent weights are one vector for all outputs
+    return sizes | {"parameters": rows * width, "classes": classes, "features": features}
 
 
 def _weight_checks(claim: Claim) -> list[Check]:

@@ -31,6 +31,7 @@ from expunge.errors import ExpungeError, VerificationFailed
 from expunge.model import read_model
 from expunge.objectives import objective_for
 
+ONE_VECTOR = ("tangent", "module")  # losses whose weights are one vector for all outputs
 TOLERANCE = 1e-12  # what another machine's mathematical library may change
 LARGEST_NUMBER = 1e300
 
@@ -178,7 +179,7 @@ def _sizes(claim: Claim, content: Json) -> Json:
     classes, features = (int(_number(content["sizes"][name])) for name in ("classes", "features"))
     width = features + int(content["model"]["bias"] is True)
     sizes["n_retain"] = sizes["n_source"] - sizes["n_forget"]
-    rows = 1 if content["model"]["loss"] == "tangent" else classes  # tangent weights are one vector for all outputs
+    rows = 1 if content["model"]["loss"] in ONE_VECTOR else classes
     return sizes | {"parameters": rows * width, "classes": classes, "features": features}
 
 
@@ -219,6 +220,8 @@ def _step_checks(claim: Claim, content: Json) -> list[Check]:
             Check("model.row_bound", content["model"]["row_bound"], claim.facts["row_bound"].value),
         ]
     model, sizes = content["model"], content["sizes"]
+    if model["loss"] == "module":  # not convex: no constants can be true of it
+        return [Check("bound.tuned", claim.tuned, True)]
     objective = objective_for(
         model["loss"],
         l2=_number(model["l2"]),

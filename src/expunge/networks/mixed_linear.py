@@ -131,7 +131,7 @@ def train_tangent(
             "Replace the network's last layer by one with as many outputs.",
         )
     weights = torch.zeros(objective.n_parameters, dtype=torch.float64, device=place)
-    operator = _Operator(lambda direction: objective.product(direction, rows))
+    operator = Operator(lambda direction: objective.product(direction, rows))
     gradient = objective.gradient(weights, rows)
     for done in range(MAX_REFINEMENTS):
         progress("Conjugate gradients", done, None)
@@ -315,7 +315,7 @@ def tangent_step(task: TangentTask, progress: Progress = silent) -> Step:
     update = torch.zeros_like(task.weights)
     current = task.residual(update)
     start = size = float(current.norm())
-    operator = _Operator(task.curvature)
+    operator = Operator(task.curvature)
     iterations = inner = 0
     definite, damping = True, 0.0
     while iterations < MAX_REFINEMENTS and size > CONVERGED * start:
@@ -387,7 +387,7 @@ def tangent_moments(
     )
 
 
-class _Operator:
+class Operator:
     """A symmetric map for `solve_conjugate`, without a preconditioner."""
 
     def __init__(self, product: Any) -> None:

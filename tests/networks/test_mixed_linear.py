@@ -12,7 +12,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from expunge import DataError, ModelError, UselessModel, verify
+from expunge import DataError, FileError, ModelError, UselessModel, verify
 from expunge.bounds import residual_bound
 from expunge.certificate import residual_facts
 from expunge.distance import Distance
@@ -132,6 +132,12 @@ def test_the_whole_way_with_a_certificate(digits: tuple[nn.Module, Tensor, np.nd
     assert again.record == model.record
     assert again.names == model.names
     assert torch.equal(again.weights, model.weights)
+    assert len({model.sha256() for _ in range(20)}) == 1
+    content = model.to_bytes()
+    for bad in (content[:-8], content.replace(b"parameters", b"paramesers"), content[:-1] + bytes([content[-1] ^ 1])):
+        (tmp_path / "bad.safetensors").write_bytes(bad)
+        with pytest.raises((ModelError, FileError)):
+            read_tangent(tmp_path / "bad.safetensors")
     forget, surrogate = (inputs[:2], labels[:2]), (inputs[250:], labels[250:])
     result = unlearn_tangent(module, model, forget, surrogate, epsilon=1e4, delta=1e-3, distance="same", force=True)
     content = json.loads(result.certificate.to_json())

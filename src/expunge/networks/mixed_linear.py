@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import json
 import math
 import os
 import platform
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 from expunge._version import __version__
 from expunge.certificate import INSECURE, Certificate, Claim, Fact, Json, build, derive
 from expunge.data import as_labels, encode
-from expunge.data.files import read_safetensors, readable, require_fits
+from expunge.data.files import read_safetensors, readable, require_fits, without_duplicates
 from expunge.data.prepare import Label
 from expunge.distance import Distance, parse_distance
 from expunge.errors import DataError, ModelError
@@ -53,8 +54,9 @@ class TangentModel:
 
     def to_bytes(self) -> bytes:
         """The safetensors file: tensor `tangent`, record and names in its metadata."""
-        metadata = {METADATA_KEY: self.record.to_json(), "parameters": "\n".join(self.names)}
-        return safetensors_bytes({"tangent": self.weights.contiguous()}, metadata=metadata)
+        # one key: safetensors writes several in any order, and the file's digest would not be one
+        told = json.dumps({"record": self.record.to_json(), "parameters": self.names})
+        return safetensors_bytes({"tangent": self.weights.contiguous()}, metadata={METADATA_KEY: told})
 
     def sha256(self) -> str:
         return hashlib.sha256(self.to_bytes()).hexdigest()
@@ -82,14 +84,17 @@ def read_tangent(path: str | Path) -> TangentModel:
     location = readable(Path(path))
     require_fits(location.stat().st_size, location, "the model")
     tensors, metadata = read_safetensors(location.read_bytes(), location)
-    if set(tensors) != {"tangent"} or METADATA_KEY not in metadata or "parameters" not in metadata:
-        raise ModelError(f"{location} holds no tangent weights", "one is needed", "Use the file as it was written.")
-    weights = torch.from_numpy(np.array(tensors["tangent"]))
-    model = TangentModel(
-        weights,
-        tuple(metadata["parameters"].split("\n")),
-        TrainingRecord.from_json(metadata[METADATA_KEY], str(location)),
-    )
+    try:
+        told = json.loads(metadata[METADATA_KEY], object_pairs_hook=without_duplicates)
+        names, text = tuple(map(str, told["parameters"])), str(told["record"])
+        weights = torch.from_numpy(np.array(tensors["tangent"]))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ModelError(
+            f"{location} holds no tangent weights ({type(error).__name__}: {error})",
+            "tensor tangent, its record and the names of its parameters are needed",
+            "Use the file as it was written.",
+        ) from error
+    model = TangentModel(weights, names, TrainingRecord.from_json(text, str(location)))
     if weights.dtype != torch.float64 or weights.ndim != 1 or not bool(torch.isfinite(weights).all()):
         raise ModelError(
             f"{location}: tangent {weights.dtype} {tuple(weights.shape)}", "finite float64", "Write it again."

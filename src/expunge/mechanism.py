@@ -185,7 +185,7 @@ def certify(request: Request, measured: Measured, *, insecure_test_seed: int | N
     """Bound, noise, model, certificate; refuses a claim that says nothing and a model that is of no use."""
     claim = _claim(request, measured, INSECURE if insecure_test_seed is not None else "operating system")
     derived = derive(claim)
-    _refuse(request, claim, derived)
+    refuse_unsound(claim, derived, request.weights, request.force)
     random_bytes = os.urandom if insecure_test_seed is None else seeded_bytes(insecure_test_seed)
     updated = (request.weights + measured.step.update).cpu().numpy()
     noised = add_noise(updated, derived.sigma, derived.grid_exponent, random_bytes)
@@ -231,7 +231,7 @@ def _moments(
 # The facts of the bound -----------------------------------------------------------------------------------------
 
 
-def _failures(distance: Distance, delta: float) -> dict[str, float]:
+def failures_for(distance: Distance, delta: float) -> dict[str, float]:
     """Probabilities spent out of delta, by what they are spent on."""
     failures = {}
     if distance.samples_rows:
@@ -242,7 +242,7 @@ def _failures(distance: Distance, delta: float) -> dict[str, float]:
 
 
 def _request_failures(request: Request, distance: Distance) -> dict[str, float]:
-    failures = _failures(distance, request.budget.delta)
+    failures = failures_for(distance, request.budget.delta)
     return failures if request.series is None else spread_failures(failures, request.series.planned)
 
 
@@ -341,7 +341,8 @@ def _claim(request: Request, measured: Measured, generator: str) -> Claim:
 # Refusals -------------------------------------------------------------------------------------------------------
 
 
-def _refuse(request: Request, claim: Claim, derived: Derived) -> None:
+def refuse_unsound(claim: Claim, derived: Derived, weights: torch.Tensor, force: bool) -> None:
+    """Refuse a claim that says nothing and, unless forced, noise that swamps the weights."""
     if not np.isfinite(derived.bound.total) or not np.isfinite(derived.sigma):
         terms = ", ".join(name for name, value in derived.bound.terms.items() if not np.isfinite(value))
         raise VacuousClaim(
@@ -355,10 +356,10 @@ def _refuse(request: Request, claim: Claim, derived: Derived) -> None:
             f"{claim.delta:g} is to be certified",
             "The formula is proved for epsilon < 1 only; use --bound residual, which calibrates exactly.",
         )
-    size = float(request.weights.norm())
-    noise = derived.sigma * request.objective.n_parameters**0.5
-    if noise > size and not request.force:
-        usable = size / request.objective.n_parameters**0.5
+    size = float(weights.norm())
+    noise = derived.sigma * claim.n_parameters**0.5
+    if noise > size and not force:
+        usable = size / claim.n_parameters**0.5
         would_do = (
             f"epsilon {epsilon_for(derived.delta_for_noise, derived.bound.total / usable):.3g} or more"
             if usable
@@ -427,6 +428,8 @@ def _certificate(
         "dtype": str(request.published_dtype).removeprefix("torch."),
         "record": record.provenance,
     }
+    if record.encoder is not None:
+        model["encoder"] = record.encoder
     taken: Json = {
         "kind": request.step,
         "method": step.method,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,15 +15,18 @@ import torch
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
 
-from expunge.data.files import not_a_number, read_safetensors, readable, require_fits, without_duplicates
+from expunge.data.files import is_digest, not_a_number, read_safetensors, readable, require_fits, without_duplicates
 from expunge.data.prepare import Label
 from expunge.errors import ModelError
 from expunge.objectives import OBJECTIVES
+from expunge.objectives.tangent import Tangent
 
 RECORD_SCHEMA = "expunge/record/1"
+ENCODER_SCHEMA = "expunge/record/2"  # as 1, with the encoder the features came from
 METADATA_KEY = "expunge"
 MOST_ROWS = 2**53  # beyond this a count is no longer exact in float64
 SMALLEST, LARGEST = 1e-30, 1e30  # of l2, norms and constants: beyond this their powers leave float64
+LOSSES = (*OBJECTIVES, Tangent.name)
 MODEL_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -35,7 +37,8 @@ class TrainingRecord:
     `max_norm` is the length feature rows were scaled down to; `row_bound` counts the constant feature of a bias too.
     `residual` is an upper bound on the norm of the objective's gradient at the weights AS STORED. `provenance` is
     `measured` if this library trained the model, `declared` if somebody stated the same facts. A `noised` model is the
-    result of unlearning: it is no longer near an optimum, and has no residual.
+    result of unlearning: it is no longer near an optimum, and has no residual. `encoder` is the digest of what made the
+    features, where their file named it; a record without one is written as schema 1.
     """
 
     n_source: int
@@ -50,6 +53,7 @@ class TrainingRecord:
     provenance: str = "measured"
     noised: bool = False
     weights_sha256: str = field(default="")
+    encoder: str | None = None
 
     @property
     def row_bound(self) -> float:
@@ -57,9 +61,13 @@ class TrainingRecord:
         return math.sqrt(self.max_norm**2 + 1.0) if self.bias else self.max_norm
 
     def to_json(self) -> str:
-        return json.dumps(
-            {"schema": RECORD_SCHEMA, **asdict(self), "row_bound": self.row_bound}, sort_keys=True, allow_nan=False
-        )
+        schema = RECORD_SCHEMA if self.encoder is None else ENCODER_SCHEMA
+        return json.dumps({"schema": schema, **self.facts()}, sort_keys=True, allow_nan=False)
+
+    def facts(self) -> dict[str, Any]:
+        """What the record says, as it is written."""
+        known = asdict(self) | {"row_bound": self.row_bound}
+        return {name: value for name, value in known.items() if name != "encoder" or value is not None}
 
     @staticmethod
     def from_json(text: str, name: str) -> TrainingRecord:
@@ -72,12 +80,14 @@ class TrainingRecord:
                 f"{name}: the training record is not JSON ({error})", "a whole record is needed", remedy
             ) from error
         schema = content.pop("schema", None) if isinstance(content, dict) else None
-        if schema != RECORD_SCHEMA:
+        if schema not in (RECORD_SCHEMA, ENCODER_SCHEMA):
             raise ModelError(
-                f"{name}: the training record has schema {schema!r}", f"{RECORD_SCHEMA} is understood", remedy
+                f"{name}: the training record has schema {schema!r}",
+                f"{RECORD_SCHEMA} and {ENCODER_SCHEMA} are understood",
+                remedy,
             )
         row_bound = content.pop("row_bound", None)
-        expected = set(TrainingRecord.__dataclass_fields__)
+        expected = set(TrainingRecord.__dataclass_fields__) - ({"encoder"} if schema == RECORD_SCHEMA else set())
         if set(content) != expected:
             odd = ", ".join(sorted(set(content) ^ expected))
             raise ModelError(
@@ -92,18 +102,20 @@ class TrainingRecord:
             counts = content["class_counts"]
             content |= {"classes": tuple(content["classes"]), "class_counts": None if counts is None else tuple(counts)}
             record = TrainingRecord(**content)
-            problem = record._problem() or (None if row_bound == record.row_bound else f"row_bound {row_bound!r}")
+            problem = record._problem(schema) or (None if row_bound == record.row_bound else f"row_bound {row_bound!r}")
         if problem is not None:
             raise ModelError(f"{name}: the training record says {problem}", "its facts must be possible", remedy)
         return record
 
-    def _problem(self) -> str | None:
+    def _problem(self, schema: str) -> str | None:
         """The first fact that cannot be, or None."""
+        if schema == ENCODER_SCHEMA and not is_digest(self.encoder):
+            return f"encoder {self.encoder!r}"
         if type(self.n_source) is not int or not 1 <= self.n_source <= MOST_ROWS:
             return f"n_source {self.n_source!r}"
-        if not isinstance(self.loss, str) or self.loss not in OBJECTIVES:
+        if not isinstance(self.loss, str) or self.loss not in LOSSES:
             return f"loss {self.loss!r}"
-        if not isinstance(self.weights_sha256, str) or not re.fullmatch("[0-9a-f]{64}", self.weights_sha256):
+        if not is_digest(self.weights_sha256):
             return f"weights_sha256 {self.weights_sha256!r}"
         if not _positive(self.l2):
             return f"l2 {self.l2!r}"

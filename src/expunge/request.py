@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from expunge.bounds.paper import SIZE_CONVENTIONS, PaperConstants
-from expunge.data import as_features, as_labels, class_matched, encode, prepare
+from expunge.data import EncodedRows, as_features, as_labels, class_matched, encode, encoder_of, prepare
 from expunge.data.prepare import Label
 from expunge.distance import Distance, Estimation, parse_distance, parse_route
 from expunge.errors import DataError, ModelError, OptionError, UselessModel
@@ -224,6 +224,7 @@ def make_request(
     delta: float,
     distance: Distance | Estimation | str,
     match_classes: bool = False,
+    forget_class: Label | None = None,
     bias: Any = None,
     step: str | None = None,
     bound: str = "residual",
@@ -246,6 +247,7 @@ def make_request(
 
     `distance` is declared (`same`, `chi2:0.1`, ...), or to be estimated (`estimate`, `estimate:kl`, an `Estimation`). With
     `match_classes` surrogate rows are weighted to the source's class counts, and the distance is the source's from that.
+    With `forget_class` the rows of that class among those given are forgotten, and they must be all the source had.
     """
     budget = Budget(epsilon, delta)
     declared = _wanted(distance)
@@ -292,12 +294,16 @@ def make_request(
         n_features=linear.n_features + int(record.bias),
         row_bound=record.row_bound,
     )
+    if forget_class is not None:
+        forget = _of_class(forget, forget_class, record)
     forget_rows, forget_scaled = rows_of(forget, linear, record, DTYPES[record.rows_dtype], place, "the forget set")
     forget_rows = replace(forget_rows, features=forget_rows.features.double())
-    _check_sizes(len(forget_rows), record, force)
+    check_sizes(len(forget_rows), record, force)
     surrogate_rows, surrogate_scaled = rows_of(surrogate, linear, record, DTYPES[dtype], place, "the surrogate set")
     labelled = isinstance(surrogate, tuple) and surrogate[1] is not None
-    notes = _notes(forget_rows, surrogate_rows, record, declared, has_labels=labelled)
+    notes = notes_on(forget_rows, surrogate_rows, record, declared, has_labels=labelled)
+    notes += class_notes(forget_rows, surrogate_rows, record, forget_class, has_labels=labelled)
+    notes += _encoder_notes(record, forget, surrogate)
     if declared.matched:
         given = len(surrogate_rows)
         surrogate_rows = matched_rows(surrogate_rows, record, labelled)
@@ -407,6 +413,7 @@ def rows_of(
 ) -> tuple[Rows, int]:
     """Rows ready for the model's objective from (features, labels), or features alone, and how many had to be scaled."""
     values, labels = given if isinstance(given, tuple) else (given, None)
+    require_encoder(given, record, name)
     features = as_features(values, name)
     if labels is None:
         if name == "the forget set":
@@ -429,7 +436,94 @@ def rows_of(
     return prepared.rows, prepared.scaled
 
 
-def _check_sizes(n_forget: int, record: TrainingRecord, force: bool) -> None:
+def require_encoder(given: Any, record: TrainingRecord, name: str) -> None:
+    """Refuse features that say they were made by another encoder than those the model was trained on."""
+    made_by = encoder_of(given)
+    if made_by is not None and record.encoder is not None and made_by != record.encoder:
+        raise DataError(
+            f"{name}: features of encoder {made_by[:16]}...",
+            f"the model was trained on those of {record.encoder[:16]}...",
+            "Embed these rows with the encoder, and the preparation, that was used for training.",
+        )
+
+
+def _encoder_notes(record: TrainingRecord, forget: Any, surrogate: Any) -> tuple[str, ...]:
+    """Which features nobody can say the encoder of; two sets of different encoders are refused."""
+    sets = {"the forget set": forget, "the surrogate set": surrogate}
+    made_by = {name: encoder_of(given) for name, given in sets.items()}
+    named = {digest for digest in made_by.values() if digest is not None}
+    if len(named) > 1:
+        raise DataError(
+            "the forget set and the surrogate set were made by different encoders",
+            "all features must come from the one the model was trained on",
+            "Embed both with the same encoder.",
+        )
+    if record.encoder is None:
+        return ("the model's record names no encoder; that of the rows could not be compared",) if named else ()
+    return tuple(
+        f"{name} names no encoder; that its features come from the one recorded at training was not checked"
+        for name, digest in made_by.items()
+        if digest is None
+    )
+
+
+def _of_class(given: tuple[Any, Any], wanted: Label, record: TrainingRecord) -> tuple[Any, Any]:
+    """The rows of one class; refuses a class that is unknown or not there, and rows that are not all the source had of it."""
+    known: dict[Label, Label] = {
+        **{str(value): value for value in record.classes},
+        **{value: value for value in record.classes},
+    }
+    if wanted not in known:
+        shown = ", ".join(repr(value) for value in record.classes[:12]) + (" ..." if len(record.classes) > 12 else "")
+        raise OptionError(
+            f"class {wanted!r} is to be forgotten", f"the classes are {shown}", "Name one of the model's classes."
+        )
+    label = known[wanted]
+    features = as_features(given[0], "the forget set")
+    labels = as_labels(given[1], len(features), "the forget set")
+    chosen = (
+        labels == label
+        if labels.dtype.kind == ("U" if isinstance(label, str) else "i")
+        else np.zeros(len(labels), bool)
+    )
+    count, index = int(chosen.sum()), record.classes.index(label)
+    if count == 0:
+        raise DataError(
+            f"the forget set has no rows of class {label!r}",
+            "its training rows are needed: what is forgotten is their gradient",
+            "Give a file that holds them.",
+        )
+    if record.class_counts is not None and count < record.class_counts[index]:
+        raise DataError(
+            f"the forget set has {count:,} rows of class {label!r}",
+            f"the source had {record.class_counts[index]:,}, and a class is forgotten only with all of them",
+            "Give all its rows; to forget only these, leave --forget-class out.",
+        )
+    return EncodedRows(features[torch.from_numpy(chosen).to(features.device)], labels[chosen], encoder_of(given))
+
+
+def class_notes(
+    forget: Rows, surrogate: Rows, record: TrainingRecord, asked: Label | None, has_labels: bool
+) -> tuple[str, ...]:
+    """What becomes of classes that are forgotten whole."""
+    if record.class_counts is None:
+        if asked is None:
+            return ()
+        return ("the record has no class counts; that these are all rows the source had of the class was not checked",)
+    counts = Counter(forget.labels.tolist())
+    standing = Counter(surrogate.labels.tolist()) if has_labels else None
+    notes = []
+    for index in sorted(index for index, count in counts.items() if count == record.class_counts[index]):
+        kept = "" if standing is None else f"its {standing[index]:,} surrogate rows stay, since "
+        notes.append(
+            f"every row of class {record.classes[index]!r} is forgotten ({counts[index]:,}); the model keeps its weights for that class; "
+            f"{kept}the surrogate stands for the whole source"
+        )
+    return tuple(notes)
+
+
+def check_sizes(n_forget: int, record: TrainingRecord, force: bool) -> None:
+    """Refuse to forget everything and, unless forced, more than half."""
     n_source = record.n_source
     if n_forget >= n_source:
         raise DataError(
@@ -445,7 +539,7 @@ def _check_sizes(n_forget: int, record: TrainingRecord, force: bool) -> None:
         )
 
 
-def _notes(
+def notes_on(
     forget: Rows, surrogate: Rows, record: TrainingRecord, distance: Distance | Estimation, has_labels: bool
 ) -> tuple[str, ...]:
     """What is odd about the data but not an error; each is recorded in the certificate."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from expunge.data import as_features, as_labels, encode, prepare
+from expunge.data.files import is_digest
 from expunge.data.prepare import Label
 from expunge.errors import DataError
 from expunge.model import LinearModel, TrainingRecord, from_matrix
@@ -114,12 +115,14 @@ def train(
     store: str = "float64",
     device: str = "cpu",
     tolerance: float = 1e-11,
+    encoder: str | None = None,
     progress: Progress = silent,
 ) -> LinearModel:
     """Train a linear classifier to its optimum; the result carries its training record.
 
     `dtype` is what the rows are kept in while computing, `store` what the weights are stored in. The residual in the
-    record is measured in float64 at the weights as stored, float64 rounding included.
+    record is measured in float64 at the weights as stored, float64 rounding included. `encoder` is the digest of what made
+    the features; later, features of another one are refused.
     """
     positive(
         l2,
@@ -130,6 +133,10 @@ def train(
     positive(tolerance, "tolerance", "1e-11 is the default.")
     choice(dtype, tuple(DTYPES), "dtype")
     choice(store, tuple(DTYPES), "store")
+    if encoder is not None and not is_digest(encoder):
+        raise DataError(
+            f"encoder {encoder!r}", "a SHA-256 digest in hexadecimal is needed", "Use SplitModel.digest, or embed's."
+        )
     place = computing_device(device)
     table = as_features(features, "the source")
     values = as_labels(labels, table.shape[0], "the source")
@@ -160,6 +167,7 @@ def train(
         bias=bias,
         residual=0.0,
         rows_dtype=dtype,
+        encoder=encoder,
     )
     objective = objective_for(
         loss, l2=float(l2), n_classes=len(classes), n_features=prepared.rows.n_features, row_bound=record.row_bound

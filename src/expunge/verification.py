@@ -33,6 +33,7 @@ from expunge.model import read_model
 from expunge.objectives import objective_for
 from expunge.request import FEWEST_SAMPLED_ROWS
 
+ONE_VECTOR = ("tangent", "module")  # losses whose weights are one vector for all outputs
 TOLERANCE = 1e-12  # what another machine's mathematical library may change
 LARGEST_NUMBER = 1e300
 
@@ -184,7 +185,8 @@ def _sizes(claim: Claim, content: Json) -> Json:
     classes, features = (int(_number(content["sizes"][name])) for name in ("classes", "features"))
     width = features + int(content["model"]["bias"] is True)
     sizes["n_retain"] = sizes["n_source"] - sizes["n_forget"]
-    return sizes | {"parameters": classes * width, "classes": classes, "features": features}
+    rows = 1 if content["model"]["loss"] in ONE_VECTOR else classes
+    return sizes | {"parameters": rows * width, "classes": classes, "features": features}
 
 
 def _weight_checks(claim: Claim, content: Json) -> list[Check]:
@@ -242,6 +244,8 @@ def _step_checks(claim: Claim, content: Json) -> list[Check]:
             Check("model.row_bound", content["model"]["row_bound"], claim.facts["row_bound"].value),
         ]
     model, sizes = content["model"], content["sizes"]
+    if model["loss"] == "module":  # not convex: no constants can be true of it
+        return [Check("bound.tuned", claim.tuned, True)]
     objective = objective_for(
         model["loss"],
         l2=_number(model["l2"]),

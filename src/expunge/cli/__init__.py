@@ -8,6 +8,7 @@ from expunge._version import __version__
 from expunge.cli.audit import audit
 from expunge.cli.demo import demo
 from expunge.cli.distance import distance
+from expunge.cli.embed import embed
 from expunge.cli.evaluate import evaluate
 from expunge.cli.history import history
 from expunge.cli.init import init
@@ -29,6 +30,7 @@ def main() -> None:
     """Remove people's data from a trained classifier when the training data no longer exists.
 
     \b
+    expunge embed     images through an encoder into features
     expunge train     while the source exists: train to the optimum, keep a record
     expunge unlearn   later, without it: forget rows, with a certificate
     expunge plan      before: noise and accuracy at several epsilons and distances
@@ -51,6 +53,7 @@ def main() -> None:
 
 
 COMMANDS = (
+    embed,
     train,
     plan,
     unlearn,

@@ -119,8 +119,7 @@ def distance(
     def read(path: Path | None) -> Any:
         if path is None:
             return None
-        found = read_data(path, label if path.suffix.lower() in TABLES else None)
-        return found.features, found.labels
+        return read_data(path, label if path.suffix.lower() in TABLES else None).rows
 
     with progress(not quiet) as advance:
         found = compare(

@@ -113,7 +113,7 @@ def init(
     create_desk(
         desk,
         model,
-        (standing.features, standing.labels),
+        standing.rows,
         policy,
         digest,
         n_source=n_source,

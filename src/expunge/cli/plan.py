@@ -87,8 +87,8 @@ def plan(
     with progress(not quiet) as advance:
         found = foresee(
             model,
-            (leaving.features, leaving.labels),
-            (standing.features, standing.labels),
+            leaving.rows,
+            standing.rows,
             delta=delta,
             epsilons=epsilons or EPSILONS,
             distances=distances or DISTANCES,

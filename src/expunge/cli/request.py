@@ -55,7 +55,7 @@ def request(
     if forget is None or reference is None:
         raise OptionError("no rows or no reference", "both are needed", "Give --forget and --reference.")
     rows = read_data(forget, label)
-    accepted = accept(found, rows.features, rows.labels, reference, due)
+    accepted = accept(found, rows.features, rows.labels, reference, due, encoder=rows.encoder)
     if not json_output:
         known = "accepted" if accepted.new else f"known already ({accepted.request.state})"
         out.print(f"{known}: request {accepted.request.id}, {accepted.request.n_rows} rows, due {accepted.request.due}")

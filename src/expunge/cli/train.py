@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +91,7 @@ def train(
             dtype=dtype,
             store=store,
             device=device,
+            encoder=source.encoder,
             progress=advance,
         )
     write_file(target, model.to_bytes())
@@ -106,5 +106,5 @@ def train(
     return {
         "model": str(target),
         "sha256": model.sha256(),
-        "record": asdict(model.record) | {"row_bound": model.record.row_bound},
+        "record": model.record.facts(),
     }

@@ -28,6 +28,10 @@ from expunge.cli.estimation import estimate_options, estimation, whole_numbers
 @click.option(
     "--surrogate", required=True, type=click.Path(path_type=Path, readable=False), help="Rows that resemble the source."
 )
+@click.option(
+    "--forget-class",
+    help="Forget a whole class: of the rows in --forget, those with this label, which must be all the source had of it.",
+)
 @click.option("--label", help="Label column of .csv and .parquet files (default: y, or label).")
 @click.option("--epsilon", required=True, type=float, help="Smaller protects more; 0.1 to 5 is usual.")
 @click.option("--delta", required=True, type=float, help="Probability that the guarantee fails; at most 1/n.")
@@ -114,6 +118,7 @@ def unlearn(
     model_file: Path,
     forget: Path,
     surrogate: Path,
+    forget_class: str | None,
     label: str | None,
     epsilon: float,
     delta: float,
@@ -167,12 +172,13 @@ def unlearn(
     with progress(not quiet) as advance:
         result = run(
             model,
-            (leaving.features, leaving.labels),
-            (standing.features, standing.labels),
+            leaving.rows,
+            standing.rows,
             epsilon=epsilon,
             delta=delta,
             distance=wanted,
             match_classes=match_classes,
+            forget_class=forget_class,
             class_counts=whole_numbers(class_counts),
             step=step,
             bound=bound,

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,7 @@ DAMAGE = (
     struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, pa.ArrowException,
 )  # fmt: skip
 LABEL_COLUMNS = ("y", "label")
+ENCODER = "encoder"  # array of an npz, metadata of a safetensors file: the digest of what made the features
 TABLES = (".csv", ".parquet", ".pq")
 HEADER_LIMIT = 100_000_000  # safetensors' own limit on its header
 
@@ -45,13 +46,34 @@ _SAFETENSORS_DTYPES: dict[str, str] = {
 }  # fmt: skip
 
 
+class EncodedRows(tuple[Any, Any]):
+    """(features, labels), as every function takes them, that also knows the digest of the encoder that made the features."""
+
+    encoder: str | None
+
+    def __new__(cls, features: Any, labels: Any, encoder: str | None = None) -> Self:
+        made = super().__new__(cls, (features, labels))
+        made.encoder = encoder
+        return made
+
+
+def encoder_of(given: object) -> str | None:
+    """The digest of the encoder that made these rows, where they know it."""
+    return given.encoder if isinstance(given, EncodedRows) else None
+
+
 @dataclass(frozen=True)
 class LabelledArrays:
-    """Features (rows x d) and labels as a file holds them; labels may be numbers or strings."""
+    """Features (rows x d) and labels as a file holds them, labels being numbers or strings; `encoder` where it names one."""
 
     features: Array
     labels: Array
     name: str
+    encoder: str | None = None
+
+    @property
+    def rows(self) -> EncodedRows:
+        return EncodedRows(self.features, self.labels, self.encoder)
 
 
 def memory_limit() -> int:
@@ -99,7 +121,7 @@ def readable(path: Path) -> Path:
 def read_data(path: str | Path, label: str | None = None) -> LabelledArrays:
     """Read features and labels from a file; `label` names the label column of a CSV or Parquet file."""
     location = Path(path)
-    readers: dict[str, Callable[[Path, str | None], tuple[Array, Array]]] = {
+    readers: dict[str, Callable[[Path, str | None], EncodedRows]] = {
         ".npz": _from_npz, ".safetensors": _from_safetensors, ".csv": _from_csv, ".parquet": _from_parquet, ".pq": _from_parquet,
     }  # fmt: skip
     reader = readers.get(location.suffix.lower())
@@ -117,10 +139,10 @@ def read_data(path: str | Path, label: str | None = None) -> LabelledArrays:
         )
     readable(location)
     try:
-        features, labels = reader(location, label)
+        found = reader(location, label)
     except DAMAGE as error:
         raise _not_whole(location, error) from error
-    return LabelledArrays(features, labels, str(location))
+    return LabelledArrays(*found, str(location), found.encoder)
 
 
 def read_moments(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -154,13 +176,30 @@ def _not_whole(location: Path, error: BaseException) -> FileError:
 # npz ------------------------------------------------------------------------------------------------------------
 
 
-def _from_npz(path: Path, label: str | None) -> tuple[Array, Array]:
-    arrays = read_npz(path, ("X", "y"))
-    return arrays["X"], arrays["y"]
+def _from_npz(path: Path, label: str | None) -> EncodedRows:
+    arrays = read_npz(path, ("X", "y"), optional=(ENCODER,))
+    encoder = arrays.get(ENCODER)
+    named = None if encoder is None else encoder.item() if encoder.size == 1 else str(encoder.shape)
+    return EncodedRows(arrays["X"], arrays["y"], _encoder(path, named))
 
 
-def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, Array]:
-    """Named arrays of an npz file."""
+def _encoder(path: Path, named: Any) -> str | None:
+    if named is not None and not is_digest(named):
+        raise FileError(
+            f"{path}: encoder {named!r}",
+            "it must be a SHA-256 digest in hexadecimal",
+            "Use the file as expunge embed wrote it, or leave the encoder out.",
+        )
+    return None if named is None else str(named)
+
+
+def is_digest(value: object) -> bool:
+    """Whether this is a SHA-256 digest, in hexadecimal."""
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
+
+
+def read_npz(path: Path, names: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, Array]:
+    """Named arrays of an npz file; those that are `optional` where they are there."""
     with zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         missing = [name for name in names if name not in members]
@@ -170,7 +209,8 @@ def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, Array]:
                 f"arrays {' and '.join(names)} are needed",
                 f"Save with numpy.savez(path, {', '.join(f'{name}=...' for name in names)}).",
             )
-        return {name: _read_member(archive, members[name], path, name) for name in names}
+        wanted = [*names, *(name for name in optional if name in members)]
+        return {name: _read_member(archive, members[name], path, name) for name in wanted}
 
 
 def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, name: str) -> Array:
@@ -227,9 +267,9 @@ def _npy_header(stream: IO[bytes], path: Path, name: str) -> tuple[tuple[int, ..
 # safetensors ----------------------------------------------------------------------------------------------------
 
 
-def _from_safetensors(path: Path, label: str | None) -> tuple[Array, Array]:
+def _from_safetensors(path: Path, label: str | None) -> EncodedRows:
     require_fits(path.stat().st_size, path, "the file")
-    tensors, _ = read_safetensors(path.read_bytes(), path)
+    tensors, metadata = read_safetensors(path.read_bytes(), path)
     missing = [name for name in ("X", "y") if name not in tensors]
     if missing:
         raise FileError(
@@ -237,7 +277,7 @@ def _from_safetensors(path: Path, label: str | None) -> tuple[Array, Array]:
             "tensors X and y are needed",
             "Save with safetensors.numpy.save_file({'X': features, 'y': labels}, path).",
         )
-    return tensors["X"], tensors["y"]
+    return EncodedRows(tensors["X"], tensors["y"], _encoder(path, metadata.get(ENCODER)))
 
 
 def read_safetensors(content: bytes, path: Path) -> tuple[dict[str, Array], dict[str, str]]:
@@ -316,11 +356,11 @@ def _offsets(entry: object) -> tuple[int, int]:
 # tables ---------------------------------------------------------------------------------------------------------
 
 
-def _from_csv(path: Path, label: str | None) -> tuple[Array, Array]:
+def _from_csv(path: Path, label: str | None) -> EncodedRows:
     require_fits(path.stat().st_size, path, "the text")
     try:
         whole_lines = pa.csv.ReadOptions(block_size=min(max(1 << 20, path.stat().st_size), 1 << 30))
-        return _split_table(pa.csv.read_csv(path, read_options=whole_lines), path, label)
+        return EncodedRows(*_split_table(pa.csv.read_csv(path, read_options=whole_lines), path, label))
     except (pa.ArrowException, ValueError) as error:
         raise FileError(
             f"{path} is not a table ({error})",
@@ -329,12 +369,12 @@ def _from_csv(path: Path, label: str | None) -> tuple[Array, Array]:
         ) from error
 
 
-def _from_parquet(path: Path, label: str | None) -> tuple[Array, Array]:
+def _from_parquet(path: Path, label: str | None) -> EncodedRows:
     schema = pa.parquet.read_schema(path)
     text = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
     file = pa.parquet.ParquetFile(path, read_dictionary=text)  # a repeated string is held once
     require_fits(file.metadata.num_rows * file.metadata.num_columns * 8, path, "the table")
-    return _split_table(file.read(), path, label)
+    return EncodedRows(*_split_table(file.read(), path, label))
 
 
 def _split_table(table: pa.Table, path: Path, label: str | None) -> tuple[Array, Array]:

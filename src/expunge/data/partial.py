@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from expunge.data.files import not_a_number, without_duplicates
 from expunge.data.output import write_file
@@ -28,6 +32,22 @@ class Partial:
 
     def save(self, unit: str, value: Any) -> None:
         write_file(self._path(unit), (json.dumps(value, allow_nan=False) + "\n").encode())
+
+    def load_array(self, unit: str) -> NDArray[Any] | None:
+        """The array that was saved for this unit, or None."""
+        path = self._path(unit).with_suffix(".npy")
+        if not path.exists():
+            return None
+        try:
+            found: NDArray[Any] = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise _unreadable(path, error) from error
+        return found
+
+    def save_array(self, unit: str, values: NDArray[Any]) -> None:
+        stream = io.BytesIO()
+        np.save(stream, values, allow_pickle=False)
+        write_file(self._path(unit).with_suffix(".npy"), stream.getvalue())
 
     def finished(self) -> list[str]:
         """Names of the units saved so far."""
@@ -61,6 +81,12 @@ def _read(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes(), parse_constant=not_a_number, object_pairs_hook=without_duplicates)
     except (OSError, ValueError, RecursionError) as error:
-        raise FileError(
-            f"{path} cannot be read ({error})", "a unit is a JSON file", "Remove it; the unit will be run again."
-        ) from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> FileError:
+    return FileError(
+        f"{path} cannot be read ({error})",
+        f"a unit is a whole {path.suffix} file",
+        "Remove it; the unit will be run again.",
+    )

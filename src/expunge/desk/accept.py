@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from expunge.data import as_features, as_labels, encode, prepare
+from expunge.data import EncodedRows, as_features, as_labels, encode, prepare
 from expunge.desk.desk import Desk
 from expunge.desk.digests import arrays_bytes, fingerprint, mac, row_digests
 from expunge.desk.ledger import Ledger, RequestRow, now
@@ -19,7 +19,7 @@ from expunge.durable import remove, write_whole
 from expunge.errors import DataError, OptionError
 from expunge.model import LinearModel
 from expunge.objectives import Rows
-from expunge.request import DTYPES
+from expunge.request import DTYPES, require_encoder
 
 LONGEST_REFERENCE = 200
 
@@ -32,7 +32,14 @@ class Accepted:
     new: bool
 
 
-def accept(desk: Desk, features: Any, labels: Any, reference: str, due: str | datetime.date | None = None) -> Accepted:
+def accept(
+    desk: Desk,
+    features: Any,
+    labels: Any,
+    reference: str,
+    due: str | datetime.date | None = None,
+    encoder: str | None = None,
+) -> Accepted:
     """Take in a request to forget these rows; when this returns it is durable.
 
     The same rows again, in any order and under any reference, are the request that is already there. A reference that
@@ -42,7 +49,7 @@ def accept(desk: Desk, features: Any, labels: Any, reference: str, due: str | da
     deadline = _due(due, desk.policy.days)
     with desk.writing() as ledger:
         state = current_state(desk, ledger).model
-        rows = _rows(features, labels, state)
+        rows = _rows(EncodedRows(features, labels, encoder), state)
         digests = row_digests(desk.key, rows)
         mark = fingerprint(desk.key, digests)
         same = ledger.find("fingerprint", mark)
@@ -51,7 +58,7 @@ def accept(desk: Desk, features: Any, labels: Any, reference: str, due: str | da
         _refuse_reuse(ledger, checked, digests)
         _refuse_overdrawn(ledger, rows, state)
         number = ledger.next_request()
-        content = arrays_bytes(features, labels)
+        content = arrays_bytes(features, labels, encoder)
         write_whole(desk.layout.rows_of(number), content)
         ledger.append(
             "accepted",
@@ -93,10 +100,12 @@ def _due(value: str | datetime.date | None, days: int) -> str:
         raise OptionError(f"due date {value!r}", "a date such as 2026-01-31 is needed", "Write it that way.") from error
 
 
-def _rows(features: Any, labels: Any, state: LinearModel) -> Rows:
+def _rows(given: EncodedRows, state: LinearModel) -> Rows:
     """The rows as they were trained on; refuses what a later run could not use."""
     record = state.record
     assert record is not None
+    require_encoder(given, record, "the rows to forget")
+    features, labels = given
     table = as_features(features, "the rows to forget")
     indices = encode(as_labels(labels, table.shape[0], "the rows to forget"), record.classes, "the rows to forget")
     return prepare(

@@ -53,8 +53,7 @@ class Desk:
 def _read(path: Path) -> Rows:
     from expunge.data import read_data  # with all it needs, which looking at a ledger does not
 
-    stored = read_data(path)
-    return stored.features, stored.labels
+    return read_data(path).rows
 
 
 def open_desk(folder: str | Path) -> Desk:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from expunge.data.files import ENCODER
 from expunge.objectives import Rows
 
 KEY_BYTES = 32
@@ -40,8 +41,9 @@ def fingerprint(key: bytes, digests: list[str]) -> str:
     return mac(key, "request", "\n".join(sorted(digests)).encode())
 
 
-def arrays_bytes(features: Any, labels: Any) -> bytes:
-    """Rows as the bytes of an npz file, nothing pickled."""
+def arrays_bytes(features: Any, labels: Any, encoder: str | None = None) -> bytes:
+    """Rows as the bytes of an npz file, nothing pickled, with the digest of their encoder where it is known."""
     stream = io.BytesIO()
-    np.savez(stream, allow_pickle=False, X=np.asarray(features), y=np.asarray(labels))
+    named = {} if encoder is None else {ENCODER: np.array(encoder)}
+    np.savez(stream, allow_pickle=False, X=np.asarray(features), y=np.asarray(labels), **named)
     return stream.getvalue()

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from expunge.data import EncodedRows, encoder_of
 from expunge.data.output import require_absent
 from expunge.desk.desk import Desk, Rows, open_desk, storing
 from expunge.desk.digests import arrays_bytes, mac, new_key
@@ -47,10 +48,11 @@ def create_desk(
             "Open the desk with the model before noise, or retrain.",
         )
     model = model if model.record is not None else model.with_record(record)
+    encoder = encoder_of(surrogate)
     features, labels = np.asarray(surrogate[0]), np.asarray(surrogate[1])
-    _check(model, (features, labels), policy)
+    _check(model, EncodedRows(features, labels, encoder), policy)
     key = new_key()
-    stored = arrays_bytes(features, labels)
+    stored = arrays_bytes(features, labels, encoder)
     body = {
         "policy": policy.to_json(),
         "model_sha256": digest or model.sha256(),

@@ -6,12 +6,12 @@ import hashlib
 import math
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from expunge.certificate import Certificate
+from expunge.data import EncodedRows, encoder_of
 from expunge.desk.compose import Composition, compose
 from expunge.desk.desk import Desk, Rows
 from expunge.desk.digests import mac
@@ -194,7 +194,7 @@ def _make(
     return _Made(files, state_bytes, facts, result.certificate, composition)
 
 
-def _together(desk: Desk, ledger: Ledger, group: Items[RequestRow]) -> tuple[Any, Any]:
+def _together(desk: Desk, ledger: Ledger, group: Items[RequestRow]) -> EncodedRows:
     """The rows of these requests; refuses a file that is not the one that was accepted."""
     parts = []
     for request in group:
@@ -206,7 +206,12 @@ def _together(desk: Desk, ledger: Ledger, group: Items[RequestRow]) -> tuple[Any
                 "Restore the file, or withdraw the request and ask again.",
             )
         parts.append(desk.pending_rows(request.id))
-    return np.concatenate([features for features, _ in parts]), np.concatenate([labels for _, labels in parts])
+    encoders = {encoder_of(part) for part in parts}
+    return EncodedRows(
+        np.concatenate([features for features, _ in parts]),
+        np.concatenate([labels for _, labels in parts]),
+        encoders.pop() if len(encoders) == 1 else None,
+    )
 
 
 def _accuracies(before: LinearModel, after: LinearModel, test: Rows) -> dict[str, float]:

@@ -1,0 +1,253 @@
+"""Examples before any encoder: images in folders, `.npz` arrays, and the files MNIST and CIFAR-10 are published as.
+
+    .npz                        arrays X (rows first, any shape) and y
+    a folder                    class/name.png, one folder a class; the class is the folder's name
+    ...-images-idx3-ubyte       MNIST's images, gzipped or not; labels are in the -labels-idx1-ubyte beside it
+    data_batch_1, test_batch    CIFAR-10's batches, or the folder that holds them (all data_batch_* files)
+
+Images come out as uint8, channels first (rows x channels x height x width). Nothing is allocated before its declared size
+has been checked. CIFAR-10's batches are pickles: they are read by an unpickler that knows numpy arrays and nothing else.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import gzip
+import io
+import math
+import pickle
+import re
+import struct
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from expunge.data.files import DAMAGE, Array, read_npz, readable, require_fits
+from expunge.errors import DataError, FileError
+
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
+CIFAR_SHAPE = (3, 32, 32)
+CIFAR_FILE = re.compile(r"(data_batch_[0-9]+|test_batch)$")
+IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Inputs of an encoder, rows first, and their labels."""
+
+    inputs: Array
+    labels: Array
+    name: str
+
+
+def read_examples(path: str | Path, *, split: str = "train") -> Examples:
+    """Read inputs and labels; `split` says which batches of a CIFAR-10 folder (train or test)."""
+    location = Path(path)
+    try:
+        inputs, labels = _reader(location, split)()
+    except pickle.UnpicklingError as error:
+        raise FileError(
+            f"{location}: {error}", "CIFAR-10's own batches are needed", "Get them from their publisher again."
+        ) from error
+    except DAMAGE as error:
+        raise FileError(
+            f"{location} is not a whole data file ({type(error).__name__}: {error})",
+            "a complete one is needed",
+            "Write or copy it again.",
+        ) from error
+    if inputs.ndim < 2 or len(inputs) == 0:
+        raise DataError(
+            f"{location}: inputs of shape {inputs.shape}",
+            "one or more examples are needed, rows first",
+            "Check how the file was written.",
+        )
+    if labels.shape != (len(inputs),):
+        raise DataError(
+            f"{location}: labels of shape {labels.shape} for {len(inputs):,} examples",
+            "one label an example is needed",
+            "Check that X and y belong together.",
+        )
+    if inputs.dtype.kind not in "fiub":
+        raise DataError(
+            f"{location}: inputs of dtype {inputs.dtype}", "numbers are needed", "Convert them to uint8 or float32."
+        )
+    return Examples(inputs, labels, str(location))
+
+
+def _reader(path: Path, split: str) -> Callable[[], tuple[Array, Array]]:
+    if split not in ("train", "test"):
+        raise DataError(f"split {split!r}", "it is train or test", "Choose one of them.")
+    if path.is_dir():
+        if any(CIFAR_FILE.match(entry.name) for entry in path.iterdir()):
+            return lambda: _cifar_folder(path, split)
+        return lambda: _picture_folder(path)
+    readable(path)
+    if path.suffix.lower() == ".npz":
+        return lambda: _npz(path)
+    if re.search(r"idx[0-9]-ubyte(\.gz)?$", path.name):
+        return lambda: (_idx(path), _idx(_idx_labels(path)))
+    if CIFAR_FILE.match(path.name):
+        return lambda: _cifar_batch(path)
+    raise FileError(
+        f"{path}: unknown file type {path.suffix!r}",
+        "a .npz file, a folder of pictures, MNIST's idx files or CIFAR-10's python batches are needed",
+        "Save the examples with numpy.savez(path, X=images, y=labels).",
+    )
+
+
+def _npz(path: Path) -> tuple[Array, Array]:
+    arrays = read_npz(path, ("X", "y"))
+    return arrays["X"], arrays["y"]
+
+
+# Folders of pictures ----------------------------------------------------------------------------------------------
+
+
+def _picture_folder(folder: Path) -> tuple[Array, Array]:
+    files = sorted(
+        entry
+        for entry in folder.glob("*/*")
+        if entry.suffix.lower() in PICTURES and entry.is_file() and not entry.name.startswith(".")
+    )
+    if not files:
+        raise DataError(
+            f"{folder} holds no pictures",
+            f"folders named after classes with {', '.join(PICTURES)} files are needed",
+            "Arrange them as class/name.png.",
+        )
+    first = _picture(files[0])
+    require_fits(first.nbytes * len(files), folder, f"{len(files):,} pictures")
+    inputs = np.empty((len(files), *first.shape), dtype=np.uint8)
+    for index, file in enumerate(files):
+        picture = _picture(file)
+        if picture.shape != first.shape:
+            raise DataError(
+                f"{file} has shape {picture.shape}",
+                f"{files[0].name} has {first.shape}, and all must be alike",
+                "Resize and convert the pictures the way the encoder was trained.",
+            )
+        inputs[index] = picture
+    return inputs, np.array([file.parent.name for file in files])
+
+
+def _picture(path: Path) -> Array:
+    """One picture as channels x height x width: one channel if it is grey, else three."""
+    from PIL import Image
+
+    readable(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of Pillow's size limit it is only a warning at first
+        try:
+            with Image.open(path) as image:
+                require_fits(3 * image.width * image.height, path, "the picture")
+                grey = image.mode in ("1", "L", "LA")
+                values = np.asarray(image.convert("L" if grey else "RGB"))
+        except (*DAMAGE, Image.DecompressionBombError, Image.DecompressionBombWarning, Warning) as error:
+            raise FileError(
+                f"{path} is not a whole picture ({type(error).__name__}: {error})",
+                "a complete one of ordinary size is needed",
+                "Write it again as .png.",
+            ) from error
+    return values[None] if grey else np.ascontiguousarray(values.transpose(2, 0, 1))
+
+
+# MNIST: the idx format --------------------------------------------------------------------------------------------
+
+
+def _idx(path: Path) -> Array:
+    """An idx array: two zero bytes, a type, a number of dimensions, the sizes (big-endian), the values."""
+    readable(path)
+    with contextlib.ExitStack() as stack:
+        stream: Any = stack.enter_context(path.open("rb"))
+        if path.suffix == ".gz":
+            stream = stack.enter_context(gzip.GzipFile(fileobj=stream))
+        head = stream.read(4)
+        if len(head) != 4 or head[:2] != b"\0\0" or head[2] not in IDX_TYPES or not 1 <= head[3] <= 4:
+            raise ValueError(f"it starts with {head.hex()}")
+        sizes = struct.unpack(f">{head[3]}I", stream.read(4 * head[3]))
+        dtype = np.dtype(IDX_TYPES[head[2]])
+        declared = math.prod(sizes) * dtype.itemsize
+        require_fits(declared, path, "the array")
+        content = stream.read(declared + 1)
+    if len(content) != declared:
+        raise ValueError(f"{declared:,} bytes are declared, {len(content):,} or more follow")
+    array = np.frombuffer(content, dtype).reshape(sizes).astype(dtype.newbyteorder("="))
+    return array[:, None] if array.ndim == 3 else array  # one channel
+
+
+def _idx_labels(images: Path) -> Path:
+    name = re.sub(r"images([.-])idx3", r"labels\1idx1", images.name)
+    beside = [images.with_name(name), images.with_name(name.removesuffix(".gz")), images.with_name(name + ".gz")]
+    found = next((path for path in beside if path.exists() and path != images), None)
+    if found is None:
+        raise FileError(f"{images} has no labels beside it", f"{name} is needed", "Put it in the same folder.")
+    return found
+
+
+# CIFAR-10: pickles, read without running anything -------------------------------------------------------------------
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """An unpickler that rebuilds numpy arrays of plain numbers and refuses every other name a pickle may call."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        known: dict[tuple[str, str], Any] = {
+            ("_reconstruct", "multiarray"): _empty_array,
+            ("ndarray", "numpy"): np.ndarray,
+            ("dtype", "numpy"): _plain_dtype,
+            ("encode", "_codecs"): _latin_bytes,
+        }
+        found = known.get((name, "multiarray" if module.endswith("core.multiarray") else module))
+        if found is None:
+            raise pickle.UnpicklingError(f"the pickle asks for {module}.{name}, which is never run")
+        return found
+
+
+def _empty_array(kind: type, shape: tuple[int, ...], code: bytes) -> Array:
+    if kind is not np.ndarray or tuple(shape) != (0,):
+        raise pickle.UnpicklingError("an array is made of something else")
+    return np.ndarray(0, dtype=np.uint8)
+
+
+def _plain_dtype(name: str, *_: object) -> np.dtype[Any]:
+    if not re.fullmatch("[uif][1248]", name):
+        raise pickle.UnpicklingError(f"an array of {name!r}")
+    return np.dtype(name, copy=True)  # a pickle then sets its state, and numpy's own must not change
+
+
+def _latin_bytes(text: str, encoding: str) -> bytes:
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"bytes encoded as {encoding!r}")
+    return codecs.latin_1_encode(text)[0]
+
+
+def _cifar_batch(path: Path) -> tuple[Array, Array]:
+    require_fits(readable(path).stat().st_size, path, "the batch")
+    try:
+        content = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+    except (AttributeError, AssertionError, MemoryError) as error:
+        raise pickle.UnpicklingError(f"{type(error).__name__}: {error}") from error
+    if not isinstance(content, dict):
+        raise pickle.UnpicklingError("it holds no table")
+    named = {key.decode() if isinstance(key, bytes) else key: value for key, value in content.items()}
+    data, labels = named.get("data"), named.get("labels")
+    rows = data.shape[0] if isinstance(data, np.ndarray) and data.ndim == 2 else 0
+    if not isinstance(data, np.ndarray) or data.shape != (rows, 3072) or data.dtype != np.uint8:
+        raise pickle.UnpicklingError("data is not rows x 3072 bytes")
+    if not isinstance(labels, list) or not all(type(label) is int and 0 <= label < 10 for label in labels):
+        raise pickle.UnpicklingError("labels are not whole numbers from 0 to 9")
+    return data.reshape(rows, *CIFAR_SHAPE), np.array(labels, dtype=np.int64)
+
+
+def _cifar_folder(folder: Path, split: str) -> tuple[Array, Array]:
+    pattern = "data_batch_*" if split == "train" else "test_batch"
+    files = sorted(path for path in folder.glob(pattern) if CIFAR_FILE.match(path.name))
+    if not files:
+        raise FileError(f"{folder} has no {pattern}", "CIFAR-10's python batches are needed", "Check the folder.")
+    parts = [_cifar_batch(file) for file in files]
+    return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])

@@ -1,0 +1,142 @@
+"""Encoders as people keep them: TorchScript, exported torch programs, ONNX files, or a Python module by import path.
+
+An encoder is a program and is run: use only those you trust. Its digest is that of its file, or of everything stored in
+the module (`module_digest`).
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from expunge.data.files import readable
+from expunge.errors import ExpungeError, ModelError, OptionError
+from expunge.networks.digest import module_digest
+from expunge.networks.head import split_head
+
+LOADED_WRONG = (RuntimeError, ValueError, TypeError, KeyError, OSError, EOFError, AttributeError, IndexError, AssertionError, NotImplementedError)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """`run` maps a batch of inputs to rows x features on the same device; `digest` names what it is."""
+
+    run: Callable[[Tensor], Tensor]
+    digest: str
+    name: str
+    device: torch.device
+
+
+def load_encoder(reference: str, *, head: str | None = None, device: torch.device | str = "cpu") -> Encoder:
+    """An encoder from a .pt (TorchScript), .pt2 (torch.export) or .onnx file, or `module:function`.
+
+    `module:function` names a torch module or a function that returns one; with `head`, features are what enters the
+    linear module of that name.
+    """
+    place = torch.device(device)
+    path = Path(reference)
+    kinds = {".pt": _script, ".pth": _script, ".pt2": _exported, ".onnx": _onnx}
+    load = kinds.get(path.suffix.lower())
+    if load is not None:
+        if head is not None:
+            raise OptionError(
+                f"head {head!r} with {path}",
+                "a file is the encoder as it is",
+                "Leave --head out, or use module:function.",
+            )
+        content = readable(path).read_bytes()
+        try:
+            run = load(path, place)
+        except LOADED_WRONG as error:
+            raise ModelError(
+                f"{path} cannot be loaded ({type(error).__name__}: {error})",
+                f"a whole {path.suffix} encoder for this device is needed",
+                "Save a TorchScript program as .pt, an exported one as .pt2; pickled modules are never loaded.",
+            ) from error
+        return Encoder(run, hashlib.sha256(content).hexdigest(), str(path), place)
+    if ":" not in reference:
+        raise OptionError(
+            f"encoder {reference!r}",
+            f"a {', '.join(kinds)} file or module:function is needed",
+            "Write for example encoder.pt, or mypackage.encoders:resnet.",
+        )
+    return module_encoder(_imported(reference), head=head, device=place, name=reference)
+
+
+def module_encoder(
+    module: nn.Module, *, head: str | None = None, device: torch.device | str = "cpu", name: str = "the encoder"
+) -> Encoder:
+    """A torch module as an encoder: its output, or what enters its head."""
+    place = torch.device(device)
+    if head is not None:
+        split = split_head(module, head)
+        placed = split.module.to(place)
+        return Encoder(lambda part: split.encode(placed, part), split.digest, name, place)
+    frozen = copy.deepcopy(module).eval().requires_grad_(False)
+    digest = module_digest(frozen)
+    return Encoder(frozen.to(place), digest, name, place)
+
+
+def _imported(reference: str) -> nn.Module:
+    where, _, what = reference.partition(":")
+    remedy = "Install the module, or put its folder in PYTHONPATH; name a function without arguments."
+    try:
+        found: Any = importlib.import_module(where)
+        for part in what.split("."):
+            found = getattr(found, part)
+        made = found if isinstance(found, nn.Module) else found()
+    except ExpungeError:
+        raise
+    except Exception as error:  # whatever that code raises, it is not a result
+        raise ModelError(
+            f"{reference} cannot be used ({type(error).__name__}: {error})", "a torch module is needed", remedy
+        ) from error
+    if not isinstance(made, nn.Module):
+        raise ModelError(f"{reference} is a {type(made).__name__}", "a torch.nn.Module is needed", remedy)
+    return made
+
+
+def _script(path: Path, device: torch.device) -> Callable[[Tensor], Tensor]:
+    module = torch.jit.load(str(path), map_location=device)  # type: ignore[no-untyped-call]
+    frozen: Callable[[Tensor], Tensor] = module.eval()
+    return frozen
+
+
+def _exported(path: Path, device: torch.device) -> Callable[[Tensor], Tensor]:
+    program = torch.export.load(path)
+    if device.type != "cpu":
+        from torch.export.passes import move_to_device_pass
+
+        program = move_to_device_pass(program, device)
+    module: Callable[[Tensor], Tensor] = program.module()
+    return module
+
+
+def _onnx(path: Path, device: torch.device) -> Callable[[Tensor], Tensor]:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ModelError(
+            f"{path} is an ONNX file and onnxruntime is not installed",
+            "it is needed to run ONNX files",
+            "Run pip install 'expunge[onnx]', or give the encoder as TorchScript.",
+        ) from error
+    wanted = ["CUDAExecutionProvider"] if device.type == "cuda" else []
+    session = onnxruntime.InferenceSession(str(path), providers=[*wanted, "CPUExecutionProvider"])
+    inputs = session.get_inputs()
+    if len(inputs) != 1:
+        raise ModelError(f"{path} takes {len(inputs)} inputs", "one is needed", "Export the encoder alone.")
+
+    def run(part: Tensor) -> Tensor:
+        outputs = session.run(None, {inputs[0].name: part.cpu().numpy()})
+        return torch.from_numpy(outputs[0])
+
+    return run

@@ -1,0 +1,125 @@
+"""Any torch module with softmax loss and L2, all its parameters trained together: not convex, so nothing about it is proven.
+
+    L(w) = mean of (logsumexp(f(x; w)) - f_y(x; w)) + (l2/2) ||w||^2
+
+Curvature products, a block of examples at a time, are those of Gauss-Newton, `J^T (diag(p) - p p^T) J + l2 I`, which has no
+negative eigenvalues, or of the Hessian itself (forward over reverse).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, jvp, vjp
+
+from expunge.errors import DataError, ModelError, OptionError
+
+CURVATURES = ("gauss-newton", "hessian")
+
+
+class ModuleObjective:
+    """The objective of a module's parameters, as one vector. Works on a copy, in float64 and evaluation mode."""
+
+    name = "module"
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        l2: float,
+        curvature: str = "gauss-newton",
+        block: int = 256,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if curvature not in CURVATURES:
+            raise OptionError(
+                f"curvature {curvature!r}", f"it is one of {', '.join(CURVATURES)}", "Choose one of them."
+            )
+        self.module = copy.deepcopy(module).to(device=device, dtype=torch.float64).eval().requires_grad_(False)
+        for name, part in self.module.named_modules():
+            if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.running_mean is None:
+                raise ModelError(
+                    f"{name!r} ({type(part).__name__}) keeps no running statistics",
+                    "an output must not depend on the other rows of its batch",
+                    "Use track_running_stats=True, or another normalisation.",
+                )
+        self.shapes = {name: value.shape for name, value in self.module.named_parameters()}
+        if not self.shapes:
+            raise ModelError("the module has no parameters", "something must be trained", "Give the whole network.")
+        self.l2, self.curvature, self.block, self.device = l2, curvature, block, torch.device(device)
+        self.weights = torch.cat([value.detach().reshape(-1) for value in self.module.parameters()])
+
+    @property
+    def n_parameters(self) -> int:
+        return len(self.weights)
+
+    def outputs(self, weights: Tensor, inputs: Tensor) -> Tensor:
+        """`f(x; w)`, rows x K."""
+        found: Tensor = functional_call(self.module, self.named(weights), (inputs,))
+        return found
+
+    def named(self, weights: Tensor) -> dict[str, Tensor]:
+        """The vector cut into parameters."""
+        pieces = torch.split(weights, [shape.numel() for shape in self.shapes.values()])
+        return {name: piece.reshape(shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
+
+    def checked(self, inputs: Tensor, n_labels: int) -> Tensor:
+        """Inputs in float64, on the device, if the module can take them."""
+        if not inputs.is_floating_point():
+            raise DataError(
+                f"inputs of dtype {inputs.dtype}",
+                "real numbers are needed",
+                "Convert them, for example x.float() / 255.",
+            )
+        values = inputs.to(self.device, torch.float64)
+        if len(values) == 0 or len(values) != n_labels:
+            raise DataError(f"{len(values)} inputs, {n_labels} labels", "one label an input is needed", "Check both.")
+        try:
+            found = self.outputs(self.weights, values[:2])
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise DataError(
+                f"the network does not take inputs of shape {tuple(values.shape)} ({error})",
+                "inputs as it was trained on are needed",
+                "Check their shape.",
+            ) from error
+        if found.ndim != 2 or len(found) != len(values[:2]):
+            raise ModelError(
+                f"the network gives {tuple(found.shape)} for {len(values[:2])} inputs",
+                "one row of class scores an input is needed",
+                "Flatten or pool its outputs.",
+            )
+        return values
+
+    def gradient(self, weights: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Gradient of L over these examples."""
+        total = torch.zeros_like(weights)
+        for part in self._blocks(len(inputs)):
+            total += grad(self._summed(inputs[part], labels[part]))(weights)
+        return total / len(inputs) + self.l2 * weights
+
+    def product(self, weights: Tensor, direction: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Curvature of L over these examples times a direction."""
+        total = torch.zeros_like(weights)
+        for part in self._blocks(len(inputs)):
+            if self.curvature == "hessian":
+                total += jvp(grad(self._summed(inputs[part], labels[part])), (weights,), (direction,))[1]
+            else:
+                total += self._gauss_newton(weights, direction, inputs[part])
+        return total / len(inputs) + self.l2 * direction
+
+    def _gauss_newton(self, weights: Tensor, direction: Tensor, inputs: Tensor) -> Tensor:
+        outputs, pushed = jvp(lambda at: self.outputs(at, inputs), (weights,), (direction,))[:2]
+        predicted = outputs.softmax(dim=1)
+        curved = predicted * (pushed - (predicted * pushed).sum(dim=1, keepdim=True))
+        found: Tensor = vjp(lambda at: self.outputs(at, inputs), weights)[1](curved)[0]
+        return found
+
+    def _summed(self, inputs: Tensor, labels: Tensor) -> Callable[[Tensor], Tensor]:
+        return lambda at: nn.functional.cross_entropy(self.outputs(at, inputs), labels, reduction="sum")
+
+    def _blocks(self, count: int) -> Iterator[slice]:
+        for start in range(0, count, self.block):
+            yield slice(start, min(start + self.block, count))

@@ -1,0 +1,242 @@
+"""Networks linearised at their weights: ridge regression on Jacobian features, without ever forming the Jacobian of a set.
+
+With weights theta_0 and Jacobian J(x) (K x P, of the outputs by the chosen parameters) the model is
+
+    z(x) = s(x) (f(x; theta_0) + J(x) v),       s(x) = min(1, max_norm / ||J(x)||_F)
+
+in the tangent weights v (length P). Loss, with targets t(y) of -1 and +1: `||z - t||^2 / 2`, mean over rows, plus
+`(l2/2) ||v||^2`. It is quadratic, so a Newton step is exact, and
+
+    gradient of one row     s J^T (s f + s J v - t)
+    Hessian of one row      s^2 J^T J
+    change of gradient      phi_u(x) = s^2 J^T J u        neither label, nor f, nor v is in it
+    its size                ||phi_u(x)|| <= ||s J||_2^2 ||u|| <= max_norm^2 ||u||
+
+An example is one row whatever K is: what is scaled, and what the row bound bounds, is the Frobenius norm of its whole
+Jacobian. The outputs f are scaled with it, as they are when the features of a linear head are. Products with J and J^T are torch.func's jvp and vjp, a block of examples at a time.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jvp, vjp, vmap
+
+from expunge.errors import DataError, ModelError, OptionError
+
+UNIT_ROUNDOFF = 2.0**-53
+NETWORK_ROUNDOFFS = 4096  # unit roundoffs, relative, that a pass through the network is taken to lose at most
+
+
+@dataclass(frozen=True)
+class TangentRows:
+    """Examples and what is kept of each: scaled outputs s f at theta_0, the scale s, and the norm of s J after scaling."""
+
+    inputs: Tensor
+    labels: Tensor
+    offsets: Tensor
+    scales: Tensor
+    lengths: Tensor
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, chosen: Tensor | slice) -> TangentRows:
+        return TangentRows(
+            *(part[chosen] for part in (self.inputs, self.labels, self.offsets, self.scales, self.lengths))
+        )
+
+
+class Tangent:
+    """The objective. Works on a copy of the network, in float64 and evaluation mode; `names` are the parameters to train.
+
+    A parameter that is used in several places counts once, with the derivative of all its uses.
+    """
+
+    name = "tangent"
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        l2: float,
+        max_norm: float,
+        names: Sequence[str] | None = None,
+        block: int = 64,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.module = copy.deepcopy(module).to(device=device, dtype=torch.float64).eval().requires_grad_(False)
+        self.l2, self.max_norm, self.block, self.device = l2, max_norm, block, torch.device(device)
+        for name, part in self.module.named_modules():
+            if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.running_mean is None:
+                raise ModelError(
+                    f"{name!r} ({type(part).__name__}) keeps no running statistics",
+                    "an output must not depend on the other rows of its batch",
+                    "Use track_running_stats=True, or another normalisation.",
+                )
+        known = dict(self.module.named_parameters())
+        self.names = tuple(known if names is None else names)
+        odd = [name for name in self.names if name not in known]
+        if odd or not self.names or len(set(self.names)) != len(self.names):
+            raise OptionError(
+                f"parameters {', '.join(odd) or 'named twice, or none'}",
+                "different names of the network's own parameters are needed",
+                f"The last ones are: {', '.join(list(known)[-6:])}.",
+            )
+        self.at = {name: known[name].detach() for name in self.names}
+        self.n_parameters = sum(value.numel() for value in self.at.values())
+
+    # Products -----------------------------------------------------------------------------------------------------
+
+    def outputs(self, inputs: Tensor) -> Tensor:
+        """`f(x; theta_0)`, rows x K."""
+        return self._forward(self.at, inputs)
+
+    def push(self, inputs: Tensor, direction: Tensor) -> Tensor:
+        """`J d` for each example, rows x K."""
+        found: Tensor = jvp(lambda at: self._forward(at, inputs), (self.at,), (self._split(direction),))[1]
+        return found
+
+    def pull(self, inputs: Tensor, cotangents: Tensor) -> Tensor:
+        """`sum of J^T r` over the examples, length P."""
+        back = vjp(lambda at: self._forward(at, inputs), self.at)[1]
+        return self._join(back(cotangents)[0])
+
+    def pull_each(self, inputs: Tensor, cotangents: Tensor) -> Tensor:
+        """`J^T r` of each example, rows x P."""
+
+        def one(example: Tensor, cotangent: Tensor) -> dict[str, Tensor]:
+            back = vjp(lambda at: self._forward(at, example[None])[0], self.at)[1]
+            found: dict[str, Tensor] = back(cotangent)[0]
+            return found
+
+        parts = vmap(one)(inputs, cotangents)
+        return torch.cat([parts[name].reshape(len(inputs), -1) for name in self.names], dim=1)
+
+    def _forward(self, at: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        found: Tensor = functional_call(self.module, at, (inputs,))
+        return found
+
+    def _split(self, flat: Tensor) -> dict[str, Tensor]:
+        pieces = torch.split(flat, [value.numel() for value in self.at.values()])
+        return {name: piece.reshape(self.at[name].shape) for name, piece in zip(self.names, pieces, strict=True)}
+
+    def _join(self, parts: dict[str, Tensor]) -> Tensor:
+        return torch.cat([parts[name].reshape(-1) for name in self.names])
+
+    # Rows ---------------------------------------------------------------------------------------------------------
+
+    def rows(self, inputs: Tensor, labels: Tensor) -> TangentRows:
+        """Examples made ready: outputs and scales, one pass of K + 1 products. `labels` are class indices."""
+        if not inputs.is_floating_point():
+            raise DataError(
+                f"inputs of dtype {inputs.dtype}",
+                "real numbers are needed",
+                "Convert them, for example x.float() / 255.",
+            )
+        if inputs.ndim < 2 or len(inputs) == 0 or len(labels) != len(inputs):
+            raise DataError(
+                f"inputs of shape {tuple(inputs.shape)}, {len(labels)} labels",
+                "one or more examples are needed, rows first, and a label each",
+                "Check that inputs and labels belong together.",
+            )
+        values = inputs.to(self.device, torch.float64)
+        offsets, norms = [], []
+        for part in self._blocks(len(values)):
+            try:
+                found = self.outputs(values[part])
+            except (RuntimeError, TypeError, ValueError) as error:
+                raise DataError(
+                    f"the network does not take inputs of shape {tuple(values[part].shape)} ({error})",
+                    "inputs as it was trained on are needed",
+                    "Check their shape.",
+                ) from error
+            if found.ndim != 2 or len(found) != len(values[part]):
+                raise ModelError(
+                    f"the network gives {tuple(found.shape)} for {len(values[part])} inputs",
+                    "one row of class scores an input is needed",
+                    "Flatten or pool its outputs.",
+                )
+            squares = torch.zeros(len(found), dtype=torch.float64, device=self.device)
+            for output in range(found.shape[1]):
+                chosen = torch.zeros_like(found)
+                chosen[:, output] = 1.0
+                squares += self.pull_each(values[part], chosen).square().sum(dim=1)
+            offsets.append(found)
+            norms.append(squares.sqrt())
+        norm = torch.cat(norms)
+        if not bool(torch.isfinite(norm).all()) or not all(bool(torch.isfinite(part).all()) for part in offsets):
+            raise DataError("outputs or derivatives that are not finite", "numbers are needed", "Check the inputs.")
+        # a hair below the bound: J is computed again in every product
+        scales = (self.max_norm * (1.0 - NETWORK_ROUNDOFFS * UNIT_ROUNDOFF) / norm.clamp(min=1e-300)).clamp(max=1.0)
+        scaled = torch.cat(offsets) * scales[:, None]
+        return TangentRows(values, labels.to(self.device), scaled, scales, norm * scales)
+
+    def _blocks(self, count: int) -> Iterator[slice]:
+        for start in range(0, count, self.block):
+            yield slice(start, min(start + self.block, count))
+
+    # The objective ------------------------------------------------------------------------------------------------
+
+    def targets(self, rows: TangentRows, part: slice) -> Tensor:
+        return torch.nn.functional.one_hot(rows.labels[part], rows.offsets.shape[1]).double() * 2 - 1
+
+    def predictions(self, weights: Tensor, rows: TangentRows) -> Tensor:
+        """`z(x)`, rows x K."""
+        return rows.offsets + self.features_times(weights, rows)
+
+    def features_times(self, direction: Tensor, rows: TangentRows) -> Tensor:
+        """`s J d` for each example."""
+        found = [self.push(rows.inputs[part], direction) for part in self._blocks(len(rows))]
+        return torch.cat(found) * rows.scales[:, None]
+
+    def back(self, cotangents: Tensor, rows: TangentRows) -> Tensor:
+        """`sum of s J^T r` over the rows."""
+        total = torch.zeros(self.n_parameters, dtype=torch.float64, device=self.device)
+        for part in self._blocks(len(rows)):
+            total += self.pull(rows.inputs[part], cotangents[part] * rows.scales[part, None])
+        return total
+
+    def gradient(self, weights: Tensor, rows: TangentRows) -> Tensor:
+        """Gradient of the regularised mean loss."""
+        residuals = self.predictions(weights, rows) - self.targets(rows, slice(None))
+        return self.back(residuals, rows) / len(rows) + self.l2 * weights
+
+    def change_mean(self, update: Tensor, rows: TangentRows) -> Tensor:
+        """Mean of `phi_u` over the rows."""
+        return self.back(self.features_times(update, rows), rows) / len(rows)
+
+    def product(self, direction: Tensor, rows: TangentRows) -> Tensor:
+        """`H d`, regulariser included."""
+        return self.change_mean(direction, rows) + self.l2 * direction
+
+    def change_sup(self, update: Tensor) -> float:
+        """Upper bound on `||phi_u(x)||` over all admissible rows."""
+        return self.max_norm**2 * float(update.norm())
+
+    def rounding(self, weights: Tensor, rows: TangentRows) -> float:
+        """What float64 may hide of a mean gradient's norm.
+
+        Summing follows the rule of the linear heads. How much a pass through an arbitrary network loses is not derived:
+        `NETWORK_ROUNDOFFS` is taken for it, and whoever uses this number must say that it is declared.
+        """
+        largest = float((self.predictions(weights, rows) - self.targets(rows, slice(None))).norm(dim=1).max())
+        size = float(weights.norm())
+        lost = (len(rows) + NETWORK_ROUNDOFFS) * (largest + self.max_norm * size)
+        return UNIT_ROUNDOFF * (self.max_norm * lost + 4 * self.l2 * size)
+
+
+def last_parameters(module: nn.Module, count: int) -> tuple[str, ...]:
+    """Names of the last `count` parameters, in the order the network registers them.
+
+    >>> last_parameters(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)), 2)
+    ('2.weight', '2.bias')
+    """
+    names = [name for name, _ in module.named_parameters()]
+    if not 1 <= count <= len(names):
+        raise OptionError(f"the last {count} parameters", f"from 1 to {len(names)} can be chosen", "Choose fewer.")
+    return tuple(names[-count:])

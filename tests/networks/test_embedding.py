@@ -1,0 +1,220 @@
+"""From images to features: the same whatever the batch, continued after a stop, refused where they would not be features."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import Tensor, nn
+
+from expunge import DataError, FileError, ModelError, OptionError, read_data, read_model
+from expunge.cli import main
+from expunge.data.images import Examples
+from expunge.networks import embedding as module_under_test
+from expunge.networks import module_digest, split_head, with_head
+from expunge.networks.embedding import Preparation, embed
+from expunge.networks.programs import Encoder, load_encoder, module_encoder
+
+RANDOM = np.random.default_rng(3)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 3, 3)
+        self.drop = nn.Dropout()
+        self.fc = nn.Linear(12, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.drop(torch.relu(self.conv(x)).flatten(1)))
+
+
+class Trunk(nn.Module):
+    def __init__(self, net: Net) -> None:
+        super().__init__()
+        self.conv = net.conv
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.conv(x)).flatten(1)
+
+
+def net() -> Net:
+    torch.manual_seed(5)
+    return Net()
+
+
+def examples(count: int = 90) -> Examples:
+    labels = np.arange(count) % 2
+    images = RANDOM.integers(0, 100, (count, 1, 4, 4), dtype=np.uint8)
+    images[labels == 1, :, :2] += 120
+    return Examples(images, labels, "it")
+
+
+def wanted(given: Examples) -> Tensor:
+    return Trunk(net())(torch.from_numpy(given.inputs).float() / 255).detach()
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "encoder.pt"
+    torch.jit.save(torch.jit.trace(Trunk(net()).eval(), torch.zeros(2, 1, 4, 4)), str(path))
+    return path
+
+
+def test_every_kind_of_encoder_gives_the_same_features(script: Path, tmp_path: Path) -> None:
+    program = torch.export.export(
+        Trunk(net()).eval(), (torch.zeros(4, 1, 4, 4),), dynamic_shapes=({0: torch.export.Dim("n", min=1)},)
+    )
+    torch.export.save(program, tmp_path / "encoder.pt2")
+    given = examples()
+    for encoder in (
+        load_encoder(str(script)),
+        load_encoder(str(tmp_path / "encoder.pt2")),
+        module_encoder(Trunk(net())),
+        module_encoder(net(), head="fc"),
+        load_encoder(f"{__name__}:net", head="fc"),
+    ):
+        for batch in (7, 256):
+            found = embed(given, encoder, batch=batch)
+            np.testing.assert_allclose(found.features, wanted(given).numpy(), atol=1e-6)
+            np.testing.assert_array_equal(found.labels, given.labels)
+            assert found.encoder == encoder.digest
+
+
+def test_a_stopped_run_continues(tmp_path: Path) -> None:
+    given, calls = examples(), []
+    whole = module_encoder(Trunk(net()))
+
+    def failing(part: Tensor) -> Tensor:
+        calls.append(len(part))
+        if len(calls) == 3 + 40:
+            raise KeyboardInterrupt
+        return whole.run(part)
+
+    with pytest.raises(KeyboardInterrupt):
+        embed(given, Encoder(failing, whole.digest, "it", whole.device), batch=2, partial=tmp_path / "p")
+    assert len(list((tmp_path / "p").glob("*.npy"))) == 2
+    calls.clear()
+    counting = Encoder(lambda part: (calls.append(len(part)), whole.run(part))[1], whole.digest, "it", whole.device)
+    found = embed(given, counting, batch=2, partial=tmp_path / "p")
+    assert len(calls) == 3 + 45 - 32, "finished parts are not made again"
+    np.testing.assert_allclose(found.features, wanted(given).numpy(), atol=1e-6)
+    with pytest.raises(FileError, match="another setting"):
+        embed(examples(), whole, batch=2, partial=tmp_path / "p")
+
+
+def test_preparation_changes_features_and_digest() -> None:
+    given, encoder = examples(), module_encoder(Trunk(net()))
+    found = embed(given, encoder, preparation=Preparation((0.5,), (0.25,)))
+    image = (torch.from_numpy(given.inputs).float() / 255 - 0.5) / 0.25
+    np.testing.assert_allclose(found.features, Trunk(net())(image).detach().numpy(), atol=1e-5)
+    assert found.encoder != encoder.digest
+    with pytest.raises(DataError, match="channels"):
+        embed(given, encoder, preparation=Preparation((0.5,) * 3, (0.25,) * 3))
+    for mean, std in (((0.5,), ()), ((0.5,), (0.0,)), ((float("nan"),), (1.0,))):
+        with pytest.raises(OptionError):
+            Preparation(mean, std)
+
+
+class Dropping(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(x.flatten(1), 0.5, training=True)
+
+
+class Normalising(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.batch_norm(x.flatten(1), None, None, training=True)
+
+
+@pytest.mark.parametrize("kind", [Dropping, Normalising])
+def test_training_mode_is_noticed_in_a_traced_program_too(kind: type[nn.Module], tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="evaluation mode"):
+        embed(examples(), module_encoder(kind()))
+
+
+def test_what_is_not_features() -> None:
+    with pytest.raises(ModelError, match="one row of real features"):
+        embed(examples(), module_encoder(nn.Identity()))
+    with pytest.raises(DataError, match="Convert whole numbers to floats"):
+        embed(Examples(examples().inputs.astype(np.int64), examples().labels, "it"), module_encoder(Trunk(net())))
+    infinite = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+    nn.init.constant_(infinite[1].weight, 3e38)
+    with pytest.raises(DataError, match="every feature must be finite"):
+        embed(examples(), module_encoder(infinite))
+
+
+def test_encoders_that_cannot_be_loaded(tmp_path: Path, script: Path) -> None:
+    torch.save(Trunk(net()), tmp_path / "pickled.pt")
+    (tmp_path / "cut.pt").write_bytes(script.read_bytes()[:200])
+    (tmp_path / "x.onnx").write_bytes(b"1")
+    for name in ("pickled.pt", "cut.pt"):
+        with pytest.raises(ModelError, match="cannot be loaded"):
+            load_encoder(str(tmp_path / name))
+    if "onnxruntime" not in sys.modules:
+        with pytest.raises(ModelError, match="onnx"):
+            load_encoder(str(tmp_path / "x.onnx"))
+    with pytest.raises(FileError, match="does not exist"):
+        load_encoder(str(tmp_path / "nothing.pt"))
+    for name in ("no_such_module:x", f"{__name__}:nothing", f"{__name__}:RANDOM"):
+        with pytest.raises(ModelError, match="torch module is needed"):
+            load_encoder(name)
+    with pytest.raises(OptionError):
+        load_encoder("resnet")
+    with pytest.raises(OptionError, match="Leave --head out"):
+        load_encoder(str(script), head="fc")
+
+
+def command(*line: object) -> dict[str, object]:
+    result = CliRunner().invoke(main, [*map(str, line), "--json", "--quiet"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("end", [".npz", ".safetensors"])
+def test_embed_train_unlearn_and_put_back(tmp_path: Path, end: str) -> None:
+    given = {name: examples(count) for name, count in (("source", 200), ("surrogate", 150), ("forget", 0))}
+    given["forget"] = Examples(given["source"].inputs[:4], given["source"].labels[:4], "it")
+    for name, part in given.items():
+        np.savez(tmp_path / f"{name}-images.npz", X=part.inputs, y=part.labels)
+        where = tmp_path / f"{name}{end}"
+        encoder = ("--encoder", f"{__name__}:net", "--head", "fc")
+        found = command("embed", "--data", tmp_path / f"{name}-images.npz", *encoder, "--out", where)
+        assert found["encoder"] == split_head(net()).digest == read_data(where).encoder
+        assert not list(tmp_path.glob("*.partial"))
+    model = tmp_path / "model.safetensors"
+    command("train", "--data", tmp_path / f"source{end}", "--l2", 0.5, "--max-norm", 1, "--bias", "--out", model)
+    line = ("unlearn", "--model", model, "--surrogate", tmp_path / f"surrogate{end}", "--epsilon", 50, "--delta", 1e-3)
+    line = (*line, "--distance", "same", "--force")
+    done = command(*line, "--forget", tmp_path / f"forget{end}", "--out", tmp_path / "result")
+    assert done["certificate"]["model"]["encoder"] == split_head(net()).digest
+    assert not [note for note in done["certificate"]["notes"] if "encoder" in note]
+    head, _ = read_model(tmp_path / "result" / "model.safetensors")
+    whole = with_head(net(), head)
+    image = torch.from_numpy(given["surrogate"].inputs).float() / 255
+    rows = torch.from_numpy(read_data(tmp_path / f"surrogate{end}").features.copy()).double()
+    rows = rows / rows.norm(dim=1, keepdim=True).clamp(min=1)
+    torch.testing.assert_close(
+        whole(image).double(), rows @ head.weight.T + head.bias, atol=1e-6, rtol=1e-6, check_dtype=False
+    )
+    other = tmp_path / f"other{end}"
+    encoder = ("--encoder", f"{__name__}:net", "--head", "fc", "--mean", "0.5", "--std", "0.5")
+    command("embed", "--data", tmp_path / "forget-images.npz", *encoder, "--out", other)
+    result = CliRunner().invoke(
+        main, [*map(str, line), "--forget", str(other), "--out", str(tmp_path / "new"), "--quiet"]
+    )
+    assert result.exit_code == 2
+    assert "features of encoder" in result.stderr
+
+
+def test_the_digest_of_a_file_is_that_of_its_bytes(script: Path) -> None:
+    before = load_encoder(str(script)).digest
+    torch.manual_seed(6)
+    torch.jit.save(torch.jit.trace(Trunk(Net()).eval(), torch.zeros(2, 1, 4, 4)), str(script))
+    assert load_encoder(str(script)).digest != before
+    assert module_under_test.pipeline_digest(before, Preparation()) == before
+    assert len(module_digest(net())) == 64

@@ -1,0 +1,125 @@
+"""The encoder's digest travels from the feature file into the record, and features of another encoder are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+from expunge import DataError, FileError, ModelError, read_data, train, unlearn
+from expunge.data import EncodedRows
+from expunge.desk import Policy, accept, create_desk, run
+from expunge.desk.plan import plan
+from expunge.distance import Estimation
+from expunge.estimate.comparison import compare
+from expunge.model import TrainingRecord, read_model
+
+OURS, OTHER = "a" * 64, "b" * 64
+BUDGET = {"epsilon": 20.0, "delta": 1e-3, "distance": "same", "force": True}
+
+
+def rows(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    labels = np.arange(count) % 3
+    features = 2.0 * np.eye(3, 4)[labels] + 0.3 * np.random.default_rng(seed).normal(size=(count, 4))
+    return features / np.linalg.norm(features, axis=1, keepdims=True), labels
+
+
+X, Y = rows(120, 1)
+S, T = rows(150, 2)
+
+
+@pytest.fixture(scope="module")
+def model() -> object:
+    return train(X, Y, l2=0.1, max_norm=1, encoder=OURS)
+
+
+def test_the_record_keeps_it_and_reads_it_back(model: object, tmp_path: Path) -> None:
+    (tmp_path / "m.safetensors").write_bytes(model.to_bytes())
+    found, _ = read_model(tmp_path / "m.safetensors")
+    assert found.record == model.record
+    assert found.record.encoder == OURS
+    assert '"schema": "expunge/record/2"' in model.record.to_json()
+
+
+def test_a_record_without_encoder_is_written_as_before() -> None:
+    text = train(X, Y, l2=0.1, max_norm=1).record.to_json()
+    assert '"schema": "expunge/record/1"' in text
+    assert "encoder" not in text
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"expunge/record/2"', '"expunge/record/1"'), (f'"{OURS}"', '"A"'), (f'"{OURS}"', "null"), (f'"{OURS}"', "7")],
+)
+def test_an_impossible_record_is_refused(model: object, old: str, new: str) -> None:
+    with pytest.raises(ModelError):
+        TrainingRecord.from_json(model.record.to_json().replace(old, new), "it")
+
+
+def test_files_name_it(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", X=X, y=Y, encoder=np.array(OURS))
+    save_file({"X": X, "y": Y}, tmp_path / "a.safetensors", metadata={"encoder": OURS})
+    np.savez(tmp_path / "b.npz", X=X, y=Y)
+    assert [read_data(tmp_path / name).encoder for name in ("a.npz", "a.safetensors", "b.npz")] == [OURS, OURS, None]
+    features, labels = read_data(tmp_path / "a.npz").rows
+    np.testing.assert_array_equal(features, X)
+    np.testing.assert_array_equal(labels, Y)
+
+
+@pytest.mark.parametrize("odd", [np.array("a" * 63), np.array([1, 2]), np.array(3.0)])
+def test_an_encoder_that_is_no_digest(tmp_path: Path, odd: np.ndarray) -> None:
+    np.savez(tmp_path / "a.npz", X=X, y=Y, encoder=odd)
+    with pytest.raises(FileError, match="digest"):
+        read_data(tmp_path / "a.npz")
+    with pytest.raises(DataError, match="digest"):
+        train(X, Y, l2=0.1, max_norm=1, encoder="features.npz")
+
+
+def test_unlearning_with_the_same_encoder_says_so_and_nothing_else(model: object) -> None:
+    found = unlearn(model, EncodedRows(X[:3], Y[:3], OURS), EncodedRows(S, T, OURS), **BUDGET).certificate.content
+    assert found["model"]["encoder"] == OURS
+    assert not [note for note in found["notes"] if "encoder" in note]
+
+
+def test_features_of_another_encoder_are_refused_everywhere(model: object, tmp_path: Path) -> None:
+    ours, other = EncodedRows(X[:3], Y[:3], OURS), EncodedRows(X[:3], Y[:3], OTHER)
+    standing = EncodedRows(S, T, OTHER)
+    with pytest.raises(DataError, match=r"the forget set: features of encoder bbbb"):
+        unlearn(model, other, (S, T), **BUDGET)
+    with pytest.raises(DataError, match=r"the surrogate set: features of encoder bbbb"):
+        unlearn(model, ours, standing, **BUDGET)
+    with pytest.raises(DataError, match="features of encoder bbbb"):
+        plan(model, ours, standing, delta=1e-3)
+    with pytest.raises(DataError, match="features of encoder bbbb"):
+        compare(model, standing, record=model.record, wanted=Estimation("kl"))
+    policy = Policy(20.0, 1e-3, "same", force=True)
+    with pytest.raises(DataError, match="features of encoder bbbb"):
+        create_desk(tmp_path / "desk", model, standing, policy)
+
+
+def test_a_desk_checks_every_request(model: object, tmp_path: Path) -> None:
+    desk = create_desk(tmp_path / "desk", model, EncodedRows(S, T, OURS), Policy(20.0, 1e-3, "same", force=True))
+    with pytest.raises(DataError, match="features of encoder bbbb"):
+        accept(desk, X[:2], Y[:2], "case-1", encoder=OTHER)
+    accept(desk, X[:2], Y[:2], "case-1", encoder=OURS)
+    (published,) = run(desk).published
+    assert not [note for note in published.certificate.content["notes"] if "encoder" in note]
+
+
+def test_rows_without_a_digest_are_noted(model: object) -> None:
+    found = unlearn(model, (X[:3], Y[:3]), EncodedRows(S, T, OURS), **BUDGET).certificate.content
+    assert [note for note in found["notes"] if note.startswith("the forget set names no encoder")]
+    bare = train(X, Y, l2=0.1, max_norm=1)
+    found = unlearn(bare, EncodedRows(X[:3], Y[:3], OURS), EncodedRows(S, T, OURS), **BUDGET).certificate.content
+    assert [note for note in found["notes"] if "record names no encoder" in note]
+    with pytest.raises(DataError, match="different encoders"):
+        unlearn(bare, EncodedRows(X[:3], Y[:3], OURS), EncodedRows(S, T, OTHER), **BUDGET)
+
+
+def test_the_published_model_keeps_it(model: object) -> None:
+    published = unlearn(model, EncodedRows(X[:3], Y[:3], OURS), EncodedRows(S, T, OURS), **BUDGET).model
+    assert published.record.encoder == OURS
+    assert bool(torch.isfinite(published.weight).all())

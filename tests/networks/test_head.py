@@ -1,0 +1,188 @@
+"""A model taken apart and put together says what it said before; what cannot be taken apart is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from expunge import DataError, ModelError, train, unlearn
+from expunge.networks import module_digest, split_head, with_head
+
+
+class Small(nn.Module):
+    """A torchvision-like classifier: convolution, batch normalisation, dropout, a linear head."""
+
+    def __init__(self, classes: int = 3) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.drop = nn.Dropout(0.5)
+        self.fc = nn.Linear(16, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.drop(torch.relu(self.norm(self.conv(x)))).flatten(1))
+
+
+class Answer(dict):
+    """What Hugging Face models return."""
+
+
+class Named(nn.Module):
+    """A Hugging Face-like classifier: inputs by name, a nested head, an answer that is no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(10, 6)
+        self.classifier = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Answer:
+        mask = attention_mask[..., None].float()
+        return Answer(logits=self.classifier((self.embed(input_ids) * mask).sum(1)))
+
+
+def images(count: int, seed: int = 0) -> Tensor:
+    return torch.randn(count, 1, 4, 4, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture
+def small() -> Small:
+    torch.manual_seed(0)
+    model = Small()
+    model(images(50))  # running statistics that are not the first ones
+    return model
+
+
+def test_features_and_head_give_what_the_model_gives(small: Small) -> None:
+    split = split_head(small, "fc")
+    found = split.features(images(30), batch=7)
+    outputs = found @ split.head.weight.T + split.head.bias
+    assert small.training, "the caller's model is not touched"
+    torch.testing.assert_close(outputs, small.eval()(images(30)), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("store", ["float64", "float32"])
+def test_the_unlearned_head_put_back_predicts_what_the_head_predicts(small: Small, store: str) -> None:
+    split = split_head(small)
+    labels = np.arange(200) % 3
+    source = split.features(images(200)).numpy()
+    model = train(source, labels, l2=0.5, max_norm=1.5, bias=True, store=store)
+    assert (np.linalg.norm(source, axis=1) > 1.5).any(), "some rows must be scaled for this test to mean anything"
+    forgotten = unlearn(
+        model, (source[:2], labels[:2]), (source, labels), epsilon=50, delta=1e-3, distance="same", force=True
+    )
+    before = {name: tensor.clone() for name, tensor in small.state_dict().items()}
+    whole = with_head(small, forgotten.model)
+    fresh = images(40, seed=1)
+    rows = split.features(fresh).double()
+    rows = rows * (1.5 / rows.norm(dim=1, keepdim=True).clamp(min=1.5))
+    wanted = rows @ forgotten.model.weight.double().T + forgotten.model.bias.double()
+    torch.testing.assert_close(whole(fresh).double(), wanted, atol=1e-6, rtol=1e-6)
+    np.testing.assert_array_equal(whole(fresh).argmax(1).numpy(), forgotten.model.predict(split.features(fresh)))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in small.state_dict().items())
+    assert split_head(whole).digest == split.digest, "the encoder is the same one"
+
+
+def test_a_nested_head_with_inputs_by_name() -> None:
+    model = Named().eval()
+    inputs = {"input_ids": torch.arange(40).reshape(8, 5) % 10, "attention_mask": torch.ones(8, 5, dtype=torch.int64)}
+    split = split_head(model, "classifier.2")
+    outputs = split.features(inputs, batch=3) @ split.head.weight.T + split.head.bias
+    torch.testing.assert_close(outputs, model(**inputs)["logits"], atol=1e-6, rtol=0)
+    whole = with_head(model, split.head, "classifier.2")
+    torch.testing.assert_close(whole(**inputs)["logits"], model(**inputs)["logits"], atol=1e-6, rtol=0)
+
+
+def test_the_digest_is_of_the_encoder_alone(small: Small) -> None:
+    digest = split_head(small).digest
+    with torch.no_grad():
+        small.fc.weight.add_(1)
+    assert split_head(small).digest == digest
+    with torch.no_grad():
+        small.norm.running_mean.add_(1e-3)
+    assert split_head(small).digest != digest
+    assert module_digest(nn.Linear(2, 2)) != module_digest(nn.Linear(2, 2))
+    relu, gelu = nn.Sequential(nn.ReLU()), nn.Sequential(nn.GELU())
+    assert module_digest(relu) != module_digest(gelu)
+
+
+def test_a_missing_head_names_those_there_are(small: Small) -> None:
+    with pytest.raises(ModelError, match=r"no module 'classifier'.*are: fc"):
+        split_head(small, "classifier")
+
+
+def test_a_head_that_is_not_linear(small: Small) -> None:
+    with pytest.raises(ModelError, match="is a Conv2d"):
+        split_head(small, "conv")
+
+
+def test_tied_weights() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.fc = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.fc.weight = self.first.weight
+
+    with pytest.raises(ModelError, match=r"shares its weights with first\.weight"):
+        split_head(Tied())
+
+
+def test_a_head_that_is_used_twice() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(self.fc(x))
+
+    with pytest.raises(ModelError, match="used 2 times"):
+        split_head(Twice()).features(torch.ones(3, 4))
+
+
+def test_whole_numbers_where_floats_are_needed(small: Small) -> None:
+    with pytest.raises(DataError, match="Convert whole numbers to floats"):
+        split_head(small).features(images(3).to(torch.uint8))
+
+
+def test_a_head_on_every_position() -> None:
+    model = nn.Sequential()
+    model.add_module("fc", nn.Linear(4, 2))
+    with pytest.raises(DataError, match="Pool over positions"):
+        split_head(model).features(torch.ones(3, 5, 4))
+
+
+class AlwaysDropping(nn.Module):
+    """Dropout that evaluation mode does not turn off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(16, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(nn.functional.dropout(x, 0.5, training=True))
+
+
+class AlwaysNormalising(AlwaysDropping):
+    """Batch normalisation that evaluation mode does not turn to stored statistics."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(nn.functional.batch_norm(x, None, None, training=True))
+
+
+@pytest.mark.parametrize("kind", [AlwaysDropping, AlwaysNormalising])
+def test_features_that_change_from_run_to_run_or_with_the_batch(kind: type[nn.Module]) -> None:
+    with pytest.raises(ModelError, match="evaluation mode"):
+        split_head(kind()).features(images(9).flatten(1))
+
+
+def test_batch_normalisation_without_statistics() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2))
+    with pytest.raises(ModelError, match="running statistics"):
+        split_head(model, "1")
+
+
+def test_a_head_for_other_features(small: Small) -> None:
+    with pytest.raises(ModelError, match="takes 16"):
+        with_head(small, split_head(nn.Sequential(nn.Linear(4, 2)), "0").head)

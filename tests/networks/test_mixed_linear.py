@@ -1,0 +1,196 @@
+"""Linearised networks: exact where the source is at hand, inside the bound where it is not."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+from expunge import DataError, FileError, ModelError, UselessModel, verify
+from expunge.bounds import residual_bound
+from expunge.certificate import residual_facts
+from expunge.distance import Distance
+from expunge.networks.mixed_linear import measure_tangent, read_tangent, tangent_task, train_tangent, unlearn_tangent
+from expunge.objectives.tangent import Tangent, last_parameters
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def network(seed: int, width: int = 4, outputs: int = 3) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(2, width), nn.Tanh(), nn.Dropout(), nn.Linear(width, outputs))
+
+
+def examples(count: int, seed: int, outputs: int = 3) -> tuple[Tensor, np.ndarray]:
+    generator = torch.Generator().manual_seed(seed)
+    labels = np.arange(count) % outputs
+    centres = torch.tensor([[2.0, 0.0], [-1.0, 1.5], [-1.0, -1.5]])
+    return centres[labels] + torch.randn(count, 2, generator=generator), labels
+
+
+def exact(
+    module: nn.Module, inputs: Tensor, labels: np.ndarray, l2: float, max_norm: float, names: tuple[str, ...]
+) -> Tensor:
+    """The optimum by a dense solve of the normal equations, Jacobians formed."""
+    objective = Tangent(module, l2=l2, max_norm=max_norm, names=names)
+    rows = objective.rows(inputs, torch.from_numpy(labels))
+    basis = torch.eye(objective.n_parameters, dtype=torch.float64)
+    jacobian = torch.stack([objective.features_times(direction, rows) for direction in basis], dim=2).flatten(0, 1)
+    wanted = (objective.targets(rows, slice(None)) - rows.offsets).flatten()
+    return torch.linalg.solve(jacobian.T @ jacobian / len(rows) + l2 * basis, jacobian.T @ wanted / len(rows))
+
+
+@pytest.mark.parametrize("last", [2, 4])
+@pytest.mark.parametrize("whole_class", [False, True])
+def test_with_the_source_unlearning_is_retraining(last: int, whole_class: bool) -> None:
+    module, (inputs, labels) = network(0), examples(60, 1)
+    names = last_parameters(module, last)
+    options = {"l2": 0.05, "max_norm": 1.5, "names": names}
+    model = train_tangent(module, inputs, labels, **options)
+    torch.testing.assert_close(model.weights, exact(module, inputs, labels, **options), atol=1e-9, rtol=0)
+    gone = labels == 0 if whole_class else np.arange(60) < 6
+    source = (inputs, labels)
+    task = tangent_task(module, model, (inputs[gone], labels[gone]), source, Distance("source", 0.0))
+    update = measure_tangent(task, delta=1e-5).step.update
+    retrained = exact(module, inputs[~gone], labels[~gone], **options)
+    assert float((model.weights + update - retrained).norm()) < 1e-6
+    assert float((model.weights - retrained).norm()) > 1e-3, "forgetting must have something to do"
+
+
+def one_case(seed: int) -> tuple[float, float, float]:
+    """(true distance to retraining, bound, surrogate term) of a random problem on a few points, each counted several times."""
+    random = np.random.default_rng(seed)
+    module = network(seed, width=int(random.integers(1, 4)), outputs=3)
+    points, labels = examples(9, seed)
+    points = points * float(random.uniform(0.3, 3))
+    in_source, in_surrogate = (random.integers(1, 6, 9) for _ in range(2))
+    options = {"l2": float(10 ** random.uniform(-2, 0)), "max_norm": float(random.uniform(0.5, 3))}
+    source = np.repeat(np.arange(9), in_source)
+    standing = np.repeat(np.arange(9), in_surrogate)
+    gone = np.sort(random.choice(len(source), int(random.integers(1, 4)), replace=False))
+    kept = np.delete(source, gone)
+    model = train_tangent(module, points[source], labels[source], **options)
+    p, q = in_source / in_source.sum(), in_surrogate / in_surrogate.sum()
+    kind = ("tv", "chi2", "kl")[seed % 3]
+    value = {"tv": abs(p - q).sum() / 2, "chi2": ((p - q) ** 2 / q).sum(), "kl": (p * np.log(p / q)).sum()}[kind]
+    distance = Distance(kind, float(value) * (1 + 1e-12), "samples")
+    forget = (points[source[gone]], labels[source[gone]])
+    task = tangent_task(module, model, forget, (points[standing], labels[standing]), distance, force=True)
+    measured = measure_tangent(task, delta=1e-6, seed=seed)
+    bound = residual_bound(residual_facts(measured.facts), distance)
+    names = tuple(name for name, _ in module.named_parameters())
+    retrained = exact(module, points[kept], labels[kept], names=names, **options)
+    return float((model.weights + measured.step.update - retrained).norm()), bound.total, bound.terms["surrogate"]
+
+
+def check_cases(seeds: range) -> None:
+    found = [one_case(seed) for seed in seeds]
+    assert all(distance <= total for distance, total, _ in found)
+    assert any(distance > total - surrogate for distance, total, surrogate in found), "without that term it would fail"
+    assert max(distance / total for distance, total, _ in found) > 0.02, "a bound this loose would show nothing"
+
+
+def test_the_bound_holds_with_a_surrogate() -> None:
+    check_cases(range(24))
+
+
+@pytest.mark.slow
+def test_the_bound_holds_with_a_surrogate_in_200_cases() -> None:
+    check_cases(range(200))
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[nn.Module, Tensor, np.ndarray]:
+    """A network pretrained on digits 0 to 4, with three outputs for digits 7 to 9."""
+    images, labels = load_digits(return_X_y=True)
+    pixels = torch.from_numpy(images / 16).float()
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 5))
+    public = labels < 5
+    optimiser = torch.optim.Adam(module.parameters(), lr=0.02)
+    for _ in range(60):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(module(pixels[public]), torch.from_numpy(labels[public])).backward()
+        optimiser.step()
+    module[2] = nn.Linear(12, 3)
+    private = labels >= 7
+    return module, pixels[private], labels[private]
+
+
+def test_the_whole_way_with_a_certificate(digits: tuple[nn.Module, Tensor, np.ndarray], tmp_path: Path) -> None:
+    module, inputs, labels = digits
+    model = train_tangent(module, inputs[:250], labels[:250], l2=1e-3, max_norm=1.0)
+    assert np.mean(model.predict(module, inputs[250:]) == labels[250:]) > 0.8
+    (tmp_path / "m.safetensors").write_bytes(model.to_bytes())
+    again = read_tangent(tmp_path / "m.safetensors")
+    assert again.record == model.record
+    assert again.names == model.names
+    assert torch.equal(again.weights, model.weights)
+    assert len({model.sha256() for _ in range(20)}) == 1
+    content = model.to_bytes()
+    for bad in (content[:-8], content.replace(b"parameters", b"paramesers"), content[:-1] + bytes([content[-1] ^ 1])):
+        (tmp_path / "bad.safetensors").write_bytes(bad)
+        with pytest.raises((ModelError, FileError)):
+            read_tangent(tmp_path / "bad.safetensors")
+    forget, surrogate = (inputs[:2], labels[:2]), (inputs[250:], labels[250:])
+    result = unlearn_tangent(module, model, forget, surrogate, epsilon=1e4, delta=1e-3, distance="same", force=True)
+    content = json.loads(result.certificate.to_json())
+    assert all(check.passed for check in verify(result.certificate))
+    assert content["status"] == "conditional"
+    assert content["model"]["after"]["sha256"] == result.model.sha256()
+    assert content["sizes"]["parameters"] == len(model.weights) == 64 * 12 + 12 + 12 * 3 + 3
+    assert any("rounding" in sentence for sentence in content["assumptions"])
+    assert result.model.record.n_source == 248
+    spread = float((result.model.weights - model.weights).norm())
+    assert spread < 2 * (result.certificate.sigma * math.sqrt(len(model.weights)) + float(model.weights.norm()))
+    with pytest.raises(ModelError, match="noised result"):
+        unlearn_tangent(module, result.model, forget, surrogate, epsilon=1.0, delta=1e-3, distance="same")
+
+
+def test_a_class_is_gone(digits: tuple[nn.Module, Tensor, np.ndarray]) -> None:
+    module, inputs, labels = digits
+    names = last_parameters(module, 2)
+    model = train_tangent(module, inputs[:250], labels[:250], l2=0.01, max_norm=3.0, names=names)
+    gone = labels[:250] == 8
+    result = unlearn_tangent(
+        module,
+        model,
+        (inputs[:250][gone], labels[:250][gone]),
+        (inputs[:250], labels[:250]),
+        epsilon=1e4,
+        delta=1e-3,
+        distance="source",
+    )
+    answers = result.model.predict(module, inputs[250:])
+    tested = labels[250:]
+    assert np.mean(answers[tested == 8] == 8) < 0.1
+    before = model.predict(module, inputs[250:])
+    others = tested != 8
+    assert np.mean(answers[others] == tested[others]) >= np.mean(before[others] == tested[others]) - 0.02
+    assert any("every row of class 8 is forgotten" in note for note in result.certificate.content["notes"])
+
+
+def test_what_is_refused(digits: tuple[nn.Module, Tensor, np.ndarray]) -> None:
+    module, inputs, labels = digits
+    model = train_tangent(module, inputs[:150], labels[:150], l2=0.05, max_norm=1.0, names=last_parameters(module, 2))
+    options = {"epsilon": 1.0, "delta": 1e-3}
+    forget, rest = (inputs[:2], labels[:2]), (inputs[150:], labels[150:])
+    other = nn.Sequential(nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 3))
+    with pytest.raises(ModelError, match="not the one"):
+        unlearn_tangent(other, model, forget, rest, distance="same", **options)
+    with pytest.raises(DataError, match="the source had 150"):
+        unlearn_tangent(module, model, forget, rest, distance="source", **options)
+    with pytest.raises(DataError, match="at least 100"):
+        unlearn_tangent(module, model, forget, (inputs[150:180], labels[150:180]), distance="same", **options)
+    with pytest.raises(UselessModel, match="more than half"):
+        unlearn_tangent(module, model, (inputs[:100], labels[:100]), rest, distance="same", **options)
+    with pytest.raises(DataError, match="outputs and the source 2 classes"):
+        train_tangent(module, inputs[:30][labels[:30] < 9], labels[:30][labels[:30] < 9], l2=0.1, max_norm=1.0)
+    with pytest.raises(DataError, match="is not a class"):
+        unlearn_tangent(module, model, (inputs[:2], np.array([1, 2])), rest, distance="same", **options)

@@ -1,0 +1,129 @@
+"""Any module: curvature products against autograd's, one step against a dense solve, and a certificate that claims nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import hessian, jacrev
+
+from expunge import DataError, ModelError, OptionError, verify
+from expunge.networks.whole import damped_step, unlearn_module
+from expunge.objectives.module import ModuleObjective
+
+
+def trained(seed: int = 0) -> nn.Module:
+    """One convolutional layer and a linear layer, trained together."""
+    torch.manual_seed(seed)
+    module = nn.Sequential(nn.Conv2d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Dropout(), nn.Linear(8, 3)).double().eval()
+    inputs, labels = examples(60)
+    optimiser = torch.optim.LBFGS(module.parameters(), max_iter=200, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        loss = nn.functional.cross_entropy(module(inputs), labels)
+        loss = loss + 0.05 * sum(value.square().sum() for value in module.parameters())
+        loss.backward()
+        return loss
+
+    optimiser.step(closure)
+    return module
+
+
+def examples(count: int, seed: int = 1) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % 3
+    images = torch.randn(count, 1, 3, 3, generator=generator, dtype=torch.float64)
+    return images + labels[:, None, None, None], labels
+
+
+@pytest.mark.parametrize("curvature", ["gauss-newton", "hessian"])
+def test_products_are_those_of_the_dense_matrices(curvature: str) -> None:
+    objective = ModuleObjective(trained(), l2=0.1, curvature=curvature, block=4)
+    inputs, labels = examples(10)
+
+    def loss(at: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(objective.outputs(at, inputs), labels) + 0.05 * at.square().sum()
+
+    w = objective.weights
+    torch.testing.assert_close(objective.gradient(w, inputs, labels), jacrev(loss)(w))
+    if curvature == "hessian":
+        dense = hessian(loss)(w)
+    else:
+        jacobian = jacrev(lambda at: objective.outputs(at, inputs))(w)
+        p = objective.outputs(w, inputs).softmax(dim=1)
+        middle = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+        dense = torch.einsum("nkp,nkl,nlq->pq", jacobian, middle, jacobian) / 10 + 0.1 * torch.eye(len(w)).double()
+    direction = torch.linspace(-1, 1, len(w), dtype=torch.float64)
+    torch.testing.assert_close(objective.product(w, direction, inputs, labels), dense @ direction)
+
+
+@pytest.mark.parametrize("curvature", ["gauss-newton", "hessian"])
+def test_the_step_is_algorithm_one_and_moves_toward_retraining(curvature: str) -> None:
+    objective = ModuleObjective(trained(), l2=0.1, curvature=curvature)
+    source = examples(60)
+    forget = tuple(part[:2] for part in source)
+    retain = tuple(part[2:] for part in source)
+    gradient = objective.gradient(objective.weights, *forget)
+    update = damped_step(objective, gradient, forget, source, 60, 0.0).solution
+    basis = torch.eye(objective.n_parameters, dtype=torch.float64)
+    matrix = torch.stack(
+        [
+            60 * objective.product(objective.weights, d, *source) - 2 * objective.product(objective.weights, d, *forget)
+            for d in basis
+        ]
+    )
+    torch.testing.assert_close(update, torch.linalg.solve(matrix, 2 * gradient), atol=1e-6, rtol=1e-5)
+    before = objective.gradient(objective.weights, *retain).norm()
+    assert objective.gradient(objective.weights + update, *retain).norm() < 0.5 * before
+
+
+def test_the_certificate_is_an_estimate_with_its_reason() -> None:
+    module = trained().float()
+    stored = {name: value.clone() for name, value in module.state_dict().items()}
+    inputs, labels = examples(60)
+    result = unlearn_module(
+        module, (inputs[:2], labels[:2]), (inputs, labels), n_source=60, l2=0.1, epsilon=0.9, delta=1e-2, distance="tv:0.01",
+        damping=0.01,
+    )  # fmt: skip
+    content = result.certificate.content
+    assert content["status"] == "estimated"
+    assert "not convex" in content["notes"][0]
+    assert any(sentence.startswith("FALSE for this model") for sentence in content["assumptions"])
+    assert all(check.passed for check in verify(result.certificate))
+    assert all(torch.equal(value, stored[name]) for name, value in module.state_dict().items())
+    assert not torch.equal(result.module[0].weight, module[0].weight)
+    assert result.module[0].weight.dtype == torch.float32
+    assert result.module(inputs.float()).shape == (60, 3)
+
+
+def test_running_statistics_are_noted() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(9), nn.Linear(9, 3))
+    inputs, labels = examples(60)
+    result = unlearn_module(
+        module, (inputs[:2], labels[:2]), (inputs, labels), n_source=60, l2=0.1, epsilon=0.9, delta=1e-2, distance="same",
+        force=True,
+    )  # fmt: skip
+    assert any("running statistics" in note for note in result.certificate.content["notes"])
+
+
+def test_what_is_refused() -> None:
+    module, (inputs, labels) = trained(), examples(60)
+    options = {"n_source": 60, "l2": 0.1, "epsilon": 0.9, "delta": 1e-2, "distance": "same"}
+    with pytest.raises(DataError, match=r"x\.float\(\)"):
+        unlearn_module(module, (inputs[:2].to(torch.int64), labels[:2]), (inputs, labels), **options)
+    with pytest.raises(DataError, match="does not take"):
+        unlearn_module(module, (inputs[:2, :, :2], labels[:2]), (inputs, labels), **options)
+    with pytest.raises(DataError, match="at least one must be retained"):
+        unlearn_module(module, (inputs, labels), (inputs, labels), **options)
+    with pytest.raises(OptionError, match="3 outputs"):
+        unlearn_module(module, (inputs[:2], labels[:2]), (inputs, labels), classes=(1, 2), **options)
+    with pytest.raises(OptionError, match="damping"):
+        unlearn_module(module, (inputs[:2], labels[:2]), (inputs, labels), damping=-1.0, **options)
+    with pytest.raises(OptionError, match="curvature"):
+        ModuleObjective(module, l2=0.1, curvature="newton")
+    with pytest.raises(ModelError, match="running statistics"):
+        ModuleObjective(nn.Sequential(nn.BatchNorm1d(3, track_running_stats=False)), l2=0.1)
+    with pytest.raises(ModelError, match="no parameters"):
+        ModuleObjective(nn.Flatten(), l2=0.1)

@@ -117,7 +117,7 @@ def table(results: list[dict[str, Any]]) -> str:
         rows = [result for result in results if result["zeta"] == zeta]
         for name in SUPPORTS:
             each = [row["estimates"][name] for row in rows if name in row["estimates"]]
-            seeds = "" if len(each) == len(rows) else f" ({len(each)} seeds)"
+            seeds = "" if len(each) == len(rows) else f" ({len(each)} of {len(rows)} seeds)"
             lines.append(
                 f"| {zeta} | {name}{seeds} | {rows[0]['exact_kl']:.3f} | {spread([e['kl'] for e in each])} | {sum(e['saturated'] for e in each)} of {len(each)} "
                 f"| {spread([row['exact_delta'] for row in rows])} | {spread([e['delta'] for e in each])} | {spread([row['true_means'] for row in rows])} "
@@ -127,7 +127,7 @@ def table(results: list[dict[str, Any]]) -> str:
 
 
 def draw(results: list[dict[str, Any]]) -> bytes:
-    figure, panels = new_figure(3, 4.0, width=13.0)
+    figure, panels = new_figure(3, 4.4, width=13.0)
     colours = dict(zip(SUPPORTS, ("#c03028", "#d08000", "#2060b0", "#209060"), strict=True))
     titles = (
         "KL of surrogate relative to source",
@@ -155,7 +155,9 @@ def draw(results: list[dict[str, Any]]) -> bytes:
         panel.set_title(title, fontsize=10)
         panel.set_xlabel("zeta")
         panel.set_yscale("log")
-    panels[0].legend(frameon=False, fontsize=8)
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False, fontsize=9
+    )
     return png(figure)
 
 

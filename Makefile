@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 DATA ?= data
 
-.PHONY: demo test check slow bench examples clean
+.PHONY: demo test check slow bench examples experiments clean
 
 $(BIN)/expunge: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,12 @@ bench: $(BIN)/expunge  ## timings; writes benchmarks/results
 
 examples: $(BIN)/expunge  ## accuracies on real data; make examples DATA=folder
 	$(BIN)/python examples/real_data.py --data $(DATA)
+
+experiments: $(BIN)/expunge  ## tables and figures beside the paper's; up to an hour each; make experiments DATA=folder
+	$(BIN)/python experiments/table1.py
+	$(BIN)/python experiments/donsker_varadhan.py
+	$(BIN)/python experiments/heuristic.py
+	$(BIN)/python experiments/match_classes.py --data $(DATA)
 
 clean:
 	rm -rf $(VENV) build dist

@@ -10,7 +10,8 @@ import click
 from rich.table import Table
 
 from expunge.cli.console import as_json, out, progress, quiet, reporting
-from expunge.cli.estimation import estimate_options, estimation, whole_numbers
+from expunge.cli.estimation import estimate_options, estimation
+from expunge.cli.facts import record_facts
 
 
 @click.command()
@@ -44,12 +45,6 @@ from expunge.cli.estimation import estimate_options, estimation, whole_numbers
     help="Weight surrogate rows so that its class proportions are the source's.",
 )
 @estimate_options
-@click.option("--n-source", type=int, help="For a model without a record, with --forget: number of training rows.")
-@click.option(
-    "--l2", type=float, help="For a model without a record: lambda of (lambda/2)||w||^2 beside the mean loss."
-)
-@click.option("--max-norm", type=float, help="For a model without a record: largest norm of a training row.")
-@click.option("--class-counts", help="For a model without a record: training rows of each class, e.g. 120,80.")
 @click.option("--device", default="cpu", show_default=True, help="Any torch device.")
 @click.option(
     "--figure",
@@ -59,6 +54,7 @@ from expunge.cli.estimation import estimate_options, estimation, whole_numbers
 @quiet
 @as_json
 @reporting
+@record_facts
 def distance(
     model_file: Path,
     surrogate: Path,
@@ -66,10 +62,7 @@ def distance(
     reference: Path | None,
     label: str | None,
     match_classes: bool,
-    n_source: int | None,
-    l2: float | None,
-    max_norm: float | None,
-    class_counts: str | None,
+    facts: dict[str, Any],
     device: str,
     figure: Path | None,
     quiet: bool,
@@ -101,20 +94,12 @@ def distance(
         require_absent(figure)
     wanted = replace(estimation("estimate:kl", **estimating), matched=match_classes)
     model, _ = read_model(model_file)
-    counts = whole_numbers(class_counts)
-    bare = model.record is None
-    if bare and n_source is None and forget is None:
-        n_source = sum(counts or (2,))  # without rows to forget the source's size plays no part
-    record = record_for(
-        model,
-        n_source=n_source,
-        l2=l2,
-        loss="softmax" if bare else None,
-        max_norm=max_norm,
-        training_residual=0.0 if bare else None,  # nor does how far training stopped
-        classes=None,
-        class_counts=counts,
-    )
+    if model.record is None:
+        # an estimate is about softmax alone; without rows to forget the source's size plays no part, nor how far training stopped
+        size = None if forget is not None else sum(facts["class_counts"] or (2,))
+        stated = {name: value for name, value in facts.items() if value is not None}
+        facts = facts | {"n_source": size, "loss": "softmax", "training_residual": 0.0} | stated
+    record = record_for(model, classes=None, **facts)
 
     def read(path: Path | None) -> Any:
         if path is None:

@@ -93,17 +93,3 @@ def estimation(
         seed=chain_seed,
         sampling=sampling,
     )
-
-
-def whole_numbers(text: str | None) -> tuple[int, ...] | None:
-    """`120,80` as (120, 80)."""
-    from expunge.errors import OptionError
-
-    if text is None:
-        return None
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise OptionError(
-            f"class counts {text!r}", "whole numbers with commas between are needed", "Write for example 120,80."
-        ) from error

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from expunge.cli.console import as_json, out, reporting
-from expunge.cli.estimation import whole_numbers
+from expunge.cli.facts import record_facts
 
 
 @click.command()
@@ -50,15 +50,10 @@ from expunge.cli.estimation import whole_numbers
     "--total-epsilon", type=float, help="Of all published models together, at the same delta (default: 10 x epsilon)."
 )
 @click.option("--days", default=30, show_default=True, help="How long a request may wait.")
-@click.option("--n-source", type=int, help="For a model without a record: number of training rows.")
-@click.option("--l2", type=float, help="For a model without a record: lambda.")
-@click.option("--max-norm", type=float, help="For a model without a record: largest norm of a training row.")
-@click.option("--loss", help="For a model without a record: softmax or ridge.")
-@click.option("--class-counts", help="For a model without a record: training rows of each class, e.g. 120,80.")
-@click.option("--training-residual", type=float, help="For a model without a record: norm of the training gradient.")
 @click.option("--force", is_flag=True, help="Publish models of little use too; see expunge unlearn.")
 @as_json
 @reporting
+@record_facts
 def init(
     desk: Path,
     model_file: Path,
@@ -74,12 +69,7 @@ def init(
     planned: int,
     total_epsilon: float | None,
     days: int,
-    n_source: int | None,
-    l2: float | None,
-    max_norm: float | None,
-    loss: str | None,
-    class_counts: str | None,
-    training_residual: float | None,
+    facts: dict[str, Any],
     force: bool,
     json_output: bool,
 ) -> dict[str, Any]:
@@ -116,12 +106,7 @@ def init(
         standing.rows,
         policy,
         digest,
-        n_source=n_source,
-        l2=l2,
-        max_norm=max_norm,
-        loss=loss,
-        training_residual=training_residual,
-        class_counts=whole_numbers(class_counts),
+        **facts,
     )
     if not json_output:
         out.print(f"opened: {desk}; {desk / 'private'} must never leave", markup=False)

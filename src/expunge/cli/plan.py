@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from expunge.cli.console import as_json, out, progress, quiet, reporting
-from expunge.cli.estimation import whole_numbers
+from expunge.cli.facts import record_facts
 
 
 @click.command()
@@ -32,16 +32,11 @@ from expunge.cli.estimation import whole_numbers
     "--match-classes", is_flag=True, help="Weight surrogate rows to the source's class counts; see expunge unlearn."
 )
 @click.option("--step", help="converged (the default), newton or balanced.")
-@click.option("--n-source", type=int, help="For a model without a record: number of training rows.")
-@click.option("--l2", type=float, help="For a model without a record: lambda.")
-@click.option("--max-norm", type=float, help="For a model without a record: largest norm of a training row.")
-@click.option("--loss", help="For a model without a record: softmax or ridge.")
-@click.option("--class-counts", help="For a model without a record: training rows of each class, e.g. 120,80.")
-@click.option("--training-residual", type=float, help="For a model without a record: norm of the training gradient.")
 @click.option("--figure", type=click.Path(path_type=Path, readable=False), help="A new .png file for the figure.")
 @quiet
 @as_json
 @reporting
+@record_facts
 def plan(
     model_file: Path,
     forget: Path,
@@ -52,12 +47,7 @@ def plan(
     distances: tuple[str, ...],
     match_classes: bool,
     step: str | None,
-    n_source: int | None,
-    l2: float | None,
-    max_norm: float | None,
-    loss: str | None,
-    class_counts: str | None,
-    training_residual: float | None,
+    facts: dict[str, Any],
     figure: Path | None,
     quiet: bool,
     json_output: bool,
@@ -94,12 +84,7 @@ def plan(
             distances=distances or DISTANCES,
             match_classes=match_classes,
             step=step,
-            n_source=n_source,
-            l2=l2,
-            max_norm=max_norm,
-            loss=loss,
-            training_residual=training_residual,
-            class_counts=whole_numbers(class_counts),
+            **facts,
             model_sha256=digest,
             progress=advance,
         )

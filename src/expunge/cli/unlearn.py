@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from expunge.cli.console import as_json, out, print_certificate, progress, quiet, reporting
-from expunge.cli.estimation import estimate_options, estimation, whole_numbers
+from expunge.cli.estimation import estimate_options, estimation
+from expunge.cli.facts import record_facts
 
 
 @click.command()
@@ -75,18 +76,6 @@ from expunge.cli.estimation import estimate_options, estimation, whole_numbers
     show_default=True,
     help="For --bound paper: source (Algorithm 1) or surrogate (the appendix) as the weight of the surrogate's Hessian.",
 )
-@click.option("--n-source", type=int, help="For a model without a record: number of training rows.")
-@click.option(
-    "--l2", type=float, help="For a model without a record: lambda of (lambda/2)||w||^2 beside the mean loss."
-)
-@click.option("--max-norm", type=float, help="For a model without a record: largest norm of a training row.")
-@click.option("--loss", help="For a model without a record: softmax or ridge.")
-@click.option("--class-counts", help="For a model without a record: training rows of each class, e.g. 120,80.")
-@click.option(
-    "--training-residual",
-    type=float,
-    help="For a model without a record: norm of the training gradient at these weights.",
-)
 @click.option(
     "--dtype",
     default="float64",
@@ -114,6 +103,7 @@ from expunge.cli.estimation import estimate_options, estimation, whole_numbers
 @quiet
 @as_json
 @reporting
+@record_facts
 def unlearn(
     model_file: Path,
     forget: Path,
@@ -130,12 +120,7 @@ def unlearn(
     bound: str,
     constants: str | None,
     sizes: str,
-    n_source: int | None,
-    l2: float | None,
-    max_norm: float | None,
-    loss: str | None,
-    class_counts: str | None,
-    training_residual: float | None,
+    facts: dict[str, Any],
     dtype: str,
     device: str,
     force: bool,
@@ -179,16 +164,11 @@ def unlearn(
             distance=wanted,
             match_classes=match_classes,
             forget_class=forget_class,
-            class_counts=whole_numbers(class_counts),
             step=step,
             bound=bound,
             constants=_constants(constants),
             sizes=sizes,
-            n_source=n_source,
-            l2=l2,
-            max_norm=max_norm,
-            loss=loss,
-            training_residual=training_residual,
+            **facts,
             dtype=dtype,
             device=device,
             force=force,

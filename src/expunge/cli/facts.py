@@ -1,0 +1,57 @@
+"""Options that stand for a training record, shared by the commands that take a model without one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option("--n-source", type=int, help="For a model without a record: number of training rows."),
+    click.option("--l2", type=float, help="For a model without a record: lambda of (lambda/2)||w||^2 beside the mean loss."),
+    click.option("--max-norm", type=float, help="For a model without a record: largest norm of a training row."),
+    click.option("--loss", help="For a model without a record: softmax or ridge."),
+    click.option("--class-counts", help="For a model without a record: training rows of each class, e.g. 120,80."),
+    click.option("--training-residual", type=float, help="For a model without a record: norm of the training gradient at these weights."),
+)  # fmt: skip
+
+
+def record_facts(function: Command) -> Command:
+    """Add the options and hand them to the command as one `facts`; goes below `reporting`, so that errors are reported."""
+
+    @functools.wraps(function)
+    def wrapper(
+        *args: Any,
+        n_source: int | None,
+        l2: float | None,
+        max_norm: float | None,
+        loss: str | None,
+        class_counts: str | None,
+        training_residual: float | None,
+        **options: Any,
+    ) -> Any:
+        facts = {"n_source": n_source, "l2": l2, "max_norm": max_norm, "loss": loss}
+        counts = {"class_counts": whole_numbers(class_counts), "training_residual": training_residual}
+        return function(*args, facts=facts | counts, **options)
+
+    for option in reversed(_OPTIONS):
+        wrapper = option(wrapper)
+    return wrapper  # type: ignore[return-value]
+
+
+def whole_numbers(text: str | None) -> tuple[int, ...] | None:
+    """`120,80` as (120, 80)."""
+    from expunge.errors import OptionError
+
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise OptionError(
+            f"class counts {text!r}", "whole numbers with commas between are needed", "Write for example 120,80."
+        ) from error

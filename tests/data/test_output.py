@@ -121,7 +121,7 @@ def test_a_disk_that_fills_up(
     call: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: Callable[[Path], dict[str, str]]
 ) -> None:
     """Opening, then writing: neither leaves anything behind, and the message says so."""
-    original = Path.open
+    original = os.fdopen
 
     class Full:
         def __init__(self, stream: Any) -> None:
@@ -137,9 +137,10 @@ def test_a_disk_that_fills_up(
             self.stream.write(content[:1])
             return full()
 
-    monkeypatch.setattr(
-        Path, "open", full if call == 1 else lambda path, *args, **options: Full(original(path, *args, **options))
-    )
+    if call == 1:
+        monkeypatch.setattr(os, "open", full)
+    else:
+        monkeypatch.setattr(os, "fdopen", lambda handle, *args: Full(original(handle, *args)))
     with pytest.raises(FileError, match=r"No space left on device.*Nothing was written"):
         write(kind, tmp_path)
     assert snapshot(tmp_path) == {}

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from expunge.durable import PUBLIC, sync_folder, write_synced
 from expunge.errors import FileError
 
 
@@ -42,7 +43,7 @@ def write_file(path: Path, content: bytes) -> None:
     """A new file, whole or not at all."""
 
     def make(temporary: Path) -> None:
-        _write(temporary, content)
+        write_synced(temporary, content, PUBLIC)
         try:
             os.link(temporary, path)  # fails where somebody else was faster; a rename would replace
         except OSError as error:
@@ -61,8 +62,8 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
     def make(temporary: Path) -> None:
         temporary.mkdir()
         for name, content in files.items():
-            _write(temporary / name, content)
-        _sync_folder(temporary)
+            write_synced(temporary / name, content, PUBLIC)
+        sync_folder(temporary)
         temporary.rename(path)
 
     _publish(path, make)
@@ -77,7 +78,7 @@ def _publish(path: Path, make: Callable[[Path], None]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         make(temporary)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except BaseException as error:
         _remove(temporary)
         if isinstance(error, FileExistsError) or (isinstance(error, OSError) and error.errno == errno.ENOTEMPTY):
@@ -104,21 +105,6 @@ def _remove(path: Path) -> None:
     else:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("xb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _cannot_write(path: Path, error: OSError) -> FileError:

@@ -138,7 +138,7 @@ def test_a_disk_that_fills_up(
             return full()
 
     if call == 1:
-        monkeypatch.setattr(os, "open", full)
+        monkeypatch.setattr(os, "open", failing_at(1, os.open, OSError(errno.ENOSPC, "No space left on device")))
     else:
         monkeypatch.setattr(os, "fdopen", lambda handle, *args: Full(original(handle, *args)))
     with pytest.raises(FileError, match=r"No space left on device.*Nothing was written"):

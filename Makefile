@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 DATA ?= data
 
-.PHONY: demo test check slow bench examples experiments clean
+.PHONY: demo test check slow libraries bench examples experiments clean
 
 $(BIN)/expunge: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -23,6 +23,10 @@ test: $(VENV)/dev  ## all tests but the slow ones
 
 slow: $(VENV)/dev  ## the slow tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow
+
+libraries: $(VENV)/dev  ## encoders of ONNX, Hugging Face and, where it is installed, torchvision
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,libraries]"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/networks/test_libraries.py
 
 check: $(VENV)/dev  ## lint, format, types
 	$(BIN)/ruff check .

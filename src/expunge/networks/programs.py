@@ -9,6 +9,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import importlib
+import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +54,7 @@ def load_encoder(reference: str, *, head: str | None = None, device: torch.devic
                 "a file is the encoder as it is",
                 "Leave --head out, or use module:function.",
             )
-        content = readable(path).read_bytes()
+        digest = _files_digest(path)
         try:
             run = load(path, place)
         except LOADED_WRONG as error:
@@ -61,7 +63,7 @@ def load_encoder(reference: str, *, head: str | None = None, device: torch.devic
                 f"a whole {path.suffix} encoder for this device is needed",
                 "Save a TorchScript program as .pt, an exported one as .pt2; pickled modules are never loaded.",
             ) from error
-        return Encoder(run, hashlib.sha256(content).hexdigest(), str(path), place)
+        return Encoder(run, digest, str(path), place)
     if ":" not in reference:
         raise OptionError(
             f"encoder {reference!r}",
@@ -104,6 +106,20 @@ def _imported(reference: str) -> nn.Module:
     return made
 
 
+def _beside(path: Path) -> list[Path]:
+    """The files that an ONNX file keeps its weights in, where it does not hold them itself: `NAME.onnx.data` and the like."""
+    return sorted(path.parent.glob(f"{path.name}[._]data*")) if path.suffix.lower() == ".onnx" else []
+
+
+def _files_digest(path: Path) -> str:
+    """SHA-256 of the file; where weights lie beside it, of the digests of all of them."""
+    digests = []
+    for file in (path, *_beside(path)):
+        with readable(file).open("rb") as stream:
+            digests.append(hashlib.file_digest(stream, "sha256").hexdigest())
+    return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
 def _script(path: Path, device: torch.device) -> Callable[[Tensor], Tensor]:
     module = torch.jit.load(str(path), map_location=device)  # type: ignore[no-untyped-call]
     frozen: Callable[[Tensor], Tensor] = module.eval()
@@ -130,7 +146,16 @@ def _onnx(path: Path, device: torch.device) -> Callable[[Tensor], Tensor]:
             "Run pip install 'expunge[onnx]', or give the encoder as TorchScript.",
         ) from error
     wanted = ["CUDAExecutionProvider"] if device.type == "cuda" else []
-    session = onnxruntime.InferenceSession(str(path), providers=[*wanted, "CPUExecutionProvider"])
+    # in a folder of their own: weights from a file that the digest does not cover would be found nowhere
+    with tempfile.TemporaryDirectory() as folder:
+        for file in (path, *_beside(path)):
+            shutil.copyfile(file, Path(folder) / file.name)
+        try:
+            session = onnxruntime.InferenceSession(
+                str(Path(folder) / path.name), providers=[*wanted, "CPUExecutionProvider"]
+            )
+        except Exception as error:  # onnxruntime has a family of its own, below Exception
+            raise RuntimeError(str(error).replace(folder, str(path.parent))) from error
     inputs = session.get_inputs()
     if len(inputs) != 1:
         raise ModelError(f"{path} takes {len(inputs)} inputs", "one is needed", "Export the encoder alone.")

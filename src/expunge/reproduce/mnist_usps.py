@@ -32,12 +32,13 @@ Rows = NDArray[np.float64]
 
 def cases(config: Config, seeds: int) -> list[Case]:
     """All seeds of the first variant, one of the others."""
-    found = []
-    for number, variant in enumerate(config["run"]["variants"]):
-        for task in TASKS:
-            for seed in range(seeds if number == 0 else 1):
-                found.append(Case(f"{number} {task}", seed, {"variant": variant["name"], "task": task}))
-    return found
+    return [
+        Case(f"{number} {task}", seed, {"variant": variant["name"], "task": task})
+        for seed in range(seeds)
+        for number, variant in enumerate(config["run"]["variants"])
+        for task in TASKS
+        if number == 0 or seed == 0
+    ]
 
 
 def run(

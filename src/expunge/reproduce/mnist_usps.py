@@ -130,7 +130,7 @@ def _inconsistent(paper: Mapping[tuple[str, str], Sequence[float]], share: float
 
 
 def _variants(
-    config: Config, records: Sequence[Record], paper: Mapping[tuple[str, ...], Sequence[float | str]]
+    config: Config, records: Sequence[Record], paper: Mapping[Any, Sequence[float | str]]
 ) -> Table:
     """What the choices that the paper does not name do to the accuracies."""
     rows = []

@@ -135,16 +135,7 @@ def train_tangent(
             "one output a class is needed",
             "Replace the network's last layer by one with as many outputs.",
         )
-    weights = torch.zeros(objective.n_parameters, dtype=torch.float64, device=place)
-    operator = Operator(lambda direction: objective.product(direction, rows))
-    gradient = objective.gradient(weights, rows)
-    for done in range(MAX_REFINEMENTS):
-        progress("Conjugate gradients", done, None)
-        trial = weights + solve_conjugate(operator, -gradient, ACCURATE, torch.float64).solution
-        image = objective.gradient(trial, rows)
-        if not float(image.norm()) < 0.5 * float(gradient.norm()):
-            break
-        weights, gradient = trial, image
+    weights, left = minimise_tangent(objective, rows, progress=progress)
     record = TrainingRecord(
         n_source=len(rows),
         classes=classes,
@@ -153,11 +144,29 @@ def train_tangent(
         loss=Tangent.name,
         max_norm=float(max_norm),
         bias=False,
-        residual=float(gradient.norm()) + objective.rounding(weights, rows),
+        residual=left + objective.rounding(weights, rows),
         weights_sha256=_weights_digest(weights.cpu()),
         encoder=_network_digest(network, objective.names),
     )
     return TangentModel(weights.cpu(), objective.names, record)
+
+
+def minimise_tangent(
+    objective: Tangent, rows: TangentRows, start: Tensor | None = None, progress: Progress = silent
+) -> tuple[Tensor, float]:
+    """The optimum for these rows, and the norm of the gradient there: conjugate gradients until they no longer help."""
+    if start is None:
+        start = torch.zeros(objective.n_parameters, dtype=torch.float64, device=objective.device)
+    operator = Operator(lambda direction: objective.product(direction, rows))
+    weights, gradient = start, objective.gradient(start, rows)
+    for done in range(MAX_REFINEMENTS):
+        progress("Conjugate gradients", done, None)
+        trial = weights + solve_conjugate(operator, -gradient, ACCURATE, torch.float64).solution
+        image = objective.gradient(trial, rows)
+        if not float(image.norm()) < 0.5 * float(gradient.norm()):
+            break
+        weights, gradient = trial, image
+    return weights, float(gradient.norm())
 
 
 def unlearn_tangent(
@@ -348,12 +357,7 @@ def tangent_moments(
     objective, rows = task.objective, task.surrogate
     images = objective.features_times(update, rows)
     mean = objective.back(images, rows) / len(rows)
-    sizes = torch.cat(
-        [
-            objective.pull_each(rows.inputs[part], images[part] * rows.scales[part, None]).square().sum(dim=1)
-            for part in objective._blocks(len(rows))
-        ]
-    )
+    sizes = torch.cat([found.square().sum(dim=1) for found in objective.each(images, rows)])
     mean_square = mean.square().sum()
     along = (images * objective.features_times(mean, rows)).sum(dim=1)
     cancellation = (NETWORK_ROUNDOFFS + 64) * 2.0**-52
@@ -453,7 +457,9 @@ def _task(
             "Add surrogate rows.",
         )
     flat = [Rows(part.inputs.flatten(1), part.labels) for part in (leaving, standing)]
-    notes = notes_on(flat[0], flat[1], record, distance, has_labels=True)
+    # whatever they are kept in, all is computed in float64
+    kept = replace(record, rows_dtype=str(standing.inputs.dtype).removeprefix("torch."))
+    notes = notes_on(flat[0], flat[1], kept, distance, has_labels=True)
     notes += class_notes(flat[0], flat[1], record, None, has_labels=True)
     weights = model.weights.to(objective.device)
     return TangentTask(objective, record, weights, leaving, standing, distance, notes)

@@ -1,0 +1,61 @@
+"""Convolutions as matrix products: the same function and the same parameters, in an order that suits float64 and torch.func.
+
+Libraries tune convolutions for float32. In float64, and for one gradient an example, patches times a matrix is faster: on a GPU
+by far, since matrix products in float64 are what its tensor cores have.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class UnfoldedConv2d(nn.Module):
+    """`weight (out x in k k) times patches (in k k x positions)`. Shares its parameters with the layer it stands for."""
+
+    def __init__(self, layer: nn.Conv2d) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        self.kernel, self.stride, self.padding, self.dilation = (
+            tuple(int(part) for part in given)
+            for given in (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+        )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        patches = nn.functional.unfold(
+            inputs, self.kernel, dilation=self.dilation, padding=self.padding, stride=self.stride
+        )
+        found: Tensor = self.weight.flatten(1) @ patches
+        if self.bias is not None:
+            found = found + self.bias[:, None]
+        height, width = (
+            (size + 2 * around - spread * (kernel - 1) - 1) // step + 1
+            for size, kernel, step, around, spread in zip(
+                inputs.shape[-2:], self.kernel, self.stride, self.padding, self.dilation, strict=True
+            )
+        )
+        return found.reshape(len(inputs), -1, height, width)
+
+
+def unfold_convolutions(module: nn.Module) -> nn.Module:
+    """Replace, in place, each plain `Conv2d` (no groups, padding with zeros); names of parameters stay as they are."""
+    if _plain(module):
+        assert isinstance(module, nn.Conv2d)
+        return UnfoldedConv2d(module)
+    made: dict[int, nn.Module] = {}  # a layer used in several places stays one
+    for parent in list(module.modules()):
+        for name, child in list(parent.named_children()):
+            if _plain(child):
+                assert isinstance(child, nn.Conv2d)
+                setattr(parent, name, made.setdefault(id(child), UnfoldedConv2d(child)))
+    return module
+
+
+def _plain(module: nn.Module) -> bool:
+    return (
+        type(module) is nn.Conv2d
+        and module.groups == 1
+        and module.padding_mode == "zeros"
+        and not isinstance(module.padding, str)
+        and not torch.nn.utils.parametrize.is_parametrized(module)
+    )

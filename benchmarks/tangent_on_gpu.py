@@ -93,6 +93,22 @@ class Meter:
         return result, found
 
 
+def products(
+    network: nn.Module, images: Tensor, labels: Any, l2: float, meter: Meter, options: dict[str, Any]
+) -> dict[str, Any]:
+    """The pass that measures Jacobians, and one Hessian product."""
+    objective = Tangent(network, l2=l2, max_norm=1.0, **options)
+    rows, norms = meter(lambda: objective.rows(images, torch.from_numpy(labels)))
+    direction = torch.randn(objective.n_parameters, dtype=torch.float64, device=objective.device)
+    objective.product(direction, rows[: objective.block])  # warm
+    product = meter(lambda: objective.product(direction, rows))[1]
+    return {
+        "tangent_weights": objective.n_parameters,
+        f"jacobian_norms_{len(rows)}": norms,
+        f"product_{len(rows)}": product,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in (("rows", 1000), ("forget", 10), ("width", 64), ("block", 64), ("classes", 10)):
@@ -122,16 +138,9 @@ def main() -> None:
         (given.out / "tangent_on_gpu.json").write_text(json.dumps(result, indent=2) + "\n")
         print(json.dumps(result), flush=True)
 
-    objective = Tangent(network, l2=given.l2, max_norm=1.0, block=given.block, device=given.device)
-    result["tangent_weights"] = objective.n_parameters
-    direction = torch.randn(objective.n_parameters, dtype=torch.float64, device=given.device)
     for count in (given.rows // 2, given.rows):
-        rows, taken = meter(lambda count=count: objective.rows(images[:count], torch.from_numpy(labels[:count])))
-        result[f"jacobian_norms_{count}"] = taken
-        objective.product(direction, rows[: given.block])  # warm
-        result[f"product_{count}"] = meter(lambda rows=rows: objective.product(direction, rows))[1]
+        result |= products(network, images[:count], labels[:count], given.l2, meter, options)
         keep()
-    del rows, direction, objective
     model, result["train"] = meter(
         lambda: train_tangent(network, images[source], labels[source], l2=given.l2, max_norm=1.0, **options)
     )

@@ -72,9 +72,7 @@ def run(
     for number, (method, stand_in, divergence) in enumerate(
         ((PLUS, source, 0.0), (MINUS, surrogate, private.kl_of_surrogate))
     ):
-        step = searched_step(
-            objective, forget, stand_in, len(source[1]), tuple(wanted["dampings"]), progress=progress
-        )
+        step = searched_step(objective, forget, stand_in, len(source[1]), tuple(wanted["dampings"]), progress=progress)
         norm = float(objective.gradient(objective.weights, *forget).norm())
         theirs = paper_delta(wanted["l2"], len(source[1]), len(forget[1]), len(stand_in[1]), norm, divergence)
         published = with_noise(
@@ -192,7 +190,11 @@ def tables(config: Config, records: Sequence[Record]) -> list[Table]:
     if not results:
         return []
     methods = ("Retrain", PLUS, MINUS)
-    ours = {(name, method): [one["scores"][method] for one in found] for name, found in results.items() for method in methods}
+    ours = {
+        (name, method): [one["scores"][method] for one in found]
+        for name, found in results.items()
+        for method in methods
+    }
     theirs = {(name, method): paper[name][method] for name in results for method in methods}
     apart = max(
         abs(one["test"] - other["test"])
@@ -220,7 +222,9 @@ def _steps(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
                     f"{found[0]['parameters']:,}",
                     ", ".join(dampings),
                     spread([one["residual_ratio"] for one in steps]),
-                    spread([s["retain_gradient"] / one["retain_gradient"] for s, one in zip(steps, found, strict=True)]),
+                    spread(
+                        [s["retain_gradient"] / one["retain_gradient"] for s, one in zip(steps, found, strict=True)]
+                    ),
                 )
             )
     return Table(

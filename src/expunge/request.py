@@ -618,7 +618,7 @@ def _row_keys(features: Tensor, labels: Tensor) -> list[tuple[bytes, int]]:
     """A digest of each row's values in float64, and its label; a block at a time is converted."""
     digests = [
         hashlib.blake2b(row.tobytes(), digest_size=20).digest()
-        for block in features.split(1024)
+        for block in torch.split(features, 1024)
         for row in (block.cpu().double() + 0.0).numpy()  # so that -0 is 0
     ]
     return list(zip(digests, labels.tolist(), strict=True))

@@ -117,7 +117,7 @@ def fit(start: nn.Module, rows: Labelled, wanted: Mapping[str, Any], seed: int) 
         for step in range(steps):
             chosen = order[step * batch : (step + 1) * batch].to(rows[0].device)
             optimiser.zero_grad(set_to_none=True)
-            _loss(made, rows[0][chosen], rows[1][chosen], wanted["l2"]).backward()
+            torch.autograd.backward(_loss(made, rows[0][chosen], rows[1][chosen], wanted["l2"]))
             optimiser.step()
             schedule.step()
     made.double()
@@ -134,10 +134,10 @@ def fit(start: nn.Module, rows: Labelled, wanted: Mapping[str, Any], seed: int) 
     def closure() -> Tensor:
         polish.zero_grad()
         loss = _loss(made, inputs, rows[1], wanted["l2"])
-        loss.backward()
+        torch.autograd.backward(loss)
         return loss
 
-    polish.step(closure)
+    polish.step(closure)  # type: ignore[no-untyped-call]
     return made.eval().requires_grad_(False)
 
 
@@ -151,7 +151,7 @@ def network_task(objective: ModuleObjective, parts: Mapping[str, Labelled]) -> N
 
     def outputs(weights: Tensor, name: str) -> Tensor:
         inputs = parts[name][0]
-        return torch.cat([objective.outputs(weights, part) for part in inputs.split(objective.block)])
+        return torch.cat([objective.outputs(weights, part) for part in torch.split(inputs, objective.block)])
 
     def gradient(weights: Tensor, batch: Tensor) -> Tensor:
         chosen = batch.to(objective.device)
@@ -190,12 +190,14 @@ def tables(config: Config, records: Sequence[Record]) -> list[Table]:
     if not results:
         return []
     methods = ("Retrain", PLUS, MINUS)
-    ours = {
+    ours: dict[tuple[str, ...], list[Mapping[str, Any]]] = {
         (name, method): [one["scores"][method] for one in found]
         for name, found in results.items()
         for method in methods
     }
-    theirs = {(name, method): paper[name][method] for name in results for method in methods}
+    theirs: dict[tuple[str, ...], Sequence[float | str]] = {
+        (name, method): paper[name][method] for name in results for method in methods
+    }
     apart = max(
         abs(one["test"] - other["test"])
         for name in results

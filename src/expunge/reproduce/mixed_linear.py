@@ -221,7 +221,7 @@ def _under_noise(
     judged: NetworkTask, updated: Tensor, bound: float, epsilon: float, delta: float, generator: np.random.Generator
 ) -> dict[str, float]:
     """Accuracies with the noise that the residual bound needs for this budget."""
-    sigma = sigma_for(epsilon, delta, bound)
+    sigma = sigma_for(bound, epsilon, delta)
     noised = with_noise(updated, sigma, generator)
     found = {part: share_right(judged.outputs(noised, part), judged.labels[part]) for part in ("test", "forget")}
     return found | {"sigma": sigma}
@@ -231,10 +231,12 @@ def tables(config: Config, records: Sequence[Record]) -> list[Table]:
     paper = config["paper"]
     results = [record["result"] for record in sorted(records, key=lambda one: one["seed"])]
     names = [(setting, method) for setting in ("0.1", "0") for method in ("Retrain", PLUS, MINUS)]
-    ours = {
+    ours: dict[tuple[str, ...], list[Mapping[str, Any]]] = {
         (setting, method): [one["settings"][setting]["scores"][method] for one in results] for setting, method in names
     }
-    theirs = {(setting, method): paper[f"setting_{setting}"][method] for setting, method in names}
+    theirs: dict[tuple[str, ...], Sequence[float | str]] = {
+        (setting, method): paper[f"setting_{setting}"][method] for setting, method in names
+    }
     if not results:
         return []
     return [
@@ -250,7 +252,7 @@ def tables(config: Config, records: Sequence[Record]) -> list[Table]:
     ]
 
 
-def _goals(ours: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]], results: Sequence[Any]) -> tuple[str, ...]:
+def _goals(ours: Mapping[tuple[str, ...], Sequence[Mapping[str, Any]]], results: Sequence[Any]) -> tuple[str, ...]:
     forget = max(one["forget"] for method in (PLUS, MINUS) for one in ours["0", method])
     apart = max(
         abs(one["retain"] - other["retain"])

@@ -113,7 +113,7 @@ def _pretrained(
     train(whole, (inputs - mean) / std, labels, recipe, seed, progress)
     whole.eval().requires_grad_(False)
     made = Public(trunk, last, head, mean, std, np.sort(private), 0.0)
-    outputs = head(torch.cat([last(part) for part in made.maps(images.X_test).split(PASS)]))
+    outputs = head(torch.cat([last(part) for part in torch.split(made.maps(images.X_test), PASS)]))
     accuracy = float((outputs.argmax(dim=1).cpu().numpy() == images.y_test).mean())
     return Public(trunk, last, head, mean, std, np.sort(private), accuracy), images
 
@@ -143,7 +143,7 @@ def train(
             chosen = order[step * batch : (step + 1) * batch].to(inputs.device)
             outputs = module(moved(inputs[chosen], generator))
             optimiser.zero_grad(set_to_none=True)
-            nn.functional.cross_entropy(outputs, labels[chosen], label_smoothing=0.1).backward()
+            torch.autograd.backward(nn.functional.cross_entropy(outputs, labels[chosen], label_smoothing=0.1))
             optimiser.step()
             schedule.step()
 

@@ -140,7 +140,10 @@ def command(*arguments: str, folder: Path, fails: int | None = None) -> dict[str
     )
     if done.returncode != (fails or 0):
         raise SystemExit(f"expunge {' '.join(arguments)}: exit status {done.returncode}\n{done.stderr}")
-    return {"said": done.stderr} if fails else json.loads(done.stdout)
+    if fails:
+        return {"said": done.stdout + done.stderr}
+    found: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])  # an encoder may print something first
+    return found
 
 
 def walk(task: Task, folder: Path, l2: float) -> dict[str, Any]:

@@ -70,7 +70,15 @@ def test_table_5_has_every_row_and_its_bounds_hold(images: DataFolder) -> None:
 
 
 def test_table_6_has_every_architecture(images: DataFolder) -> None:
-    config = small("architectures", private=300, channels=3, epochs=2, polish=40, block=256, dampings=[0.01, 1.0])
+    config = small(
+        "architectures",
+        private=300,
+        channels=3,
+        epochs=2,
+        polish=40,
+        block=256,
+        dampings={"L": [0.0], "C+L": [0.01, 1.0], "2C+L": [0.1]},
+    )
     records = records_of(architectures, config, images)
     assert [record["key"] for record in records] == ["L", "C+L", "2C+L"]
     for record in records:

@@ -72,7 +72,14 @@ def run(
     for number, (method, stand_in, divergence) in enumerate(
         ((PLUS, source, 0.0), (MINUS, surrogate, private.kl_of_surrogate))
     ):
-        step = searched_step(objective, forget, stand_in, len(source[1]), tuple(wanted["dampings"]), progress=progress)
+        step = searched_step(
+            objective,
+            forget,
+            stand_in,
+            len(source[1]),
+            tuple(wanted["dampings"][case.options["architecture"]]),
+            progress=progress,
+        )
         norm = float(objective.gradient(objective.weights, *forget).norm())
         theirs = paper_delta(wanted["l2"], len(source[1]), len(forget[1]), len(stand_in[1]), norm, divergence)
         published = with_noise(

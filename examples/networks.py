@@ -178,7 +178,7 @@ def walk(task: Task, folder: Path, l2: float) -> dict[str, Any]:
         "encoder": task.described,
         "features": int(np.load(folder / "test.npz")["X"].shape[1]),
         "wrong_encoder": next(line.strip() for line in refused["said"].splitlines() if "encoder" in line),
-        "status": certificate["status"],
+        "status": certificate["certificate"]["status"],
         **compared(task, folder),
         "seconds": round(time.perf_counter() - began, 1),
     }

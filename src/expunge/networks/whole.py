@@ -13,33 +13,26 @@ The loss is not convex, so the constants of the paper's bound (alpha above all) 
 from __future__ import annotations
 
 import copy
-import datetime
 import hashlib
 import math
-import os
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from expunge._version import __version__
 from expunge.bounds import PaperConstants
-from expunge.certificate import INSECURE, Certificate, Claim, Fact, build, derive
+from expunge.certificate import Certificate, Claim, Fact, build, derive
 from expunge.data import as_labels, encode
 from expunge.data.prepare import Label
 from expunge.distance import Distance, parse_distance
 from expunge.distance.inequalities import tv_upper_from_chi_square, tv_upper_from_kl
 from expunge.errors import DataError, OptionError
-from expunge.mechanism import refuse_unsound
-from expunge.networks.mixed_linear import Operator
-from expunge.noise import add_noise, seeded_bytes
+from expunge.issuing import described_sizes, generator_named, issued_with, refuse_unsound, with_noise
 from expunge.objectives.module import ModuleObjective
 from expunge.request import Budget, computing_device, positive
-from expunge.solve import LinearSolution, Progress, silent, solve_conjugate
+from expunge.solve import LinearSolution, MatrixFree, Progress, silent, solve_conjugate
 
 TOLERANCE = 1e-6  # nothing is proven from it, and the residual is measured at the update handed over
 DAMPINGS = (0.0, 1e-3, 1e-2, 1e-1, 1.0)
@@ -110,14 +103,12 @@ def unlearn_module(
         distance=declared,
         failures={},
         n_parameters=objective.n_parameters,
-        generator="operating system" if insecure_test_seed is None else INSECURE,
+        generator=generator_named(insecure_test_seed),
         tuned=True,
     )
     derived = derive(claim)
     refuse_unsound(claim, derived, objective.weights, force)
-    random_bytes = os.urandom if insecure_test_seed is None else seeded_bytes(insecure_test_seed)
-    updated = (objective.weights + step.update).cpu().numpy()
-    noised = torch.from_numpy(add_noise(updated, derived.sigma, derived.grid_exponent, random_bytes))
+    noised = with_noise(objective.weights + step.update, derived, insecure_test_seed)
     module = _with_weights(network, objective, noised)
     certificate = build(
         claim,
@@ -132,15 +123,14 @@ def unlearn_module(
             "dtype": str(next(network.parameters()).dtype).removeprefix("torch."),
             "record": "declared",
         },
-        sizes={
-            "n_source": n_source,
-            "n_forget": m,
-            "n_surrogate": len(standing[0]),
-            "n_retain": n_source - m,
-            "parameters": objective.n_parameters,
-            "classes": int(objective.outputs(objective.weights, standing[0][:1]).shape[1]),
-            "features": objective.n_parameters,
-        },
+        sizes=described_sizes(
+            n_source=n_source,
+            n_forget=m,
+            n_surrogate=len(standing[0]),
+            parameters=objective.n_parameters,
+            classes=int(objective.outputs(objective.weights, standing[0][:1]).shape[1]),
+            features=objective.n_parameters,
+        ),
         step={
             "kind": "newton",
             "method": solved.method,
@@ -156,13 +146,7 @@ def unlearn_module(
         data={},
         estimate=None,
         notes=(NOT_CONVEX, *((BUFFERS,) if any(b.is_floating_point() for b in network.buffers()) else ())),
-        software={
-            "expunge": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-        },
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **issued_with(),
     )
     return UnlearnedModule(module, certificate)
 
@@ -221,7 +205,7 @@ def damped_step(
         kept = objective.product(weights, direction, *surrogate) + damping * direction
         return n_source * kept - m * objective.product(weights, direction, *forget)
 
-    return solve_conjugate(Operator(product), m * gradient, TOLERANCE, torch.float64)
+    return solve_conjugate(MatrixFree(product), m * gradient, TOLERANCE, torch.float64)
 
 
 def _examples(

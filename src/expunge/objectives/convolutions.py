@@ -43,8 +43,8 @@ def unfold_convolutions(module: nn.Module) -> nn.Module:
         return UnfoldedConv2d(module)
     made: dict[int, nn.Module] = {}  # a layer used in several places stays one
     for parent in list(module.modules()):
-        for name, child in list(parent.named_children()):
-            if _plain(child):
+        for name, child in list(parent._modules.items()):  # named_children would skip a layer seen before
+            if child is not None and _plain(child):
                 assert isinstance(child, nn.Conv2d)
                 setattr(parent, name, made.setdefault(id(child), UnfoldedConv2d(child)))
     return module

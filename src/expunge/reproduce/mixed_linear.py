@@ -25,14 +25,9 @@ from expunge.bounds import residual_bound
 from expunge.certificate import residual_facts
 from expunge.data.splits import class_split, dirichlet_split, random_split
 from expunge.distance import Distance
-from expunge.networks.mixed_linear import (
-    TangentModel,
-    TangentTask,
-    measure_tangent,
-    minimise_tangent,
-    tangent_task,
-    train_tangent,
-)
+from expunge.networks.tangent_model import TangentModel
+from expunge.networks.tangent_step import TangentTask, measure_tangent, tangent_task
+from expunge.networks.tangent_training import minimise_tangent, train_tangent
 from expunge.noise import sigma_for
 from expunge.objectives.tangent import TangentRows
 from expunge.reproduce.checks import check

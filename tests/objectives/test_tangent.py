@@ -100,6 +100,24 @@ def test_a_parameter_in_two_places_counts_once_with_both_uses() -> None:
     )
 
 
+def test_a_lone_example_has_its_own_derivatives() -> None:
+    """Batch normalisation after a transpose: with one example torch's own derivatives are wrong in some releases."""
+
+    class Turned(nn.Module):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return inputs.flatten(2).transpose(1, 2).contiguous().transpose(1, 2).reshape(inputs.shape)
+
+    torch.manual_seed(0)
+    made = nn.Sequential(nn.Conv2d(1, 2, 2), Turned(), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3))
+    made(torch.randn(20, 1, 3, 3))
+    objective = Tangent(made, l2=0.1, max_norm=1e9)
+    inputs = examples(3)[0].double()
+    cotangents = torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    each = objective.pull_each(inputs, cotangents)
+    torch.testing.assert_close(objective.pull(inputs, cotangents), each.sum(dim=0))
+    torch.testing.assert_close(objective.pull(inputs[:1], cotangents[:1]), each[0])
+
+
 def test_blocks_do_not_matter() -> None:
     inputs, labels = examples(10)
     found = []

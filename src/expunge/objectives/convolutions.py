@@ -33,7 +33,8 @@ class UnfoldedConv2d(nn.Module):
                 inputs.shape[-2:], self.kernel, self.stride, self.padding, self.dilation, strict=True
             )
         )
-        return found.reshape(len(inputs), -1, height, width)
+        # contiguous: torch 2.13 gets batch normalisation's derivatives wrong for one example with the strides of a transpose
+        return found.reshape(len(inputs), -1, height, width).contiguous()
 
 
 def unfold_convolutions(module: nn.Module) -> nn.Module:

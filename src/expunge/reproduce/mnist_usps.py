@@ -129,9 +129,7 @@ def _inconsistent(paper: Mapping[tuple[str, str], Sequence[float]], share: float
     return found
 
 
-def _variants(
-    config: Config, records: Sequence[Record], paper: Mapping[Any, Sequence[float | str]]
-) -> Table:
+def _variants(config: Config, records: Sequence[Record], paper: Mapping[Any, Sequence[float | str]]) -> Table:
     """What the choices that the paper does not name do to the accuracies."""
     rows = []
     for variant in config["run"]["variants"]:

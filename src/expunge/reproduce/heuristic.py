@@ -27,7 +27,7 @@ from expunge.noise import sigma_classical
 from expunge.report.canvas import new_figure, png
 from expunge.reproduce.checks import checked, mean_difference, paper_delta
 from expunge.reproduce.comparison import comparison
-from expunge.reproduce.data import DataFolder
+from expunge.reproduce.data import CATALOGUE, DataFolder
 from expunge.reproduce.experiment import Case, Config, Record, Table, grouped, spread
 from expunge.reproduce.gaps import by_group
 from expunge.reproduce.mixture import distance_checks, mixture, paper_scores, sizes, trained
@@ -320,7 +320,8 @@ def _zeta_figure(records: Sequence[Record]) -> bytes:
 
 
 def _dogs_figure(records: Sequence[Record]) -> bytes:
-    figure, (noise, kl) = new_figure(2, 4.6, width=11.0)
+    figure, (noise, kl) = new_figure(2, 5.0, width=11.0)
+    figure.suptitle(f"Stanford Dogs: {CATALOGUE['stanford-dogs'].label}", fontsize=8)
     groups = grouped(_ascending([record for record in records if record["options"]["kind"] == "dogs"]), "xi")
     places = [xi for (xi,) in groups]
     for axis, key, title in ((noise, "sigma", "(a) required noise sigma"), (kl, "kl", "(b) KL of the surrogate")):

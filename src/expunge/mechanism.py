@@ -7,22 +7,15 @@ Each stage is a frozen value built only from earlier ones, and none has a field 
 
 from __future__ import annotations
 
-import datetime
 import math
-import os
-import platform
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 
-from expunge._version import __version__
 from expunge.bounds import residual_bound
 from expunge.bounds.error_bound import ROUND_UP
 from expunge.certificate import (
-    INSECURE,
     Certificate,
     Claim,
     Derived,
@@ -34,21 +27,29 @@ from expunge.certificate import (
     residual_facts,
 )
 from expunge.distance import Distance
-from expunge.errors import DataError, ModelError, UselessModel, VacuousClaim
+from expunge.errors import DataError, ModelError, VacuousClaim
 from expunge.estimate.source import SourceEstimate, estimate_source, require_converged
-from expunge.model import LinearModel, TrainingRecord, from_matrix
-from expunge.noise import add_noise, epsilon_for, seeded_bytes
+from expunge.issuing import (
+    described_sizes,
+    described_step,
+    facts_of_step,
+    failures_for,
+    generator_named,
+    issued_with,
+    record_after,
+    refuse_unsound,
+    with_noise,
+)
+from expunge.model import LinearModel, from_matrix
 from expunge.request import Request, make_request
 from expunge.sequence import spread_failures
 from expunge.solve import Progress, Step, Unlearning, newton_step, silent
 from expunge.spectrum import EIGENVALUE_SLACK, SAMPLING_SLACK, Moments, change_moments
 from expunge.train import residual_upper
 
-SAMPLING_SHARE = 0.4  # of delta: the probability that source or surrogate is an unlucky sample
 QUICK_FAILURE = 0.5  # of Lanczos, where it only ranks candidates
 MAX_PULLS = 16
 NO_UPDATE = "no update was made: with this surrogate every update had a larger bound, so the noise alone covers the forgotten rows"
-EIGENVALUE_SHARE = 1e-2  # of delta: the probability that Lanczos started in an unlucky direction
 
 
 @dataclass(frozen=True)
@@ -183,26 +184,24 @@ def balanced_step(
 
 def certify(request: Request, measured: Measured, *, insecure_test_seed: int | None = None) -> Unlearned:
     """Bound, noise, model, certificate; refuses a claim that says nothing and a model that is of no use."""
-    claim = _claim(request, measured, INSECURE if insecure_test_seed is not None else "operating system")
+    claim = _claim(request, measured, generator_named(insecure_test_seed))
     derived = derive(claim)
     refuse_unsound(claim, derived, request.weights, request.force)
-    random_bytes = os.urandom if insecure_test_seed is None else seeded_bytes(insecure_test_seed)
-    updated = (request.weights + measured.step.update).cpu().numpy()
-    noised = add_noise(updated, derived.sigma, derived.grid_exponent, random_bytes)
-    published = from_matrix(torch.from_numpy(noised), bias=request.record.bias, dtype=request.published_dtype)
+    noised = with_noise(request.weights + measured.step.update, derived, insecure_test_seed)
+    published = from_matrix(noised, bias=request.record.bias, dtype=request.published_dtype)
     if not bool(torch.isfinite(published.matrix()).all()):
         raise ModelError(
             f"with noise of {derived.sigma:.3g} a weight leaves the range of {request.published_dtype}",
             "published weights must be finite",
             "Store the model in float32 or float64.",
         )
-    published = published.with_record(_carried_record(request))
+    published = published.with_record(record_after(request.record, request.forget.labels))
     return Unlearned(published, _certificate(request, measured, claim, derived, published))
 
 
 def foresee(request: Request, measured: Measured) -> tuple[Claim, Derived]:
     """What `certify` would claim and derive, without drawing noise or refusing."""
-    claim = _claim(request, measured, "operating system")
+    claim = _claim(request, measured, generator_named(None))
     return claim, derive(claim)
 
 
@@ -229,16 +228,6 @@ def _moments(
 
 
 # The facts of the bound -----------------------------------------------------------------------------------------
-
-
-def failures_for(distance: Distance, delta: float) -> dict[str, float]:
-    """Probabilities spent out of delta, by what they are spent on."""
-    failures = {}
-    if distance.samples_rows:
-        failures["sampling"] = SAMPLING_SHARE * delta
-    if distance.samples_rows or distance.kind in ("chi2", "kl"):
-        failures["eigenvalue"] = EIGENVALUE_SHARE * delta
-    return failures
 
 
 def _request_failures(request: Request, distance: Distance) -> dict[str, float]:
@@ -274,25 +263,17 @@ def _residual_facts(request: Request, step: Step, moments: Moments, sampling: fl
     rounding = request.n_source * objective.rounding(request.weights, request.n_surrogate)
     rounding += request.n_source * objective.rounding(updated, request.n_surrogate)
     rounding += request.n_forget * objective.rounding(updated, request.n_forget)
-    facts = {
-        "n_source": Fact(request.n_source, known),
-        "n_forget": Fact(request.n_forget, "measured"),
-        "n_surrogate": Fact(request.n_surrogate, "measured"),
-        "l2": Fact(request.record.l2, known),
-        "training_residual": _training_residual(request),
-        "solver_residual": Fact(step.residual, "measured"),
-        "rounding": Fact(rounding, "derived"),
-        "change_mean": Fact(moments.mean_norm, "measured"),
-        "change_eigenvalue": Fact(moments.eigenvalue_upper, "measured"),
-        "change_trace": Fact(moments.trace, "measured"),
-        "change_fourth": Fact(moments.fourth, "measured"),
-        "change_fourth_eigenvalue": Fact(moments.fourth_eigenvalue_upper, "measured"),
-        "change_largest": Fact(moments.largest, "measured"),
-        "change_supremum": Fact(moments.supremum, "derived"),
-        "longest_row": Fact(moments.longest_row, "measured"),
-        "row_bound": Fact(request.record.row_bound, known),
-        "sampling_failure": Fact(sampling, "derived"),
-    }
+    facts = facts_of_step(
+        request.record,
+        n_source=request.n_source,
+        n_forget=request.n_forget,
+        n_surrogate=request.n_surrogate,
+        training=_training_residual(request),
+        rounding=Fact(rounding, "derived"),
+        step=step,
+        moments=moments,
+        sampling=sampling,
+    )
     if request.surrogate.weights is not None:
         facts |= {
             # weights follow from the source's class counts, and are known no better than those
@@ -338,41 +319,6 @@ def _claim(request: Request, measured: Measured, generator: str) -> Claim:
     )
 
 
-# Refusals -------------------------------------------------------------------------------------------------------
-
-
-def refuse_unsound(claim: Claim, derived: Derived, weights: torch.Tensor, force: bool) -> None:
-    """Refuse a claim that says nothing and, unless forced, noise that swamps the weights."""
-    if not np.isfinite(derived.bound.total) or not np.isfinite(derived.sigma):
-        terms = ", ".join(name for name, value in derived.bound.terms.items() if not np.isfinite(value))
-        raise VacuousClaim(
-            f"the bound is infinite ({terms})",
-            "a certificate needs a finite one",
-            "For the paper's bound n alpha must exceed m beta; use --bound residual, a smaller forget set or a larger l2.",
-        )
-    if derived.delta_at_sigma > claim.delta:
-        raise VacuousClaim(
-            f"at the classical formula's sigma the true delta is {derived.delta_at_sigma:.3g}",
-            f"{claim.delta:g} is to be certified",
-            "The formula is proved for epsilon < 1 only; use --bound residual, which calibrates exactly.",
-        )
-    size = float(weights.norm())
-    noise = derived.sigma * claim.n_parameters**0.5
-    if noise > size and not force:
-        usable = size / claim.n_parameters**0.5
-        would_do = (
-            f"epsilon {epsilon_for(derived.delta_for_noise, derived.bound.total / usable):.3g} or more"
-            if usable
-            else "no epsilon"
-        )
-        largest = max(derived.bound.terms, key=lambda name: derived.bound.terms[name])
-        raise UselessModel(
-            f"the noise (norm {noise:.3g}) would swamp the weights (norm {size:.3g})",
-            f"{would_do} would do at this delta; the largest term of the bound is {largest}",
-            "Raise epsilon, try --step balanced, use a closer or larger surrogate, forget fewer rows at once, train with a larger l2, or insist with --force (force=True).",
-        )
-
-
 # The next of a series -------------------------------------------------------------------------------------------
 
 
@@ -380,43 +326,21 @@ def handed_on(request: Request, measured: Measured) -> LinearModel:
     """PRIVATE: the un-noised weights v, with `n - m` rows and `G = l2 Delta` (less the grid term) for a training residual."""
     bound = residual_bound(residual_facts(measured.facts), measured.distance)
     updated = (request.weights + measured.step.update).cpu()
-    record = replace(_carried_record(request), noised=False, residual=request.record.l2 * bound.total * ROUND_UP)
+    record = replace(
+        record_after(request.record, request.forget.labels),
+        noised=False,
+        residual=request.record.l2 * bound.total * ROUND_UP,
+    )
     return from_matrix(updated, bias=record.bias, dtype=torch.float64).with_record(record)
 
 
 # Handing over ---------------------------------------------------------------------------------------------------
 
 
-def _carried_record(request: Request) -> TrainingRecord:
-    """The record of the published model: n reduced, marked as noised, no residual."""
-    record = request.record
-    counts = record.class_counts
-    if counts is not None:
-        gone = Counter(request.forget.labels.tolist())
-        counts = tuple(count - gone[index] for index, count in enumerate(counts))
-    return replace(
-        record,
-        n_source=record.n_source - request.n_forget,
-        class_counts=counts,
-        residual=None,
-        noised=True,
-        weights_sha256="",
-    )
-
-
 def _certificate(
     request: Request, measured: Measured, claim: Claim, derived: Derived, published: LinearModel
 ) -> Certificate:
     record, step = request.record, measured.step
-    sizes: Json = {
-        "n_source": request.n_source,
-        "n_forget": request.n_forget,
-        "n_surrogate": request.n_surrogate,
-        "n_retain": request.n_source - request.n_forget,
-        "parameters": request.objective.n_parameters,
-        "classes": request.objective.n_classes,
-        "features": request.model.n_features,
-    }
     model: Json = {
         "before": {"sha256": request.model_sha256},
         "after": {"sha256": published.sha256()},
@@ -430,29 +354,19 @@ def _certificate(
     }
     if record.encoder is not None:
         model["encoder"] = record.encoder
-    taken: Json = {
-        "kind": request.step,
-        "method": step.method,
-        "iterations": step.iterations,
-        "inner_iterations": step.inner_iterations,
-        "residual": step.residual,
-        "positive_definite": step.positive_definite,
-        "damping": step.damping if math.isfinite(step.damping) else None,
-        "converged": step.converged,
-        "pull": step.pull if math.isfinite(step.pull) else None,
-    }
-    software: Json = {
-        "expunge": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-    }
     return build(
         claim,
         derived,
         model=model,
-        sizes=sizes,
-        step=taken,
+        sizes=described_sizes(
+            n_source=request.n_source,
+            n_forget=request.n_forget,
+            n_surrogate=request.n_surrogate,
+            parameters=request.objective.n_parameters,
+            classes=request.objective.n_classes,
+            features=request.model.n_features,
+        ),
+        step=described_step(step, request.step),
         data={
             "rows_scaled_to_max_norm": request.scaled,
             "surrogate_dtype": str(request.surrogate.features.dtype).removeprefix("torch."),
@@ -462,6 +376,5 @@ def _certificate(
         | ({} if request.series is None else {"sequence": request.series.described()}),
         estimate=measured.estimate,
         notes=request.notes + (() if math.isfinite(step.pull) else (NO_UPDATE,)),
-        software=software,
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **issued_with(),
     )

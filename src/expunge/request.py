@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import operator
 from collections import Counter
@@ -544,7 +545,7 @@ def notes_on(
 ) -> tuple[str, ...]:
     """What is odd about the data but not an error; each is recorded in the certificate."""
     notes = []
-    repeated = len(forget) - len(np.unique(forget.features.cpu().numpy(), axis=0))
+    repeated = len(forget) - len({row for row, _ in _row_keys(forget.features, forget.labels)})
     if repeated:
         notes.append(
             f"{repeated} of {len(forget)} forget rows are repeats of another; each was counted as one training row"
@@ -614,7 +615,13 @@ def _require_source(forget: Rows, given: Rows, record: TrainingRecord, has_label
 
 
 def _row_keys(features: Tensor, labels: Tensor) -> list[tuple[bytes, int]]:
-    return [(row.tobytes(), label) for row, label in zip(features.cpu().double().numpy(), labels.tolist(), strict=True)]
+    """A digest of each row's values in float64, and its label; a block at a time is converted."""
+    digests = [
+        hashlib.blake2b(row.tobytes(), digest_size=20).digest()
+        for block in torch.split(features, 1024)
+        for row in (block.cpu().double() + 0.0).numpy()  # so that -0 is 0
+    ]
+    return list(zip(digests, labels.tolist(), strict=True))
 
 
 def rows_in_common(forget: Rows, surrogate: Rows) -> Counter[tuple[bytes, int]]:

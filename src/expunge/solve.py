@@ -45,6 +45,19 @@ class SymmetricOperator(Protocol):
 
 
 @dataclass(frozen=True)
+class MatrixFree:
+    """A symmetric map that is known by its products alone: no matrix, no preconditioner."""
+
+    product: Callable[[Tensor], Tensor]
+
+    def dense(self) -> Tensor:
+        raise NotImplementedError
+
+    def precondition(self, residual: Tensor) -> Tensor:
+        return residual.clone()
+
+
+@dataclass(frozen=True)
 class LinearSolution:
     """An approximate solution of `A x = b` with its residual `||b - A x|| / ||b||`, recomputed afterwards."""
 

@@ -142,3 +142,22 @@ def test_arrays(tmp_path: Path) -> None:
     (tmp_path / "x.xyz").write_bytes(b"1")
     with pytest.raises(FileError, match="unknown file type"):
         read_examples(tmp_path / "x.xyz")
+
+
+def test_cifar_as_pictures_of_one_image_a_line(tmp_path: Path) -> None:
+    images = np.random.default_rng(2).integers(0, 255, (9, 3, 32, 32), dtype=np.uint8)
+    for name, part in (("data_batch_1", images[:4]), ("data_batch_2", images[4:7]), ("test_batch", images[7:])):
+        Image.fromarray(part.transpose(0, 2, 3, 1).reshape(len(part), 1024, 3)).save(tmp_path / f"{name}.png")
+    (tmp_path / "train_lables.json").write_text("[1, 2, 3, 4, 5, 6, 7]")
+    (tmp_path / "test_lables.json").write_text("[8, 9]")
+    found, test = read_examples(tmp_path), read_examples(tmp_path, split="test")
+    np.testing.assert_array_equal(found.inputs, images[:7])
+    np.testing.assert_array_equal(test.inputs, images[7:])
+    assert found.labels.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert test.labels.tolist() == [8, 9]
+    (tmp_path / "test_lables.json").write_text("[8, 11]")
+    with pytest.raises(FileError, match="from 0 to 9"):
+        read_examples(tmp_path, split="test")
+    (tmp_path / "train_lables.json").unlink()
+    with pytest.raises(FileError, match="train_lables"):
+        read_examples(tmp_path)

@@ -19,6 +19,7 @@ import torch
 
 import expunge.bounds.residual as residual
 import expunge.certificate as certificate
+import expunge.issuing as issuing
 import expunge.mechanism as mechanism
 from expunge.errors import VacuousClaim
 from expunge.evaluate.audit import audit
@@ -49,7 +50,7 @@ def sigma_halved(monkeypatch: Patch) -> None:
 
 
 def variance_for_deviation(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(mechanism, "add_noise", lambda values, sigma, *rest: add_noise(values, sigma**2, *rest))
+    monkeypatch.setattr(issuing, "add_noise", lambda values, sigma, *rest: add_noise(values, sigma**2, *rest))
 
 
 def regulariser_missing(monkeypatch: Patch) -> None:
@@ -69,7 +70,7 @@ def delta_ignored(monkeypatch: Patch) -> None:
 
 
 def fixed_seed(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(mechanism, "seeded_bytes", lambda seed: seeded_bytes(7))
+    monkeypatch.setattr(issuing, "seeded_bytes", lambda seed: seeded_bytes(7))
 
 
 def noise_on_one_row(monkeypatch: Patch) -> None:
@@ -80,7 +81,7 @@ def noise_on_one_row(monkeypatch: Patch) -> None:
         noised[0] = add_noise(values[0], sigma, exponent, random_bytes)
         return noised
 
-    monkeypatch.setattr(mechanism, "add_noise", first_row)
+    monkeypatch.setattr(issuing, "add_noise", first_row)
 
 
 def one_draw_for_all_weights(monkeypatch: Patch) -> None:
@@ -90,7 +91,7 @@ def one_draw_for_all_weights(monkeypatch: Patch) -> None:
         draw = rounded_gaussian(1, sigma, exponent, random_bytes)
         return np.ldexp((to_grid(values, exponent) + draw).astype(float), exponent)
 
-    monkeypatch.setattr(mechanism, "add_noise", same)
+    monkeypatch.setattr(issuing, "add_noise", same)
 
 
 def change_update(monkeypatch: Patch, change: Callable[[torch.Tensor], torch.Tensor]) -> None:

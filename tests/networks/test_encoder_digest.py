@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.numpy import save_file
 
 from expunge import DataError, FileError, ModelError, read_data, train, unlearn
+from expunge.cli import main
 from expunge.data import EncodedRows
 from expunge.desk import Policy, accept, create_desk, run
 from expunge.desk.plan import plan
@@ -123,3 +125,29 @@ def test_the_published_model_keeps_it(model: object) -> None:
     published = unlearn(model, EncodedRows(X[:3], Y[:3], OURS), EncodedRows(S, T, OURS), **BUDGET).model
     assert published.record.encoder == OURS
     assert bool(torch.isfinite(published.weight).all())
+
+
+def test_evaluation_and_audit_refuse_them_too(model: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.safetensors").write_bytes(model.to_bytes())
+    parts = {"retain": (X[30:], Y[30:]), "forget": (X[:30], Y[:30]), "test": (S, T), "surrogate": (S, T)}
+    for name, (features, labels) in parts.items():
+        for end, encoder in (("", OURS), ("-other", OTHER)):
+            np.savez(f"{name}{end}.npz", X=features, y=labels, encoder=np.array(encoder))
+
+    def asked(command: str, *names: str, odd: str) -> list[str]:
+        files = [[f"--{name}", f"{name}{'-other' if name == odd else ''}.npz"] for name in names]
+        return [*command.split(), *(word for pair in files for word in pair), "--json"]
+
+    evaluating = "evaluate --model model.safetensors --epsilon 5 --delta 1e-3 --seeds 1 --models 0 --out out"
+    for odd in ("retain", "test", "surrogate"):
+        refused = CliRunner().invoke(main, asked(evaluating, *parts, odd=odd))
+        assert refused.exit_code == 2, refused.output
+        assert "features of encoder bbbb" in refused.output
+    np.savez("fresh.npz", X=S, y=T, encoder=np.array(OURS))
+    np.savez("fresh-other.npz", X=S, y=T, encoder=np.array(OTHER))
+    auditing = "audit --published model.safetensors"
+    assert CliRunner().invoke(main, asked(auditing, "forget", "fresh", odd="")).exit_code == 0
+    refused = CliRunner().invoke(main, asked(auditing, "forget", "fresh", odd="fresh"))
+    assert refused.exit_code == 2
+    assert "features of encoder bbbb" in refused.output

@@ -96,3 +96,7 @@ def test_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     done = run(f"{given} --forget-class {'three' if names else 3} --distance same --out result")
     assert done["certificate"]["sizes"]["n_forget"] == int((Y[SOURCE] == 3).sum())
     run("verify result/certificate.json --model result/model.safetensors")
+    planned = given.replace("unlearn", "plan").replace(" --force", "")
+    foreseen = run(f"{planned} --forget-class {'three' if names else 3} --distance same")
+    assert foreseen["n_forget"] == done["certificate"]["sizes"]["n_forget"]
+    assert foreseen["outlooks"][0]["sigma"] == pytest.approx(done["certificate"]["sigma"], rel=0.2)

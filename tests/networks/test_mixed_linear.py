@@ -16,7 +16,8 @@ from expunge import DataError, FileError, ModelError, UselessModel, verify
 from expunge.bounds import residual_bound
 from expunge.certificate import residual_facts
 from expunge.distance import Distance
-from expunge.networks.mixed_linear import measure_tangent, read_tangent, tangent_task, train_tangent, unlearn_tangent
+from expunge.networks.mixed_linear import read_tangent, train_tangent, unlearn_tangent
+from expunge.networks.tangent_step import measure_tangent, tangent_task
 from expunge.objectives.tangent import Tangent, last_parameters
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import hessian, jacrev
 
 from expunge import DataError, ModelError, OptionError, verify
-from expunge.networks.whole import damped_step, unlearn_module
+from expunge.networks.whole import DAMPINGS, damped_step, searched_step, unlearn_module
 from expunge.objectives.module import ModuleObjective
 
 
@@ -56,6 +56,39 @@ def test_products_are_those_of_the_dense_matrices(curvature: str) -> None:
         dense = torch.einsum("nkp,nkl,nlq->pq", jacobian, middle, jacobian) / 10 + 0.1 * torch.eye(len(w)).double()
     direction = torch.linspace(-1, 1, len(w), dtype=torch.float64)
     torch.testing.assert_close(objective.product(w, direction, inputs, labels), dense @ direction)
+
+
+@pytest.mark.parametrize("curvature", ["gauss-newton", "hessian"])
+def test_blocks_do_not_matter(curvature: str) -> None:
+    """Neither does a block of one example, whose derivatives torch gets wrong for some layers."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(1, 2, 2), nn.BatchNorm2d(2), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3))
+    module(torch.randn(20, 1, 3, 3))
+    inputs, labels = examples(7)
+    found = []
+    for block in (1, 3, 100):
+        objective = ModuleObjective(module, l2=0.1, curvature=curvature, block=block)
+        w = objective.weights
+        direction = torch.linspace(-1, 1, len(w), dtype=torch.float64)
+        products = objective.product(w, direction, inputs, labels)
+        found.append(torch.cat([objective.gradient(w, inputs, labels), products]))
+    torch.testing.assert_close(found[0], found[2])
+    torch.testing.assert_close(found[1], found[2])
+
+
+def test_a_step_that_would_lead_away_is_not_taken() -> None:
+    """Several dampings: that with the smallest residual, and no step where all of them raise it."""
+    objective = ModuleObjective(trained(), l2=0.1)
+    source = examples(60)
+    forget = tuple(part[:6] for part in source)
+    steps = [searched_step(objective, forget, source, 60, (damping,)) for damping in DAMPINGS]
+    best = searched_step(objective, forget, source, 60, DAMPINGS)
+    assert best.residual == min(step.residual for step in steps)
+    assert best.residual < best.residual_at_start
+    assert best.damping in DAMPINGS
+    elsewhere = (5.0 * source[0], (source[1] + 1) % 3)  # a surrogate that has nothing to do with the source
+    far = searched_step(objective, forget, elsewhere, 60, DAMPINGS)
+    assert far.residual <= far.residual_at_start
 
 
 @pytest.mark.parametrize("curvature", ["gauss-newton", "hessian"])

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 from expunge import DataError, ModelError, OptionError
-from expunge.objectives.tangent import Tangent, TangentRows, last_parameters
+from expunge.objectives.tangent import NETWORK_ROUNDOFFS, Tangent, TangentRows, last_parameters
 
 
 def network(seed: int = 0) -> nn.Module:
@@ -100,6 +100,24 @@ def test_a_parameter_in_two_places_counts_once_with_both_uses() -> None:
     )
 
 
+def test_a_lone_example_has_its_own_derivatives() -> None:
+    """Batch normalisation after a transpose: with one example torch's own derivatives are wrong in some releases."""
+
+    class Turned(nn.Module):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return inputs.flatten(2).transpose(1, 2).contiguous().transpose(1, 2).reshape(inputs.shape)
+
+    torch.manual_seed(0)
+    made = nn.Sequential(nn.Conv2d(1, 2, 2), Turned(), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3))
+    made(torch.randn(20, 1, 3, 3))
+    objective = Tangent(made, l2=0.1, max_norm=1e9)
+    inputs = examples(3)[0].double()
+    cotangents = torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    each = objective.pull_each(inputs, cotangents)
+    torch.testing.assert_close(objective.pull(inputs, cotangents), each.sum(dim=0))
+    torch.testing.assert_close(objective.pull(inputs[:1], cotangents[:1]), each[0])
+
+
 def test_blocks_do_not_matter() -> None:
     inputs, labels = examples(10)
     found = []
@@ -129,3 +147,55 @@ def test_what_is_refused() -> None:
     with pytest.raises(ModelError, match="class scores"):
         Tangent(nn.Sequential(nn.Conv2d(1, 2, 2)), l2=0.1, max_norm=1.0).rows(inputs, labels)
     assert isinstance(objective.rows(inputs, labels)[:2], TangentRows)
+
+
+class Residual(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(
+            nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width)
+        )  # fmt: skip
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.relu(inputs + self.inner(inputs))
+
+
+def deep(kind: str) -> tuple[nn.Module, Tensor]:
+    """A network of many layers with sane statistics, and inputs for it."""
+    torch.manual_seed(3)
+    if kind == "tanh, 24 layers":
+        layers = [part for _ in range(24) for part in (nn.Linear(48, 48), nn.Tanh())]
+        made, inputs = nn.Sequential(*layers, nn.Linear(48, 5)), torch.randn(64, 48)
+    else:
+        width, blocks = {"residual, 17 layers": (8, 8), "residual, wide": (48, 3)}[kind]
+        body = [nn.Conv2d(3, width, 3, padding=1), *(Residual(width) for _ in range(blocks))]
+        made = nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 5))
+        inputs = torch.randn(64, 3, 8, 8)
+    made.train()(inputs)
+    return made.eval(), inputs
+
+
+@pytest.mark.parametrize("kind", ["tanh, 24 layers", "residual, 17 layers", "residual, wide"])
+def test_a_pass_through_a_network_loses_far_less_than_is_charged(kind: str) -> None:
+    """The same products in float32, where the error can be seen, in units of that type's own roundoff.
+
+    How many roundoffs are lost depends on the order of operations, not on their precision. What is charged for a row's gradient is
+    `NETWORK_ROUNDOFFS` units of `max_norm (largest residual + max_norm ||v||)`; see `Tangent.rounding`.
+    """
+    module, inputs = deep(kind)
+    exact = Tangent(module, l2=0.1, max_norm=1.0)
+    rows = exact.rows(inputs, torch.arange(64) % 5)
+    coarse = Tangent(module, l2=0.1, max_norm=1.0)
+    coarse.module = coarse.module.float()
+    coarse.at = {name: value.float() for name, value in coarse.at.items()}
+    v = torch.randn(exact.n_parameters, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    v = v.float().double()
+    residuals = exact.predictions(v, rows) - exact.targets(rows, slice(None))
+    scales, values = rows.scales[:, None], rows.inputs.double()
+    gradients = exact.pull_each(values, scales * residuals)
+    found = scales.float() * (coarse.outputs(inputs) + coarse.push(inputs, v.float()))
+    found = found - exact.targets(rows, slice(None)).float()
+    rough = coarse.pull_each(inputs, scales.float() * found).double()
+    charged = residuals.norm(dim=1).max() + v.norm()
+    lost = float((rough - gradients).norm(dim=1).max() / charged) / 2.0**-24
+    assert lost < NETWORK_ROUNDOFFS / 64, f"{lost:.1f} roundoffs"

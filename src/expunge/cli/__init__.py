@@ -16,9 +16,11 @@ from expunge.cli.keygen import keygen
 from expunge.cli.ledger import ledger
 from expunge.cli.plan import plan
 from expunge.cli.report import report
+from expunge.cli.reproduce import reproduce
 from expunge.cli.request import request
 from expunge.cli.run import run
 from expunge.cli.status import status
+from expunge.cli.tangent import tangent
 from expunge.cli.train import train
 from expunge.cli.unlearn import unlearn
 from expunge.cli.verify import verify
@@ -34,10 +36,12 @@ def main() -> None:
     expunge train     while the source exists: train to the optimum, keep a record
     expunge unlearn   later, without it: forget rows, with a certificate
     expunge plan      before: noise and accuracy at several epsilons and distances
+    expunge tangent   networks linearised at their weights: train, and unlearn
     expunge verify    anybody: check a certificate from its file
     expunge distance  how far is the surrogate from a source that is gone? estimates, labelled as such
     expunge evaluate  where the source still exists: did it forget, metric by metric
     expunge audit     is the certificate true? claimed against observed epsilon
+    expunge reproduce the paper's tables and figures beside ours
     expunge init      open a deletion desk: requests over time
     expunge request   ask a desk to forget rows
     expunge run       forget what is pending, publish, certify
@@ -57,10 +61,12 @@ COMMANDS = (
     train,
     plan,
     unlearn,
+    tangent,
     verify,
     distance,
     evaluate,
     audit,
+    reproduce,
     init,
     request,
     run,

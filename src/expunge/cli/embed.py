@@ -19,6 +19,11 @@ from expunge.cli.console import as_json, out, progress, quiet, reporting
 )
 @click.option("--split", default="train", show_default=True, help="Of a CIFAR-10 folder: train or test.")
 @click.option(
+    "--size",
+    type=click.IntRange(1, 4096),
+    help="Of pictures in folders: scale the shorter side to it and cut out the middle square, in colour, e.g. 224.",
+)
+@click.option(
     "--encoder",
     required=True,
     help="A TorchScript file (.pt), an exported torch program (.pt2), an ONNX file (.onnx; needs expunge[onnx]), or module:function for a torch module that Python can import. It is run: use only one you trust.",
@@ -41,6 +46,7 @@ from expunge.cli.console import as_json, out, progress, quiet, reporting
 def embed(
     data: Path,
     split: str,
+    size: int | None,
     encoder: str,
     head: str | None,
     mean: str | None,
@@ -74,7 +80,7 @@ def embed(
     require_absent(target)
     preparation = Preparation(channel_numbers(mean), channel_numbers(std))
     loaded = load_encoder(encoder, head=head, device=computing_device(device))
-    examples = read_examples(data, split=split)
+    examples = read_examples(data, split=split, size=size)
     unfinished = Partial(target.with_name(target.name + ".partial"))
     with progress(not quiet) as advance:
         found = run(

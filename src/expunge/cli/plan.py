@@ -22,6 +22,10 @@ from expunge.cli.facts import record_facts
 @click.option(
     "--surrogate", required=True, type=click.Path(path_type=Path, readable=False), help="Rows that resemble the source."
 )
+@click.option(
+    "--forget-class",
+    help="Forget a whole class: of the rows in --forget, those with this label, which must be all the source had of it.",
+)
 @click.option("--label", help="Label column of .csv and .parquet files (default: y, or label).")
 @click.option("--delta", required=True, type=float, help="Probability that the guarantee fails; at most 1/n.")
 @click.option("--epsilon", "epsilons", multiple=True, type=float, help="May be repeated (default: 0.1 to 10).")
@@ -41,6 +45,7 @@ def plan(
     model_file: Path,
     forget: Path,
     surrogate: Path,
+    forget_class: str | None,
     label: str | None,
     delta: float,
     epsilons: tuple[float, ...],
@@ -83,6 +88,7 @@ def plan(
             epsilons=epsilons or EPSILONS,
             distances=distances or DISTANCES,
             match_classes=match_classes,
+            forget_class=forget_class,
             step=step,
             **facts,
             model_sha256=digest,

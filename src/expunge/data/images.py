@@ -4,6 +4,7 @@
     a folder                    class/name.png, one folder a class; the class is the folder's name
     ...-images-idx3-ubyte       MNIST's images, gzipped or not; labels are in the -labels-idx1-ubyte beside it
     data_batch_1, test_batch    CIFAR-10's batches, or the folder that holds them (all data_batch_* files)
+    data_batch_1.png, ...       CIFAR-10 as pictures of one image a line, in a folder with train_lables.json and test_lables.json
 
 Images come out as uint8, channels first (rows x channels x height x width). Nothing is allocated before its declared size
 has been checked. CIFAR-10's batches are pickles: they are read by an unpickler that knows numpy arrays and nothing else.
@@ -15,6 +16,7 @@ import codecs
 import contextlib
 import gzip
 import io
+import json
 import math
 import pickle
 import re
@@ -33,6 +35,7 @@ from expunge.errors import DataError, FileError
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 CIFAR_SHAPE = (3, 32, 32)
 CIFAR_FILE = re.compile(r"(data_batch_[0-9]+|test_batch)$")
+CIFAR_PICTURE = re.compile(r"(data_batch_[0-9]+|test_batch)\.png$")
 IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
 
@@ -45,11 +48,11 @@ class Examples:
     name: str
 
 
-def read_examples(path: str | Path, *, split: str = "train") -> Examples:
-    """Read inputs and labels; `split` says which batches of a CIFAR-10 folder (train or test)."""
+def read_examples(path: str | Path, *, split: str = "train", size: int | None = None) -> Examples:
+    """Read inputs and labels; `split` says which batches of a CIFAR-10 folder (train or test), `size` that pictures in folders become squares."""
     location = Path(path)
     try:
-        inputs, labels = _reader(location, split)()
+        inputs, labels = _reader(location, split, size)()
     except pickle.UnpicklingError as error:
         raise FileError(
             f"{location}: {error}", "CIFAR-10's own batches are needed", "Get them from their publisher again."
@@ -79,13 +82,17 @@ def read_examples(path: str | Path, *, split: str = "train") -> Examples:
     return Examples(inputs, labels, str(location))
 
 
-def _reader(path: Path, split: str) -> Callable[[], tuple[Array, Array]]:
+def _reader(path: Path, split: str, size: int | None) -> Callable[[], tuple[Array, Array]]:
     if split not in ("train", "test"):
         raise DataError(f"split {split!r}", "it is train or test", "Choose one of them.")
     if path.is_dir():
-        if any(CIFAR_FILE.match(entry.name) for entry in path.iterdir()):
+        if size is None and any(CIFAR_FILE.match(entry.name) for entry in path.iterdir()):
             return lambda: _cifar_folder(path, split)
-        return lambda: _picture_folder(path)
+        if size is None and any(CIFAR_PICTURE.match(entry.name) for entry in path.iterdir()):
+            return lambda: _cifar_pictures(path, split)
+        return lambda: _picture_folder(path, size)
+    if size is not None:
+        raise DataError(f"size {size} for {path}", "only folders of pictures are resized", "Leave the size out.")
     readable(path)
     if path.suffix.lower() == ".npz":
         return lambda: _npz(path)
@@ -108,7 +115,7 @@ def _npz(path: Path) -> tuple[Array, Array]:
 # Folders of pictures ----------------------------------------------------------------------------------------------
 
 
-def _picture_folder(folder: Path) -> tuple[Array, Array]:
+def _picture_folder(folder: Path, size: int | None) -> tuple[Array, Array]:
     files = sorted(
         entry
         for entry in folder.glob("*/*")
@@ -120,11 +127,11 @@ def _picture_folder(folder: Path) -> tuple[Array, Array]:
             f"folders named after classes with {', '.join(PICTURES)} files are needed",
             "Arrange them as class/name.png.",
         )
-    first = _picture(files[0])
+    first = _picture(files[0], size)
     require_fits(first.nbytes * len(files), folder, f"{len(files):,} pictures")
     inputs = np.empty((len(files), *first.shape), dtype=np.uint8)
     for index, file in enumerate(files):
-        picture = _picture(file)
+        picture = _picture(file, size)
         if picture.shape != first.shape:
             raise DataError(
                 f"{file} has shape {picture.shape}",
@@ -135,8 +142,11 @@ def _picture_folder(folder: Path) -> tuple[Array, Array]:
     return inputs, np.array([file.parent.name for file in files])
 
 
-def _picture(path: Path) -> Array:
-    """One picture as channels x height x width: one channel if it is grey, else three."""
+def _picture(path: Path, size: int | None) -> Array:
+    """One picture as channels x height x width: one channel if it is grey, else three.
+
+    With a size: always three, the shorter side scaled to it, and the middle square cut out.
+    """
     from PIL import Image
 
     readable(path)
@@ -145,8 +155,9 @@ def _picture(path: Path) -> Array:
         try:
             with Image.open(path) as image:
                 require_fits(3 * image.width * image.height, path, "the picture")
-                grey = image.mode in ("1", "L", "LA")
-                values = np.asarray(image.convert("L" if grey else "RGB"))
+                grey = size is None and image.mode in ("1", "L", "LA")
+                converted = image.convert("L" if grey else "RGB")
+                values = np.asarray(converted if size is None else _square(converted, size))
         except (*DAMAGE, Image.DecompressionBombError, Image.DecompressionBombWarning, Warning) as error:
             raise FileError(
                 f"{path} is not a whole picture ({type(error).__name__}: {error})",
@@ -154,6 +165,17 @@ def _picture(path: Path) -> Array:
                 "Write it again as .png.",
             ) from error
     return values[None] if grey else np.ascontiguousarray(values.transpose(2, 0, 1))
+
+
+def _square(image: Any, size: int) -> Any:
+    """The shorter side scaled to `size` (bilinear), the middle square."""
+    from PIL import Image
+
+    scale = size / min(image.size)
+    width, height = (max(size, round(side * scale)) for side in image.size)
+    left, top = (width - size) // 2, (height - size) // 2
+    scaled = image.resize((width, height), Image.Resampling.BILINEAR)
+    return scaled.crop((left, top, left + size, top + size))
 
 
 # MNIST: the idx format --------------------------------------------------------------------------------------------
@@ -251,3 +273,20 @@ def _cifar_folder(folder: Path, split: str) -> tuple[Array, Array]:
         raise FileError(f"{folder} has no {pattern}", "CIFAR-10's python batches are needed", "Check the folder.")
     parts = [_cifar_batch(file) for file in files]
     return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+
+
+def _cifar_pictures(folder: Path, split: str) -> tuple[Array, Array]:
+    """One image a line: 1024 pixels, row by row. The labels' file is spelt so where it is published."""
+    pattern = "data_batch_*.png" if split == "train" else "test_batch.png"
+    files = sorted(path for path in folder.glob(pattern) if CIFAR_PICTURE.match(path.name))
+    if not files:
+        raise FileError(f"{folder} has no {pattern}", "CIFAR-10's batches are needed", "Check the folder.")
+    labels = json.loads(readable(folder / f"{split}_lables.json").read_text())
+    if not isinstance(labels, list) or not all(type(label) is int and 0 <= label < 10 for label in labels):
+        raise ValueError("labels are not whole numbers from 0 to 9")
+    pictures = [_picture(file, None) for file in files]
+    for file, picture in zip(files, pictures, strict=True):
+        if picture.shape[0] != 3 or picture.shape[2] != 1024:
+            raise ValueError(f"{file.name} is not lines of 1024 coloured pixels")
+    lines = np.concatenate([picture.transpose(1, 0, 2) for picture in pictures])
+    return lines.reshape(len(lines), *CIFAR_SHAPE), np.array(labels, dtype=np.int64)

@@ -138,4 +138,4 @@ def _read(path: Path | None, label: str | None) -> Labelled | None:
     if path is None:
         return None
     found = read_data(path, label if path.suffix.lower() in TABLES else None)
-    return found.features, found.labels
+    return found.rows

@@ -88,7 +88,7 @@ def files_campaign(
     read = {}
     for name, path in given.items():
         found = read_data(path, label if path.suffix.lower() in TABLES else None)
-        read[name] = (found.features, found.labels)
+        read[name] = found.rows
     case = make_case(Splits(**read), trained=model)
     noise = CertifiedNoise(epsilon, delta, distance, match_classes=match_classes)
     methods: list[Method] = [Original(), Retrain(), UnlearnPlus(noise)]

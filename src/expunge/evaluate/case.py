@@ -19,6 +19,7 @@ from expunge.data import as_features, as_labels, encode, prepare
 from expunge.errors import DataError, ModelError
 from expunge.model import LinearModel, TrainingRecord
 from expunge.objectives import LinearHead, Rows, objective_for
+from expunge.request import require_encoder
 from expunge.solve import Progress, silent
 from expunge.train import minimise, train
 
@@ -125,7 +126,11 @@ def make_case(
 
 
 def prepared_rows(part: Labelled, model: LinearModel, record: TrainingRecord, name: str) -> Rows:
-    """Rows as they are for training: scaled to the norm bound, bias column, labels as class indices."""
+    """Rows as they are for training: scaled to the norm bound, bias column, labels as class indices.
+
+    Features that say they were made by another encoder than the model's are refused.
+    """
+    require_encoder(part, record, name)
     features = as_features(part[0], name)
     return prepare(
         features,

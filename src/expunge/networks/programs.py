@@ -70,7 +70,7 @@ def load_encoder(reference: str, *, head: str | None = None, device: torch.devic
             f"a {', '.join(kinds)} file or module:function is needed",
             "Write for example encoder.pt, or mypackage.encoders:resnet.",
         )
-    return module_encoder(_imported(reference), head=head, device=place, name=reference)
+    return module_encoder(imported_module(reference), head=head, device=place, name=reference)
 
 
 def module_encoder(
@@ -87,8 +87,13 @@ def module_encoder(
     return Encoder(frozen.to(place), digest, name, place)
 
 
-def _imported(reference: str) -> nn.Module:
-    where, _, what = reference.partition(":")
+def imported_module(reference: str) -> nn.Module:
+    """The torch module named `module:function`: found, or made by a function without arguments."""
+    where, colon, what = reference.partition(":")
+    if not colon:
+        raise OptionError(
+            f"network {reference!r}", "module:function is needed", "Write for example mypackage.nets:resnet."
+        )
     remedy = "Install the module, or put its folder in PYTHONPATH; name a function without arguments."
     try:
         found: Any = importlib.import_module(where)
@@ -150,18 +155,22 @@ def _onnx(path: Path, device: torch.device) -> Callable[[Tensor], Tensor]:
     with tempfile.TemporaryDirectory() as folder:
         for file in (path, *_beside(path)):
             shutil.copyfile(file, Path(folder) / file.name)
-        try:
-            session = onnxruntime.InferenceSession(
-                str(Path(folder) / path.name), providers=[*wanted, "CPUExecutionProvider"]
-            )
-        except Exception as error:  # onnxruntime has a family of its own, below Exception
-            raise RuntimeError(str(error).replace(folder, str(path.parent))) from error
+        alone = str(Path(folder) / path.name)
+        session = _translated(lambda: onnxruntime.InferenceSession(alone, providers=[*wanted, "CPUExecutionProvider"]))
     inputs = session.get_inputs()
     if len(inputs) != 1:
         raise ModelError(f"{path} takes {len(inputs)} inputs", "one is needed", "Export the encoder alone.")
 
     def run(part: Tensor) -> Tensor:
-        outputs = session.run(None, {inputs[0].name: part.cpu().numpy()})
+        outputs = _translated(lambda: session.run(None, {inputs[0].name: part.cpu().numpy()}))
         return torch.from_numpy(outputs[0])
 
     return run
+
+
+def _translated(work: Callable[[], Any]) -> Any:
+    """onnxruntime's own errors derive from nothing but Exception; as a RuntimeError they are handled like those of torch."""
+    try:
+        return work()
+    except Exception as error:
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error

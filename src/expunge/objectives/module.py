@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vjp
 
 from expunge.errors import DataError, ModelError, OptionError
+from expunge.objectives.convolutions import unfold_convolutions
 
 CURVATURES = ("gauss-newton", "hessian")
 
@@ -38,7 +39,8 @@ class ModuleObjective:
             raise OptionError(
                 f"curvature {curvature!r}", f"it is one of {', '.join(CURVATURES)}", "Choose one of them."
             )
-        self.module = copy.deepcopy(module).to(device=device, dtype=torch.float64).eval().requires_grad_(False)
+        copied = copy.deepcopy(module).to(device=device, dtype=torch.float64).eval().requires_grad_(False)
+        self.module = unfold_convolutions(copied)
         for name, part in self.module.named_modules():
             if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.running_mean is None:
                 raise ModelError(
@@ -58,8 +60,11 @@ class ModuleObjective:
 
     def outputs(self, weights: Tensor, inputs: Tensor) -> Tensor:
         """`f(x; w)`, rows x K."""
-        found: Tensor = functional_call(self.module, self.named(weights), (inputs,))
-        return found
+        values = inputs.to(self.device, torch.float64)
+        if len(values) == 1:  # torch 2.13 gets derivatives of some layers wrong for a lone example; see convolutions.py
+            values = values.repeat_interleave(2, dim=0)
+        found: Tensor = functional_call(self.module, self.named(weights), (values,))
+        return found[: len(inputs)]
 
     def named(self, weights: Tensor) -> dict[str, Tensor]:
         """The vector cut into parameters."""
@@ -67,31 +72,31 @@ class ModuleObjective:
         return {name: piece.reshape(shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
 
     def checked(self, inputs: Tensor, n_labels: int) -> Tensor:
-        """Inputs in float64, on the device, if the module can take them."""
+        """The inputs as they are, if the module can take them; a block at a time is converted when it is used."""
         if not inputs.is_floating_point():
             raise DataError(
                 f"inputs of dtype {inputs.dtype}",
                 "real numbers are needed",
                 "Convert them, for example x.float() / 255.",
             )
-        values = inputs.to(self.device, torch.float64)
-        if len(values) == 0 or len(values) != n_labels:
-            raise DataError(f"{len(values)} inputs, {n_labels} labels", "one label an input is needed", "Check both.")
+        if len(inputs) == 0 or len(inputs) != n_labels:
+            raise DataError(f"{len(inputs)} inputs, {n_labels} labels", "one label an input is needed", "Check both.")
+        values = inputs[:2]
         try:
-            found = self.outputs(self.weights, values[:2])
+            found = self.outputs(self.weights, values)
         except (RuntimeError, TypeError, ValueError) as error:
             raise DataError(
                 f"the network does not take inputs of shape {tuple(values.shape)} ({error})",
                 "inputs as it was trained on are needed",
                 "Check their shape.",
             ) from error
-        if found.ndim != 2 or len(found) != len(values[:2]):
+        if found.ndim != 2 or len(found) != len(values):
             raise ModelError(
-                f"the network gives {tuple(found.shape)} for {len(values[:2])} inputs",
+                f"the network gives {tuple(found.shape)} for {len(values)} inputs",
                 "one row of class scores an input is needed",
                 "Flatten or pool its outputs.",
             )
-        return values
+        return inputs
 
     def gradient(self, weights: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
         """Gradient of L over these examples."""

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp, vjp, vmap
 
 from expunge.errors import DataError, ModelError, OptionError
+from expunge.objectives.convolutions import unfold_convolutions
 
 UNIT_ROUNDOFF = 2.0**-53
 NETWORK_ROUNDOFFS = 4096  # unit roundoffs, relative, that a pass through the network is taken to lose at most
@@ -34,7 +35,10 @@ NETWORK_ROUNDOFFS = 4096  # unit roundoffs, relative, that a pass through the ne
 
 @dataclass(frozen=True)
 class TangentRows:
-    """Examples and what is kept of each: scaled outputs s f at theta_0, the scale s, and the norm of s J after scaling."""
+    """Examples and what is kept of each: scaled outputs s f at theta_0, the scale s, and the norm of s J after scaling.
+
+    Inputs stay as they were given, in their dtype and where they are; a block at a time is converted when it is used.
+    """
 
     inputs: Tensor
     labels: Tensor
@@ -69,7 +73,8 @@ class Tangent:
         block: int = 64,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.module = copy.deepcopy(module).to(device=device, dtype=torch.float64).eval().requires_grad_(False)
+        copied = copy.deepcopy(module).to(device=device, dtype=torch.float64).eval().requires_grad_(False)
+        self.module = unfold_convolutions(copied)
         self.l2, self.max_norm, self.block, self.device = l2, max_norm, block, torch.device(device)
         for name, part in self.module.named_modules():
             if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.running_mean is None:
@@ -103,6 +108,8 @@ class Tangent:
 
     def pull(self, inputs: Tensor, cotangents: Tensor) -> Tensor:
         """`sum of J^T r` over the examples, length P."""
+        if len(inputs) == 1:  # torch 2.13 gets derivatives of some layers wrong for a lone example; see convolutions.py
+            inputs, cotangents = inputs.repeat_interleave(2, dim=0), cotangents.repeat_interleave(2, dim=0) / 2
         back = vjp(lambda at: self._forward(at, inputs), self.at)[1]
         return self._join(back(cotangents)[0])
 
@@ -144,20 +151,22 @@ class Tangent:
                 "one or more examples are needed, rows first, and a label each",
                 "Check that inputs and labels belong together.",
             )
-        values = inputs.to(self.device, torch.float64)
+        if inputs.dtype not in (torch.float32, torch.float64):
+            inputs = inputs.float()
         offsets, norms = [], []
-        for part in self._blocks(len(values)):
+        for part in self._blocks(len(inputs)):
+            values = self._converted(inputs[part])
             try:
-                found = self.outputs(values[part])
+                found = self.outputs(values)
             except (RuntimeError, TypeError, ValueError) as error:
                 raise DataError(
-                    f"the network does not take inputs of shape {tuple(values[part].shape)} ({error})",
+                    f"the network does not take inputs of shape {tuple(values.shape)} ({error})",
                     "inputs as it was trained on are needed",
                     "Check their shape.",
                 ) from error
-            if found.ndim != 2 or len(found) != len(values[part]):
+            if found.ndim != 2 or len(found) != len(values):
                 raise ModelError(
-                    f"the network gives {tuple(found.shape)} for {len(values[part])} inputs",
+                    f"the network gives {tuple(found.shape)} for {len(values)} inputs",
                     "one row of class scores an input is needed",
                     "Flatten or pool its outputs.",
                 )
@@ -165,7 +174,7 @@ class Tangent:
             for output in range(found.shape[1]):
                 chosen = torch.zeros_like(found)
                 chosen[:, output] = 1.0
-                squares += self.pull_each(values[part], chosen).square().sum(dim=1)
+                squares += self.pull_each(values, chosen).square().sum(dim=1)
             offsets.append(found)
             norms.append(squares.sqrt())
         norm = torch.cat(norms)
@@ -174,7 +183,15 @@ class Tangent:
         # a hair below the bound: J is computed again in every product
         scales = (self.max_norm * (1.0 - NETWORK_ROUNDOFFS * UNIT_ROUNDOFF) / norm.clamp(min=1e-300)).clamp(max=1.0)
         scaled = torch.cat(offsets) * scales[:, None]
-        return TangentRows(values, labels.to(self.device), scaled, scales, norm * scales)
+        return TangentRows(inputs, labels.to(self.device), scaled, scales, norm * scales)
+
+    def each(self, cotangents: Tensor, rows: TangentRows) -> Iterator[Tensor]:
+        """`s J^T r` of each example, rows x P, a block at a time."""
+        for part in self._blocks(len(rows)):
+            yield self.pull_each(self._converted(rows.inputs[part]), cotangents[part] * rows.scales[part, None])
+
+    def _converted(self, inputs: Tensor) -> Tensor:
+        return inputs.to(self.device, torch.float64)
 
     def _blocks(self, count: int) -> Iterator[slice]:
         for start in range(0, count, self.block):
@@ -191,14 +208,14 @@ class Tangent:
 
     def features_times(self, direction: Tensor, rows: TangentRows) -> Tensor:
         """`s J d` for each example."""
-        found = [self.push(rows.inputs[part], direction) for part in self._blocks(len(rows))]
+        found = [self.push(self._converted(rows.inputs[part]), direction) for part in self._blocks(len(rows))]
         return torch.cat(found) * rows.scales[:, None]
 
     def back(self, cotangents: Tensor, rows: TangentRows) -> Tensor:
         """`sum of s J^T r` over the rows."""
         total = torch.zeros(self.n_parameters, dtype=torch.float64, device=self.device)
         for part in self._blocks(len(rows)):
-            total += self.pull(rows.inputs[part], cotangents[part] * rows.scales[part, None])
+            total += self.pull(self._converted(rows.inputs[part]), cotangents[part] * rows.scales[part, None])
         return total
 
     def gradient(self, weights: Tensor, rows: TangentRows) -> Tensor:

@@ -1,0 +1,123 @@
+"""`expunge reproduce`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from expunge.cli.console import as_json, out, progress, quiet, reporting
+
+FOLDER = click.Path(path_type=Path, readable=False)
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--list", "listing", is_flag=True, help="Experiments, what they need, and whether it is there.")
+@click.option("--data", type=FOLDER, help="Folder with the data sets; --list says which files.")
+@click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many.")
+@click.option(
+    "--out",
+    "target",
+    type=FOLDER,
+    default=Path("experiments/results"),
+    show_default=True,
+    help="Folder of the results; a run continues what it finds there.",
+)
+@click.option(
+    "--page",
+    type=FOLDER,
+    help="Write one page of all results in --out to this Markdown file; `all` writes one to --out if none is named.",
+)
+@click.option("--device", default="cpu", show_default=True, help="Any torch device.")
+@click.option("--jobs", type=click.IntRange(1, 256), help="Cases at once; default: one a core, one on other devices.")
+@quiet
+@as_json
+@reporting
+def reproduce(
+    name: str | None,
+    listing: bool,
+    data: Path | None,
+    seeds: int,
+    target: Path,
+    page: Path | None,
+    device: str,
+    jobs: int | None,
+    quiet: bool,
+    json_output: bool,
+) -> dict[str, Any]:
+    """The paper's tables and figures, one command each: its value, ours, and the spread over seeds.
+
+    NAME is an experiment, or all. Every case is stored as it finishes: after a kill the same command continues, and
+    the same seeds give the same numbers.
+
+    \b
+    expunge reproduce --list --data data/
+    expunge reproduce synthetic
+    expunge reproduce all --data data/ --page docs/reproduction.md
+    """  # fmt: skip
+    from expunge.durable import PUBLIC, write_whole
+    from expunge.errors import OptionError
+    from expunge.reproduce.config import configs
+    from expunge.reproduce.data import DataFolder
+    from expunge.reproduce.page import reproduction_page
+    from expunge.reproduce.runner import listed
+    from expunge.reproduce.runner import reproduce as run
+    from expunge.request import computing_device
+
+    computing_device(device)
+    folder = DataFolder(data)
+    if listing:
+        return _list(listed(folder), folder, json_output)
+    if name is None and page is None:
+        raise OptionError("no NAME", "an experiment, all, --page or --list is needed", "See expunge reproduce --list.")
+    ready = {one["name"]: [need for need, there in one["needs"].items() if not there] for one in listed(folder)}
+    wanted = [] if name is None else [one for one in configs() if not ready[one]] if name == "all" else [name]
+    page = target / "reproduction.md" if page is None and name == "all" else page
+    workers = jobs or ((os.cpu_count() or 1) if device == "cpu" else 1)
+    written: dict[str, Any] = {}
+    try:
+        with progress(not quiet) as advance:
+            for one in wanted:
+                results = run(one, folder, target, seeds=seeds, device=device, jobs=workers, progress=advance)
+                written[one] = {"cases": len(results.records), "seconds": round(results.seconds, 1)}
+    except KeyboardInterrupt:
+        click.echo(f"stopped; finished cases are kept in {target}; the same command continues", err=True)
+        sys.exit(130)
+    if page is not None:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(page, reproduction_page(target, page).encode(), PUBLIC)
+    if not json_output:
+        for one, facts in written.items():
+            out.print(f"{one}: {facts['cases']} cases, {facts['seconds']} s; written: {target / one}.md", markup=False)
+        if page is not None:
+            out.print(f"written: {page}", markup=False)
+    if name == "all":
+        for one, missing in ready.items():
+            if missing:
+                click.echo(f"left out: {one}, whose data is not there ({', '.join(missing)}; see --list)", err=True)
+    return {"written": written, "page": None if page is None else str(page)}
+
+
+def _list(experiments: list[dict[str, Any]], folder: Any, json_output: bool) -> dict[str, Any]:
+    if not json_output:
+        table = Table()
+        for column in ("name", "what of the paper", "minutes", "data"):
+            table.add_column(column)
+        for one in experiments:
+            needs = ", ".join(f"{need} ({'there' if there else 'MISSING'})" for need, there in one["needs"].items())
+            table.add_row(one["name"], f"{one['title']} ({one['paper']})", f"{one['minutes']:g}", needs or "none")
+        out.print(table)
+        for need in dict.fromkeys(need for one in experiments for need in one["needs"]):
+            entry = folder.entry(need)
+            files = " or ".join(" + ".join(form.files) for form in entry.forms)
+            out.print(f"{need}: {entry.title}; files {files}; from {entry.publisher}", markup=False)
+            if entry.label:
+                out.print(f"  NOT the paper's own: {entry.label}", markup=False)
+            if entry.sha256:
+                out.print(f"  sha256 of its arrays: {entry.sha256}", markup=False)
+    return {"experiments": experiments}

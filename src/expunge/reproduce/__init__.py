@@ -1,0 +1,1 @@
+"""The paper's tables and figures, one experiment a file, side by side with ours. May see the source."""

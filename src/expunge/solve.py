@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from expunge.objectives import Curvature, LinearHead, Rows
+from expunge.objectives import Curvature, LinearHead, Rows, RowSet
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -94,7 +94,7 @@ class SetHessian:
     """`H` of one set, for training."""
 
     def __init__(
-        self, objective: LinearHead, weights: Tensor, rows: Rows, preconditioner: KroneckerPreconditioner | None
+        self, objective: LinearHead, weights: Tensor, rows: RowSet, preconditioner: KroneckerPreconditioner | None
     ) -> None:
         self.curvature = Curvature(objective, weights, rows)
         self._preconditioner = preconditioner
@@ -124,7 +124,7 @@ class RetainHessian:
         at = problem.weights + update
         self.n, self.m, self.pull = problem.n_source, len(problem.forget), pull
         self.surrogate = Curvature(problem.objective, at, problem.surrogate)
-        working = problem.surrogate.features.dtype  # the forget set's own rows stay float64, for the evidence
+        working = problem.surrogate.dtype  # the forget set's own rows stay float64, for the evidence
         forget = Rows(problem.forget.features.to(working), problem.forget.labels)
         self.forget = Curvature(problem.objective, at, forget)
         self._preconditioner = preconditioner
@@ -155,7 +155,7 @@ class Unlearning:
     objective: LinearHead
     weights: Tensor
     forget: Rows
-    surrogate: Rows
+    surrogate: RowSet
     n_source: int
 
     def residual(self, update: Tensor) -> Tensor:
@@ -270,7 +270,7 @@ def newton_step(problem: Unlearning, *, single: bool, pull: float = 0.0, progres
     current = problem.residual(update)
     start = size = float(current.norm())
     dense = dense_is_cheaper(problem.objective, len(problem.surrogate))
-    working = problem.surrogate.features.dtype
+    working = problem.surrogate.dtype
     accurate = 1e-10 if working == torch.float64 else 1e-5
     preconditioner: KroneckerPreconditioner | None = None
     iterations = inner = 0

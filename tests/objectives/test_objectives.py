@@ -127,14 +127,14 @@ def test_the_fast_forms_used_for_retraining_equal_the_loops(loss: str) -> None:
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_sets_of_many_blocks_are_summed_whole(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("expunge.objectives.linear.BLOCK_BYTES", 1 << 18)
+    monkeypatch.setattr("expunge.objectives.rows.BLOCK_BYTES", 1 << 18)
     """More rows than fit one block, and a last block that is not full."""
     rng = np.random.default_rng(5)
     X, y = reference.random_rows(rng, 20_011, 20, 3)
     head, rows = head_for(loss, 3, 20), rows_of(X, y)
     blocks = list(rows.blocks())
     assert len(blocks) > 2
-    assert [index for part in blocks for index in range(len(X))[part]] == list(range(len(X)))
+    assert [block.start + index for block in blocks for index in range(len(block))] == list(range(len(X)))
     W, U = rng.normal(size=(3, 20)), rng.normal(size=(3, 20))
     curvature = Curvature(head, torch.tensor(W), rows)
     hessian = reference.hessian(W, X, head.l2, loss)

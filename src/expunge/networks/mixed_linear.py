@@ -36,7 +36,8 @@ from expunge.networks.digest import module_digest
 from expunge.noise import add_noise, seeded_bytes
 from expunge.objectives import Rows
 from expunge.objectives.tangent import NETWORK_ROUNDOFFS, Tangent, TangentRows
-from expunge.request import FEWEST_SAMPLED_ROWS, Budget, check_sizes, class_notes, computing_device, notes_on, positive
+from expunge.options import Budget, computing_device, positive
+from expunge.sets import FEWEST_SAMPLED_ROWS, check_sizes, class_notes, notes_on, survey
 from expunge.solve import CONVERGED, Progress, Step, silent, solve_conjugate
 from expunge.spectrum import EIGENVALUE_SLACK, Moments, largest_eigenvalue_upper
 
@@ -453,8 +454,9 @@ def _task(
             "Add surrogate rows.",
         )
     flat = [Rows(part.inputs.flatten(1), part.labels) for part in (leaving, standing)]
-    notes = notes_on(flat[0], flat[1], record, distance, has_labels=True)
-    notes += class_notes(flat[0], flat[1], record, None, has_labels=True)
+    seen = survey(flat[0], flat[1], len(record.classes))
+    notes = notes_on(flat[0], flat[1], seen, record, distance, has_labels=True)
+    notes += class_notes(flat[0], seen, record, None, has_labels=True)
     weights = model.weights.to(objective.device)
     return TangentTask(objective, record, weights, leaving, standing, distance, notes)
 

@@ -33,7 +33,7 @@ from expunge.mechanism import refuse_unsound
 from expunge.networks.mixed_linear import Operator
 from expunge.noise import add_noise, seeded_bytes
 from expunge.objectives.module import ModuleObjective
-from expunge.request import Budget, computing_device, positive
+from expunge.options import Budget, computing_device, positive
 from expunge.solve import LinearSolution, Progress, silent, solve_conjugate
 
 TOLERANCE = 1e-8

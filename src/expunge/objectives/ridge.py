@@ -17,7 +17,7 @@ class Ridge(LinearHead):
     """`ell(z, y) = ||z - t(y)||^2 / 2`, so `p = z`, `C = I`: quadratic, one Newton step is exact.
 
     >>> import torch
-    >>> from expunge.objectives.linear import Rows
+    >>> from expunge.objectives.rows import Rows
     >>> head = Ridge(l2=1.0, n_classes=2, n_features=1, row_bound=1.0)
     >>> rows = Rows(torch.ones(4, 1, dtype=torch.float64), torch.tensor([0, 0, 0, 0]))
     >>> head.gradient(torch.zeros(2, 1, dtype=torch.float64), rows).flatten().tolist()

@@ -19,7 +19,7 @@ class Softmax(LinearHead):
     """`ell(z, y) = logsumexp(z) - z_y`, so `p = softmax(z)`, `C(p) = diag(p) - p p^T` with spectral norm at most 1/2.
 
     >>> import torch
-    >>> from expunge.objectives.linear import Rows
+    >>> from expunge.objectives.rows import Rows
     >>> head = Softmax(l2=1.0, n_classes=2, n_features=1, row_bound=1.0)
     >>> rows = Rows(torch.ones(4, 1, dtype=torch.float64), torch.tensor([0, 0, 0, 0]))
     >>> head.gradient(torch.zeros(2, 1, dtype=torch.float64), rows).flatten().tolist()

@@ -168,14 +168,14 @@ class _Asked:
 
     def occurring(self, block: Block) -> list[tuple[bytes, int]]:
         """Rows of the block, with their labels, that are forget rows."""
-        features = block.features.cpu()
-        hits = torch.from_numpy(np.flatnonzero(np.isin(_fingerprints(features, self.columns), self.prints)))
-        return [key for key in _row_keys(features[hits], block.labels.cpu()[hits]) if key[0] in self.rows]
+        hits = torch.from_numpy(np.flatnonzero(np.isin(_fingerprints(block.features, self.columns), self.prints)))
+        where = hits.to(block.features.device)  # rows stay where they are; only a few columns and the hits are fetched
+        return [key for key in _row_keys(block.features[where], block.labels[where]) if key[0] in self.rows]
 
 
 def _fingerprints(features: Tensor, columns: NDArray[Any]) -> NDArray[np.uint64]:
     """A number for each row from the bits of a few columns: equal rows have equal ones."""
-    chosen = np.ascontiguousarray(features[:, columns].double().numpy()).view(np.uint64)
+    chosen = np.ascontiguousarray(features[:, columns].cpu().double().numpy()).view(np.uint64)
     odd = np.random.default_rng(0).integers(0, 2**63, len(columns), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
     mixed = (chosen ^ (chosen >> np.uint64(29))) * odd
     found: NDArray[np.uint64] = np.bitwise_xor.reduce(mixed ^ (mixed >> np.uint64(32)), axis=1)

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from expunge.objectives import Curvature, LinearHead, Rows, RowSet
+from expunge.precondition import Preconditioner, precondition
 
 Progress = Callable[[str, int, int | None], None]
 
 CONVERGED = 1e-8  # of ||a(0)||: far below what any other term of the bound can be
 MAX_NEWTON = 30
 MAX_CONJUGATE = 1000
-PRECONDITIONER_ROWS = 16_384  # enough to shape a preconditioner by
 MAX_SHIFTS = 40  # fourfold each: more would mean that the matrix is not finite
 DENSE_PARAMETERS = 4096  # above this a dense Hessian is never formed
 DENSE_ADVANTAGE = 8.0  # large matrix products run about this much faster than the thin ones of a Hessian product
@@ -72,37 +72,19 @@ class Step:
     pull: float
 
 
-class KroneckerPreconditioner:
-    """Inverse of `scale (A kron C + (l2 + shift) I)`: class-averaged curvature A, feature second moment C, factorised once."""
-
-    def __init__(self, curvature: Curvature, scale: float, shift: float = 0.0) -> None:
-        factors = [curvature.class_factor().double(), curvature.feature_factor(PRECONDITIONER_ROWS).double()]
-        if not all(bool(torch.isfinite(factor).all()) for factor in factors):  # rows whose squares overflow
-            factors = [torch.zeros_like(factor) for factor in factors]
-        class_values, self.class_vectors = torch.linalg.eigh(factors[0])
-        feature_values, self.feature_vectors = torch.linalg.eigh(factors[1])
-        spectrum = torch.outer(class_values.clamp(min=0), feature_values.clamp(min=0)) + curvature.objective.l2 + shift
-        self.inverse_spectrum = 1.0 / (scale * spectrum)
-
-    def solve(self, residual: Tensor) -> Tensor:
-        rotated = self.class_vectors.T @ residual.double() @ self.feature_vectors
-        solved: Tensor = self.class_vectors @ (rotated * self.inverse_spectrum) @ self.feature_vectors.T
-        return solved.to(residual.dtype)
-
-
 class SetHessian:
     """`H` of one set, for training."""
 
     def __init__(
-        self, objective: LinearHead, weights: Tensor, rows: RowSet, preconditioner: KroneckerPreconditioner | None
+        self, objective: LinearHead, weights: Tensor, rows: RowSet, preconditioner: Preconditioner | None
     ) -> None:
         self.curvature = Curvature(objective, weights, rows)
         self._preconditioner = preconditioner
 
     @property
-    def preconditioner(self) -> KroneckerPreconditioner:
+    def preconditioner(self) -> Preconditioner:
         if self._preconditioner is None:
-            self._preconditioner = KroneckerPreconditioner(self.curvature, 1.0)
+            self._preconditioner = precondition(self.curvature, 1.0)
         return self._preconditioner
 
     def product(self, direction: Tensor) -> Tensor:
@@ -118,9 +100,7 @@ class SetHessian:
 class RetainHessian:
     """`n H_S - m H_U + n pull I`: without a pull, (n - m) times the paper's estimate of the retain set's Hessian."""
 
-    def __init__(
-        self, problem: Unlearning, update: Tensor, pull: float, preconditioner: KroneckerPreconditioner | None
-    ) -> None:
+    def __init__(self, problem: Unlearning, update: Tensor, pull: float, preconditioner: Preconditioner | None) -> None:
         at = problem.weights + update
         self.n, self.m, self.pull = problem.n_source, len(problem.forget), pull
         self.surrogate = Curvature(problem.objective, at, problem.surrogate)
@@ -130,9 +110,9 @@ class RetainHessian:
         self._preconditioner = preconditioner
 
     @property
-    def preconditioner(self) -> KroneckerPreconditioner:
+    def preconditioner(self) -> Preconditioner:
         if self._preconditioner is None:
-            self._preconditioner = KroneckerPreconditioner(self.surrogate, float(self.n), self.pull)
+            self._preconditioner = precondition(self.surrogate, float(self.n), self.pull)
         return self._preconditioner
 
     def product(self, direction: Tensor) -> Tensor:
@@ -272,7 +252,7 @@ def newton_step(problem: Unlearning, *, single: bool, pull: float = 0.0, progres
     dense = dense_is_cheaper(problem.objective, len(problem.surrogate))
     working = problem.surrogate.dtype
     accurate = 1e-10 if working == torch.float64 else 1e-5
-    preconditioner: KroneckerPreconditioner | None = None
+    preconditioner: Preconditioner | None = None
     iterations = inner = 0
     method, definite, damping = "cholesky" if dense else "conjugate gradients", True, 0.0
     while iterations < (1 if single else MAX_NEWTON) and size > CONVERGED * start:

@@ -17,7 +17,8 @@ from expunge.errors import DataError
 from expunge.model import LinearModel, TrainingRecord, from_matrix
 from expunge.objectives import LinearHead, RowSet, objective_for
 from expunge.options import DTYPES, choice, computing_device, positive
-from expunge.solve import KroneckerPreconditioner, Progress, SetHessian, dense_is_cheaper, silent, solve_linear
+from expunge.precondition import Preconditioner
+from expunge.solve import Progress, SetHessian, dense_is_cheaper, silent, solve_linear
 
 QUASI_NEWTON_GOAL = 1e-5  # gradient norm at which Newton's method takes over
 MAX_QUASI_NEWTON = 500
@@ -76,7 +77,7 @@ def _newton(objective: LinearHead, rows: RowSet, weights: Tensor, tolerance: flo
     """Newton's method with backtracking on the loss; near the optimum, where the loss no longer tells, on the gradient."""
     dense = dense_is_cheaper(objective, len(rows))
     working = rows.dtype
-    preconditioner: KroneckerPreconditioner | None = None
+    preconditioner: Preconditioner | None = None
     gradient = objective.gradient(weights, rows)
     size = float(gradient.norm())
     for iteration in range(MAX_NEWTON):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,6 +27,7 @@ from torch import Tensor
 from expunge.objectives.rows import Block, RowSet, kept
 
 UNIT_ROUNDOFF = 2.0**-53
+SAMPLE_BLOCK = 4096  # rows: square matrix products run at full speed from about here
 CLASS_MULTIPLE = 4  # thin matrix products run faster on a multiple of this many rows than on fewer
 
 
@@ -49,6 +51,8 @@ class LinearHead(ABC):
     row_bound: float
 
     name: ClassVar[str]
+    shift_invariant: ClassVar[bool]  # C(p) 1 = 0: adding the same to all outputs changes nothing
+    constant_curvature: ClassVar[bool]  # C(p) is the same for every row
 
     @property
     def n_parameters(self) -> int:
@@ -75,6 +79,14 @@ class LinearHead(ABC):
     @abstractmethod
     def curvature_weights(self, predictions: Tensor, first: int, second: int) -> Tensor | None:
         """Entry (first, second) of `C(p)` for each row, or None where it is zero for all."""
+
+    @abstractmethod
+    def curvature_sum(self, predictions: Tensor, weights: Tensor) -> Tensor:
+        """Sum over examples of their weight times `C(p)`, K x K; classes first."""
+
+    @abstractmethod
+    def separated(self, predictions: Tensor) -> Tensor:
+        """`c_k(p)`, classes first: the diagonal matrix that stands for `C(p)` where classes are treated one by one."""
 
     @abstractmethod
     def residual_sup(self, weights: Tensor) -> float:
@@ -190,12 +202,10 @@ class Curvature:
     def class_factor(self) -> Tensor:
         """Mean of `C(p)` over the rows, K x K."""
         classes = self.objective.n_classes
-        basis = torch.eye(self.height, dtype=self.weights.dtype, device=self.weights.device)
         total = torch.zeros((classes, classes), dtype=self.weights.dtype, device=self.weights.device)
         for block, predictions in self.predicted():
-            for index in range(classes):
-                curved = self.objective.curve(predictions, basis[:, [index]].expand_as(predictions))
-                total[index] += block.weighted(curved, 1).sum(dim=1)[:classes]
+            weights = predictions.new_ones(len(block)) if block.weights is None else block.weights.to(predictions)
+            total += self.objective.curvature_sum(predictions[:classes], weights)
         return self.rows.total(total) / len(self.rows)
 
     def feature_factor(self, most: int | None = None) -> Tensor:
@@ -210,3 +220,35 @@ class Curvature:
             total.addmm_(weighted.T, features)
             count += len(features)
         return self.rows.total(total) / float(self.rows.total(count))
+
+    def class_blocks(self, most: int | None = None) -> Tensor:
+        """Mean of `c_k(p) x x^T` for each class k, K x d x d; over about `most` rows, evenly spread."""
+        classes, width = self.objective.n_classes, self.objective.n_features
+        step = 1 if most is None else max(1, len(self.rows) // most)
+        total = torch.zeros((classes, width, width), dtype=self.weights.dtype, device=self.weights.device)
+        count = torch.zeros((), dtype=torch.float64)
+        for features, predictions, weights in self._sampled(step):
+            separated = self.objective.separated(predictions)
+            for index in range(classes):
+                total[index].addmm_((features * (separated[index] * weights)[:, None]).T, features)
+            count += len(features)
+        return self.rows.total(total).div_(float(self.rows.total(count)))
+
+    def _sampled(self, step: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Every so many rows, joined to large blocks: features, predictions (classes first) and weights."""
+        waiting: list[tuple[Tensor, Tensor]] = []
+        for block in self.rows.blocks():
+            part = slice(-block.start % step, None, step)
+            features = block.features[part]
+            weights = features.new_ones(len(features)) if block.weights is None else block.weights[part].to(features)
+            waiting.append((features, weights))
+            if sum(len(each) for _, each in waiting) >= SAMPLE_BLOCK:
+                yield self._joined(waiting)
+                waiting = []
+        if waiting:
+            yield self._joined(waiting)
+
+    def _joined(self, parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
+        features = torch.cat([features for features, _ in parts])
+        predictions = self.objective.predictions(features @ self.weights.T).T.contiguous()
+        return features, predictions, torch.cat([weights for _, weights in parts])

@@ -27,6 +27,8 @@ class Softmax(LinearHead):
     """
 
     name: ClassVar[str] = "softmax"
+    shift_invariant: ClassVar[bool] = True
+    constant_curvature: ClassVar[bool] = False
 
     def targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
         return torch.nn.functional.one_hot(labels, self.n_classes).to(dtype)
@@ -44,6 +46,20 @@ class Softmax(LinearHead):
     def curvature_weights(self, predictions: Tensor, first: int, second: int) -> Tensor | None:
         cross = -predictions[first] * predictions[second]
         return cross + predictions[first] if first == second else cross
+
+    def curvature_sum(self, predictions: Tensor, weights: Tensor) -> Tensor:
+        weighted = predictions * weights
+        return torch.diag(weighted.sum(dim=1)).sub_(weighted @ predictions.T)
+
+    def separated(self, predictions: Tensor) -> Tensor:
+        """`q_k (1 + 2 sum q^2 / (sum q)^2)` with `q = p (1 - p)`, the diagonal of C(p).
+
+        Along the difference of two classes a row is undecided between, C(p) is twice its diagonal; where the doubt is
+        spread over many classes, about once. The factor is 2 for the first and near 1 for the second.
+        """
+        own = predictions * (1.0 - predictions)
+        every = own.sum(dim=0).clamp_(min=torch.finfo(own.dtype).tiny)
+        return own * (1.0 + 2.0 * (own / every).square().sum(dim=0))
 
     def residual_sup(self, weights: Tensor) -> float:
         return math.sqrt(2.0)

@@ -159,6 +159,7 @@ def test_blocks_are_formed_only_where_they_pay() -> None:
 
     assert blocks_pay(head("softmax", 10, 512), many(2_000_000, 512))
     assert not blocks_pay(head("softmax", 10, 512), many(2_000, 512))
+    assert not blocks_pay(head("softmax", 1000, 2048), many(1_281_167, 2048))
     assert not blocks_pay(head("ridge", 10, 512), many(2_000_000, 512))
 
 

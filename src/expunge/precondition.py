@@ -75,9 +75,14 @@ class ClassBlocks:
 
 
 def blocks_pay(objective: LinearHead, rows: RowSet) -> bool:
-    """Whether blocks save more than forming them costs, counted in multiplications, and fit beside the rows."""
+    """Whether blocks save more than forming them costs, counted in multiplications, and fit beside the rows.
+
+    With more weights than rows they would be larger than the set, and made of too few rows each.
+    """
     entries = objective.n_classes * objective.n_features**2
-    if objective.constant_curvature or not rows.keeps(16 * entries // len(rows) + 1):
+    if objective.constant_curvature or objective.n_parameters > len(rows):
+        return False
+    if not rows.keeps(16 * entries // len(rows) + 1):
         return False
     forming = entries * (min(len(rows), SAMPLED_ROWS) + objective.n_features) / FACTORISING
     product = 2.0 * len(rows) * objective.n_parameters

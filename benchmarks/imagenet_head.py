@@ -70,6 +70,9 @@ def rates(curvature: Curvature, direction: torch.Tensor, device: str, repeats: i
     for _ in range(repeats):
         found["product"].append(seconds(lambda: curvature.product(direction), device=device, warm=1))
         found["plain"].append(seconds(plain, device=device, warm=1))
+    side = 8192 if device.startswith("cuda") else 1024
+    square = torch.randn((side, side), dtype=direction.dtype, device=direction.device)
+    squared = 2.0 * side**3 / seconds(lambda: square @ square, 5, 2, device)
     flops = 4.0 * len(rows) * direction.numel()
     best = {name: sorted(values)[len(values) // 2] for name, values in found.items()}
     return {
@@ -77,6 +80,8 @@ def rates(curvature: Curvature, direction: torch.Tensor, device: str, repeats: i
         "hessian_product_tflops": flops / best["product"] / 1e12,
         "matrix_product_tflops": flops / best["plain"] / 1e12,
         "ratio": best["plain"] / best["product"],
+        "square_matrix_tflops": squared / 1e12,
+        "ratio_to_square": flops / best["product"] / squared,
     }
 
 
@@ -124,7 +129,7 @@ def main() -> None:
     parser.add_argument("--forget", type=int, default=1281)
     parser.add_argument("--l2", type=float, default=1e-4)
     parser.add_argument("--power", type=float, default=1.0)
-    parser.add_argument("--sharpness", type=float, default=8.0)
+    parser.add_argument("--sharpness", type=float, default=40.0)
     parser.add_argument("--trained", type=float, default=1e-7, help="gradient norm to train to")
     parser.add_argument("--distance", default="same")
     parser.add_argument("--device", default="cpu")
@@ -214,6 +219,7 @@ def main() -> None:
         ("Hessian products", f"{result['rates']['hessian_product_tflops']:.3g} TFLOP/s, {result['rates']['hessian_product_seconds']:.3f} s each"),
         ("plain matrix products", f"{result['rates']['matrix_product_tflops']:.3g} TFLOP/s"),
         ("ratio", f"{result['rates']['ratio']:.2f}"),
+        ("a square matrix product, and Hessian products beside it", f"{result['rates']['square_matrix_tflops']:.3g} TFLOP/s, {result['rates']['ratio_to_square']:.2f}"),
         ("peak device memory", f"{result.get('peak_device_bytes', 0) / 1e9:.1f} GB"),
         ("status, Delta, sigma", f"{content['status']}, {content['bound']['total']:.3g}, {content['sigma']:.3g}"),
         ("norm of the noise, of the weights", f"{result['noise_norm']:.3g}, {result['weights_norm']:.3g}"),

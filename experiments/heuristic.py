@@ -59,7 +59,7 @@ def one(case: tuple[float, int], epochs: int) -> dict[str, Any]:
     request = make_request(model, (X[:m], y[:m]), (S, sy), epsilon=1.0, delta=1e-5, distance="same", force=True)
     problem = Unlearning(request.objective, request.weights, request.forget, request.surrogate, request.n_source)
     update = newton_step(problem, single=False).update
-    source = rows_of((X, y), model, model.record, torch.float64, torch.device("cpu"), "the source")[0]
+    source = rows_of((X, y), model, model.record, torch.float64, torch.device("cpu"), "the source")
 
     def mean(rows: Any) -> torch.Tensor:
         return request.objective.change_mean(request.weights, update, rows)

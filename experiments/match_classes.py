@@ -68,7 +68,7 @@ def one(X: np.ndarray, y: np.ndarray, xi: float, seed: int) -> dict[str, Any]:
     retrained = train(X[retain], y[retain], l2=L2, max_norm=1.0).matrix()
     rho, nu = (part / part.sum() for part in counts)
     chi2 = float(((rho - nu) ** 2 / nu).sum())
-    whole = rows_of((X[source], y[source]), model, model.record, torch.float64, torch.device("cpu"), "the source")[0]
+    whole = rows_of((X[source], y[source]), model, model.record, torch.float64, torch.device("cpu"), "the source")
     found: dict[str, Any] = {
         "xi": xi,
         "seed": seed,

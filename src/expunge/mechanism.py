@@ -33,9 +33,11 @@ from expunge.certificate import (
     derive,
     residual_facts,
 )
+from expunge.data.streams import Stream
 from expunge.distance import Distance
 from expunge.errors import DataError, ModelError, UselessModel, VacuousClaim
 from expunge.estimate.source import SourceEstimate, estimate_source, require_converged
+from expunge.group import ALONE, Group
 from expunge.model import LinearModel, TrainingRecord, from_matrix
 from expunge.noise import add_noise, epsilon_for, seeded_bytes
 from expunge.objectives.rows import in_memory
@@ -78,7 +80,7 @@ class Unlearned:
 def unlearn(
     model: LinearModel | Any,
     forget: tuple[Any, Any],
-    surrogate: tuple[Any, Any] | Any,
+    surrogate: tuple[Any, Any] | Stream | Any,
     *,
     progress: Progress = silent,
     insecure_test_seed: int | None = None,
@@ -87,12 +89,32 @@ def unlearn(
     """Remove the forget rows from a model whose source is gone; see `make_request` for the options.
 
     `model` is a LinearModel, or a K x d weight array with `bias`, `n_source`, `l2`, `loss`, `max_norm` and
-    `training_residual` given as options. `forget` and `surrogate` are (features, labels); the surrogate's labels may be
-    left out. Nothing the caller passes is changed. `insecure_test_seed` makes the noise reproducible, hence worthless.
+    `training_residual` given as options. `forget` and `surrogate` are (features, labels), or streams; the surrogate's labels
+    may be left out. Nothing the caller passes is changed. `insecure_test_seed` makes the noise reproducible, hence worthless.
     """
-    request = make_request(model, forget, surrogate, **options)
+    found = unlearn_in_group(
+        model, forget, surrogate, progress=progress, insecure_test_seed=insecure_test_seed, **options
+    )
+    assert found is not None
+    return found
+
+
+def unlearn_in_group(
+    model: LinearModel | Any,
+    forget: tuple[Any, Any],
+    surrogate: tuple[Any, Any] | Stream | Any,
+    *,
+    group: Group = ALONE,
+    progress: Progress = silent,
+    insecure_test_seed: int | None = None,
+    **options: Any,
+) -> Unlearned | None:
+    """The same in each process of a group; None but in the first, which alone draws noise and has something to publish."""
+    request = make_request(model, forget, surrogate, group=group, progress=progress, **options)
     measured = measure(request, progress=progress, seed=insecure_test_seed)
-    return certify(request, measured, insecure_test_seed=insecure_test_seed)
+    result = certify(request, measured, insecure_test_seed=insecure_test_seed) if group.first else None
+    group.total(torch.ones(1))  # nothing is handed over unless every process came to the end
+    return result
 
 
 def measure(request: Request, *, progress: Progress = silent, seed: int | None = None) -> Measured:

@@ -19,6 +19,7 @@ from expunge.objectives import Curvature, LinearHead, RowSet
 SAMPLED_ROWS = 16_384  # enough to shape a preconditioner by
 FACTORISING = 1.5  # square matrix products run about this much faster than the thin ones of a Hessian product
 ITERATIONS, ITERATIONS_WITH_BLOCKS = 60, 20  # what a solve takes about l2 = 1e-4; see benchmarks/preconditioner.py
+BLOCK_COPIES = 2  # as summed over processes, then factorised in place
 READING = 4  # a number that is read from memory once costs as much as so many multiplications in cache
 
 
@@ -82,7 +83,7 @@ def blocks_pay(objective: LinearHead, rows: RowSet) -> bool:
     entries = objective.n_classes * objective.n_features**2
     if objective.constant_curvature or objective.n_parameters > len(rows):
         return False
-    if not rows.keeps(16 * entries // len(rows) + 1):
+    if not rows.affords(BLOCK_COPIES * 8 * entries):
         return False
     forming = entries * (min(len(rows), SAMPLED_ROWS) + objective.n_features) / FACTORISING
     product = 2.0 * len(rows) * objective.n_parameters

@@ -12,25 +12,31 @@ import torch
 from torch import Tensor
 
 from expunge.bounds.paper import SIZE_CONVENTIONS, PaperConstants
+from expunge.data.memory import Memory
 from expunge.data.prepare import Label
 from expunge.distance import Distance, Estimation, parse_distance, parse_route
 from expunge.errors import DataError, ModelError, OptionError
+from expunge.group import ALONE, Group
 from expunge.model import MOST_ROWS, LinearModel, TrainingRecord, checked_model, declared_record
 from expunge.objectives import LinearHead, Rows, RowSet, objective_for
 from expunge.objectives.rows import in_memory
 from expunge.options import BOUNDS, DTYPES, STEPS, Budget, choice, computing_device, positive
 from expunge.sequence import Sequence as Series
 from expunge.sets import (
+    Reading,
     check_sizes,
     class_notes,
     encoder_notes,
+    is_labelled,
     matched_rows,
     notes_on,
     of_class,
     require_enough,
     rows_of,
     survey,
+    whole_set,
 )
+from expunge.solve import Progress, silent
 
 
 @dataclass(frozen=True)
@@ -179,7 +185,10 @@ def make_request(
     class_counts: Sequence[int] | None = None,
     dtype: str = "float64",
     device: str = "cpu",
+    memory: str | int | None = None,
+    group: Group = ALONE,
     force: bool = False,
+    progress: Progress = silent,
     model_sha256: str | None = None,
     series: Series | None = None,
 ) -> Request:
@@ -188,6 +197,8 @@ def make_request(
     `distance` is declared (`same`, `chi2:0.1`, ...), or to be estimated (`estimate`, `estimate:kl`, an `Estimation`). With
     `match_classes` surrogate rows are weighted to the source's class counts, and the distance is the source's from that.
     With `forget_class` the rows of that class among those given are forgotten, and they must be all the source had.
+    `memory` (`1.5GB`) is a limit for this process; a stream that does not fit is read anew in each pass. In a `group` each
+    process goes over its own share of the surrogate.
     """
     budget = Budget(epsilon, delta)
     declared = _wanted(distance)
@@ -234,26 +245,29 @@ def make_request(
         n_features=linear.n_features + int(record.bias),
         row_bound=record.row_bound,
     )
+    reading = Reading(Memory.of(memory), group, progress)
+    forget = whole_set(forget, reading, "the forget set")
     if forget_class is not None:
         forget = of_class(forget, forget_class, record)
-    given_rows, forget_scaled = rows_of(forget, linear, record, DTYPES[record.rows_dtype], place, "the forget set")
+    given_rows = rows_of(forget, linear, record, DTYPES[record.rows_dtype], place, "the forget set")
     forget_rows = in_memory(given_rows, "what is to be forgotten")
     forget_rows = replace(forget_rows, features=forget_rows.features.double())
     check_sizes(len(forget_rows), record, force)
-    surrogate_rows, surrogate_scaled = rows_of(surrogate, linear, record, DTYPES[dtype], place, "the surrogate set")
-    labelled = isinstance(surrogate, tuple) and surrogate[1] is not None
-    seen = survey(forget_rows, surrogate_rows, linear.n_classes)
+    surrogate_rows = rows_of(surrogate, linear, record, DTYPES[dtype], place, "the surrogate set", reading)
+    labelled = is_labelled(surrogate)
+    seen = survey(forget_rows, surrogate_rows, linear.n_classes, progress)
     notes = notes_on(forget_rows, surrogate_rows, seen, record, declared, has_labels=labelled)
     notes += class_notes(forget_rows, seen, record, forget_class, has_labels=labelled)
     notes += encoder_notes(record, forget, surrogate)
     if declared.matched:
         given = len(surrogate_rows)
-        surrogate_rows = matched_rows(surrogate_rows, record, labelled)
+        surrogate_rows = matched_rows(surrogate_rows, record, labelled, seen.counts)
         if len(surrogate_rows) < given:
             notes += (f"{given - len(surrogate_rows)} surrogate rows of classes the source had none of were left out",)
     if declared.samples_rows:
         require_enough(surrogate_rows)
     if isinstance(declared, Estimation):
+        in_memory(surrogate_rows, "an estimated distance")
         require_estimable(declared, record, labelled, bound)
         _require_own_source(declared)
     return Request(
@@ -270,7 +284,7 @@ def make_request(
         bound=bound,
         constants=_paper_constants(constants, objective, record) if bound == "paper" else None,
         sizes=sizes,
-        scaled={"forget": forget_scaled, "surrogate": surrogate_scaled},
+        scaled={"forget": forget_rows.n_scaled, "surrogate": surrogate_rows.n_scaled},
         notes=notes if series is None or series.note is None else (*notes, series.note),
         force=force,
         series=series,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,38 +13,56 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from expunge.data import EncodedRows, as_features, as_labels, class_matched, encode, encoder_of, prepare
+from expunge.data.memory import Memory
 from expunge.data.prepare import Label
+from expunge.data.streamed import Form, StreamedRows, Watch, fits, loaded
+from expunge.data.streams import ArrayStream, Stream
 from expunge.distance import Distance, Estimation
 from expunge.errors import DataError, ModelError, OptionError, UselessModel
+from expunge.group import ALONE, Group
 from expunge.model import LinearModel, TrainingRecord
 from expunge.objectives import Block, Rows, RowSet
 from expunge.options import DTYPES
+from expunge.solve import Progress, silent
 
+SOLVER_VECTORS = 160  # as long as the weights: those of Newton's method and of Lanczos
 FEWEST_SAMPLED_ROWS = 100  # below this, a sample's moments say too little about its population
 
 
 def rows_of(
-    given: tuple[Any, Any] | Any,
+    given: tuple[Any, Any] | Stream | Any,
     model: LinearModel,
     record: TrainingRecord,
     dtype: torch.dtype,
     device: torch.device,
     name: str,
-) -> tuple[RowSet, int]:
-    """Rows ready for the model's objective from (features, labels), or features alone, and how many had to be scaled."""
-    values, labels = given if isinstance(given, tuple) else (given, None)
+    reading: Reading | None = None,
+) -> RowSet:
+    """Rows ready for the model's objective, from (features, labels), features alone, or a stream of them."""
     require_encoder(given, record, name)
-    features = as_features(values, name)
+    if name == "the forget set" and not is_labelled(given):
+        raise DataError(
+            f"{name}: no labels", "the gradient of what is forgotten needs them", "Give (features, labels)."
+        )
+    reading = reading or Reading()
+    if reading.group.size > 1 and not isinstance(given, Stream):
+        features, labels = given if isinstance(given, tuple) else (given, None)
+        given = ArrayStream(features, labels, name, encoder_of(given))
+    if isinstance(given, Stream):
+        form = Form(record.classes, record.max_norm, record.bias, dtype, device, model.n_features, name)
+        if reading.group.size > 1 or not fits(given, form, reading.memory):
+            parameters = model.n_classes * (model.n_features + int(record.bias))
+            memory = reading.memory.less(8 * parameters * SOLVER_VECTORS)
+            return StreamedRows(given, form, memory, reading.group, reading.watch(name))
+        given = loaded(given)
+    values, labels = given if isinstance(given, tuple) else (given, None)
+    table = as_features(values, name)
     if labels is None:
-        if name == "the forget set":
-            raise DataError(
-                f"{name}: no labels", "the gradient of what is forgotten needs them", "Give (features, labels)."
-            )
-        indices = torch.zeros(features.shape[0], dtype=torch.int64)
+        indices = torch.zeros(table.shape[0], dtype=torch.int64)
     else:
-        indices = encode(as_labels(labels, features.shape[0], name), record.classes, name)
-    prepared = prepare(
-        features,
+        indices = encode(as_labels(labels, table.shape[0], name), record.classes, name)
+    return prepare(
+        table,
         indices,
         max_norm=record.max_norm,
         bias=record.bias,
@@ -51,8 +70,26 @@ def rows_of(
         device=device,
         width=model.n_features,
         name=name,
-    )
-    return prepared.rows, prepared.scaled
+    ).rows
+
+
+def whole_set(given: Any, reading: Reading, name: str) -> Any:
+    """A stream's rows in memory, where every process needs all of them."""
+    if not isinstance(given, Stream):
+        return given
+    size = given.bytes_in_memory
+    if size is not None and 2 * size > reading.memory.spare:
+        raise DataError(
+            f"{name}: {size / 1e6:,.0f} MB in memory",
+            f"half of {reading.memory.spare / 1e6:,.0f} MB may be used for it",
+            "Raise the memory limit, or forget fewer rows at once.",
+        )
+    return EncodedRows(*loaded(given), given.encoder)
+
+
+def is_labelled(given: Any) -> bool:
+    """Whether rows, as they are given, come with labels."""
+    return given.labelled if isinstance(given, Stream) else isinstance(given, tuple) and given[1] is not None
 
 
 def require_encoder(given: Any, record: TrainingRecord, name: str) -> None:
@@ -122,6 +159,18 @@ def of_class(given: tuple[Any, Any], wanted: Label, record: TrainingRecord) -> t
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How streams are read: within what memory, shared out among whom, and who is told how far it is."""
+
+    memory: Memory = field(default_factory=lambda: Memory.of(None))
+    group: Group = ALONE
+    progress: Progress = silent
+
+    def watch(self, name: str) -> Watch:
+        return lambda done, total: self.progress(f"Reading {name} (rows)", done, total)
+
+
+@dataclass(frozen=True)
 class Survey:
     """What one pass over the surrogate says of it beside the forget set.
 
@@ -134,13 +183,14 @@ class Survey:
     lacking: int
 
 
-def survey(forget: Rows, surrogate: RowSet, n_classes: int) -> Survey:
+def survey(forget: Rows, surrogate: RowSet, n_classes: int, progress: Progress = silent) -> Survey:
     """Look the surrogate over, block by block."""
     asked = _Asked(forget, surrogate.dtype)
     counts = torch.zeros(n_classes, dtype=torch.float64)
     found = torch.zeros(asked.n_rows, dtype=torch.float64)
     labelled = torch.zeros(asked.n_keys, dtype=torch.float64)
     for block in surrogate.blocks():
+        progress("Looking over the surrogate (rows)", block.start, surrogate.n_expected)
         counts += torch.bincount(block.labels, minlength=n_classes).cpu()
         for row, label in asked.occurring(block):
             found[asked.rows[row]] += 1
@@ -307,7 +357,9 @@ def require_enough(surrogate: RowSet) -> None:
         )
 
 
-def matched_rows(surrogate: RowSet, record: TrainingRecord, labelled: bool) -> RowSet:
+def matched_rows(
+    surrogate: RowSet, record: TrainingRecord, labelled: bool, present: Sequence[int] | None = None
+) -> RowSet:
     """The surrogate, weighted to the class counts of the source."""
     if record.class_counts is None:
         raise ModelError(
@@ -319,4 +371,4 @@ def matched_rows(surrogate: RowSet, record: TrainingRecord, labelled: bool) -> R
         raise DataError(
             "the surrogate has no labels", "matching classes needs them", "Give (features, labels), or a label column."
         )
-    return class_matched(surrogate, record.class_counts, record.classes)
+    return class_matched(surrogate, record.class_counts, record.classes, present)

@@ -114,8 +114,11 @@ def change_moments(
     and without `heavy` the fourth one is not: larger values that follow from the others stand in for them. They are at
     most 1/(1 - `slack`) too large.
     """
+    advance("Moments (rows)", 0, 2 * len(surrogate))
     spread = _Spread(objective, weights, update, surrogate)
+    advance("Moments (rows)", len(surrogate), 2 * len(surrogate))
     mean, sums = spread.mean, spread.sums()
+    advance("Moments (rows)", 2 * len(surrogate), 2 * len(surrogate))
     trace, largest = sums.trace, sums.largest
     eigenvalue, fourth_eigenvalue, sampled_eigenvalue = trace, largest**2 * trace, sums.sampled_trace
     if failure is not None and trace > 0:
@@ -128,7 +131,7 @@ def change_moments(
                 lambda direction: spread.covariance_product(direction, power, fourth),
                 surrogate.agreed(drawn),
                 failure / runs,
-                lambda done, total: advance(stage, done, total),
+                lambda done, total: advance(f"{stage} (rows)", done * len(surrogate), total * len(surrogate)),
                 slack,
             )
 

@@ -75,7 +75,7 @@ def _quasi_newton(objective: LinearHead, rows: RowSet, weights: Tensor, progress
 
 def _newton(objective: LinearHead, rows: RowSet, weights: Tensor, tolerance: float, progress: Progress) -> Tensor:
     """Newton's method with backtracking on the loss; near the optimum, where the loss no longer tells, on the gradient."""
-    dense = dense_is_cheaper(objective, len(rows))
+    dense = dense_is_cheaper(objective, rows)
     working = rows.dtype
     preconditioner: Preconditioner | None = None
     gradient = objective.gradient(weights, rows)

@@ -16,12 +16,14 @@ from expunge.errors import DataError
 from expunge.objectives import RowSet
 
 
-def class_matched(rows: RowSet, counts: Sequence[int], classes: Sequence[Label]) -> RowSet:
-    """The rows of classes that count, weighted (mean 1) so that class k weighs `counts[k]` of `sum(counts)`."""
-    present = torch.zeros(len(counts), dtype=torch.float64)
-    for block in rows.blocks():
-        present += torch.bincount(block.labels, minlength=len(counts)).cpu()
-    present = rows.total(present)
+def class_matched(
+    rows: RowSet, counts: Sequence[int], classes: Sequence[Label], found: Sequence[int] | None = None
+) -> RowSet:
+    """The rows of classes that count, weighted (mean 1) so that class k weighs `counts[k]` of `sum(counts)`.
+
+    `found` are the rows of each class that there are, where somebody has counted them already.
+    """
+    present = torch.tensor(found or class_counts(rows, len(counts)), dtype=torch.float64)
     wanted = torch.tensor(counts, dtype=torch.float64)
     absent = [classes[index] for index in torch.nonzero((wanted > 0) & (present == 0)).reshape(-1).tolist()]
     if absent:
@@ -33,3 +35,11 @@ def class_matched(rows: RowSet, counts: Sequence[int], classes: Sequence[Label])
     present = torch.where(wanted > 0, present, torch.zeros_like(present))
     share = (wanted / wanted.sum()) / (present / present.sum()).clamp(min=1.0 / float(present.sum()))
     return rows.of_classes(share, present)
+
+
+def class_counts(rows: RowSet, n_classes: int) -> tuple[int, ...]:
+    """How many rows each class has, in one pass."""
+    found = torch.zeros(n_classes, dtype=torch.float64)
+    for block in rows.blocks():
+        found += torch.bincount(block.labels, minlength=n_classes).cpu()
+    return tuple(int(count) for count in rows.total(found).tolist())

@@ -23,6 +23,7 @@ from expunge.objectives import Rows
 from expunge.objectives.rows import evenly
 from expunge.options import Budget
 from expunge.request import Request, make_request
+from expunge.sets import is_labelled
 from expunge.solve import Progress, silent
 
 EPSILONS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -89,7 +90,7 @@ def plan(
         raise OptionError(
             "no epsilon or no distance", "at least one of each is needed", "Give --epsilon and --distance."
         )
-    labelled = isinstance(surrogate, tuple) and surrogate[1] is not None
+    labelled = is_labelled(surrogate)
     outlooks: list[Outlook] = []
     advice: tuple[Advice, ...] = ()
     shown: Rows | None = None

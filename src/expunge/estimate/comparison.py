@@ -101,7 +101,7 @@ def compare(
     weights = model.matrix(place)
 
     def rows(given: Any, name: str) -> Rows:
-        return in_memory(rows_of(given, model, record, torch.float64, place, name)[0], "an estimate")
+        return in_memory(rows_of(given, model, record, torch.float64, place, name), "an estimate")
 
     standing = rows(surrogate, "the surrogate set")
     if wanted.matched:

@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from expunge._version import __version__
 from expunge.certificate import INSECURE, Certificate, Claim, Fact, Json, build, derive
 from expunge.data import as_labels, encode
-from expunge.data.files import read_safetensors, readable, require_fits, without_duplicates
+from expunge.data.files import read_safetensors, readable, without_duplicates
+from expunge.data.memory import require_fits
 from expunge.data.prepare import Label
 from expunge.distance import Distance, parse_distance
 from expunge.errors import DataError, ModelError

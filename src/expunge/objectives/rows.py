@@ -54,7 +54,12 @@ class Block:
 
 
 class RowSet(ABC):
-    """Rows with class indices and, where they differ in weight, weights of mean 1; on one device, in one dtype."""
+    """Rows with class indices and, where they differ in weight, weights of mean 1; on one device, in one dtype.
+
+    `n_scaled` of them had to be scaled to the norm bound. A block is good until the next one is asked for.
+    """
+
+    n_scaled: int
 
     @abstractmethod
     def __len__(self) -> int:
@@ -87,6 +92,11 @@ class RowSet(ABC):
     def effective(self) -> float:
         """Effective sample size, `(sum w)^2 / sum w^2`: as many rows of equal weight average as well."""
 
+    @property
+    def n_expected(self) -> int | None:
+        """How many rows this process will go over in a pass, where that is known before the first."""
+        return len(self)
+
     @abstractmethod
     def blocks(self) -> Iterable[Block]:
         """One pass over the rows that this process goes over."""
@@ -95,9 +105,13 @@ class RowSet(ABC):
     def of_classes(self, shares: Tensor, counts: Tensor) -> RowSet:
         """The rows of classes whose share is above 0, each weighted by its class's share; `counts` are the rows left of each."""
 
+    def affords(self, n_bytes: int) -> bool:
+        """Whether that much memory may be taken for a while."""
+        return True
+
     def keeps(self, bytes_per_row: int) -> bool:
         """Whether values of that size may be kept for every row until the next pass."""
-        return True
+        return self.affords(bytes_per_row * len(self))
 
     def total(self, part: Tensor) -> Tensor:
         """The sum of what each process has of it."""
@@ -119,6 +133,7 @@ class Rows(RowSet):
     features: Tensor
     labels: Tensor
     weights: Tensor | None = None
+    n_scaled: int = 0
 
     def __len__(self) -> int:
         return int(self.features.shape[0])
@@ -152,7 +167,7 @@ class Rows(RowSet):
         chosen = each > 0
         if bool(chosen.all()):
             return replace(self, weights=each)
-        return Rows(self.features[chosen], self.labels[chosen], each[chosen])
+        return Rows(self.features[chosen], self.labels[chosen], each[chosen], self.n_scaled)
 
     @cached_property
     def _views(self) -> tuple[Block, ...]:

@@ -35,8 +35,12 @@ check: $(VENV)/dev  ## lint, format, types
 
 bench: $(BIN)/expunge  ## timings; writes benchmarks/results
 	$(BIN)/python benchmarks/unlearn_against_retraining.py
+	$(BIN)/python benchmarks/kernels.py
+	$(BIN)/python benchmarks/naive.py
+	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/langevin.py
 	$(BIN)/python benchmarks/ledger_at_scale.py
+	$(BIN)/python benchmarks/summary.py
 
 examples: $(BIN)/expunge  ## accuracies on real data; make examples DATA=folder
 	$(BIN)/python examples/real_data.py --data $(DATA)

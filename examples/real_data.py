@@ -25,7 +25,8 @@ from expunge import LinearModel, train
 from expunge._version import __version__
 from expunge.mechanism import certify, measure
 from expunge.objectives import Rows, objective_for
-from expunge.request import Budget, make_request
+from expunge.options import Budget
+from expunge.request import make_request
 from expunge.train import minimise
 
 Array = np.ndarray[Any, Any]

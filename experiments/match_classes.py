@@ -29,7 +29,8 @@ from expunge.certificate import residual_facts
 from expunge.data.splits import dirichlet_split
 from expunge.errors import DataError
 from expunge.mechanism import measure
-from expunge.request import make_request, rows_of
+from expunge.request import make_request
+from expunge.sets import rows_of
 
 CONCENTRATIONS = (1.0, 13.0, 100.0)
 L2 = 0.01
@@ -67,7 +68,7 @@ def one(X: np.ndarray, y: np.ndarray, xi: float, seed: int) -> dict[str, Any]:
     retrained = train(X[retain], y[retain], l2=L2, max_norm=1.0).matrix()
     rho, nu = (part / part.sum() for part in counts)
     chi2 = float(((rho - nu) ** 2 / nu).sum())
-    whole = rows_of((X[source], y[source]), model, model.record, torch.float64, torch.device("cpu"), "the source")[0]
+    whole = rows_of((X[source], y[source]), model, model.record, torch.float64, torch.device("cpu"), "the source")
     found: dict[str, Any] = {
         "xi": xi,
         "seed": seed,

@@ -16,11 +16,10 @@ from expunge import solve
 from expunge.distance import Distance
 from expunge.errors import ExpungeError
 from expunge.mechanism import certify, measure
-from expunge.objectives import Curvature, Rows, objective_for
+from expunge.objectives import Rows, objective_for
 from expunge.request import Request, make_request
 from expunge.solve import (
     CONVERGED,
-    KroneckerPreconditioner,
     RetainHessian,
     SetHessian,
     Step,
@@ -320,18 +319,6 @@ def test_operators_are_what_they_are_called(loss: str) -> None:
         assert np.allclose(
             operator.product(torch.tensor(direction)).reshape(-1), dense @ direction.reshape(-1), rtol=1e-10, atol=1e-10
         )
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_the_preconditioner_inverts_the_product_of_its_factors(loss: str) -> None:
-    example = Example(loss, classes=3, width=4)
-    curvature = Curvature(example.head, torch.tensor(example.W), rows_of(example.X, example.y))
-    p = reference.predictions(example.W, example.X, loss)
-    by_class = np.eye(3) if loss == "ridge" else np.mean([np.diag(row) - np.outer(row, row) for row in p], axis=0)
-    matrix = 7.0 * (np.kron(by_class, example.X.T @ example.X / example.n) + example.l2 * np.eye(12))
-    right = np.random.default_rng(3).normal(size=(3, 4))
-    solved = KroneckerPreconditioner(curvature, 7.0).solve(torch.tensor(right))
-    assert np.allclose(solved.reshape(-1), np.linalg.solve(matrix, right.reshape(-1)), rtol=1e-9)
 
 
 def test_a_hessian_that_does_not_fit_is_never_formed() -> None:

@@ -26,7 +26,8 @@ from expunge.distance import Distance
 from expunge.errors import ExpungeError
 from expunge.mechanism import certify, measure, unlearn
 from expunge.objectives import Rows
-from expunge.request import STEPS, Request, make_request
+from expunge.options import STEPS
+from expunge.request import Request, make_request
 from expunge.solve import Step, Unlearning, newton_step
 from expunge.spectrum import change_moments
 from expunge.train import train

@@ -87,7 +87,7 @@ def test_moments_equal_those_of_the_table_of_all_phi(loss: str, classes: int, wi
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_moments_over_many_blocks_are_those_of_the_whole(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("expunge.objectives.linear.BLOCK_BYTES", 1 << 18)
+    monkeypatch.setattr("expunge.objectives.rows.BLOCK_BYTES", 1 << 18)
     rng = np.random.default_rng(2)
     X, _ = reference.random_rows(rng, 30_017, 12, 2)
     W, U = rng.normal(size=(2, 12)), rng.normal(size=(2, 12))

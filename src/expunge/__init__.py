@@ -23,7 +23,7 @@ from expunge.errors import (
 if TYPE_CHECKING:
     from expunge.bounds import ErrorBound, PaperConstants, ResidualFacts, paper_bound, residual_bound
     from expunge.certificate import Certificate, read_certificate
-    from expunge.data import read_data
+    from expunge.data import open_data, read_data, stream
     from expunge.distance import Distance, parse_distance
     from expunge.mechanism import Unlearned, unlearn
     from expunge.model import LinearModel, TrainingRecord, read_model
@@ -51,12 +51,14 @@ __all__ = [
     "VacuousClaim",
     "VerificationFailed",
     "__version__",
+    "open_data",
     "paper_bound",
     "parse_distance",
     "read_certificate",
     "read_data",
     "read_model",
     "residual_bound",
+    "stream",
     "train",
     "unlearn",
     "verify",
@@ -73,12 +75,14 @@ load_lazily(
         "ResidualFacts": "bounds",
         "TrainingRecord": "model",
         "Unlearned": "mechanism",
+        "open_data": "data",
         "paper_bound": "bounds",
         "parse_distance": "distance",
         "read_certificate": "certificate",
         "read_data": "data",
         "read_model": "model",
         "residual_bound": "bounds",
+        "stream": "data",
         "train": "train",
         "unlearn": "mechanism",
         "verify": "verification",

@@ -17,7 +17,8 @@ from typing import Any
 
 from expunge.bounds import ErrorBound, PaperConstants, ResidualFacts, paper_bound, residual_bound
 from expunge.bounds.residual import REVISION, grid_term
-from expunge.data.files import not_a_number, readable, require_fits, without_duplicates
+from expunge.data.files import not_a_number, readable, without_duplicates
+from expunge.data.memory import require_fits
 from expunge.distance import Distance
 from expunge.errors import FileError
 from expunge.noise import delta_of, grid_exponent, sigma_classical, sigma_for

@@ -10,6 +10,7 @@
     │   ├── VacuousClaim          the certificate would say nothing; never overridden
     │   ├── UselessModel          the model would be of no use; `force` overrides
     │   └── RetrainNow            a desk's budget is used up: the next model must be a retrained one
+    ├── GroupError            exit status 2: a process of a group is gone
     └── VerificationFailed    exit status 1: a certificate does not say what its numbers say
 
 A message has three parts: the value that was found, what is required, and what to do about it.
@@ -78,6 +79,10 @@ class UselessModel(Refused):
 
 class RetrainNow(Refused):
     """A desk's budget is used up: no further certificate would be worth having."""
+
+
+class GroupError(ExpungeError):
+    """A process of a group is gone, so that the others cannot go on."""
 
 
 class VerificationFailed(ExpungeError):

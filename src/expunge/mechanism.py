@@ -26,9 +26,11 @@ from expunge.certificate import (
     derive,
     residual_facts,
 )
+from expunge.data.streams import Stream
 from expunge.distance import Distance
 from expunge.errors import DataError, ModelError, VacuousClaim
 from expunge.estimate.source import SourceEstimate, estimate_source, require_converged
+from expunge.group import ALONE, Group
 from expunge.issuing import (
     described_sizes,
     described_step,
@@ -41,6 +43,7 @@ from expunge.issuing import (
     with_noise,
 )
 from expunge.model import LinearModel, from_matrix
+from expunge.objectives.rows import in_memory
 from expunge.request import Request, make_request
 from expunge.sequence import spread_failures
 from expunge.solve import Progress, Step, Unlearning, newton_step, silent
@@ -49,6 +52,7 @@ from expunge.train import residual_upper
 
 QUICK_FAILURE = 0.5  # of Lanczos, where it only ranks candidates
 MAX_PULLS = 16
+ESTIMATE = "an estimated distance"
 NO_UPDATE = "no update was made: with this surrogate every update had a larger bound, so the noise alone covers the forgotten rows"
 
 
@@ -77,7 +81,7 @@ class Unlearned:
 def unlearn(
     model: LinearModel | Any,
     forget: tuple[Any, Any],
-    surrogate: tuple[Any, Any] | Any,
+    surrogate: tuple[Any, Any] | Stream | Any,
     *,
     progress: Progress = silent,
     insecure_test_seed: int | None = None,
@@ -86,12 +90,32 @@ def unlearn(
     """Remove the forget rows from a model whose source is gone; see `make_request` for the options.
 
     `model` is a LinearModel, or a K x d weight array with `bias`, `n_source`, `l2`, `loss`, `max_norm` and
-    `training_residual` given as options. `forget` and `surrogate` are (features, labels); the surrogate's labels may be
-    left out. Nothing the caller passes is changed. `insecure_test_seed` makes the noise reproducible, hence worthless.
+    `training_residual` given as options. `forget` and `surrogate` are (features, labels), or streams; the surrogate's labels
+    may be left out. Nothing the caller passes is changed. `insecure_test_seed` makes the noise reproducible, hence worthless.
     """
-    request = make_request(model, forget, surrogate, **options)
+    found = unlearn_in_group(
+        model, forget, surrogate, progress=progress, insecure_test_seed=insecure_test_seed, **options
+    )
+    assert found is not None
+    return found
+
+
+def unlearn_in_group(
+    model: LinearModel | Any,
+    forget: tuple[Any, Any],
+    surrogate: tuple[Any, Any] | Stream | Any,
+    *,
+    group: Group = ALONE,
+    progress: Progress = silent,
+    insecure_test_seed: int | None = None,
+    **options: Any,
+) -> Unlearned | None:
+    """The same in each process of a group; None but in the first, which alone draws noise and has something to publish."""
+    request = make_request(model, forget, surrogate, group=group, progress=progress, **options)
     measured = measure(request, progress=progress, seed=insecure_test_seed)
-    return certify(request, measured, insecure_test_seed=insecure_test_seed)
+    result = certify(request, measured, insecure_test_seed=insecure_test_seed) if group.first else None
+    group.total(torch.ones(1))  # nothing is handed over unless every process came to the end
+    return result
 
 
 def measure(request: Request, *, progress: Progress = silent, seed: int | None = None) -> Measured:
@@ -132,7 +156,9 @@ class Gauge:
         if isinstance(request.distance, Distance):
             return request.distance
         assert self.estimate is not None
-        return self.estimate.distance(request.objective, request.weights, update, request.surrogate)
+        return self.estimate.distance(
+            request.objective, request.weights, update, in_memory(request.surrogate, ESTIMATE)
+        )
 
     def evidence(self) -> Json | None:
         return None if self.estimate is None else self.estimate.evidence()
@@ -142,7 +168,12 @@ def _gauge(request: Request, progress: Progress) -> Gauge:
     if isinstance(request.distance, Distance):
         return Gauge(request, None)
     found = estimate_source(
-        request.objective, request.weights, request.record, request.surrogate, request.distance, progress=progress
+        request.objective,
+        request.weights,
+        request.record,
+        in_memory(request.surrogate, ESTIMATE),
+        request.distance,
+        progress=progress,
     )
     require_converged(found.sampled)
     return Gauge(request, found)
@@ -274,7 +305,7 @@ def _residual_facts(request: Request, step: Step, moments: Moments, sampling: fl
         moments=moments,
         sampling=sampling,
     )
-    if request.surrogate.weights is not None:
+    if request.surrogate.has_weights:
         facts |= {
             # weights follow from the source's class counts, and are known no better than those
             "weight_largest": Fact(request.surrogate.largest_weight, known),
@@ -369,7 +400,7 @@ def _certificate(
         step=described_step(step, request.step),
         data={
             "rows_scaled_to_max_norm": request.scaled,
-            "surrogate_dtype": str(request.surrogate.features.dtype).removeprefix("torch."),
+            "surrogate_dtype": str(request.surrogate.dtype).removeprefix("torch."),
             "effective_surrogate_rows": request.surrogate.effective,
         }
         | ({"class_counts": list(record.class_counts or ())} if measured.distance.matched else {})

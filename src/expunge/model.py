@@ -15,7 +15,8 @@ import torch
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
 
-from expunge.data.files import is_digest, not_a_number, read_safetensors, readable, require_fits, without_duplicates
+from expunge.data.files import is_digest, not_a_number, read_safetensors, readable, without_duplicates
+from expunge.data.memory import require_fits
 from expunge.data.prepare import Label
 from expunge.errors import ModelError
 from expunge.objectives import OBJECTIVES

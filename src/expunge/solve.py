@@ -16,22 +16,30 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from expunge.objectives import Curvature, LinearHead, Rows
+from expunge.objectives import Curvature, LinearHead, Rows, RowSet
+from expunge.precondition import Preconditioner, precondition
 
 Progress = Callable[[str, int, int | None], None]
 
 CONVERGED = 1e-8  # of ||a(0)||: far below what any other term of the bound can be
 MAX_NEWTON = 30
 MAX_CONJUGATE = 1000
-PRECONDITIONER_ROWS = 16_384  # enough to shape a preconditioner by
 MAX_SHIFTS = 40  # fourfold each: more would mean that the matrix is not finite
 DENSE_PARAMETERS = 4096  # above this a dense Hessian is never formed
+DENSE_COPIES = 5  # of both sets, as summed, shifted and factorised
 DENSE_ADVANTAGE = 8.0  # large matrix products run about this much faster than the thin ones of a Hessian product
 EXPECTED_CONJUGATE = 40
 
 
 def silent(stage: str, done: int, total: int | None) -> None:
     """The progress of nobody."""
+
+
+Advance = Callable[[int, int | None], None]  # products done, products expected
+
+
+def unwatched(done: int, total: int | None) -> None:
+    """Nobody is told."""
 
 
 class SymmetricOperator(Protocol):
@@ -85,37 +93,19 @@ class Step:
     pull: float
 
 
-class KroneckerPreconditioner:
-    """Inverse of `scale (A kron C + (l2 + shift) I)`: class-averaged curvature A, feature second moment C, factorised once."""
-
-    def __init__(self, curvature: Curvature, scale: float, shift: float = 0.0) -> None:
-        factors = [curvature.class_factor().double(), curvature.feature_factor(PRECONDITIONER_ROWS).double()]
-        if not all(bool(torch.isfinite(factor).all()) for factor in factors):  # rows whose squares overflow
-            factors = [torch.zeros_like(factor) for factor in factors]
-        class_values, self.class_vectors = torch.linalg.eigh(factors[0])
-        feature_values, self.feature_vectors = torch.linalg.eigh(factors[1])
-        spectrum = torch.outer(class_values.clamp(min=0), feature_values.clamp(min=0)) + curvature.objective.l2 + shift
-        self.inverse_spectrum = 1.0 / (scale * spectrum)
-
-    def solve(self, residual: Tensor) -> Tensor:
-        rotated = self.class_vectors.T @ residual.double() @ self.feature_vectors
-        solved: Tensor = self.class_vectors @ (rotated * self.inverse_spectrum) @ self.feature_vectors.T
-        return solved.to(residual.dtype)
-
-
 class SetHessian:
     """`H` of one set, for training."""
 
     def __init__(
-        self, objective: LinearHead, weights: Tensor, rows: Rows, preconditioner: KroneckerPreconditioner | None
+        self, objective: LinearHead, weights: Tensor, rows: RowSet, preconditioner: Preconditioner | None
     ) -> None:
         self.curvature = Curvature(objective, weights, rows)
         self._preconditioner = preconditioner
 
     @property
-    def preconditioner(self) -> KroneckerPreconditioner:
+    def preconditioner(self) -> Preconditioner:
         if self._preconditioner is None:
-            self._preconditioner = KroneckerPreconditioner(self.curvature, 1.0)
+            self._preconditioner = precondition(self.curvature, 1.0)
         return self._preconditioner
 
     def product(self, direction: Tensor) -> Tensor:
@@ -131,21 +121,19 @@ class SetHessian:
 class RetainHessian:
     """`n H_S - m H_U + n pull I`: without a pull, (n - m) times the paper's estimate of the retain set's Hessian."""
 
-    def __init__(
-        self, problem: Unlearning, update: Tensor, pull: float, preconditioner: KroneckerPreconditioner | None
-    ) -> None:
+    def __init__(self, problem: Unlearning, update: Tensor, pull: float, preconditioner: Preconditioner | None) -> None:
         at = problem.weights + update
         self.n, self.m, self.pull = problem.n_source, len(problem.forget), pull
         self.surrogate = Curvature(problem.objective, at, problem.surrogate)
-        working = problem.surrogate.features.dtype  # the forget set's own rows stay float64, for the evidence
+        working = problem.surrogate.dtype  # the forget set's own rows stay float64, for the evidence
         forget = Rows(problem.forget.features.to(working), problem.forget.labels)
         self.forget = Curvature(problem.objective, at, forget)
         self._preconditioner = preconditioner
 
     @property
-    def preconditioner(self) -> KroneckerPreconditioner:
+    def preconditioner(self) -> Preconditioner:
         if self._preconditioner is None:
-            self._preconditioner = KroneckerPreconditioner(self.surrogate, float(self.n), self.pull)
+            self._preconditioner = precondition(self.surrogate, float(self.n), self.pull)
         return self._preconditioner
 
     def product(self, direction: Tensor) -> Tensor:
@@ -168,7 +156,7 @@ class Unlearning:
     objective: LinearHead
     weights: Tensor
     forget: Rows
-    surrogate: Rows
+    surrogate: RowSet
     n_source: int
 
     def residual(self, update: Tensor) -> Tensor:
@@ -177,10 +165,10 @@ class Unlearning:
         return self.n_source * change - len(self.forget) * self.objective.gradient(self.weights + update, self.forget)
 
 
-def dense_is_cheaper(objective: LinearHead, n_rows: int) -> bool:
-    """Whether forming and factorising the Hessian costs less than conjugate gradients, counted in multiplications."""
-    parameters = objective.n_parameters
-    if parameters > DENSE_PARAMETERS:
+def dense_is_cheaper(objective: LinearHead, rows: RowSet) -> bool:
+    """Whether forming and factorising the Hessian costs less than conjugate gradients, counted in multiplications, and fits."""
+    parameters, n_rows = objective.n_parameters, len(rows)
+    if parameters > DENSE_PARAMETERS or not rows.affords(DENSE_COPIES * 8 * parameters**2):
         return False
     forming = n_rows * objective.n_features * parameters * (objective.n_classes + 1) / 2
     conjugate = EXPECTED_CONJUGATE * 2 * n_rows * parameters
@@ -212,13 +200,13 @@ def solve_dense(operator: SymmetricOperator, right: Tensor) -> LinearSolution:
 
 
 def solve_conjugate(
-    operator: SymmetricOperator, right: Tensor, tolerance: float, working: torch.dtype
+    operator: SymmetricOperator, right: Tensor, tolerance: float, working: torch.dtype, advance: Advance = unwatched
 ) -> LinearSolution:
     """Preconditioned conjugate gradients; a direction of negative curvature restarts it with a shift."""
     vector = right.to(working)
     shift, iterations = 0.0, 0
     for _ in range(MAX_SHIFTS):
-        solution, used, curvature = _conjugate(operator, vector, tolerance, shift)
+        solution, used, curvature = _conjugate(operator, vector, tolerance, shift, advance)
         iterations += used
         if curvature is None:
             return LinearSolution(
@@ -234,7 +222,7 @@ def solve_conjugate(
 
 
 def _conjugate(
-    operator: SymmetricOperator, right: Tensor, tolerance: float, shift: float
+    operator: SymmetricOperator, right: Tensor, tolerance: float, shift: float, advance: Advance
 ) -> tuple[Tensor, int, float | None]:
     """One run; the third value is the offending Rayleigh quotient where the shifted operator is not positive definite."""
     solution = torch.zeros_like(right)
@@ -244,7 +232,9 @@ def _conjugate(
     inner = float((residual * conditioned).sum())
     goal = tolerance * float(right.norm())
     for iteration in range(MAX_CONJUGATE):
-        if float(residual.norm()) <= goal or inner <= 0.0:
+        size = float(residual.norm())
+        advance(iteration, expected(iteration, size, goal / tolerance, goal))
+        if size <= goal or inner <= 0.0:
             return solution, iteration, None
         image = operator.product(direction).add_(direction, alpha=shift)
         curvature = float((direction * image).sum())
@@ -265,11 +255,28 @@ def _ratio(residual: Tensor, right: Tensor) -> float:
     return float(residual.double().norm()) / size if size > 0 else 0.0
 
 
+def expected(done: int, size: float, start: float, goal: float) -> int | None:
+    """How many iterations it will take from `start` to `goal` if the size goes on falling as in those done so far.
+
+    >>> expected(10, 1e-2, 1.0, 1e-8)
+    40
+    """
+    if not 0.0 < goal < start or not 0.0 < size < 0.9 * start:
+        return None
+    return max(done, math.ceil(done * math.log(start / goal) / math.log(start / size)))
+
+
 def solve_linear(
-    operator: SymmetricOperator, right: Tensor, *, tolerance: float, dense: bool, working: torch.dtype
+    operator: SymmetricOperator,
+    right: Tensor,
+    *,
+    tolerance: float,
+    dense: bool,
+    working: torch.dtype,
+    advance: Advance = unwatched,
 ) -> LinearSolution:
     """Whichever of the two ways `dense` names."""
-    return solve_dense(operator, right) if dense else solve_conjugate(operator, right, tolerance, working)
+    return solve_dense(operator, right) if dense else solve_conjugate(operator, right, tolerance, working, advance)
 
 
 def newton_step(problem: Unlearning, *, single: bool, pull: float = 0.0, progress: Progress = silent) -> Step:
@@ -282,24 +289,30 @@ def newton_step(problem: Unlearning, *, single: bool, pull: float = 0.0, progres
     update = torch.zeros_like(problem.weights)
     current = problem.residual(update)
     start = size = float(current.norm())
-    dense = dense_is_cheaper(problem.objective, len(problem.surrogate))
-    working = problem.surrogate.features.dtype
+    dense = dense_is_cheaper(problem.objective, problem.surrogate)
+    working = problem.surrogate.dtype
     accurate = 1e-10 if working == torch.float64 else 1e-5
-    preconditioner: KroneckerPreconditioner | None = None
+    preconditioner: Preconditioner | None = None
+    n_rows = len(problem.surrogate)
+
+    def products(done: int, total: int | None) -> None:
+        progress("Hessian products (rows)", done * n_rows, None if total is None else total * n_rows)
+
     iterations = inner = 0
     method, definite, damping = "cholesky" if dense else "conjugate gradients", True, 0.0
     while iterations < (1 if single else MAX_NEWTON) and size > CONVERGED * start:
-        progress("Newton iterations", iterations, None)
+        progress("Newton iterations", iterations, expected(iterations, size, start, CONVERGED * start))
         operator = RetainHessian(problem, update, pull, preconditioner)
         tolerance = accurate if single else max(accurate, min(1e-2, 0.1 * size / start), 0.3 * CONVERGED * start / size)
-        solved = solve_linear(operator, -current, tolerance=tolerance, dense=dense, working=working)
+        solved = solve_linear(operator, -current, tolerance=tolerance, dense=dense, working=working, advance=products)
         if not dense:
             preconditioner = operator.preconditioner
+        step = problem.surrogate.agreed(solved.solution)
         inner, iterations = inner + solved.iterations, iterations + 1
         definite, damping = definite and solved.positive_definite, max(damping, solved.damping)
         scale, accepted = 1.0, False
         while scale > 1e-4 and not accepted:
-            trial = update + scale * solved.solution
+            trial = update + scale * step
             image = problem.residual(trial).add_(trial, alpha=problem.n_source * pull)
             accepted = float(image.norm()) < size
             scale /= 2

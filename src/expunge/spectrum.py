@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from expunge.objectives import LinearHead, Rows
+from expunge.objectives import Block, LinearHead, RowSet
 from expunge.objectives.linear import CLASS_MULTIPLE, padded
+from expunge.objectives.rows import Kept
 
 EIGENVALUE_SLACK = 0.02
 SAMPLING_SLACK = 0.1  # where the eigenvalue only enters the sampling term's excess, fewer steps are worth more
@@ -99,7 +100,7 @@ def change_moments(
     objective: LinearHead,
     weights: Tensor,
     update: Tensor,
-    surrogate: Rows,
+    surrogate: RowSet,
     *,
     failure: float | None,
     heavy: bool,
@@ -113,82 +114,124 @@ def change_moments(
     and without `heavy` the fourth one is not: larger values that follow from the others stand in for them. They are at
     most 1/(1 - `slack`) too large.
     """
-    rows = len(surrogate)
-    height = objective.n_classes + -objective.n_classes % CLASS_MULTIPLE
-    changes = torch.zeros((height, rows), dtype=torch.float64, device=weights.device)  # classes first, as in Curvature
-    total = torch.zeros((height, objective.n_features), dtype=torch.float64, device=weights.device)
-    for part in surrogate.blocks():
-        features = surrogate.features[part].double()
-        changes[: objective.n_classes, part] = objective.change(weights, update, features).T
-        total.addmm_(surrogate.weighted(changes[:, part], part, 1), features)
-    mean = total / rows
-    # of ||f||^2: what float64 may lose of ||f - c||^2 where the spread is far below the mean
-    cancellation = (objective.n_features + objective.n_classes + 64) * 2.0**-52
-    longest = 0.0
-    squares = torch.empty(rows, dtype=torch.float64, device=weights.device)  # ||f - c||^2
-    for part in surrogate.blocks():
-        features = surrogate.features[part].double()
-        along = (mean @ features.T).mul_(changes[:, part]).sum(dim=0)
-        lengths = features.square().sum(dim=1)
-        longest = max(longest, float(lengths.max()))
-        sizes = changes[:, part].square().sum(dim=0) * lengths
-        squares[part] = sizes - 2 * along + mean.square().sum() + cancellation * (sizes + mean.square().sum())
-    squares.clamp_(min=0.0)
-    each = torch.ones_like(squares) if surrogate.weights is None else surrogate.weights
-    trace, largest = float((each * squares).mean()), math.sqrt(float(squares.max()))
-    sampled_trace = float((each.square() * squares).mean())
-    eigenvalue, fourth_eigenvalue, sampled_eigenvalue = trace, largest**2 * trace, sampled_trace
+    advance("Moments (rows)", 0, 2 * len(surrogate))
+    spread = _Spread(objective, weights, update, surrogate)
+    advance("Moments (rows)", len(surrogate), 2 * len(surrogate))
+    mean, sums = spread.mean, spread.sums()
+    advance("Moments (rows)", 2 * len(surrogate), 2 * len(surrogate))
+    trace, largest = sums.trace, sums.largest
+    eigenvalue, fourth_eigenvalue, sampled_eigenvalue = trace, largest**2 * trace, sums.sampled_trace
     if failure is not None and trace > 0:
         generator = torch.Generator().manual_seed(secrets.randbits(63) if seed is None else seed)
+        runs = 1 + int(heavy) + int(surrogate.has_weights)
 
-        runs = 1 + int(heavy) + int(surrogate.weights is not None)
-
-        def bounded(stage: str, weighting: Tensor | None) -> float:
-            start = torch.randn(weights.shape, dtype=torch.float64, generator=generator).to(weights.device)
+        def bounded(stage: str, power: int, fourth: bool = False) -> float:
+            drawn = torch.randn(weights.shape, dtype=torch.float64, generator=generator).to(weights.device)
             return largest_eigenvalue_upper(
-                lambda direction: _covariance_product(direction, mean, changes, surrogate, weighting),
-                start,
+                lambda direction: spread.covariance_product(direction, power, fourth),
+                surrogate.agreed(drawn),
                 failure / runs,
-                lambda done, total: advance(stage, done, total),
+                lambda done, total: advance(f"{stage} (rows)", done * len(surrogate), total * len(surrogate)),
                 slack,
             )
 
-        hidden = cancellation * (trace + float(mean.square().sum()))
-        eigenvalue = min(trace, hidden + bounded("Lanczos, covariance", surrogate.weights))
+        hidden = spread.cancellation * (trace + float(mean.square().sum()))
+        eigenvalue = min(trace, hidden + bounded("Lanczos, covariance", 1))
         fourth_eigenvalue = largest**2 * eigenvalue
-        sampled_eigenvalue = min(sampled_trace, surrogate.largest_weight * eigenvalue)
-        if surrogate.weights is not None:
-            found = bounded("Lanczos, weighted rows", each.square())
+        sampled_eigenvalue = min(sums.sampled_trace, surrogate.largest_weight * eigenvalue)
+        if surrogate.has_weights:
+            found = bounded("Lanczos, weighted rows", 2)
             sampled_eigenvalue = min(sampled_eigenvalue, surrogate.largest_weight * hidden + found)
         if heavy:
-            fourth_eigenvalue = min(fourth_eigenvalue, bounded("Lanczos, fourth moment", each * squares))
+            fourth_eigenvalue = min(fourth_eigenvalue, bounded("Lanczos, fourth moment", 1, fourth=True))
     return Moments(
         mean_norm=float(mean.norm()),
         trace=trace,
-        fourth=float((each * squares.square()).mean()),
+        fourth=sums.fourth,
         largest=largest,
         supremum=objective.change_sup(update),
         eigenvalue_upper=eigenvalue,
         fourth_eigenvalue_upper=fourth_eigenvalue,
-        longest_row=math.sqrt(longest),
-        sampled_trace=sampled_trace,
+        longest_row=sums.longest_row,
+        sampled_trace=sums.sampled_trace,
         sampled_eigenvalue_upper=sampled_eigenvalue,
-        sampled_largest=math.sqrt(float((each.square() * squares).max())),
+        sampled_largest=sums.sampled_largest,
     )
 
 
-def _covariance_product(
-    direction: Tensor, mean: Tensor, changes: Tensor, surrogate: Rows, weighting: Tensor | None
-) -> Tensor:
-    """Mean over rows of `weighting (f - c) <f - c, direction>`, without forming f."""
-    wide = padded(direction)
-    centre = float((wide * mean).sum())
-    total, along_sum = torch.zeros_like(wide), 0.0
-    for part in surrogate.blocks():
-        features = surrogate.features[part].double()
-        along = (wide @ features.T).mul_(changes[:, part]).sum(dim=0) - centre
-        if weighting is not None:
-            along *= weighting[part]
-        along_sum += float(along.sum())
-        total.addmm_(changes[:, part] * along, features)
-    return total.sub_(mean, alpha=along_sum)[: len(direction)].div_(len(surrogate))
+@dataclass(frozen=True)
+class _Sums:
+    """What one pass over the rows says of `f - c`."""
+
+    trace: float
+    fourth: float
+    largest: float
+    longest_row: float
+    sampled_trace: float
+    sampled_largest: float
+
+
+class _Spread:
+    """`f - c` of each row; per row only `link((W+U) x) - link(W x)` and `||f - c||^2` are kept, where the rows allow it."""
+
+    def __init__(self, objective: LinearHead, weights: Tensor, update: Tensor, rows: RowSet) -> None:
+        self.objective, self.weights, self.update, self.rows = objective, weights, update, rows
+        self.height = objective.n_classes + -objective.n_classes % CLASS_MULTIPLE
+        keep = rows.keeps(8 * (self.height + 1))
+        # of ||f||^2: what float64 may lose of ||f - c||^2 where the spread is far below the mean
+        self.cancellation = (objective.n_features + objective.n_classes + 64) * 2.0**-52
+        self.changes = Kept(self._blocks, self._change, keep)
+        self.mean = self._mean()
+        self.squares = Kept(self.changes, self._square, keep)
+
+    def _blocks(self) -> Iterator[tuple[Block, Tensor]]:
+        return ((block, block.features.double()) for block in self.rows.blocks())
+
+    def _change(self, block: Block, features: Tensor) -> Tensor:
+        found = torch.zeros((self.height, len(block)), dtype=torch.float64, device=self.weights.device)
+        found[: self.objective.n_classes] = self.objective.change(self.weights, self.update, features).T
+        return found  # classes first, as in Curvature
+
+    def _mean(self) -> Tensor:
+        total = torch.zeros((self.height, self.objective.n_features), dtype=torch.float64, device=self.weights.device)
+        for block, features, change in self.changes():
+            total.addmm_(block.weighted(change, 1), features)
+        return self.rows.total(total) / len(self.rows)
+
+    def _square(self, block: Block, features: Tensor, change: Tensor) -> Tensor:
+        """`||f - c||^2`, never too small by rounding."""
+        along = (self.mean @ features.T).mul_(change).sum(dim=0)
+        sizes = change.square().sum(dim=0) * features.square().sum(dim=1)
+        centre = self.mean.square().sum()
+        found: Tensor = sizes - 2 * along + centre + self.cancellation * (sizes + centre)
+        return found.clamp_(min=0.0)
+
+    def sums(self) -> _Sums:
+        totals = torch.zeros(3, dtype=torch.float64, device=self.weights.device)
+        largest = torch.zeros(3, dtype=torch.float64, device=self.weights.device)
+        for block, features, _, squares in self.squares():
+            once = block.weighted(squares, 0)
+            twice = block.weighted(once, 0)
+            totals += torch.stack((once.sum(), block.weighted(squares.square(), 0).sum(), twice.sum()))
+            each = torch.stack((squares.max(), features.square().sum(dim=1).max(), twice.max()))
+            largest = torch.maximum(largest, each)
+        trace, fourth, sampled_trace = (self.rows.total(totals) / len(self.rows)).tolist()
+        norms = [math.sqrt(self.rows.largest(value)) for value in largest.tolist()]
+        return _Sums(trace, fourth, norms[0], norms[1], sampled_trace, norms[2])
+
+    def covariance_product(self, direction: Tensor, power: int, fourth: bool) -> Tensor:
+        """Mean over rows of `w^power (f - c) <f - c, direction>`, for the fourth moment times `||f - c||^2`; f is not formed."""
+        wide = padded(direction)
+        centre = (wide * self.mean).sum()
+        total = torch.zeros_like(wide)
+        off = torch.zeros((), dtype=torch.float64, device=wide.device)
+        for block, features, change, *squares in self.squares() if fourth else self.changes():
+            along = (wide @ features.T).mul_(change).sum(dim=0).sub_(centre)
+            if fourth:
+                along *= squares[0]
+            for _ in range(power):
+                along = block.weighted(along, 0)
+            off += along.sum()
+            total.addmm_(change * along, features)
+        total, off = self.rows.total(total), self.rows.total(off)
+        return total.sub_(self.mean * off)[: len(direction)].div_(len(self.rows))

@@ -15,9 +15,10 @@ from expunge.data.files import is_digest
 from expunge.data.prepare import Label
 from expunge.errors import DataError
 from expunge.model import LinearModel, TrainingRecord, from_matrix
-from expunge.objectives import LinearHead, Rows, objective_for
-from expunge.request import DTYPES, choice, computing_device, positive
-from expunge.solve import KroneckerPreconditioner, Progress, SetHessian, dense_is_cheaper, silent, solve_linear
+from expunge.objectives import LinearHead, RowSet, objective_for
+from expunge.options import DTYPES, choice, computing_device, positive
+from expunge.precondition import Preconditioner
+from expunge.solve import Progress, SetHessian, dense_is_cheaper, silent, solve_linear
 
 QUASI_NEWTON_GOAL = 1e-5  # gradient norm at which Newton's method takes over
 MAX_QUASI_NEWTON = 500
@@ -26,7 +27,7 @@ MAX_NEWTON = 50
 
 def minimise(
     objective: LinearHead,
-    rows: Rows,
+    rows: RowSet,
     *,
     start: Tensor | None = None,
     tolerance: float = 1e-11,
@@ -34,13 +35,13 @@ def minimise(
 ) -> Tensor:
     """Weights at which the gradient's norm is at most `tolerance`, or as small as float64 lets it be: L-BFGS, then Newton."""
     shape = (objective.n_classes, objective.n_features)
-    weights = torch.zeros(shape, dtype=torch.float64, device=rows.features.device) if start is None else start.double()
+    weights = torch.zeros(shape, dtype=torch.float64, device=rows.device) if start is None else start.double()
     if start is None and len(rows) * objective.n_parameters > 1_000_000:
         weights = _quasi_newton(objective, rows, weights, progress)
     return _newton(objective, rows, weights, tolerance, progress)
 
 
-def _quasi_newton(objective: LinearHead, rows: Rows, weights: Tensor, progress: Progress) -> Tensor:
+def _quasi_newton(objective: LinearHead, rows: RowSet, weights: Tensor, progress: Progress) -> Tensor:
     shape, device = weights.shape, weights.device
 
     def value_and_gradient(
@@ -72,11 +73,11 @@ def _quasi_newton(objective: LinearHead, rows: Rows, weights: Tensor, progress: 
     return torch.from_numpy(found.x.reshape(shape)).to(device)
 
 
-def _newton(objective: LinearHead, rows: Rows, weights: Tensor, tolerance: float, progress: Progress) -> Tensor:
+def _newton(objective: LinearHead, rows: RowSet, weights: Tensor, tolerance: float, progress: Progress) -> Tensor:
     """Newton's method with backtracking on the loss; near the optimum, where the loss no longer tells, on the gradient."""
-    dense = dense_is_cheaper(objective, len(rows))
-    working = rows.features.dtype
-    preconditioner: KroneckerPreconditioner | None = None
+    dense = dense_is_cheaper(objective, rows)
+    working = rows.dtype
+    preconditioner: Preconditioner | None = None
     gradient = objective.gradient(weights, rows)
     size = float(gradient.norm())
     for iteration in range(MAX_NEWTON):
@@ -177,6 +178,6 @@ def train(
     return model.with_record(replace(record, residual=residual_upper(objective, model.matrix(place), prepared.rows)))
 
 
-def residual_upper(objective: LinearHead, weights: Tensor, rows: Rows) -> float:
+def residual_upper(objective: LinearHead, weights: Tensor, rows: RowSet) -> float:
     """Upper bound on the norm of the objective's gradient: as computed, plus what float64 may hide."""
     return float(objective.gradient(weights, rows).norm()) + objective.rounding(weights, len(rows))

@@ -27,13 +27,14 @@ from expunge.certificate import (
     derive,
     digest_of,
 )
-from expunge.data.files import readable, require_fits
+from expunge.data.files import readable
+from expunge.data.memory import require_fits
 from expunge.distance import Distance
 from expunge.distance.inequalities import tv_upper_from_kl
 from expunge.errors import ExpungeError, VerificationFailed
 from expunge.model import read_model
 from expunge.objectives import objective_for
-from expunge.request import FEWEST_SAMPLED_ROWS
+from expunge.sets import FEWEST_SAMPLED_ROWS
 
 ONE_VECTOR = ("tangent", "module")  # losses whose weights are one vector for all outputs
 TOLERANCE = 1e-12  # what another machine's mathematical library may change

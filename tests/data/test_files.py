@@ -24,7 +24,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save as torch_bytes
 
 from expunge.certificate import Certificate, digest_of, parse_certificate
-from expunge.data.files import LabelledArrays, memory_limit, read_data, read_safetensors
+from expunge.data.files import LabelledArrays, read_data, read_safetensors
+from expunge.data.memory import memory_limit
 from expunge.errors import DataError, ExpungeError, FileError
 from expunge.model import read_model
 from expunge.verification import verify

@@ -127,14 +127,14 @@ def test_the_fast_forms_used_for_retraining_equal_the_loops(loss: str) -> None:
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_sets_of_many_blocks_are_summed_whole(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("expunge.objectives.linear.BLOCK_BYTES", 1 << 18)
+    monkeypatch.setattr("expunge.objectives.rows.BLOCK_BYTES", 1 << 18)
     """More rows than fit one block, and a last block that is not full."""
     rng = np.random.default_rng(5)
     X, y = reference.random_rows(rng, 20_011, 20, 3)
     head, rows = head_for(loss, 3, 20), rows_of(X, y)
     blocks = list(rows.blocks())
     assert len(blocks) > 2
-    assert [index for part in blocks for index in range(len(X))[part]] == list(range(len(X)))
+    assert [block.start + index for block in blocks for index in range(len(block))] == list(range(len(X)))
     W, U = rng.normal(size=(3, 20)), rng.normal(size=(3, 20))
     curvature = Curvature(head, torch.tensor(W), rows)
     hessian = reference.hessian(W, X, head.l2, loss)
@@ -154,6 +154,12 @@ def test_the_factors_for_preconditioning_are_plain_means(loss: str) -> None:
     by_class = np.mean([np.eye(4) if loss == "ridge" else np.diag(p) - np.outer(p, p) for p in predictions], axis=0)
     assert close(curvature.class_factor(), by_class)
     assert close(curvature.feature_factor(), X.T @ X / len(X))
+    separated = np.ones((60, 4))
+    if loss == "softmax":
+        own = predictions * (1 - predictions)
+        separated = own * (1 + 2 * (own**2).sum(axis=1) / own.sum(axis=1) ** 2)[:, None]
+    blocks = [np.mean([c * np.outer(x, x) for c, x in zip(separated[:, k], X, strict=True)], axis=0) for k in range(4)]
+    assert close(curvature.class_blocks(), np.stack(blocks))
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -11,15 +11,19 @@ from typing import Any, TypeVar
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
+from expunge.cli.meter import Meter
 from expunge.errors import ExpungeError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 as_json = click.option("--json", "json_output", is_flag=True, help="Print one JSON object instead of text.")
 quiet = click.option("--quiet", is_flag=True, help="No progress.")
+
+LINE_SECONDS = 10.0  # between two lines on one stage, where nobody watches
+BAR_SECONDS = 0.1
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -66,34 +70,40 @@ def reporting(function: Command) -> Command:
 
 @contextmanager
 def progress(wanted: bool) -> Iterator[Callable[[str, int, int | None], None]]:
-    """A progress callback: a live bar on a terminal, a plain line a stage elsewhere, nothing if not wanted."""
+    """A progress callback: live bars on a terminal, plain lines elsewhere, now and then; nothing if not wanted.
+
+    Both say how fast it goes and how long it will take, where that can be known.
+    """
     if not wanted:
         yield lambda stage, done, total: None
         return
+    meters: dict[str, Meter] = {}
     if not err.is_terminal:
-        seen: set[str] = set()
 
         def line(stage: str, done: int, total: int | None) -> None:
-            if stage not in seen:
-                seen.add(stage)
-                err.print(f"{stage} ...")
+            meter = meters.setdefault(stage, Meter(stage))
+            meter.at(done, total)
+            if meter.due(LINE_SECONDS):
+                err.print(meter.line(), markup=False)
 
         yield line
         return
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[reading]}", markup=False),
     )
     with Progress(*columns, console=err, transient=True) as live:
         tasks: dict[str, Any] = {}
 
         def advance(stage: str, done: int, total: int | None) -> None:
+            meter = meters.setdefault(stage, Meter(stage))
+            meter.at(done, total)
             if stage not in tasks:
-                tasks[stage] = live.add_task(stage, total=total)
-            live.update(tasks[stage], completed=done, total=total)
+                tasks[stage] = live.add_task(meter.name, total=total, reading="")
+            if meter.due(BAR_SECONDS) or done == total:
+                live.update(tasks[stage], completed=done, total=total, reading=meter.reading())
 
         yield advance
 

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from expunge.cli.console import as_json, out, progress, quiet, reporting
 from expunge.cli.facts import record_facts
+from expunge.cli.streaming import rows_from, streaming
 
 
 @click.command()
@@ -36,6 +37,7 @@ from expunge.cli.facts import record_facts
     "--match-classes", is_flag=True, help="Weight surrogate rows to the source's class counts; see expunge unlearn."
 )
 @click.option("--step", help="converged (the default), newton or balanced.")
+@streaming
 @click.option("--figure", type=click.Path(path_type=Path, readable=False), help="A new .png file for the figure.")
 @quiet
 @as_json
@@ -53,6 +55,8 @@ def plan(
     match_classes: bool,
     step: str | None,
     facts: dict[str, Any],
+    memory: str | None,
+    columns: str | None,
     figure: Path | None,
     quiet: bool,
     json_output: bool,
@@ -65,8 +69,6 @@ def plan(
     expunge plan --model model.safetensors --forget forget.npz --surrogate surrogate.npz
                  --delta 1e-5 --distance same --distance chi2:0.1 --figure plan.png
     """  # fmt: skip
-    from expunge.data import read_data
-    from expunge.data.files import TABLES
     from expunge.data.output import require_absent, write_file
     from expunge.desk.plan import DISTANCES, EPSILONS
     from expunge.desk.plan import plan as foresee
@@ -76,14 +78,13 @@ def plan(
     if figure is not None:
         require_absent(figure)
     model, digest = read_model(model_file)
-    leaving, standing = (
-        read_data(path, label if path.suffix.lower() in TABLES else None) for path in (forget, surrogate)
-    )
+    leaving, standing = rows_from(forget, surrogate, label, columns, memory)
     with progress(not quiet) as advance:
         found = foresee(
             model,
-            leaving.rows,
-            standing.rows,
+            leaving,
+            standing,
+            memory=memory,
             delta=delta,
             epsilons=epsilons or EPSILONS,
             distances=distances or DISTANCES,

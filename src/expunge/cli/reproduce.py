@@ -62,12 +62,12 @@ def reproduce(
     """  # fmt: skip
     from expunge.durable import PUBLIC, write_whole
     from expunge.errors import OptionError
+    from expunge.options import computing_device
     from expunge.reproduce.config import configs
     from expunge.reproduce.data import DataFolder
     from expunge.reproduce.page import reproduction_page
     from expunge.reproduce.runner import listed
     from expunge.reproduce.runner import reproduce as run
-    from expunge.request import computing_device
 
     computing_device(device)
     folder = DataFolder(data)

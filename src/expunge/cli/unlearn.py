@@ -10,6 +10,7 @@ import click
 from expunge.cli.console import as_json, out, print_certificate, progress, quiet, reporting
 from expunge.cli.estimation import estimate_options, estimation
 from expunge.cli.facts import record_facts
+from expunge.cli.streaming import rows_from, streaming
 
 
 @click.command()
@@ -83,6 +84,7 @@ from expunge.cli.facts import record_facts
     help="What surrogate rows are kept in: float64 or float32. Evidence is summed in float64 either way.",
 )
 @click.option("--device", default="cpu", show_default=True, help="Any torch device.")
+@streaming
 @click.option(
     "--force",
     is_flag=True,
@@ -123,6 +125,8 @@ def unlearn(
     facts: dict[str, Any],
     dtype: str,
     device: str,
+    memory: str | None,
+    columns: str | None,
     force: bool,
     sign_key: Path | None,
     target: Path,
@@ -139,10 +143,9 @@ def unlearn(
     expunge unlearn --model model.safetensors --forget forget.npz --surrogate surrogate.npz
                     --epsilon 1 --delta 1e-5 --distance chi2:0.1 --out result/
     """  # fmt: skip
-    from expunge.data import read_data
-    from expunge.data.files import TABLES
     from expunge.data.output import require_absent, write_folder
-    from expunge.mechanism import unlearn as run
+    from expunge.group import joined_group, local_device
+    from expunge.mechanism import unlearn_in_group
     from expunge.model import read_model
     from expunge.signing import read_private_key, seal
 
@@ -150,15 +153,15 @@ def unlearn(
     key = None if sign_key is None else read_private_key(sign_key)
     wanted = estimation(distance, between=between, sampling=sampling, **estimating)
     model, digest = read_model(model_file)
-    # a label column may be named though only one of the two files is a table
-    tables = [path for path in (forget, surrogate) if path.suffix.lower() in TABLES] or [forget]
-    leaving = read_data(forget, label if forget in tables else None)
-    standing = read_data(surrogate, label if surrogate in tables else None)
-    with progress(not quiet) as advance:
-        result = run(
+    leaving, standing = rows_from(forget, surrogate, label, columns, memory)
+    device = local_device(device)
+    with joined_group(device) as group, progress(group.first and not quiet) as advance:
+        result = unlearn_in_group(
             model,
-            leaving.rows,
-            standing.rows,
+            leaving,
+            standing,
+            group=group,
+            memory=memory,
             epsilon=epsilon,
             delta=delta,
             distance=wanted,
@@ -175,6 +178,8 @@ def unlearn(
             model_sha256=digest,
             progress=advance,
         )
+    if result is None:
+        raise SystemExit(0)  # the first process of the group writes
     files = {"model.safetensors": result.model.to_bytes(), "certificate.json": result.certificate.to_json().encode()}
     if key is not None:
         files["certificate.signed.json"] = seal(result.certificate, key)

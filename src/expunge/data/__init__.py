@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from expunge.data.files import EncodedRows, LabelledArrays, encoder_of, read_data
 from expunge.data.matching import class_matched
+from expunge.data.opening import open_data
 from expunge.data.prepare import Prepared, as_features, as_labels, encode, prepare
+from expunge.data.streams import Stream, stream
 
 __all__ = [
     "EncodedRows",
     "LabelledArrays",
     "Prepared",
+    "Stream",
     "as_features",
     "as_labels",
     "class_matched",
     "encode",
     "encoder_of",
+    "open_data",
     "prepare",
     "read_data",
+    "stream",
 ]

@@ -22,11 +22,12 @@ from typing import IO, Any, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from expunge.data.memory import require_fits
+from expunge.data.tables import table_arrays, table_columns
 from expunge.errors import DataError, FileError
 
 Array = NDArray[Any]
@@ -35,7 +36,6 @@ DAMAGE = (
     ValueError, TypeError, KeyError, IndexError, OverflowError, OSError, EOFError, NotImplementedError, RuntimeError, SyntaxError,
     struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, pa.ArrowException,
 )  # fmt: skip
-LABEL_COLUMNS = ("y", "label")
 ENCODER = "encoder"  # array of an npz, metadata of a safetensors file: the digest of what made the features
 TABLES = (".csv", ".parquet", ".pq")
 HEADER_LIMIT = 100_000_000  # safetensors' own limit on its header
@@ -59,7 +59,8 @@ class EncodedRows(tuple[Any, Any]):
 
 def encoder_of(given: object) -> str | None:
     """The digest of the encoder that made these rows, where they know it."""
-    return given.encoder if isinstance(given, EncodedRows) else None
+    found = getattr(given, "encoder", None)  # of EncodedRows, or of a stream
+    return found if isinstance(found, str) else None
 
 
 @dataclass(frozen=True)
@@ -74,29 +75,6 @@ class LabelledArrays:
     @property
     def rows(self) -> EncodedRows:
         return EncodedRows(self.features, self.labels, self.encoder)
-
-
-def memory_limit() -> int:
-    """Bytes one array may take: half the machine's memory, or EXPUNGE_MAX_BYTES."""
-    override = os.environ.get("EXPUNGE_MAX_BYTES")
-    if override is not None:
-        if not re.fullmatch("[0-9]{1,18}", override):
-            raise FileError(
-                f"EXPUNGE_MAX_BYTES={override!r}", "it must be a number of bytes", "Unset it, or give digits only."
-            )
-        return int(override)
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-
-
-def require_fits(declared: int, path: Path, what: str) -> None:
-    """Refuse an array whose declared size is over the limit, before it is allocated."""
-    limit = memory_limit()
-    if declared > limit:
-        raise FileError(
-            f"{path}: {what} declares {declared:,} bytes",
-            f"the limit is {limit:,}",
-            "Use fewer rows or float32, or set EXPUNGE_MAX_BYTES if the machine can hold it.",
-        )
 
 
 def readable(path: Path) -> Path:
@@ -141,7 +119,7 @@ def read_data(path: str | Path, label: str | None = None) -> LabelledArrays:
     try:
         found = reader(location, label)
     except DAMAGE as error:
-        raise _not_whole(location, error) from error
+        raise not_whole(location, error) from error
     return LabelledArrays(*found, str(location), found.encoder)
 
 
@@ -151,7 +129,7 @@ def read_moments(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.floa
     try:
         arrays = read_npz(location, ("mean", "covariance"))
     except DAMAGE as error:
-        raise _not_whole(location, error) from error
+        raise not_whole(location, error) from error
     for name, array in arrays.items():
         if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
             raise DataError(
@@ -165,7 +143,8 @@ def read_moments(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.floa
     return mean, covariance
 
 
-def _not_whole(location: Path, error: BaseException) -> FileError:
+def not_whole(location: Path, error: BaseException) -> FileError:
+    """The error for a file that its reader choked on."""
     return FileError(
         f"{location} is not a whole {location.suffix} file ({type(error).__name__}: {error})",
         "a complete one is needed",
@@ -180,10 +159,11 @@ def _from_npz(path: Path, label: str | None) -> EncodedRows:
     arrays = read_npz(path, ("X", "y"), optional=(ENCODER,))
     encoder = arrays.get(ENCODER)
     named = None if encoder is None else encoder.item() if encoder.size == 1 else str(encoder.shape)
-    return EncodedRows(arrays["X"], arrays["y"], _encoder(path, named))
+    return EncodedRows(arrays["X"], arrays["y"], encoder_digest(path, named))
 
 
-def _encoder(path: Path, named: Any) -> str | None:
+def encoder_digest(path: Path, named: Any) -> str | None:
+    """The encoder a file names, if it is a digest."""
     if named is not None and not is_digest(named):
         raise FileError(
             f"{path}: encoder {named!r}",
@@ -215,30 +195,8 @@ def read_npz(path: Path, names: tuple[str, ...], optional: tuple[str, ...] = ())
 
 def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, name: str) -> Array:
     with archive.open(info) as stream:
-        shape, fortran, dtype, header = _npy_header(stream, path, name)
-        if dtype.hasobject:
-            raise FileError(
-                f"{path}: array {name!r} holds Python objects",
-                "unpickling runs code from the file and is never done",
-                "Save plain numbers: numpy.savez(path, X=X.astype(float), y=y.astype(int)).",
-            )
+        shape, fortran, dtype, _ = _npy_layout(stream, path, name, info.file_size)
         declared = math.prod(shape) * dtype.itemsize
-        if (
-            dtype.subdtype is not None
-            or dtype.itemsize == 0
-            or any(type(size) is not int or size < 0 for size in shape)
-        ):
-            raise FileError(
-                f"{path}: array {name!r} has dtype {dtype} and shape {shape}",
-                "plain numbers or text are needed",
-                "Save with numpy.savez(path, X=features, y=labels).",
-            )
-        if declared != info.file_size - header:
-            raise FileError(
-                f"{path}: array {name!r} declares {declared:,} bytes but {info.file_size - header:,} follow",
-                "the header must tell the truth",
-                "The file is damaged or made to deceive; write it again.",
-            )
         require_fits(declared, path, f"array {name!r}")
         array: Array = np.empty(math.prod(shape), dtype=dtype)
         view = array.view(np.uint8) if declared else np.empty(0, dtype=np.uint8)
@@ -250,6 +208,45 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, na
             view[filled : filled + len(chunk)] = np.frombuffer(chunk, dtype=np.uint8)
             filled += len(chunk)
     return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
+
+
+def _npy_layout(
+    stream: IO[bytes], path: Path, name: str, file_size: int
+) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Shape, order, type and length of the header of an array in a stream of `file_size` bytes, all of it checked."""
+    shape, fortran, dtype, header = _npy_header(stream, path, name)
+    if dtype.hasobject:
+        raise FileError(
+            f"{path}: array {name!r} holds Python objects",
+            "unpickling runs code from the file and is never done",
+            "Save plain numbers: numpy.savez(path, X=X.astype(float), y=y.astype(int)).",
+        )
+    declared = math.prod(shape) * dtype.itemsize
+    if dtype.subdtype is not None or dtype.itemsize == 0 or any(type(size) is not int or size < 0 for size in shape):
+        raise FileError(
+            f"{path}: array {name!r} has dtype {dtype} and shape {shape}",
+            "plain numbers or text are needed",
+            "Save with numpy.savez(path, X=features, y=labels).",
+        )
+    if declared != file_size - header:
+        raise FileError(
+            f"{path}: array {name!r} declares {declared:,} bytes but {file_size - header:,} follow",
+            "the header must tell the truth",
+            "The file is damaged or made to deceive; write it again.",
+        )
+    return shape, fortran, dtype, header
+
+
+def checked_npy(stream: IO[bytes], path: Path, name: str, file_size: int) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """The same, of an array that can be read row by row."""
+    shape, fortran, dtype, header = _npy_layout(stream, path, name, file_size)
+    if len(shape) not in (1, 2) or (fortran and len(shape) == 2 and 1 not in shape):
+        raise FileError(
+            f"{path}: {name!r} of shape {shape}" + (", column after column" if fortran else ""),
+            "rows, one after another, are needed",
+            "Save with numpy.save(path, numpy.ascontiguousarray(features)).",
+        )
+    return shape, dtype, header
 
 
 def _npy_header(stream: IO[bytes], path: Path, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
@@ -277,11 +274,30 @@ def _from_safetensors(path: Path, label: str | None) -> EncodedRows:
             "tensors X and y are needed",
             "Save with safetensors.numpy.save_file({'X': features, 'y': labels}, path).",
         )
-    return EncodedRows(tensors["X"], tensors["y"], _encoder(path, metadata.get(ENCODER)))
+    return EncodedRows(tensors["X"], tensors["y"], encoder_digest(path, metadata.get(ENCODER)))
 
 
 def read_safetensors(content: bytes, path: Path) -> tuple[dict[str, Array], dict[str, str]]:
     """Tensors and metadata of a safetensors file, every offset checked against the bytes that are there."""
+    length = struct.unpack("<Q", content[:8])[0] if len(content) >= 8 else 0
+    entries, metadata = safetensors_layout(length, content[8 : 8 + min(length, HEADER_LIMIT)], len(content), path)
+    body = memoryview(content)[8 + length :]
+    tensors: dict[str, Array] = {}
+    for name, (start, shape, kind) in entries.items():
+        count = math.prod(shape)
+        if kind == "bf16":
+            raw = np.frombuffer(body, "<u2", count, start) if count else np.empty(0, "<u2")
+            array: Array = (raw.astype(np.uint32) << 16).view(np.float32)
+        else:
+            array = np.frombuffer(body, kind, count, start) if count else np.empty(0, kind)
+        tensors[name] = array.reshape(shape)
+    return tensors, metadata
+
+
+def safetensors_layout(
+    length: int, content: bytes, size: int, path: Path
+) -> tuple[dict[str, tuple[int, tuple[int, ...], str]], dict[str, str]]:
+    """Where each tensor begins after the header, its shape and type, from a header of `length` in a file of `size` bytes."""
 
     def damaged(found: str) -> FileError:
         return FileError(
@@ -290,13 +306,12 @@ def read_safetensors(content: bytes, path: Path) -> tuple[dict[str, Array], dict
             "The file is damaged; write it again.",
         )
 
-    if len(content) < 8:
+    if size < 8:
         raise damaged("shorter than a safetensors header")
-    (length,) = struct.unpack("<Q", content[:8])
-    if length > min(HEADER_LIMIT, len(content) - 8):
-        raise damaged(f"a header of {length:,} bytes is declared in a file of {len(content):,}")
+    if length > min(HEADER_LIMIT, size - 8):
+        raise damaged(f"a header of {length:,} bytes is declared in a file of {size:,}")
     try:
-        header = json.loads(content[8 : 8 + length], object_pairs_hook=without_duplicates)
+        header = json.loads(content, object_pairs_hook=without_duplicates)
     except (ValueError, RecursionError) as error:
         raise damaged(f"the header is not JSON ({error})") from error
     if not isinstance(header, dict):
@@ -304,8 +319,8 @@ def read_safetensors(content: bytes, path: Path) -> tuple[dict[str, Array], dict
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise damaged("the metadata is not a table of strings")
-    body, covered = memoryview(content)[8 + length :], 0
-    tensors: dict[str, Array] = {}
+    available, covered = size - 8 - length, 0
+    entries: dict[str, tuple[int, tuple[int, ...], str]] = {}
     for name, entry in sorted(header.items(), key=lambda item: _offsets(item[1])):
         code = str(entry.get("dtype")) if isinstance(entry, dict) else None
         shape = entry.get("shape") if isinstance(entry, dict) else None
@@ -320,18 +335,13 @@ def read_safetensors(content: bytes, path: Path) -> tuple[dict[str, Array], dict
         kind = _SAFETENSORS_DTYPES[code]
         width = 2 if kind == "bf16" else np.dtype(kind).itemsize
         declared = math.prod(sizes) * width
-        if start != covered or end - start != declared or end > len(body):
-            raise damaged(f"tensor {name!r} declares {declared:,} bytes at {start:,} to {end:,} of {len(body):,}")
-        raw = body[start:end]
-        if kind == "bf16":
-            array: Array = (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
-        else:
-            array = np.frombuffer(raw, kind)
-        tensors[name] = array.reshape(sizes)
+        if start != covered or end - start != declared or end > available:
+            raise damaged(f"tensor {name!r} declares {declared:,} bytes at {start:,} to {end:,} of {available:,}")
+        entries[name] = (start, tuple(sizes), kind)
         covered = end
-    if covered != len(body):
-        raise damaged(f"{len(body) - covered:,} bytes belong to no tensor")
-    return tensors, metadata
+    if covered != available:
+        raise damaged(f"{available - covered:,} bytes belong to no tensor")
+    return entries, metadata
 
 
 def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -360,7 +370,7 @@ def _from_csv(path: Path, label: str | None) -> EncodedRows:
     require_fits(path.stat().st_size, path, "the text")
     try:
         whole_lines = pa.csv.ReadOptions(block_size=min(max(1 << 20, path.stat().st_size), 1 << 30))
-        return EncodedRows(*_split_table(pa.csv.read_csv(path, read_options=whole_lines), path, label))
+        return _split(pa.csv.read_csv(path, read_options=whole_lines), path, label)
     except (pa.ArrowException, ValueError) as error:
         raise FileError(
             f"{path} is not a table ({error})",
@@ -374,56 +384,11 @@ def _from_parquet(path: Path, label: str | None) -> EncodedRows:
     text = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
     file = pa.parquet.ParquetFile(path, read_dictionary=text)  # a repeated string is held once
     require_fits(file.metadata.num_rows * file.metadata.num_columns * 8, path, "the table")
-    return EncodedRows(*_split_table(file.read(), path, label))
+    return _split(file.read(), path, label)
 
 
-def _split_table(table: pa.Table, path: Path, label: str | None) -> tuple[Array, Array]:
-    column = label if label is not None else next((name for name in LABEL_COLUMNS if name in table.column_names), None)
-    if column is None or column not in table.column_names:
-        shown = ", ".join(table.column_names[:12]) + (" ..." if table.num_columns > 12 else "")
-        raise FileError(
-            f"{path} has no column {column!r}" if column else f"{path} has columns {shown}",
-            "a label column is needed",
-            f"Name it with --label; the columns are {shown}.",
-        )
-    if len(set(table.column_names)) != table.num_columns:
-        raise FileError(f"{path} has two columns of one name", "column names must differ", "Rename one of them.")
+def _split(table: pa.Table, path: Path, label: str | None) -> EncodedRows:
+    column, names = table_columns(table.schema, path, label, None)
     if table.num_rows == 0:
         raise DataError(f"{path} has no rows", "at least one is needed", "Check how the file was written.")
-    names = [name for name in table.column_names if name != column]
-    if not names:
-        raise DataError(
-            f"{path} has only the label column {column!r}", "at least one feature column is needed", "Add the features."
-        )
-    for name in [*names, column]:
-        if table[name].null_count:
-            raise DataError(
-                f"{path}: column {name!r} has {table[name].null_count:,} empty cells",
-                "every cell needs a value",
-                "Fill them in or drop those rows, as was done for training.",
-            )
-    features = np.empty((table.num_rows, len(names)), dtype=np.float64)
-    for index, name in enumerate(names):
-        kind = table.schema.field(name).type
-        if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
-            raise DataError(
-                f"{path}: column {name!r} holds {kind}",
-                "features must be numbers",
-                "Encode it as numbers the way it was encoded for training, or drop it.",
-            )
-        features[:, index] = table[name].cast(pa.float64(), safe=False).to_numpy()
-    labels = table[column].unify_dictionaries().combine_chunks()
-    if pa.types.is_dictionary(labels.type):
-        if pa.types.is_string(labels.type.value_type) or pa.types.is_large_string(labels.type.value_type):
-            longest = max((len(value) for value in labels.dictionary.to_pylist()), default=0)
-            require_fits(4 * longest * len(labels), path, f"label column {column!r}")
-        labels = labels.cast(labels.type.value_type)
-    kind = labels.type
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    if not (text or pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        raise DataError(
-            f"{path}: label column {column!r} holds {kind}", "labels are whole numbers or text", "Convert them."
-        )
-    if text:
-        return features, np.array(labels.to_pylist(), dtype=str)
-    return features, labels.to_numpy(zero_copy_only=False)
+    return EncodedRows(*table_arrays(table, path, column, names))

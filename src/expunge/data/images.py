@@ -29,7 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from expunge.data.files import DAMAGE, Array, read_npz, readable, require_fits
+from expunge.data.files import DAMAGE, Array, read_npz, readable
+from expunge.data.memory import require_fits
 from expunge.errors import DataError, FileError
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")

@@ -8,19 +8,23 @@ classes that the source had none of are left out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 
 from expunge.data.prepare import Label
 from expunge.errors import DataError
-from expunge.objectives import Rows
+from expunge.objectives import RowSet
 
 
-def class_matched(rows: Rows, counts: Sequence[int], classes: Sequence[Label]) -> Rows:
-    """The rows of classes that count, weighted (mean 1) so that class k weighs `counts[k]` of `sum(counts)`."""
-    present = torch.bincount(rows.labels, minlength=len(counts)).double()
-    wanted = torch.tensor(counts, dtype=torch.float64, device=present.device)
+def class_matched(
+    rows: RowSet, counts: Sequence[int], classes: Sequence[Label], found: Sequence[int] | None = None
+) -> RowSet:
+    """The rows of classes that count, weighted (mean 1) so that class k weighs `counts[k]` of `sum(counts)`.
+
+    `found` are the rows of each class that there are, where somebody has counted them already.
+    """
+    present = torch.tensor(found or class_counts(rows, len(counts)), dtype=torch.float64)
+    wanted = torch.tensor(counts, dtype=torch.float64)
     absent = [classes[index] for index in torch.nonzero((wanted > 0) & (present == 0)).reshape(-1).tolist()]
     if absent:
         raise DataError(
@@ -28,10 +32,14 @@ def class_matched(rows: Rows, counts: Sequence[int], classes: Sequence[Label]) -
             "every class of the source must occur in it for its proportions to be matched",
             "Add rows of these classes; without --match-classes the distance must cover what is missing.",
         )
-    counting = wanted > 0
-    if not bool(counting[rows.labels].all()):
-        kept = counting[rows.labels]
-        rows = replace(rows, features=rows.features[kept], labels=rows.labels[kept])
-        present = torch.where(counting, present, torch.zeros_like(present))
-    share = (wanted / wanted.sum()) / (present / len(rows)).clamp(min=1.0 / len(rows))
-    return replace(rows, weights=share[rows.labels])
+    present = torch.where(wanted > 0, present, torch.zeros_like(present))
+    share = (wanted / wanted.sum()) / (present / present.sum()).clamp(min=1.0 / float(present.sum()))
+    return rows.of_classes(share, present)
+
+
+def class_counts(rows: RowSet, n_classes: int) -> tuple[int, ...]:
+    """How many rows each class has, in one pass."""
+    found = torch.zeros(n_classes, dtype=torch.float64)
+    for block in rows.blocks():
+        found += torch.bincount(block.labels, minlength=n_classes).cpu()
+    return tuple(int(count) for count in rows.total(found).tolist())

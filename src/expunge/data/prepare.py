@@ -16,6 +16,7 @@ from expunge.objectives import Rows
 
 Label = int | str
 BLOCK = 8192
+QUICK = 1e30  # rows shorter than this have entries float32 can hold
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,13 @@ class Prepared:
 
 def as_features(values: Any, name: str) -> Tensor:
     """A rows x d tensor of finite real numbers; shares memory with the caller's array where it can."""
+    tensor = as_table(values, name)
+    require_finite(tensor, name)
+    return tensor
+
+
+def as_table(values: Any, name: str) -> Tensor:
+    """The same, without looking whether they are finite."""
     if isinstance(values, Tensor):
         tensor = values.detach()
     else:
@@ -63,16 +71,20 @@ def as_features(values: Any, name: str) -> Tensor:
         raise DataError(f"{name}: no rows", "at least one row is needed", "Check how the file was written.")
     if tensor.shape[1] == 0:
         raise DataError(f"{name}: no feature columns", "at least one is needed", "Check how the file was written.")
+    return tensor
+
+
+def require_finite(tensor: Tensor, name: str, before: int = 0) -> None:
+    """Refuse features that are not finite; `before` counts the rows that came before these."""
     for start in range(0, tensor.shape[0], BLOCK):
         bad = ~torch.isfinite(tensor[start : start + BLOCK])
         if bool(bad.any()):
             row, column = (int(value) for value in bad.nonzero()[0])
             raise DataError(
-                f"{name}: row {start + row}, column {column} is {float(tensor[start + row, column])}",
+                f"{name}: row {before + start + row}, column {column} is {float(tensor[start + row, column])}",
                 "every feature must be finite",
                 "Remove or repair such rows, as was done for training.",
             )
-    return tensor
 
 
 def as_labels(values: Any, n_rows: int, name: str) -> NDArray[Any]:
@@ -153,36 +165,91 @@ def prepare(
     name: str,
 ) -> Prepared:
     """Rows with `||x|| <= max_norm`, a column of ones appended where there is a bias. The caller's array is not touched."""
-    if width is not None and features.shape[1] != width:
+    require_width(features.shape[1], width, name)
+    norms = row_norms(features)
+    made = made_ready(features, norms, max_norm=max_norm, bias=bias, dtype=dtype, device=device)
+    scaled = scaled_rows(norms, max_norm)
+    return Prepared(Rows(made, labels.to(device), n_scaled=scaled), scaled)
+
+
+def require_width(found: int, width: int | None, name: str) -> None:
+    """Refuse rows of another width than the model takes."""
+    if width is not None and found != width:
         raise DataError(
-            f"{name}: rows have {features.shape[1]} features",
+            f"{name}: rows have {found} features",
             f"the model takes {width}",
             "Use the same features, in the same order, as for training.",
         )
-    norms = torch.cat([_norms(features[part].double()) for part in _parts(features.shape[0])])
-    margin = 1.0 - 4 * torch.finfo(dtype).eps  # a row cast or scaled to dtype must not end up a hair too long
-    long = (norms > (max_norm if dtype == torch.float64 else max_norm * margin)).nonzero().reshape(-1)
-    wide = features.shape[1]
-    if bias or len(long) or features.dtype != dtype or features.device != device:
-        made = torch.empty((features.shape[0], wide + int(bias)), dtype=dtype, device=device)
-        made[:, :wide] = features
-        if bias:
-            made[:, wide] = 1.0
-        for part in _parts(len(long)):
-            index = long[part]
-            rows = features[index].double()
-            rows = rows / rows.abs().amax(dim=1, keepdim=True)  # the norm of a row near float64's limit would overflow
-            shrunk = rows / rows.norm(dim=1, keepdim=True) * max_norm
-            made[index.to(device), :wide] = (shrunk * margin).to(dtype).to(device)
-        features = made
-    return Prepared(Rows(features, labels.to(device)), int((norms > max_norm * (1.0 + 1e-6)).sum()))
+
+
+def row_norms(features: Tensor) -> Tensor:
+    """Row norms in float64, without overflow: entries are scaled by the largest first."""
+    return torch.cat([_norms(features[part].double()) for part in _parts(features.shape[0])])
 
 
 def _norms(rows: Tensor) -> Tensor:
-    """Row norms without overflow: entries are scaled by the largest first."""
     largest = rows.abs().amax(dim=1).clamp(min=1e-300)
     scaled: Tensor = (rows / largest[:, None]).norm(dim=1)
     return scaled * largest
+
+
+def scaled_rows(norms: Tensor, max_norm: float) -> int:
+    """How many rows are longer than the bound by more than rounding."""
+    return int((norms > max_norm * (1.0 + 1e-6)).sum())
+
+
+def _limit(max_norm: float, dtype: torch.dtype) -> float:
+    """Rows longer than this are scaled: a row cast or scaled to dtype must not end up a hair too long."""
+    return max_norm if dtype == torch.float64 else max_norm * _margin(dtype)
+
+
+def _margin(dtype: torch.dtype) -> float:
+    return 1.0 - 4 * torch.finfo(dtype).eps
+
+
+def any_too_long(norms: Tensor, max_norm: float, dtype: torch.dtype) -> bool:
+    """Whether `made_ready` has a row to scale."""
+    return bool((norms > _limit(max_norm, dtype)).any())
+
+
+def made_ready(
+    features: Tensor,
+    norms: Tensor | None,
+    *,
+    max_norm: float,
+    bias: bool,
+    dtype: torch.dtype,
+    device: torch.device,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The features in dtype and on device, long rows scaled, bias column appended; themselves where nothing is to be done.
+
+    `norms` are None where no row is too long. `out` is where the result goes, if there is to be another one than `features`.
+    """
+    no_rows = torch.empty(0, dtype=torch.int64)
+    long = no_rows if norms is None else (norms > _limit(max_norm, dtype)).nonzero().reshape(-1)
+    wide = features.shape[1]
+    if not bias and not len(long) and features.dtype == dtype and features.device == device:
+        return features
+    shape = (features.shape[0], wide + int(bias))
+    made = torch.empty(shape, dtype=dtype, device=device) if out is None else out[: shape[0]]
+    made[:, :wide].copy_(features)
+    if bias:
+        made[:, wide] = 1.0
+    if norms is not None and len(long) and dtype == torch.float32:
+        # within the margin of float32 one factor a row will do, unless the cast itself overflowed
+        quick = long[norms[long] < QUICK]
+        factors = torch.ones(shape[0], dtype=torch.float64, device=features.device)
+        factors[quick] = max_norm * _margin(dtype) / norms[quick]
+        made[:, :wide].mul_(factors.to(dtype).to(device)[:, None])
+        long = long[norms[long] >= QUICK]
+    for part in _parts(len(long)):
+        index = long[part]
+        rows = features[index].double()
+        rows = rows / rows.abs().amax(dim=1, keepdim=True)  # the norm of a row near float64's limit would overflow
+        shrunk = rows / rows.norm(dim=1, keepdim=True) * max_norm
+        made[index.to(device), :wide] = (shrunk * _margin(dtype)).to(dtype).to(device)
+    return made
 
 
 def _parts(count: int) -> Iterator[slice]:

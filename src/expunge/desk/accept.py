@@ -19,7 +19,8 @@ from expunge.durable import remove, write_whole
 from expunge.errors import DataError, OptionError
 from expunge.model import LinearModel
 from expunge.objectives import Rows
-from expunge.request import DTYPES, require_encoder
+from expunge.options import DTYPES
+from expunge.sets import require_encoder
 
 LONGEST_REFERENCE = 200
 

@@ -19,7 +19,11 @@ from expunge.desk.status import deletions_left
 from expunge.errors import ExpungeError, OptionError
 from expunge.mechanism import Measured, foresee, measure
 from expunge.model import LinearModel
-from expunge.request import Budget, Request, make_request
+from expunge.objectives import Rows
+from expunge.objectives.rows import evenly
+from expunge.options import Budget
+from expunge.request import Request, make_request
+from expunge.sets import is_labelled
 from expunge.solve import Progress, silent
 
 EPSILONS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -86,20 +90,22 @@ def plan(
         raise OptionError(
             "no epsilon or no distance", "at least one of each is needed", "Give --epsilon and --distance."
         )
-    labelled = isinstance(surrogate, tuple) and surrogate[1] is not None
+    labelled = is_labelled(surrogate)
     outlooks: list[Outlook] = []
     advice: tuple[Advice, ...] = ()
+    shown: Rows | None = None
     for index, distance in enumerate(distances):
         progress("Distances", index, len(distances))
         request = make_request(
             model, forget, surrogate, epsilon=epsilons[0], delta=delta, distance=distance, **(options | {"force": True})
         )
         measured = measure(request, seed=insecure_test_seed)
+        shown = evenly(request.surrogate, MOST_ROWS) if labelled and shown is None else shown
         for epsilon in epsilons:
-            outlooks.append(_outlook(replace(request, budget=Budget(epsilon, delta)), measured, labelled))
+            outlooks.append(_outlook(replace(request, budget=Budget(epsilon, delta)), measured, shown))
         if index == 0:
             advice = _advice(replace(request, budget=Budget(_middle(epsilons), delta)), measured)
-    before = _accuracy(request, request.weights, 0.0) if labelled else None
+    before = None if shown is None else _accuracy(shown, request.weights, 0.0)
     return Plan(request.n_source, request.n_forget, request.n_surrogate, before, tuple(outlooks), advice)
 
 
@@ -107,7 +113,7 @@ def _middle(values: Sequence[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
-def _outlook(request: Request, measured: Measured, labelled: bool) -> Outlook:
+def _outlook(request: Request, measured: Measured, shown: Rows | None) -> Outlook:
     _, derived = foresee(request, measured)
     norm = float(request.weights.norm())
     noise = derived.sigma * math.sqrt(request.objective.n_parameters)
@@ -122,18 +128,15 @@ def _outlook(request: Request, measured: Measured, labelled: bool) -> Outlook:
         total=derived.bound.total,
         sigma=derived.sigma,
         noise_share=share,
-        accuracy=_accuracy(request, updated, derived.sigma) if labelled and finite else None,
+        accuracy=_accuracy(shown, updated, derived.sigma) if shown is not None and finite else None,
         deletions=0 if share > 1.0 or more is None else more + 1,
         refused=share > 1.0 or not finite,
     )
 
 
-def _accuracy(request: Request, weights: torch.Tensor, sigma: float) -> float:
-    """Mean share of surrogate rows that are classified as labelled, over a few draws of noise of this size."""
-    rows = request.surrogate
-    chosen = np.random.default_rng(0).permutation(len(rows))[:MOST_ROWS]
-    features = rows.features[chosen].cpu().double()
-    labels = rows.labels[chosen].cpu()
+def _accuracy(shown: Rows, weights: torch.Tensor, sigma: float) -> float:
+    """Mean share of these rows that are classified as labelled, over a few draws of noise of this size."""
+    features, labels = shown.features.cpu().double(), shown.labels.cpu()
     generator = np.random.default_rng(1)  # not the noise that protects: nothing of this is published
     found = []
     for _ in range(DRAWS if sigma > 0.0 else 1):

@@ -38,12 +38,12 @@ class Policy:
 
     def checked(self) -> Policy:
         """The policy, if a desk can be opened for it."""
-        from expunge.request import (
+        from expunge.options import (  # loads torch, which looking at a desk does not need
             STEPS,
             Budget,
             choice,
             positive,
-        )  # loads torch, which looking at a desk does not need
+        )
 
         Budget(self.epsilon, self.delta)
         if parse_route(self.distance) is not None:

@@ -22,7 +22,10 @@ from expunge.estimate.source import (
 )
 from expunge.model import LinearModel, TrainingRecord
 from expunge.objectives import LinearHead, Rows, objective_for
-from expunge.request import computing_device, matched_rows, require_enough, require_estimable, rows_of
+from expunge.objectives.rows import in_memory
+from expunge.options import computing_device
+from expunge.request import require_estimable
+from expunge.sets import matched_rows, require_enough, rows_of
 from expunge.solve import Progress, Unlearning, newton_step, silent
 
 SAMPLED, REFERENCE = "samples", "reference"
@@ -98,11 +101,11 @@ def compare(
     weights = model.matrix(place)
 
     def rows(given: Any, name: str) -> Rows:
-        return rows_of(given, model, record, torch.float64, place, name)[0]
+        return in_memory(rows_of(given, model, record, torch.float64, place, name), "an estimate")
 
     standing = rows(surrogate, "the surrogate set")
     if wanted.matched:
-        standing = matched_rows(standing, record, labelled=True)
+        standing = in_memory(matched_rows(standing, record, labelled=True), "an estimate")
     require_enough(standing)
     leaving = None if forget is None else rows(forget, "the forget set")
     if leaving is not None and len(leaving) >= record.n_source:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from expunge.data import prepare
-from expunge.data.files import memory_limit
+from expunge.data.memory import memory_limit
 from expunge.distance import Distance, Estimation
 from expunge.distance.inequalities import tv_upper_from_kl
 from expunge.errors import DataError, OptionError

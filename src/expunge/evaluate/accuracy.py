@@ -16,8 +16,8 @@ PARTS = ("train", "test", "retain", "forget")
 def accuracy(weights: Tensor, rows: Rows) -> float:
     """Share of rows whose largest output is their own class; the first of equal outputs counts."""
     hits = 0
-    for part in rows.blocks():
-        hits += int(((rows.features[part] @ weights.T).argmax(dim=1) == rows.labels[part]).sum())
+    for block in rows.blocks():
+        hits += int(((block.features @ weights.T).argmax(dim=1) == block.labels).sum())
     return hits / len(rows)
 
 

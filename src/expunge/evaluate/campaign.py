@@ -20,7 +20,7 @@ from expunge.evaluate.methods import CertifiedNoise, Given, Method, Original, Re
 from expunge.evaluate.paper_task import paper_task
 from expunge.evaluate.table import scores_from_json, scores_to_json
 from expunge.model import read_model
-from expunge.request import Budget
+from expunge.options import Budget
 from expunge.solve import Progress
 
 NEEDED = ("retain", "forget", "test")

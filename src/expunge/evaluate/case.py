@@ -19,7 +19,7 @@ from expunge.data import as_features, as_labels, encode, prepare
 from expunge.errors import DataError, ModelError
 from expunge.model import LinearModel, TrainingRecord
 from expunge.objectives import LinearHead, Rows, objective_for
-from expunge.request import require_encoder
+from expunge.sets import require_encoder
 from expunge.solve import Progress, silent
 from expunge.train import minimise, train
 

@@ -42,7 +42,7 @@ def membership(weights: Tensor, case: Case, seed: int, n_splits: int = 5) -> Sco
 
 def row_losses(objective: LinearHead, weights: Tensor, rows: Rows) -> Losses:
     """The loss of each row, without the regulariser."""
-    parts = [objective.losses(rows.features[part] @ weights.T, rows.labels[part]) for part in rows.blocks()]
+    parts = [objective.losses(block.features @ weights.T, block.labels) for block in rows.blocks()]
     return np.concatenate([part.numpy() for part in parts])
 
 

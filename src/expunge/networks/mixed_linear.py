@@ -22,7 +22,7 @@ from expunge.networks.tangent_model import TangentModel, read_tangent, weights_d
 from expunge.networks.tangent_step import measure_tangent, tangent_task
 from expunge.networks.tangent_training import train_tangent
 from expunge.objectives.tangent import last_parameters
-from expunge.request import Budget
+from expunge.options import Budget
 from expunge.solve import Progress, silent
 
 __all__ = ["TangentModel", "UnlearnedTangent", "last_parameters", "read_tangent", "train_tangent", "unlearn_tangent"]

@@ -13,12 +13,13 @@ import torch
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
-from expunge.data.files import read_safetensors, readable, require_fits, without_duplicates
+from expunge.data.files import read_safetensors, readable, without_duplicates
+from expunge.data.memory import require_fits
 from expunge.errors import ModelError
 from expunge.model import METADATA_KEY, TrainingRecord
 from expunge.networks.digest import module_digest
 from expunge.objectives.tangent import Tangent
-from expunge.request import computing_device
+from expunge.options import computing_device
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from expunge.networks.tangent_model import TangentModel, objective_of
 from expunge.networks.tangent_training import ACCURATE, MAX_REFINEMENTS
 from expunge.objectives import Rows
 from expunge.objectives.tangent import NETWORK_ROUNDOFFS, Tangent, TangentRows
-from expunge.request import FEWEST_SAMPLED_ROWS, check_sizes, class_notes, notes_on
+from expunge.sets import FEWEST_SAMPLED_ROWS, check_sizes, class_notes, notes_on, survey
 from expunge.solve import CONVERGED, MatrixFree, Progress, Step, silent, solve_conjugate
 from expunge.spectrum import EIGENVALUE_SLACK, Moments, largest_eigenvalue_upper
 
@@ -197,8 +197,9 @@ def _task(
     flat = [Rows(part.inputs.flatten(1), part.labels) for part in (leaving, standing)]
     # whatever they are kept in, all is computed in float64
     kept = replace(record, rows_dtype=str(standing.inputs.dtype).removeprefix("torch."))
-    notes = notes_on(flat[0], flat[1], kept, distance, has_labels=True)
-    notes += class_notes(flat[0], flat[1], record, None, has_labels=True)
+    seen = survey(flat[0], flat[1], len(record.classes))
+    notes = notes_on(flat[0], flat[1], seen, kept, distance, has_labels=True)
+    notes += class_notes(flat[0], seen, record, None, has_labels=True)
     weights = model.weights.to(objective.device)
     return TangentTask(objective, record, weights, leaving, standing, distance, notes)
 

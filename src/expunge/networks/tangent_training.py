@@ -14,7 +14,7 @@ from expunge.errors import DataError
 from expunge.model import TrainingRecord
 from expunge.networks.tangent_model import TangentModel, network_digest, weights_digest
 from expunge.objectives.tangent import Tangent, TangentRows
-from expunge.request import computing_device, positive
+from expunge.options import computing_device, positive
 from expunge.solve import MatrixFree, Progress, silent, solve_conjugate
 
 MAX_REFINEMENTS = 5

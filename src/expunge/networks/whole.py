@@ -31,7 +31,7 @@ from expunge.distance.inequalities import tv_upper_from_chi_square, tv_upper_fro
 from expunge.errors import DataError, OptionError
 from expunge.issuing import described_sizes, generator_named, issued_with, refuse_unsound, with_noise
 from expunge.objectives.module import ModuleObjective
-from expunge.request import Budget, computing_device, positive
+from expunge.options import Budget, computing_device, positive
 from expunge.solve import LinearSolution, MatrixFree, Progress, silent, solve_conjugate
 
 TOLERANCE = 1e-6  # nothing is proven from it, and the residual is measured at the update handed over

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from expunge.errors import OptionError
-from expunge.objectives.linear import Constants, Curvature, LinearHead, Rows
+from expunge.objectives.linear import Constants, Curvature, LinearHead
 from expunge.objectives.ridge import Ridge
+from expunge.objectives.rows import Block, Rows, RowSet
 from expunge.objectives.softmax import Softmax
 
 OBJECTIVES: dict[str, type[LinearHead]] = {Softmax.name: Softmax, Ridge.name: Ridge}
@@ -21,4 +22,15 @@ def objective_for(loss: str, *, l2: float, n_classes: int, n_features: int, row_
     return OBJECTIVES[loss](l2=l2, n_classes=n_classes, n_features=n_features, row_bound=row_bound)
 
 
-__all__ = ["OBJECTIVES", "Constants", "Curvature", "LinearHead", "Ridge", "Rows", "Softmax", "objective_for"]
+__all__ = [
+    "OBJECTIVES",
+    "Block",
+    "Constants",
+    "Curvature",
+    "LinearHead",
+    "Ridge",
+    "RowSet",
+    "Rows",
+    "Softmax",
+    "objective_for",
+]

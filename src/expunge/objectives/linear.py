@@ -24,51 +24,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from expunge.objectives.rows import Block, RowSet, kept
+
 UNIT_ROUNDOFF = 2.0**-53
-BLOCK_BYTES = 1 << 22  # a block of rows stays in cache between the two products that use it
+SAMPLE_BLOCK = 4096  # rows: square matrix products run at full speed from about here
 CLASS_MULTIPLE = 4  # thin matrix products run faster on a multiple of this many rows than on fewer
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Feature rows (bias column included) and class indices, on one device; `weights` (float64, mean 1), where rows differ in weight."""
-
-    features: Tensor
-    labels: Tensor
-    weights: Tensor | None = None
-
-    def __len__(self) -> int:
-        return int(self.features.shape[0])
-
-    @property
-    def n_features(self) -> int:
-        return int(self.features.shape[1])
-
-    @property
-    def largest_weight(self) -> float:
-        """1 without weights."""
-        return 1.0 if self.weights is None else float(self.weights.max())
-
-    @property
-    def effective(self) -> float:
-        """Effective sample size, `(sum w)^2 / sum w^2`: as many rows of equal weight average as well."""
-        return float(len(self)) if self.weights is None else len(self) ** 2 / float(self.weights.square().sum())
-
-    def weighted(self, values: Tensor, part: slice, dim: int) -> Tensor:
-        """Values of the rows in `part`, which run along `dim`, times the rows' weights."""
-        if self.weights is None:
-            return values
-        shape = [1] * values.ndim
-        shape[dim] = -1
-        return values * self.weights[part].to(values.dtype).reshape(shape)
-
-    def blocks(self) -> Iterator[slice]:
-        """Slices of rows, each small enough to stay in cache."""
-        size = max(16, BLOCK_BYTES // max(1, self.n_features * self.features.element_size()))
-        if self.features.device.type != "cpu":
-            size *= 64
-        for start in range(0, len(self), size):
-            yield slice(start, min(start + size, len(self)))
 
 
 @dataclass(frozen=True)
@@ -91,6 +51,8 @@ class LinearHead(ABC):
     row_bound: float
 
     name: ClassVar[str]
+    shift_invariant: ClassVar[bool]  # C(p) 1 = 0: adding the same to all outputs changes nothing
+    constant_curvature: ClassVar[bool]  # C(p) is the same for every row
 
     @property
     def n_parameters(self) -> int:
@@ -119,6 +81,14 @@ class LinearHead(ABC):
         """Entry (first, second) of `C(p)` for each row, or None where it is zero for all."""
 
     @abstractmethod
+    def curvature_sum(self, predictions: Tensor, weights: Tensor) -> Tensor:
+        """Sum over examples of their weight times `C(p)`, K x K; classes first."""
+
+    @abstractmethod
+    def separated(self, predictions: Tensor) -> Tensor:
+        """`c_k(p)`, classes first: the diagonal matrix that stands for `C(p)` where classes are treated one by one."""
+
+    @abstractmethod
     def residual_sup(self, weights: Tensor) -> float:
         """Upper bound on `||p - t||` over all rows and labels."""
 
@@ -132,34 +102,34 @@ class LinearHead(ABC):
 
     # What follows for all of them ------------------------------------------------------------------------------
 
-    def loss(self, weights: Tensor, rows: Rows) -> float:
+    def loss(self, weights: Tensor, rows: RowSet) -> float:
         """`L(W)`: mean loss plus `(l2/2) ||W||^2`."""
-        total = 0.0
-        for part in rows.blocks():
-            outputs = rows.features[part].double() @ weights.T
-            total += float(rows.weighted(self.losses(outputs, rows.labels[part]), part, 0).sum())
-        return total / len(rows) + 0.5 * self.l2 * float(weights.square().sum())
+        total = torch.zeros((), dtype=torch.float64, device=weights.device)
+        for block in rows.blocks():
+            outputs = block.features.double() @ weights.T
+            total += block.weighted(self.losses(outputs, block.labels), 0).sum()
+        return float(rows.total(total)) / len(rows) + 0.5 * self.l2 * float(weights.square().sum())
 
-    def gradient(self, weights: Tensor, rows: Rows) -> Tensor:
+    def gradient(self, weights: Tensor, rows: RowSet) -> Tensor:
         """Gradient of `L` at `weights`, K x d, float64."""
         total = torch.zeros_like(weights)
-        for part in rows.blocks():
-            features = rows.features[part].double()
-            residuals = self.predictions(features @ weights.T) - self.targets(rows.labels[part], torch.float64)
-            total += rows.weighted(residuals, part, 0).T @ features
-        return total / len(rows) + self.l2 * weights
+        for block in rows.blocks():
+            features = block.features.double()
+            residuals = self.predictions(features @ weights.T) - self.targets(block.labels, torch.float64)
+            total += block.weighted(residuals, 0).T @ features
+        return rows.total(total) / len(rows) + self.l2 * weights
 
     def change(self, weights: Tensor, update: Tensor, features: Tensor) -> Tensor:
         """`link((W+U) x) - link(W x)` for each row; `phi_U(x)` is its outer product with `x`."""
         return self.predictions(features @ (weights + update).T) - self.predictions(features @ weights.T)
 
-    def change_mean(self, weights: Tensor, update: Tensor, rows: Rows) -> Tensor:
+    def change_mean(self, weights: Tensor, update: Tensor, rows: RowSet) -> Tensor:
         """Mean of `phi_U` over the rows, K x d, float64."""
         total = torch.zeros_like(weights)
-        for part in rows.blocks():
-            features = rows.features[part].double()
-            total += rows.weighted(self.change(weights, update, features), part, 0).T @ features
-        return total / len(rows)
+        for block in rows.blocks():
+            features = block.features.double()
+            total += block.weighted(self.change(weights, update, features), 0).T @ features
+        return rows.total(total) / len(rows)
 
     def rounding(self, weights: Tensor, n_rows: int) -> float:
         """Upper bound on the float64 rounding error of a mean gradient over `n_rows` rows, in norm.
@@ -183,42 +153,45 @@ def padded(matrix: Tensor) -> Tensor:
 class Curvature:
     """The Hessian of `L` over one set at fixed weights: products, the dense matrix, and factors for preconditioning.
 
-    Predictions are kept, since they are K/d of the data and every product needs them; classes first, padded, which is
-    the layout the matrix products are fastest in. Works in the rows' own dtype.
+    Predictions are kept where the rows allow it, since they are K/d of the data and every product needs them; classes
+    first, padded, which is the layout the matrix products are fastest in. Works in the rows' own dtype.
     """
 
-    def __init__(self, objective: LinearHead, weights: Tensor, rows: Rows) -> None:
+    def __init__(self, objective: LinearHead, weights: Tensor, rows: RowSet) -> None:
         self.objective = objective
         self.rows = rows
-        working = weights.to(rows.features.dtype)
-        height = objective.n_classes + -objective.n_classes % CLASS_MULTIPLE
-        self.predictions = torch.zeros((height, len(rows)), dtype=working.dtype, device=working.device)
-        for part in rows.blocks():
-            predicted = objective.predictions(rows.features[part] @ working.T)
-            self.predictions[: objective.n_classes, part] = predicted.T
+        self.weights = weights.to(rows.dtype)
+        self.height = objective.n_classes + -objective.n_classes % CLASS_MULTIPLE
+        self.predicted = kept(rows, self._predict, self.height * rows.dtype.itemsize)
+
+    def _predict(self, block: Block) -> Tensor:
+        found = torch.zeros((self.height, len(block)), dtype=self.weights.dtype, device=self.weights.device)
+        found[: self.objective.n_classes] = self.objective.predictions(block.features @ self.weights.T).T
+        return found
 
     def product(self, direction: Tensor) -> Tensor:
         """`H V`, in two matrix products a block and one pass between them."""
-        features, wide = self.rows.features, padded(direction)
+        wide = padded(direction)
         total = torch.zeros_like(wide)
-        for part in self.rows.blocks():
-            block = features[part]
-            curved = self.objective.curve(self.predictions[:, part], wide @ block.T)
-            total.addmm_(self.rows.weighted(curved, part, 1), block)
-        return total[: len(direction)].div_(len(self.rows)).add_(direction, alpha=self.objective.l2)
+        for block, predictions in self.predicted():
+            curved = self.objective.curve(predictions, wide @ block.features.T)
+            total.addmm_(block.weighted(curved, 1), block.features)
+        total = self.rows.total(total)[: len(direction)]
+        return total.div_(len(self.rows)).add_(direction, alpha=self.objective.l2)
 
     def dense(self) -> Tensor:
         """The p x p Hessian, weights in row-major order."""
         objective, rows = self.objective, self.rows
         classes, width = objective.n_classes, objective.n_features
-        matrix = torch.zeros((classes, width, classes, width), dtype=rows.features.dtype, device=rows.features.device)
-        for part in rows.blocks():
-            block = rows.features[part]
+        matrix = torch.zeros((classes, width, classes, width), dtype=rows.dtype, device=rows.device)
+        for block, predictions in self.predicted():
             for first in range(classes):
                 for second in range(first, classes):
-                    entry = objective.curvature_weights(self.predictions[:, part], first, second)
+                    entry = objective.curvature_weights(predictions, first, second)
                     if entry is not None:
-                        matrix[first, :, second, :] += (block * rows.weighted(entry, part, 0)[:, None]).T @ block
+                        weighted = block.features * block.weighted(entry, 0)[:, None]
+                        matrix[first, :, second, :] += weighted.T @ block.features
+        matrix = rows.total(matrix)
         for first in range(classes):
             for second in range(first + 1, classes):
                 matrix[second, :, first, :] = matrix[first, :, second, :].T
@@ -229,16 +202,53 @@ class Curvature:
     def class_factor(self) -> Tensor:
         """Mean of `C(p)` over the rows, K x K."""
         classes = self.objective.n_classes
-        basis = torch.eye(len(self.predictions), dtype=self.predictions.dtype, device=self.predictions.device)
-        everything = slice(0, len(self.rows))
-        columns = []
-        for index in range(classes):
-            curved = self.objective.curve(self.predictions, basis[:, [index]].expand_as(self.predictions))
-            columns.append(self.rows.weighted(curved, everything, 1).mean(dim=1)[:classes])
-        return torch.stack(columns)
+        total = torch.zeros((classes, classes), dtype=self.weights.dtype, device=self.weights.device)
+        for block, predictions in self.predicted():
+            weights = predictions.new_ones(len(block)) if block.weights is None else block.weights.to(predictions)
+            total += self.objective.curvature_sum(predictions[:classes], weights)
+        return self.rows.total(total) / len(self.rows)
 
     def feature_factor(self, most: int | None = None) -> Tensor:
         """Mean of `x x^T` over the rows, d x d; over about `most` of them, evenly spread, where that is enough."""
-        part = slice(0, None, 1 if most is None else max(1, len(self.rows) // most))
-        features = self.rows.features[part]
-        return self.rows.weighted(features, part, 0).T @ features / len(features)
+        width, step = self.objective.n_features, 1 if most is None else max(1, len(self.rows) // most)
+        total = torch.zeros((width, width), dtype=self.weights.dtype, device=self.weights.device)
+        count = torch.zeros((), dtype=torch.float64)
+        for block in self.rows.blocks():
+            part = slice(-block.start % step, None, step)
+            features = block.features[part]
+            weighted = features if block.weights is None else features * block.weights[part, None].to(features.dtype)
+            total.addmm_(weighted.T, features)
+            count += len(features)
+        return self.rows.total(total) / float(self.rows.total(count))
+
+    def class_blocks(self, most: int | None = None) -> Tensor:
+        """Mean of `c_k(p) x x^T` for each class k, K x d x d; over about `most` rows, evenly spread."""
+        classes, width = self.objective.n_classes, self.objective.n_features
+        step = 1 if most is None else max(1, len(self.rows) // most)
+        total = torch.zeros((classes, width, width), dtype=self.weights.dtype, device=self.weights.device)
+        count = torch.zeros((), dtype=torch.float64)
+        for features, predictions, weights in self._sampled(step):
+            separated = self.objective.separated(predictions)
+            for index in range(classes):
+                total[index].addmm_((features * (separated[index] * weights)[:, None]).T, features)
+            count += len(features)
+        return self.rows.total(total).div_(float(self.rows.total(count)))
+
+    def _sampled(self, step: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Every so many rows, joined to large blocks: features, predictions (classes first) and weights."""
+        waiting: list[tuple[Tensor, Tensor]] = []
+        for block in self.rows.blocks():
+            part = slice(-block.start % step, None, step)
+            features = block.features[part]
+            weights = features.new_ones(len(features)) if block.weights is None else block.weights[part].to(features)
+            waiting.append((features, weights))
+            if sum(len(each) for _, each in waiting) >= SAMPLE_BLOCK:
+                yield self._joined(waiting)
+                waiting = []
+        if waiting:
+            yield self._joined(waiting)
+
+    def _joined(self, parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
+        features = torch.cat([features for features, _ in parts])
+        predictions = self.objective.predictions(features @ self.weights.T).T.contiguous()
+        return features, predictions, torch.cat([weights for _, weights in parts])

@@ -17,7 +17,7 @@ class Ridge(LinearHead):
     """`ell(z, y) = ||z - t(y)||^2 / 2`, so `p = z`, `C = I`: quadratic, one Newton step is exact.
 
     >>> import torch
-    >>> from expunge.objectives.linear import Rows
+    >>> from expunge.objectives.rows import Rows
     >>> head = Ridge(l2=1.0, n_classes=2, n_features=1, row_bound=1.0)
     >>> rows = Rows(torch.ones(4, 1, dtype=torch.float64), torch.tensor([0, 0, 0, 0]))
     >>> head.gradient(torch.zeros(2, 1, dtype=torch.float64), rows).flatten().tolist()
@@ -25,6 +25,8 @@ class Ridge(LinearHead):
     """
 
     name: ClassVar[str] = "ridge"
+    shift_invariant: ClassVar[bool] = False
+    constant_curvature: ClassVar[bool] = True
 
     def targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
         return torch.nn.functional.one_hot(labels, self.n_classes).to(dtype) * 2 - 1
@@ -40,6 +42,12 @@ class Ridge(LinearHead):
 
     def curvature_weights(self, predictions: Tensor, first: int, second: int) -> Tensor | None:
         return torch.ones_like(predictions[0]) if first == second else None
+
+    def curvature_sum(self, predictions: Tensor, weights: Tensor) -> Tensor:
+        return torch.eye(len(predictions), dtype=weights.dtype, device=weights.device) * weights.sum()
+
+    def separated(self, predictions: Tensor) -> Tensor:
+        return torch.ones_like(predictions)
 
     def residual_sup(self, weights: Tensor) -> float:
         return float(torch.linalg.matrix_norm(weights, 2)) * self.row_bound + math.sqrt(self.n_classes)

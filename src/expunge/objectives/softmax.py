@@ -19,7 +19,7 @@ class Softmax(LinearHead):
     """`ell(z, y) = logsumexp(z) - z_y`, so `p = softmax(z)`, `C(p) = diag(p) - p p^T` with spectral norm at most 1/2.
 
     >>> import torch
-    >>> from expunge.objectives.linear import Rows
+    >>> from expunge.objectives.rows import Rows
     >>> head = Softmax(l2=1.0, n_classes=2, n_features=1, row_bound=1.0)
     >>> rows = Rows(torch.ones(4, 1, dtype=torch.float64), torch.tensor([0, 0, 0, 0]))
     >>> head.gradient(torch.zeros(2, 1, dtype=torch.float64), rows).flatten().tolist()
@@ -27,6 +27,8 @@ class Softmax(LinearHead):
     """
 
     name: ClassVar[str] = "softmax"
+    shift_invariant: ClassVar[bool] = True
+    constant_curvature: ClassVar[bool] = False
 
     def targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
         return torch.nn.functional.one_hot(labels, self.n_classes).to(dtype)
@@ -44,6 +46,20 @@ class Softmax(LinearHead):
     def curvature_weights(self, predictions: Tensor, first: int, second: int) -> Tensor | None:
         cross = -predictions[first] * predictions[second]
         return cross + predictions[first] if first == second else cross
+
+    def curvature_sum(self, predictions: Tensor, weights: Tensor) -> Tensor:
+        weighted = predictions * weights
+        return torch.diag(weighted.sum(dim=1)).sub_(weighted @ predictions.T)
+
+    def separated(self, predictions: Tensor) -> Tensor:
+        """`q_k (1 + 2 sum q^2 / (sum q)^2)` with `q = p (1 - p)`, the diagonal of C(p).
+
+        Along the difference of two classes a row is undecided between, C(p) is twice its diagonal; where the doubt is
+        spread over many classes, about once. The factor is 2 for the first and near 1 for the second.
+        """
+        own = predictions * (1.0 - predictions)
+        every = own.sum(dim=0).clamp_(min=torch.finfo(own.dtype).tiny)
+        return own * (1.0 + 2.0 * (own / every).square().sum(dim=0))
 
     def residual_sup(self, weights: Tensor) -> float:
         return math.sqrt(2.0)

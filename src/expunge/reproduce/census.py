@@ -20,6 +20,7 @@ from expunge.distance.declared import parse_distance
 from expunge.evaluate.case import Labelled, Splits, make_case
 from expunge.mechanism import foresee, measure
 from expunge.model import LinearModel
+from expunge.options import Budget
 from expunge.report.canvas import new_figure, png
 from expunge.report.plots import COLOURS, STYLES
 from expunge.reproduce.census_data import People, read_census
@@ -27,7 +28,7 @@ from expunge.reproduce.checks import check
 from expunge.reproduce.data import DataFolder
 from expunge.reproduce.experiment import Case, Config, Record, Table, percent, spread
 from expunge.reproduce.mixture import ROUNDING
-from expunge.request import Budget, make_request
+from expunge.request import make_request
 from expunge.solve import Progress, silent
 from expunge.train import train
 

@@ -24,10 +24,12 @@ from expunge.evaluate.case import Labelled, Splits, make_case
 from expunge.mechanism import Measured, foresee, measure
 from expunge.model import LinearModel
 from expunge.objectives import Rows
+from expunge.options import Budget
 from expunge.reproduce.checks import check, paper_delta
 from expunge.reproduce.data import DataSet
 from expunge.reproduce.mixture import ROUNDING, of_length
-from expunge.request import Budget, Request, make_request, rows_of
+from expunge.request import Request, make_request
+from expunge.sets import rows_of
 from expunge.solve import Progress, silent
 from expunge.train import train
 
@@ -190,7 +192,7 @@ def choose_l2(
         assert model.record is not None
         known = np.isin(held[1], model.classes)  # a rare class may be missing from one half
         stand_in = (held[0][known], held[1][known])
-        rows = rows_of(stand_in, model, model.record, torch.float64, torch.device("cpu"), "the held-out half")[0]
+        rows = rows_of(stand_in, model, model.record, torch.float64, torch.device("cpu"), "the held-out half")
         for asked, count in counts.items():
             less = count if asked >= 1 else max(1, round(asked * len(first)))
             found = []

@@ -19,6 +19,7 @@ from expunge.distance import Distance
 from expunge.evaluate.case import Case
 from expunge.mechanism import measure
 from expunge.objectives import Rows
+from expunge.objectives.rows import in_memory
 from expunge.reproduce.experiment import Record
 from expunge.request import make_request
 
@@ -58,7 +59,9 @@ def checked(
     measured = measure(request, seed=0)
     bound = residual_bound(residual_facts(measured.facts), measured.distance)
     updated = case.weights + measured.step.update
-    shift = mean_difference(case, measured.step.update, case.rows["train"], request.surrogate)
+    shift = mean_difference(
+        case, measured.step.update, case.rows["train"], in_memory(request.surrogate, "this comparison")
+    )
     known = residual_bound(
         residual_facts(measured.facts), Distance("means", shift, between="samples", provenance="estimated")
     )

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from expunge.data.files import DAMAGE, Array, read_npz, readable, require_fits
+from expunge.data.files import DAMAGE, Array, read_npz, readable
 from expunge.data.images import read_examples
+from expunge.data.memory import require_fits
 from expunge.errors import DataError, FileError
 
 Parts = tuple[Array, Array, Array, Array]  # features and labels to train on, and to test on

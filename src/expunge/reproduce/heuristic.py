@@ -24,6 +24,8 @@ from expunge.evaluate.case import Case as Task
 from expunge.evaluate.case import Splits, make_case
 from expunge.evaluate.methods import PAPER_DELTA, PAPER_EPSILON
 from expunge.noise import sigma_classical
+from expunge.objectives.rows import in_memory
+from expunge.options import computing_device
 from expunge.report.canvas import new_figure, png
 from expunge.reproduce.checks import checked, mean_difference, paper_delta
 from expunge.reproduce.comparison import comparison
@@ -32,7 +34,7 @@ from expunge.reproduce.experiment import Case, Config, Record, Table, grouped, s
 from expunge.reproduce.gaps import by_group
 from expunge.reproduce.mixture import distance_checks, mixture, paper_scores, sizes, trained
 from expunge.reproduce.synthetic import source_chi_square
-from expunge.request import computing_device, rows_of
+from expunge.sets import rows_of
 from expunge.solve import Progress, Unlearning, newton_step, silent
 
 FORGET_SHARE = 0.1
@@ -101,7 +103,9 @@ def _sampled(
 ) -> dict[str, Any]:
     """One estimate, from the model and the surrogate alone."""
     place = computing_device(device)
-    rows = rows_of(task.surrogate, task.trained, task.record, torch.float64, place, "the surrogate")[0]
+    rows = in_memory(
+        rows_of(task.surrogate, task.trained, task.record, torch.float64, place, "the surrogate"), "an estimate"
+    )
     weights, moved = task.weights.to(place), update.to(place)
     found = estimate_source(task.objective, weights, task.record, rows, estimation, progress=progress)
     assert found.kl is not None

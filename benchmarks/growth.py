@@ -1,0 +1,182 @@
+"""How the time of unlearning grows with rows, features, classes, forgotten rows and weights; and how fast Hessian products are.
+
+    python benchmarks/growth.py [--small]
+
+One size varies at a time about 20,000 x 128 rows, 10 classes, 100 forgotten, l2 = 1e-3; rows over two decades, 20,000 to 2,000,000.
+ Each case is a process of its own: its peak resident size is that of the case. Reported for each: `expunge.unlearn` and its stages,
+peak memory, Newton and conjugate-gradient iterations, the rate of Hessian products beside that of the plain matrix products they consist of
+(interleaved), and the exponent of the time, by least squares on logarithms. Work that does not depend on the rows (start, certificate, noise) is in the
+times. With fixed iteration counts time is linear in the rows; the counts stand beside it, since they vary.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from environment import environment, markdown, write
+
+BASE = {"rows": 20_000, "features": 128, "classes": 10, "forget": 100}
+CASES = {
+    "rows": [{"rows": rows} for rows in (20_000, 63_246, 200_000, 632_456, 2_000_000)],
+    "features": [{"features": features} for features in (64, 128, 256, 512, 1024)],
+    "classes": [{"classes": classes} for classes in (2, 10, 32, 100)],
+    "forget": [{"forget": forget} for forget in (1, 10, 100, 1000, 5000)],
+    "weights": [{"features": width, "classes": classes} for width, classes in ((64, 10), (128, 40), (256, 160))],
+}
+SMALL = {"rows": [{"rows": rows, "features": 16} for rows in (1000, 10_000)]}
+L2 = 1e-3
+
+
+def made_up(rows: int, features: int, classes: int, seed: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Unit-norm rows with a decaying spectrum and labels from noisy linear scores."""
+    generator, shared = np.random.default_rng(seed), np.random.default_rng(0)
+    teacher = shared.standard_normal((classes, features))
+    x = generator.standard_normal((rows, features)) * (1.0 + np.arange(features)) ** -0.5
+    x /= np.linalg.norm(x, axis=1, keepdims=True) * (1 + 1e-12)
+    return x, (x @ teacher.T * 4 + generator.gumbel(size=(rows, classes))).argmax(axis=1)
+
+
+def rates(x: torch.Tensor, classes: int) -> dict[str, float]:
+    """GFLOP/s of Hessian products and of the two plain matrix products, classes first as ours and rows first; interleaved."""
+    from expunge.objectives import Curvature, Rows, objective_for
+
+    head = objective_for("softmax", l2=L2, n_classes=classes, n_features=x.shape[1], row_bound=1.0)
+    direction = torch.randn((classes, x.shape[1]), dtype=torch.float64)
+    curvature = Curvature(head, direction, Rows(x, torch.zeros(len(x), dtype=torch.int64)))
+    by_rows, by_classes = (torch.randn(shape, dtype=torch.float64) for shape in ((len(x), classes), (classes, len(x))))
+    found: dict[str, list[float]] = {"ours": [], "rows_first": [], "classes_first": []}
+    for _ in range(7):
+        for name, work in (
+            ("ours", lambda: curvature.product(direction)),
+            ("rows_first", lambda: (x @ direction.T, by_rows.T @ x)),
+            ("classes_first", lambda: (direction @ x.T, by_classes @ x)),
+        ):
+            began = time.perf_counter()
+            work()
+            found[name].append(time.perf_counter() - began)
+    flops = 4.0 * x.numel() * classes
+    speed = {name: flops / median(times[1:]) / 1e9 for name, times in found.items()}
+    return {
+        "product_gflops": speed["ours"],
+        "plain_rows_first_gflops": speed["rows_first"],
+        "plain_classes_first_gflops": speed["classes_first"],
+        "ratio": speed["ours"] / max(speed["rows_first"], speed["classes_first"]),
+    }
+
+
+def one(case: dict[str, int]) -> dict[str, Any]:
+    """One case, in this process."""
+    import expunge
+    from expunge.mechanism import certify, measure
+    from expunge.request import make_request
+    from expunge.train import train
+
+    forget, classes = case["forget"], case["classes"]
+    x, y = made_up(max(20_000, 2 * forget), case["features"], classes, 1)
+    model = train(x, y, l2=L2, max_norm=1.0, tolerance=1e-8)
+    leaving = x[:forget], y[:forget]
+    del x
+    surrogate = made_up(case["rows"], case["features"], classes, 2)
+    options: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "distance": "same", "force": True}
+    expunge.unlearn(model, leaving, (surrogate[0][:1000], surrogate[1][:1000]), **options)  # warm
+    Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
+    resident = memory("VmRSS")
+    began = time.perf_counter()
+    request = make_request(model, leaving, surrogate, **options)
+    checked = time.perf_counter()
+    stages: dict[str, float] = {}
+    last = ["step", checked]
+
+    def watch(stage: str, done: int, total: int | None) -> None:
+        name = "moments" if stage.startswith("Lanczos") else "step"
+        now = time.perf_counter()
+        stages[str(last[0])] = stages.get(str(last[0]), 0.0) + now - float(last[1])
+        last[0], last[1] = name, now
+
+    measured = measure(request, progress=watch)
+    middle = time.perf_counter()
+    stages[str(last[0])] = stages.get(str(last[0]), 0.0) + middle - float(last[1])
+    content = certify(request, measured).certificate.content
+    ended = time.perf_counter()
+    peak = memory("VmHWM")
+    return case | {
+        "seconds": ended - began,
+        "stages": {"checking": checked - began, **stages, "certificate and noise": ended - middle},
+        "surrogate_bytes": surrogate[0].nbytes,
+        "peak_beyond_what_was_there_bytes": peak - resident,
+        "newton_iterations": content["step"]["iterations"],
+        "inner_iterations": content["step"]["inner_iterations"],
+        "method": content["step"]["method"],
+        "rates": rates(torch.from_numpy(surrogate[0]), classes),
+    }
+
+
+def memory(name: str) -> int:
+    """A line of this process's status, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith(name)).split()[1])
+
+
+def exponent(sizes: list[float], times: list[float]) -> float:
+    """Slope of log time over log size."""
+    return float(np.polyfit(np.log(sizes), np.log(times), 1)[0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="two small cases, to try it out; nothing is written")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.case:
+        print(json.dumps(one(json.loads(given.case))))
+        return
+    result: dict[str, Any] = {"base": BASE, "l2": L2, "environment": environment(), "growth": {}}
+    table = []
+    for varied, cases in (SMALL if given.small else CASES).items():
+        found = []
+        for case in cases:
+            command = [sys.executable, __file__, "--case", json.dumps(BASE | case)]
+            ran = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
+            assert ran.returncode == 0, ran.stderr
+            found.append(json.loads(ran.stdout.splitlines()[-1]))
+            print(varied, json.dumps(found[-1]), flush=True)
+        sizes = [float(one["features"] * one["classes"] if varied == "weights" else one[varied]) for one in found]
+        times = [one["seconds"] for one in found]
+        slope = exponent(sizes, times)
+        result["growth"][varied] = {"cases": found, "exponent": slope}
+        for size, one_case in zip(sizes, found, strict=True):
+            stages = one_case["stages"]
+            table.append(
+                (
+                    f"{varied} = {size:,.0f}", f"{one_case['seconds']:.2f}",
+                    *(f"{stages.get(name, 0.0):.2f}" for name in ("checking", "step", "moments", "certificate and noise")),
+                    f"{one_case['newton_iterations']} / {one_case['inner_iterations']}",
+                    f"{one_case['peak_beyond_what_was_there_bytes'] / 1e6:.0f} / {one_case['surrogate_bytes'] / 1e6:.0f}",
+                    f"{one_case['rates']['product_gflops']:.1f}",
+                    f"{max(one_case['rates']['plain_rows_first_gflops'], one_case['rates']['plain_classes_first_gflops']):.1f}",
+                    f"{one_case['rates']['ratio']:.2f}",
+                )
+            )  # fmt: skip
+        table.append((f"exponent in {varied}", f"{slope:.2f}", *[""] * 9))
+    columns = (
+        "varied", "s", "checking", "step", "moments", "certificate, noise", "Newton / CG", "MB beyond / surrogate", "GFLOP/s", "attainable", "ratio",
+    )  # fmt: skip
+    page = markdown("Growth of `expunge.unlearn`", columns, table, result["environment"])
+    if given.small:
+        print(page)
+    else:
+        write("growth", result, page)
+
+
+if __name__ == "__main__":
+    main()

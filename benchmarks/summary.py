@@ -1,0 +1,106 @@
+"""One table of what the benchmarks found, from their result files, with the environment each was taken in.
+
+python benchmarks/summary.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from environment import RESULTS
+
+Line = tuple[str, str]
+
+
+def retraining(found: dict[str, Any]) -> Iterator[Line]:
+    task = found["task"]
+    yield (
+        f"unlearn {task['rows']:,} x {task['features']}, {task['classes']} classes",
+        f"{found['unlearn_seconds']:.1f} s",
+    )
+    for fit in found["retraining"]:
+        missed = " (missed the goal)" if fit["missed"] else ""
+        yield f"retrain with scikit-learn, {fit['solver']}", f"{fit['seconds']:.1f} s{missed}"
+    yield "peak memory over the surrogate's size", f"{found['peak_over_surrogate']:.2f}"
+
+
+def kernels(found: dict[str, Any]) -> Iterator[Line]:
+    for one in found["cases"]:
+        name = f"Hessian products, {one['rows']:,} x {one['features']}, {one['classes']} classes, {one['dtype']}"
+        best = max(one["rows_first_gflops"], one["classes_first_gflops"])
+        yield name, f"{one['product_gflops']:.1f} of {best:.1f} GFLOP/s attainable = {one['ratio']:.2f}"
+
+
+def naive(found: dict[str, Any]) -> Iterator[Line]:
+    for name, one in found.items():
+        if name.startswith("autograd"):
+            yield f"Hessian product against {name.replace('_', ' ')}", f"{one['times_slower']:.0f} times faster"
+    yield "dense Hessian against one Kronecker product a row", f"{found['dense']['times_slower']:.0f} times faster"
+
+
+def langevin(found: dict[str, Any]) -> Iterator[Line]:
+    what = f"Langevin, {found['chains']:,} chains of {found['steps']:,} steps, {found['device']}"
+    yield what, f"{found['seconds_all_chains_at_once']} s, {found['times_faster']:,} times one chain after another"
+
+
+def growth(found: dict[str, Any]) -> Iterator[Line]:
+    for varied, one in found["growth"].items():
+        times = ", ".join(f"{case['seconds']:.2f}" for case in one["cases"])
+        yield f"growth with {varied}: exponent of the time", f"{one['exponent']:.2f} ({times} s)"
+
+
+def preconditioner(found: dict[str, Any]) -> Iterator[Line]:
+    for name, one in found["sets"].items():
+        for case in one["cases"]:
+            counts = ", ".join(f"{kind} {case[kind]['iterations']}" for kind in ("plain", "Kronecker", "blocks"))
+            yield f"iterations to 1e-8, {name}, l2 {case['l2']:g}", counts
+
+
+def imagenet(found: dict[str, Any]) -> Iterator[Line]:
+    task = found["task"]
+    what = f"unlearn {task['rows']:,} x {task['features']:,}, {task['classes']:,} classes, {found['environment'].get('device')}"
+    if "unlearn_seconds" in found:
+        yield what, f"{found['unlearn_seconds']:.1f} s"
+    yield "its Hessian products over plain matrix products", f"{found['rates']['ratio']:.2f}"
+
+
+def ledger(found: dict[str, Any]) -> Iterator[Line]:
+    yield (
+        f"ledger of {found['entries']:,} entries: status, verify",
+        f"{found['status_s']:.3f} s, {found['verify_s']:.1f} s",
+    )
+
+
+SOURCES: dict[str, Callable[[dict[str, Any]], Iterator[Line]]] = {
+    "unlearn_against_retraining": retraining,
+    "kernels": kernels,
+    "naive": naive,
+    "langevin": langevin,
+    "langevin-cuda": langevin,
+    "growth": growth,
+    "preconditioner": preconditioner,
+    "imagenet_head": imagenet,
+    "ledger_at_scale": ledger,
+}
+
+
+def main() -> None:
+    lines = ["# Benchmarks", "", "| result | what | measured |", "|---|---|---|"]
+    where = []
+    for name, describe in SOURCES.items():
+        path = RESULTS / f"{name}.json"
+        if not path.exists():
+            continue
+        found = json.loads(path.read_text())
+        lines += [f"| [{name}]({name}.json) | {what} | {value} |" for what, value in describe(found)]
+        if "environment" in found:
+            where.append(f"- {name}: " + ", ".join(f"{key} {value}" for key, value in found["environment"].items()))
+    page = "\n".join([*lines, "", *where, ""])
+    (RESULTS / "README.md").write_text(page)
+    print(page)
+
+
+if __name__ == "__main__":
+    main()

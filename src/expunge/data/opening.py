@@ -1,0 +1,120 @@
+"""Where rows come from, by the path a user gives: files that are read whole, and files and folders that are streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from expunge.data.files import DAMAGE, ENCODER, LabelledArrays, encoder_digest, not_whole, read_data, readable
+from expunge.data.memory import Memory
+from expunge.data.raw import RawArray, npy_array, npz_arrays, safetensors_arrays
+from expunge.data.streams import ParquetStream, RawStream, Segment, Stream
+from expunge.errors import FileError
+
+PARQUET = (".parquet", ".pq")
+
+
+def open_data(
+    path: str | Path,
+    label: str | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    memory: Memory | None = None,
+    shared: bool = False,
+) -> LabelledArrays | Stream:
+    """Rows of a file or folder: read whole, or as a stream where they are larger than `memory` allows or `shared` out.
+
+    Streams are .npy files (`X.npy` with `y.npy` beside it), and folders of those, of .safetensors or of Parquet files.
+    """
+    location = Path(path)
+    if location.is_dir():
+        return _folder(location, label, columns)
+    readable(location)
+    suffix = location.suffix.lower()
+    if suffix == ".npy":
+        return _npy(location)
+    allowed = (memory or Memory.of(None)).spare
+    if suffix == ".npz":
+        arrays = npz_arrays(location) if shared or 3 * location.stat().st_size > allowed else None
+        if arrays is not None and {"X", "y"} <= arrays.keys() and ENCODER not in arrays:
+            return RawStream(str(location), [_segment(arrays["X"], arrays["y"])])
+    if suffix == ".safetensors" and (shared or 3 * location.stat().st_size > allowed):
+        return _safetensors(str(location), [location])
+    if suffix in PARQUET and (columns is not None or shared or _table_bytes(location) * 2 > allowed):
+        return ParquetStream(str(location), [location], label, columns)
+    if columns is not None:
+        raise FileError(f"{location}: --columns", "columns can be chosen in Parquet files only", "Leave --columns out.")
+    return read_data(location, label)
+
+
+def _table_bytes(path: Path) -> int:
+    try:
+        metadata = pa.parquet.ParquetFile(path).metadata
+    except DAMAGE as error:
+        raise not_whole(path, error) from error
+    return int(metadata.num_rows * metadata.num_columns * 8)
+
+
+def _folder(folder: Path, label: str | None, columns: Sequence[str] | None) -> Stream:
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name[0] not in "._")
+    if (folder / "X.npy") in files:
+        return _npy(folder / "X.npy")
+    shards = [path for path in files if path.suffix.lower() == ".safetensors"]
+    tables = [path for path in files if path.suffix.lower() in PARQUET]
+    if bool(shards) == bool(tables):
+        raise FileError(
+            f"{folder} holds {len(shards)} .safetensors and {len(tables)} Parquet files, and no X.npy",
+            "a folder of rows has files of one of these kinds",
+            "Name the folder that has them, and keep other files elsewhere.",
+        )
+    for path in shards or tables:
+        readable(path)
+    return _safetensors(str(folder), shards) if shards else ParquetStream(str(folder), tables, label, columns)
+
+
+def _npy(path: Path) -> RawStream:
+    """`X.npy` with `y.npy` beside it, or any name that ends in X with the same that ends in y."""
+    features = npy_array(path)
+    beside = path.with_name(path.stem[:-1] + "y.npy")
+    labels = npy_array(readable(beside)) if path.stem.endswith("X") and beside.exists() else None
+    return RawStream(str(path), [_segment(features, labels)])
+
+
+def _safetensors(name: str, files: Sequence[Path]) -> RawStream:
+    segments, encoders = [], set()
+    for path in files:
+        arrays, metadata = safetensors_arrays(path)
+        if "X" not in arrays:
+            raise FileError(
+                f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}",
+                "tensors X and y are needed",
+                "Save with safetensors.numpy.save_file({'X': features, 'y': labels}, path).",
+            )
+        segments.append(_segment(arrays["X"], arrays.get("y")))
+        encoders.add(encoder_digest(path, metadata.get(ENCODER)))
+    if len(encoders) > 1:
+        raise FileError(
+            f"{name}: files made by {len(encoders)} encoders, or some by none that is named",
+            "all features must come from one",
+            "Embed all rows with the same encoder.",
+        )
+    return RawStream(name, segments, encoders.pop())
+
+
+def _segment(features: RawArray, labels: RawArray | None) -> Segment:
+    if len(features.shape) != 2 or features.stored.kind not in "fiub":
+        raise FileError(
+            f"{features.path}: X of shape {features.shape} and type {features.kind}",
+            "a table of numbers is needed, rows x features",
+            "Reshape to two dimensions, one row per example.",
+        )
+    if labels is not None and (labels.shape[0] != features.shape[0] or labels.shape[1:] not in ((), (1,))):
+        raise FileError(
+            f"{labels.path}: y of shape {labels.shape} for X of shape {features.shape}",
+            "one label a row is needed",
+            "Check that X and y belong together.",
+        )
+    return Segment(features, labels)

@@ -1,0 +1,243 @@
+"""Rows that are read anew, block by block, in each pass: raw arrays in files, Parquet row groups, iterators.
+
+Nothing is mapped: what is read lies in buffers that are used again, so that a pass takes as much memory for a thousand rows as
+for a billion. Each process of a group reads its own share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from expunge.data.files import DAMAGE, not_whole
+from expunge.data.raw import RawArray
+from expunge.data.tables import table_arrays, table_columns
+from expunge.errors import DataError, FileError
+
+READ_BYTES = 1 << 24  # of features at once: long enough for a disk, short enough for memory
+ARRAY_ROWS = 8192
+Chunk = tuple[Any, Any]  # features (rows x d) and labels, or None for labels
+
+
+@dataclass(frozen=True)
+class Share:
+    """The part of a set that one of `size` processes reads."""
+
+    rank: int = 0
+    size: int = 1
+
+    def of(self, count: int) -> range:
+        """Its share of `count` things, as equal as can be."""
+        return range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+
+
+class Stream(ABC):
+    """Rows that can be gone over as often as needed. `n_rows` and `n_features` are None where only a pass tells."""
+
+    name: str
+    encoder: str | None = None
+    labelled: bool = True
+    n_rows: int | None = None
+    n_features: int | None = None
+
+    @abstractmethod
+    def chunks(self, share: Share) -> Iterator[Chunk]:
+        """One pass: features and labels, in order. A chunk is good until the one after the next is asked for."""
+
+    def stamp(self) -> Any:
+        """Something that changes when the rows do."""
+        return None
+
+    @property
+    def bytes_in_memory(self) -> int | None:
+        """What all features would take in float64, where that is known."""
+        return None if self.n_rows is None or self.n_features is None else 8 * self.n_rows * self.n_features
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Features and labels of one file."""
+
+    features: RawArray
+    labels: RawArray | None
+
+
+class RawStream(Stream):
+    """Arrays that lie in files as they lie in memory: .npy, .npz (not compressed), .safetensors."""
+
+    def __init__(self, name: str, segments: Sequence[Segment], encoder: str | None = None) -> None:
+        self.name, self.segments, self.encoder = name, tuple(segments), encoder
+        widths = {segment.features.shape[1] for segment in segments}
+        if len(widths) != 1:
+            raise FileError(
+                f"{name}: files with {' and '.join(map(str, sorted(widths)))} features",
+                "all need the same",
+                "Write them again from one set of rows.",
+            )
+        self.n_features = widths.pop()
+        self.n_rows = sum(segment.features.shape[0] for segment in segments)
+        self.labelled = all(segment.labels is not None for segment in segments)
+
+    def stamp(self) -> Any:
+        return tuple(segment.features.stamp() for segment in self.segments)
+
+    def chunks(self, share: Share) -> Iterator[Chunk]:
+        assert self.n_rows is not None
+        wanted, before = share.of(self.n_rows), 0
+        for segment in self.segments:
+            count = segment.features.shape[0]
+            first, last = max(wanted.start - before, 0), min(wanted.stop - before, count)
+            before += count
+            if first < last:
+                yield from _read(segment, range(first, last))
+
+
+def _read(segment: Segment, wanted: range) -> Iterator[Chunk]:
+    features = segment.features
+    size = max(1, READ_BYTES // max(1, features.row_bytes))
+    buffers = [np.empty((min(size, len(wanted)), *features.shape[1:]), features.stored) for _ in range(4)]
+    with features.opened() as file, contextlib.ExitStack() as stack:
+        labels = None if segment.labels is None else stack.enter_context(segment.labels.opened())
+        for turn, start in enumerate(range(wanted.start, wanted.stop, size)):
+            stop = min(start + size, wanted.stop)
+            values = features.read(file, start, stop, buffers[turn % len(buffers)])
+            named = None
+            if segment.labels is not None and labels is not None:
+                named = segment.labels.read(labels, start, stop, None)
+            yield values, named
+
+
+class ParquetStream(Stream):
+    """Row groups of Parquet files, of which only the columns that are needed are read."""
+
+    def __init__(self, name: str, files: Sequence[Path], label: str | None, columns: Sequence[str] | None) -> None:
+        self.name, self.files = name, tuple(files)
+        self.groups: list[tuple[Path, int, int]] = []
+        schemas = []
+        for path in self.files:
+            try:
+                found = pa.parquet.ParquetFile(path)
+                schemas.append(found.schema_arrow.remove_metadata())
+                for index in range(found.metadata.num_row_groups):
+                    self.groups.append((path, index, found.metadata.row_group(index).num_rows))
+            except DAMAGE as error:
+                raise not_whole(path, error) from error
+        if any(schema != schemas[0] for schema in schemas):
+            raise FileError(
+                f"{name}: files with different columns", "all need the same, of the same types", "Write them again."
+            )
+        self.label, self.columns = table_columns(schemas[0], self.files[0], label, columns)
+        self.n_rows = sum(rows for _, _, rows in self.groups)
+        if self.n_rows == 0:
+            raise DataError(f"{name} has no rows", "at least one is needed", "Check how the files were written.")
+
+    def stamp(self) -> Any:
+        return tuple((path.stat().st_size, path.stat().st_mtime_ns) for path in self.files)
+
+    def chunks(self, share: Share) -> Iterator[Chunk]:
+        before = 0
+        assert self.n_rows is not None
+        wanted = share.of(self.n_rows)
+        for path, index, rows in self.groups:
+            if before in wanted and rows:  # a row group is read by the process whose share it begins in
+                yield from self._group(path, index)
+            before += rows
+
+    def _group(self, path: Path, index: int) -> Iterator[Chunk]:
+        size = max(64, READ_BYTES // (8 * max(1, len(self.columns))))
+        try:
+            file = pa.parquet.ParquetFile(path, memory_map=False, pre_buffer=False, buffer_size=1 << 16)
+            batches = file.iter_batches(size, [index], [*self.columns, self.label], use_threads=False)
+            for batch in batches:
+                yield table_arrays(pa.Table.from_batches([batch]), path, self.label, self.columns)
+        except DAMAGE as error:
+            raise not_whole(path, error) from error
+
+
+class ArrayStream(Stream):
+    """Arrays in memory, for a group: each process goes over its share of them."""
+
+    def __init__(self, features: Any, labels: Any, name: str, encoder: str | None) -> None:
+        self.features, self.labels, self.name, self.encoder = features, labels, name, encoder
+        self.n_rows, self.labelled = len(features), labels is not None
+
+    def chunks(self, share: Share) -> Iterator[Chunk]:
+        wanted = share.of(len(self.features))
+        for start in range(wanted.start, wanted.stop, ARRAY_ROWS):
+            part = slice(start, min(start + ARRAY_ROWS, wanted.stop))
+            yield self.features[part], None if self.labels is None else self.labels[part]
+
+
+class IteratorStream(Stream):
+    """Blocks from the caller's own function, called for each pass; in a group each process gives its own rows."""
+
+    def __init__(self, blocks: Callable[[], Iterable[Any]], name: str, encoder: str | None, labelled: bool) -> None:
+        self.make, self.name, self.encoder, self.labelled = blocks, name, encoder, labelled
+
+    def chunks(self, share: Share) -> Iterator[Chunk]:
+        for given in self.make():
+            yield given if isinstance(given, tuple) else (given, None)
+
+
+def stream(
+    blocks: Callable[[], Iterable[Any]], *, labelled: bool = True, encoder: str | None = None, name: str = "the stream"
+) -> Stream:
+    """Rows from a function that gives, each time it is called, the same blocks: (features, labels), or features alone.
+
+    >>> import numpy as np
+    >>> stream(lambda: ((np.ones((2, 3)), [0, 1]) for _ in range(4))).labelled
+    True
+    """
+    if not callable(blocks):
+        raise DataError(
+            f"{type(blocks).__name__} given as a stream",
+            "a function is needed that begins a new pass each time it is called",
+            "Write stream(lambda: blocks()), since an iterator is used up after one pass.",
+        )
+    return IteratorStream(blocks, name, encoder, labelled)
+
+
+def read_ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """The same, the next one being read by another thread while this one is used."""
+    ready: queue.Queue[tuple[Chunk | None, BaseException | None]] = queue.Queue(maxsize=1)
+    stopped = threading.Event()
+
+    def put(item: tuple[Chunk | None, BaseException | None]) -> None:
+        while not stopped.is_set():
+            with contextlib.suppress(queue.Full):
+                ready.put(item, timeout=0.1)
+                return
+
+    def work() -> None:
+        try:
+            for chunk in chunks:
+                put((chunk, None))
+                if stopped.is_set():
+                    return
+            put((None, None))
+        except BaseException as error:  # the reader's errors are the caller's
+            put((None, error))
+
+    reader = threading.Thread(target=work, daemon=True)
+    reader.start()
+    try:
+        while True:
+            chunk, error = ready.get()
+            if error is not None:
+                raise error
+            if chunk is None:
+                return
+            yield chunk
+    finally:
+        stopped.set()
+        reader.join()

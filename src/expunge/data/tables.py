@@ -1,0 +1,118 @@
+"""Columns of a table as arrays: a label column and feature columns, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+from numpy.typing import NDArray
+
+from expunge.data.memory import require_fits
+from expunge.errors import DataError, FileError
+
+Array = NDArray[Any]
+LABEL_COLUMNS = ("y", "label")
+
+
+def table_columns(
+    schema: pa.Schema, path: Path, label: str | None, columns: Sequence[str] | None
+) -> tuple[str, tuple[str, ...]]:
+    """The label column and the feature columns: those named, or all others."""
+    shown = ", ".join(schema.names[:12]) + (" ..." if len(schema.names) > 12 else "")
+    column = label if label is not None else next((name for name in LABEL_COLUMNS if name in schema.names), None)
+    if column is None or column not in schema.names:
+        raise FileError(
+            f"{path} has no column {column!r}" if column else f"{path} has columns {shown}",
+            "a label column is needed",
+            f"Name it with --label; the columns are {shown}.",
+        )
+    if len(set(schema.names)) != len(schema.names):
+        raise FileError(f"{path} has two columns of one name", "column names must differ", "Rename one of them.")
+    names = tuple(name for name in schema.names if name != column) if columns is None else tuple(columns)
+    unknown = [name for name in names if name not in schema.names or name == column]
+    if unknown:
+        raise FileError(
+            f"{path} has no feature column {unknown[0]!r}",
+            "every column named must be there",
+            f"The columns are {shown}.",
+        )
+    if not names:
+        raise DataError(
+            f"{path} has only the label column {column!r}", "at least one feature column is needed", "Add the features."
+        )
+    return column, names
+
+
+def table_arrays(table: pa.Table, path: Path, column: str, names: Sequence[str]) -> tuple[Array, Array]:
+    """Features (float64) and labels. A feature column of lists, all of one length, gives as many features."""
+    for name in [*names, column]:
+        if table[name].null_count:
+            raise DataError(
+                f"{path}: column {name!r} has {table[name].null_count:,} empty cells",
+                "every cell needs a value",
+                "Fill them in or drop those rows, as was done for training.",
+            )
+    return _features(table, path, names), _labels(table, path, column)
+
+
+def _features(table: pa.Table, path: Path, names: Sequence[str]) -> Array:
+    parts = [(name, table.schema.field(name).type) for name in names]
+    if not any(_is_list(kind) for _, kind in parts):
+        features = np.empty((table.num_rows, len(names)), dtype=np.float64)
+        for index, (name, kind) in enumerate(parts):
+            features[:, index] = _numbers(table[name], kind, name, path)
+        return features
+    return np.concatenate([_wide(table, name, kind, path) for name, kind in parts], axis=1)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _wide(table: pa.Table, name: str, kind: pa.DataType, path: Path) -> Array:
+    """A column as rows x features: one feature, or as many as its lists are long."""
+    if not _is_list(kind):
+        return _numbers(table[name], kind, name, path)[:, None]
+    lengths = pa.compute.unique(pa.compute.list_value_length(table[name])).to_pylist()
+    values = pa.compute.list_flatten(table[name])
+    if len(lengths) > 1 or values.null_count:
+        raise DataError(
+            f"{path}: column {name!r} has lists of {len(lengths)} lengths, or with empty places",
+            "all rows need as many features",
+            "Pad or drop them as was done for training.",
+        )
+    return _numbers(values, kind.value_type, name, path).reshape(table.num_rows, -1)
+
+
+def _numbers(values: pa.ChunkedArray, kind: pa.DataType, name: str, path: Path) -> Array:
+    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+        raise DataError(
+            f"{path}: column {name!r} holds {kind}",
+            "features must be numbers",
+            "Encode it as numbers the way it was encoded for training, or drop it.",
+        )
+    found: Array = values.cast(pa.float64(), safe=False).to_numpy()
+    return found
+
+
+def _labels(table: pa.Table, path: Path, column: str) -> Array:
+    labels = table[column].unify_dictionaries().combine_chunks()
+    if pa.types.is_dictionary(labels.type):
+        if pa.types.is_string(labels.type.value_type) or pa.types.is_large_string(labels.type.value_type):
+            longest = max((len(value) for value in labels.dictionary.to_pylist()), default=0)
+            require_fits(4 * longest * len(labels), path, f"label column {column!r}")
+        labels = labels.cast(labels.type.value_type)
+    kind = labels.type
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if not (text or pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise DataError(
+            f"{path}: label column {column!r} holds {kind}", "labels are whole numbers or text", "Convert them."
+        )
+    if text:
+        return np.array(labels.to_pylist(), dtype=str)
+    found: Array = labels.to_numpy(zero_copy_only=False)
+    return found

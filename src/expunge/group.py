@@ -1,0 +1,109 @@
+"""The processes that share the rows of one set out among them; mostly there is one.
+
+Each process goes over its own rows, sums are added up over all, and the small algebra is done alike by each. What is drawn
+at random, and what is written, is the first process's alone.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from expunge.errors import GroupError
+
+TIMEOUT = 600.0  # seconds that one process waits for the others
+
+
+@dataclass(frozen=True)
+class Group:
+    """This process's place among `size`."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def total(self, part: Tensor) -> Tensor:
+        """The sum of all processes' parts, the same bits in each."""
+        if self.size == 1:
+            return part
+        summed = part.clone(memory_format=torch.contiguous_format).to(_device(part))
+        with _together():
+            torch.distributed.all_reduce(summed)
+        return summed.to(part.device)
+
+    def largest(self, part: float) -> float:
+        """The largest of all processes' parts."""
+        if self.size == 1:
+            return part
+        value = torch.tensor(part, dtype=torch.float64)
+        value = value.to(_device(value))
+        with _together():
+            torch.distributed.all_reduce(value, op=torch.distributed.ReduceOp.MAX)
+        return float(value)
+
+    def agreed(self, value: Tensor) -> Tensor:
+        """What the first process has."""
+        if self.size == 1:
+            return value
+        sent = value.clone(memory_format=torch.contiguous_format).to(_device(value))
+        with _together():
+            torch.distributed.broadcast(sent, src=0)
+        return sent.to(value.device)
+
+
+ALONE = Group()
+
+
+def launched_as_group() -> bool:
+    """Whether torchrun, or something like it, started several of this process."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+@contextmanager
+def joined_group(device: str, timeout: float = TIMEOUT) -> Iterator[Group]:
+    """The group that torchrun started this process in: gloo on CPUs, NCCL on GPUs. Alone, if it was started alone."""
+    if not launched_as_group():
+        yield ALONE
+        return
+    cuda = torch.device(device).type == "cuda"
+    if cuda:
+        torch.cuda.set_device(device)
+    with _together():
+        torch.distributed.init_process_group("nccl" if cuda else "gloo", timeout=datetime.timedelta(seconds=timeout))
+    try:
+        yield Group(torch.distributed.get_rank(), torch.distributed.get_world_size())
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def local_device(name: str) -> str:
+    """The GPU of this process, where every process of a group on one host is to have its own."""
+    local = os.environ.get("LOCAL_RANK")
+    return f"cuda:{local}" if launched_as_group() and name == "cuda" and local is not None else name
+
+
+def _device(value: Tensor) -> torch.device:
+    """Where a value must be to be sent: NCCL sends from GPUs only, gloo from the CPU."""
+    gpu = torch.distributed.get_backend() == "nccl"
+    return torch.device("cuda") if gpu and value.device.type == "cpu" else value.device
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, ValueError, OSError) as error:
+        raise GroupError(
+            f"another process of the group is gone or waits elsewhere ({type(error).__name__}: {error})",
+            "all of them must work together to the end",
+            "Nothing was written. Look for the first error among the processes, and start all of them again.",
+        ) from error

@@ -1,0 +1,237 @@
+"""Sets of rows, and the one way in which everything goes over them: block by block, then one total.
+
+    total = zeros
+    for block in rows.blocks():
+        total += something(block)
+    mean = rows.total(total) / len(rows)
+
+`Rows` holds a set in memory and its blocks are views. Other sets read their blocks anew in each pass, or hold only a
+share of the rows, the rest being with other processes: `total` and `largest` then go over all of them. The order of blocks is
+fixed, and so is the order of summing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from expunge.errors import DataError
+
+BLOCK_BYTES = 1 << 22  # a block of rows stays in cache between the two products that use it
+
+
+def block_rows(n_features: int, item_bytes: int, device: torch.device) -> int:
+    """How many rows a block has."""
+    size = max(16, BLOCK_BYTES // max(1, n_features * item_bytes))
+    return size if device.type == "cpu" else size * 64
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some rows of a set, one after another; `start` counts the rows that came before them in the pass."""
+
+    features: Tensor
+    labels: Tensor
+    weights: Tensor | None
+    start: int
+
+    def __len__(self) -> int:
+        return int(self.features.shape[0])
+
+    def weighted(self, values: Tensor, dim: int) -> Tensor:
+        """Values of these rows, which run along `dim`, times the rows' weights."""
+        if self.weights is None:
+            return values
+        shape = [1] * values.ndim
+        shape[dim] = -1
+        return values * self.weights.to(values.dtype).reshape(shape)
+
+
+class RowSet(ABC):
+    """Rows with class indices and, where they differ in weight, weights of mean 1; on one device, in one dtype.
+
+    `n_scaled` of them had to be scaled to the norm bound. A block is good until the next one is asked for.
+    """
+
+    n_scaled: int
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of rows, wherever they are."""
+
+    @property
+    @abstractmethod
+    def n_features(self) -> int:
+        """Width of a row, bias column included."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device: ...
+
+    @property
+    @abstractmethod
+    def has_weights(self) -> bool: ...
+
+    @property
+    @abstractmethod
+    def largest_weight(self) -> float:
+        """1 without weights."""
+
+    @property
+    @abstractmethod
+    def effective(self) -> float:
+        """Effective sample size, `(sum w)^2 / sum w^2`: as many rows of equal weight average as well."""
+
+    @property
+    def n_expected(self) -> int | None:
+        """How many rows this process will go over in a pass, where that is known before the first."""
+        return len(self)
+
+    @abstractmethod
+    def blocks(self) -> Iterable[Block]:
+        """One pass over the rows that this process goes over."""
+
+    @abstractmethod
+    def of_classes(self, shares: Tensor, counts: Tensor) -> RowSet:
+        """The rows of classes whose share is above 0, each weighted by its class's share; `counts` are the rows left of each."""
+
+    def affords(self, n_bytes: int) -> bool:
+        """Whether that much memory may be taken for a while."""
+        return True
+
+    def keeps(self, bytes_per_row: int) -> bool:
+        """Whether values of that size may be kept for every row until the next pass."""
+        return self.affords(bytes_per_row * len(self))
+
+    def total(self, part: Tensor) -> Tensor:
+        """The sum of what each process has of it."""
+        return part
+
+    def largest(self, part: float) -> float:
+        """The largest that a process has."""
+        return part
+
+    def agreed(self, value: Tensor) -> Tensor:
+        """What the first process has of it."""
+        return value
+
+
+@dataclass(frozen=True)
+class Rows(RowSet):
+    """Rows in memory: features (bias column included), class indices and, where rows differ in weight, `weights` (float64)."""
+
+    features: Tensor
+    labels: Tensor
+    weights: Tensor | None = None
+    n_scaled: int = 0
+
+    def __len__(self) -> int:
+        return int(self.features.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        return int(self.features.shape[1])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.features.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.features.device
+
+    @property
+    def has_weights(self) -> bool:
+        return self.weights is not None
+
+    @property
+    def largest_weight(self) -> float:
+        return 1.0 if self.weights is None else float(self.weights.max())
+
+    @property
+    def effective(self) -> float:
+        return float(len(self)) if self.weights is None else len(self) ** 2 / float(self.weights.square().sum())
+
+    def of_classes(self, shares: Tensor, counts: Tensor) -> Rows:
+        each = shares.to(self.device)[self.labels]
+        chosen = each > 0
+        if bool(chosen.all()):
+            return replace(self, weights=each)
+        return Rows(self.features[chosen], self.labels[chosen], each[chosen], self.n_scaled)
+
+    @cached_property
+    def _views(self) -> tuple[Block, ...]:
+        size = block_rows(self.n_features, self.features.element_size(), self.device)
+        parts = [slice(start, start + size) for start in range(0, len(self), size)]
+        weights = [None if self.weights is None else self.weights[part] for part in parts]
+        return tuple(
+            Block(self.features[part], self.labels[part], each, part.start)
+            for part, each in zip(parts, weights, strict=True)
+        )
+
+    def blocks(self) -> tuple[Block, ...]:
+        return self._views
+
+
+def in_memory(rows: RowSet, purpose: str) -> Rows:
+    """The rows, if they are in memory, as some purposes need them."""
+    if isinstance(rows, Rows):
+        return rows
+    raise DataError(
+        f"{purpose} on rows that are streamed or shared out",
+        "it needs all rows in the memory of one process",
+        "Declare the distance, or give fewer rows, a higher memory limit and one process.",
+    )
+
+
+def evenly(rows: RowSet, most: int) -> Rows:
+    """At most that many rows, evenly spread, in memory and without their weights."""
+    step = -(-len(rows) // most)
+    features, labels = [], []
+    for block in rows.blocks():
+        part = slice(-block.start % step, None, step)
+        features.append(block.features[part].clone())
+        labels.append(block.labels[part].clone())
+    return Rows(torch.cat(features), torch.cat(labels))
+
+
+class Kept:
+    """A value for each block: computed in the first pass and kept for the others, or computed in each where it may not be.
+
+    `source` gives one pass of tuples that begin with the block; calling this gives the same with the value appended.
+    """
+
+    def __init__(
+        self, source: Callable[[], Iterable[tuple[Any, ...]]], compute: Callable[..., Tensor], keep: bool
+    ) -> None:
+        self.source, self.compute, self.keep = source, compute, keep
+        self.values: list[Tensor] | None = None
+
+    def __call__(self) -> Iterator[tuple[Any, ...]]:
+        if self.values is not None:
+            for given, value in zip(self.source(), self.values, strict=True):
+                yield (*given, value)
+            return
+        made = []
+        for given in self.source():
+            value = self.compute(*given)
+            if self.keep:
+                made.append(value)
+            yield (*given, value)
+        if self.keep:
+            self.values = made
+
+
+def kept(rows: RowSet, compute: Callable[[Block], Tensor], bytes_per_row: int) -> Kept:
+    """A value for each block of `rows`, kept if the rows' memory allows."""
+    return Kept(lambda: ((block,) for block in rows.blocks()), compute, rows.keeps(bytes_per_row))

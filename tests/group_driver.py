@@ -1,0 +1,86 @@
+"""Run by torchrun in the tests: one process of a group.
+
+group_driver.py FOLDER TARGET        writes the update and the certificate as JSON
+group_driver.py FOLDER TARGET cli    the command itself; EXPUNGE_TEST_KILL names the moment at which EXPUNGE_TEST_RANK dies
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import expunge.data.streams
+import expunge.mechanism
+import expunge.objectives.rows
+import expunge.spectrum
+from expunge.data import open_data, read_data
+from expunge.group import joined_group
+from expunge.model import read_model
+
+FOLDER, TARGET = Path(sys.argv[1]), Path(sys.argv[2])
+expunge.data.streams.READ_BYTES = 1 << 14
+expunge.objectives.rows.BLOCK_BYTES = 1 << 13
+
+
+def die() -> None:
+    if os.environ.get("EXPUNGE_TEST_RANK") == os.environ.get("RANK"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dying_before(module: Any, name: str) -> None:
+    function = getattr(module, name)
+
+    def replaced(*given: Any, **options: Any) -> Any:
+        die()
+        return function(*given, **options)
+
+    setattr(module, name, replaced)
+
+
+def command() -> None:
+    from expunge.cli import main
+
+    where = {
+        "first pass": (expunge.mechanism, "make_request"),
+        "step": (expunge.mechanism, "newton_step"),
+        "moments": (expunge.mechanism, "change_moments"),
+    }
+    moment = os.environ.get("EXPUNGE_TEST_KILL")
+    if moment == "end":
+        dying_at_the_end()
+    elif moment is not None:
+        dying_before(*where[moment])
+    budget = ["--epsilon", "2", "--delta", "1e-5", "--distance", "chi2:0.01", "--force"]
+    files = ["--model", str(FOLDER / "model.safetensors"), "--forget", str(FOLDER / "forget.npz")]
+    main(["unlearn", *budget, *files, "--surrogate", str(FOLDER / "shards"), "--out", str(TARGET)])
+
+
+def dying_at_the_end() -> None:
+    """After all that is measured, before what every process must confirm."""
+    measure = expunge.mechanism.measure
+
+    def replaced(*given: Any, **options: Any) -> Any:
+        found = measure(*given, **options)
+        die()
+        return found
+
+    expunge.mechanism.measure = replaced
+
+
+def result() -> None:
+    model, _ = read_model(FOLDER / "model.safetensors")
+    forget, standing = read_data(FOLDER / "forget.npz").rows, open_data(FOLDER / "shards")
+    with joined_group("cpu", timeout=60.0) as group:
+        request = expunge.mechanism.make_request(
+            model, forget, standing, epsilon=2.0, delta=1e-5, distance="chi2:0.01", force=True, group=group
+        )
+        measured = expunge.mechanism.measure(request, seed=5)
+        if group.first:
+            made = expunge.mechanism.certify(request, measured, insecure_test_seed=5)
+            found = {"update": measured.step.update.tolist(), "certificate": made.certificate.content}
+            TARGET.write_text(json.dumps(found))
+
+
+command() if sys.argv[3:] == ["cli"] else result()

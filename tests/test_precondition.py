@@ -1,0 +1,178 @@
+"""Preconditioners: exact where their structure is, positive definite everywhere, and never a change of the solution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import reference
+from expunge import precondition, solve
+from expunge.objectives import Curvature, LinearHead, Rows, objective_for
+from expunge.precondition import ClassBlocks, KroneckerPreconditioner, blocks_pay
+from expunge.solve import RetainHessian, SetHessian, Unlearning, newton_step, solve_conjugate
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+KINDS = [KroneckerPreconditioner, ClassBlocks]
+LOSSES = ("softmax", "ridge")
+
+
+class Plain:
+    """No preconditioner at all."""
+
+    def solve(self, residual: torch.Tensor) -> torch.Tensor:
+        return residual.clone()
+
+
+def problem(
+    loss: str, classes: int, width: int, n: int, l2: float, seed: int = 0
+) -> tuple[LinearHead, torch.Tensor, Rows]:
+    rng = np.random.default_rng([seed, classes, width, n])
+    X, y = reference.random_rows(rng, n, width, classes)
+    X = X * np.arange(1, width + 1) ** -1.0  # a spectrum that is worth preconditioning
+    X /= np.linalg.norm(X, axis=1, keepdims=True) * (1 + 1e-12)
+    head = objective_for(loss, l2=l2, n_classes=classes, n_features=width, row_bound=1.0)
+    return head, torch.tensor(rng.normal(size=(classes, width)) * 4), Rows(torch.tensor(X), torch.tensor(y))
+
+
+def as_matrix(preconditioner: Any, classes: int, width: int) -> np.ndarray[Any, Any]:
+    """The map, column by column."""
+    size = classes * width
+    basis = torch.eye(size, dtype=torch.float64).reshape(size, classes, width)
+    return np.stack([preconditioner.solve(each).numpy().reshape(-1) for each in basis], axis=1)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_kronecker_factors_are_inverted(loss: str) -> None:
+    head, weights, rows = problem(loss, 3, 4, 150, 1e-2)
+    p, X = reference.predictions(weights.numpy(), rows.features.numpy(), loss), rows.features.numpy()
+    by_class = np.eye(3) if loss == "ridge" else np.mean([np.diag(row) - np.outer(row, row) for row in p], axis=0)
+    matrix = 7.0 * (np.kron(by_class, X.T @ X / len(X)) + (head.l2 + 0.5) * np.eye(12))
+    found = as_matrix(KroneckerPreconditioner(Curvature(head, weights, rows), 7.0, 0.5), 3, 4)
+    assert np.allclose(found @ matrix, np.eye(12), atol=1e-9)
+
+
+def test_blocks_are_inverted_one_class_at_a_time() -> None:
+    head, weights, rows = problem("softmax", 4, 3, 120, 1e-2)
+    p, X = reference.predictions(weights.numpy(), rows.features.numpy(), "softmax"), rows.features.numpy()
+    own = p * (1 - p)
+    separated = own * (1 + 2 * (own**2).sum(axis=1) / own.sum(axis=1) ** 2)[:, None]
+    right = np.random.default_rng(1).normal(size=(4, 3))
+    mean = right.mean(axis=0)
+    expected = np.stack(
+        [
+            np.linalg.solve(7.0 * ((X * c[:, None]).T @ X / len(X) + (head.l2 + 0.5) * np.eye(3)), row - mean)
+            for c, row in zip(separated.T, right, strict=True)
+        ]
+    )
+    expected += mean / (7.0 * (head.l2 + 0.5)) - expected.mean(axis=0)
+    found = ClassBlocks(Curvature(head, weights, rows), 7.0, 0.5).solve(torch.tensor(right))
+    assert np.allclose(found, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_the_structure_is_exact_one_iteration_is_enough(kind: Any) -> None:
+    """Least squares: the curvature is the same for every row and class."""
+    head, weights, rows = problem("ridge", 3, 5, 80, 1e-3)
+    operator = SetHessian(head, weights, rows, kind(Curvature(head, weights, rows), 1.0))
+    solved = solve_conjugate(operator, torch.randn(3, 5, dtype=torch.float64), 1e-10, torch.float64)
+    assert solved.iterations <= 2
+    assert solved.relative_residual < 1e-10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_even_classes_are_exact_too(kind: Any) -> None:
+    """At weights 0 and two classes C(p) is the same for every row, and its blocks with the mean taken out say all of it."""
+    head, weights, rows = problem("softmax", 2, 5, 80, 1e-3)
+    curvature = Curvature(head, torch.zeros_like(weights), rows)
+    operator = SetHessian(head, torch.zeros_like(weights), rows, kind(curvature, 1.0))
+    right = torch.randn(2, 5, dtype=torch.float64)
+    assert solve_conjugate(operator, right, 1e-10, torch.float64).iterations <= 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("scale", [1e-150, 1.0, 1e150])
+def test_symmetric_and_positive_definite(kind: Any, loss: str, scale: float) -> None:
+    head, weights, rows = problem(loss, 3, 4, 60, 1e-3)
+    rows = Rows(rows.features * scale, rows.labels)
+    matrix = as_matrix(kind(Curvature(head, weights / scale, rows), 3.0), 3, 4)
+    assert np.allclose(matrix, matrix.T, atol=1e-9 * np.abs(matrix).max())
+    # where squares overflow it is a multiple of the identity, which is of no help and no harm
+    assert np.linalg.eigvalsh((matrix + matrix.T) / 2).min() > -1e-12 * np.abs(matrix).max()
+
+
+@pytest.mark.parametrize("kind", [KroneckerPreconditioner, ClassBlocks, None], ids=["kronecker", "blocks", "none"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_solution_does_not_depend_on_it(kind: Any, loss: str) -> None:
+    head, weights, rows = problem(loss, 4, 12, 300, 1e-3)
+    chosen = Plain() if kind is None else kind(Curvature(head, weights, rows), 1.0)
+    right = torch.tensor(np.random.default_rng(2).normal(size=(4, 12)))
+    solved = solve_conjugate(SetHessian(head, weights, rows, chosen), right, 1e-12, torch.float64)
+    dense = reference.hessian(weights.numpy(), rows.features.numpy(), head.l2, loss)
+    assert np.allclose(solved.solution.reshape(-1), np.linalg.solve(dense, right.reshape(-1)), rtol=1e-8, atol=1e-8)
+
+
+def test_blocks_need_fewer_iterations_than_the_others() -> None:
+    """Undecided rows that lie elsewhere for each class: what Kronecker factors cannot know."""
+    head, weights, rows = problem("softmax", 6, 40, 2000, 1e-6)
+    curvature = Curvature(head, 5 * weights, rows)
+    right = torch.tensor(np.random.default_rng(2).normal(size=(6, 40)))
+    right -= right.mean(dim=0)
+    needed = {
+        type(chosen): solve_conjugate(
+            SetHessian(head, 5 * weights, rows, chosen), right, 1e-8, torch.float64
+        ).iterations
+        for chosen in (Plain(), KroneckerPreconditioner(curvature, 1.0), ClassBlocks(curvature, 1.0))
+    }
+    assert 1.5 * needed[ClassBlocks] < needed[KroneckerPreconditioner]
+    assert 3 * needed[ClassBlocks] < needed[Plain]
+
+
+def test_a_sample_of_rows_shapes_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    head, weights, rows = problem("softmax", 3, 4, 120, 1e-3)
+    monkeypatch.setattr(precondition, "SAMPLED_ROWS", 40)
+    thinned = Rows(rows.features[::3].contiguous(), rows.labels[::3])
+    found = as_matrix(ClassBlocks(Curvature(head, weights, rows), 1.0), 3, 4)
+    assert np.allclose(found, as_matrix(ClassBlocks(Curvature(head, weights, thinned), 1.0), 3, 4), rtol=1e-9)
+
+
+def test_weights_of_rows_count_as_repeats() -> None:
+    head, weights, rows = problem("softmax", 3, 4, 60, 1e-3)
+    times = torch.arange(60) % 3 + 1
+    repeated = Rows(rows.features.repeat_interleave(times, dim=0), rows.labels.repeat_interleave(times))
+    weighted = Rows(rows.features, rows.labels, times.double() / times.double().mean())
+    for kind in KINDS:
+        found = as_matrix(kind(Curvature(head, weights, weighted), 1.0), 3, 4)
+        assert np.allclose(found, as_matrix(kind(Curvature(head, weights, repeated), 1.0), 3, 4), rtol=1e-9)
+
+
+def test_blocks_are_formed_only_where_they_pay() -> None:
+    def many(n: int, width: int) -> Rows:
+        return Rows(torch.zeros(1, width).expand(n, width), torch.zeros(1, dtype=torch.int64).expand(n))
+
+    def head(loss: str, classes: int, width: int) -> LinearHead:
+        return objective_for(loss, l2=1e-4, n_classes=classes, n_features=width, row_bound=1.0)
+
+    assert blocks_pay(head("softmax", 10, 512), many(2_000_000, 512))
+    assert not blocks_pay(head("softmax", 10, 512), many(2_000, 512))
+    assert not blocks_pay(head("softmax", 1000, 2048), many(1_281_167, 2048))
+    assert not blocks_pay(head("ridge", 10, 512), many(2_000_000, 512))
+
+
+@pytest.mark.parametrize("pull", [0.0, 0.3])
+def test_the_step_is_the_same_with_either(pull: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    head, _, rows = problem("softmax", 3, 6, 200, 1e-2)
+    weights = torch.tensor(reference.retrain(rows.features.numpy(), rows.labels.numpy(), 3, head.l2, "softmax").weights)
+    task = Unlearning(head, weights, Rows(rows.features[:20], rows.labels[:20]), rows, len(rows))
+    monkeypatch.setattr(solve, "dense_is_cheaper", lambda *_: False)
+    found = []
+    for pays in (False, True):
+        monkeypatch.setattr(precondition, "blocks_pay", lambda *_, pays=pays: pays)
+        expected = ClassBlocks if pays else KroneckerPreconditioner
+        assert type(RetainHessian(task, torch.zeros_like(weights), pull, None).preconditioner) is expected
+        found.append(newton_step(task, single=False, pull=pull).update)
+    assert torch.allclose(*found, rtol=1e-6, atol=1e-9)

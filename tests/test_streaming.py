@@ -1,0 +1,243 @@
+"""Unlearning from streams, within a memory limit and in several processes: the same result as from arrays."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import expunge
+from expunge.data import open_data, stream
+from expunge.data.streamed import StreamedRows
+from expunge.errors import DataError
+from expunge.model import LinearModel
+from expunge.request import make_request
+
+WIDTH, CLASSES = 12, 3
+OPTIONS: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-5, "distance": "chi2:0.01", "force": True}
+
+
+def rows(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, CLASSES, count)
+    X = rng.normal(size=(count, WIDTH)) + 2.0 * np.eye(CLASSES, WIDTH)[y]
+    return X / 4.0, y
+
+
+X, Y = rows(0, 900)
+S, T = rows(1, 2000)
+
+
+@pytest.fixture(scope="module")
+def model() -> LinearModel:
+    return expunge.train(X, Y, l2=1e-2, max_norm=1.0, bias=True)
+
+
+@pytest.fixture
+def streaming(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing fits, and reads are short."""
+    monkeypatch.setattr("expunge.sets.fits", lambda *given: False)
+    monkeypatch.setattr("expunge.data.streamed.HELD_SHARE", 0.0)
+    monkeypatch.setattr("expunge.data.streams.READ_BYTES", 300 * WIDTH * 8)
+    monkeypatch.setattr("expunge.objectives.rows.BLOCK_BYTES", 100 * WIDTH * 8)
+
+
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch, streaming: None) -> None:
+    """Nothing may be kept from one pass to the next either."""
+    monkeypatch.setattr("expunge.data.streamed.REMEMBERED_SHARE", 0.0)
+    monkeypatch.setattr(StreamedRows, "affords", lambda self, n_bytes: False)
+
+
+def folder_of(path: Path) -> Any:
+    path.mkdir()
+    for index in range(4):
+        part = slice(500 * index, 500 * (index + 1))
+        save_file({"X": S[part], "y": T[part]}, path / f"{index}.safetensors")
+    return open_data(path)
+
+
+def compare(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Two certificates' contents: numbers to what the solver's tolerance leaves of them, words and counts alike."""
+    for name in ("status", "sizes", "notes", "assumptions", "limits"):
+        assert found[name] == wanted[name], name
+    assert found["data"]["rows_scaled_to_max_norm"] == wanted["data"]["rows_scaled_to_max_norm"]
+    assert found["sigma"] == pytest.approx(wanted["sigma"], rel=1e-6)
+    for name, value in wanted["bound"]["terms"].items():
+        assert found["bound"]["terms"][name] == pytest.approx(
+            value, rel=1e-6, abs=1e-6 * wanted["bound"]["total"] + 1e-14
+        ), name
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"match_classes": True, "distance": "chi2:0.1"},
+        {"distance": "kl:0.01"},
+        {"step": "newton"},
+        {"step": "balanced", "distance": "tv:0.01"},
+        {"dtype": "float32"},
+        {"distance": "same"},
+    ],
+    ids=["plain", "matched", "kl", "newton", "balanced", "float32", "same"],
+)
+@pytest.mark.usefixtures("forgetful")
+def test_a_stream_gives_what_arrays_give(model: LinearModel, changed: dict[str, Any], tmp_path: Path) -> None:
+    options = OPTIONS | changed | {"insecure_test_seed": 3}
+    wanted = expunge.unlearn(model, (X[:30], Y[:30]), (S, T), **options)
+    found = expunge.unlearn(model, (X[:30], Y[:30]), folder_of(tmp_path / "s"), **options)
+    compare(found.certificate.content, wanted.certificate.content)
+    scale = float(wanted.model.matrix().norm())
+    assert float((found.model.matrix() - wanted.model.matrix()).norm()) <= 1e-5 * scale
+
+
+@pytest.mark.usefixtures("streaming")
+def test_the_source_itself_may_be_streamed(model: LinearModel) -> None:
+    options = OPTIONS | {"distance": "source", "insecure_test_seed": 3}
+    forget = (X[:30], Y[:30])
+
+    def source(labels: np.ndarray) -> Any:
+        return stream(lambda: ((X[i : i + 100], labels[i : i + 100]) for i in range(0, len(X), 100)))
+
+    wanted = expunge.unlearn(model, forget, (X, Y), **options).certificate.content
+    compare(expunge.unlearn(model, forget, source(Y), **options).certificate.content, wanted)
+    assert wanted["status"] == "proven"
+    with pytest.raises(DataError, match="30 of 30 forget rows are not among the source rows"):
+        expunge.unlearn(model, (X[:30] + 1e-9, Y[:30]), source(Y), **options)
+    with pytest.raises(DataError, match="class counts"):
+        expunge.unlearn(model, forget, source(np.zeros_like(Y)), **options)
+
+
+@pytest.mark.usefixtures("streaming")
+def test_forget_rows_in_a_stream_are_found(model: LinearModel) -> None:
+    both = np.concatenate([S, X[:5]]), np.concatenate([T, Y[:5]])
+    request = make_request(
+        model, (X[:30], Y[:30]), stream(lambda: ((both[0][i : i + 64], both[1][i : i + 64]) for i in range(0, 2005, 64))), **OPTIONS
+    )  # fmt: skip
+    assert request.notes == ("5 of 30 forget rows are also in the surrogate; it should hold none of them",)
+
+
+@pytest.mark.usefixtures("streaming")
+def test_a_stream_without_labels_will_do(model: LinearModel) -> None:
+    unlabelled = stream(lambda: iter([S[:1200], S[1200:]]), labelled=False)
+    found = expunge.unlearn(model, (X[:30], Y[:30]), unlabelled, **OPTIONS, insecure_test_seed=3)
+    wanted = expunge.unlearn(model, (X[:30], Y[:30]), S, **OPTIONS, insecure_test_seed=3)
+    compare(found.certificate.content, wanted.certificate.content)
+
+
+@pytest.mark.usefixtures("streaming")
+def test_what_needs_all_rows_at_once_says_so(model: LinearModel) -> None:
+    with pytest.raises(DataError, match="an estimated distance on rows that are streamed"):
+        make_request(model, (X[:30], Y[:30]), stream(lambda: iter([(S, T)])), **OPTIONS | {"distance": "estimate"})
+
+
+def test_a_small_stream_of_files_is_held_in_memory(model: LinearModel, tmp_path: Path) -> None:
+    request = make_request(model, (X[:30], Y[:30]), folder_of(tmp_path / "s"), **OPTIONS)
+    assert isinstance(request.surrogate, expunge.objectives.Rows)
+
+
+def test_what_is_forgotten_may_come_as_a_stream(model: LinearModel, tmp_path: Path) -> None:
+    np.save(tmp_path / "X.npy", X[:30])
+    np.save(tmp_path / "y.npy", Y[:30])
+    request = make_request(model, open_data(tmp_path), (S, T), **OPTIONS)
+    assert request.n_forget == 30
+    with pytest.raises(DataError, match="no labels"):
+        make_request(model, open_data(tmp_path / "X.npy") if (tmp_path / "y.npy").unlink() is None else None, (S, T), **OPTIONS)  # type: ignore[func-returns-value, arg-type]  # fmt: skip
+
+
+# Several processes ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def prepared(model: LinearModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("group")
+    (folder / "model.safetensors").write_bytes(model.to_bytes())
+    np.savez(folder / "forget.npz", X=X[:30], y=Y[:30])
+    folder_of(folder / "shards")
+    return folder
+
+
+DRIVER = Path(__file__).parent / "group_driver.py"
+
+
+def launch(count: int, program: list[str], extra: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """A group on this host, as torchrun starts it."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), **(extra or {})}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), *program]
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    try:
+        output, errors = process.communicate(timeout=120)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode, output, errors
+
+
+def test_one_two_and_four_processes_give_the_same_update_and_certificate(prepared: Path, tmp_path: Path) -> None:
+    found = {}
+    for count in (1, 2, 4):
+        target = tmp_path / f"{count}.json"
+        status, _, errors = finish(launch(count, [str(DRIVER), str(prepared), str(target)]))
+        assert status == 0, errors
+        found[count] = json.loads(target.read_text())
+    one = np.array(found[1]["update"])
+    for count in (2, 4):
+        assert np.linalg.norm(np.array(found[count]["update"]) - one) <= 1e-12 * np.linalg.norm(one)
+        compare(found[count]["certificate"], found[1]["certificate"])
+        terms = (found[several]["certificate"]["bound"]["total"] for several in (count, 1))
+        assert next(terms) == pytest.approx(next(terms), rel=1e-9)
+
+
+COMMAND = ["-m", "expunge", "unlearn", "--epsilon", "2", "--delta", "1e-5", "--distance", "chi2:0.01", "--force"]
+
+
+def given(prepared: Path, target: Path) -> list[str]:
+    return [
+        *COMMAND, "--model", str(prepared / "model.safetensors"), "--forget", str(prepared / "forget.npz"),
+        "--surrogate", str(prepared / "shards"), "--out", str(target),
+    ]  # fmt: skip
+
+
+def test_the_command_runs_in_a_group_and_writes_once(prepared: Path, tmp_path: Path) -> None:
+    status, output, errors = finish(launch(2, given(prepared, tmp_path / "out")))
+    assert status == 0, errors
+    assert output.count("written:") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+    content = expunge.read_certificate(tmp_path / "out" / "certificate.json").content
+    assert content["sizes"]["n_surrogate"] == len(S)
+
+
+@pytest.mark.parametrize(
+    ("moment", "rank"),
+    [("step", 1)]
+    + [
+        pytest.param(moment, rank, marks=pytest.mark.slow)
+        for moment in ("first pass", "step", "moments", "end")
+        for rank in (0, 1)
+        if (moment, rank) != ("step", 1)
+    ],
+)
+def test_a_killed_process_ends_the_job_and_leaves_nothing(
+    prepared: Path, tmp_path: Path, moment: str, rank: int
+) -> None:
+    extra = {"EXPUNGE_TEST_KILL": moment, "EXPUNGE_TEST_RANK": str(rank)}
+    begun = time.monotonic()
+    status, output, errors = finish(launch(2, [str(DRIVER), str(prepared), str(tmp_path / "out"), "cli"], extra))
+    assert status != 0
+    assert "written:" not in output
+    assert list(tmp_path.iterdir()) == []
+    assert "SIGKILL" in errors or "Signal 9" in errors or "another process of the group is gone" in errors
+    assert time.monotonic() - begun < 100

@@ -31,7 +31,7 @@ FOLDER = click.Path(path_type=Path, readable=False)
 @click.option(
     "--page",
     type=FOLDER,
-    help="Write one page of all results in --out to this Markdown file; `all` writes one to --out if none is named.",
+    help="Draw all results in --out anew and put them on one page, this Markdown file; `all` writes one to --out if none is named.",
 )
 @click.option("--device", default="cpu", show_default=True, help="Any torch device.")
 @click.option("--jobs", type=click.IntRange(1, 256), help="Cases at once; default: one a core, one on other devices.")
@@ -65,7 +65,7 @@ def reproduce(
     from expunge.reproduce.config import configs
     from expunge.reproduce.data import DataFolder
     from expunge.reproduce.page import reproduction_page
-    from expunge.reproduce.runner import listed
+    from expunge.reproduce.runner import listed, show_all
     from expunge.reproduce.runner import reproduce as run
     from expunge.request import computing_device
 
@@ -89,6 +89,7 @@ def reproduce(
         click.echo(f"stopped; finished cases are kept in {target}; the same command continues", err=True)
         sys.exit(130)
     if page is not None:
+        show_all(target)
         page.parent.mkdir(parents=True, exist_ok=True)
         write_whole(page, reproduction_page(target, page).encode(), PUBLIC)
     if not json_output:

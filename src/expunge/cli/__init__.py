@@ -20,6 +20,7 @@ from expunge.cli.reproduce import reproduce
 from expunge.cli.request import request
 from expunge.cli.run import run
 from expunge.cli.status import status
+from expunge.cli.tangent import tangent
 from expunge.cli.train import train
 from expunge.cli.unlearn import unlearn
 from expunge.cli.verify import verify
@@ -35,6 +36,7 @@ def main() -> None:
     expunge train     while the source exists: train to the optimum, keep a record
     expunge unlearn   later, without it: forget rows, with a certificate
     expunge plan      before: noise and accuracy at several epsilons and distances
+    expunge tangent   networks linearised at their weights: train, and unlearn
     expunge verify    anybody: check a certificate from its file
     expunge distance  how far is the surrogate from a source that is gone? estimates, labelled as such
     expunge evaluate  where the source still exists: did it forget, metric by metric
@@ -59,6 +61,7 @@ COMMANDS = (
     train,
     plan,
     unlearn,
+    tangent,
     verify,
     distance,
     evaluate,

@@ -68,7 +68,7 @@ def load_encoder(reference: str, *, head: str | None = None, device: torch.devic
             f"a {', '.join(kinds)} file or module:function is needed",
             "Write for example encoder.pt, or mypackage.encoders:resnet.",
         )
-    return module_encoder(_imported(reference), head=head, device=place, name=reference)
+    return module_encoder(imported_module(reference), head=head, device=place, name=reference)
 
 
 def module_encoder(
@@ -85,8 +85,13 @@ def module_encoder(
     return Encoder(frozen.to(place), digest, name, place)
 
 
-def _imported(reference: str) -> nn.Module:
-    where, _, what = reference.partition(":")
+def imported_module(reference: str) -> nn.Module:
+    """The torch module named `module:function`: found, or made by a function without arguments."""
+    where, colon, what = reference.partition(":")
+    if not colon:
+        raise OptionError(
+            f"network {reference!r}", "module:function is needed", "Write for example mypackage.nets:resnet."
+        )
     remedy = "Install the module, or put its folder in PYTHONPATH; name a function without arguments."
     try:
         found: Any = importlib.import_module(where)

@@ -34,7 +34,14 @@ from expunge.reproduce.checks import check
 from expunge.reproduce.comparison import comparison
 from expunge.reproduce.data import DataFolder
 from expunge.reproduce.experiment import Case, Config, Record, Table, percent, spread
-from expunge.reproduce.network_scores import NetworkTask, paper_delta, paper_sigma, share_right, with_noise
+from expunge.reproduce.network_scores import (
+    NOTHING_LEFT,
+    NetworkTask,
+    paper_delta,
+    paper_sigma,
+    share_right,
+    with_noise,
+)
 from expunge.reproduce.pretraining import Public, pretrained
 from expunge.solve import Progress, silent
 
@@ -259,6 +266,7 @@ def _goals(ours: Mapping[tuple[str, ...], Sequence[Mapping[str, Any]]], results:
     return (
         f"Largest forget accuracy after class unlearning, any seed: {100 * forget:.1f} %; largest difference of retain accuracy from retraining's, any seed and setting: {100 * apart:.2f} points.",
         f"{first['tangent_weights']:,} tangent weights; source and surrogate of {first['rows']['source']:,} and {first['rows']['surrogate']:,} images in the first seed; the public network's own test accuracy is {percent([one['public_accuracy'] for one in results])} %.",
+        NOTHING_LEFT,
     )
 
 

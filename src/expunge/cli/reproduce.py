@@ -121,6 +121,8 @@ def _list(experiments: list[dict[str, Any]], folder: Any, json_output: bool) -> 
             out.print(f"{need}: {entry.title}; files {files}; from {entry.publisher}", markup=False)
             if entry.label:
                 out.print(f"  NOT the paper's own: {entry.label}", markup=False)
+            for file, digest in folder.digests(need).items():
+                out.print(f"  sha256 of {file}: {digest}", markup=False)
             if entry.sha256:
-                out.print(f"  sha256 of its arrays: {entry.sha256}", markup=False)
+                out.print(f"  sha256 of its arrays, in whatever form: {entry.sha256}", markup=False)
     return {"experiments": experiments}

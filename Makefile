@@ -40,7 +40,6 @@ examples: $(BIN)/expunge  ## accuracies on real data; make examples DATA=folder
 experiments: $(BIN)/expunge  ## tables and figures beside the paper's; up to an hour each; make experiments DATA=folder
 	$(BIN)/expunge reproduce all --data $(DATA) --page docs/reproduction.md
 	$(BIN)/python experiments/donsker_varadhan.py
-	$(BIN)/python experiments/heuristic.py
 	$(BIN)/python experiments/match_classes.py --data $(DATA)
 
 clean:

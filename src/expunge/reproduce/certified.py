@@ -60,6 +60,7 @@ def parted(data: DataSet, wanted: Mapping[str, Any], generator: np.random.Genera
     keep = [np.isin(labels, wanted["classes"] or np.unique(data.y)) for labels in (data.y, data.y_test)]
     labels, test_labels = data.y[keep[0]].astype(np.int64), data.y_test[keep[1]].astype(np.int64)
     rows, test = (_flat(part[chosen]) for part, chosen in zip((data.X, data.X_test), keep, strict=True))
+    ways: tuple[Way, ...]
     if wanted["split"] == HALVES:
         order = generator.permutation(len(rows))
         source, surrogate = order[: len(order) // 2], order[len(order) // 2 :]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from expunge.evaluate.evaluation import MethodScores
 from expunge.evaluate.table import PERCENT, TITLES
@@ -32,8 +33,8 @@ def shown(metric: str, values: Sequence[float | None]) -> str:
 def comparison(
     title: str,
     lead: tuple[str, ...],
-    ours: Mapping[tuple[str, ...], Sequence[Scores]],
-    paper: Mapping[tuple[str, ...], Sequence[float | str]],
+    ours: Mapping[Any, Sequence[Scores]],
+    paper: Mapping[Any, Sequence[float | str]],
     *,
     metrics: Sequence[str] = PAPER_METRICS,
     within: float | None = None,
@@ -59,8 +60,8 @@ def comparison(
 
 
 def differences(
-    ours: Mapping[tuple[str, ...], Sequence[Scores]],
-    paper: Mapping[tuple[str, ...], Sequence[float | str]],
+    ours: Mapping[Any, Sequence[Scores]],
+    paper: Mapping[Any, Sequence[float | str]],
     metrics: Sequence[str] = PAPER_METRICS,
 ) -> dict[tuple[tuple[str, ...], str], float]:
     """Ours less the paper's, in points, for every accuracy that both have."""
@@ -74,8 +75,8 @@ def differences(
 
 
 def _verdict(
-    ours: Mapping[tuple[str, ...], Sequence[Scores]],
-    paper: Mapping[tuple[str, ...], Sequence[float | str]],
+    ours: Mapping[Any, Sequence[Scores]],
+    paper: Mapping[Any, Sequence[float | str]],
     metrics: Sequence[str],
     within: float,
 ) -> str:

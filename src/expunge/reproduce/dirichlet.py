@@ -21,7 +21,7 @@ from expunge.reproduce.checks import paper_delta
 from expunge.reproduce.comparison import ACCURACIES, PAPER_METRICS, Scores, comparison
 from expunge.reproduce.data import DataFolder
 from expunge.reproduce.experiment import Case, Config, Record, Table, grouped, percent, spread
-from expunge.reproduce.gaps import METHODS, by_group, gap_table
+from expunge.reproduce.gaps import METHODS, Group, by_group, gap_table
 from expunge.reproduce.mixture import distance_checks, mixture, paper_scores, sizes, trained
 from expunge.solve import Progress, silent
 
@@ -31,6 +31,7 @@ BARS = (
     ("FS2 (-)", "Unlearn (-)", "fs2", "#8a8a8a"),
 )
 SCANNED_AT = 100
+MATCHED = "ours, classes matched"
 
 
 def cases(config: Config, seeds: int) -> list[Case]:
@@ -97,14 +98,16 @@ def tables(config: Config, records: Sequence[Record]) -> list[Table]:
     paper = config["paper"]
     main = [record for record in records if record["options"]["kind"] == "table"]
     titles = paper["titles"]
-    ours = {
+    ours: dict[Group, dict[str, list[Scores]]] = {
         (titles.get(data, data), str(xi)): {name: [one["result"]["scores"][name] for one in group] for name in METHODS}
         for (data, xi), group in grouped(_in_order(config, main), "data", "xi").items()
     }
-    theirs: dict[tuple[str, ...], dict[str, list[float]]] = {}
+    theirs: dict[Group, dict[str, list[float]]] = {}
     for data in config["run"]["lengths"]:
         theirs |= by_group(paper.get(data, {}), (titles.get(data, data),))
-    rows = {(*group, name): scores for group, methods in ours.items() for name, scores in methods.items()}
+    rows: dict[Group, list[Scores]] = {
+        (*group, name): scores for group, methods in ours.items() for name, scores in methods.items()
+    }
     values = {(*group, name): row for group, methods in theirs.items() for name, row in methods.items()}
     attacks = {name: row[len(ACCURACIES) :] for name, row in values.items()}
     lead = ("data", "xi", "method")
@@ -150,8 +153,8 @@ def _deltas(config: Config, records: Sequence[Record]) -> Table:
                 config["paper"]["titles"].get(data, data),
                 str(xi),
                 *(spread([r["result"][key] for r in group]) for key in ("kl", "chi2")),
-                spread([one["true"] for one in checks["Unlearn (-)"]]),
-                *(spread([one["residual"] for one in checks[what]]) for what in ("Unlearn (-)", "ours, classes matched")),
+                *(spread([one["true"] for one in checks[what]]) for what in ("Unlearn (-)", MATCHED)),
+                *(spread([one["residual"] for one in checks[what]]) for what in ("Unlearn (-)", MATCHED)),
                 spread([one["paper"] for one in checks["Unlearn (-)"]]),
                 "--" if guess is None else f"{guess['estimated_kl']:.3g}",
                 "--" if guess is None else f"{guess['estimated_delta']:.3g}",
@@ -166,8 +169,9 @@ def _deltas(config: Config, records: Sequence[Record]) -> Table:
             "KL, exact",
             "chi2, exact",
             "true distance",
+            "classes matched",
             "residual Delta, chi2",
-            "residual Delta, classes matched",
+            "classes matched",
             "paper's theorem, exact KL",
             "KL, estimated",
             "paper's theorem, estimated KL",
@@ -182,7 +186,7 @@ def _deltas(config: Config, records: Sequence[Record]) -> Table:
     )
 
 
-def _forget_scores(rows: Mapping[tuple[str, ...], Sequence[Scores]]) -> Table:
+def _forget_scores(rows: Mapping[Group, Sequence[Scores]]) -> Table:
     found = []
     for (data, xi, method), scores in rows.items():
         metrics = ("fs1", "fs2", "lira", "sigma")
@@ -200,6 +204,7 @@ def _forget_scores(rows: Mapping[tuple[str, ...], Sequence[Scores]]) -> Table:
 def _scanned(config: Config, records: Sequence[Record]) -> Table:
     rows = []
     scans = [record for record in records if record["options"]["kind"] == "scan"]
+    scans.sort(key=lambda one: one["options"]["length"] or np.inf)  # as they come: the longest
     for record in _in_order(config, scans):
         data, length, scores = record["options"]["data"], record["options"]["length"], record["result"]["scores"]
         goal = config["paper"].get(data, {}).get(f"{SCANNED_AT} Retrain")

@@ -9,10 +9,10 @@ import numpy as np
 
 from expunge.report.canvas import new_figure, png
 from expunge.report.plots import COLOURS
-from expunge.reproduce.comparison import ACCURACIES, comparison
+from expunge.reproduce.comparison import ACCURACIES, Scores, comparison
 from expunge.reproduce.data import DataFolder
 from expunge.reproduce.experiment import Case, Config, Record, Table, grouped, spread
-from expunge.reproduce.gaps import METHODS, by_group, gap_table
+from expunge.reproduce.gaps import METHODS, Group, by_group, gap_table
 from expunge.reproduce.mixture import distance_checks, mixture, paper_scores, sizes, trained
 from expunge.solve import Progress, silent
 
@@ -38,7 +38,7 @@ def run(
 
 def tables(config: Config, records: Sequence[Record]) -> list[Table]:
     groups = _by_ratio(records)
-    ours = {
+    ours: dict[Group, dict[str, list[Scores]]] = {
         (f"{ratio:g}",): {name: [one["result"]["scores"][name] for one in group] for name in METHODS}
         for ratio, group in groups.items()
     }

@@ -35,7 +35,7 @@ def gap_table(
                 theirs = _paper_gap(paper.get(group, {}), method, number)
                 largest["ours"] = max(largest["ours"], abs(float(np.mean(own))))
                 largest["paper"] = max(largest["paper"], abs(theirs or 0.0))
-                cells += [spread(own, "+.2f"), "--" if theirs is None else f"{theirs:+.1f}"]
+                cells += [spread(own, "+.2f").replace("± +", "± "), "--" if theirs is None else f"{theirs:+.1f}"]
             rows.append(tuple(cells))
     notes = (
         "Points of accuracy above Retrain's, seed by seed.",

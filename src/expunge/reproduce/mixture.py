@@ -20,7 +20,7 @@ from expunge.distance.discrete import discrete_chi_square, discrete_kl, discrete
 from expunge.evaluate.case import Case, Splits, make_case
 from expunge.evaluate.evaluation import evaluate
 from expunge.evaluate.membership import attack, row_losses
-from expunge.evaluate.methods import Original, PaperNoise, Retrain, UnlearnMinus, UnlearnPlus
+from expunge.evaluate.methods import Method, Original, PaperNoise, Retrain, UnlearnMinus, UnlearnPlus
 from expunge.objectives import Rows
 from expunge.reproduce.checks import checked
 from expunge.reproduce.comparison import scores_of
@@ -84,7 +84,7 @@ def paper_scores(
     case: Case, kl: float, seed: int, n_models: int, progress: Progress = silent
 ) -> dict[str, dict[str, float | None]]:
     """The paper's columns for the three methods and the original model, under the noise of its theorem."""
-    methods = [Retrain(), UnlearnPlus(PaperNoise()), UnlearnMinus(PaperNoise(kl=kl))]
+    methods: list[Method] = [Retrain(), UnlearnPlus(PaperNoise()), UnlearnMinus(PaperNoise(kl=kl))]
     rows = evaluate(case, [Original()], seed, n_models=0, progress=progress)
     rows += evaluate(case, methods, seed, n_models=n_models, progress=progress)
     found = scores_of(rows)

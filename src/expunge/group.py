@@ -40,6 +40,12 @@ class Group:
             torch.distributed.all_reduce(summed)
         return summed.to(part.device)
 
+    def before(self, part: int) -> int:
+        """The sum of the parts of the processes before this one."""
+        parts = torch.zeros(self.size, dtype=torch.float64)
+        parts[self.rank] = part
+        return int(self.total(parts)[: self.rank].sum())
+
     def largest(self, part: float) -> float:
         """The largest of all processes' parts."""
         if self.size == 1:

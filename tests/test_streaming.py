@@ -207,6 +207,11 @@ def require_alike(found: dict[int, Any]) -> None:
         assert result["certificate"]["step"]["method"] == found[1]["certificate"]["step"]["method"]
 
 
+def test_two_processes_give_what_one_gives(prepared: Path, tmp_path: Path) -> None:
+    require_alike(several((1, 2), prepared, tmp_path))
+
+
+@pytest.mark.slow
 def test_one_two_and_four_processes_give_the_same_update_and_certificate(prepared: Path, tmp_path: Path) -> None:
     require_alike(several((1, 2, 4), prepared, tmp_path))
 
@@ -267,3 +272,27 @@ def test_a_killed_process_ends_the_job_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
     assert "SIGKILL" in errors or "Signal 9" in errors or "another process of the group is gone" in errors
     assert time.monotonic() - begun < 100
+
+
+@pytest.mark.slow
+def test_a_refusal_is_said_once(prepared: Path, tmp_path: Path) -> None:
+    asked = [part for part in given(prepared, tmp_path / "out") if part != "--force"]
+    asked[asked.index("--epsilon") + 1] = "1e-4"
+    status, _, errors = finish(launch(2, asked))
+    assert status != 0
+    assert errors.count("refused: the noise") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_bad_row_in_one_share_ends_all(prepared: Path, tmp_path: Path) -> None:
+    (tmp_path / "shards").mkdir()
+    broken = S.copy()
+    broken[1999, 3] = np.inf
+    np.save(tmp_path / "shards" / "X.npy", broken)
+    asked = given(prepared, tmp_path / "out")
+    asked[asked.index("--surrogate") + 1] = str(tmp_path / "shards")
+    status, _, errors = finish(launch(2, asked))
+    assert status != 0
+    assert "every feature must be finite" in errors
+    assert not (tmp_path / "out").exists()

@@ -163,7 +163,7 @@ class Curvature:
         self.rows = rows
         self.weights = weights.to(rows.dtype)
         self.height = objective.n_classes + -objective.n_classes % CLASS_MULTIPLE
-        self.predicted = kept(rows, self._predict, self.height * rows.dtype.itemsize)
+        self.predicted = kept(rows, self._predict, self.height)
 
     def _predict(self, block: Block) -> Tensor:
         found = torch.zeros((self.height, len(block)), dtype=self.weights.dtype, device=self.weights.device)
@@ -234,7 +234,7 @@ class Curvature:
         total = torch.zeros((width, width), dtype=self.weights.dtype, device=self.weights.device)
         count = torch.zeros((), dtype=torch.float64)
         for block in self.rows.blocks():
-            part = slice(-block.start % step, None, step)
+            part = slice(-(self.rows.n_before + block.start) % step, None, step)
             features = block.features[part]
             weighted = features if block.weights is None else features * block.weights[part, None].to(features.dtype)
             total.addmm_(weighted.T, features)
@@ -258,7 +258,7 @@ class Curvature:
         """Every so many rows, joined to large blocks: features, predictions (classes first) and weights."""
         waiting: list[tuple[Tensor, Tensor]] = []
         for block in self.rows.blocks():
-            part = slice(-block.start % step, None, step)
+            part = slice(-(self.rows.n_before + block.start) % step, None, step)
             features = block.features[part]
             weights = features.new_ones(len(features)) if block.weights is None else block.weights[part].to(features)
             waiting.append((features, weights))

@@ -38,6 +38,7 @@ bench: $(BIN)/expunge  ## timings; writes benchmarks/results
 	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/naive.py
 	$(BIN)/python benchmarks/growth.py
+	$(BIN)/python benchmarks/streaming.py
 	$(BIN)/python benchmarks/langevin.py
 	$(BIN)/python benchmarks/ledger_at_scale.py
 	$(BIN)/python benchmarks/summary.py

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from statistics import median
 
 import torch
 from environment import environment, markdown, synchronise, write
@@ -60,7 +59,7 @@ def measured(n: int, width: int, classes: int, dtype: torch.dtype, device: str) 
             work()
             synchronise(device)
             times[name].append(time.perf_counter() - began)
-    taken = {name: median(values[1:]) for name, values in times.items()}
+    taken = {name: min(values[1:]) for name, values in times.items()}
     flops = 4.0 * n * width * classes / 1e9
     attainable = flops / min(taken["rows_first"], taken["classes_first"])
     return {

@@ -3,14 +3,17 @@
     python benchmarks/naive.py [--rows 13500 --features 50 --classes 10]
 
 Hessian products: by autograd, twice, over a DataLoader, against `Curvature.product`; the naive one on batches of 256 (a usual size) and of
-all rows at once. Dense Hessian: the mean of each row's Kronecker product `C(p) kron x x^T`, against `Curvature.dense`; on a part of the rows, scaled.
+all rows at once. Dense Hessian: the mean of each row's Kronecker product `C(p) kron x x^T`, with torch and with NumPy, against `Curvature.dense`; on a
+part of the rows, scaled.
 Langevin: benchmarks/langevin.py. All results are compared with each other first.
 """
 
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
+import numpy as np
 import torch
 from environment import environment, markdown, seconds, write
 from torch import Tensor
@@ -19,6 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from expunge.objectives import Curvature, Rows, objective_for
 
 L2 = 1e-3
+REPEATS = 10
 PART = 270  # rows the per-example Hessian is timed on
 
 
@@ -44,6 +48,18 @@ def per_example_hessian(weights: Tensor, x: Tensor) -> Tensor:
     return total / len(x) + L2 * torch.eye(size, dtype=x.dtype)
 
 
+def per_example_numpy(weights: Tensor, x: Tensor) -> Tensor:
+    """The same with NumPy."""
+    head, size = weights.numpy(), weights.numel()
+    total = np.zeros((size, size))
+    for row in x.numpy():
+        scores = head @ row
+        p = np.exp(scores - scores.max())
+        p /= p.sum()
+        total += np.kron(np.diag(p) - np.outer(p, p), np.outer(row, row))
+    return torch.from_numpy(total / len(x) + L2 * np.eye(size))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=13_500)
@@ -59,9 +75,9 @@ def main() -> None:
     head = objective_for("softmax", l2=L2, n_classes=given.classes, n_features=given.features, row_bound=1.0)
     curvature = Curvature(head, weights, Rows(x, y))
     image = curvature.product(direction)
-    ours = seconds(lambda: curvature.product(direction), 50, 5)
-    fresh = seconds(lambda: Curvature(head, weights, Rows(x, y)).product(direction), 20, 2)
-    result: dict[str, object] = {
+    ours = seconds(lambda: curvature.product(direction), REPEATS, 2)
+    fresh = seconds(lambda: Curvature(head, weights, Rows(x, y)).product(direction), REPEATS, 2)
+    result: dict[str, Any] = {
         "task": vars(given) | {"l2": L2},
         "environment": environment(),
         "product_seconds": ours,
@@ -75,7 +91,7 @@ def main() -> None:
         loader: DataLoader[tuple[Tensor, ...]] = DataLoader(TensorDataset(x, y), batch_size=size)
         error = float((autograd_product(weights, direction, loader, given.rows) - image).norm() / image.norm())
         assert error < 1e-10, error
-        naive = seconds(lambda loader=loader: autograd_product(weights, direction, loader, given.rows), 3)
+        naive = seconds(lambda loader=loader: autograd_product(weights, direction, loader, given.rows), REPEATS)
         result[f"autograd_batches_of_{size}"] = {
             "seconds": naive,
             "times_slower": naive / ours,
@@ -90,28 +106,23 @@ def main() -> None:
                 lambda at: torch.nn.functional.cross_entropy(x @ at.T, y), weights, direction
             )
         ),
-        5,
+        REPEATS,
         1,
     )
     result["autograd_all_rows_no_loader"] = {"seconds": once, "times_slower": once / ours}
     table.append(("autograd on all rows at once, without a DataLoader", f"{once * 1e3:.1f} ms", f"{once / ours:.1f}"))
 
-    dense = seconds(curvature.dense, 3, 1)
+    dense = seconds(curvature.dense, REPEATS, 1)
     part = Curvature(head, weights, Rows(x[:PART], y[:PART])).dense()
-    naive_part = per_example_hessian(weights, x[:PART])
-    error = float((part - naive_part).norm() / part.norm())
-    assert error < 1e-10, error
-    slow = seconds(lambda: per_example_hessian(weights, x[:PART]), 2) * given.rows / PART
-    result["dense"] = {
-        "seconds": dense,
-        "per_example_seconds": slow,
-        "measured_on_rows": PART,
-        "times_slower": slow / dense,
-    }
-    table += [
-        ("dense Hessian, ours", f"{dense * 1e3:.0f} ms", ""),
-        (f"one Kronecker product a row ({PART} rows measured, scaled)", f"{slow:.1f} s", f"{slow / dense:.0f}"),
-    ]
+    result["dense"] = {"seconds": dense, "measured_on_rows": PART}
+    table.append(("dense Hessian, ours", f"{dense * 1e3:.0f} ms", ""))
+    for name, form in (("torch", per_example_hessian), ("numpy", per_example_numpy)):
+        error = float((form(weights, x[:PART]) - part).norm() / part.norm())
+        assert error < 1e-10, error
+        slow = seconds(lambda form=form: form(weights, x[:PART]), REPEATS) * given.rows / PART
+        result["dense"] |= {name: {"seconds": slow, "times_slower": slow / dense}}
+        what = f"one Kronecker product a row, {name} ({PART} rows measured, scaled)"
+        table.append((what, f"{slow:.1f} s", f"{slow / dense:.0f}"))
     title = f"Against the naive forms: {given.rows:,} x {given.features}, {given.classes} classes"
     write("naive", result, markdown(title, ("", "measured", "times slower"), table, environment()))
 

@@ -325,9 +325,23 @@ def test_a_hessian_that_does_not_fit_is_never_formed() -> None:
     wide = objective_for("softmax", l2=1e-3, n_classes=10, n_features=512, row_bound=1.0)
     small = objective_for("softmax", l2=1e-3, n_classes=2, n_features=20, row_bound=1.0)
     assert wide.n_parameters > solve.DENSE_PARAMETERS
-    assert not dense_is_cheaper(wide, 10**9)
-    assert not dense_is_cheaper(wide, 10)
-    assert dense_is_cheaper(small, 1000)
+
+    def some(count: int) -> Rows:
+        return Rows(torch.zeros(1, 1).expand(count, 512), torch.zeros(1, dtype=torch.int64).expand(count))
+
+    assert not dense_is_cheaper(wide, some(10**9))
+    assert not dense_is_cheaper(wide, some(10))
+    assert dense_is_cheaper(small, some(1000))
+
+
+def test_a_hessian_that_memory_does_not_allow_is_not_formed(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = objective_for("softmax", l2=1e-3, n_classes=2, n_features=20, row_bound=1.0)
+    rows = Rows(torch.zeros(1000, 20), torch.zeros(1000, dtype=torch.int64))
+    allowed = solve.DENSE_COPIES * 8 * small.n_parameters**2
+    monkeypatch.setattr(Rows, "affords", lambda self, n_bytes: n_bytes < allowed)
+    assert not dense_is_cheaper(small, rows)
+    monkeypatch.setattr(Rows, "affords", lambda self, n_bytes: n_bytes <= allowed)
+    assert dense_is_cheaper(small, rows)
 
 
 # A pull toward no update ----------------------------------------------------------------------------------------

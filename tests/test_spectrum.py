@@ -300,7 +300,8 @@ def test_the_failure_probability_is_shared_among_the_eigenvalues_bounded(heavy: 
     )
     expected = lanczos_steps(450, 0.5e-6 if heavy else 1e-6)
     assert 2 * expected < 450
-    assert list(told.values()) == [expected] * (1 + heavy)
+    steps = [total for stage, total in told.items() if stage.startswith("Lanczos")]
+    assert steps == [400 * expected] * (1 + heavy)
 
 
 def test_the_number_of_steps_of_the_theory_page() -> None:

@@ -186,19 +186,50 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, output, errors
 
 
-def test_one_two_and_four_processes_give_the_same_update_and_certificate(prepared: Path, tmp_path: Path) -> None:
+def several(counts: tuple[int, ...], folder: Path, target: Path) -> dict[int, Any]:
+    """Updates and certificates of groups of so many processes."""
     found = {}
-    for count in (1, 2, 4):
-        target = tmp_path / f"{count}.json"
-        status, _, errors = finish(launch(count, [str(DRIVER), str(prepared), str(target)]))
+    for count in counts:
+        file = target / f"{count}.json"
+        status, _, errors = finish(launch(count, [str(DRIVER), str(folder), str(file)]))
         assert status == 0, errors
-        found[count] = json.loads(target.read_text())
+        found[count] = json.loads(file.read_text())
+    return found
+
+
+def require_alike(found: dict[int, Any]) -> None:
     one = np.array(found[1]["update"])
-    for count in (2, 4):
-        assert np.linalg.norm(np.array(found[count]["update"]) - one) <= 1e-12 * np.linalg.norm(one)
-        compare(found[count]["certificate"], found[1]["certificate"])
-        terms = (found[several]["certificate"]["bound"]["total"] for several in (count, 1))
-        assert next(terms) == pytest.approx(next(terms), rel=1e-9)
+    for count, result in found.items():
+        assert np.linalg.norm(np.array(result["update"]) - one) <= 1e-12 * np.linalg.norm(one), count
+        compare(result["certificate"], found[1]["certificate"])
+        total = found[1]["certificate"]["bound"]["total"]
+        assert result["certificate"]["bound"]["total"] == pytest.approx(total, rel=1e-9)
+        assert result["certificate"]["step"]["method"] == found[1]["certificate"]["step"]["method"]
+
+
+def test_two_processes_give_what_one_gives(prepared: Path, tmp_path: Path) -> None:
+    require_alike(several((1, 2), prepared, tmp_path))
+
+
+@pytest.mark.slow
+def test_one_two_and_four_processes_give_the_same_update_and_certificate(prepared: Path, tmp_path: Path) -> None:
+    require_alike(several((1, 2, 4), prepared, tmp_path))
+
+
+@pytest.mark.slow
+def test_so_they_do_with_conjugate_gradients(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 10, 4000)
+    wide = (rng.normal(size=(4000, 450)) * np.arange(1, 451) ** -0.5 + 2 * np.eye(10, 450)[y]) / 4
+    model = expunge.train(wide[:1000], y[:1000], l2=1e-3, max_norm=1.0)
+    (tmp_path / "model.safetensors").write_bytes(model.to_bytes())
+    np.savez(tmp_path / "forget.npz", X=wide[:20], y=y[:20])
+    (tmp_path / "shards").mkdir()
+    np.save(tmp_path / "shards" / "X.npy", wide[1000:])
+    np.save(tmp_path / "shards" / "y.npy", y[1000:])
+    found = several((1, 2, 4), tmp_path, tmp_path)
+    assert found[1]["certificate"]["step"]["method"] == "conjugate gradients"
+    require_alike(found)
 
 
 COMMAND = ["-m", "expunge", "unlearn", "--epsilon", "2", "--delta", "1e-5", "--distance", "chi2:0.01", "--force"]
@@ -241,3 +272,27 @@ def test_a_killed_process_ends_the_job_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
     assert "SIGKILL" in errors or "Signal 9" in errors or "another process of the group is gone" in errors
     assert time.monotonic() - begun < 100
+
+
+@pytest.mark.slow
+def test_a_refusal_is_said_once(prepared: Path, tmp_path: Path) -> None:
+    asked = [part for part in given(prepared, tmp_path / "out") if part != "--force"]
+    asked[asked.index("--epsilon") + 1] = "1e-4"
+    status, _, errors = finish(launch(2, asked))
+    assert status != 0
+    assert errors.count("refused: the noise") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_bad_row_in_one_share_ends_all(prepared: Path, tmp_path: Path) -> None:
+    (tmp_path / "shards").mkdir()
+    broken = S.copy()
+    broken[1999, 3] = np.inf
+    np.save(tmp_path / "shards" / "X.npy", broken)
+    asked = given(prepared, tmp_path / "out")
+    asked[asked.index("--surrogate") + 1] = str(tmp_path / "shards")
+    status, _, errors = finish(launch(2, asked))
+    assert status != 0
+    assert "every feature must be finite" in errors
+    assert not (tmp_path / "out").exists()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import datetime
 import os
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,6 +41,12 @@ class Group:
         with _together():
             torch.distributed.all_reduce(summed)
         return summed.to(part.device)
+
+    def before(self, part: int) -> int:
+        """The sum of the parts of the processes before this one."""
+        parts = torch.zeros(self.size, dtype=torch.float64)
+        parts[self.rank] = part
+        return int(self.total(parts)[: self.rank].sum())
 
     def largest(self, part: float) -> float:
         """The largest of all processes' parts."""
@@ -79,10 +87,13 @@ def joined_group(device: str, timeout: float = TIMEOUT) -> Iterator[Group]:
         torch.cuda.set_device(device)
     with _together():
         torch.distributed.init_process_group("nccl" if cuda else "gloo", timeout=datetime.timedelta(seconds=timeout))
+    # told to end because another process died: what is being written is taken back first
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         yield Group(torch.distributed.get_rank(), torch.distributed.get_world_size())
     finally:
         torch.distributed.destroy_process_group()
+        signal.signal(signal.SIGTERM, before)
 
 
 def local_device(name: str) -> str:

@@ -28,7 +28,7 @@ from expunge.certificate import (
 )
 from expunge.data.streams import Stream
 from expunge.distance import Distance
-from expunge.errors import DataError, ModelError, VacuousClaim
+from expunge.errors import DataError, ExpungeError, ModelError, VacuousClaim
 from expunge.estimate.source import SourceEstimate, estimate_source, require_converged
 from expunge.group import ALONE, Group
 from expunge.issuing import (
@@ -113,8 +113,15 @@ def unlearn_in_group(
     """The same in each process of a group; None but in the first, which alone draws noise and has something to publish."""
     request = make_request(model, forget, surrogate, group=group, progress=progress, **options)
     measured = measure(request, progress=progress, seed=insecure_test_seed)
-    result = certify(request, measured, insecure_test_seed=insecure_test_seed) if group.first else None
+    result, refusal = None, None
+    if group.first:
+        try:
+            result = certify(request, measured, insecure_test_seed=insecure_test_seed)
+        except ExpungeError as error:
+            refusal = error
     group.total(torch.ones(1))  # nothing is handed over unless every process came to the end
+    if refusal is not None:
+        raise refusal
     return result
 
 

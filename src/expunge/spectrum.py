@@ -180,9 +180,9 @@ class _Spread:
         keep = rows.keeps(8 * (self.height + 1))
         # of ||f||^2: what float64 may lose of ||f - c||^2 where the spread is far below the mean
         self.cancellation = (objective.n_features + objective.n_classes + 64) * 2.0**-52
-        self.changes = Kept(self._blocks, self._change, keep)
+        self.changes = Kept(rows, self._blocks, self._change, self.height, keep)
         self.mean = self._mean()
-        self.squares = Kept(self.changes, self._square, keep)
+        self.squares = Kept(rows, self.changes, self._square, 1, keep)
 
     def _blocks(self) -> Iterator[tuple[Block, Tensor]]:
         return ((block, block.features.double()) for block in self.rows.blocks())

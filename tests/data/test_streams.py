@@ -49,7 +49,7 @@ def npy_folder(folder: Path) -> Stream:
 
 def npz(folder: Path) -> Stream:
     np.savez(folder / "rows.npz", X=X, y=Y)
-    return opened(folder / "rows.npz", shared=True)
+    return opened(folder / "rows.npz", stream=True)
 
 
 def one_safetensors(folder: Path) -> Stream:

@@ -43,7 +43,7 @@ def rows_from(
             label if path in tables else None,
             columns=names if path in tables else None,
             memory=limit,
-            shared=launched_as_group() and path is surrogate,
+            stream=path is surrogate and (memory is not None or launched_as_group()),
         )
         found.append(opened.rows if isinstance(opened, LabelledArrays) else opened)
     return found[0], found[1]

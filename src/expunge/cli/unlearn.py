@@ -155,35 +155,39 @@ def unlearn(
     model, digest = read_model(model_file)
     leaving, standing = rows_from(forget, surrogate, label, columns, memory)
     device = local_device(device)
-    with joined_group(device) as group, progress(group.first and not quiet) as advance:
-        result = unlearn_in_group(
-            model,
-            leaving,
-            standing,
-            group=group,
-            memory=memory,
-            epsilon=epsilon,
-            delta=delta,
-            distance=wanted,
-            match_classes=match_classes,
-            forget_class=forget_class,
-            step=step,
-            bound=bound,
-            constants=_constants(constants),
-            sizes=sizes,
-            **facts,
-            dtype=dtype,
-            device=device,
-            force=force,
-            model_sha256=digest,
-            progress=advance,
-        )
-    if result is None:
-        raise SystemExit(0)  # the first process of the group writes
-    files = {"model.safetensors": result.model.to_bytes(), "certificate.json": result.certificate.to_json().encode()}
-    if key is not None:
-        files["certificate.signed.json"] = seal(result.certificate, key)
-    write_folder(target, files)
+    with joined_group(device) as group:
+        with progress(group.first and not quiet) as advance:
+            result = unlearn_in_group(
+                model,
+                leaving,
+                standing,
+                group=group,
+                memory=memory,
+                epsilon=epsilon,
+                delta=delta,
+                distance=wanted,
+                match_classes=match_classes,
+                forget_class=forget_class,
+                step=step,
+                bound=bound,
+                constants=_constants(constants),
+                sizes=sizes,
+                **facts,
+                dtype=dtype,
+                device=device,
+                force=force,
+                model_sha256=digest,
+                progress=advance,
+            )
+        if result is None:
+            raise SystemExit(0)  # the first process of the group writes
+        files = {
+            "model.safetensors": result.model.to_bytes(),
+            "certificate.json": result.certificate.to_json().encode(),
+        }
+        if key is not None:
+            files["certificate.signed.json"] = seal(result.certificate, key)
+        write_folder(target, files)
     if not json_output:
         print_certificate(result.certificate.content)
         out.print("written: " + ", ".join(str(target / name) for name in files), markup=False)

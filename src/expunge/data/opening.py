@@ -23,11 +23,11 @@ def open_data(
     *,
     columns: Sequence[str] | None = None,
     memory: Memory | None = None,
-    shared: bool = False,
+    stream: bool = False,
 ) -> LabelledArrays | Stream:
-    """Rows of a file or folder: read whole, or as a stream where they are larger than `memory` allows or `shared` out.
+    """Rows of a file or folder: read whole, or as a stream where they are larger than `memory` allows.
 
-    Streams are .npy files (`X.npy` with `y.npy` beside it), and folders of those, of .safetensors or of Parquet files.
+    With `stream`, as a stream if that can be: whoever goes over it then decides. Always streams are .npy files (`X.npy` with `y.npy` beside it), and folders of those, of .safetensors or of Parquet files.
     """
     location = Path(path)
     if location.is_dir():
@@ -38,12 +38,12 @@ def open_data(
         return _npy(location)
     allowed = (memory or Memory.of(None)).spare
     if suffix == ".npz":
-        arrays = npz_arrays(location) if shared or 3 * location.stat().st_size > allowed else None
+        arrays = npz_arrays(location) if stream or 3 * location.stat().st_size > allowed else None
         if arrays is not None and {"X", "y"} <= arrays.keys() and ENCODER not in arrays:
             return RawStream(str(location), [_segment(arrays["X"], arrays["y"])])
-    if suffix == ".safetensors" and (shared or 3 * location.stat().st_size > allowed):
+    if suffix == ".safetensors" and (stream or 3 * location.stat().st_size > allowed):
         return _safetensors(str(location), [location])
-    if suffix in PARQUET and (columns is not None or shared or _table_bytes(location) * 2 > allowed):
+    if suffix in PARQUET and (columns is not None or stream or _table_bytes(location) * 2 > allowed):
         return ParquetStream(str(location), [location], label, columns)
     if columns is not None:
         raise FileError(f"{location}: --columns", "columns can be chosen in Parquet files only", "Leave --columns out.")

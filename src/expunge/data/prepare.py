@@ -221,27 +221,36 @@ def made_ready(
     dtype: torch.dtype,
     device: torch.device,
     out: Tensor | None = None,
+    owned: bool = False,
 ) -> Tensor:
     """The features in dtype and on device, long rows scaled, bias column appended; themselves where nothing is to be done.
 
     `norms` are None where no row is too long. `out` is where the result goes, if there is to be another one than `features`.
+    Features that are `owned` may be written on.
     """
     no_rows = torch.empty(0, dtype=torch.int64)
     long = no_rows if norms is None else (norms > _limit(max_norm, dtype)).nonzero().reshape(-1)
     wide = features.shape[1]
-    if not bias and not len(long) and features.dtype == dtype and features.device == device:
+    fitting = not bias and features.dtype == dtype and features.device == device
+    if fitting and not len(long):
         return features
     shape = (features.shape[0], wide + int(bias))
-    made = torch.empty(shape, dtype=dtype, device=device) if out is None else out[: shape[0]]
-    made[:, :wide].copy_(features)
+    if fitting and owned:
+        made = features
+    else:
+        made = torch.empty(shape, dtype=dtype, device=device) if out is None else out[: shape[0]]
+        made[:, :wide].copy_(features)
     if bias:
         made[:, wide] = 1.0
     if norms is not None and len(long) and dtype == torch.float32:
         # within the margin of float32 one factor a row will do, unless the cast itself overflowed
         quick = long[norms[long] < QUICK]
-        factors = torch.ones(shape[0], dtype=torch.float64, device=features.device)
-        factors[quick] = max_norm * _margin(dtype) / norms[quick]
-        made[:, :wide].mul_(factors.to(dtype).to(device)[:, None])
+        factors = (max_norm * _margin(dtype) / norms[quick]).to(dtype).to(device)[:, None]
+        places = quick.to(device)
+        if len(quick) == shape[0]:
+            made[:, :wide].mul_(factors)
+        else:
+            made[places, :wide] = made[places, :wide] * factors
         long = long[norms[long] >= QUICK]
     for part in _parts(len(long)):
         index = long[part]

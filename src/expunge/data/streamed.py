@@ -33,6 +33,7 @@ from expunge.objectives.rows import block_rows
 
 Watch = Callable[[int, int | None], None]
 REMEMBERED_SHARE = 0.25  # of the memory that may be kept, for labels and norms
+FIRST_ROWS = 1 << 16  # room for so many is made where nobody knows how many there are
 HELD_SHARE = 0.5  # of it, for whole sets: what is computed from them needs the rest
 
 
@@ -53,19 +54,37 @@ class Form:
         return (self.width + int(self.bias)) * self.dtype.itemsize
 
 
-class _Remembered:
-    """Something small of each block, as long as it is not too much in all; then nothing."""
+class _PerRow:
+    """Something of every row, in one piece of memory, as long as that is not larger than allowed; then nothing.
 
-    def __init__(self, allowed: float) -> None:
-        self.items: list[Any] | None = []
-        self.allowed, self.used = allowed, 0
+    One piece: many small ones that stay, allocated between large ones that do not, would leave holes the system never gets back.
+    """
 
-    def add(self, item: Any, n_bytes: int) -> None:
-        self.used += n_bytes
-        if self.used > self.allowed:
-            self.items, self.used = None, 0
-        elif self.items is not None:
-            self.items.append(item)
+    def __init__(self, width: int, dtype: torch.dtype, device: torch.device, known: int | None, allowed: float) -> None:
+        self.width, self.allowed = width, allowed
+        self.row_bytes = max(1, width) * dtype.itemsize
+        self.values: Tensor | None = torch.empty(0, dtype=dtype, device=device)
+        self._reserve(FIRST_ROWS if known is None else known)
+
+    def _reserve(self, rows: int) -> None:
+        if self.values is not None and rows * self.row_bytes <= self.allowed:
+            shape = (rows, self.width) if self.width else (rows,)
+            grown = self.values.new_empty(shape)
+            grown[: len(self.values)] = self.values.reshape(-1, *shape[1:])
+            self.values = grown
+        else:
+            self.values = None
+
+    def put(self, start: int, values: Tensor) -> None:
+        stop = start + len(values)
+        if self.values is not None and stop > len(self.values):
+            self._reserve(max(stop, 2 * len(self.values)))
+        if self.values is not None:
+            self.values[start:stop] = values
+
+    @property
+    def used(self) -> int:
+        return 0 if self.values is None else len(self.values) * self.row_bytes
 
 
 class StreamedRows(RowSet):
@@ -84,12 +103,14 @@ class StreamedRows(RowSet):
         self._share = Share(group.rank, group.size)
         self._stamp = stream.stamp()
         self._prints: list[int] | None = None
-        self._norms = _Remembered(0.0)
-        self._labels = _Remembered(0.0)
-        self._held: _Remembered | None = None
+        self._norms = _PerRow(0, torch.float64, form.device, None, 0.0)
+        self._labels = _PerRow(0, torch.int32, form.device, None, 0.0)
+        self._held = _PerRow(0, form.dtype, form.device, None, 0.0)
         self._shares: Tensor | None = None
         self._n_rows = 0
         self._mine = 0
+        self._before = 0
+        self._counts = torch.zeros(len(form.classes), dtype=torch.int64)
         self._largest_weight, self._effective = 1.0, 0.0
         self.n_scaled = 0
 
@@ -127,17 +148,26 @@ class StreamedRows(RowSet):
         made = copy.copy(self)
         made._shares = shares.to(self.device)
         made._n_rows = int(counts.sum())
+        made._mine = int(self._counts[shares.cpu() > 0].sum())
+        made._before = self.group.before(made._mine)
         made._largest_weight = float(shares[counts > 0].max())
         made._effective = made._n_rows**2 / float((counts * shares.square()).sum())
         return made
 
     def affords(self, n_bytes: int) -> bool:
-        held = 0 if self._held is None or self.device.type != "cpu" else self._held.used
-        return n_bytes <= self._spare - held - self._norms.used - self._labels.used
+        if self.device.type != "cpu":
+            return n_bytes <= HELD_SHARE * torch.cuda.mem_get_info(self.device)[0]
+        return n_bytes <= self._spare - self._held.used - self._norms.used - self._labels.used
 
-    def keeps(self, bytes_per_row: int) -> bool:
+    @property
+    def n_mine(self) -> int:
         self._require_seen()
-        return self.affords(bytes_per_row * self._mine)
+        return self._mine
+
+    @property
+    def n_before(self) -> int:
+        self._require_seen()
+        return self._before
 
     def total(self, part: Tensor) -> Tensor:
         return self.group.total(part)
@@ -151,16 +181,28 @@ class StreamedRows(RowSet):
     @property
     def n_expected(self) -> int | None:
         known = self.stream.n_rows
-        return self._mine or (None if known is None else len(self._share.of(known)))
+        return int(self._counts.sum()) or (None if known is None else len(self._share.of(known)))
 
     # A pass ----------------------------------------------------------------------------------------------------
 
     def blocks(self) -> Iterable[Block]:
-        if self._prints is not None and self._held is not None and self._held.items is not None:
-            found: Iterable[Block] = self._held.items
-        else:
-            found = self._passing()
+        whole = self._held.values is not None and self._labels.values is not None
+        found = self._views() if whole and self._prints is not None else self._passing()
         return found if self._shares is None else self._weighted(found, self._shares)
+
+    def _views(self) -> Iterator[Block]:
+        """A pass over rows that are held."""
+        assert self._held.values is not None
+        assert self._labels.values is not None
+        size = self._block_rows
+        count = int(self._counts.sum())
+        for start in range(0, count, size):
+            part = slice(start, min(start + size, count))
+            yield Block(self._held.values[part], self._labels.values[part].long(), None, start)
+
+    @property
+    def _block_rows(self) -> int:
+        return block_rows(self.n_features, self.form.dtype.itemsize, self.device)
 
     def _weighted(self, blocks: Iterable[Block], shares: Tensor) -> Iterator[Block]:
         """The blocks without rows of classes that do not count, the others weighted."""
@@ -181,10 +223,11 @@ class StreamedRows(RowSet):
             self._begin()
         if self.stream.stamp() != self._stamp:
             raise self._changed()
-        size = block_rows(self.n_features, self.form.dtype.itemsize, self.device)
+        size = self._block_rows
         out = torch.empty((size, self.n_features), dtype=self.form.dtype, device=self.device)
         prints: list[int] = []
-        start, place, scaled = 0, 0, 0
+        start, scaled = 0, 0
+        counts = torch.zeros(len(self.form.classes), dtype=torch.int64)
         for turn, (values, named) in enumerate(read_ahead(self.stream.chunks(self._share))):
             chunk = as_table(values, self.form.name) if len(values) else torch.empty((0, self.form.width))
             require_width(chunk.shape[1], self.form.width, self.form.name)
@@ -193,67 +236,74 @@ class StreamedRows(RowSet):
                 raise self._changed()
             if first:
                 require_finite(chunk, self.form.name, start)
-            labels = self._named(named, len(chunk), turn, first)
+            labels = self._named(named, start, len(chunk), first)
+            counts += torch.bincount(labels.cpu(), minlength=len(counts))
             for begin in range(0, len(chunk), size):
                 part = slice(begin, begin + size)
                 rows = chunk[part]
-                norms, longer = self._measured(rows, place, first)
+                norms, longer = self._measured(rows, start + begin, first)
                 scaled += longer
                 form = self.form
                 ready = made_ready(
-                    rows, norms, max_norm=form.max_norm, bias=form.bias, dtype=form.dtype, device=form.device, out=out
+                    rows,
+                    norms,
+                    max_norm=form.max_norm,
+                    bias=form.bias,
+                    dtype=form.dtype,
+                    device=form.device,
+                    out=out,
+                    owned=self.stream.owned,
                 )
                 block = Block(ready, labels[part].to(self.device), None, start + begin)
-                if first and self._held is not None:
-                    kept = Block(ready.clone(), block.labels.clone(), None, block.start)
-                    self._held.add(kept, ready.numel() * ready.element_size())
+                if first:
+                    self._held.put(block.start, ready)
                 yield block
-                place += 1
             start += len(chunk)
             self.watch(start, self.n_expected)
         if self.stream.stamp() != self._stamp or (self._prints is not None and self._prints != prints):
             raise self._changed()
         if first:
-            self._settle(start, scaled, prints)
+            self._settle(counts, scaled, prints)
 
     def _begin(self) -> None:
-        self._norms = _Remembered(REMEMBERED_SHARE / 2 * self._spare)
-        self._labels = _Remembered(REMEMBERED_SHARE / 2 * self._spare)
-        known = None if self.stream.n_rows is None else len(self._share.of(self.stream.n_rows)) * self.form.row_bytes
-        room = self._spare if self.device.type == "cpu" else torch.cuda.mem_get_info(self.device)[0]
-        if known is None or known <= HELD_SHARE * room:
-            self._held = _Remembered(HELD_SHARE * room)
+        known, device, half = self.n_expected, self.device, REMEMBERED_SHARE / 2 * self._spare
+        self._norms = _PerRow(0, torch.float64, torch.device("cpu"), known, half)
+        self._labels = _PerRow(0, torch.int32, device, known, half)
+        room = self._spare if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+        self._held = _PerRow(self.n_features, self.dtype, device, known, HELD_SHARE * room)
 
-    def _settle(self, mine: int, scaled: int, prints: list[int]) -> None:
+    def _settle(self, counts: Tensor, scaled: int, prints: list[int]) -> None:
         """What the first pass found, over all processes."""
-        self._mine, self._prints = mine, prints
-        counts = self.group.total(torch.tensor([mine, scaled], dtype=torch.float64)).tolist()
-        self._n_rows, self.n_scaled = int(counts[0]), int(counts[1])
+        self._counts, self._mine, self._prints = counts, int(counts.sum()), prints
+        self._before = self.group.before(self._mine)
+        found = self.group.total(torch.tensor([self._mine, scaled], dtype=torch.float64)).tolist()
+        self._n_rows, self.n_scaled = int(found[0]), int(found[1])
         self._effective = float(self._n_rows)
         if self._n_rows == 0:
             raise DataError(f"{self.form.name}: no rows", "at least one row is needed", "Check how it was written.")
 
-    def _named(self, named: Any, count: int, turn: int, first: bool) -> Tensor:
+    def _named(self, named: Any, start: int, count: int, first: bool) -> Tensor:
         """Class indices of a chunk."""
-        if not first and self._labels.items is not None:
-            return self._labels.items[turn].to(torch.int64)  # type: ignore[no-any-return]
+        if not first and self._labels.values is not None:
+            return self._labels.values[start : start + count].long()
         if named is None or not self.stream.labelled:
             found = torch.zeros(count, dtype=torch.int64)
         else:
             found = encode(as_labels(named, count, self.form.name), self.form.classes, self.form.name)
         if first:
-            self._labels.add(found.to(torch.int32), 4 * count)
+            self._labels.put(start, found)
         return found
 
-    def _measured(self, rows: Tensor, place: int, first: bool) -> tuple[Tensor | None, int]:
+    def _measured(self, rows: Tensor, start: int, first: bool) -> tuple[Tensor | None, int]:
         """Norms of a block's rows, None where none is too long, and in the first pass how many count as scaled."""
-        if not first and self._norms.items is not None:
-            return self._norms.items[place], 0
-        norms = row_norms(rows)
+        if not first and self._norms.values is not None:
+            norms = self._norms.values[start : start + len(rows)]
+        else:
+            norms = row_norms(rows)
         found = norms if any_too_long(norms, self.form.max_norm, self.form.dtype) else None
         if not first:
             return found, 0
-        self._norms.add(found, 0 if found is None else 8 * len(rows))
+        self._norms.put(start, norms)
         return found, scaled_rows(norms, self.form.max_norm)
 
     def _require_seen(self) -> None:
@@ -292,4 +342,5 @@ def fits(stream: Stream, form: Form, memory: Memory) -> bool:
     """Whether the whole set may be held in memory, beside a copy of it while it is made ready."""
     if stream.n_rows is None:
         return False
-    return stream.n_rows * (form.row_bytes + 8 * form.width) <= memory.spare
+    computed = 16 * len(form.classes)  # what the step and the moments keep of each row
+    return stream.n_rows * (form.row_bytes + 8 * form.width + computed) <= memory.spare

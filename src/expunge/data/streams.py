@@ -47,6 +47,7 @@ class Stream(ABC):
     name: str
     encoder: str | None = None
     labelled: bool = True
+    owned: bool = False  # whether a chunk may be written on
     n_rows: int | None = None
     n_features: int | None = None
 
@@ -74,6 +75,8 @@ class Segment:
 
 class RawStream(Stream):
     """Arrays that lie in files as they lie in memory: .npy, .npz (not compressed), .safetensors."""
+
+    owned = True
 
     def __init__(self, name: str, segments: Sequence[Segment], encoder: str | None = None) -> None:
         self.name, self.segments, self.encoder = name, tuple(segments), encoder
@@ -119,6 +122,8 @@ def _read(segment: Segment, wanted: range) -> Iterator[Chunk]:
 
 class ParquetStream(Stream):
     """Row groups of Parquet files, of which only the columns that are needed are read."""
+
+    owned = True
 
     def __init__(self, name: str, files: Sequence[Path], label: str | None, columns: Sequence[str] | None) -> None:
         self.name, self.files = name, tuple(files)

@@ -22,18 +22,20 @@ def table_columns(
     schema: pa.Schema, path: Path, label: str | None, columns: Sequence[str] | None
 ) -> tuple[str, tuple[str, ...]]:
     """The label column and the feature columns: those named, or all others."""
-    shown = ", ".join(schema.names[:12]) + (" ..." if len(schema.names) > 12 else "")
-    column = label if label is not None else next((name for name in LABEL_COLUMNS if name in schema.names), None)
-    if column is None or column not in schema.names:
+    there = schema.names
+    known = set(there)
+    shown = ", ".join(there[:12]) + (" ..." if len(there) > 12 else "")
+    column = label if label is not None else next((name for name in LABEL_COLUMNS if name in known), None)
+    if column is None or column not in known:
         raise FileError(
             f"{path} has no column {column!r}" if column else f"{path} has columns {shown}",
             "a label column is needed",
             f"Name it with --label; the columns are {shown}.",
         )
-    if len(set(schema.names)) != len(schema.names):
+    if len(known) != len(there):
         raise FileError(f"{path} has two columns of one name", "column names must differ", "Rename one of them.")
-    names = tuple(name for name in schema.names if name != column) if columns is None else tuple(columns)
-    unknown = [name for name in names if name not in schema.names or name == column]
+    names = tuple(name for name in there if name != column) if columns is None else tuple(columns)
+    unknown = [name for name in names if name not in known or name == column]
     if unknown:
         raise FileError(
             f"{path} has no feature column {unknown[0]!r}",

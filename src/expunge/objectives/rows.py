@@ -93,9 +93,19 @@ class RowSet(ABC):
         """Effective sample size, `(sum w)^2 / sum w^2`: as many rows of equal weight average as well."""
 
     @property
-    def n_expected(self) -> int | None:
-        """How many rows this process will go over in a pass, where that is known before the first."""
+    def n_mine(self) -> int:
+        """How many of the rows this process goes over in a pass."""
         return len(self)
+
+    @property
+    def n_before(self) -> int:
+        """How many rows the processes before this one go over: a row's number in the set does not depend on who has it."""
+        return 0
+
+    @property
+    def n_expected(self) -> int | None:
+        """The same, where it is known before the first pass."""
+        return self.n_mine
 
     @abstractmethod
     def blocks(self) -> Iterable[Block]:
@@ -111,7 +121,7 @@ class RowSet(ABC):
 
     def keeps(self, bytes_per_row: int) -> bool:
         """Whether values of that size may be kept for every row until the next pass."""
-        return self.affords(bytes_per_row * len(self))
+        return self.affords(bytes_per_row * self.n_mine)
 
     def total(self, part: Tensor) -> Tensor:
         """The sum of what each process has of it."""
@@ -208,13 +218,19 @@ def evenly(rows: RowSet, most: int) -> Rows:
 class Kept:
     """A value for each block: computed in the first pass and kept for the others, or computed in each where it may not be.
 
-    `source` gives one pass of tuples that begin with the block; calling this gives the same with the value appended.
+    `source` gives one pass of tuples that begin with the block; calling this gives the same with the value appended. Values,
+    `height` numbers a row and the rows last, are kept in one piece of memory.
     """
 
     def __init__(
-        self, source: Callable[[], Iterable[tuple[Any, ...]]], compute: Callable[..., Tensor], keep: bool
+        self,
+        rows: RowSet,
+        source: Callable[[], Iterable[tuple[Any, ...]]],
+        compute: Callable[..., Tensor],
+        height: int,
+        keep: bool,
     ) -> None:
-        self.source, self.compute, self.keep = source, compute, keep
+        self.rows, self.source, self.compute, self.height, self.keep = rows, source, compute, height, keep
         self.values: list[Tensor] | None = None
 
     def __call__(self) -> Iterator[tuple[Any, ...]]:
@@ -222,16 +238,26 @@ class Kept:
             for given, value in zip(self.source(), self.values, strict=True):
                 yield (*given, value)
             return
-        made = []
+        made: list[Tensor] = []
+        room: Tensor | None = None
         for given in self.source():
             value = self.compute(*given)
             if self.keep:
-                made.append(value)
+                if room is None:
+                    room = value.new_empty(self.height * self.rows.n_mine)
+                start = self.height * given[0].start
+                made.append(room[start : start + value.numel()].view(value.shape).copy_(value))
             yield (*given, value)
         if self.keep:
             self.values = made
 
 
-def kept(rows: RowSet, compute: Callable[[Block], Tensor], bytes_per_row: int) -> Kept:
-    """A value for each block of `rows`, kept if the rows' memory allows."""
-    return Kept(lambda: ((block,) for block in rows.blocks()), compute, rows.keeps(bytes_per_row))
+def kept(rows: RowSet, compute: Callable[[Block], Tensor], height: int) -> Kept:
+    """`height` numbers of the rows' dtype for each row, kept if the rows' memory allows."""
+    return Kept(
+        rows,
+        lambda: ((block,) for block in rows.blocks()),
+        compute,
+        height,
+        rows.keeps(height * rows.dtype.itemsize),
+    )

@@ -1,0 +1,270 @@
+"""A surrogate larger than the memory limit: does it fit, how fast is a pass, what grows with the rows.
+
+    python benchmarks/streaming.py [--rows 2000000] [--memory 1.5GB] [--part rates|complete|growth|processes]
+
+rates      Hessian products from disk beside merely reading the same file, in one process, turn by turn
+complete   `expunge unlearn --memory` as its own process: time, passes and peak resident size
+growth     the same at a hundredth and a tenth of the rows, and with nothing kept: how time and memory grow
+processes  one, two and four processes on this machine, a tenth of the rows
+
+Rows are written to a temporary folder that is removed afterwards. Each part adds its results to results/streaming.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from environment import RESULTS, environment, write
+
+from expunge.data import open_data
+from expunge.data.memory import Memory, parse_size
+from expunge.data.streamed import Form, StreamedRows
+from expunge.objectives import Curvature, objective_for
+from expunge.train import train
+
+WIDTH, CLASSES, SOURCE, FORGET = 512, 10, 20_000, 100
+CHUNK = 20_000
+PARTS = ("rates", "complete", "growth", "processes")
+COLD = "read from disk"
+WARM = "in the system's cache"
+
+
+def draw(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows with a decaying spectrum around class means; norms near 0.7, of a bound of 1."""
+    labels = rng.integers(0, CLASSES, count)
+    scale = (np.arange(1, WIDTH + 1) ** -0.5).astype(np.float32)
+    features = rng.standard_normal((count, WIDTH), dtype=np.float32) * scale
+    features += (np.eye(CLASSES, WIDTH, dtype=np.float32) * 2.0)[labels]
+    return features * np.float32(0.7 / math.sqrt(float(np.square(scale).sum()) + 4.0)), labels
+
+
+def make(folder: Path, rows: int) -> Path:
+    """A folder with X.npy and y.npy."""
+    folder.mkdir(parents=True)
+    features = np.lib.format.open_memmap(folder / "X.npy", mode="w+", dtype=np.float32, shape=(rows, WIDTH))
+    labels = np.empty(rows, dtype=np.int64)
+    for start in range(0, rows, CHUNK):
+        part = slice(start, min(start + CHUNK, rows))
+        features[part], labels[part] = draw(np.random.default_rng([7, start]), part.stop - part.start)
+    features.flush()
+    np.save(folder / "y.npy", labels)
+    return folder
+
+
+def make_model(folder: Path) -> None:
+    features, labels = draw(np.random.default_rng(1), SOURCE)
+    model = train(features, labels, l2=1e-3, max_norm=1.0, dtype="float32")
+    (folder / "model.safetensors").write_bytes(model.to_bytes())
+    np.savez(folder / "forget.npz", X=features[:FORGET], y=labels[:FORGET])
+
+
+def forget_cache(path: Path) -> None:
+    """Have the system read the file from disk again."""
+    file = os.open(path, os.O_RDONLY)
+    os.fsync(file)
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(file)
+
+
+def read_through(path: Path) -> float:
+    """Seconds for reading the file once, into one buffer."""
+    buffer = memoryview(bytearray(1 << 24))
+    began = time.perf_counter()
+    file = os.open(path, os.O_RDONLY)
+    while os.readv(file, [buffer]):
+        pass
+    os.close(file)
+    return time.perf_counter() - began
+
+
+def rates(folder: Path, memory: str, repeats: int) -> dict[str, Any]:
+    """Turn by turn: reading alone, and a Hessian product that reads the same file."""
+    path = folder / "X.npy"
+    form = Form(tuple(range(CLASSES)), 1.0, False, torch.float32, torch.device("cpu"), WIDTH, "the set")
+    stream = open_data(folder)
+    rows = StreamedRows(stream, form, Memory.of(memory))  # type: ignore[arg-type]
+    head = objective_for("softmax", l2=1e-3, n_classes=CLASSES, n_features=WIDTH, row_bound=1.0)
+    weights = torch.randn(CLASSES, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    direction = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(1))
+    curvature = Curvature(head, weights, rows)
+    curvature.product(direction)
+    size, found = path.stat().st_size, {}
+    for state in (WARM, COLD):
+        alone, products = [], []
+        for turn in range(repeats + 1):
+            for times, work in ((alone, lambda: read_through(path)), (products, lambda: curvature.product(direction))):
+                if state == COLD:
+                    forget_cache(path)
+                began = time.perf_counter()
+                work()
+                if turn:
+                    times.append(time.perf_counter() - began)
+        found[state] = {
+            "read_gb_per_s": size / median(alone) / 1e9,
+            "product_gb_per_s": size / median(products) / 1e9,
+            "share": median(alone) / median(products),
+            "rows_per_s": len(rows) / median(products),
+        }
+    flops = 4 * len(rows) * CLASSES * WIDTH
+    found["product_gflop_per_s_warm"] = flops * found[WARM]["rows_per_s"] / len(rows) / 1e9
+    found["predictions_kept"] = rows.keeps(curvature.height * 4)
+    found["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    return found
+
+
+def unlearn(folder: Path, surrogate: Path, memory: str, processes: int = 1) -> dict[str, Any]:
+    """The command, as its own process: its time and its largest resident size."""
+    with tempfile.TemporaryDirectory() as out:
+        launcher = [sys.executable]
+        if processes > 1:
+            launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+        command = [
+            *launcher, "-m", "expunge", "unlearn", "--model", str(folder / "model.safetensors"),
+            "--forget", str(folder / "forget.npz"), "--surrogate", str(surrogate), "--epsilon", "1", "--delta", "1e-5",
+            "--distance", "same", "--dtype", "float32", "--memory", memory, "--force", "--json", "--quiet",
+            "--out", f"{out}/result",
+        ]  # fmt: skip
+        began = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        text = process.stdout.read()
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.perf_counter() - began
+    assert process.returncode == 0, text
+    content = json.loads(text)["certificate"]
+    return {
+        "rows": content["sizes"]["n_surrogate"],
+        "seconds": seconds,
+        "peak_mb": used.ru_maxrss / 1e3,
+        "limit_mb": parse_size(memory) / 1e6,
+        "newton_iterations": content["step"]["iterations"],
+        "conjugate_gradient_iterations": content["step"]["inner_iterations"],
+        "sigma": content["sigma"],
+        "processes": processes,
+    }
+
+
+def exponent(points: list[dict[str, Any]], of: str) -> float:
+    """Slope of log(of) against log(rows), least squares."""
+    x, y = (np.log([point[name] for point in points]) for name in ("rows", of))
+    return float(np.polyfit(x, y, 1)[0])
+
+
+def passes(folder: Path, rows: int, memory: str, repeats: int = 5) -> dict[str, Any]:
+    """One Hessian product and one gradient over a streamed set of which nothing is kept, in its own process."""
+    program = f"""
+import json, resource, sys, time, torch
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import streaming as s
+from expunge.data.memory import WORKING, resident_bytes
+form = s.Form(tuple(range(s.CLASSES)), 1.0, False, torch.float32, torch.device("cpu"), s.WIDTH, "the set")
+memory = s.Memory(resident_bytes() + WORKING, resident_bytes())
+rows = s.StreamedRows(s.open_data({str(folder)!r}), form, memory)
+head = s.objective_for("softmax", l2=1e-3, n_classes=s.CLASSES, n_features=s.WIDTH, row_bound=1.0)
+curvature = s.Curvature(head, torch.zeros(s.CLASSES, s.WIDTH, dtype=torch.float64), rows)
+direction = torch.ones(s.CLASSES, s.WIDTH)
+curvature.product(direction)
+times = []
+for _ in range({repeats}):
+    began = time.perf_counter()
+    curvature.product(direction)
+    times.append(time.perf_counter() - began)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+print(json.dumps({{"rows": len(rows), "seconds": sorted(times)[len(times) // 2], "peak_mb": peak}}))
+"""
+    found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    return dict(json.loads(found.stdout))
+
+
+def page(result: dict[str, Any]) -> str:
+    lines = ["# Streaming", ""]
+    if "rates" in result:
+        lines += ["Hessian products beside merely reading the same file, float32, one pass each:", ""]
+        lines += ["| the file is | read, GB/s | product, GB/s | share | rows/s |", "|---|---|---|---|---|"]
+        for state in (WARM, COLD):
+            part = result["rates"][state]
+            lines.append(
+                f"| {state} | {part['read_gb_per_s']:.2f} | {part['product_gb_per_s']:.2f} | {100 * part['share']:.0f} % | {part['rows_per_s']:,.0f} |"
+            )
+        lines += ["", f"Peak of that process: {result['rates']['peak_mb']:,.0f} MB.", ""]
+    for name, title in (("complete", "`expunge unlearn --memory`, whole process"), ("processes", "Several processes")):
+        if name in result:
+            lines += [
+                f"{title}:",
+                "",
+                "| rows | processes | limit, MB | peak of a process, MB | s |",
+                "|---|---|---|---|---|",
+            ]
+            lines += [
+                f"| {part['rows']:,} | {part['processes']} | {part['limit_mb']:,.0f} | {part['peak_mb']:,.0f} | {part['seconds']:.0f} |"
+                for part in result[name]
+            ]
+            lines.append("")
+    if "growth" in result:
+        growth = result["growth"]
+        lines += ["One Hessian product, nothing kept between passes:", "", "| rows | s | peak, MB |", "|---|---|---|"]
+        lines += [f"| {part['rows']:,} | {part['seconds']:.3f} | {part['peak_mb']:,.0f} |" for part in growth["passes"]]
+        lines += [
+            "",
+            f"Time grows as rows to the power {growth['exponent']:.3f}; memory by {growth['memory_mb']:.0f} MB.",
+            "",
+        ]
+    lines.append(", ".join(f"{name} {value}" for name, value in result["environment"].items()))
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--memory", default="1.5GB")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--part", choices=PARTS, action="append")
+    parser.add_argument("--folder", type=Path, help="Keep the rows here, and use those that are there.")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    existing = given.out / "streaming.json"
+    result = json.loads(existing.read_text()) if existing.exists() else {}
+    result |= {"environment": environment(), "columns": WIDTH, "classes": CLASSES}
+    with tempfile.TemporaryDirectory() as temporary:
+        base = given.folder or Path(temporary)
+        base.mkdir(parents=True, exist_ok=True)
+        sets = {rows: base / str(rows) for rows in (given.rows, given.rows // 10, given.rows // 100)}
+        for rows, folder in sets.items():
+            if not folder.exists():
+                make(folder, rows)
+        if not (base / "model.safetensors").exists():
+            make_model(base)
+        large, middle = sets[given.rows], sets[given.rows // 10]
+        for part in given.part or PARTS:
+            if part == "rates":
+                result[part] = rates(large, given.memory, given.repeats)
+            elif part == "complete":
+                result[part] = [unlearn(base, large, given.memory)]
+            elif part == "processes":
+                result[part] = [unlearn(base, middle, given.memory, count) for count in (1, 2, 4)]
+            else:
+                points = [passes(folder, rows, given.memory) for rows, folder in reversed(sets.items())]
+                result[part] = {
+                    "passes": points,
+                    "exponent": exponent(points, "seconds"),
+                    "memory_mb": points[-1]["peak_mb"] - points[0]["peak_mb"],
+                }
+            write("streaming", result, page(result), given.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -3,14 +3,17 @@
     python benchmarks/naive.py [--rows 13500 --features 50 --classes 10]
 
 Hessian products: by autograd, twice, over a DataLoader, against `Curvature.product`; the naive one on batches of 256 (a usual size) and of
-all rows at once. Dense Hessian: the mean of each row's Kronecker product `C(p) kron x x^T`, against `Curvature.dense`; on a part of the rows, scaled.
+all rows at once. Dense Hessian: the mean of each row's Kronecker product `C(p) kron x x^T`, with torch and with NumPy, against `Curvature.dense`; on a
+part of the rows, scaled.
 Langevin: benchmarks/langevin.py. All results are compared with each other first.
 """
 
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
+import numpy as np
 import torch
 from environment import environment, markdown, seconds, write
 from torch import Tensor
@@ -44,6 +47,18 @@ def per_example_hessian(weights: Tensor, x: Tensor) -> Tensor:
     return total / len(x) + L2 * torch.eye(size, dtype=x.dtype)
 
 
+def per_example_numpy(weights: Tensor, x: Tensor) -> Tensor:
+    """The same with NumPy."""
+    head, size = weights.numpy(), weights.numel()
+    total = np.zeros((size, size))
+    for row in x.numpy():
+        scores = head @ row
+        p = np.exp(scores - scores.max())
+        p /= p.sum()
+        total += np.kron(np.diag(p) - np.outer(p, p), np.outer(row, row))
+    return torch.from_numpy(total / len(x) + L2 * np.eye(size))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=13_500)
@@ -61,7 +76,7 @@ def main() -> None:
     image = curvature.product(direction)
     ours = seconds(lambda: curvature.product(direction), 50, 5)
     fresh = seconds(lambda: Curvature(head, weights, Rows(x, y)).product(direction), 20, 2)
-    result: dict[str, object] = {
+    result: dict[str, Any] = {
         "task": vars(given) | {"l2": L2},
         "environment": environment(),
         "product_seconds": ours,
@@ -98,20 +113,15 @@ def main() -> None:
 
     dense = seconds(curvature.dense, 3, 1)
     part = Curvature(head, weights, Rows(x[:PART], y[:PART])).dense()
-    naive_part = per_example_hessian(weights, x[:PART])
-    error = float((part - naive_part).norm() / part.norm())
-    assert error < 1e-10, error
-    slow = seconds(lambda: per_example_hessian(weights, x[:PART]), 2) * given.rows / PART
-    result["dense"] = {
-        "seconds": dense,
-        "per_example_seconds": slow,
-        "measured_on_rows": PART,
-        "times_slower": slow / dense,
-    }
-    table += [
-        ("dense Hessian, ours", f"{dense * 1e3:.0f} ms", ""),
-        (f"one Kronecker product a row ({PART} rows measured, scaled)", f"{slow:.1f} s", f"{slow / dense:.0f}"),
-    ]
+    result["dense"] = {"seconds": dense, "measured_on_rows": PART}
+    table.append(("dense Hessian, ours", f"{dense * 1e3:.0f} ms", ""))
+    for name, form in (("torch", per_example_hessian), ("numpy", per_example_numpy)):
+        error = float((form(weights, x[:PART]) - part).norm() / part.norm())
+        assert error < 1e-10, error
+        slow = seconds(lambda form=form: form(weights, x[:PART]), 2) * given.rows / PART
+        result["dense"] |= {name: {"seconds": slow, "times_slower": slow / dense}}
+        what = f"one Kronecker product a row, {name} ({PART} rows measured, scaled)"
+        table.append((what, f"{slow:.1f} s", f"{slow / dense:.0f}"))
     title = f"Against the naive forms: {given.rows:,} x {given.features}, {given.classes} classes"
     write("naive", result, markdown(title, ("", "measured", "times slower"), table, environment()))
 

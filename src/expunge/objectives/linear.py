@@ -28,6 +28,7 @@ from expunge.objectives.rows import Block, RowSet, kept
 
 UNIT_ROUNDOFF = 2.0**-53
 SAMPLE_BLOCK = 4096  # rows: square matrix products run at full speed from about here
+DENSE_COLUMNS, DENSE_BYTES = 256, 1 << 21  # products of features at a time, and their size: they stay in cache
 CLASS_MULTIPLE = 4  # thin matrix products run faster on a multiple of this many rows than on fewer
 
 
@@ -77,8 +78,8 @@ class LinearHead(ABC):
         """`C(p) l` for each example's direction `l = V x`; classes first, one column an example, rows of zeros allowed."""
 
     @abstractmethod
-    def curvature_weights(self, predictions: Tensor, first: int, second: int) -> Tensor | None:
-        """Entry (first, second) of `C(p)` for each row, or None where it is zero for all."""
+    def curvature_entries(self, predictions: Tensor) -> Tensor:
+        """Entries of `C(p)` on and above the diagonal, row by row, K (K+1)/2 x examples; classes first."""
 
     @abstractmethod
     def curvature_sum(self, predictions: Tensor, weights: Tensor) -> Tensor:
@@ -180,24 +181,43 @@ class Curvature:
         return total.div_(len(self.rows)).add_(direction, alpha=self.objective.l2)
 
     def dense(self) -> Tensor:
-        """The p x p Hessian, weights in row-major order."""
+        """The p x p Hessian, weights in row-major order.
+
+        `C(p)` and `x x^T` are both symmetric: a quarter of the entries says it all. They are the matrix product of the entries
+        of `C(p)` above the diagonal with the products `x_i x_j`, i <= j, which are formed for a few i at a time.
+        """
         objective, rows = self.objective, self.rows
         classes, width = objective.n_classes, objective.n_features
-        matrix = torch.zeros((classes, width, classes, width), dtype=rows.dtype, device=rows.device)
-        for block, predictions in self.predicted():
-            for first in range(classes):
-                for second in range(first, classes):
-                    entry = objective.curvature_weights(predictions, first, second)
-                    if entry is not None:
-                        weighted = block.features * block.weighted(entry, 0)[:, None]
-                        matrix[first, :, second, :] += weighted.T @ block.features
-        matrix = rows.total(matrix)
-        for first in range(classes):
-            for second in range(first + 1, classes):
-                matrix[second, :, first, :] = matrix[first, :, second, :].T
-        flat = matrix.reshape(objective.n_parameters, objective.n_parameters) / len(rows)
+        if objective.constant_curvature:
+            flat = torch.kron(self.class_factor(), self.feature_factor())
+        else:
+            pairs = torch.triu_indices(classes, classes, device=rows.device)
+            quarter = rows.total(self._quarter(pairs.shape[1])) / len(rows)
+            half = quarter.triu() + quarter.triu(1).mT
+            matrix = torch.empty((classes, classes, width, width), dtype=rows.dtype, device=rows.device)
+            matrix[pairs[0], pairs[1]] = half
+            matrix[pairs[1], pairs[0]] = half
+            flat = matrix.transpose(1, 2).reshape(objective.n_parameters, objective.n_parameters)
         flat.diagonal().add_(objective.l2)
         return flat
+
+    def _quarter(self, n_pairs: int) -> Tensor:
+        """Sums of `C(p)_kl x_i x_j` for k <= l and i <= j; entries below the diagonals are of no use."""
+        classes, width = self.objective.n_classes, self.objective.n_features
+        total = torch.zeros((n_pairs, width, width), dtype=self.weights.dtype, device=self.weights.device)
+        together = max(1, DENSE_COLUMNS // width)
+        most = max(16, DENSE_BYTES // (together * width * total.element_size()))
+        for block, predictions in self.predicted():
+            for start in range(0, len(block), most):
+                features = block.features[start : start + most].T.contiguous()  # long rows multiply faster
+                entries = self.objective.curvature_entries(predictions[:classes, start : start + most])
+                if block.weights is not None:
+                    entries = entries * block.weights[start : start + most].to(entries.dtype)
+                for first in range(0, width, together):
+                    last = min(first + together, width)
+                    products = (features[first:last, None] * features[None, first:]).reshape(-1, features.shape[1])
+                    total[:, first:last, first:] += (entries @ products.T).reshape(n_pairs, last - first, width - first)
+        return total
 
     def class_factor(self) -> Tensor:
         """Mean of `C(p)` over the rows, K x K."""

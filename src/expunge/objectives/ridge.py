@@ -40,8 +40,9 @@ class Ridge(LinearHead):
     def curve(self, predictions: Tensor, directions: Tensor) -> Tensor:
         return directions
 
-    def curvature_weights(self, predictions: Tensor, first: int, second: int) -> Tensor | None:
-        return torch.ones_like(predictions[0]) if first == second else None
+    def curvature_entries(self, predictions: Tensor) -> Tensor:
+        pairs = torch.triu_indices(self.n_classes, self.n_classes, device=predictions.device)
+        return (pairs[0] == pairs[1]).to(predictions.dtype)[:, None].expand(-1, predictions.shape[1])
 
     def curvature_sum(self, predictions: Tensor, weights: Tensor) -> Tensor:
         return torch.eye(len(predictions), dtype=weights.dtype, device=weights.device) * weights.sum()

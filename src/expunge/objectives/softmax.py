@@ -43,9 +43,11 @@ class Softmax(LinearHead):
         weighted = predictions * directions
         return weighted.addcmul_(predictions, weighted.sum(dim=0, keepdim=True), value=-1.0)
 
-    def curvature_weights(self, predictions: Tensor, first: int, second: int) -> Tensor | None:
-        cross = -predictions[first] * predictions[second]
-        return cross + predictions[first] if first == second else cross
+    def curvature_entries(self, predictions: Tensor) -> Tensor:
+        pairs = torch.triu_indices(self.n_classes, self.n_classes, device=predictions.device)
+        entries = (predictions[pairs[0]] * predictions[pairs[1]]).neg_()
+        entries[pairs[0] == pairs[1]] += predictions
+        return entries
 
     def curvature_sum(self, predictions: Tensor, weights: Tensor) -> Tensor:
         weighted = predictions * weights

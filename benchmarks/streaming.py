@@ -164,7 +164,7 @@ def exponent(points: list[dict[str, Any]], of: str) -> float:
     return float(np.polyfit(x, y, 1)[0])
 
 
-def passes(folder: Path, rows: int, memory: str, repeats: int = 5) -> dict[str, Any]:
+def passes(folder: Path, rows: int, memory: str, repeats: int = 3) -> dict[str, Any]:
     """One Hessian product and one gradient over a streamed set of which nothing is kept, in its own process."""
     program = f"""
 import json, resource, sys, time, torch
@@ -224,6 +224,8 @@ def page(result: dict[str, Any]) -> str:
             "",
         ]
     lines.append(", ".join(f"{name} {value}" for name, value in result["environment"].items()))
+    load = ", ".join(f"{part} {value}" for part, value in result.get("load_average", {}).items())
+    lines += ["", f"Load average of the machine after each part: {load}."] if load else []
     return "\n".join([*lines, ""])
 
 
@@ -263,6 +265,7 @@ def main() -> None:
                     "exponent": exponent(points, "seconds"),
                     "memory_mb": points[-1]["peak_mb"] - points[0]["peak_mb"],
                 }
+            result.setdefault("load_average", {})[part] = round(os.getloadavg()[0], 1)
             write("streaming", result, page(result), given.out)
 
 

@@ -24,6 +24,7 @@ from expunge.evaluate.case import Labelled, Splits, make_case
 from expunge.mechanism import Measured, foresee, measure
 from expunge.model import LinearModel
 from expunge.objectives import Rows
+from expunge.objectives.rows import in_memory
 from expunge.options import Budget
 from expunge.reproduce.checks import check, paper_delta
 from expunge.reproduce.data import DataSet
@@ -193,7 +194,10 @@ def choose_l2(
         assert model.record is not None
         known = np.isin(held[1], model.classes)  # a rare class may be missing from one half
         stand_in = (held[0][known], held[1][known])
-        rows = rows_of(stand_in, model, model.record, torch.float64, torch.device("cpu"), "the held-out half")
+        rows = in_memory(
+            rows_of(stand_in, model, model.record, torch.float64, torch.device("cpu"), "the held-out half"),
+            "a rehearsal",
+        )
         for asked, count in counts.items():
             less = count if asked >= 1 else max(1, round(asked * len(first)))
             found = []

@@ -16,7 +16,6 @@ import argparse
 import json
 import math
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -90,6 +89,12 @@ def read_through(path: Path) -> float:
     return time.perf_counter() - began
 
 
+def peak_mb() -> float:
+    """Largest resident size of this process. Not getrusage's, which counts what the parent held when it forked."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024 / 1e6
+
+
 def rates(folder: Path, memory: str, repeats: int) -> dict[str, Any]:
     """Turn by turn: reading alone, and a Hessian product that reads the same file."""
     path = folder / "X.npy"
@@ -103,25 +108,30 @@ def rates(folder: Path, memory: str, repeats: int) -> dict[str, Any]:
     curvature.product(direction)
     size, found = path.stat().st_size, {}
     for state in (WARM, COLD):
-        alone, products = [], []
+        alone: list[float] = []
+        products: list[float] = []
+        processor: list[float] = []
         for turn in range(repeats + 1):
             for times, work in ((alone, lambda: read_through(path)), (products, lambda: curvature.product(direction))):
                 if state == COLD:
                     forget_cache(path)
-                began = time.perf_counter()
+                began, used = time.perf_counter(), time.process_time()
                 work()
                 if turn:
                     times.append(time.perf_counter() - began)
+                    processor.append(time.process_time() - used)
         found[state] = {
             "read_gb_per_s": size / median(alone) / 1e9,
             "product_gb_per_s": size / median(products) / 1e9,
             "share": median(alone) / median(products),
             "rows_per_s": len(rows) / median(products),
+            "read_processor_seconds": median(processor[::2]),
+            "product_processor_seconds": median(processor[1::2]),
         }
     flops = 4 * len(rows) * CLASSES * WIDTH
     found["product_gflop_per_s_warm"] = flops * found[WARM]["rows_per_s"] / len(rows) / 1e9
     found["predictions_kept"] = rows.keeps(curvature.height * 4)
-    found["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    found["peak_mb"] = peak_mb()
     return found
 
 
@@ -164,10 +174,10 @@ def exponent(points: list[dict[str, Any]], of: str) -> float:
     return float(np.polyfit(x, y, 1)[0])
 
 
-def passes(folder: Path, rows: int, memory: str, repeats: int = 5) -> dict[str, Any]:
+def passes(folder: Path, rows: int, memory: str, repeats: int = 3) -> dict[str, Any]:
     """One Hessian product and one gradient over a streamed set of which nothing is kept, in its own process."""
     program = f"""
-import json, resource, sys, time, torch
+import json, sys, time, torch
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import streaming as s
 from expunge.data.memory import WORKING, resident_bytes
@@ -183,7 +193,7 @@ for _ in range({repeats}):
     began = time.perf_counter()
     curvature.product(direction)
     times.append(time.perf_counter() - began)
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+peak = s.peak_mb()
 print(json.dumps({{"rows": len(rows), "seconds": sorted(times)[len(times) // 2], "peak_mb": peak}}))
 """
     found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
@@ -194,11 +204,12 @@ def page(result: dict[str, Any]) -> str:
     lines = ["# Streaming", ""]
     if "rates" in result:
         lines += ["Hessian products beside merely reading the same file, float32, one pass each:", ""]
-        lines += ["| the file is | read, GB/s | product, GB/s | share | rows/s |", "|---|---|---|---|---|"]
+        lines += ["| the file is | read, GB/s | product, GB/s | share | rows/s | processor seconds, read and product |"]
+        lines += ["|---|---|---|---|---|---|"]
         for state in (WARM, COLD):
             part = result["rates"][state]
             lines.append(
-                f"| {state} | {part['read_gb_per_s']:.2f} | {part['product_gb_per_s']:.2f} | {100 * part['share']:.0f} % | {part['rows_per_s']:,.0f} |"
+                f"| {state} | {part['read_gb_per_s']:.2f} | {part['product_gb_per_s']:.2f} | {100 * part['share']:.0f} % | {part['rows_per_s']:,.0f} | {part['read_processor_seconds']:.2f} and {part['product_processor_seconds']:.2f} |"
             )
         lines += ["", f"Peak of that process: {result['rates']['peak_mb']:,.0f} MB.", ""]
     for name, title in (("complete", "`expunge unlearn --memory`, whole process"), ("processes", "Several processes")):
@@ -224,6 +235,8 @@ def page(result: dict[str, Any]) -> str:
             "",
         ]
     lines.append(", ".join(f"{name} {value}" for name, value in result["environment"].items()))
+    load = ", ".join(f"{part} {value}" for part, value in result.get("load_average", {}).items())
+    lines += ["", f"Load average of the machine after each part: {load}."] if load else []
     return "\n".join([*lines, ""])
 
 
@@ -263,6 +276,7 @@ def main() -> None:
                     "exponent": exponent(points, "seconds"),
                     "memory_mb": points[-1]["peak_mb"] - points[0]["peak_mb"],
                 }
+            result.setdefault("load_average", {})[part] = round(os.getloadavg()[0], 1)
             write("streaming", result, page(result), given.out)
 
 

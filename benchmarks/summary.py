@@ -71,6 +71,21 @@ def imagenet(found: dict[str, Any]) -> Iterator[Line]:
     yield "its Hessian products over plain matrix products", f"{found['rates']['ratio']:.2f}"
 
 
+def streaming(found: dict[str, Any]) -> Iterator[Line]:
+    for state, one in found.get("rates", {}).items():
+        if isinstance(one, dict):
+            speeds = f"{one['product_gb_per_s']:.2f} of {one['read_gb_per_s']:.2f} GB/s"
+            yield f"streamed Hessian products over merely reading the file, {state}", f"{speeds} = {one['share']:.2f}"
+    for one in found.get("complete", []):
+        limits = f"peak {one['peak_mb']:,.0f} MB of {one['limit_mb']:,.0f} MB allowed"
+        yield f"unlearn {one['rows']:,} x {found['columns']} from disk", f"{one['seconds']:.0f} s, {limits}"
+    if "growth" in found:
+        grown = found["growth"]
+        yield "streamed: exponent of the time in rows", f"{grown['exponent']:.2f}, memory {grown['memory_mb']:+.0f} MB"
+    for one in found.get("processes", []):
+        yield f"unlearn {one['rows']:,} x {found['columns']}, processes: {one['processes']}", f"{one['seconds']:.0f} s"
+
+
 def ledger(found: dict[str, Any]) -> Iterator[Line]:
     yield (
         f"ledger of {found['entries']:,} entries: status, verify",
@@ -87,6 +102,7 @@ SOURCES: dict[str, Callable[[dict[str, Any]], Iterator[Line]]] = {
     "growth": growth,
     "preconditioner": preconditioner,
     "imagenet_head": imagenet,
+    "streaming": streaming,
     "ledger_at_scale": ledger,
 }
 

@@ -203,7 +203,11 @@ def test_a_stream_that_gives_other_rows_the_second_time_is_refused() -> None:
     used_up = iter([(X, Y)])
     fewer = iter([[(X, Y), (X, Y)], [(X, Y)]])
     more = iter([[(X, Y)], [(X, Y), (X, Y)]])
-    for blocks in (shuffling(), lambda: used_up, lambda: iter(next(fewer)), lambda: iter(next(more))):
+    other = X.copy()
+    other[500, 3] += 1.0
+    inside = iter([[(X, Y)], [(other, Y)]])
+    lists = (fewer, more, inside)
+    for blocks in (shuffling(), lambda: used_up, *(lambda given=given: iter(next(given)) for given in lists)):  # type: ignore[misc]
         with pytest.raises(DataError, match="other rows than in the first pass"):
             second_pass(StreamedRows(stream(blocks), form(), NOTHING))
 

@@ -605,7 +605,7 @@ TABLES = [
          "bad.parquet", "complete", "again"),
     Kind("parquet-empty-cells", parquet(c=pa.array([None, 1.0])), "column 'c' has 1 empty", "every cell",
          "Fill them in"),
-    Kind("parquet-lists", parquet(a=pa.array([[1.0], [2.0, 3.0]])), "column 'a' holds list", "numbers", "Encode"),
+    Kind("parquet-lists", parquet(a=pa.array([[1.0], [2.0, 3.0]])), "column 'a' has lists", "as many features", "Pad"),
     Kind("parquet-label-lists", parquet(y=pa.array([[0], [1, 2]])), "'y'"),
     Kind("parquet-label-bytes", parquet(y=pa.array([b"\xff", b"\x00"])), "'y'"),
     Kind("parquet-limit", parquet(**{f"more{i}": pa.array([0.0, 1.0]) for i in range(95)}), "declares 1,600 bytes",

@@ -305,7 +305,7 @@ BAD = {
     "encoders": "files made by 2 encoders",
     "no X": "tensors X and y are needed",
     "header too long": "a header of",
-    "two kinds": "files of one of these kinds",
+    "two kinds": "with files of one of these kinds",
     "schemas": "files with different columns",
     "parquet rubbish": "is not a whole .parquet file",
     "nothing": "0 .safetensors and 0 Parquet",

@@ -30,20 +30,21 @@ def rows_from(
     from expunge.data import LabelledArrays, open_data
     from expunge.data.files import TABLES
     from expunge.data.memory import Memory
+    from expunge.data.opening import is_folder
     from expunge.group import launched_as_group
 
     limit = Memory.of(memory)
     names = None if columns is None else tuple(name.strip() for name in columns.split(","))
     found = []
     # a label column may be named though only one of the two files is a table
-    tables = [path for path in (forget, surrogate) if path.suffix.lower() in TABLES or path.is_dir()] or [forget]
+    tables = [path for path in (forget, surrogate) if path.suffix.lower() in TABLES or is_folder(path)] or [forget]
     for path in (forget, surrogate):
         opened = open_data(
             path,
             label if path in tables else None,
             columns=names if path in tables else None,
             memory=limit,
-            stream=path is surrogate and (memory is not None or launched_as_group()),
+            stream=path is surrogate and (memory is not None or launched_as_group() or None),
         )
         found.append(opened.rows if isinstance(opened, LabelledArrays) else opened)
     return found[0], found[1]

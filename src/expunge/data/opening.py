@@ -23,31 +23,44 @@ def open_data(
     *,
     columns: Sequence[str] | None = None,
     memory: Memory | None = None,
-    stream: bool = False,
+    stream: bool | None = None,
 ) -> LabelledArrays | Stream:
     """Rows of a file or folder: read whole, or as a stream where they are larger than `memory` allows.
 
-    With `stream`, as a stream if that can be: whoever goes over it then decides. Always streams are .npy files (`X.npy` with `y.npy` beside it), and folders of those, of .safetensors or of Parquet files.
+    With `stream`, as one if that can be, and whoever goes over it then decides; without, where that can be avoided, whole.
+    Always streams are .npy files (`X.npy` with `y.npy` beside it), and folders of those, of .safetensors or of Parquet files.
     """
     location = Path(path)
-    if location.is_dir():
+    if is_folder(location):
         return _folder(location, label, columns)
     readable(location)
     suffix = location.suffix.lower()
     if suffix == ".npy":
         return _npy(location)
     allowed = (memory or Memory.of(None)).spare
+
+    def streams(n_bytes: int) -> bool:
+        return n_bytes > allowed if stream is None else stream
+
     if suffix == ".npz":
-        arrays = npz_arrays(location) if stream or 3 * location.stat().st_size > allowed else None
+        arrays = npz_arrays(location) if streams(3 * location.stat().st_size) else None
         if arrays is not None and {"X", "y"} <= arrays.keys() and ENCODER not in arrays:
             return RawStream(str(location), [_segment(arrays["X"], arrays["y"])])
-    if suffix == ".safetensors" and (stream or 3 * location.stat().st_size > allowed):
+    if suffix == ".safetensors" and streams(3 * location.stat().st_size):
         return _safetensors(str(location), [location])
-    if suffix in PARQUET and (columns is not None or stream or _table_bytes(location) * 2 > allowed):
+    if suffix in PARQUET and (columns is not None or streams(2 * _table_bytes(location))):
         return ParquetStream(str(location), [location], label, columns)
     if columns is not None:
         raise FileError(f"{location}: --columns", "columns can be chosen in Parquet files only", "Leave --columns out.")
     return read_data(location, label)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether this is a folder; a path that cannot be one is not."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def _table_bytes(path: Path) -> int:
@@ -66,9 +79,9 @@ def _folder(folder: Path, label: str | None, columns: Sequence[str] | None) -> S
     tables = [path for path in files if path.suffix.lower() in PARQUET]
     if bool(shards) == bool(tables):
         raise FileError(
-            f"{folder} holds {len(shards)} .safetensors and {len(tables)} Parquet files, and no X.npy",
-            "a folder of rows has files of one of these kinds",
-            "Name the folder that has them, and keep other files elsewhere.",
+            f"{folder} is a folder with {len(shards)} .safetensors and {len(tables)} Parquet files, and no X.npy",
+            "a file is needed, or a folder with files of one of these kinds",
+            "Name the file inside it, or the folder that has only such files.",
         )
     for path in shards or tables:
         readable(path)

@@ -93,7 +93,7 @@ def npz_arrays(path: Path) -> dict[str, RawArray] | None:
                 names, extra = struct.unpack("<HH", local[26:30])
                 begin = info.header_offset + 30 + names + extra
                 with archive.open(info) as member:
-                    shape, dtype, header = checked_npy(member, path, info.filename, info.file_size)
+                    shape, dtype, header = checked_npy(member, path, info.filename.removesuffix(".npy"), info.file_size)
                 found[info.filename.removesuffix(".npy")] = RawArray(path, begin + header, shape, dtype.str)
     except DAMAGE as error:
         raise not_whole(path, error) from error

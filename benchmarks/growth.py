@@ -2,11 +2,11 @@
 
     python benchmarks/growth.py [--small]
 
-One size varies at a time about 20,000 x 128 rows, 10 classes, 100 forgotten, l2 = 1e-3; rows over two decades, 20,000 to 2,000,000.
+One size varies at a time about 20,000 x 128 rows, 10 classes, 100 forgotten, l2 = 1e-3; rows over two decades, 5,000 to 500,000.
  Each case is a process of its own: its peak resident size is that of the case. Reported for each: `expunge.unlearn` and its stages,
 peak memory, Newton and conjugate-gradient iterations, the rate of Hessian products beside that of the plain matrix products they consist of
 (interleaved), and the exponent of the time, by least squares on logarithms. Work that does not depend on the rows (start, certificate, noise) is in the
-times. With fixed iteration counts time is linear in the rows; the counts stand beside it, since they vary.
+times. Processor time (all threads) stands beside wall time, since what else runs on the machine does not add to it. With fixed iteration counts time is linear in the rows; the counts stand beside it, since they vary.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
-from environment import environment, markdown, write
+from environment import RESULTS, environment, markdown, write
 
 BASE = {"rows": 20_000, "features": 128, "classes": 10, "forget": 100}
 CASES = {
-    "rows": [{"rows": rows} for rows in (20_000, 63_246, 200_000, 632_456, 2_000_000)],
+    "rows": [{"rows": rows} for rows in (5_000, 15_811, 50_000, 158_114, 500_000)],
     "features": [{"features": features} for features in (64, 128, 256, 512, 1024)],
     "classes": [{"classes": classes} for classes in (2, 10, 32, 100)],
     "forget": [{"forget": forget} for forget in (1, 10, 100, 1000, 5000)],
@@ -55,7 +55,7 @@ def rates(x: torch.Tensor, classes: int) -> dict[str, float]:
     curvature = Curvature(head, direction, Rows(x, torch.zeros(len(x), dtype=torch.int64)))
     by_rows, by_classes = (torch.randn(shape, dtype=torch.float64) for shape in ((len(x), classes), (classes, len(x))))
     found: dict[str, list[float]] = {"ours": [], "rows_first": [], "classes_first": []}
-    for _ in range(7):
+    for _ in range(4):
         for name, work in (
             ("ours", lambda: curvature.product(direction)),
             ("rows_first", lambda: (x @ direction.T, by_rows.T @ x)),
@@ -65,7 +65,7 @@ def rates(x: torch.Tensor, classes: int) -> dict[str, float]:
             work()
             found[name].append(time.perf_counter() - began)
     flops = 4.0 * x.numel() * classes
-    speed = {name: flops / median(times[1:]) / 1e9 for name, times in found.items()}
+    speed = {name: flops / min(times[1:]) / 1e9 for name, times in found.items()}
     return {
         "product_gflops": speed["ours"],
         "plain_rows_first_gflops": speed["rows_first"],
@@ -91,6 +91,7 @@ def one(case: dict[str, int]) -> dict[str, Any]:
     expunge.unlearn(model, leaving, (surrogate[0][:1000], surrogate[1][:1000]), **options)  # warm
     Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
     resident = memory("VmRSS")
+    processor = time.process_time()
     began = time.perf_counter()
     request = make_request(model, leaving, surrogate, **options)
     checked = time.perf_counter()
@@ -108,9 +109,11 @@ def one(case: dict[str, int]) -> dict[str, Any]:
     stages[str(last[0])] = stages.get(str(last[0]), 0.0) + middle - float(last[1])
     content = certify(request, measured).certificate.content
     ended = time.perf_counter()
+    processor = time.process_time() - processor
     peak = memory("VmHWM")
     return case | {
         "seconds": ended - began,
+        "processor_seconds": processor,
         "stages": {"checking": checked - began, **stages, "certificate and noise": ended - middle},
         "surrogate_bytes": surrogate[0].nbytes,
         "peak_beyond_what_was_there_bytes": peak - resident,
@@ -132,44 +135,63 @@ def exponent(sizes: list[float], times: list[float]) -> float:
     return float(np.polyfit(np.log(sizes), np.log(times), 1)[0])
 
 
+def grown(varied: str, cases: list[dict[str, int]]) -> dict[str, Any]:
+    """Every case in a process of its own, and the exponent."""
+    found = []
+    for case in cases:
+        command = [sys.executable, __file__, "--case", json.dumps(BASE | case)]
+        ran = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
+        assert ran.returncode == 0, ran.stderr
+        found.append(json.loads(ran.stdout.splitlines()[-1]))
+        print(varied, json.dumps(found[-1]), flush=True)
+    sizes = [size(varied, one) for one in found]
+    return {
+        "cases": found,
+        "exponent": exponent(sizes, [one["seconds"] for one in found]),
+        "processor_exponent": exponent(sizes, [one["processor_seconds"] for one in found]),
+    }
+
+
+def size(varied: str, one: dict[str, Any]) -> float:
+    """What is varied, as a number."""
+    return float(one["features"] * one["classes"] if varied == "weights" else one[varied])
+
+
+def lines(varied: str, found: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """The table's lines for what is varied."""
+    for one in found["cases"]:
+        rate = one["rates"]
+        yield (
+            f"{varied} = {size(varied, one):,.0f}", f"{one['seconds']:.2f}", f"{one['processor_seconds']:.2f}",
+            *(f"{one['stages'].get(name, 0.0):.2f}" for name in ("checking", "step", "moments", "certificate and noise")),
+            f"{one['newton_iterations']} / {one['inner_iterations']}",
+            f"{one['peak_beyond_what_was_there_bytes'] / 1e6:.0f} / {one['surrogate_bytes'] / 1e6:.0f}",
+            f"{rate['product_gflops']:.1f}",
+            f"{max(rate['plain_rows_first_gflops'], rate['plain_classes_first_gflops']):.1f}",
+            f"{rate['ratio']:.2f}",
+        )  # fmt: skip
+    yield (f"exponent in {varied}", f"{found['exponent']:.2f}", f"{found['processor_exponent']:.2f}", *[""] * 9)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="two small cases, to try it out; nothing is written")
+    parser.add_argument("--only", choices=list(CASES), help="vary this alone; what is known of the others is kept")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.case:
         print(json.dumps(one(json.loads(given.case))))
         return
+    known = RESULTS / "growth.json"
     result: dict[str, Any] = {"base": BASE, "l2": L2, "environment": environment(), "growth": {}}
-    table = []
+    if given.only and known.exists():
+        result["growth"] = json.loads(known.read_text())["growth"]
     for varied, cases in (SMALL if given.small else CASES).items():
-        found = []
-        for case in cases:
-            command = [sys.executable, __file__, "--case", json.dumps(BASE | case)]
-            ran = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
-            assert ran.returncode == 0, ran.stderr
-            found.append(json.loads(ran.stdout.splitlines()[-1]))
-            print(varied, json.dumps(found[-1]), flush=True)
-        sizes = [float(one["features"] * one["classes"] if varied == "weights" else one[varied]) for one in found]
-        times = [one["seconds"] for one in found]
-        slope = exponent(sizes, times)
-        result["growth"][varied] = {"cases": found, "exponent": slope}
-        for size, one_case in zip(sizes, found, strict=True):
-            stages = one_case["stages"]
-            table.append(
-                (
-                    f"{varied} = {size:,.0f}", f"{one_case['seconds']:.2f}",
-                    *(f"{stages.get(name, 0.0):.2f}" for name in ("checking", "step", "moments", "certificate and noise")),
-                    f"{one_case['newton_iterations']} / {one_case['inner_iterations']}",
-                    f"{one_case['peak_beyond_what_was_there_bytes'] / 1e6:.0f} / {one_case['surrogate_bytes'] / 1e6:.0f}",
-                    f"{one_case['rates']['product_gflops']:.1f}",
-                    f"{max(one_case['rates']['plain_rows_first_gflops'], one_case['rates']['plain_classes_first_gflops']):.1f}",
-                    f"{one_case['rates']['ratio']:.2f}",
-                )
-            )  # fmt: skip
-        table.append((f"exponent in {varied}", f"{slope:.2f}", *[""] * 9))
+        if given.only in (None, varied):
+            result["growth"][varied] = grown(varied, cases)
+    table = [line for varied in result["growth"] for line in lines(varied, result["growth"][varied])]
     columns = (
-        "varied", "s", "checking", "step", "moments", "certificate, noise", "Newton / CG", "MB beyond / surrogate", "GFLOP/s", "attainable", "ratio",
+        "varied", "s", "processor s", "checking", "step", "moments", "certificate, noise", "Newton / CG", "MB beyond / surrogate", "GFLOP/s", "attainable", "ratio",
     )  # fmt: skip
     page = markdown("Growth of `expunge.unlearn`", columns, table, result["environment"])
     if given.small:

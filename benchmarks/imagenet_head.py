@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--forget", type=int, default=1281)
     parser.add_argument("--l2", type=float, default=1e-4)
     parser.add_argument("--power", type=float, default=1.0)
-    parser.add_argument("--sharpness", type=float, default=40.0)
+    parser.add_argument("--sharpness", type=float, default=8.0)
     parser.add_argument("--trained", type=float, default=1e-7, help="gradient norm to train to")
     parser.add_argument("--distance", default="same")
     parser.add_argument("--device", default="cpu")

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from expunge.objectives import Curvature, Rows, objective_for
 
 L2 = 1e-3
+REPEATS = 10
 PART = 270  # rows the per-example Hessian is timed on
 
 
@@ -74,8 +75,8 @@ def main() -> None:
     head = objective_for("softmax", l2=L2, n_classes=given.classes, n_features=given.features, row_bound=1.0)
     curvature = Curvature(head, weights, Rows(x, y))
     image = curvature.product(direction)
-    ours = seconds(lambda: curvature.product(direction), 50, 5)
-    fresh = seconds(lambda: Curvature(head, weights, Rows(x, y)).product(direction), 20, 2)
+    ours = seconds(lambda: curvature.product(direction), REPEATS, 2)
+    fresh = seconds(lambda: Curvature(head, weights, Rows(x, y)).product(direction), REPEATS, 2)
     result: dict[str, Any] = {
         "task": vars(given) | {"l2": L2},
         "environment": environment(),
@@ -90,7 +91,7 @@ def main() -> None:
         loader: DataLoader[tuple[Tensor, ...]] = DataLoader(TensorDataset(x, y), batch_size=size)
         error = float((autograd_product(weights, direction, loader, given.rows) - image).norm() / image.norm())
         assert error < 1e-10, error
-        naive = seconds(lambda loader=loader: autograd_product(weights, direction, loader, given.rows), 3)
+        naive = seconds(lambda loader=loader: autograd_product(weights, direction, loader, given.rows), REPEATS)
         result[f"autograd_batches_of_{size}"] = {
             "seconds": naive,
             "times_slower": naive / ours,
@@ -105,20 +106,20 @@ def main() -> None:
                 lambda at: torch.nn.functional.cross_entropy(x @ at.T, y), weights, direction
             )
         ),
-        5,
+        REPEATS,
         1,
     )
     result["autograd_all_rows_no_loader"] = {"seconds": once, "times_slower": once / ours}
     table.append(("autograd on all rows at once, without a DataLoader", f"{once * 1e3:.1f} ms", f"{once / ours:.1f}"))
 
-    dense = seconds(curvature.dense, 3, 1)
+    dense = seconds(curvature.dense, REPEATS, 1)
     part = Curvature(head, weights, Rows(x[:PART], y[:PART])).dense()
     result["dense"] = {"seconds": dense, "measured_on_rows": PART}
     table.append(("dense Hessian, ours", f"{dense * 1e3:.0f} ms", ""))
     for name, form in (("torch", per_example_hessian), ("numpy", per_example_numpy)):
         error = float((form(weights, x[:PART]) - part).norm() / part.norm())
         assert error < 1e-10, error
-        slow = seconds(lambda form=form: form(weights, x[:PART]), 2) * given.rows / PART
+        slow = seconds(lambda form=form: form(weights, x[:PART]), REPEATS) * given.rows / PART
         result["dense"] |= {name: {"seconds": slow, "times_slower": slow / dense}}
         what = f"one Kronecker product a row, {name} ({PART} rows measured, scaled)"
         table.append((what, f"{slow:.1f} s", f"{slow / dense:.0f}"))

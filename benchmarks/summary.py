@@ -50,7 +50,10 @@ def langevin(found: dict[str, Any]) -> Iterator[Line]:
 def growth(found: dict[str, Any]) -> Iterator[Line]:
     for varied, one in found["growth"].items():
         times = ", ".join(f"{case['seconds']:.2f}" for case in one["cases"])
-        yield f"growth with {varied}: exponent of the time", f"{one['exponent']:.2f} ({times} s)"
+        yield (
+            f"growth with {varied}: exponent of the time",
+            f"{one['exponent']:.2f}, of processor time {one['processor_exponent']:.2f} ({times} s)",
+        )
 
 
 def preconditioner(found: dict[str, Any]) -> Iterator[Line]:

@@ -130,6 +130,7 @@ def rates(folder: Path, memory: str, repeats: int) -> dict[str, Any]:
         }
     flops = 4 * len(rows) * CLASSES * WIDTH
     found["product_gflop_per_s_warm"] = flops * found[WARM]["rows_per_s"] / len(rows) / 1e9
+    found["rows"] = len(rows)
     found["predictions_kept"] = rows.keeps(curvature.height * 4)
     found["peak_mb"] = peak_mb()
     return found
@@ -211,7 +212,11 @@ def page(result: dict[str, Any]) -> str:
             lines.append(
                 f"| {state} | {part['read_gb_per_s']:.2f} | {part['product_gb_per_s']:.2f} | {100 * part['share']:.0f} % | {part['rows_per_s']:,.0f} | {part['read_processor_seconds']:.2f} and {part['product_processor_seconds']:.2f} |"
             )
-        lines += ["", f"Peak of that process: {result['rates']['peak_mb']:,.0f} MB.", ""]
+        lines += [
+            "",
+            f"{result['rates']['rows']:,} rows; peak of that process: {result['rates']['peak_mb']:,.0f} MB.",
+            "",
+        ]
     for name, title in (("complete", "`expunge unlearn --memory`, whole process"), ("processes", "Several processes")):
         if name in result:
             lines += [

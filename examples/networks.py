@@ -31,7 +31,7 @@ from expunge.networks import with_head
 from expunge.reproduce.data import DataFolder
 
 WEIGHTS = "EXPUNGE_EXAMPLE_WEIGHTS"  # the folder of trained weights, for the functions that `embed` imports
-PUBLIC, SOURCE, SURROGATE, TEST, FORGET = 4000, 2000, 2000, 1000, 5
+PUBLIC, SOURCE, SURROGATE, TEST, FORGET = 4000, 700, 700, 300, 1
 
 Array = np.ndarray[Any, Any]
 
@@ -141,7 +141,7 @@ def command(*arguments: str, folder: Path, fails: int | None = None) -> dict[str
     if done.returncode != (fails or 0):
         raise SystemExit(f"expunge {' '.join(arguments)}: exit status {done.returncode}\n{done.stderr}")
     if fails:
-        return {"said": done.stdout + done.stderr}
+        return {"said": done.stderr if done.stderr.strip().startswith("{") else done.stdout}
     found: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])  # an encoder may print something first
     return found
 
@@ -170,14 +170,15 @@ def walk(task: Task, folder: Path, l2: float) -> dict[str, Any]:
         folder=folder,
     )  # fmt: skip
     asked = ("unlearn", "--model", "model.safetensors", "--surrogate", "surrogate.npz", "--distance", "same")
-    budget = ("--epsilon", "2", "--delta", "1e-4", "--json", "--quiet")
+    # few images, so that it does not take long: the noise may swamp the weights, and the way is the same
+    budget = ("--epsilon", "5", "--delta", "1e-3", "--force", "--json", "--quiet")
     refused = command(*asked, "--forget", "wrong.npz", *budget, "--out", "refused", folder=folder, fails=2)
     certificate = command(*asked, "--forget", "forget.npz", *budget, "--out", "result", folder=folder)
     command("verify", "result/certificate.json", "--model", "result/model.safetensors", "--json", folder=folder)
     return {
         "encoder": task.described,
         "features": int(np.load(folder / "test.npz")["X"].shape[1]),
-        "wrong_encoder": next(line.strip() for line in refused["said"].splitlines() if "encoder" in line),
+        "wrong_encoder": json.loads(refused["said"])["error"]["found"],
         "status": certificate["certificate"]["status"],
         **compared(task, folder),
         "seconds": round(time.perf_counter() - began, 1),
@@ -218,7 +219,7 @@ def outputs(model: expunge.LinearModel, features: Array) -> Tensor:
 def page(results: dict[str, Any], facts: dict[str, Any]) -> str:
     lines = ["# From images to a torch model that forgot", "", "Written by `examples/networks.py`.", ""]
     lines += [
-        f"{SOURCE:,} source images, as many for the surrogate, {FORGET} forgotten, epsilon 2, delta 1e-4, distance `same`.",
+        f"{SOURCE:,} source images, as many for the surrogate, {FORGET} forgotten, epsilon 5, delta 1e-3, distance `same`; so few that it does not take long, and the noise costs accuracy.",
         "",
     ]
     lines += ["| | " + " | ".join(results) + " |", "|---|" + "---|" * len(results)]
@@ -248,7 +249,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--cifar-encoder", choices=("small", "efficientnet"), default="small")
-    parser.add_argument("--l2", type=float, default=1e-2)
+    parser.add_argument("--l2", type=float, default=5e-2)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".md"))
     options = parser.parse_args()
     data = DataFolder(options.data)

@@ -107,7 +107,9 @@ def test_files_that_are_not_arrays_are_handed_over_with_their_digests(tmp_path: 
     for name in CATALOGUE["employment"].forms[0].files:
         (tmp_path / name).write_bytes(name.encode())
     folder = DataFolder(tmp_path)
-    assert set(folder.paths("employment")) == set(folder.described(["employment"])["employment"]["sha256"])
+    described = folder.described(["employment"])["employment"]
+    assert set(folder.paths("employment")) == set(described["sha256"]) == set(folder.digests("employment"))
+    assert "contents differ from the employment known here" in described["label"]
     with pytest.raises(OptionError, match="read one by one"):
         folder.load("employment")
 

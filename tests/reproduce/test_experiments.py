@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from expunge.evaluate.case import Splits, make_case
 from expunge.reproduce import heuristic, mnist_usps, synthetic
+from expunge.reproduce.as_written import step_as_written
+from expunge.reproduce.checks import checked
 from expunge.reproduce.comparison import comparison, differences
 from expunge.reproduce.config import config_of
 from expunge.reproduce.data import DataFolder, DataSet
@@ -98,3 +101,19 @@ def test_a_committed_case_comes_out_again() -> None:
     again = record(synthetic, Case("fresh", 0, kept["options"]), config_of("synthetic"), DataFolder(None))
     for method, scores in kept["result"]["scores"].items():
         assert again["result"]["scores"][method] == pytest.approx(scores, rel=1e-4, abs=2e-3), method
+
+
+def test_algorithm_1_as_written_is_the_newton_step_where_that_is_defined() -> None:
+    """With a surrogate like the source the matrix is positive definite, and both are the same update."""
+    generator = np.random.default_rng(3)
+    y = np.arange(240) % 3
+    X = np.eye(3, 5)[y] + 0.4 * generator.standard_normal((240, 5))
+    task = make_case(
+        Splits((X[20:120], y[20:120]), (X[:20], y[:20]), (X[:20], y[:20]), (X[120:], y[120:])), l2=0.1, max_norm=5.0
+    )
+    found = step_as_written(task, 0)
+    plain = checked("Unlearn (-)", task, distance="same")
+    assert found["smallest_eigenvalue"] > 0
+    assert found["left"] < 1e-5
+    assert found["checks"][0]["true"] == pytest.approx(plain["true"], rel=1e-4)
+    assert found["checks"][0]["residual"] == pytest.approx(plain["known"], rel=1e-3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -106,7 +105,3 @@ def test_the_network_is_small() -> None:
     parts = network(32)
     assert sum(value.numel() for part in parts for value in part.parameters()) < 1_000_000
     assert parts[1](parts[0](torch.zeros(2, 3, 32, 32))).shape == (2, 128)
-
-
-def test_the_two_configs_share_their_public_network(tmp_path: Path) -> None:
-    assert config_of("mixed-linear")["run"]["public"] == config_of("architectures")["run"]["public"]

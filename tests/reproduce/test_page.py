@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,19 @@ def test_tables_are_what_the_records_say(name: str) -> None:
     assert [table.to_json() for table in module_of(name).tables(config, results.records)] == list(results.tables)
     assert results.setting["run"] == config["run"], "the results are of another config"
     assert all((RESULTS / figure).exists() for figure in results.figures)
+
+
+def test_a_table_on_the_page_is_the_mean_of_raw_records() -> None:
+    """Table 1 once more, from the file by hand."""
+    lines = PAGE.read_text().splitlines()
+    start = lines.index("**Table 1, on the paper's own data set**") + 4
+    raw = [r["result"]["scores"] for r in stored("synthetic")["records"] if r["options"]["kind"] == "published"]
+    assert len(raw) == 5
+    for line in lines[start : start + 7]:
+        method, *cells = [cell.strip() for cell in line.strip("| ").split("|")]
+        for metric, cell in zip(("train", "test", "retain", "forget", "mia"), cells[::2], strict=False):
+            values = [100.0 * scores[method][metric] for scores in raw]
+            assert cell == f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}", (method, metric)
 
 
 def test_every_cell_of_the_page_is_in_a_results_file() -> None:

@@ -31,7 +31,7 @@ FOLDER = click.Path(path_type=Path, readable=False)
 @click.option(
     "--page",
     type=FOLDER,
-    help="Write one page of all results in --out to this Markdown file; `all` writes one to --out if none is named.",
+    help="Draw all results in --out anew and put them on one page, this Markdown file; `all` writes one to --out if none is named.",
 )
 @click.option("--device", default="cpu", show_default=True, help="Any torch device.")
 @click.option("--jobs", type=click.IntRange(1, 256), help="Cases at once; default: one a core, one on other devices.")
@@ -53,7 +53,7 @@ def reproduce(
     """The paper's tables and figures, one command each: its value, ours, and the spread over seeds.
 
     NAME is an experiment, or all. Every case is stored as it finishes: after a kill the same command continues, and
-    the same seeds give the same numbers.
+    the same seeds give the same numbers. What --out holds already is not run again; another folder starts anew.
 
     \b
     expunge reproduce --list --data data/
@@ -65,7 +65,7 @@ def reproduce(
     from expunge.reproduce.config import configs
     from expunge.reproduce.data import DataFolder
     from expunge.reproduce.page import reproduction_page
-    from expunge.reproduce.runner import listed
+    from expunge.reproduce.runner import listed, show_all
     from expunge.reproduce.runner import reproduce as run
     from expunge.request import computing_device
 
@@ -89,9 +89,12 @@ def reproduce(
         click.echo(f"stopped; finished cases are kept in {target}; the same command continues", err=True)
         sys.exit(130)
     if page is not None:
+        show_all(target)
         page.parent.mkdir(parents=True, exist_ok=True)
         write_whole(page, reproduction_page(target, page).encode(), PUBLIC)
     if not json_output:
+        if name is not None and name != "all":
+            click.echo((target / f"{name}.md").read_text())
         for one, facts in written.items():
             out.print(f"{one}: {facts['cases']} cases, {facts['seconds']} s; written: {target / one}.md", markup=False)
         if page is not None:
@@ -118,6 +121,8 @@ def _list(experiments: list[dict[str, Any]], folder: Any, json_output: bool) -> 
             out.print(f"{need}: {entry.title}; files {files}; from {entry.publisher}", markup=False)
             if entry.label:
                 out.print(f"  NOT the paper's own: {entry.label}", markup=False)
+            for file, digest in folder.digests(need).items():
+                out.print(f"  sha256 of {file}: {digest}", markup=False)
             if entry.sha256:
-                out.print(f"  sha256 of its arrays: {entry.sha256}", markup=False)
+                out.print(f"  sha256 of its arrays, in whatever form: {entry.sha256}", markup=False)
     return {"experiments": experiments}

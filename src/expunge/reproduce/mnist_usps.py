@@ -105,8 +105,6 @@ def tables(config: Config, records: Sequence[Record]) -> list[Table]:
         for task, methods in config["paper"]["table7"].items()
         for method, values in methods.items()
     }
-    consistent = _inconsistent(paper, config["run"]["forget"])
-    paper |= {(task, AS_WRITTEN): paper[task, "Unlearn (-)"] for task in TASKS if (task, "Unlearn (-)") in paper}
     first = config["run"]["variants"][0]["name"]
     main = comparison(
         f"Table 7: {first}",
@@ -114,7 +112,7 @@ def tables(config: Config, records: Sequence[Record]) -> list[Table]:
         _scores(records, first),
         paper,
         within=config["paper"]["within"],
-        notes=(*_matrix(records), *consistent),
+        notes=(*_matrix(records), *_inconsistent(paper, config["run"]["forget"])),
     )
     return [main, _variants(config, records, paper), _deltas(records)]
 
@@ -160,7 +158,7 @@ def _variants(config: Config, records: Sequence[Record], paper: Mapping[Any, Seq
     rows = []
     for variant in config["run"]["variants"]:
         scores = _scores(records, variant["name"])
-        apart = {key: value for key, value in differences(scores, paper).items() if key[0][1] != AS_WRITTEN}
+        apart = differences(scores, paper)
         for task in TASKS:
             own = {key: value for key, value in apart.items() if key[0][0] == task}
             if not own:

@@ -252,7 +252,12 @@ def figures(config: Config, records: Sequence[Record]) -> dict[str, bytes]:
             (r["options"]["xi"], r["result"]["estimated_sigma"]) for r in guesses if r["options"]["data"] == data
         )
         if mine:
-            left.plot(*zip(*mine, strict=True), ":x", color=colour, label="  with the estimated KL")
+            left.plot(
+                *zip(*mine, strict=True),
+                ":x",
+                color=colour,
+                label="dotted: with the estimated KL" if number == 0 else None,
+            )
     left.set(xlabel="concentration xi", ylabel="required noise sigma", title="(a) required noise of Unlearn (-)")
     left.grid(alpha=0.3)
     left.legend(frameon=False, fontsize=8)

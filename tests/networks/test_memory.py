@@ -18,11 +18,11 @@ from expunge.networks.mixed_linear import train_tangent, unlearn_tangent
 rows = int(sys.argv[1])
 torch.manual_seed(0)
 network = nn.Sequential(
-    nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
-    nn.Flatten(), nn.Linear(32, 4),
+    nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
+    nn.Flatten(), nn.Linear(16, 4),
 )
 inputs, labels = torch.randn(2 * rows, 3, 16, 16), np.arange(2 * rows) % 4
-model = train_tangent(network, inputs[:rows], labels[:rows], l2=0.3, max_norm=1.0, block=64)
+model = train_tangent(network, inputs[:rows], labels[:rows], l2=1.0, max_norm=1.0, block=64)
 forget, near = (inputs[:5], labels[:5]), Distance("tv", 0.01, between="samples")  # which needs no Lanczos: that takes long
 unlearn_tangent(network, model, forget, (inputs[rows:], labels[rows:]), epsilon=1.0, delta=1e-3, distance=near, force=True)
 with open("/proc/self/status") as file:

@@ -19,10 +19,6 @@ from expunge.data import open_data, read_data
 from expunge.group import joined_group
 from expunge.model import read_model
 
-FOLDER, TARGET = Path(sys.argv[1]), Path(sys.argv[2])
-expunge.data.streams.READ_BYTES = 1 << 14
-expunge.objectives.rows.BLOCK_BYTES = 1 << 13
-
 
 def die() -> None:
     if os.environ.get("EXPUNGE_TEST_RANK") == os.environ.get("RANK"):
@@ -39,7 +35,7 @@ def dying_before(module: Any, name: str) -> None:
     setattr(module, name, replaced)
 
 
-def command() -> None:
+def command(folder: Path, target: Path) -> None:
     from expunge.cli import main
 
     where = {
@@ -53,8 +49,8 @@ def command() -> None:
     elif moment is not None:
         dying_before(*where[moment])
     budget = ["--epsilon", "2", "--delta", "1e-5", "--distance", "chi2:0.01", "--force"]
-    files = ["--model", str(FOLDER / "model.safetensors"), "--forget", str(FOLDER / "forget.npz")]
-    main(["unlearn", *budget, *files, "--surrogate", str(FOLDER / "shards"), "--out", str(TARGET)])
+    files = ["--model", str(folder / "model.safetensors"), "--forget", str(folder / "forget.npz")]
+    main(["unlearn", *budget, *files, "--surrogate", str(folder / "shards"), "--out", str(target)])
 
 
 def dying_at_the_end() -> None:
@@ -69,9 +65,9 @@ def dying_at_the_end() -> None:
     expunge.mechanism.measure = replaced
 
 
-def result() -> None:
-    model, _ = read_model(FOLDER / "model.safetensors")
-    forget, standing = read_data(FOLDER / "forget.npz").rows, open_data(FOLDER / "shards")
+def result(folder: Path, target: Path) -> None:
+    model, _ = read_model(folder / "model.safetensors")
+    forget, standing = read_data(folder / "forget.npz").rows, open_data(folder / "shards")
     with joined_group("cpu", timeout=60.0) as group:
         request = expunge.mechanism.make_request(
             model, forget, standing, epsilon=2.0, delta=1e-5, distance="chi2:0.01", force=True, group=group
@@ -80,7 +76,10 @@ def result() -> None:
         if group.first:
             made = expunge.mechanism.certify(request, measured, insecure_test_seed=5)
             found = {"update": measured.step.update.tolist(), "certificate": made.certificate.content}
-            TARGET.write_text(json.dumps(found))
+            target.write_text(json.dumps(found))
 
 
-command() if sys.argv[3:] == ["cli"] else result()
+if __name__ == "__main__":
+    expunge.data.streams.READ_BYTES = 1 << 14
+    expunge.objectives.rows.BLOCK_BYTES = 1 << 13
+    (command if sys.argv[3:] == ["cli"] else result)(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -68,7 +68,7 @@ def _short(rate: float) -> str:
 def _time(seconds: float) -> str:
     """
     >>> _time(4000.0), _time(75.0), _time(3.2)
-    ('1 h 7 min', '1 min 15 s', '3 s')
+    ('1 h 6 min', '1 min 15 s', '3 s')
     """
     whole = round(seconds)
     if whole >= 3600:

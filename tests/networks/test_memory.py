@@ -28,7 +28,7 @@ unlearn_tangent(network, model, forget, (inputs[rows:], labels[rows:]), epsilon=
 with open("/proc/self/status") as file:
     print(next(line.split()[1] for line in file if line.startswith("VmHWM")))
 """
-FEW, MANY = 500, 8000
+FEW, MANY = 500, 4000
 FACTOR = 1.15
 
 

@@ -128,7 +128,7 @@ CATALOGUE = {
         Entry(
             "cifar10",
             "CIFAR-10 as features, 50,000 and 10,000 rows of 512",
-            "made from the images, see expunge embed",
+            "the images of CIFAR-10, by expunge embed",
             (_npz("cifar10-resnet50-pca512.npz"), _own("cifar10-embeddings.npz")),
             label=_EMBEDDED,
             pictures="cifar-10-batches-py",

@@ -12,7 +12,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from expunge import DataError, FileError, ModelError, UselessModel, VerificationFailed, verify
+from expunge import DataError, FileError, ModelError, OptionError, UselessModel, VerificationFailed, verify
 from expunge.bounds import residual_bound
 from expunge.certificate import Certificate, digest_of, residual_facts
 from expunge.distance import Distance
@@ -196,6 +196,8 @@ def test_what_is_refused(digits: tuple[nn.Module, Tensor, np.ndarray]) -> None:
         unlearn_tangent(other, model, forget, rest, distance="same", **options)
     with pytest.raises(DataError, match="the source had 150"):
         unlearn_tangent(module, model, forget, rest, distance="source", **options)
+    with pytest.raises(OptionError, match="must be declared"):
+        unlearn_tangent(module, model, forget, rest, distance="estimate", **options)
     with pytest.raises(DataError, match="at least 100"):
         unlearn_tangent(module, model, forget, (inputs[150:180], labels[150:180]), distance="same", **options)
     with pytest.raises(UselessModel, match="more than half"):

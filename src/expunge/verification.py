@@ -242,10 +242,19 @@ def _is_digest(value: Any) -> bool:
 def _step_checks(claim: Claim, content: Json) -> list[Check]:
     """What the certificate says twice must agree; whether the paper's constants can be true is worked out anew."""
     if claim.bound == "residual":
-        return [
+        found = [
             Check("step.residual", content["step"]["residual"], claim.facts["solver_residual"].value),
             Check("model.row_bound", content["model"]["row_bound"], claim.facts["row_bound"].value),
         ]
+        if (
+            content["model"]["loss"] in ONE_VECTOR
+        ):  # what float64 loses in a network is declared; without convexity no such bound
+            found += [
+                Check("model.loss", content["model"]["loss"], "tangent"),
+                Check("rounding is declared", claim.facts["rounding"].provenance, "declared"),
+                Check("model.max_norm", content["model"]["max_norm"], claim.facts["row_bound"].value),
+            ]
+        return found
     model, sizes = content["model"], content["sizes"]
     if model["loss"] == "module":  # not convex: no constants can be true of it
         return [Check("bound.tuned", claim.tuned, True)]

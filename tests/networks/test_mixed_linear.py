@@ -12,9 +12,9 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from expunge import DataError, FileError, ModelError, UselessModel, verify
+from expunge import DataError, FileError, ModelError, OptionError, UselessModel, VerificationFailed, verify
 from expunge.bounds import residual_bound
-from expunge.certificate import residual_facts
+from expunge.certificate import Certificate, digest_of, residual_facts
 from expunge.distance import Distance
 from expunge.networks.mixed_linear import read_tangent, train_tangent, unlearn_tangent
 from expunge.networks.tangent_step import measure_tangent, tangent_task
@@ -144,6 +144,15 @@ def test_the_whole_way_with_a_certificate(digits: tuple[nn.Module, Tensor, np.nd
     content = json.loads(result.certificate.to_json())
     assert all(check.passed for check in verify(result.certificate))
     assert content["status"] == "conditional"
+    for part, key, value in (("model", "loss", "module"), ("model", "max_norm", 0.5)):
+        forged = content | {part: content[part] | {key: value}}
+        with pytest.raises(VerificationFailed, match=key):
+            verify(Certificate(forged | {"digest": digest_of(forged)}))
+    inputs_of = content["bound"]["inputs"]
+    measured = inputs_of | {"rounding": inputs_of["rounding"] | {"provenance": "measured"}}
+    forged = content | {"bound": content["bound"] | {"inputs": measured}, "assumptions": content["assumptions"][1:]}
+    with pytest.raises(VerificationFailed, match="rounding is declared"):
+        verify(Certificate(forged | {"digest": digest_of(forged)}))
     assert content["model"]["after"]["sha256"] == result.model.sha256()
     assert content["sizes"]["parameters"] == len(model.weights) == 64 * 12 + 12 + 12 * 3 + 3
     assert any("rounding" in sentence for sentence in content["assumptions"])
@@ -187,6 +196,8 @@ def test_what_is_refused(digits: tuple[nn.Module, Tensor, np.ndarray]) -> None:
         unlearn_tangent(other, model, forget, rest, distance="same", **options)
     with pytest.raises(DataError, match="the source had 150"):
         unlearn_tangent(module, model, forget, rest, distance="source", **options)
+    with pytest.raises(OptionError, match="must be declared"):
+        unlearn_tangent(module, model, forget, rest, distance="estimate", **options)
     with pytest.raises(DataError, match="at least 100"):
         unlearn_tangent(module, model, forget, (inputs[150:180], labels[150:180]), distance="same", **options)
     with pytest.raises(UselessModel, match="more than half"):

@@ -55,3 +55,26 @@ def test_a_layer_used_twice_stays_one() -> None:
     found = unfold_convolutions(nn.Sequential(shared, nn.ReLU(), shared))
     assert found[0] is found[2]
     assert len(list(found.parameters())) == 2
+
+
+def test_a_layer_with_hooks_is_left_as_it_is() -> None:
+    """Hooks change what goes in or comes out, or, as in spectral_norm, make the weight from other parameters."""
+    torch.manual_seed(0)
+    before, after = nn.Conv2d(2, 2, 3), nn.Conv2d(2, 2, 3)
+    before.register_forward_pre_hook(lambda _, given: (2 * given[0],))
+    after.register_forward_hook(lambda _, given, found: found.sin())
+    module = nn.Sequential(before, after, nn.utils.spectral_norm(nn.Conv2d(2, 2, 3))).eval()
+    names = [name for name, _ in module.named_parameters()]
+    inputs = torch.randn(2, 2, 9, 9)
+    with torch.no_grad():
+        expected = module(inputs)
+    found = unfold_convolutions(module)
+    torch.testing.assert_close(found(inputs), expected)
+    assert [name for name, _ in found.named_parameters()] == names
+
+
+def test_what_a_network_asks_of_its_layer_is_still_there() -> None:
+    layer = nn.Conv2d(3, 4, (3, 2), stride=2, padding=1)
+    found = unfold_convolutions(nn.Sequential(layer))[0]
+    for name in ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups"):
+        assert getattr(found, name) == getattr(layer, name)

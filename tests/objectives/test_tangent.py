@@ -149,6 +149,43 @@ def test_what_is_refused() -> None:
     assert isinstance(objective.rows(inputs, labels)[:2], TangentRows)
 
 
+class Hardwired(nn.Module):
+    """What evaluation mode does not switch off."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.layer, self.last = kind, nn.Conv2d(1, 2, 2), nn.Linear(2, 3)
+        self.attention = nn.MultiheadAttention(2, 2, batch_first=True)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found = self.layer(inputs)
+        if self.kind == "batch":
+            found = nn.functional.batch_norm(found, None, None, training=True).relu()
+        elif self.kind == "dropout":
+            found = nn.functional.dropout(found, 0.5, training=True)
+        elif self.kind == "attribute":
+            found = found * inputs.nothing
+        elif self.kind == "attention":  # its fast path has no forward derivative
+            turned = found.flatten(2).transpose(1, 2)
+            return self.last(self.attention(turned, turned, turned)[0].mean(dim=1))
+        return self.last(found.mean(dim=(2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "match"),
+    [
+        ("batch", ModelError, "alone in its batch"),
+        ("dropout", ModelError, "drawn at random"),
+        ("attention", ModelError, "forward AD"),
+        ("attribute", DataError, "nothing"),
+    ],
+)
+def test_networks_whose_jacobian_is_not_one_an_example(kind: str, error: type[Exception], match: str) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(error, match=match):
+        Tangent(Hardwired(kind), l2=0.1, max_norm=1.0).rows(*examples(4))
+
+
 class Residual(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 import expunge
+from expunge.cli.reproduce import reproduce as command
 from expunge.reproduce.checks import Tally, check, tally
 from expunge.reproduce.config import configs
-from expunge.reproduce.experiment import module_of
+from expunge.reproduce.experiment import SEEDS, module_of
 from expunge.reproduce.page import reproduction_page
 from expunge.reproduce.store import read_results
 
@@ -122,6 +123,22 @@ def test_no_committed_run_is_above_its_residual_delta() -> None:
     total = sum((tally(stored(name)["records"]) for name in DONE), Tally(0, 0, 0, 0, None))
     assert total.violations == 0
     assert total.runs > 0
+
+
+def test_cases_that_were_not_run_are_told() -> None:
+    """A table of fewer seeds than the command runs must not look like a finished one."""
+    lines = {line.split("]")[0]: line for line in PAGE.read_text().splitlines() if line.startswith("| [")}
+    for name in DONE:
+        planned, there = len(module_of(name).cases(configs()[name], SEEDS)), len(stored(name)["records"])
+        assert (f"| {there} of {planned} |" in lines[f"| [{name}"]) == (there < planned)
+    asked = next(option for option in command.params if option.name == "seeds")
+    assert asked.default == SEEDS
+
+
+def test_the_published_figures_stand_beside_what_would_be_refused() -> None:
+    for table in stored("frontier")["tables"]:
+        marked = any(cell.endswith("*") for row in table["rows"] for cell in row)
+        assert any(note.startswith("* marks") for note in table["notes"]) == marked
 
 
 def test_a_distance_above_delta_is_counted() -> None:

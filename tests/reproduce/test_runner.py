@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from expunge.cli import main
 from expunge.errors import FileError
 from expunge.reproduce.data import DataFolder
 from expunge.reproduce.runner import listed, reproduce
@@ -133,6 +135,21 @@ def test_a_damaged_file_is_named(folders: tuple[Path, Path], tmp_path: Path) -> 
     (tmp_path / f"{NAME}.json").write_text('{"layout": 1, "name": ')
     with pytest.raises(FileError, match=f"{NAME}.json cannot be read"):
         reproduce(NAME, DataFolder(folders[1]), tmp_path, seeds=1, folder=folders[0])
+
+
+def test_a_folder_that_cannot_be_written_is_named_before_any_work(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    configs, data = folders
+    (tmp_path / "file").write_text("")
+
+    def fail(stage: str, done: int, total: int | None) -> None:
+        raise AssertionError("work was begun")
+
+    for out in (tmp_path / "file", tmp_path / "file" / "inside"):
+        with pytest.raises(FileError, match=r"nothing can be written to .*Choose another --out"):
+            reproduce(NAME, DataFolder(data), out, seeds=1, folder=configs, progress=fail)
+    done = CliRunner().invoke(main, ["reproduce", "--page", str(tmp_path / "file" / "page.md")])
+    assert done.exit_code == 2
+    assert "Choose another --page" in done.stderr
 
 
 def test_the_list_says_what_is_there(folders: tuple[Path, Path]) -> None:

@@ -68,6 +68,7 @@ def reproduce(
     from expunge.reproduce.page import reproduction_page
     from expunge.reproduce.runner import listed, show_all
     from expunge.reproduce.runner import reproduce as run
+    from expunge.reproduce.store import require_folder
 
     computing_device(device)
     folder = DataFolder(data)
@@ -78,6 +79,8 @@ def reproduce(
     ready = {one["name"]: [need for need, there in one["needs"].items() if not there] for one in listed(folder)}
     wanted = [] if name is None else [one for one in configs() if not ready[one]] if name == "all" else [name]
     page = target / "reproduction.md" if page is None and name == "all" else page
+    if page is not None:
+        require_folder(page.parent, "--page")
     workers = jobs or ((os.cpu_count() or 1) if device == "cpu" else 1)
     written: dict[str, Any] = {}
     try:
@@ -90,7 +93,6 @@ def reproduce(
         sys.exit(130)
     if page is not None:
         show_all(target)
-        page.parent.mkdir(parents=True, exist_ok=True)
         write_whole(page, reproduction_page(target, page).encode(), PUBLIC)
     if not json_output:
         if name is not None and name != "all":

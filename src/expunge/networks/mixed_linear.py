@@ -9,6 +9,7 @@ from torch import nn
 
 from expunge.certificate import Certificate, Claim, Json, build, derive
 from expunge.distance import Distance, parse_distance
+from expunge.errors import OptionError
 from expunge.issuing import (
     described_sizes,
     described_step,
@@ -53,6 +54,10 @@ def unlearn_tangent(
 ) -> UnlearnedTangent:
     """Remove the forget examples from tangent weights whose source is gone; a whole class by giving all its rows."""
     budget = Budget(epsilon, delta)
+    if distance == "estimate":
+        raise OptionError(
+            "distance estimate", "for tangent models a distance must be declared", "Write for example chi2:0.1 or same."
+        )
     declared = parse_distance(distance) if isinstance(distance, str) else distance
     task = tangent_task(network, model, forget, surrogate, declared, block=block, device=device, force=force)
     objective = task.objective

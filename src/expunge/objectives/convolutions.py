@@ -10,35 +10,34 @@ import torch
 from torch import Tensor, nn
 
 
-class UnfoldedConv2d(nn.Module):
+class UnfoldedConv2d(nn.Conv2d):
     """`weight (out x in k k) times patches (in k k x positions)`. Shares its parameters with the layer it stands for."""
 
     def __init__(self, layer: nn.Conv2d) -> None:
-        super().__init__()
+        super().__init__(layer.in_channels, layer.out_channels, 1, bias=False, device="meta")
+        self.kernel_size, self.stride, self.dilation = layer.kernel_size, layer.stride, layer.dilation
+        self.padding = layer.padding
         self.weight, self.bias = layer.weight, layer.bias
-        self.kernel, self.stride, self.padding, self.dilation = (
-            tuple(int(part) for part in given)
-            for given in (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
-        )
+        self.around = tuple(int(part) for part in layer.padding)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         patches = nn.functional.unfold(
-            inputs, self.kernel, dilation=self.dilation, padding=self.padding, stride=self.stride
+            input, self.kernel_size, dilation=self.dilation, padding=self.around, stride=self.stride
         )
         # positions as rows: one large product for all examples, and one for the gradient of the weights
         found = nn.functional.linear(patches.transpose(1, 2), self.weight.flatten(1), self.bias).transpose(1, 2)
         height, width = (
             (size + 2 * around - spread * (kernel - 1) - 1) // step + 1
             for size, kernel, step, around, spread in zip(
-                inputs.shape[-2:], self.kernel, self.stride, self.padding, self.dilation, strict=True
+                input.shape[-2:], self.kernel_size, self.stride, self.around, self.dilation, strict=True
             )
         )
         # contiguous: torch 2.13 gets batch normalisation's derivatives wrong for one example with the strides of a transpose
-        return found.reshape(len(inputs), -1, height, width).contiguous()
+        return found.reshape(len(input), -1, height, width).contiguous()
 
 
 def unfold_convolutions(module: nn.Module) -> nn.Module:
-    """Replace, in place, each plain `Conv2d` (no groups, padding with zeros); names of parameters stay as they are."""
+    """Replace, in place, each plain `Conv2d` (no groups, padding with zeros, no hooks); names of parameters stay as they are."""
     if _plain(module):
         assert isinstance(module, nn.Conv2d)
         return UnfoldedConv2d(module)
@@ -58,4 +57,6 @@ def _plain(module: nn.Module) -> bool:
         and module.padding_mode == "zeros"
         and not isinstance(module.padding, str)
         and not torch.nn.utils.parametrize.is_parametrized(module)
+        # a hook may change what goes in or comes out, or make the weight anew (weight_norm, spectral_norm)
+        and not (module._forward_hooks or module._forward_pre_hooks)
     )

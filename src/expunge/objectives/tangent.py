@@ -30,6 +30,9 @@ from expunge.errors import DataError, ModelError, OptionError
 from expunge.objectives.convolutions import unfold_convolutions
 
 UNIT_ROUNDOFF = 2.0**-53
+SAME = 1e-9  # of all outputs of a block: what another batch may change by rounding
+# what a network's own code raises
+FAILED = (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError, AssertionError)
 NETWORK_ROUNDOFFS = 4096  # unit roundoffs, relative, that a pass through the network is taken to lose at most
 
 
@@ -138,7 +141,7 @@ class Tangent:
     # Rows ---------------------------------------------------------------------------------------------------------
 
     def rows(self, inputs: Tensor, labels: Tensor) -> TangentRows:
-        """Examples made ready: outputs and scales, one pass of K + 1 products. `labels` are class indices."""
+        """Examples made ready: outputs and scales, one pass of K + 1 products (two more of the first block). `labels` are class indices."""
         if not inputs.is_floating_point():
             raise DataError(
                 f"inputs of dtype {inputs.dtype}",
@@ -153,12 +156,13 @@ class Tangent:
             )
         if inputs.dtype not in (torch.float32, torch.float64):
             inputs = inputs.float()
-        offsets, norms = [], []
+        offsets: list[Tensor] = []
+        norms: list[Tensor] = []
         for part in self._blocks(len(inputs)):
             values = self._converted(inputs[part])
             try:
                 found = self.outputs(values)
-            except (RuntimeError, TypeError, ValueError) as error:
+            except FAILED as error:
                 raise DataError(
                     f"the network does not take inputs of shape {tuple(values.shape)} ({error})",
                     "inputs as it was trained on are needed",
@@ -170,13 +174,17 @@ class Tangent:
                     "one row of class scores an input is needed",
                     "Flatten or pool its outputs.",
                 )
-            squares = torch.zeros(len(found), dtype=torch.float64, device=self.device)
-            for output in range(found.shape[1]):
-                chosen = torch.zeros_like(found)
-                chosen[:, output] = 1.0
-                squares += self.pull_each(values, chosen).square().sum(dim=1)
+            try:
+                if not offsets:
+                    self._require_rows_apart(values, found)
+                norms.append(self._norms(values, found))
+            except FAILED as error:
+                raise ModelError(
+                    f"the network cannot be differentiated example by example ({str(error).splitlines()[0]})",
+                    "torch.func's vmap, vjp and jvp must know all its layers, and nothing in it may be drawn at random",
+                    "Switch off dropout that is hard-wired; replace the layer named; for want of memory, use a smaller block.",
+                ) from error
             offsets.append(found)
-            norms.append(squares.sqrt())
         norm = torch.cat(norms)
         if not bool(torch.isfinite(norm).all()) or not all(bool(torch.isfinite(part).all()) for part in offsets):
             raise DataError("outputs or derivatives that are not finite", "numbers are needed", "Check the inputs.")
@@ -184,6 +192,27 @@ class Tangent:
         scales = (self.max_norm * (1.0 - NETWORK_ROUNDOFFS * UNIT_ROUNDOFF) / norm.clamp(min=1e-300)).clamp(max=1.0)
         scaled = torch.cat(offsets) * scales[:, None]
         return TangentRows(inputs, labels.to(self.device), scaled, scales, norm * scales)
+
+    def _norms(self, inputs: Tensor, found: Tensor) -> Tensor:
+        """`||J||_F` of each example; `found` are its outputs."""
+        squares = torch.zeros(len(found), dtype=torch.float64, device=self.device)
+        for output in range(found.shape[1]):
+            chosen = torch.zeros_like(found)
+            chosen[:, output] = 1.0
+            squares += self.pull_each(inputs, chosen).square().sum(dim=1)
+        return squares.sqrt()
+
+    def _require_rows_apart(self, inputs: Tensor, found: Tensor) -> None:
+        """Refuse outputs that change with the other rows of a batch: one example's Jacobian would not be its own."""
+        along = self.push(inputs, torch.zeros(self.n_parameters, dtype=torch.float64, device=self.device))
+        alone = vmap(lambda example: self._forward(self.at, example[None])[0])(inputs)
+        finite = torch.isfinite(found) & torch.isfinite(along)  # what is not is refused under its own name
+        if not torch.allclose(alone[finite], found[finite], rtol=0.0, atol=SAME * float(found[finite].abs().sum())):
+            raise ModelError(
+                "an example's outputs differ when it is alone in its batch",
+                "they must not depend on other rows",
+                "Batch normalisation must use its stored statistics; use another normalisation where it is hard-wired.",
+            )
 
     def each(self, cotangents: Tensor, rows: TangentRows) -> Iterator[Tensor]:
         """`s J^T r` of each example, rows x P, a block at a time."""

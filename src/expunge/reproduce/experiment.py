@@ -25,6 +25,7 @@ from expunge.reproduce.data import DataFolder
 from expunge.solve import Progress
 
 Config = Mapping[str, Any]
+SEEDS = 5  # where nobody asks for another number
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from expunge.solve import Progress, silent
 PANELS = 4
 SHOWN = ("1", "0.1 %", "1 %", "10 %")  # of the figure
 MARKED = " *"
+REFUSED = "* marks what expunge unlearn would refuse without --force: noise that outweighs the weights."
 
 
 def cases(config: Config, seeds: int) -> list[Case]:
@@ -80,9 +81,10 @@ def _published(config: Config, name: str, group: Sequence[Record]) -> Table:
             (f"{epsilon:g}", f"{value:g}", f"{lead:+.1f}", *(_cell(lines, epsilon) for lines in by_count.values()))
         )
     one = by_count["1"]
+    refused = sum(found["refused"] for line in one for found in line["outcomes"] if found["epsilon"] in theirs)
     note = (
         f"Ahead in {ahead} of {runs} runs with one removal, {len(theirs)} epsilons and {len(one)} seeds together. Ours has {one[0]['n_source']:,} source rows, never sees them again, and a surrogate of as many "
-        f"rows of the same distribution; delta = 1/n; l2 {_chosen(one)} for one removal, chosen on the surrogate. "
+        f"rows of the same distribution; delta = 1/n, with an n of its own for either method; l2 {_chosen(one)} for one removal, chosen on the surrogate. "
         f"Before unlearning the accuracy is {percent([line['before'] for line in one])} %."
     )
     counts = [f"{forget} removal{'s' if forget != '1' else ''}, accuracy %" for forget in by_count]
@@ -90,8 +92,8 @@ def _published(config: Config, name: str, group: Sequence[Record]) -> Table:
         f"{config['paper']['titles'].get(name, name)}: beside Langevin unlearning, which keeps the retain data",
         ("epsilon", "published, 1 removal", "ours above it", *counts),
         tuple(rows),
-        (note,),
-    )
+        (note, *([f"{REFUSED} Among the runs with one removal these are {refused} of {runs}."] if refused else []), *config["paper"].get("beside", {}).get(name, ())),
+    )  # fmt: skip
 
 
 def _chosen(lines: Sequence[Mapping[str, Any]]) -> str:
@@ -119,7 +121,7 @@ def _task(config: Config, name: str, group: Sequence[Record]) -> Table:
         f"n = {' to '.join(f'{size:,}' for size in sizes)}, delta = 1/n; test accuracy in percent, mean over {wanted['draws']} draws of the noise and {len(group)} seed(s)."
     ]
     if any(cell.endswith(MARKED) for row in rows for cell in row):
-        notes.append("* marks what expunge unlearn would refuse without --force: noise that outweighs the weights.")
+        notes.append(REFUSED)
     return Table(
         config["paper"]["titles"].get(name, name),
         ("forgotten", "surrogate", "l2", "before", *(f"eps {epsilon:g}" for epsilon in epsilons), "true distance", "residual Delta", "the paper's Delta"),

@@ -15,7 +15,7 @@ import jinja2
 from expunge.errors import FileError
 from expunge.reproduce.checks import Tally, tally
 from expunge.reproduce.config import configs
-from expunge.reproduce.experiment import Config, table_from_json
+from expunge.reproduce.experiment import SEEDS, Config, module_of, table_from_json
 from expunge.reproduce.store import Results, read_results
 
 
@@ -42,6 +42,7 @@ def reproduction_page(out: Path, page: Path, folder: Path | None = None) -> str:
 
 
 def _part(config: Config, results: Results, where: str) -> dict[str, Any]:
+    planned = len(module_of(results.name).cases(config, SEEDS))
     return {
         "name": results.name,
         "about": config["about"],
@@ -52,6 +53,8 @@ def _part(config: Config, results: Results, where: str) -> dict[str, Any]:
         "figures": [f"{where}/{figure}" for figure in results.figures],
         "file": f"{where}/{results.name}.json",
         "cases": len(results.records),
+        "planned": planned,
+        "lacks": len(results.records) < planned,
         "seeds": results.seeds,
         "minutes": results.seconds / 60.0,
         "machines": _machines(results.runs),

@@ -24,7 +24,7 @@ from expunge.durable import PUBLIC, write_whole
 from expunge.reproduce.config import config_of, configs
 from expunge.reproduce.data import DataFolder
 from expunge.reproduce.experiment import Case, Config, Record, module_of, table_from_json
-from expunge.reproduce.store import Results, open_results, read_results, this_run, write_results
+from expunge.reproduce.store import Results, open_results, read_results, require_folder, this_run, write_results
 from expunge.solve import Progress, silent
 
 
@@ -57,6 +57,7 @@ def reproduce(
     """Run what is missing, then write `<name>.json`, `<name>.md` and the figures. `folder` is where configs are, if not where they ship."""
     config = config_of(name, folder)
     data.require(config["about"]["needs"])
+    require_folder(out)
     job = Job(name, config, data, device)
     module = module_of(name)
     cases = module.cases(config, seeds)

@@ -9,6 +9,7 @@ figures      names of the files drawn from them
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -72,6 +73,20 @@ def results_file(folder: Path, name: str) -> Path:
     return folder / f"{name}.json"
 
 
+def require_folder(folder: Path, option: str = "--out") -> None:
+    """The folder, made where it is missing; refused before hours of work if nothing can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise FileError(
+            f"nothing can be written to {folder} ({error.strerror})",
+            "a folder for results is needed",
+            f"Choose another {option}.",
+        ) from error
+
+
 def write_results(folder: Path, results: Results) -> None:
     """Replace the file, whole."""
     content = {
@@ -84,7 +99,7 @@ def write_results(folder: Path, results: Results) -> None:
         "records": list(results.records),
     }
     text = json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-    folder.mkdir(parents=True, exist_ok=True)
+    require_folder(folder)
     write_whole(results_file(folder, results.name), text.encode(), PUBLIC)
 
 

@@ -238,6 +238,19 @@ def test_labels_and_widths_are_checked_in_every_block() -> None:
             gathered(StreamedRows(stream(lambda blocks=blocks: iter(blocks)), form(), PLENTY))  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor], ids=["array", "tensor"])
+def test_a_caller_may_give_every_block_in_the_same_memory(kind: Callable[[Any], Any]) -> None:
+    def blocks() -> Iterator[Any]:
+        features, labels = np.empty((50, WIDTH), X.dtype), np.empty(50, Y.dtype)
+        for start in range(0, ROWS, 50):
+            features[:], labels[:] = X[start : start + 50], Y[start : start + 50]
+            yield kind(features), kind(labels)
+
+    found = gathered(StreamedRows(stream(blocks), form(max_norm=100.0), PLENTY))
+    assert np.array_equal(found.features.numpy(), X)
+    assert np.array_equal(found.labels.numpy(), Y)
+
+
 def test_errors_of_the_callers_own_iterator_reach_the_caller() -> None:
     def blocks() -> Iterator[Any]:
         yield X, Y

@@ -191,7 +191,14 @@ class IteratorStream(Stream):
 
     def chunks(self, share: Share) -> Iterator[Chunk]:
         for given in self.make():
-            yield given if isinstance(given, tuple) else (given, None)
+            features, labels = given if isinstance(given, tuple) else (given, None)
+            yield _copied(features), _copied(labels)
+
+
+def _copied(values: Any) -> Any:
+    """The values, no matter what the caller, who is asked for more while these are used, does with the memory they came in."""
+    copy = getattr(values, "clone", None) or getattr(values, "copy", None)  # of tensors; of arrays, lists and tables
+    return values if copy is None else copy()
 
 
 def stream(

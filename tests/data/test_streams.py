@@ -1,6 +1,7 @@
 """Rows that are read anew in each pass: every source gives the same rows, whole or shared out, and says so if it does not."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +250,32 @@ def test_a_caller_may_give_every_block_in_the_same_memory(kind: Callable[[Any], 
     found = gathered(StreamedRows(stream(blocks), form(max_norm=100.0), PLENTY))
     assert np.array_equal(found.features.numpy(), X)
     assert np.array_equal(found.labels.numpy(), Y)
+
+
+@dataclass(frozen=True)
+class Pair(Group):
+    """A group of two, the other of which has the same of everything."""
+
+    size: int = 2
+    differs: bool = False
+
+    def total(self, part: torch.Tensor) -> torch.Tensor:
+        return 2 * part
+
+    def each(self, part: float) -> list[float]:
+        return [part, part + self.differs]
+
+
+def test_rows_that_two_processes_give_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="two processes gave the same rows"):
+        len(StreamedRows(iterator(tmp_path), form(), PLENTY, Pair()))
+    assert len(StreamedRows(iterator(tmp_path), form(), PLENTY, Pair(differs=True))) == 2 * ROWS
+    assert len(StreamedRows(npy(tmp_path), form(), PLENTY, Pair())) == ROWS
+
+
+def test_processes_that_see_other_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has 1,000 and 1,001 rows, depending on the process"):
+        len(StreamedRows(npy(tmp_path), form(), PLENTY, Pair(differs=True)))
 
 
 def test_errors_of_the_callers_own_iterator_reach_the_caller() -> None:

@@ -279,8 +279,31 @@ class StreamedRows(RowSet):
         found = self.group.total(torch.tensor([self._mine, scaled], dtype=torch.float64)).tolist()
         self._n_rows, self.n_scaled = int(found[0]), int(found[1])
         self._effective = float(self._n_rows)
+        self._require_shared_out(prints)
         if self._n_rows == 0:
             raise DataError(f"{self.form.name}: no rows", "at least one row is needed", "Check how it was written.")
+
+    def _require_shared_out(self, prints: list[int]) -> None:
+        """Refuse rows that would be counted twice, or left out, because processes disagree on who has which."""
+        if self.group.size == 1:
+            return
+        if not self.stream.own_rows:
+            counts = self.group.each(float(self.stream.n_rows or 0))
+            if len(set(counts)) > 1:
+                raise DataError(
+                    f"{self.form.name}: {self.stream.name} has {' and '.join(f'{n:,.0f}' for n in sorted(set(counts)))} rows, depending on the process",
+                    "all processes must see the same files",
+                    "Put them on a file system that all hosts share, or copy them anew.",
+                )
+            return
+        seen = self.group.each(float(zlib.crc32(np.array(prints, np.uint64).tobytes())) if self._mine else -1.0)
+        given = [value for value in seen if value >= 0]
+        if len(set(given)) < len(given):
+            raise DataError(
+                f"{self.form.name}: two processes gave the same rows",
+                "each must give its own, or every row would be counted more than once",
+                "Let the function give the rows of this process alone: every so many blocks, by its rank.",
+            )
 
     def _named(self, named: Any, start: int, count: int, first: bool) -> Tensor:
         """Class indices of a chunk."""

@@ -48,6 +48,7 @@ class Stream(ABC):
     encoder: str | None = None
     labelled: bool = True
     owned: bool = False  # whether a chunk may be written on
+    own_rows: bool = False  # whether each process of a group gives its own rows, whatever its share
     n_rows: int | None = None
     n_features: int | None = None
 
@@ -185,6 +186,8 @@ class ArrayStream(Stream):
 
 class IteratorStream(Stream):
     """Blocks from the caller's own function, called for each pass; in a group each process gives its own rows."""
+
+    own_rows = True
 
     def __init__(self, blocks: Callable[[], Iterable[Any]], name: str, encoder: str | None, labelled: bool) -> None:
         self.make, self.name, self.encoder, self.labelled = blocks, name, encoder, labelled

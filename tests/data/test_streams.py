@@ -278,6 +278,11 @@ def test_processes_that_see_other_files_are_refused(tmp_path: Path) -> None:
         len(StreamedRows(npy(tmp_path), form(), PLENTY, Pair(differs=True)))
 
 
+def test_rows_without_labels_among_others_are_refused() -> None:
+    with pytest.raises(DataError, match="600 rows without labels after 400"):
+        gathered(StreamedRows(stream(lambda: iter([(X[:400], Y[:400]), X[400:]])), form(), PLENTY))
+
+
 def test_errors_of_the_callers_own_iterator_reach_the_caller() -> None:
     def blocks() -> Iterator[Any]:
         yield X, Y

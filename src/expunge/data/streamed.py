@@ -309,8 +309,14 @@ class StreamedRows(RowSet):
         """Class indices of a chunk."""
         if not first and self._labels.values is not None:
             return self._labels.values[start : start + count].long()
-        if named is None or not self.stream.labelled:
+        if not self.stream.labelled or not count:
             found = torch.zeros(count, dtype=torch.int64)
+        elif named is None:
+            raise DataError(
+                f"{self.form.name}: {count:,} rows without labels after {start:,}",
+                "all rows have labels, or none",
+                "Give (features, labels) in every block, or say that there are none: stream(blocks, labelled=False).",
+            )
         else:
             found = encode(as_labels(named, count, self.form.name), self.form.classes, self.form.name)
         if first:

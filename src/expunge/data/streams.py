@@ -209,6 +209,8 @@ def stream(
 ) -> Stream:
     """Rows from a function that gives, each time it is called, the same blocks: (features, labels), or features alone.
 
+    Where there are no labels, say so with `labelled=False`. Blocks are copied: the function may use their memory again.
+
     >>> import numpy as np
     >>> stream(lambda: ((np.ones((2, 3)), [0, 1]) for _ in range(4))).labelled
     True

@@ -283,6 +283,23 @@ def test_rows_without_labels_among_others_are_refused() -> None:
         gathered(StreamedRows(stream(lambda: iter([(X[:400], Y[:400]), X[400:]])), form(), PLENTY))
 
 
+def test_labels_that_change_between_passes_are_refused(tmp_path: Path) -> None:
+    turns = iter(range(2))
+    with pytest.raises(DataError, match="gave other rows than in the first pass"):
+        second_pass(StreamedRows(stream(lambda: iter([(X, (Y + next(turns)) % 3)])), form(), NOTHING))
+    rows = StreamedRows(npy(tmp_path), form(), NOTHING)
+    assert len(rows) == ROWS
+    np.save(tmp_path / "trainy.npy", (Y + 1) % 3)
+    with pytest.raises(DataError, match="gave other rows than in the first pass"):
+        gathered(rows)
+
+
+def test_blocks_may_be_of_any_kind_of_number() -> None:
+    values = torch.from_numpy(X).bfloat16()
+    found = gathered(StreamedRows(stream(lambda: iter([(values, Y)])), form(max_norm=100.0), NOTHING))
+    assert torch.equal(found.features, values.double())
+
+
 def test_errors_of_the_callers_own_iterator_reach_the_caller() -> None:
     def blocks() -> Iterator[Any]:
         yield X, Y

@@ -231,12 +231,12 @@ class StreamedRows(RowSet):
         for turn, (values, named) in enumerate(read_ahead(self.stream.chunks(self._share))):
             chunk = as_table(values, self.form.name) if len(values) else torch.empty((0, self.form.width))
             require_width(chunk.shape[1], self.form.width, self.form.name)
-            prints.append(_print(chunk, whole=self._stamp is None))
-            if self._prints is not None and self._prints[turn : turn + 1] != prints[-1:]:
-                raise self._changed()
             if first:
                 require_finite(chunk, self.form.name, start)
             labels = self._named(named, start, len(chunk), first)
+            prints.append(_print(chunk, labels, whole=self._stamp is None))
+            if self._prints is not None and self._prints[turn : turn + 1] != prints[-1:]:
+                raise self._changed()
             counts += torch.bincount(labels.cpu(), minlength=len(counts))
             for begin in range(0, len(chunk), size):
                 part = slice(begin, begin + size)
@@ -349,12 +349,12 @@ class StreamedRows(RowSet):
         )
 
 
-def _print(chunk: Tensor, whole: bool) -> int:
-    """A checksum of a chunk's size and of its rows; of the first and last one where something else watches the others."""
+def _print(chunk: Tensor, labels: Tensor, whole: bool) -> int:
+    """A checksum of a chunk's size, labels and rows; of the first and last row where something else watches the others."""
     if not len(chunk):
         return 0
-    rows = (chunk if whole else chunk[[0, -1]]).contiguous().cpu().numpy()
-    return zlib.crc32(rows.view(np.uint8).data, len(chunk))
+    rows = (chunk if whole else chunk[[0, -1]]).contiguous().cpu().view(torch.uint8).numpy()
+    return zlib.crc32(labels.cpu().numpy().tobytes(), zlib.crc32(rows.data, len(chunk)))
 
 
 def loaded(stream: Stream) -> tuple[Any, Any]:

@@ -93,7 +93,12 @@ class RawStream(Stream):
         self.labelled = all(segment.labels is not None for segment in segments)
 
     def stamp(self) -> Any:
-        return tuple(segment.features.stamp() for segment in self.segments)
+        return tuple(
+            array.stamp()
+            for segment in self.segments
+            for array in (segment.features, segment.labels)
+            if array is not None
+        )
 
     def chunks(self, share: Share) -> Iterator[Chunk]:
         assert self.n_rows is not None

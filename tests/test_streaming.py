@@ -53,7 +53,7 @@ def streaming(monkeypatch: pytest.MonkeyPatch) -> None:
 def forgetful(monkeypatch: pytest.MonkeyPatch, streaming: None) -> None:
     """Nothing may be kept from one pass to the next either."""
     monkeypatch.setattr("expunge.data.streamed.REMEMBERED_SHARE", 0.0)
-    monkeypatch.setattr(StreamedRows, "affords", lambda self, n_bytes: False)
+    monkeypatch.setattr(StreamedRows, "_has_room", lambda self, n_bytes: False)
 
 
 def folder_of(path: Path) -> Any:

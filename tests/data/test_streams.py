@@ -273,6 +273,16 @@ def test_rows_that_two_processes_give_are_refused(tmp_path: Path) -> None:
     assert len(StreamedRows(npy(tmp_path), form(), PLENTY, Pair())) == ROWS
 
 
+def test_processes_decide_alike_on_what_they_can_afford(tmp_path: Path) -> None:
+    class Crowded(Pair):
+        def largest(self, part: float) -> float:
+            return max(part, 1.0)
+
+    rows = StreamedRows(npy(tmp_path), form(), PLENTY, Crowded())
+    assert rows.keeps(8)
+    assert not rows.affords(8)
+
+
 def test_processes_that_see_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has 1,000 and 1,001 rows, depending on the process"):
         len(StreamedRows(npy(tmp_path), form(), PLENTY, Pair(differs=True)))

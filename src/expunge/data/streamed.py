@@ -155,6 +155,12 @@ class StreamedRows(RowSet):
         return made
 
     def affords(self, n_bytes: int) -> bool:
+        return self.group.largest(float(not self._has_room(n_bytes))) == 0.0
+
+    def keeps(self, bytes_per_row: int) -> bool:
+        return self._has_room(bytes_per_row * self.n_mine)
+
+    def _has_room(self, n_bytes: int) -> bool:
         if self.device.type != "cpu":
             return n_bytes <= HELD_SHARE * torch.cuda.mem_get_info(self.device)[0]
         return n_bytes <= self._spare - self._held.used - self._norms.used - self._labels.used

@@ -19,7 +19,7 @@ from expunge.data.streamed import Form, StreamedRows, loaded
 from expunge.data.streams import Share, Stream
 from expunge.errors import DataError, ExpungeError, FileError, OptionError
 from expunge.group import Group
-from expunge.objectives import Rows
+from expunge.objectives import Curvature, Rows, objective_for
 
 ROWS, WIDTH = 1000, 7
 RNG = np.random.default_rng(0)
@@ -281,6 +281,14 @@ def test_processes_decide_alike_on_what_they_can_afford(tmp_path: Path) -> None:
     rows = StreamedRows(npy(tmp_path), form(), PLENTY, Crowded())
     assert rows.keeps(8)
     assert not rows.affords(8)
+
+
+def test_rows_joined_from_several_blocks_are_those_of_each() -> None:
+    objective = objective_for("softmax", l2=0.1, n_classes=3, n_features=WIDTH + 1, row_bound=3.0)
+    weights = torch.from_numpy(RNG.normal(size=(3, WIDTH + 1)))
+    rows = StreamedRows(stream(lambda: iter([(X, Y)])), form(bias=True), NOTHING)
+    wanted = Curvature(objective, weights, gathered(rows)).class_blocks()
+    torch.testing.assert_close(Curvature(objective, weights, rows).class_blocks(), wanted)
 
 
 def test_processes_that_see_other_files_are_refused(tmp_path: Path) -> None:

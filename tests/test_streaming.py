@@ -125,6 +125,13 @@ def test_forget_rows_in_a_stream_are_found(model: LinearModel) -> None:
     assert request.notes == ("5 of 30 forget rows are also in the surrogate; it should hold none of them",)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_so_they_are_where_rows_are_scaled_in_another_dtype(model: LinearModel, dtype: str) -> None:
+    both = np.concatenate([S, X[:5]]), np.concatenate([T, Y[:5]])
+    request = make_request(model, (2.0 * X[:30], Y[:30]), (2.0 * both[0], both[1]), **OPTIONS, dtype=dtype)
+    assert request.notes == ("5 of 30 forget rows are also in the surrogate; it should hold none of them",)
+
+
 @pytest.mark.usefixtures("streaming")
 def test_a_stream_without_labels_will_do(model: LinearModel) -> None:
     unlabelled = stream(lambda: iter([S[:1200], S[1200:]]), labelled=False)

@@ -410,6 +410,21 @@ def test_columns_that_are_not_there_are_refused(tmp_path: Path) -> None:
         open_data(tmp_path / "rows.npz", columns=["x0"])
 
 
+def test_lists_that_are_as_long_only_together_are_refused(tmp_path: Path) -> None:
+    for name, split in (("a", 3), ("b", 4)):
+        parts = {"left": X[:20, :split].tolist(), "right": X[:20, split:].tolist(), "y": Y[:20]}
+        pa.parquet.write_table(pa.table(parts), tmp_path / f"{name}.parquet")
+    with pytest.raises(DataError, match="columns left, right have lists of different lengths"):
+        opened(tmp_path)
+
+
+def test_a_column_of_lists_is_read_a_few_rows_at_a_time(tmp_path: Path) -> None:
+    pa.parquet.write_table(pa.table({"e": np.tile(X, (1, 8)).tolist(), "y": Y}), tmp_path / "a.parquet")
+    found = opened(tmp_path)
+    assert found.n_features == 8 * WIDTH
+    assert max(len(values) for values, _ in found.chunks(Share())) == 64
+
+
 def test_lists_of_different_lengths_are_refused(tmp_path: Path) -> None:
     pa.parquet.write_table(pa.table({"x": [[1.0, 2.0], [3.0]], "y": [0, 1]}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="lists of 2 lengths"):

@@ -21,7 +21,7 @@ import pyarrow.parquet
 
 from expunge.data.files import DAMAGE, not_whole
 from expunge.data.raw import RawArray
-from expunge.data.tables import table_arrays, table_columns
+from expunge.data.tables import is_list, table_arrays, table_columns
 from expunge.errors import DataError, FileError
 
 READ_BYTES = 1 << 24  # of features at once: long enough for a disk, short enough for memory
@@ -134,10 +134,11 @@ class ParquetStream(Stream):
     def __init__(self, name: str, files: Sequence[Path], label: str | None, columns: Sequence[str] | None) -> None:
         self.name, self.files = name, tuple(files)
         self.groups: list[tuple[Path, int, int]] = []
-        schemas = []
+        schemas, metadata = [], {}
         for path in self.files:
             try:
                 found = pa.parquet.ParquetFile(path)
+                metadata[path] = found.metadata
                 schemas.append(found.schema_arrow.remove_metadata())
                 for index in range(found.metadata.num_row_groups):
                     self.groups.append((path, index, found.metadata.row_group(index).num_rows))
@@ -148,6 +149,18 @@ class ParquetStream(Stream):
                 f"{name}: files with different columns", "all need the same, of the same types", "Write them again."
             )
         self.label, self.columns = table_columns(schemas[0], self.files[0], label, columns)
+        self.n_features = len(self.columns)
+        lists = [name for name in self.columns if is_list(schemas[0].field(name).type)]
+        if lists:
+            groups = (metadata[path].row_group(index) for path, index, rows in self.groups if rows)
+            lengths = {tuple(_values_a_row(group, name) for name in lists) for group in groups}
+            if len(lengths) > 1:
+                raise DataError(
+                    f"{name}: columns {', '.join(lists)} have lists of different lengths in different files or row groups",
+                    "all rows need as many features",
+                    "Pad or drop them as was done for training.",
+                )
+            self.n_features += sum(int(length) - 1 for length in next(iter(lengths), ()))
         self.n_rows = sum(rows for _, _, rows in self.groups)
         if self.n_rows == 0:
             raise DataError(f"{name} has no rows", "at least one is needed", "Check how the files were written.")
@@ -165,7 +178,7 @@ class ParquetStream(Stream):
             before += rows
 
     def _group(self, path: Path, index: int) -> Iterator[Chunk]:
-        size = max(64, READ_BYTES // (8 * max(1, len(self.columns))))
+        size = max(64, READ_BYTES // (8 * max(1, self.n_features or 1)))
         try:
             file = pa.parquet.ParquetFile(path, memory_map=False, pre_buffer=False, buffer_size=1 << 16)
             batches = file.iter_batches(size, [index], [*self.columns, self.label], use_threads=False)
@@ -173,6 +186,12 @@ class ParquetStream(Stream):
                 yield table_arrays(pa.Table.from_batches([batch]), path, self.label, self.columns)
         except DAMAGE as error:
             raise not_whole(path, error) from error
+
+
+def _values_a_row(group: Any, column: str) -> float:
+    """How many numbers a row group has in a column of lists, for each row."""
+    leaves = (group.column(place) for place in range(group.num_columns))
+    return sum(leaf.num_values for leaf in leaves if leaf.path_in_schema.startswith(column + ".")) / group.num_rows
 
 
 class ArrayStream(Stream):

@@ -16,7 +16,7 @@ from expunge.data import open_data, prepare, stream
 from expunge.data.files import LabelledArrays
 from expunge.data.memory import Memory, parse_size
 from expunge.data.streamed import Form, StreamedRows, loaded
-from expunge.data.streams import Share, Stream
+from expunge.data.streams import ArrayStream, Share, Stream
 from expunge.errors import DataError, ExpungeError, FileError, OptionError
 from expunge.group import Group
 from expunge.objectives import Curvature, Rows, objective_for
@@ -291,6 +291,30 @@ def test_rows_joined_from_several_blocks_are_those_of_each() -> None:
     torch.testing.assert_close(Curvature(objective, weights, rows).class_blocks(), wanted)
 
 
+@pytest.mark.parametrize("source", [npy, parquet])
+def test_files_that_were_written_again_since_they_were_opened_are_refused(
+    source: Callable[[Path], Stream], tmp_path: Path
+) -> None:
+    found = source(tmp_path)
+    source(tmp_path)
+    with pytest.raises(FileError, match="was changed after it was opened"):
+        loaded(found)
+    with pytest.raises(FileError, match="was changed after it was opened"):
+        StreamedRows(found, form(), NOTHING)
+
+
+def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "X.npy", X[:0])
+    np.save(tmp_path / "y.npy", Y[:0])
+    with pytest.raises(DataError, match="has no rows"):
+        loaded(opened(tmp_path))
+
+
+def test_arrays_to_be_shared_out_have_one_label_a_row() -> None:
+    with pytest.raises(DataError, match="1,000 labels for 999 rows"):
+        ArrayStream(X[1:], Y, "the surrogate set", None)
+
+
 def test_processes_that_see_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has 1,000 and 1,001 rows, depending on the process"):
         len(StreamedRows(npy(tmp_path), form(), PLENTY, Pair(differs=True)))
@@ -436,7 +460,7 @@ def test_a_file_cut_short_while_it_is_read_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "trainX.npy").open("r+b") as file:
         file.truncate(2000)
     with pytest.raises(FileError, match="ends after 2,000 bytes"):
-        loaded(found)
+        list(found.chunks(Share()))
 
 
 # What is streamed and what is not -------------------------------------------------------------------------------

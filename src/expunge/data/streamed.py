@@ -101,6 +101,7 @@ class StreamedRows(RowSet):
         self.stream, self.form, self.group, self.watch = stream, form, group, watch
         self._spare = memory.spare
         self._share = Share(group.rank, group.size)
+        stream.require_as_opened()
         self._stamp = stream.stamp()
         self._prints: list[int] | None = None
         self._norms = _PerRow(0, torch.float64, form.device, None, 0.0)
@@ -366,9 +367,13 @@ def _print(chunk: Tensor, labels: Tensor, whole: bool) -> int:
 def loaded(stream: Stream) -> tuple[Any, Any]:
     """All rows of a stream in memory, as (features, labels)."""
     features, labels = [], []
+    stream.require_as_opened()
     for values, named in stream.chunks(Share()):
         features.append(np.array(values))
         labels.append(np.array(named))
+    stream.require_as_opened()
+    if not features:
+        raise DataError(f"{stream.name} has no rows", "at least one is needed", "Check how it was written.")
     joined = np.concatenate(features)
     return joined, np.concatenate(labels) if stream.labelled else None
 

@@ -51,6 +51,7 @@ class Stream(ABC):
     own_rows: bool = False  # whether each process of a group gives its own rows, whatever its share
     n_rows: int | None = None
     n_features: int | None = None
+    opened_as: Any = None  # the stamp when it was made
 
     @abstractmethod
     def chunks(self, share: Share) -> Iterator[Chunk]:
@@ -59,6 +60,15 @@ class Stream(ABC):
     def stamp(self) -> Any:
         """Something that changes when the rows do."""
         return None
+
+    def require_as_opened(self) -> None:
+        """Refuse files that are no longer those whose sizes were read when this was made."""
+        if self.stamp() != self.opened_as:
+            raise FileError(
+                f"{self.name} was changed after it was opened",
+                "where its rows lie was read then",
+                "Leave the files alone while they are used, and open them again.",
+            )
 
     @property
     def bytes_in_memory(self) -> int | None:
@@ -91,6 +101,7 @@ class RawStream(Stream):
         self.n_features = widths.pop()
         self.n_rows = sum(segment.features.shape[0] for segment in segments)
         self.labelled = all(segment.labels is not None for segment in segments)
+        self.opened_as = self.stamp()
 
     def stamp(self) -> Any:
         return tuple(
@@ -164,6 +175,7 @@ class ParquetStream(Stream):
         self.n_rows = sum(rows for _, _, rows in self.groups)
         if self.n_rows == 0:
             raise DataError(f"{name} has no rows", "at least one is needed", "Check how the files were written.")
+        self.opened_as = self.stamp()
 
     def stamp(self) -> Any:
         return tuple((path.stat().st_size, path.stat().st_mtime_ns) for path in self.files)
@@ -200,6 +212,12 @@ class ArrayStream(Stream):
     def __init__(self, features: Any, labels: Any, name: str, encoder: str | None) -> None:
         self.features, self.labels, self.name, self.encoder = features, labels, name, encoder
         self.n_rows, self.labelled = len(features), labels is not None
+        if labels is not None and len(labels) != len(features):
+            raise DataError(
+                f"{name}: {len(labels):,} labels for {len(features):,} rows",
+                "one label a row is needed",
+                "Check that X and y belong together.",
+            )
 
     def chunks(self, share: Share) -> Iterator[Chunk]:
         wanted = share.of(len(self.features))

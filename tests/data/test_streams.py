@@ -303,6 +303,15 @@ def test_files_that_were_written_again_since_they_were_opened_are_refused(
         StreamedRows(found, form(), NOTHING)
 
 
+def test_other_arrays_beside_the_rows_do_not_matter(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", X=X, y=Y, scale=np.zeros((2, 2, 2)))
+    assert np.array_equal(loaded(opened(tmp_path / "a.npz", stream=True))[0], X)
+    np.savez(tmp_path / "b.npz", X=X, y=Y, encoder=np.array("a" * 64))
+    found = open_data(tmp_path / "b.npz", stream=True)
+    assert isinstance(found, LabelledArrays)
+    assert found.encoder == "a" * 64
+
+
 def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "X.npy", X[:0])
     np.save(tmp_path / "y.npy", Y[:0])

@@ -203,7 +203,9 @@ class ParquetStream(Stream):
 def _values_a_row(group: Any, column: str) -> float:
     """How many numbers a row group has in a column of lists, for each row."""
     leaves = (group.column(place) for place in range(group.num_columns))
-    return float(sum(leaf.num_values for leaf in leaves if leaf.path_in_schema.startswith(column + ".")) / group.num_rows)
+    return float(
+        sum(leaf.num_values for leaf in leaves if leaf.path_in_schema.startswith(column + ".")) / group.num_rows
+    )
 
 
 class ArrayStream(Stream):

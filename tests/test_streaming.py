@@ -53,7 +53,7 @@ def streaming(monkeypatch: pytest.MonkeyPatch) -> None:
 def forgetful(monkeypatch: pytest.MonkeyPatch, streaming: None) -> None:
     """Nothing may be kept from one pass to the next either."""
     monkeypatch.setattr("expunge.data.streamed.REMEMBERED_SHARE", 0.0)
-    monkeypatch.setattr(StreamedRows, "affords", lambda self, n_bytes: False)
+    monkeypatch.setattr(StreamedRows, "_has_room", lambda self, n_bytes: False)
 
 
 def folder_of(path: Path) -> Any:
@@ -122,6 +122,13 @@ def test_forget_rows_in_a_stream_are_found(model: LinearModel) -> None:
     request = make_request(
         model, (X[:30], Y[:30]), stream(lambda: ((both[0][i : i + 64], both[1][i : i + 64]) for i in range(0, 2005, 64))), **OPTIONS
     )  # fmt: skip
+    assert request.notes == ("5 of 30 forget rows are also in the surrogate; it should hold none of them",)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_so_they_are_where_rows_are_scaled_in_another_dtype(model: LinearModel, dtype: str) -> None:
+    both = np.concatenate([S, X[:5]]), np.concatenate([T, Y[:5]])
+    request = make_request(model, (2.0 * X[:30], Y[:30]), (2.0 * both[0], both[1]), **OPTIONS, dtype=dtype)
     assert request.notes == ("5 of 30 forget rows are also in the surrogate; it should hold none of them",)
 
 

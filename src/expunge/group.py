@@ -42,11 +42,16 @@ class Group:
             torch.distributed.all_reduce(summed)
         return summed.to(part.device)
 
-    def before(self, part: int) -> int:
-        """The sum of the parts of the processes before this one."""
+    def each(self, part: float) -> list[float]:
+        """The parts of all processes, in order."""
         parts = torch.zeros(self.size, dtype=torch.float64)
         parts[self.rank] = part
-        return int(self.total(parts)[: self.rank].sum())
+        found: list[float] = self.total(parts).tolist()
+        return found
+
+    def before(self, part: int) -> int:
+        """The sum of the parts of the processes before this one."""
+        return int(sum(self.each(part)[: self.rank]))
 
     def largest(self, part: float) -> float:
         """The largest of all processes' parts."""

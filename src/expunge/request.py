@@ -255,7 +255,11 @@ def make_request(
     check_sizes(len(forget_rows), record, force)
     surrogate_rows = rows_of(surrogate, linear, record, DTYPES[dtype], place, "the surrogate set", reading)
     labelled = is_labelled(surrogate)
-    seen = survey(forget_rows, surrogate_rows, linear.n_classes, progress)
+    asked = forget_rows
+    if dtype != record.rows_dtype:  # long rows are scaled otherwise in another dtype
+        alike = rows_of(forget, linear, record, DTYPES[dtype], place, "the forget set")
+        asked = in_memory(alike, "what is to be forgotten")
+    seen = survey(asked, surrogate_rows, linear.n_classes, progress)
     notes = notes_on(forget_rows, surrogate_rows, seen, record, declared, has_labels=labelled)
     notes += class_notes(forget_rows, seen, record, forget_class, has_labels=labelled)
     notes += encoder_notes(record, forget, surrogate)

@@ -1,6 +1,7 @@
 """Rows that are read anew in each pass: every source gives the same rows, whole or shared out, and says so if it does not."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from expunge.data import open_data, prepare, stream
 from expunge.data.files import LabelledArrays
 from expunge.data.memory import Memory, parse_size
 from expunge.data.streamed import Form, StreamedRows, loaded
-from expunge.data.streams import Share, Stream
+from expunge.data.streams import ArrayStream, Share, Stream
 from expunge.errors import DataError, ExpungeError, FileError, OptionError
 from expunge.group import Group
-from expunge.objectives import Rows
+from expunge.objectives import Curvature, Rows, objective_for
 
 ROWS, WIDTH = 1000, 7
 RNG = np.random.default_rng(0)
@@ -238,6 +239,118 @@ def test_labels_and_widths_are_checked_in_every_block() -> None:
             gathered(StreamedRows(stream(lambda blocks=blocks: iter(blocks)), form(), PLENTY))  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor], ids=["array", "tensor"])
+def test_a_caller_may_give_every_block_in_the_same_memory(kind: Callable[[Any], Any]) -> None:
+    def blocks() -> Iterator[Any]:
+        features, labels = np.empty((50, WIDTH), X.dtype), np.empty(50, Y.dtype)
+        for start in range(0, ROWS, 50):
+            features[:], labels[:] = X[start : start + 50], Y[start : start + 50]
+            yield kind(features), kind(labels)
+
+    found = gathered(StreamedRows(stream(blocks), form(max_norm=100.0), PLENTY))
+    assert np.array_equal(found.features.numpy(), X)
+    assert np.array_equal(found.labels.numpy(), Y)
+
+
+@dataclass(frozen=True)
+class Pair(Group):
+    """A group of two, the other of which has the same of everything."""
+
+    size: int = 2
+    differs: bool = False
+
+    def total(self, part: torch.Tensor) -> torch.Tensor:
+        return 2 * part
+
+    def each(self, part: float) -> list[float]:
+        return [part, part + self.differs]
+
+
+def test_rows_that_two_processes_give_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="two processes gave the same rows"):
+        len(StreamedRows(iterator(tmp_path), form(), PLENTY, Pair()))
+    assert len(StreamedRows(iterator(tmp_path), form(), PLENTY, Pair(differs=True))) == 2 * ROWS
+    assert len(StreamedRows(npy(tmp_path), form(), PLENTY, Pair())) == ROWS
+
+
+def test_processes_decide_alike_on_what_they_can_afford(tmp_path: Path) -> None:
+    class Crowded(Pair):
+        def largest(self, part: float) -> float:
+            return max(part, 1.0)
+
+    rows = StreamedRows(npy(tmp_path), form(), PLENTY, Crowded())
+    assert rows.keeps(8)
+    assert not rows.affords(8)
+
+
+def test_rows_joined_from_several_blocks_are_those_of_each() -> None:
+    objective = objective_for("softmax", l2=0.1, n_classes=3, n_features=WIDTH + 1, row_bound=3.0)
+    weights = torch.from_numpy(RNG.normal(size=(3, WIDTH + 1)))
+    rows = StreamedRows(stream(lambda: iter([(X, Y)])), form(bias=True), NOTHING)
+    wanted = Curvature(objective, weights, gathered(rows)).class_blocks()
+    torch.testing.assert_close(Curvature(objective, weights, rows).class_blocks(), wanted)
+
+
+@pytest.mark.parametrize("source", [npy, parquet])
+def test_files_that_were_written_again_since_they_were_opened_are_refused(
+    source: Callable[[Path], Stream], tmp_path: Path
+) -> None:
+    found = source(tmp_path)
+    source(tmp_path)
+    with pytest.raises(FileError, match="was changed after it was opened"):
+        loaded(found)
+    with pytest.raises(FileError, match="was changed after it was opened"):
+        StreamedRows(found, form(), NOTHING)
+
+
+def test_other_arrays_beside_the_rows_do_not_matter(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", X=X, y=Y, scale=np.zeros((2, 2, 2)))
+    assert np.array_equal(loaded(opened(tmp_path / "a.npz", stream=True))[0], X)
+    np.savez(tmp_path / "b.npz", X=X, y=Y, encoder=np.array("a" * 64))
+    found = open_data(tmp_path / "b.npz", stream=True)
+    assert isinstance(found, LabelledArrays)
+    assert found.encoder == "a" * 64
+
+
+def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "X.npy", X[:0])
+    np.save(tmp_path / "y.npy", Y[:0])
+    with pytest.raises(DataError, match="has no rows"):
+        loaded(opened(tmp_path))
+
+
+def test_arrays_to_be_shared_out_have_one_label_a_row() -> None:
+    with pytest.raises(DataError, match="1,000 labels for 999 rows"):
+        ArrayStream(X[1:], Y, "the surrogate set", None)
+
+
+def test_processes_that_see_other_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has 1,000 and 1,001 rows, depending on the process"):
+        len(StreamedRows(npy(tmp_path), form(), PLENTY, Pair(differs=True)))
+
+
+def test_rows_without_labels_among_others_are_refused() -> None:
+    with pytest.raises(DataError, match="600 rows without labels after 400"):
+        gathered(StreamedRows(stream(lambda: iter([(X[:400], Y[:400]), X[400:]])), form(), PLENTY))
+
+
+def test_labels_that_change_between_passes_are_refused(tmp_path: Path) -> None:
+    turns = iter(range(2))
+    with pytest.raises(DataError, match="gave other rows than in the first pass"):
+        second_pass(StreamedRows(stream(lambda: iter([(X, (Y + next(turns)) % 3)])), form(), NOTHING))
+    rows = StreamedRows(npy(tmp_path), form(), NOTHING)
+    assert len(rows) == ROWS
+    np.save(tmp_path / "trainy.npy", (Y + 1) % 3)
+    with pytest.raises(DataError, match="gave other rows than in the first pass"):
+        gathered(rows)
+
+
+def test_blocks_may_be_of_any_kind_of_number() -> None:
+    values = torch.from_numpy(X).bfloat16()
+    found = gathered(StreamedRows(stream(lambda: iter([(values, Y)])), form(max_norm=100.0), NOTHING))
+    assert torch.equal(found.features, values.double())
+
+
 def test_errors_of_the_callers_own_iterator_reach_the_caller() -> None:
     def blocks() -> Iterator[Any]:
         yield X, Y
@@ -330,6 +443,21 @@ def test_columns_that_are_not_there_are_refused(tmp_path: Path) -> None:
         open_data(tmp_path / "rows.npz", columns=["x0"])
 
 
+def test_lists_that_are_as_long_only_together_are_refused(tmp_path: Path) -> None:
+    for name, split in (("a", 3), ("b", 4)):
+        parts = {"left": X[:20, :split].tolist(), "right": X[:20, split:].tolist(), "y": Y[:20]}
+        pa.parquet.write_table(pa.table(parts), tmp_path / f"{name}.parquet")
+    with pytest.raises(DataError, match="columns left, right have lists of different lengths"):
+        opened(tmp_path)
+
+
+def test_a_column_of_lists_is_read_a_few_rows_at_a_time(tmp_path: Path) -> None:
+    pa.parquet.write_table(pa.table({"e": np.tile(X, (1, 8)).tolist(), "y": Y}), tmp_path / "a.parquet")
+    found = opened(tmp_path)
+    assert found.n_features == 8 * WIDTH
+    assert max(len(values) for values, _ in found.chunks(Share())) == 64
+
+
 def test_lists_of_different_lengths_are_refused(tmp_path: Path) -> None:
     pa.parquet.write_table(pa.table({"x": [[1.0, 2.0], [3.0]], "y": [0, 1]}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="lists of 2 lengths"):
@@ -341,7 +469,7 @@ def test_a_file_cut_short_while_it_is_read_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "trainX.npy").open("r+b") as file:
         file.truncate(2000)
     with pytest.raises(FileError, match="ends after 2,000 bytes"):
-        loaded(found)
+        list(found.chunks(Share()))
 
 
 # What is streamed and what is not -------------------------------------------------------------------------------

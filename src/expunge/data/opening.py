@@ -44,7 +44,7 @@ def open_data(
 
     if suffix == ".npz":
         arrays = npz_arrays(location) if streams(3 * location.stat().st_size) else None
-        if arrays is not None and {"X", "y"} <= arrays.keys() and ENCODER not in arrays:
+        if arrays is not None and {"X", "y"} <= arrays.keys():
             return RawStream(str(location), [_segment(arrays["X"], arrays["y"])])
     if suffix == ".safetensors" and streams(3 * location.stat().st_size):
         return _safetensors(str(location), [location])

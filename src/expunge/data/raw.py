@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from expunge.data.files import DAMAGE, HEADER_LIMIT, Array, checked_npy, not_whole, safetensors_layout
+from expunge.data.files import DAMAGE, ENCODER, HEADER_LIMIT, Array, checked_npy, not_whole, safetensors_layout
 from expunge.errors import FileError
 
 
@@ -79,11 +79,16 @@ def npy_array(path: Path) -> RawArray:
 
 
 def npz_arrays(path: Path) -> dict[str, RawArray] | None:
-    """The arrays of an .npz file; None if they are compressed."""
+    """X and y of an .npz file; None if they are compressed, or an encoder is named beside them."""
     found = {}
     try:
         with zipfile.ZipFile(path) as archive, path.open("rb") as file:
-            for info in archive.infolist():
+            members = archive.infolist()
+            if any(info.filename.removesuffix(".npy") == ENCODER for info in members):
+                return None  # what it names is read with the whole file
+            for info in members:
+                if info.filename.removesuffix(".npy") not in ("X", "y"):
+                    continue
                 if info.compress_type != zipfile.ZIP_STORED:
                     return None
                 file.seek(info.header_offset)

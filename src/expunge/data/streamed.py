@@ -101,6 +101,7 @@ class StreamedRows(RowSet):
         self.stream, self.form, self.group, self.watch = stream, form, group, watch
         self._spare = memory.spare
         self._share = Share(group.rank, group.size)
+        stream.require_as_opened()
         self._stamp = stream.stamp()
         self._prints: list[int] | None = None
         self._norms = _PerRow(0, torch.float64, form.device, None, 0.0)
@@ -155,6 +156,12 @@ class StreamedRows(RowSet):
         return made
 
     def affords(self, n_bytes: int) -> bool:
+        return self.group.largest(float(not self._has_room(n_bytes))) == 0.0
+
+    def keeps(self, bytes_per_row: int) -> bool:
+        return self._has_room(bytes_per_row * self.n_mine)
+
+    def _has_room(self, n_bytes: int) -> bool:
         if self.device.type != "cpu":
             return n_bytes <= HELD_SHARE * torch.cuda.mem_get_info(self.device)[0]
         return n_bytes <= self._spare - self._held.used - self._norms.used - self._labels.used
@@ -231,12 +238,12 @@ class StreamedRows(RowSet):
         for turn, (values, named) in enumerate(read_ahead(self.stream.chunks(self._share))):
             chunk = as_table(values, self.form.name) if len(values) else torch.empty((0, self.form.width))
             require_width(chunk.shape[1], self.form.width, self.form.name)
-            prints.append(_print(chunk, whole=self._stamp is None))
-            if self._prints is not None and self._prints[turn : turn + 1] != prints[-1:]:
-                raise self._changed()
             if first:
                 require_finite(chunk, self.form.name, start)
             labels = self._named(named, start, len(chunk), first)
+            prints.append(_print(chunk, labels, whole=self._stamp is None))
+            if self._prints is not None and self._prints[turn : turn + 1] != prints[-1:]:
+                raise self._changed()
             counts += torch.bincount(labels.cpu(), minlength=len(counts))
             for begin in range(0, len(chunk), size):
                 part = slice(begin, begin + size)
@@ -279,15 +286,44 @@ class StreamedRows(RowSet):
         found = self.group.total(torch.tensor([self._mine, scaled], dtype=torch.float64)).tolist()
         self._n_rows, self.n_scaled = int(found[0]), int(found[1])
         self._effective = float(self._n_rows)
+        self._require_shared_out(prints)
         if self._n_rows == 0:
             raise DataError(f"{self.form.name}: no rows", "at least one row is needed", "Check how it was written.")
+
+    def _require_shared_out(self, prints: list[int]) -> None:
+        """Refuse rows that would be counted twice, or left out, because processes disagree on who has which."""
+        if self.group.size == 1:
+            return
+        if not self.stream.own_rows:
+            counts = self.group.each(float(self.stream.n_rows or 0))
+            if len(set(counts)) > 1:
+                raise DataError(
+                    f"{self.form.name}: {self.stream.name} has {' and '.join(f'{n:,.0f}' for n in sorted(set(counts)))} rows, depending on the process",
+                    "all processes must see the same files",
+                    "Put them on a file system that all hosts share, or copy them anew.",
+                )
+            return
+        seen = self.group.each(float(zlib.crc32(np.array(prints, np.uint64).tobytes())) if self._mine else -1.0)
+        given = [value for value in seen if value >= 0]
+        if len(set(given)) < len(given):
+            raise DataError(
+                f"{self.form.name}: two processes gave the same rows",
+                "each must give its own, or every row would be counted more than once",
+                "Let the function give the rows of this process alone: every so many blocks, by its rank.",
+            )
 
     def _named(self, named: Any, start: int, count: int, first: bool) -> Tensor:
         """Class indices of a chunk."""
         if not first and self._labels.values is not None:
             return self._labels.values[start : start + count].long()
-        if named is None or not self.stream.labelled:
+        if not self.stream.labelled or not count:
             found = torch.zeros(count, dtype=torch.int64)
+        elif named is None:
+            raise DataError(
+                f"{self.form.name}: {count:,} rows without labels after {start:,}",
+                "all rows have labels, or none",
+                "Give (features, labels) in every block, or say that there are none: stream(blocks, labelled=False).",
+            )
         else:
             found = encode(as_labels(named, count, self.form.name), self.form.classes, self.form.name)
         if first:
@@ -320,20 +356,24 @@ class StreamedRows(RowSet):
         )
 
 
-def _print(chunk: Tensor, whole: bool) -> int:
-    """A checksum of a chunk's size and of its rows; of the first and last one where something else watches the others."""
+def _print(chunk: Tensor, labels: Tensor, whole: bool) -> int:
+    """A checksum of a chunk's size, labels and rows; of the first and last row where something else watches the others."""
     if not len(chunk):
         return 0
-    rows = (chunk if whole else chunk[[0, -1]]).contiguous().cpu().numpy()
-    return zlib.crc32(rows.view(np.uint8).data, len(chunk))
+    rows = (chunk if whole else chunk[[0, -1]]).contiguous().cpu().view(torch.uint8).numpy()
+    return zlib.crc32(labels.cpu().numpy().tobytes(), zlib.crc32(rows.data, len(chunk)))
 
 
 def loaded(stream: Stream) -> tuple[Any, Any]:
     """All rows of a stream in memory, as (features, labels)."""
     features, labels = [], []
+    stream.require_as_opened()
     for values, named in stream.chunks(Share()):
         features.append(np.array(values))
         labels.append(np.array(named))
+    stream.require_as_opened()
+    if not features:
+        raise DataError(f"{stream.name} has no rows", "at least one is needed", "Check how it was written.")
     joined = np.concatenate(features)
     return joined, np.concatenate(labels) if stream.labelled else None
 

@@ -21,7 +21,7 @@ import pyarrow.parquet
 
 from expunge.data.files import DAMAGE, not_whole
 from expunge.data.raw import RawArray
-from expunge.data.tables import table_arrays, table_columns
+from expunge.data.tables import is_list, table_arrays, table_columns
 from expunge.errors import DataError, FileError
 
 READ_BYTES = 1 << 24  # of features at once: long enough for a disk, short enough for memory
@@ -48,8 +48,10 @@ class Stream(ABC):
     encoder: str | None = None
     labelled: bool = True
     owned: bool = False  # whether a chunk may be written on
+    own_rows: bool = False  # whether each process of a group gives its own rows, whatever its share
     n_rows: int | None = None
     n_features: int | None = None
+    opened_as: Any = None  # the stamp when it was made
 
     @abstractmethod
     def chunks(self, share: Share) -> Iterator[Chunk]:
@@ -58,6 +60,15 @@ class Stream(ABC):
     def stamp(self) -> Any:
         """Something that changes when the rows do."""
         return None
+
+    def require_as_opened(self) -> None:
+        """Refuse files that are no longer those whose sizes were read when this was made."""
+        if self.stamp() != self.opened_as:
+            raise FileError(
+                f"{self.name} was changed after it was opened",
+                "where its rows lie was read then",
+                "Leave the files alone while they are used, and open them again.",
+            )
 
     @property
     def bytes_in_memory(self) -> int | None:
@@ -90,9 +101,15 @@ class RawStream(Stream):
         self.n_features = widths.pop()
         self.n_rows = sum(segment.features.shape[0] for segment in segments)
         self.labelled = all(segment.labels is not None for segment in segments)
+        self.opened_as = self.stamp()
 
     def stamp(self) -> Any:
-        return tuple(segment.features.stamp() for segment in self.segments)
+        return tuple(
+            array.stamp()
+            for segment in self.segments
+            for array in (segment.features, segment.labels)
+            if array is not None
+        )
 
     def chunks(self, share: Share) -> Iterator[Chunk]:
         assert self.n_rows is not None
@@ -128,10 +145,11 @@ class ParquetStream(Stream):
     def __init__(self, name: str, files: Sequence[Path], label: str | None, columns: Sequence[str] | None) -> None:
         self.name, self.files = name, tuple(files)
         self.groups: list[tuple[Path, int, int]] = []
-        schemas = []
+        schemas, metadata = [], {}
         for path in self.files:
             try:
                 found = pa.parquet.ParquetFile(path)
+                metadata[path] = found.metadata
                 schemas.append(found.schema_arrow.remove_metadata())
                 for index in range(found.metadata.num_row_groups):
                     self.groups.append((path, index, found.metadata.row_group(index).num_rows))
@@ -142,9 +160,22 @@ class ParquetStream(Stream):
                 f"{name}: files with different columns", "all need the same, of the same types", "Write them again."
             )
         self.label, self.columns = table_columns(schemas[0], self.files[0], label, columns)
+        self.n_features = len(self.columns)
+        lists = [name for name in self.columns if is_list(schemas[0].field(name).type)]
+        if lists:
+            groups = (metadata[path].row_group(index) for path, index, rows in self.groups if rows)
+            lengths = {tuple(_values_a_row(group, name) for name in lists) for group in groups}
+            if len(lengths) > 1:
+                raise DataError(
+                    f"{name}: columns {', '.join(lists)} have lists of different lengths in different files or row groups",
+                    "all rows need as many features",
+                    "Pad or drop them as was done for training.",
+                )
+            self.n_features += sum(int(length) - 1 for length in next(iter(lengths), ()))
         self.n_rows = sum(rows for _, _, rows in self.groups)
         if self.n_rows == 0:
             raise DataError(f"{name} has no rows", "at least one is needed", "Check how the files were written.")
+        self.opened_as = self.stamp()
 
     def stamp(self) -> Any:
         return tuple((path.stat().st_size, path.stat().st_mtime_ns) for path in self.files)
@@ -159,7 +190,7 @@ class ParquetStream(Stream):
             before += rows
 
     def _group(self, path: Path, index: int) -> Iterator[Chunk]:
-        size = max(64, READ_BYTES // (8 * max(1, len(self.columns))))
+        size = max(64, READ_BYTES // (8 * max(1, self.n_features or 1)))
         try:
             file = pa.parquet.ParquetFile(path, memory_map=False, pre_buffer=False, buffer_size=1 << 16)
             batches = file.iter_batches(size, [index], [*self.columns, self.label], use_threads=False)
@@ -169,12 +200,26 @@ class ParquetStream(Stream):
             raise not_whole(path, error) from error
 
 
+def _values_a_row(group: Any, column: str) -> float:
+    """How many numbers a row group has in a column of lists, for each row."""
+    leaves = (group.column(place) for place in range(group.num_columns))
+    return float(
+        sum(leaf.num_values for leaf in leaves if leaf.path_in_schema.startswith(column + ".")) / group.num_rows
+    )
+
+
 class ArrayStream(Stream):
     """Arrays in memory, for a group: each process goes over its share of them."""
 
     def __init__(self, features: Any, labels: Any, name: str, encoder: str | None) -> None:
         self.features, self.labels, self.name, self.encoder = features, labels, name, encoder
         self.n_rows, self.labelled = len(features), labels is not None
+        if labels is not None and len(labels) != len(features):
+            raise DataError(
+                f"{name}: {len(labels):,} labels for {len(features):,} rows",
+                "one label a row is needed",
+                "Check that X and y belong together.",
+            )
 
     def chunks(self, share: Share) -> Iterator[Chunk]:
         wanted = share.of(len(self.features))
@@ -186,18 +231,29 @@ class ArrayStream(Stream):
 class IteratorStream(Stream):
     """Blocks from the caller's own function, called for each pass; in a group each process gives its own rows."""
 
+    own_rows = True
+
     def __init__(self, blocks: Callable[[], Iterable[Any]], name: str, encoder: str | None, labelled: bool) -> None:
         self.make, self.name, self.encoder, self.labelled = blocks, name, encoder, labelled
 
     def chunks(self, share: Share) -> Iterator[Chunk]:
         for given in self.make():
-            yield given if isinstance(given, tuple) else (given, None)
+            features, labels = given if isinstance(given, tuple) else (given, None)
+            yield _copied(features), _copied(labels)
+
+
+def _copied(values: Any) -> Any:
+    """The values, no matter what the caller, who is asked for more while these are used, does with the memory they came in."""
+    copy = getattr(values, "clone", None) or getattr(values, "copy", None)  # of tensors; of arrays, lists and tables
+    return values if copy is None else copy()
 
 
 def stream(
     blocks: Callable[[], Iterable[Any]], *, labelled: bool = True, encoder: str | None = None, name: str = "the stream"
 ) -> Stream:
     """Rows from a function that gives, each time it is called, the same blocks: (features, labels), or features alone.
+
+    Where there are no labels, say so with `labelled=False`. Blocks are copied: the function may use their memory again.
 
     >>> import numpy as np
     >>> stream(lambda: ((np.ones((2, 3)), [0, 1]) for _ in range(4))).labelled

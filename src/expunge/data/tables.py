@@ -63,7 +63,7 @@ def table_arrays(table: pa.Table, path: Path, column: str, names: Sequence[str])
 
 def _features(table: pa.Table, path: Path, names: Sequence[str]) -> Array:
     parts = [(name, table.schema.field(name).type) for name in names]
-    if not any(_is_list(kind) for _, kind in parts):
+    if not any(is_list(kind) for _, kind in parts):
         features = np.empty((table.num_rows, len(names)), dtype=np.float64)
         for index, (name, kind) in enumerate(parts):
             features[:, index] = _numbers(table[name], kind, name, path)
@@ -71,13 +71,14 @@ def _features(table: pa.Table, path: Path, names: Sequence[str]) -> Array:
     return np.concatenate([_wide(table, name, kind, path) for name, kind in parts], axis=1)
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a column of this type has several features."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def _wide(table: pa.Table, name: str, kind: pa.DataType, path: Path) -> Array:
     """A column as rows x features: one feature, or as many as its lists are long."""
-    if not _is_list(kind):
+    if not is_list(kind):
         return _numbers(table[name], kind, name, path)[:, None]
     lengths = pa.compute.unique(pa.compute.list_value_length(table[name])).to_pylist()
     values = pa.compute.list_flatten(table[name])

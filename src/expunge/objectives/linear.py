@@ -259,7 +259,7 @@ class Curvature:
         waiting: list[tuple[Tensor, Tensor]] = []
         for block in self.rows.blocks():
             part = slice(-(self.rows.n_before + block.start) % step, None, step)
-            features = block.features[part]
+            features = block.features[part].clone()  # the block's memory may be used again for the next one
             weights = features.new_ones(len(features)) if block.weights is None else block.weights[part].to(features)
             waiting.append((features, weights))
             if sum(len(each) for _, each in waiting) >= SAMPLE_BLOCK:

@@ -116,12 +116,12 @@ class RowSet(ABC):
         """The rows of classes whose share is above 0, each weighted by its class's share; `counts` are the rows left of each."""
 
     def affords(self, n_bytes: int) -> bool:
-        """Whether that much memory may be taken for a while."""
+        """Whether every process may take that much memory for a while: they decide alike, and all have to ask."""
         return True
 
     def keeps(self, bytes_per_row: int) -> bool:
-        """Whether values of that size may be kept for every row until the next pass."""
-        return self.affords(bytes_per_row * self.n_mine)
+        """Whether values of that size may be kept for every row of this process until the next pass."""
+        return True
 
     def total(self, part: Tensor) -> Tensor:
         """The sum of what each process has of it."""

@@ -10,13 +10,22 @@ import torch
 
 import reference
 from expunge import precondition, solve
-from expunge.objectives import Curvature, LinearHead, Rows, objective_for
+from expunge.objectives import Block, Curvature, LinearHead, Rows, objective_for
 from expunge.precondition import ClassBlocks, KroneckerPreconditioner, blocks_pay
 from expunge.solve import RetainHessian, SetHessian, Unlearning, newton_step, solve_conjugate
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-KINDS = [KroneckerPreconditioner, ClassBlocks]
+
+def uncoupled(curvature: Curvature, scale: float, shift: float = 0.0) -> ClassBlocks:
+    return ClassBlocks(curvature, scale, shift, coupled=0)
+
+
+def some_coupled(curvature: Curvature, scale: float, shift: float = 0.0) -> ClassBlocks:
+    return ClassBlocks(curvature, scale, shift, coupled=17)
+
+
+KINDS = [KroneckerPreconditioner, ClassBlocks, uncoupled, some_coupled]
 LOSSES = ("softmax", "ridge")
 
 
@@ -69,8 +78,115 @@ def test_blocks_are_inverted_one_class_at_a_time() -> None:
         ]
     )
     expected += mean / (7.0 * (head.l2 + 0.5)) - expected.mean(axis=0)
-    found = ClassBlocks(Curvature(head, weights, rows), 7.0, 0.5).solve(torch.tensor(right))
+    found = ClassBlocks(Curvature(head, weights, rows), 7.0, 0.5, coupled=0).solve(torch.tensor(right))
     assert np.allclose(found, expected, rtol=1e-10)
+
+
+def whole_hessian(head: LinearHead, weights: torch.Tensor, rows: Rows, shift: float = 0.0) -> np.ndarray[Any, Any]:
+    """The Hessian, row by row, weights included; plus `shift I`."""
+    X, size = rows.features.double().numpy(), head.n_parameters
+    p = reference.predictions(weights.numpy(), X, "softmax")
+    by_row = [np.kron(np.diag(q) - np.outer(q, q), np.outer(x, x)) for q, x in zip(p, X, strict=True)]
+    each = np.ones(len(X)) if rows.weights is None else rows.weights.numpy()
+    return np.tensordot(each, by_row, axes=1) / len(X) + (head.l2 + shift) * np.eye(size)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["even", "weighted"])
+def test_with_all_rows_coupled_it_is_the_inverse(weighted: bool, dtype: torch.dtype) -> None:
+    head, weights, rows = problem("softmax", 4, 3, 120, 1e-3)
+    each = torch.arange(120).double() % 4 + 0.5
+    rows = Rows(rows.features.to(dtype), rows.labels, each / each.mean() if weighted else None)
+    found = as_matrix(ClassBlocks(Curvature(head, weights, rows), 7.0, 0.5, coupled=120), 4, 3)
+    exact = 7.0 * whole_hessian(head, weights.to(dtype).double(), rows, 0.5)
+    assert np.allclose(found @ exact, np.eye(12), atol=1e-9 if dtype is torch.float64 else 1e-5)
+
+
+def test_coupled_rows_count_whole_and_the_others_by_class() -> None:
+    head, weights, rows = problem("softmax", 4, 3, 120, 1e-2)
+    p, X = reference.predictions(weights.numpy(), rows.features.numpy(), "softmax"), rows.features.numpy()
+    own = p * (1 - p)
+    separated = own * (1 + 2 * (own**2).sum(axis=1) / own.sum(axis=1) ** 2)[:, None]
+    missed = (own**2).sum(axis=1) / own.sum(axis=1) * (X**2).sum(axis=1)
+    chosen = set(np.argsort(-missed)[:30].tolist())
+    matrix = head.l2 * np.eye(12)
+    for row in range(120):
+        curved = np.diag(p[row]) - np.outer(p[row], p[row]) if row in chosen else np.diag(separated[row])
+        matrix += np.kron(curved, np.outer(X[row], X[row])) / 120
+    mean = np.kron(np.full((4, 4), 0.25), np.eye(3))
+    centring = np.eye(12) - mean
+    expected = centring @ np.linalg.inv(matrix) @ centring + mean / head.l2
+    found = as_matrix(ClassBlocks(Curvature(head, weights, rows), 1.0, coupled=30), 4, 3)
+    assert np.allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("l2", [1e-3, 1e-9])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+def test_coupling_leaves_it_positive_definite(dtype: torch.dtype, l2: float) -> None:
+    """Rows that are decided and rows that are not, twice as many weights as rows, hardly a regulariser."""
+    head, weights, rows = problem("softmax", 6, 10, 30, l2)
+    rows = Rows(rows.features.to(dtype), rows.labels)
+    for n_coupled in (0, 1, 8, 29, 30, 100):
+        found = as_matrix(ClassBlocks(Curvature(head, 3 * weights, rows), 1.0, coupled=n_coupled), 6, 10)
+        assert np.allclose(found, found.T, rtol=1e-6, atol=1e-6 / l2)
+        assert np.linalg.eigvalsh((found + found.T) / 2).min() > 0
+
+
+class OneBuffer(Rows):
+    """Rows that are read into the same buffer, ten at a time."""
+
+    def blocks(self) -> Any:
+        buffer = torch.empty_like(self.features[:10])
+        for start in range(0, len(self), 10):
+            part = slice(start, start + 10)
+            buffer.copy_(self.features[part])
+            yield Block(buffer, self.labels[part], None if self.weights is None else self.weights[part], start)
+        buffer.fill_(torch.nan)
+
+
+def test_streamed_rows_are_coupled_the_same() -> None:
+    head, weights, rows = problem("softmax", 3, 4, 120, 1e-3)
+    each = torch.arange(120).double() % 4 + 0.5
+    rows = Rows(rows.features, rows.labels, each / each.mean())
+    streamed = OneBuffer(rows.features, rows.labels, rows.weights)
+    expected = as_matrix(some_coupled(Curvature(head, weights, rows), 1.0), 3, 4)
+    assert np.allclose(as_matrix(some_coupled(Curvature(head, weights, streamed), 1.0), 3, 4), expected, rtol=1e-9)
+
+
+class SharedOut(OneBuffer):
+    """The same rows in two processes: sums double, means stay."""
+
+    def total(self, part: torch.Tensor) -> torch.Tensor:
+        return 2 * part
+
+
+class ShortOfMemory(OneBuffer):
+    """The blocks fit, and nothing beside them."""
+
+    def affords(self, n_bytes: int) -> bool:
+        return n_bytes <= 2 * 8 * 3 * 4 * 4
+
+
+@pytest.mark.parametrize("short", [SharedOut, ShortOfMemory])
+def test_rows_that_are_not_at_hand_are_not_coupled(short: type[OneBuffer]) -> None:
+    head, weights, rows = problem("softmax", 3, 4, 120, 1e-3)
+    shared = short(rows.features, rows.labels)
+    expected = as_matrix(uncoupled(Curvature(head, weights, rows), 1.0), 3, 4)
+    assert np.allclose(as_matrix(ClassBlocks(Curvature(head, weights, shared), 1.0), 3, 4), expected, rtol=1e-9)
+
+
+def test_coupled_rows_save_iterations() -> None:
+    """Each row is undecided between a few of many classes, and has a direction of its own."""
+    head, weights, rows = problem("softmax", 12, 40, 300, 1e-4)
+    curvature = Curvature(head, 2 * weights, rows)
+    right = torch.tensor(np.random.default_rng(2).normal(size=(12, 40)))
+    needed = [
+        solve_conjugate(
+            SetHessian(head, 2 * weights, rows, ClassBlocks(curvature, 1.0, coupled=n)), right, 1e-8, torch.float64
+        ).iterations
+        for n in (0, 150, 300)
+    ]
+    assert needed[2] <= 2 < needed[1] < needed[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -105,7 +221,7 @@ def test_symmetric_and_positive_definite(kind: Any, loss: str, scale: float) -> 
     assert np.linalg.eigvalsh((matrix + matrix.T) / 2).min() > -1e-12 * np.abs(matrix).max()
 
 
-@pytest.mark.parametrize("kind", [KroneckerPreconditioner, ClassBlocks, None], ids=["kronecker", "blocks", "none"])
+@pytest.mark.parametrize("kind", [*KINDS, None], ids=["kronecker", "blocks", "uncoupled", "some-coupled", "none"])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_solution_does_not_depend_on_it(kind: Any, loss: str) -> None:
     head, weights, rows = problem(loss, 4, 12, 300, 1e-3)
@@ -145,7 +261,7 @@ def test_weights_of_rows_count_as_repeats() -> None:
     times = torch.arange(60) % 3 + 1
     repeated = Rows(rows.features.repeat_interleave(times, dim=0), rows.labels.repeat_interleave(times))
     weighted = Rows(rows.features, rows.labels, times.double() / times.double().mean())
-    for kind in KINDS:
+    for kind in (KroneckerPreconditioner, ClassBlocks, uncoupled):
         found = as_matrix(kind(Curvature(head, weights, weighted), 1.0), 3, 4)
         assert np.allclose(found, as_matrix(kind(Curvature(head, weights, repeated), 1.0), 3, 4), rtol=1e-9)
 

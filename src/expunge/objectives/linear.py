@@ -90,6 +90,10 @@ class LinearHead(ABC):
         """`c_k(p)`, classes first: the diagonal matrix that stands for `C(p)` where classes are treated one by one."""
 
     @abstractmethod
+    def coupling(self, predictions: Tensor) -> Tensor:
+        """How much of each example's `C(p)` its separated form misses; above 0 only where `C(p) = diag(p) - p p^T`."""
+
+    @abstractmethod
     def residual_sup(self, weights: Tensor) -> float:
         """Upper bound on `||p - t||` over all rows and labels."""
 
@@ -149,6 +153,16 @@ def padded(matrix: Tensor) -> Tensor:
     """The matrix with rows of zeros appended up to a multiple of `CLASS_MULTIPLE`."""
     missing = -matrix.shape[0] % CLASS_MULTIPLE
     return torch.nn.functional.pad(matrix, (0, 0, 0, missing)) if missing else matrix
+
+
+@dataclass(frozen=True)
+class CoupledRows:
+    """Rows whose `C(p) = diag(p) - p p^T` is kept whole, in float64; `index` counts the sampled rows, `shares` are weight / rows."""
+
+    index: Tensor
+    features: Tensor
+    predictions: Tensor
+    shares: Tensor
 
 
 class Curvature:
@@ -241,27 +255,55 @@ class Curvature:
             count += len(features)
         return self.rows.total(total) / float(self.rows.total(count))
 
-    def class_blocks(self, most: int | None = None) -> Tensor:
-        """Mean of `c_k(p) x x^T` for each class k, K x d x d; over about `most` rows, evenly spread."""
+    def class_blocks(self, most: int | None = None, without: Tensor | None = None) -> Tensor:
+        """Mean of `c_k(p) x x^T` for each class k, K x d x d; over about `most` rows, evenly spread.
+
+        Sampled rows whose numbers are in `without` count as rows and add nothing.
+        """
         classes, width = self.objective.n_classes, self.objective.n_features
-        step = 1 if most is None else max(1, len(self.rows) // most)
         total = torch.zeros((classes, width, width), dtype=self.weights.dtype, device=self.weights.device)
         count = torch.zeros((), dtype=torch.float64)
-        for features, predictions, weights in self._sampled(step):
+        for features, predictions, weights in self._sampled(most):
             separated = self.objective.separated(predictions)
+            if without is not None:
+                here = without - int(count)
+                separated[:, here[(here >= 0) & (here < len(features))]] = 0.0
             for index in range(classes):
                 total[index].addmm_((features * (separated[index] * weights)[:, None]).T, features)
             count += len(features)
         return self.rows.total(total).div_(float(self.rows.total(count)))
 
-    def _sampled(self, step: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Every so many rows, joined to large blocks: features, predictions (classes first) and weights."""
+    def coupled_rows(self, most: int | None, n_chosen: int) -> CoupledRows:
+        """Of the same sample, at most `n_chosen` rows with the largest `w coupling(p) ||x||^2`; this process's rows only."""
+        device = self.weights.device
+        scores = torch.zeros(0, dtype=torch.float64, device=device)
+        index = torch.zeros(0, dtype=torch.int64, device=device)
+        kept_features = torch.zeros((0, self.objective.n_features), dtype=torch.float64, device=device)
+        kept_weights = scores
+        count = 0
+        for features, predictions, weights in self._sampled(most) if n_chosen else ():
+            wide = features.double()
+            found = self.objective.coupling(predictions.double()) * weights * wide.square().sum(dim=1)
+            scores = torch.cat([scores, found])
+            best = torch.sort(scores, descending=True, stable=True).indices[:n_chosen]
+            best = best[scores[best] > 0]
+            numbers = torch.arange(count, count + len(features), device=device)
+            scores, index = scores[best], torch.cat([index, numbers])[best]
+            kept_features = torch.cat([kept_features, wide])[best]
+            kept_weights = torch.cat([kept_weights, weights.double()])[best]
+            count += len(features)
+        predicted = self.objective.predictions(kept_features @ self.weights.double().T)
+        return CoupledRows(index, kept_features, predicted, kept_weights / max(1, count))
+
+    def _sampled(self, most: int | None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """About `most` rows, joined to large blocks: features, predictions (classes first) and weights."""
+        step = 1 if most is None else max(1, len(self.rows) // most)
         waiting: list[tuple[Tensor, Tensor]] = []
         for block in self.rows.blocks():
             part = slice(-(self.rows.n_before + block.start) % step, None, step)
             features = block.features[part].clone()  # the block's memory may be used again for the next one
-            weights = features.new_ones(len(features)) if block.weights is None else block.weights[part].to(features)
-            waiting.append((features, weights))
+            given = features.new_ones(len(features)) if block.weights is None else block.weights[part].to(features)
+            waiting.append((features, given.clone()))
             if sum(len(each) for _, each in waiting) >= SAMPLE_BLOCK:
                 yield self._joined(waiting)
                 waiting = []

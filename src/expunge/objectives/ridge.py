@@ -50,6 +50,9 @@ class Ridge(LinearHead):
     def separated(self, predictions: Tensor) -> Tensor:
         return torch.ones_like(predictions)
 
+    def coupling(self, predictions: Tensor) -> Tensor:
+        return torch.zeros_like(predictions[0])
+
     def residual_sup(self, weights: Tensor) -> float:
         return float(torch.linalg.matrix_norm(weights, 2)) * self.row_bound + math.sqrt(self.n_classes)
 

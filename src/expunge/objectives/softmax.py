@@ -63,6 +63,15 @@ class Softmax(LinearHead):
         every = own.sum(dim=0).clamp_(min=torch.finfo(own.dtype).tiny)
         return own * (1.0 + 2.0 * (own / every).square().sum(dim=0))
 
+    def coupling(self, predictions: Tensor) -> Tensor:
+        """`sum q^2 / sum q` with `q = p (1 - p)`: large where the doubt is between few classes.
+
+        Along the sum of those classes C(p) is near 0, and its separated form is not. Doubt that is spread over all classes
+        has that direction in common with every other row: the mean over classes, which needs no row to be known.
+        """
+        own = predictions * (1.0 - predictions)
+        return own.square().sum(dim=0) / own.sum(dim=0).clamp_(min=torch.finfo(own.dtype).tiny)
+
     def residual_sup(self, weights: Tensor) -> float:
         return math.sqrt(2.0)
 

@@ -68,6 +68,8 @@ def dying_at_the_end() -> None:
 def result(folder: Path, target: Path) -> None:
     model, _ = read_model(folder / "model.safetensors")
     forget, standing = read_data(folder / "forget.npz").rows, open_data(folder / "shards")
+    if os.environ.get("EXPUNGE_TEST_OTHER") == os.environ["RANK"]:
+        forget = (forget[0][1:], forget[1][1:])
     with joined_group("cpu", timeout=60.0) as group:
         request = expunge.mechanism.make_request(
             model, forget, standing, epsilon=2.0, delta=1e-5, distance="chi2:0.01", force=True, group=group

@@ -239,6 +239,14 @@ def test_so_they_do_with_conjugate_gradients(tmp_path: Path) -> None:
     require_alike(found)
 
 
+def test_processes_that_are_given_different_rows_to_forget_are_refused(prepared: Path, tmp_path: Path) -> None:
+    extra = {"EXPUNGE_TEST_OTHER": "1"}
+    status, _, errors = finish(launch(2, [str(DRIVER), str(prepared), str(tmp_path / "2.json")], extra))
+    assert status != 0
+    assert "model, forget set or options differ between the processes" in errors
+    assert list(tmp_path.iterdir()) == []
+
+
 COMMAND = ["-m", "expunge", "unlearn", "--epsilon", "2", "--delta", "1e-5", "--distance", "chi2:0.01", "--force"]
 
 

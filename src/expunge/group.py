@@ -7,6 +7,7 @@ at random, and what is written, is the first process's alone.
 from __future__ import annotations
 
 import datetime
+import hashlib
 import os
 import signal
 import sys
@@ -71,6 +72,16 @@ class Group:
         with _together():
             torch.distributed.broadcast(sent, src=0)
         return sent.to(value.device)
+
+    def require_alike(self, content: bytes, what: str) -> None:
+        """Refuse where the processes do not all have the same."""
+        digest = int.from_bytes(hashlib.sha256(content).digest()[:6], "big")  # 48 bits: a float64 holds them exactly
+        if len(set(self.each(float(digest)))) > 1:
+            raise GroupError(
+                f"{what} differ between the processes of the group",
+                "all of them must be given the same",
+                "Nothing was written. Give every host the same files and the same command.",
+            )
 
 
 ALONE = Group()

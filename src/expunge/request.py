@@ -253,6 +253,11 @@ def make_request(
     forget_rows = in_memory(given_rows, "what is to be forgotten")
     forget_rows = replace(forget_rows, features=forget_rows.features.double())
     check_sizes(len(forget_rows), record, force)
+    if group.size > 1:
+        asked_for = (budget, str(declared), step, bound, sizes, dtype, str(constants), record)
+        parts = (linear.matrix(), forget_rows.features, forget_rows.labels)
+        held = b"".join(part.cpu().contiguous().numpy().tobytes() for part in parts)
+        group.require_alike(repr(asked_for).encode() + held, "model, forget set or options")
     surrogate_rows = rows_of(surrogate, linear, record, DTYPES[dtype], place, "the surrogate set", reading)
     labelled = is_labelled(surrogate)
     asked = forget_rows

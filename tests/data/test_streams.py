@@ -16,7 +16,7 @@ from expunge.data import open_data, prepare, stream
 from expunge.data.files import LabelledArrays
 from expunge.data.memory import Memory, parse_size
 from expunge.data.streamed import Form, StreamedRows, loaded
-from expunge.data.streams import ArrayStream, Share, Stream
+from expunge.data.streams import ArrayStream, Share, Stream, read_ahead
 from expunge.errors import DataError, ExpungeError, FileError, OptionError
 from expunge.group import Group
 from expunge.objectives import Curvature, Rows, objective_for
@@ -536,3 +536,17 @@ def test_a_group_of_one_says_what_it_was_told() -> None:
     assert alone.agreed(value) is value
     assert alone.largest(3.0) == 3.0
     assert alone.first
+
+
+def test_the_reader_has_a_core_and_gives_it_back() -> None:
+    before = torch.get_num_threads()
+    try:
+        for given, left in ((1, 1), (3, 2)):
+            torch.set_num_threads(given)
+            chunks = read_ahead(iter([(np.zeros((1, 1)), None)] * 4))
+            next(chunks)
+            assert torch.get_num_threads() == left
+            chunks.close()
+            assert torch.get_num_threads() == given
+    finally:
+        torch.set_num_threads(before)

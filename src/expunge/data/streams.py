@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
+import torch
 
 from expunge.data.files import DAMAGE, not_whole
 from expunge.data.raw import RawArray
@@ -290,6 +291,8 @@ def read_ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
             put((None, error))
 
     reader = threading.Thread(target=work, daemon=True)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, threads - 1))  # a core for the reader: threads that wait for work would starve it
     reader.start()
     try:
         while True:
@@ -302,3 +305,4 @@ def read_ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
     finally:
         stopped.set()
         reader.join()
+        torch.set_num_threads(threads)

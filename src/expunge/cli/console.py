@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -21,12 +22,18 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 as_json = click.option("--json", "json_output", is_flag=True, help="Print one JSON object instead of text.")
 quiet = click.option("--quiet", is_flag=True, help="No progress.")
+on_device = click.option("--device", default="cpu", show_default=True, help="Any torch device.")
 
 LINE_SECONDS = 10.0  # between two lines on one stage, where nobody watches
 BAR_SECONDS = 0.1
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def written_to(what: str) -> Callable[[Command], Command]:
+    """The option `--out`: a path, handed over as `target`."""
+    return click.option("--out", "target", required=True, type=click.Path(path_type=Path, readable=False), help=what)
 
 
 def reporting(function: Command) -> Command:

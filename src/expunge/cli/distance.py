@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from expunge.cli.console import as_json, out, progress, quiet, reporting
+from expunge.cli.console import as_json, on_device, out, progress, quiet, reporting
 from expunge.cli.estimation import estimate_options, estimation
 from expunge.cli.facts import record_facts
 
@@ -45,7 +45,7 @@ from expunge.cli.facts import record_facts
     help="Weight surrogate rows so that its class proportions are the source's.",
 )
 @estimate_options
-@click.option("--device", default="cpu", show_default=True, help="Any torch device.")
+@on_device
 @click.option(
     "--figure",
     type=click.Path(path_type=Path, readable=False),

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from expunge.cli.console import as_json, out, progress, quiet, reporting
+from expunge.cli.console import as_json, on_device, out, progress, quiet, reporting, written_to
 
 
 @click.command()
@@ -32,14 +32,8 @@ from expunge.cli.console import as_json, out, progress, quiet, reporting
 @click.option("--mean", help="Subtracted from each channel after bytes became 0 to 1, e.g. 0.49,0.48,0.45.")
 @click.option("--std", help="Divided by, each channel, e.g. 0.25,0.24,0.26.")
 @click.option("--batch", default=256, show_default=True, type=int, help="Examples at a time.")
-@click.option("--device", default="cpu", show_default=True, help="Any torch device.")
-@click.option(
-    "--out",
-    "target",
-    required=True,
-    type=click.Path(path_type=Path, readable=False),
-    help="The feature file to write, .npz or .safetensors; it must not exist yet.",
-)
+@on_device
+@written_to("The feature file to write, .npz or .safetensors; it must not exist yet.")
 @quiet
 @as_json
 @reporting

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from expunge.cli.console import as_json, out, progress, quiet, reporting
+from expunge.cli.console import as_json, on_device, out, progress, quiet, reporting
 
 FOLDER = click.Path(path_type=Path, readable=False)
 
@@ -33,7 +33,7 @@ FOLDER = click.Path(path_type=Path, readable=False)
     type=FOLDER,
     help="Draw all results in --out anew and put them on one page, this Markdown file; `all` writes one to --out if none is named.",
 )
-@click.option("--device", default="cpu", show_default=True, help="Any torch device.")
+@on_device
 @click.option("--jobs", type=click.IntRange(1, 256), help="Cases at once; default: one a core, one on other devices.")
 @quiet
 @as_json

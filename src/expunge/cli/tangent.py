@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from expunge.cli.console import as_json, out, print_certificate, progress, quiet, reporting
+from expunge.cli.console import as_json, on_device, out, print_certificate, progress, quiet, reporting, written_to
 
 NETWORK = click.option(
     "--network",
@@ -15,7 +15,6 @@ NETWORK = click.option(
     help="module:function for a torch module that Python can import, with the weights it is linearised at. It is run: use only one you trust.",
 )
 BLOCK = click.option("--block", default=64, show_default=True, type=click.IntRange(1), help="Examples at a time.")
-DEVICE = click.option("--device", default="cpu", show_default=True, help="Any torch device.")
 
 
 @click.group()
@@ -39,14 +38,8 @@ def tangent() -> None:
 @click.option("--l2", required=True, type=float, help="The lambda of (lambda/2)||v||^2 beside the mean loss.")
 @click.option("--max-norm", required=True, type=float, help="Longer Jacobians are scaled down to this norm.")
 @BLOCK
-@DEVICE
-@click.option(
-    "--out",
-    "target",
-    required=True,
-    type=click.Path(path_type=Path, readable=False),
-    help="The model to write, .safetensors; it must not exist yet.",
-)
+@on_device
+@written_to("The model to write, .safetensors; it must not exist yet.")
 @quiet
 @as_json
 @reporting
@@ -124,14 +117,8 @@ def train(
 @click.option("--distance", required=True, help="same, tv:0.2, chi2:0.1, kl:0.5 or source; see expunge unlearn.")
 @click.option("--force", is_flag=True, help="Hand over a model even if the noise swamps its weights.")
 @BLOCK
-@DEVICE
-@click.option(
-    "--out",
-    "target",
-    required=True,
-    type=click.Path(path_type=Path, readable=False),
-    help="A new folder for model and certificate.",
-)
+@on_device
+@written_to("A new folder for model and certificate.")
 @quiet
 @as_json
 @reporting

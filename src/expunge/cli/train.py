@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from expunge.cli.console import as_json, out, progress, quiet, reporting
+from expunge.cli.console import as_json, on_device, out, progress, quiet, reporting, written_to
 
 
 @click.command()
@@ -38,14 +38,8 @@ from expunge.cli.console import as_json, out, progress, quiet, reporting
 @click.option(
     "--store", default="float64", show_default=True, help="What the weights are stored in: float64 or float32."
 )
-@click.option("--device", default="cpu", show_default=True, help="Any torch device.")
-@click.option(
-    "--out",
-    "target",
-    required=True,
-    type=click.Path(path_type=Path, readable=False),
-    help="The model to write, a .safetensors file that does not exist yet.",
-)
+@on_device
+@written_to("The model to write, a .safetensors file that does not exist yet.")
 @quiet
 @as_json
 @reporting

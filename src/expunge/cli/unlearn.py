@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from expunge.cli.console import as_json, out, print_certificate, progress, quiet, reporting
+from expunge.cli.console import as_json, on_device, out, print_certificate, progress, quiet, reporting, written_to
 from expunge.cli.estimation import estimate_options, estimation
 from expunge.cli.facts import record_facts
 from expunge.cli.streaming import rows_from, streaming
@@ -83,7 +83,7 @@ from expunge.cli.streaming import rows_from, streaming
     show_default=True,
     help="What surrogate rows are kept in: float64 or float32. Evidence is summed in float64 either way.",
 )
-@click.option("--device", default="cpu", show_default=True, help="Any torch device.")
+@on_device
 @streaming
 @click.option(
     "--force",
@@ -95,13 +95,7 @@ from expunge.cli.streaming import rows_from, streaming
     type=click.Path(path_type=Path, readable=False),
     help="An Ed25519 private key (expunge keygen): also write certificate.signed.json.",
 )
-@click.option(
-    "--out",
-    "target",
-    required=True,
-    type=click.Path(path_type=Path, readable=False),
-    help="The folder to write model.safetensors and certificate.json in; it must not exist yet.",
-)
+@written_to("The folder to write model.safetensors and certificate.json in; it must not exist yet.")
 @quiet
 @as_json
 @reporting

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from expunge.errors import DataError, ModelError
 from expunge.model import LinearModel, checked_model
 from expunge.networks.digest import module_digest
+from expunge.objectives.examples import require_running_statistics
 from expunge.solve import Progress, silent
 
 Inputs = Tensor | Mapping[str, Tensor]
 BATCH = 256
 SAME = 1e-4  # of the largest feature: what another batch size may change by rounding
-NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 
 class BoundedLinear(nn.Linear):
@@ -124,13 +124,7 @@ def split_head(module: nn.Module, head: str = "fc") -> SplitModel:
     """
     found = _linear(module, head)
     _require_own_weights(module, head)
-    for name, part in module.named_modules():
-        if isinstance(part, NORMS) and part.running_mean is None:
-            raise ModelError(
-                f"{name!r} ({type(part).__name__}) keeps no running statistics",
-                "a row's features must not depend on its batch",
-                "Use track_running_stats=True, or another normalisation.",
-            )
+    require_running_statistics(module)
     frozen = copy.deepcopy(module).eval().requires_grad_(False)
     bias = None if found.bias is None else found.bias.detach().clone()
     linear = checked_model(found.weight.detach().clone(), bias, name=f"head {head!r}")

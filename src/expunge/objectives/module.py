@@ -8,7 +8,6 @@ negative eigenvalues, or of the Hessian itself (forward over reverse).
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vjp
 
 from expunge.errors import DataError, ModelError, OptionError
-from expunge.objectives.convolutions import unfold_convolutions
+from expunge.objectives.examples import class_scores, frozen_copy, require_real
 
 CURVATURES = ("gauss-newton", "hessian")
 
@@ -39,15 +38,7 @@ class ModuleObjective:
             raise OptionError(
                 f"curvature {curvature!r}", f"it is one of {', '.join(CURVATURES)}", "Choose one of them."
             )
-        copied = copy.deepcopy(module).to(device=device, dtype=torch.float64).eval().requires_grad_(False)
-        self.module = unfold_convolutions(copied)
-        for name, part in self.module.named_modules():
-            if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.running_mean is None:
-                raise ModelError(
-                    f"{name!r} ({type(part).__name__}) keeps no running statistics",
-                    "an output must not depend on the other rows of its batch",
-                    "Use track_running_stats=True, or another normalisation.",
-                )
+        self.module = frozen_copy(module, device)
         self.shapes = {name: value.shape for name, value in self.module.named_parameters()}
         if not self.shapes:
             raise ModelError("the module has no parameters", "something must be trained", "Give the whole network.")
@@ -73,29 +64,10 @@ class ModuleObjective:
 
     def checked(self, inputs: Tensor, n_labels: int) -> Tensor:
         """The inputs as they are, if the module can take them; a block at a time is converted when it is used."""
-        if not inputs.is_floating_point():
-            raise DataError(
-                f"inputs of dtype {inputs.dtype}",
-                "real numbers are needed",
-                "Convert them, for example x.float() / 255.",
-            )
+        require_real(inputs)
         if len(inputs) == 0 or len(inputs) != n_labels:
             raise DataError(f"{len(inputs)} inputs, {n_labels} labels", "one label an input is needed", "Check both.")
-        values = inputs[:2]
-        try:
-            found = self.outputs(self.weights, values)
-        except (RuntimeError, TypeError, ValueError) as error:
-            raise DataError(
-                f"the network does not take inputs of shape {tuple(values.shape)} ({error})",
-                "inputs as it was trained on are needed",
-                "Check their shape.",
-            ) from error
-        if found.ndim != 2 or len(found) != len(values):
-            raise ModelError(
-                f"the network gives {tuple(found.shape)} for {len(values)} inputs",
-                "one row of class scores an input is needed",
-                "Flatten or pool its outputs.",
-            )
+        class_scores(lambda values: self.outputs(self.weights, values), inputs[:2])
         return inputs
 
     def gradient(self, weights: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:

@@ -18,7 +18,6 @@ Jacobian. The outputs f are scaled with it, as they are when the features of a l
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -27,12 +26,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp, vjp, vmap
 
 from expunge.errors import DataError, ModelError, OptionError
-from expunge.objectives.convolutions import unfold_convolutions
+from expunge.objectives.examples import FAILED, class_scores, frozen_copy, require_real
 
 UNIT_ROUNDOFF = 2.0**-53
 SAME = 1e-9  # of all outputs of a block: what another batch may change by rounding
-# what a network's own code raises
-FAILED = (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError, AssertionError)
 NETWORK_ROUNDOFFS = 4096  # unit roundoffs, relative, that a pass through the network is taken to lose at most
 
 
@@ -76,16 +73,8 @@ class Tangent:
         block: int = 64,
         device: torch.device | str = "cpu",
     ) -> None:
-        copied = copy.deepcopy(module).to(device=device, dtype=torch.float64).eval().requires_grad_(False)
-        self.module = unfold_convolutions(copied)
+        self.module = frozen_copy(module, device)
         self.l2, self.max_norm, self.block, self.device = l2, max_norm, block, torch.device(device)
-        for name, part in self.module.named_modules():
-            if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.running_mean is None:
-                raise ModelError(
-                    f"{name!r} ({type(part).__name__}) keeps no running statistics",
-                    "an output must not depend on the other rows of its batch",
-                    "Use track_running_stats=True, or another normalisation.",
-                )
         known = dict(self.module.named_parameters())
         self.names = tuple(known if names is None else names)
         odd = [name for name in self.names if name not in known]
@@ -142,12 +131,7 @@ class Tangent:
 
     def rows(self, inputs: Tensor, labels: Tensor) -> TangentRows:
         """Examples made ready: outputs and scales, one pass of K + 1 products (two more of the first block). `labels` are class indices."""
-        if not inputs.is_floating_point():
-            raise DataError(
-                f"inputs of dtype {inputs.dtype}",
-                "real numbers are needed",
-                "Convert them, for example x.float() / 255.",
-            )
+        require_real(inputs)
         if inputs.ndim < 2 or len(inputs) == 0 or len(labels) != len(inputs):
             raise DataError(
                 f"inputs of shape {tuple(inputs.shape)}, {len(labels)} labels",
@@ -160,20 +144,7 @@ class Tangent:
         norms: list[Tensor] = []
         for part in self._blocks(len(inputs)):
             values = self._converted(inputs[part])
-            try:
-                found = self.outputs(values)
-            except FAILED as error:
-                raise DataError(
-                    f"the network does not take inputs of shape {tuple(values.shape)} ({error})",
-                    "inputs as it was trained on are needed",
-                    "Check their shape.",
-                ) from error
-            if found.ndim != 2 or len(found) != len(values):
-                raise ModelError(
-                    f"the network gives {tuple(found.shape)} for {len(values)} inputs",
-                    "one row of class scores an input is needed",
-                    "Flatten or pool its outputs.",
-                )
+            found = class_scores(self.outputs, values)
             try:
                 if not offsets:
                     self._require_rows_apart(values, found)

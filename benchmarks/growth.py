@@ -48,9 +48,9 @@ def made_up(rows: int, features: int, classes: int, seed: int) -> tuple[np.ndarr
 
 def rates(x: torch.Tensor, classes: int) -> dict[str, float]:
     """GFLOP/s of Hessian products and of the two plain matrix products, classes first as ours and rows first; interleaved."""
-    from expunge.objectives import Curvature, Rows, objective_for
+    from expunge.heads import Curvature, Rows, head_for
 
-    head = objective_for("softmax", l2=L2, n_classes=classes, n_features=x.shape[1], row_bound=1.0)
+    head = head_for("softmax", l2=L2, n_classes=classes, n_features=x.shape[1], row_bound=1.0)
     direction = torch.randn((classes, x.shape[1]), dtype=torch.float64)
     curvature = Curvature(head, direction, Rows(x, torch.zeros(len(x), dtype=torch.int64)))
     by_rows, by_classes = (torch.randn(shape, dtype=torch.float64) for shape in ((len(x), classes), (classes, len(x))))
@@ -78,7 +78,7 @@ def one(case: dict[str, int]) -> dict[str, Any]:
     """One case, in this process."""
     import expunge
     from expunge.mechanism import certify, measure
-    from expunge.request import make_request
+    from expunge.request.door import make_request
     from expunge.train import train
 
     forget, classes = case["forget"], case["classes"]

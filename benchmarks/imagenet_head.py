@@ -20,10 +20,11 @@ import torch
 from environment import RESULTS, environment, markdown, seconds, synchronise, write
 
 import expunge
+from expunge.heads import Curvature, Rows, head_for
 from expunge.mechanism import certify, measure
-from expunge.model import TrainingRecord, from_matrix
-from expunge.objectives import Curvature, Rows, objective_for
-from expunge.request import make_request
+from expunge.model import from_matrix
+from expunge.record import TrainingRecord
+from expunge.request.door import make_request
 from expunge.train import minimise, residual_upper
 
 CHUNK = 1 << 16
@@ -159,7 +160,7 @@ def main() -> None:
         result["condition_number_of_second_moment"],
         flush=True,
     )
-    head = objective_for("softmax", l2=given.l2, n_classes=given.classes, n_features=given.features, row_bound=1.0)
+    head = head_for("softmax", l2=given.l2, n_classes=given.classes, n_features=given.features, row_bound=1.0)
     rows = Rows(x, y)
     began = time.perf_counter()
     zero = torch.zeros((given.classes, given.features), dtype=torch.float64, device=device)

@@ -14,9 +14,9 @@ import time
 import torch
 from environment import environment, markdown, synchronise, write
 
-from expunge.objectives import Rows, objective_for
-from expunge.solve import RetainHessian, Unlearning
-from expunge.spectrum import _Spread
+from expunge.heads import Rows, head_for
+from expunge.heads.spread import _Spread
+from expunge.solve.equation import RetainHessian, SurrogateEquation
 
 CASES = [
     (2_000_000, 512, 10, torch.float32),
@@ -37,10 +37,10 @@ def measured(n: int, width: int, classes: int, dtype: torch.dtype, device: str) 
     x = torch.randn((n, width), dtype=dtype, generator=generator, device=device)
     x /= x.norm(dim=1, keepdim=True)
     y = torch.zeros(n, dtype=torch.int64, device=device)
-    head = objective_for("softmax", l2=1e-3, n_classes=classes, n_features=width, row_bound=1.0)
+    head = head_for("softmax", l2=1e-3, n_classes=classes, n_features=width, row_bound=1.0)
     weights = torch.randn((classes, width), dtype=torch.float64, generator=generator, device=device)
     forget = n // 100
-    problem = Unlearning(head, weights, Rows(x[:forget].double(), y[:forget]), Rows(x, y), n)
+    problem = SurrogateEquation(head, weights, Rows(x[:forget].double(), y[:forget]), Rows(x, y), n)
     operator = RetainHessian(problem, torch.zeros_like(weights), 0.0, None)
     spread = _Spread(head, weights, 0.01 * weights, Rows(x, y))
     direction = torch.randn((classes, width), dtype=dtype, generator=generator, device=device)

@@ -19,7 +19,7 @@ from environment import environment, markdown, seconds, write
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from expunge.objectives import Curvature, Rows, objective_for
+from expunge.heads import Curvature, Rows, head_for
 
 L2 = 1e-3
 REPEATS = 10
@@ -72,7 +72,7 @@ def main() -> None:
     y = torch.randint(given.classes, (given.rows,), generator=generator)
     shape = (given.classes, given.features)
     weights, direction = (torch.randn(shape, dtype=torch.float64, generator=generator) for _ in range(2))
-    head = objective_for("softmax", l2=L2, n_classes=given.classes, n_features=given.features, row_bound=1.0)
+    head = head_for("softmax", l2=L2, n_classes=given.classes, n_features=given.features, row_bound=1.0)
     curvature = Curvature(head, weights, Rows(x, y))
     image = curvature.product(direction)
     ours = seconds(lambda: curvature.product(direction), REPEATS, 2)

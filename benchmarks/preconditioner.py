@@ -21,9 +21,11 @@ import numpy as np
 import torch
 from environment import RESULTS, environment, markdown, write
 
-from expunge.objectives import Rows, objective_for
-from expunge.precondition import ClassBlocks, KroneckerPreconditioner, blocks_pay
-from expunge.solve import SetHessian, Unlearning, solve_conjugate
+from expunge.heads import Rows, head_for
+from expunge.solve.conjugate import solve_conjugate
+from expunge.solve.equation import SurrogateEquation
+from expunge.solve.operators import SetHessian
+from expunge.solve.precondition import ClassBlocks, KroneckerPreconditioner, blocks_pay
 from expunge.train import minimise
 
 FILES = {
@@ -56,10 +58,10 @@ def load(path: Path) -> tuple[torch.Tensor, torch.Tensor, int]:
 
 def measured(X: torch.Tensor, y: torch.Tensor, classes: int, l2: float) -> dict[str, Any]:
     half = len(X) // 2
-    head = objective_for("softmax", l2=l2, n_classes=classes, n_features=X.shape[1], row_bound=1.0)
+    head = head_for("softmax", l2=l2, n_classes=classes, n_features=X.shape[1], row_bound=1.0)
     weights = minimise(head, Rows(X[:half], y[:half]), tolerance=TRAINED)
     forgotten = half // 100
-    problem = Unlearning(head, weights, Rows(X[:forgotten], y[:forgotten]), Rows(X[half:], y[half:]), half)
+    problem = SurrogateEquation(head, weights, Rows(X[:forgotten], y[:forgotten]), Rows(X[half:], y[half:]), half)
     right = -problem.residual(torch.zeros_like(weights))
     found: dict[str, Any] = {"l2": l2, "chosen": "blocks" if blocks_pay(head, problem.surrogate) else "Kronecker"}
     kinds: dict[str, Callable[[SetHessian], Any]] = {

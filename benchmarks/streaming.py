@@ -31,9 +31,9 @@ import torch
 from environment import RESULTS, environment, write
 
 from expunge.data import open_data
-from expunge.data.memory import Memory, parse_size
 from expunge.data.streamed import Form, StreamedRows
-from expunge.objectives import Curvature, objective_for
+from expunge.heads import Curvature, head_for
+from expunge.runtime.memory import Memory, parse_size
 from expunge.train import train
 
 WIDTH, CLASSES, SOURCE, FORGET = 512, 10, 20_000, 100
@@ -111,7 +111,7 @@ def rates(folder: Path, memory: str, repeats: int) -> dict[str, Any]:
     form = Form(tuple(range(CLASSES)), 1.0, False, torch.float32, torch.device("cpu"), WIDTH, "the set")
     stream = open_data(folder)
     rows = StreamedRows(stream, form, Memory.of(memory))  # type: ignore[arg-type]
-    head = objective_for("softmax", l2=1e-3, n_classes=CLASSES, n_features=WIDTH, row_bound=1.0)
+    head = head_for("softmax", l2=1e-3, n_classes=CLASSES, n_features=WIDTH, row_bound=1.0)
     weights = torch.randn(CLASSES, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     direction = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(1))
     curvature = Curvature(head, weights, rows)
@@ -195,7 +195,7 @@ from expunge.data.memory import WORKING, resident_bytes
 form = s.Form(tuple(range(s.CLASSES)), 1.0, False, torch.float32, torch.device("cpu"), s.WIDTH, "the set")
 memory = s.Memory(resident_bytes() + WORKING, resident_bytes())
 rows = s.StreamedRows(s.open_data({str(folder)!r}), form, memory)
-head = s.objective_for("softmax", l2=1e-3, n_classes=s.CLASSES, n_features=s.WIDTH, row_bound=1.0)
+head = s.head_for("softmax", l2=1e-3, n_classes=s.CLASSES, n_features=s.WIDTH, row_bound=1.0)
 curvature = s.Curvature(head, torch.zeros(s.CLASSES, s.WIDTH, dtype=torch.float64), rows)
 direction = torch.ones(s.CLASSES, s.WIDTH)
 curvature.product(direction)

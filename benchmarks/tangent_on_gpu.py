@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from expunge.heads.tangent import Tangent
 from expunge.networks.mixed_linear import train_tangent, unlearn_tangent
-from expunge.objectives.tangent import Tangent
 
 
 class Block(nn.Module):

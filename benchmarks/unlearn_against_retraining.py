@@ -27,7 +27,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 import expunge
-from expunge.objectives import Curvature, Rows, objective_for
+from expunge.heads import Curvature, Rows, head_for
 
 L2 = 2e-5  # 1/(C n) for scikit-learn's default C = 1 and 50,000 rows
 
@@ -55,7 +55,7 @@ def made_up(rows: int, features: int, classes: int, seed: int) -> tuple[np.ndarr
 
 
 def gradient_norm(weights: np.ndarray[Any, Any], x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> float:
-    head = objective_for("softmax", l2=L2, n_classes=len(weights), n_features=x.shape[1], row_bound=1.0)
+    head = head_for("softmax", l2=L2, n_classes=len(weights), n_features=x.shape[1], row_bound=1.0)
     return float(head.gradient(torch.from_numpy(weights), Rows(torch.from_numpy(x), torch.from_numpy(y))).norm())
 
 
@@ -94,7 +94,7 @@ def hessian_rates(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], classes: int
     """GFLOP/s of Hessian products and of the two matrix products they consist of, interleaved in one run."""
     features = torch.from_numpy(x)
     rows = Rows(features, torch.from_numpy(y))
-    head = objective_for("softmax", l2=L2, n_classes=classes, n_features=x.shape[1], row_bound=1.0)
+    head = head_for("softmax", l2=L2, n_classes=classes, n_features=x.shape[1], row_bound=1.0)
     curvature = Curvature(head, torch.randn(classes, x.shape[1], dtype=torch.float64), rows)
     direction = torch.randn(classes, x.shape[1], dtype=torch.float64)
     inner = torch.randn(len(x), classes, dtype=torch.float64)

@@ -23,10 +23,10 @@ import torch
 
 from expunge import LinearModel, train
 from expunge._version import __version__
+from expunge.heads import Rows, head_for
 from expunge.mechanism import certify, measure
-from expunge.objectives import Rows, objective_for
-from expunge.options import Budget
-from expunge.request import make_request
+from expunge.request.door import make_request
+from expunge.request.guarantee import Budget
 from expunge.train import minimise
 
 Array = np.ndarray[Any, Any]
@@ -100,7 +100,7 @@ def retrain(task: Task, model: LinearModel, kept: Array, start: torch.Tensor) ->
     features, labels = task.source
     table = {value: index for index, value in enumerate(model.classes)}
     rows = Rows(torch.from_numpy(features[kept]), torch.tensor([table[value] for value in labels[kept].tolist()]))
-    head = objective_for("softmax", l2=task.l2, n_classes=model.n_classes, n_features=model.n_features, row_bound=1.0)
+    head = head_for("softmax", l2=task.l2, n_classes=model.n_classes, n_features=model.n_features, row_bound=1.0)
     return minimise(head, rows, start=start)
 
 

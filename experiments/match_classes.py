@@ -25,12 +25,12 @@ from sklearn.datasets import load_digits
 from expunge import Distance, train
 from expunge._version import __version__
 from expunge.bounds import residual_bound
-from expunge.certificate import residual_facts
+from expunge.certificate.facts import residual_facts
 from expunge.data.splits import dirichlet_split
 from expunge.errors import DataError
 from expunge.mechanism import measure
-from expunge.request import make_request
-from expunge.sets import rows_of
+from expunge.request.door import make_request
+from expunge.request.rows import rows_of
 
 CONCENTRATIONS = (1.0, 13.0, 100.0)
 L2 = 0.01

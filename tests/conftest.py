@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from expunge.certificate import digest_of
+from expunge.certificate.content import digest_of
 from expunge.cli import main
 
 FACTS = ["--n-source", "120", "--l2", "0.1", "--max-norm", "1", "--loss", "softmax", "--training-residual", "1e-9"]

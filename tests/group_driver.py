@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import expunge.data.streams
+import expunge.evidence.moments
+import expunge.heads.rows
 import expunge.mechanism
-import expunge.objectives.rows
-import expunge.spectrum
 from expunge.data import open_data, read_data
-from expunge.group import joined_group
 from expunge.model import read_model
+from expunge.runtime.group import joined_group
 
 
 def die() -> None:
@@ -83,5 +83,5 @@ def result(folder: Path, target: Path) -> None:
 
 if __name__ == "__main__":
     expunge.data.streams.READ_BYTES = 1 << 14
-    expunge.objectives.rows.BLOCK_BYTES = 1 << 13
+    expunge.heads.rows.BLOCK_BYTES = 1 << 13
     (command if sys.argv[3:] == ["cli"] else result)(Path(sys.argv[1]), Path(sys.argv[2]))

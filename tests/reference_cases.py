@@ -29,13 +29,13 @@ from torch import nn
 import expunge
 from expunge.desk import Policy, accept, create_desk, models, run
 from expunge.distance import Estimation, parse_distance
+from expunge.heads.module import ModuleObjective
 from expunge.mechanism import certify, handed_on, measure
 from expunge.networks.mixed_linear import train_tangent, unlearn_tangent
 from expunge.networks.tangent_step import measure_tangent, tangent_task
 from expunge.networks.whole import DAMPINGS, searched_step, unlearn_module
-from expunge.objectives.module import ModuleObjective
-from expunge.request import make_request
-from expunge.sequence import PROVENANCE, Sequence, weaker
+from expunge.request.door import make_request
+from expunge.request.series import PROVENANCE, Sequence, weaker
 
 Json = dict[str, Any]
 Rows = tuple[np.ndarray, np.ndarray]
@@ -142,12 +142,12 @@ def nothing_fits() -> Iterator[None]:
     """Streams are read anew in each pass, in short reads, with nothing kept between them."""
     with contextlib.ExitStack() as stack:
         for name, value in {
-            "expunge.sets.fits": lambda *given: False,
+            "expunge.request.rows.fits": lambda *given: False,
             "expunge.data.streamed.HELD_SHARE": 0.0,
             "expunge.data.streamed.REMEMBERED_SHARE": 0.0,
             "expunge.data.streamed.StreamedRows._has_room": lambda self, n_bytes: False,
             "expunge.data.streams.READ_BYTES": 300 * WIDTH * 8,
-            "expunge.objectives.rows.BLOCK_BYTES": 100 * WIDTH * 8,
+            "expunge.heads.rows.BLOCK_BYTES": 100 * WIDTH * 8,
         }.items():
             stack.enter_context(mock.patch(name, value))
         yield
@@ -162,7 +162,7 @@ def run_streamed(model: Any, forget: Rows, standing: Rows, **options: Any) -> Js
 
 def run_conjugate(model: Any, forget: Rows, standing: Rows, **options: Any) -> Json:
     """As `run_linear`, by conjugate gradients, which small problems do not need."""
-    with mock.patch("expunge.solve.DENSE_PARAMETERS", 0):
+    with mock.patch("expunge.solve.newton.DENSE_PARAMETERS", 0):
         return run_linear(model, forget, standing, **options)
 
 

@@ -92,8 +92,8 @@ def test_looking_at_a_ledger_does_not_load_torch(command: str, tmp_path: Path) -
 
 def test_the_request_has_no_field_for_the_source() -> None:
     from expunge.mechanism import Measured, Unlearned
-    from expunge.request import Request
-    from expunge.solve import Unlearning
+    from expunge.request.door import Request
+    from expunge.solve.equation import SurrogateEquation
 
-    for kind in (Request, Measured, Unlearned, Unlearning):
+    for kind in (Request, Measured, Unlearned, SurrogateEquation):
         assert not [name for name in kind.__dataclass_fields__ if name in ("source", "retain", "retained")]

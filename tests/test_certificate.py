@@ -10,9 +10,11 @@ import pytest
 
 import expunge
 from expunge import Certificate, VerificationFailed, verify
-from expunge.certificate import INSECURE, derive, digest_of, parse_certificate
+from expunge.certificate.content import digest_of, parse_certificate
+from expunge.certificate.derive import derive
+from expunge.certificate.facts import INSECURE
+from expunge.certificate.verify import checks, claim_of
 from expunge.distance import Distance
-from expunge.verification import checks, claim_of
 
 STORED = Path(__file__).parent / "stored"
 

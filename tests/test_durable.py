@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from expunge import durable
 from expunge.errors import FileError
+from expunge.runtime import durable
 
 
 @pytest.mark.parametrize("mode", [durable.PRIVATE, durable.PUBLIC])

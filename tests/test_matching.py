@@ -14,13 +14,14 @@ import reference
 from expunge import Distance, LinearModel, train, unlearn, verify
 from expunge.bounds import residual_bound
 from expunge.bounds.residual import ResidualFacts, klein_rio_excess, sampling_term, strict_moments, unseen_rows
-from expunge.certificate import Certificate, digest_of, residual_facts
+from expunge.certificate.content import Certificate, digest_of
+from expunge.certificate.facts import residual_facts
 from expunge.data import class_matched
 from expunge.errors import DataError, ModelError, OptionError, VerificationFailed
+from expunge.evidence.moments import change_moments
+from expunge.heads import Curvature, Rows, head_for
 from expunge.mechanism import measure
-from expunge.objectives import Curvature, Rows, objective_for
-from expunge.request import make_request
-from expunge.spectrum import change_moments
+from expunge.request.door import make_request
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Array = Any
@@ -36,7 +37,7 @@ def example(loss: str, seed: int = 0, n: int = 60, width: int = 4, classes: int 
     weights = torch.tensor(times / times.mean())
     once = Rows(torch.tensor(X), torch.tensor(y), weights)
     repeated = Rows(torch.tensor(np.repeat(X, times, axis=0)), torch.tensor(np.repeat(y, times)))
-    head = objective_for(loss, l2=0.1, n_classes=classes, n_features=width, row_bound=1.0)
+    head = head_for(loss, l2=0.1, n_classes=classes, n_features=width, row_bound=1.0)
     W, U = (torch.tensor(rng.normal(size=(classes, width))) for _ in range(2))
     return {"once": once, "repeated": repeated, "head": head, "W": W, "U": U, "X": X, "times": times}
 
@@ -363,8 +364,8 @@ def test_a_matched_certificate_is_not_turned_into_another() -> None:
 
 def redone(content: dict[str, Any], derived: bool = True) -> Certificate:
     """The forged content with everything that follows from its facts computed anew."""
-    from expunge.certificate import derive
-    from expunge.verification import claim_of
+    from expunge.certificate.derive import derive
+    from expunge.certificate.verify import claim_of
 
     if derived:
         claim = claim_of(content)

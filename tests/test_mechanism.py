@@ -7,7 +7,7 @@ import torch
 import expunge
 from expunge.mechanism import certify, measure
 from expunge.noise import delta_of
-from expunge.request import make_request
+from expunge.request.door import make_request
 from expunge.train import train
 
 

@@ -9,10 +9,14 @@ import pytest
 import torch
 
 import reference
-from expunge import precondition, solve
-from expunge.objectives import Block, Curvature, LinearHead, Rows, objective_for
-from expunge.precondition import ClassBlocks, KroneckerPreconditioner, blocks_pay
-from expunge.solve import RetainHessian, SetHessian, Unlearning, newton_step, solve_conjugate
+from expunge.heads import Block, Curvature, LinearHead, Rows, head_for
+from expunge.solve import newton as solve
+from expunge.solve import precondition
+from expunge.solve.conjugate import solve_conjugate
+from expunge.solve.equation import RetainHessian, SurrogateEquation
+from expunge.solve.newton import newton_step
+from expunge.solve.operators import SetHessian
+from expunge.solve.precondition import ClassBlocks, KroneckerPreconditioner, blocks_pay
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -43,7 +47,7 @@ def problem(
     X, y = reference.random_rows(rng, n, width, classes)
     X = X * np.arange(1, width + 1) ** -1.0  # a spectrum that is worth preconditioning
     X /= np.linalg.norm(X, axis=1, keepdims=True) * (1 + 1e-12)
-    head = objective_for(loss, l2=l2, n_classes=classes, n_features=width, row_bound=1.0)
+    head = head_for(loss, l2=l2, n_classes=classes, n_features=width, row_bound=1.0)
     return head, torch.tensor(rng.normal(size=(classes, width)) * 4), Rows(torch.tensor(X), torch.tensor(y))
 
 
@@ -271,7 +275,7 @@ def test_blocks_are_formed_only_where_they_pay() -> None:
         return Rows(torch.zeros(1, width).expand(n, width), torch.zeros(1, dtype=torch.int64).expand(n))
 
     def head(loss: str, classes: int, width: int) -> LinearHead:
-        return objective_for(loss, l2=1e-4, n_classes=classes, n_features=width, row_bound=1.0)
+        return head_for(loss, l2=1e-4, n_classes=classes, n_features=width, row_bound=1.0)
 
     assert blocks_pay(head("softmax", 10, 512), many(2_000_000, 512))
     assert not blocks_pay(head("softmax", 10, 512), many(2_000, 512))
@@ -283,7 +287,7 @@ def test_blocks_are_formed_only_where_they_pay() -> None:
 def test_the_step_is_the_same_with_either(pull: float, monkeypatch: pytest.MonkeyPatch) -> None:
     head, _, rows = problem("softmax", 3, 6, 200, 1e-2)
     weights = torch.tensor(reference.retrain(rows.features.numpy(), rows.labels.numpy(), 3, head.l2, "softmax").weights)
-    task = Unlearning(head, weights, Rows(rows.features[:20], rows.labels[:20]), rows, len(rows))
+    task = SurrogateEquation(head, weights, Rows(rows.features[:20], rows.labels[:20]), rows, len(rows))
     monkeypatch.setattr(solve, "dense_is_cheaper", lambda *_: False)
     found = []
     for pays in (False, True):

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from dp_accounting import pld
 
-from expunge.certificate import Fact
+from expunge.certificate.facts import Fact
 from expunge.demo import digits
 from expunge.desk import Policy, accept, create_desk, models, run, verify_desk
 from expunge.distance import parse_distance
 from expunge.mechanism import certify, handed_on, measure
 from expunge.model import read_model
-from expunge.request import make_request
-from expunge.sequence import Sequence, spread_failures, weaker
+from expunge.request.door import make_request
+from expunge.request.series import Sequence, spread_failures, weaker
 from expunge.train import train
 
 L2 = 0.1

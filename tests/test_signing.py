@@ -14,12 +14,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from expunge import signing
-from expunge.certificate import Certificate, read_certificate
+from expunge.certificate import sign as signing
+from expunge.certificate.content import Certificate, read_certificate
+from expunge.certificate.sign import open_envelope, pae, seal, verify_file
+from expunge.certificate.verify import verify
 from expunge.cli import main
 from expunge.errors import ExpungeError, FileError, VerificationFailed
-from expunge.signing import open_envelope, pae, seal, verify_file
-from expunge.verification import verify
 
 STORED = Path(__file__).parent / "stored"
 CERTIFICATE, MODEL = STORED / "certificate-1-same.json", STORED / "model-1-same.safetensors"

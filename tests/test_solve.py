@@ -12,24 +12,18 @@ import pytest
 import torch
 
 import reference
-from expunge import solve
 from expunge.distance import Distance
 from expunge.errors import ExpungeError
+from expunge.heads import Rows, head_for
 from expunge.mechanism import certify, measure
-from expunge.objectives import Rows, objective_for
-from expunge.request import Request, make_request
-from expunge.solve import (
-    CONVERGED,
-    RetainHessian,
-    SetHessian,
-    Step,
-    Unlearning,
-    dense_is_cheaper,
-    newton_step,
-    solve_conjugate,
-    solve_dense,
-    solve_linear,
-)
+from expunge.request.door import Request, make_request
+from expunge.solve import newton as solve
+from expunge.solve.cholesky import solve_dense
+from expunge.solve.conjugate import solve_conjugate
+from expunge.solve.equation import RetainHessian, SurrogateEquation
+from expunge.solve.newton import CONVERGED, dense_is_cheaper, newton_step, solve_linear
+from expunge.solve.operators import SetHessian
+from expunge.solve.outcome import Step
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -89,7 +83,7 @@ class Example:
             else rng.normal(size=shape) * weights
         )
         row_bound = (math.hypot(bound, 1.0) if bias else bound) * rescale
-        self.head = objective_for(loss, l2=l2, n_classes=classes, n_features=X.shape[1], row_bound=row_bound)
+        self.head = head_for(loss, l2=l2, n_classes=classes, n_features=X.shape[1], row_bound=row_bound)
 
     def problem(
         self,
@@ -97,10 +91,10 @@ class Example:
         device: str = "cpu",
         surrogate_dtype: torch.dtype = torch.float64,
         forget_dtype: torch.dtype = torch.float64,
-    ) -> Unlearning:
+    ) -> SurrogateEquation:
         forget = rows_of(self.X[: self.m], self.y[: self.m], forget_dtype, device)
         surrogate = rows_of(self.S, np.zeros(len(self.S), dtype=int), surrogate_dtype, device)
-        return Unlearning(self.head, torch.tensor(self.W, device=device), forget, surrogate, self.n)
+        return SurrogateEquation(self.head, torch.tensor(self.W, device=device), forget, surrogate, self.n)
 
     def request(self, **options: Any) -> Request:
         """The same, as a user would put it; without a bias."""
@@ -322,8 +316,8 @@ def test_operators_are_what_they_are_called(loss: str) -> None:
 
 
 def test_a_hessian_that_does_not_fit_is_never_formed() -> None:
-    wide = objective_for("softmax", l2=1e-3, n_classes=10, n_features=512, row_bound=1.0)
-    small = objective_for("softmax", l2=1e-3, n_classes=2, n_features=20, row_bound=1.0)
+    wide = head_for("softmax", l2=1e-3, n_classes=10, n_features=512, row_bound=1.0)
+    small = head_for("softmax", l2=1e-3, n_classes=2, n_features=20, row_bound=1.0)
     assert wide.n_parameters > solve.DENSE_PARAMETERS
 
     def some(count: int) -> Rows:
@@ -335,7 +329,7 @@ def test_a_hessian_that_does_not_fit_is_never_formed() -> None:
 
 
 def test_a_hessian_that_memory_does_not_allow_is_not_formed(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = objective_for("softmax", l2=1e-3, n_classes=2, n_features=20, row_bound=1.0)
+    small = head_for("softmax", l2=1e-3, n_classes=2, n_features=20, row_bound=1.0)
     rows = Rows(torch.zeros(1000, 20), torch.zeros(1000, dtype=torch.int64))
     allowed = solve.DENSE_COPIES * 8 * small.n_parameters**2
     monkeypatch.setattr(Rows, "affords", lambda self, n_bytes: n_bytes < allowed)
@@ -434,11 +428,11 @@ def test_a_shifted_solution_reports_the_residual_of_the_matrix_as_it_is(dense: b
     assert solved.relative_residual > 1e-6
 
 
-def zero_curvature() -> Unlearning:
+def zero_curvature() -> SurrogateEquation:
     """Ridge, n = 4, m = 2: n H_S - m H_U = diag(1, -1) for each class, and a(0) halfway between, of curvature exactly 0."""
-    head = objective_for("ridge", l2=0.5, n_classes=2, n_features=2, row_bound=1.0)
+    head = head_for("ridge", l2=0.5, n_classes=2, n_features=2, row_bound=1.0)
     forget = rows_of(np.array([[0.0, 1.0], [0.0, 1.0]]), np.array([0, 0]))
-    return Unlearning(
+    return SurrogateEquation(
         head,
         torch.tensor([[2.0, 0.0], [-2.0, 0.0]], dtype=torch.float64),
         forget,
@@ -447,11 +441,11 @@ def zero_curvature() -> Unlearning:
     )
 
 
-def zero_matrix() -> Unlearning:
+def zero_matrix() -> SurrogateEquation:
     """Ridge, n = 4, m = 2: n H_S - m H_U is exactly 0."""
-    head = objective_for("ridge", l2=0.5, n_classes=2, n_features=2, row_bound=1.0)
+    head = head_for("ridge", l2=0.5, n_classes=2, n_features=2, row_bound=1.0)
     forget = rows_of(np.eye(2), np.array([0, 1]))
-    return Unlearning(
+    return SurrogateEquation(
         head, torch.ones((2, 2), dtype=torch.float64), forget, rows_of(np.zeros((3, 2)), np.zeros(3, dtype=int)), 4
     )
 
@@ -459,7 +453,9 @@ def zero_matrix() -> Unlearning:
 @pytest.mark.parametrize("single", [True, False])
 @pytest.mark.parametrize("method", METHODS, indirect=True)
 @pytest.mark.parametrize("make", [zero_curvature, zero_matrix])
-def test_no_curvature_at_all_ends(method: str, make: Callable[[], Unlearning], single: bool, within: Within) -> None:
+def test_no_curvature_at_all_ends(
+    method: str, make: Callable[[], SurrogateEquation], single: bool, within: Within
+) -> None:
     problem = make()
     dense = RetainHessian(problem, torch.zeros_like(problem.weights), pull=0.0, preconditioner=None).dense()
     start = problem.residual(torch.zeros_like(problem.weights)).reshape(-1)
@@ -552,10 +548,12 @@ def test_random_problems_end_soon_and_never_raise_the_residual(method: str, seed
 @pytest.mark.parametrize("method", METHODS, indirect=True)
 def test_a_forget_set_without_gradient_needs_no_step(method: str) -> None:
     """Two equal rows under both labels, weights 0: their targets cancel."""
-    head = objective_for("ridge", l2=0.1, n_classes=2, n_features=2, row_bound=1.0)
+    head = head_for("ridge", l2=0.1, n_classes=2, n_features=2, row_bound=1.0)
     forget = rows_of(np.array([[0.6, 0.8], [0.6, 0.8]]), np.array([0, 1]))
     surrogate = rows_of(np.eye(2), np.array([0, 1]))
-    step = newton_step(Unlearning(head, torch.zeros((2, 2), dtype=torch.float64), forget, surrogate, 10), single=False)
+    step = newton_step(
+        SurrogateEquation(head, torch.zeros((2, 2), dtype=torch.float64), forget, surrogate, 10), single=False
+    )
     assert step.residual_at_start == 0.0
     assert step.residual == 0.0
     assert step.converged

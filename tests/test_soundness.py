@@ -20,16 +20,18 @@ import reference
 from expunge import mechanism
 from expunge.bounds import ErrorBound, PaperConstants, ResidualFacts, paper_bound, residual_bound
 from expunge.bounds.residual import amplification
-from expunge.certificate import residual_facts
+from expunge.certificate.facts import residual_facts
 from expunge.data import prepare
 from expunge.distance import Distance
 from expunge.errors import ExpungeError
+from expunge.evidence.moments import change_moments
+from expunge.heads import Rows
 from expunge.mechanism import certify, measure, unlearn
-from expunge.objectives import Rows
-from expunge.options import STEPS
-from expunge.request import Request, make_request
-from expunge.solve import Step, Unlearning, newton_step
-from expunge.spectrum import change_moments
+from expunge.request.door import Request, make_request
+from expunge.request.guarantee import STEPS
+from expunge.solve.equation import SurrogateEquation
+from expunge.solve.newton import newton_step
+from expunge.solve.outcome import Step
 from expunge.train import train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -216,11 +218,11 @@ def request_of(problem: Problem, distance: Distance, step: str = "converged") ->
     )
 
 
-def task_of(request: Request) -> Unlearning:
-    return Unlearning(request.objective, request.weights, request.forget, request.surrogate, request.n_source)
+def task_of(request: Request) -> SurrogateEquation:
+    return SurrogateEquation(request.objective, request.weights, request.forget, request.surrogate, request.n_source)
 
 
-def updates(problem: Problem, task: Unlearning) -> Iterator[tuple[str, Step]]:
+def updates(problem: Problem, task: SurrogateEquation) -> Iterator[tuple[str, Step]]:
     """One Newton step, the converged step, and one of them spoilt on purpose."""
     rng = np.random.default_rng([7, problem.seed])
     newton, converged = newton_step(task, single=True), newton_step(task, single=False)

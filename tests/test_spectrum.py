@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import reference
-from expunge.objectives import LinearHead, Rows, objective_for
-from expunge.spectrum import EIGENVALUE_SLACK, Moments, change_moments, lanczos_steps, largest_eigenvalue_upper
+from expunge.evidence.moments import Moments, change_moments
+from expunge.heads import LinearHead, Rows, head_for
+from expunge.solve.lanczos import EIGENVALUE_SLACK, lanczos_steps, largest_eigenvalue_upper
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -48,7 +49,7 @@ class Example:
         shape = (classes, self.X.shape[1])
         self.W, self.U = rng.normal(size=shape) * 2, rng.normal(size=shape) * 10 ** rng.uniform(-2, 1)
         self.loss = loss
-        self.head: LinearHead = objective_for(
+        self.head: LinearHead = head_for(
             loss, l2=0.1, n_classes=classes, n_features=shape[1], row_bound=math.sqrt(2.0) if bias else 1.0
         )
         self.phi = reference.change_table(self.W, self.U, self.X, loss)
@@ -87,11 +88,11 @@ def test_moments_equal_those_of_the_table_of_all_phi(loss: str, classes: int, wi
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_moments_over_many_blocks_are_those_of_the_whole(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("expunge.objectives.rows.BLOCK_BYTES", 1 << 18)
+    monkeypatch.setattr("expunge.heads.rows.BLOCK_BYTES", 1 << 18)
     rng = np.random.default_rng(2)
     X, _ = reference.random_rows(rng, 30_017, 12, 2)
     W, U = rng.normal(size=(2, 12)), rng.normal(size=(2, 12))
-    head = objective_for(loss, l2=0.1, n_classes=2, n_features=12, row_bound=1.0)
+    head = head_for(loss, l2=0.1, n_classes=2, n_features=12, row_bound=1.0)
     rows = rows_of(X)
     assert len(list(rows.blocks())) > 2
     found = change_moments(head, torch.tensor(W), torch.tensor(U), rows, failure=1e-9, heavy=True, seed=0)
@@ -140,7 +141,7 @@ def test_a_spread_far_below_the_mean_is_never_understated(width: int, repeats: i
         rng = np.random.default_rng(seed)
         U, base = np.abs(rng.normal(size=(2, width))), np.full(width, 0.9 / math.sqrt(width))
         X = base * (1 + spread * rng.normal(size=(20, 1)))
-        head = objective_for("ridge", l2=0.1, n_classes=2, n_features=width, row_bound=1.0)
+        head = head_for("ridge", l2=0.1, n_classes=2, n_features=width, row_bound=1.0)
         exact = np.asarray(X, np.longdouble)
         phi = ((exact @ np.asarray(U, np.longdouble).T)[:, :, None] * exact[:, None, :]).reshape(20, -1)
         centred = (phi - phi.mean(axis=0)).astype(float)
@@ -164,7 +165,7 @@ def test_a_seed_repeats_and_its_absence_does_not() -> None:
     """600 parameters: too many for Lanczos to be exact, so the start shows in the last digits."""
     rng = np.random.default_rng(5)
     X, _ = reference.random_rows(rng, 900, 300, 2, freedom=30.0)
-    head = objective_for("softmax", l2=0.1, n_classes=2, n_features=300, row_bound=1.0)
+    head = head_for("softmax", l2=0.1, n_classes=2, n_features=300, row_bound=1.0)
     weights, update = torch.tensor(rng.normal(size=(2, 300))), torch.tensor(rng.normal(size=(2, 300)))
 
     def bound(seed: int | None) -> float:
@@ -286,7 +287,7 @@ def test_the_failure_probability_is_shared_among_the_eigenvalues_bounded(heavy: 
     """One of them may spend it all, two spend half each."""
     rng = np.random.default_rng(6)
     X, _ = reference.random_rows(rng, 400, 150, 3, freedom=30.0)
-    head = objective_for("softmax", l2=0.1, n_classes=3, n_features=150, row_bound=1.0)
+    head = head_for("softmax", l2=0.1, n_classes=3, n_features=150, row_bound=1.0)
     weights, update = torch.tensor(rng.normal(size=(3, 150))), torch.tensor(rng.normal(size=(3, 150)))
     told: dict[str, int | None] = {}
     change_moments(

@@ -18,7 +18,7 @@ from expunge.data import open_data, stream
 from expunge.data.streamed import StreamedRows
 from expunge.errors import DataError
 from expunge.model import LinearModel
-from expunge.request import make_request
+from expunge.request.door import make_request
 
 WIDTH, CLASSES = 12, 3
 OPTIONS: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-5, "distance": "chi2:0.01", "force": True}
@@ -43,10 +43,10 @@ def model() -> LinearModel:
 @pytest.fixture
 def streaming(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing fits, and reads are short."""
-    monkeypatch.setattr("expunge.sets.fits", lambda *given: False)
+    monkeypatch.setattr("expunge.request.rows.fits", lambda *given: False)
     monkeypatch.setattr("expunge.data.streamed.HELD_SHARE", 0.0)
     monkeypatch.setattr("expunge.data.streams.READ_BYTES", 300 * WIDTH * 8)
-    monkeypatch.setattr("expunge.objectives.rows.BLOCK_BYTES", 100 * WIDTH * 8)
+    monkeypatch.setattr("expunge.heads.rows.BLOCK_BYTES", 100 * WIDTH * 8)
 
 
 @pytest.fixture

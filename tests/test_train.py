@@ -13,8 +13,8 @@ from sklearn.linear_model import LogisticRegression, RidgeClassifier
 import reference
 from expunge.data import prepare
 from expunge.errors import ExpungeError
+from expunge.heads import Rows, head_for
 from expunge.model import LinearModel
-from expunge.objectives import Rows, objective_for
 from expunge.train import minimise, residual_upper, train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -137,7 +137,7 @@ def test_rows_that_can_be_told_apart_do_not_run_away() -> None:
 
 def test_minimise_goes_on_from_where_it_is_told() -> None:
     X, y = reference.random_rows(np.random.default_rng(2), 100, 5, 3)
-    head = objective_for("softmax", l2=1e-2, n_classes=3, n_features=5, row_bound=1.0)
+    head = head_for("softmax", l2=1e-2, n_classes=3, n_features=5, row_bound=1.0)
     rows = Rows(torch.tensor(X), torch.tensor(y))
     best = minimise(head, rows)
     start = best + 0.1
@@ -264,7 +264,7 @@ def test_the_upper_bound_on_the_gradient_holds_anywhere(loss: str) -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)
         X, y = reference.random_rows(rng, int(rng.integers(1, 3000)), 7, 3)
-        head = objective_for(loss, l2=float(10 ** rng.uniform(-6, 1)), n_classes=3, n_features=7, row_bound=1.0)
+        head = head_for(loss, l2=float(10 ** rng.uniform(-6, 1)), n_classes=3, n_features=7, row_bound=1.0)
         W = rng.normal(size=(3, 7)) * 10 ** rng.uniform(-3, 3)
         true = reference.exact_gradient_norm(W, X, y, head.l2, loss) / (1 + 2.0**-50)
         assert (

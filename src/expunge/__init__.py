@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from expunge._lazy import load_lazily
 from expunge._version import __version__
 from expunge.errors import (
     DataError,
@@ -19,16 +18,18 @@ from expunge.errors import (
     VacuousClaim,
     VerificationFailed,
 )
+from expunge.runtime.lazy import load_lazily
 
 if TYPE_CHECKING:
     from expunge.bounds import ErrorBound, PaperConstants, ResidualFacts, paper_bound, residual_bound
-    from expunge.certificate import Certificate, read_certificate
+    from expunge.certificate.content import Certificate, read_certificate
+    from expunge.certificate.verify import verify
     from expunge.data import open_data, read_data, stream
     from expunge.distance import Distance, parse_distance
     from expunge.mechanism import Unlearned, unlearn
-    from expunge.model import LinearModel, TrainingRecord, read_model
+    from expunge.model import LinearModel, read_model
+    from expunge.record import TrainingRecord
     from expunge.train import train
-    from expunge.verification import verify
 
 __all__ = [
     "Certificate",
@@ -67,24 +68,24 @@ __all__ = [
 load_lazily(
     __name__,
     {
-        "Certificate": "certificate",
+        "Certificate": "certificate.content",
         "Distance": "distance",
         "ErrorBound": "bounds",
         "LinearModel": "model",
         "PaperConstants": "bounds",
         "ResidualFacts": "bounds",
-        "TrainingRecord": "model",
+        "TrainingRecord": "record",
         "Unlearned": "mechanism",
         "open_data": "data",
         "paper_bound": "bounds",
         "parse_distance": "distance",
-        "read_certificate": "certificate",
+        "read_certificate": "certificate.content",
         "read_data": "data",
         "read_model": "model",
         "residual_bound": "bounds",
         "stream": "data",
         "train": "train",
         "unlearn": "mechanism",
-        "verify": "verification",
+        "verify": "certificate.verify",
     },
 )

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
-from expunge.certificate import read_certificate
+from expunge.certificate.content import read_certificate
+from expunge.certificate.verify import Check, verify
 from expunge.data.output import write_file, write_folder
 from expunge.mechanism import Unlearned, unlearn
 from expunge.model import LinearModel
 from expunge.train import train
-from expunge.verification import Check, verify
 
 N_FORGET = 3
 L2 = 0.02
@@ -86,7 +86,7 @@ def run(
 def _before_noise(trained: LinearModel, data: dict[str, Any], epsilon: float, delta: float) -> torch.Tensor:
     """The updated weights, which nobody else ever sees: only to show the true distance beside the bound."""
     from expunge.mechanism import measure
-    from expunge.request import make_request
+    from expunge.request.door import make_request
 
     request = make_request(trained, data["forget"], data["surrogate"], epsilon=epsilon, delta=delta, distance="same")
     return request.weights + measure(request).step.update

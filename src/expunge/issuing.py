@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from expunge._version import __version__
-from expunge.certificate import INSECURE, Claim, Derived, Fact, Json
+from expunge.certificate.derive import Derived
+from expunge.certificate.facts import INSECURE, Claim, Fact, Json
 from expunge.distance import Distance
 from expunge.errors import UselessModel, VacuousClaim
-from expunge.model import TrainingRecord
+from expunge.evidence.moments import Moments
 from expunge.noise import add_noise, epsilon_for, seeded_bytes
-from expunge.solve import Step
-from expunge.spectrum import Moments
+from expunge.record import TrainingRecord
+from expunge.solve.outcome import Step
 
 SAMPLING_SHARE = 0.4  # of delta: the probability that source or surrogate is an unlucky sample
 EIGENVALUE_SHARE = 1e-2  # of delta: the probability that Lanczos started in an unlucky direction

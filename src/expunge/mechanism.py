@@ -15,22 +15,15 @@ import torch
 
 from expunge.bounds import residual_bound
 from expunge.bounds.error_bound import ROUND_UP
-from expunge.certificate import (
-    Certificate,
-    Claim,
-    Derived,
-    Fact,
-    Json,
-    beyond_closed_form,
-    build,
-    derive,
-    residual_facts,
-)
+from expunge.certificate.content import Certificate, build
+from expunge.certificate.derive import Derived, beyond_closed_form, derive
+from expunge.certificate.facts import Claim, Fact, Json, residual_facts
 from expunge.data.streams import Stream
 from expunge.distance import Distance
 from expunge.errors import DataError, ExpungeError, ModelError, VacuousClaim
 from expunge.estimate.source import SourceEstimate, estimate_source, require_converged
-from expunge.group import ALONE, Group
+from expunge.evidence.moments import Moments, change_moments
+from expunge.heads.rows import in_memory
 from expunge.issuing import (
     described_sizes,
     described_step,
@@ -43,11 +36,14 @@ from expunge.issuing import (
     with_noise,
 )
 from expunge.model import LinearModel, from_matrix
-from expunge.objectives.rows import in_memory
-from expunge.request import Request, make_request
-from expunge.sequence import spread_failures
-from expunge.solve import Progress, Step, Unlearning, newton_step, silent
-from expunge.spectrum import EIGENVALUE_SLACK, SAMPLING_SLACK, Moments, change_moments
+from expunge.request.door import Request, make_request
+from expunge.request.series import spread_failures
+from expunge.runtime.group import ALONE, Group
+from expunge.runtime.progress import Progress, silent
+from expunge.solve.equation import SurrogateEquation
+from expunge.solve.lanczos import EIGENVALUE_SLACK, SAMPLING_SLACK
+from expunge.solve.newton import newton_step
+from expunge.solve.outcome import Step
 from expunge.train import residual_upper
 
 QUICK_FAILURE = 0.5  # of Lanczos, where it only ranks candidates
@@ -129,7 +125,7 @@ def measure(request: Request, *, progress: Progress = silent, seed: int | None =
     """The step, and what the bound needs to know of it."""
     # the paper's appendix weights the surrogate's Hessian by its own size; everything else by the source's
     n = request.n_surrogate if request.bound == "paper" and request.sizes == "surrogate" else request.n_source
-    problem = Unlearning(request.objective, request.weights, request.forget, request.surrogate, n)
+    problem = SurrogateEquation(request.objective, request.weights, request.forget, request.surrogate, n)
     gauge = _gauge(request, progress)
     if request.step == "balanced":
         step = balanced_step(request, problem, gauge, progress=progress, seed=seed)
@@ -187,7 +183,7 @@ def _gauge(request: Request, progress: Progress) -> Gauge:
 
 
 def balanced_step(
-    request: Request, problem: Unlearning, gauge: Gauge, *, progress: Progress = silent, seed: int | None = None
+    request: Request, problem: SurrogateEquation, gauge: Gauge, *, progress: Progress = silent, seed: int | None = None
 ) -> Step:
     """The update with the smallest bound found among those held back by a pull toward 0.
 
@@ -280,7 +276,7 @@ def _training_residual(request: Request) -> Fact:
         carried = None if request.series is None else request.series.carried
         return Fact(record.residual, carried or record.provenance)
     measured = residual_upper(request.objective, request.weights, request.surrogate)
-    slack = 2 * request.objective.rounding(request.weights, request.n_surrogate)
+    slack = 2 * request.objective.rounding(request.weights, request.surrogate)
     if (
         record.provenance == "measured"
         and record.residual is not None
@@ -299,8 +295,8 @@ def _residual_facts(request: Request, step: Step, moments: Moments, sampling: fl
     objective, updated = request.objective, request.weights + step.update
     # the change over the surrogate is evaluated at the weights before and after, the forget set's gradient after
     rounding = request.n_source * objective.rounding(request.weights, request.n_surrogate)
-    rounding += request.n_source * objective.rounding(updated, request.n_surrogate)
-    rounding += request.n_forget * objective.rounding(updated, request.n_forget)
+    rounding += request.n_source * objective.rounding(updated, request.surrogate)
+    rounding += request.n_forget * objective.rounding(updated, request.forget)
     facts = facts_of_step(
         request.record,
         n_source=request.n_source,

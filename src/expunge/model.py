@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,143 +13,14 @@ import torch
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
 
-from expunge.data.files import is_digest, not_a_number, read_safetensors, readable, without_duplicates
-from expunge.data.memory import require_fits
+from expunge.data.files import read_safetensors
 from expunge.data.prepare import Label
 from expunge.errors import ModelError
-from expunge.objectives import OBJECTIVES
-from expunge.objectives.tangent import Tangent
+from expunge.record import METADATA_KEY, TrainingRecord
+from expunge.runtime.memory import require_fits
+from expunge.runtime.paths import readable
 
-RECORD_SCHEMA = "expunge/record/1"
-ENCODER_SCHEMA = "expunge/record/2"  # as 1, with the encoder the features came from
-METADATA_KEY = "expunge"
-MOST_ROWS = 2**53  # beyond this a count is no longer exact in float64
-SMALLEST, LARGEST = 1e-30, 1e30  # of l2, norms and constants: beyond this their powers leave float64
-LOSSES = (*OBJECTIVES, Tangent.name)
 MODEL_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-
-
-@dataclass(frozen=True)
-class TrainingRecord:
-    """What is kept of the source once it is gone.
-
-    `max_norm` is the length feature rows were scaled down to; `row_bound` counts the constant feature of a bias too.
-    `residual` is an upper bound on the norm of the objective's gradient at the weights AS STORED. `provenance` is
-    `measured` if this library trained the model, `declared` if somebody stated the same facts. A `noised` model is the
-    result of unlearning: it is no longer near an optimum, and has no residual. `encoder` is the digest of what made the
-    features, where their file named it; a record without one is written as schema 1.
-    """
-
-    n_source: int
-    classes: tuple[Label, ...]
-    class_counts: tuple[int, ...] | None
-    l2: float
-    loss: str
-    max_norm: float
-    bias: bool
-    residual: float | None
-    rows_dtype: str = "float64"
-    provenance: str = "measured"
-    noised: bool = False
-    weights_sha256: str = field(default="")
-    encoder: str | None = None
-
-    @property
-    def row_bound(self) -> float:
-        """B: the largest norm of a row, constant feature included."""
-        return math.sqrt(self.max_norm**2 + 1.0) if self.bias else self.max_norm
-
-    def to_json(self) -> str:
-        schema = RECORD_SCHEMA if self.encoder is None else ENCODER_SCHEMA
-        return json.dumps({"schema": schema, **self.facts()}, sort_keys=True, allow_nan=False)
-
-    def facts(self) -> dict[str, Any]:
-        """What the record says, as it is written."""
-        known = asdict(self) | {"row_bound": self.row_bound}
-        return {name: value for name, value in known.items() if name != "encoder" or value is not None}
-
-    @staticmethod
-    def from_json(text: str, name: str) -> TrainingRecord:
-        """Read a record back, refusing what does not make sense."""
-        remedy = "The file was changed after it was written; use the original, or declare the facts as options for a bare model."
-        try:
-            content = json.loads(text, parse_constant=not_a_number, object_pairs_hook=without_duplicates)
-        except (ValueError, RecursionError) as error:
-            raise ModelError(
-                f"{name}: the training record is not JSON ({error})", "a whole record is needed", remedy
-            ) from error
-        schema = content.pop("schema", None) if isinstance(content, dict) else None
-        if schema not in (RECORD_SCHEMA, ENCODER_SCHEMA):
-            raise ModelError(
-                f"{name}: the training record has schema {schema!r}",
-                f"{RECORD_SCHEMA} and {ENCODER_SCHEMA} are understood",
-                remedy,
-            )
-        row_bound = content.pop("row_bound", None)
-        expected = set(TrainingRecord.__dataclass_fields__) - ({"encoder"} if schema == RECORD_SCHEMA else set())
-        if set(content) != expected:
-            odd = ", ".join(sorted(set(content) ^ expected))
-            raise ModelError(
-                f"{name}: the training record lacks or adds {odd}",
-                "its facts must be possible, under the keys of its schema",
-                remedy,
-            )
-        problem = next(
-            (f"{key} {content[key]!r}" for key in ("classes", "class_counts") if not _listed(content[key], key)), None
-        )
-        if problem is None:
-            counts = content["class_counts"]
-            content |= {"classes": tuple(content["classes"]), "class_counts": None if counts is None else tuple(counts)}
-            record = TrainingRecord(**content)
-            problem = record._problem(schema) or (None if row_bound == record.row_bound else f"row_bound {row_bound!r}")
-        if problem is not None:
-            raise ModelError(f"{name}: the training record says {problem}", "its facts must be possible", remedy)
-        return record
-
-    def _problem(self, schema: str) -> str | None:
-        """The first fact that cannot be, or None."""
-        if schema == ENCODER_SCHEMA and not is_digest(self.encoder):
-            return f"encoder {self.encoder!r}"
-        if type(self.n_source) is not int or not 1 <= self.n_source <= MOST_ROWS:
-            return f"n_source {self.n_source!r}"
-        if not isinstance(self.loss, str) or self.loss not in LOSSES:
-            return f"loss {self.loss!r}"
-        if not is_digest(self.weights_sha256):
-            return f"weights_sha256 {self.weights_sha256!r}"
-        if not _positive(self.l2):
-            return f"l2 {self.l2!r}"
-        if not _positive(self.max_norm):
-            return f"max_norm {self.max_norm!r}"
-        if type(self.bias) is not bool or type(self.noised) is not bool:
-            return f"bias {self.bias!r}, noised {self.noised!r}"
-        if self.residual is not None and not (type(self.residual) is float and 0 <= self.residual < math.inf):
-            return f"residual {self.residual!r}"
-        if self.residual is None and not self.noised:
-            return "no residual"
-        if self.provenance not in ("measured", "declared") or self.rows_dtype not in ("float64", "float32"):
-            return f"provenance {self.provenance!r}, rows_dtype {self.rows_dtype!r}"
-        if (
-            len(self.classes) < 2
-            or len(set(self.classes)) != len(self.classes)
-            or not all(type(c) in (int, str) for c in self.classes)
-        ):
-            return f"classes {self.classes!r}"
-        counts = self.class_counts
-        if counts is not None and (
-            len(counts) != len(self.classes)
-            or not all(type(c) is int and c >= 0 for c in counts)
-            or sum(counts) != self.n_source
-        ):
-            return f"class counts {counts!r} of {self.n_source} rows"
-        return None
-
-
-def _positive(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and SMALLEST <= value <= LARGEST
-
-
-def _listed(value: object, key: str) -> bool:
-    return isinstance(value, list) or (value is None and key == "class_counts")
 
 
 @dataclass(frozen=True)

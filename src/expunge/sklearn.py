@@ -20,8 +20,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from expunge.data import as_features, as_labels, encode, prepare
 from expunge.errors import ModelError
+from expunge.heads import Rows, head_for
 from expunge.model import LinearModel, checked_model, declared_record
-from expunge.objectives import Rows, objective_for
 from expunge.train import residual_upper
 
 Estimator = Any  # LogisticRegression or RidgeClassifier; scikit-learn has no types
@@ -137,5 +137,5 @@ def _measure(
         features, labels, max_norm=max_norm, bias=False, dtype=torch.float64, device=torch.device("cpu"),
         width=model.n_features, name="the source",
     ).rows  # fmt: skip
-    objective = objective_for(loss, l2=l2, n_classes=model.n_classes, n_features=model.n_features, row_bound=max_norm)
+    objective = head_for(loss, l2=l2, n_classes=model.n_classes, n_features=model.n_features, row_bound=max_norm)
     return residual_upper(objective, model.matrix(), rows)

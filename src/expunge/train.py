@@ -11,18 +11,46 @@ import torch
 from torch import Tensor
 
 from expunge.data import as_features, as_labels, encode, prepare
-from expunge.data.files import is_digest
 from expunge.data.prepare import Label
 from expunge.errors import DataError
-from expunge.model import LinearModel, TrainingRecord, from_matrix
-from expunge.objectives import LinearHead, RowSet, objective_for
-from expunge.options import DTYPES, choice, computing_device, positive
-from expunge.precondition import Preconditioner
-from expunge.solve import Progress, SetHessian, dense_is_cheaper, silent, solve_linear
+from expunge.heads import LinearHead, RowSet, head_for
+from expunge.model import LinearModel, from_matrix
+from expunge.record import TrainingRecord
+from expunge.request.execution import DTYPES, computing_device
+from expunge.runtime.checks import choice, positive
+from expunge.runtime.progress import Progress, silent
+from expunge.runtime.strict_json import is_digest
+from expunge.solve.newton import Manner, solve_linear
+from expunge.solve.precondition import Preconditioner, precondition
 
 QUASI_NEWTON_GOAL = 1e-5  # gradient norm at which Newton's method takes over
 MAX_QUASI_NEWTON = 500
 MAX_NEWTON = 50
+
+
+class SetHessian:
+    """`H` of one set, preconditioned by its own structure or by what was made for an earlier one."""
+
+    def __init__(
+        self, objective: LinearHead, weights: Tensor, rows: RowSet, preconditioner: Preconditioner | None
+    ) -> None:
+        self.curvature = objective.curvature(weights, rows)
+        self._preconditioner = preconditioner
+
+    @property
+    def preconditioner(self) -> Preconditioner:
+        if self._preconditioner is None:
+            self._preconditioner = precondition(self.curvature, 1.0)
+        return self._preconditioner
+
+    def product(self, direction: Tensor) -> Tensor:
+        return self.curvature.product(direction)
+
+    def dense(self) -> Tensor:
+        return self.curvature.dense()
+
+    def precondition(self, residual: Tensor) -> Tensor:
+        return self.preconditioner.solve(residual)
 
 
 def minimise(
@@ -75,8 +103,7 @@ def _quasi_newton(objective: LinearHead, rows: RowSet, weights: Tensor, progress
 
 def _newton(objective: LinearHead, rows: RowSet, weights: Tensor, tolerance: float, progress: Progress) -> Tensor:
     """Newton's method with backtracking on the loss; near the optimum, where the loss no longer tells, on the gradient."""
-    dense = dense_is_cheaper(objective, rows)
-    working = rows.dtype
+    manner = Manner(objective.dense_pays(rows), rows.dtype, objective.accurate(rows.dtype))
     preconditioner: Preconditioner | None = None
     gradient = objective.gradient(weights, rows)
     size = float(gradient.norm())
@@ -85,9 +112,9 @@ def _newton(objective: LinearHead, rows: RowSet, weights: Tensor, tolerance: flo
             break
         progress("Newton iterations", iteration, None)
         operator = SetHessian(objective, weights, rows, preconditioner)
-        goal = max(1e-10 if working == torch.float64 else 1e-5, min(1e-2, 0.1 * size))
-        solved = solve_linear(operator, -gradient, tolerance=goal, dense=dense, working=working)
-        if not dense and iteration == 0:
+        goal = max(manner.accurate, min(1e-2, 0.1 * size))
+        solved = solve_linear(operator, -gradient, manner, goal)
+        if not manner.dense and iteration == 0:
             preconditioner = operator.preconditioner
         loss = objective.loss(weights, rows)
         slope = float((gradient * solved.solution).sum())
@@ -170,7 +197,7 @@ def train(
         rows_dtype=dtype,
         encoder=encoder,
     )
-    objective = objective_for(
+    objective = head_for(
         loss, l2=float(l2), n_classes=len(classes), n_features=prepared.rows.n_features, row_bound=record.row_bound
     )
     weights = minimise(objective, prepared.rows, tolerance=tolerance, progress=progress)
@@ -180,4 +207,4 @@ def train(
 
 def residual_upper(objective: LinearHead, weights: Tensor, rows: RowSet) -> float:
     """Upper bound on the norm of the objective's gradient: as computed, plus what float64 may hide."""
-    return float(objective.gradient(weights, rows).norm()) + objective.rounding(weights, len(rows))
+    return float(objective.gradient(weights, rows).norm()) + objective.rounding(weights, rows)

@@ -23,12 +23,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save as torch_bytes
 
-from expunge.certificate import Certificate, digest_of, parse_certificate
+from expunge.certificate.content import Certificate, digest_of, parse_certificate
+from expunge.certificate.verify import verify
 from expunge.data.files import LabelledArrays, read_data, read_safetensors
-from expunge.data.memory import memory_limit
 from expunge.errors import DataError, ExpungeError, FileError
 from expunge.model import read_model
-from expunge.verification import verify
+from expunge.runtime.memory import memory_limit
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -14,12 +14,12 @@ from safetensors.numpy import save_file
 
 from expunge.data import open_data, prepare, stream
 from expunge.data.files import LabelledArrays
-from expunge.data.memory import Memory, parse_size
 from expunge.data.streamed import Form, StreamedRows, loaded
 from expunge.data.streams import ArrayStream, Share, Stream, read_ahead
 from expunge.errors import DataError, ExpungeError, FileError, OptionError
-from expunge.group import Group
-from expunge.objectives import Curvature, Rows, objective_for
+from expunge.heads import Curvature, Rows, head_for
+from expunge.runtime.group import Group
+from expunge.runtime.memory import Memory, parse_size
 
 ROWS, WIDTH = 1000, 7
 RNG = np.random.default_rng(0)
@@ -33,7 +33,7 @@ NOTHING = Memory(0, 0)
 def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("expunge.data.streams.READ_BYTES", 77 * WIDTH * 4)
     monkeypatch.setattr("expunge.data.streams.ARRAY_ROWS", 77)
-    monkeypatch.setattr("expunge.objectives.rows.BLOCK_BYTES", 32 * WIDTH * 8)
+    monkeypatch.setattr("expunge.heads.rows.BLOCK_BYTES", 32 * WIDTH * 8)
 
 
 def npy(folder: Path) -> Stream:
@@ -284,7 +284,7 @@ def test_processes_decide_alike_on_what_they_can_afford(tmp_path: Path) -> None:
 
 
 def test_rows_joined_from_several_blocks_are_those_of_each() -> None:
-    objective = objective_for("softmax", l2=0.1, n_classes=3, n_features=WIDTH + 1, row_bound=3.0)
+    objective = head_for("softmax", l2=0.1, n_classes=3, n_features=WIDTH + 1, row_bound=3.0)
     weights = torch.from_numpy(RNG.normal(size=(3, WIDTH + 1)))
     rows = StreamedRows(stream(lambda: iter([(X, Y)])), form(bias=True), NOTHING)
     wanted = Curvature(objective, weights, gathered(rows)).class_blocks()

@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from expunge.certificate.compose import by_dp_accounting
+from expunge.certificate.sign import verify_file
 from expunge.desk import Desk, Policy, accept, create_desk, models, open_desk, requests, run, verify_desk, withdraw
-from expunge.desk.compose import by_dp_accounting
 from expunge.errors import ExpungeError
-from expunge.signing import verify_file
 from expunge.train import train
 
 N_SOURCE = 300

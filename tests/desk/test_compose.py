@@ -9,7 +9,7 @@ import dp_accounting
 import pytest
 from dp_accounting import pld
 
-from expunge.desk.compose import closed_form, compose, models_left
+from expunge.certificate.compose import closed_form, compose, models_left
 from expunge.noise import delta_of, epsilon_for, mu_for
 
 

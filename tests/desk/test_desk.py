@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from expunge.certificate.sign import generate_keys, read_private_key, verify_file
 from expunge.desk import (
     Desk,
     Policy,
@@ -31,7 +32,6 @@ from expunge.desk.desk import _locked
 from expunge.desk.state import current_state
 from expunge.errors import DataError, FileError, ModelError, OptionError, RetrainNow
 from expunge.model import LinearModel, read_model
-from expunge.signing import generate_keys, read_private_key, verify_file
 
 Rows = tuple[np.ndarray, np.ndarray]
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from expunge.demo import digits
-from expunge.desk import plan
 from expunge.errors import OptionError, UselessModel
+from expunge.evaluate import plan
 from expunge.mechanism import unlearn
 from expunge.report.plots import frontier
 from expunge.train import train

@@ -10,7 +10,7 @@ import torch
 
 from expunge.errors import DataError
 from expunge.estimate.conditional import conditional_divergence
-from expunge.objectives import Rows, Softmax
+from expunge.heads import Rows, Softmax
 from expunge.train import minimise
 
 pytestmark = pytest.mark.usefixtures("one_thread")

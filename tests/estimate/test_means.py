@@ -8,7 +8,7 @@ import torch
 
 import reference
 from expunge.estimate.means import _fluctuations, means_difference
-from expunge.objectives import Rows, Softmax
+from expunge.heads import Rows, Softmax
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 HEAD = Softmax(l2=0.1, n_classes=3, n_features=4, row_bound=1.0)

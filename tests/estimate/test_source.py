@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from sklearn.datasets import load_digits
 
 from expunge import Distance, LinearModel, train, unlearn, verify
-from expunge.certificate import Certificate, digest_of
+from expunge.certificate.content import Certificate, digest_of
 from expunge.cli import main
 from expunge.distance import Estimation, parse_distance, parse_route
 from expunge.distance.inequalities import tv_upper_from_kl
@@ -24,7 +24,7 @@ from expunge.estimate.comparison import compare
 from expunge.estimate.conditional import ConditionalDivergence
 from expunge.estimate.donsker_varadhan import DonskerVaradhanLower
 from expunge.estimate.source import KullbackLeiblerEstimate, require_converged, sample_source
-from expunge.request import make_request
+from expunge.request.door import make_request
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 QUICK = Estimation(support="ball", chains=200, steps=400, step_size=0.005, epochs=3)

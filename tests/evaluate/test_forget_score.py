@@ -15,7 +15,7 @@ from expunge.evaluate.case import Case
 from expunge.evaluate.confidence import confidences
 from expunge.evaluate.forget_score import forget_score, row_epsilons, row_points
 from expunge.evaluate.methods import Outcome
-from expunge.objectives import Rows
+from expunge.heads import Rows
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.5, 2.0, 20.0])

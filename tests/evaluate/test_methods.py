@@ -44,7 +44,7 @@ from expunge.evaluate.table import (
 )
 from expunge.mechanism import unlearn
 from expunge.model import from_matrix
-from expunge.options import Budget
+from expunge.request.guarantee import Budget
 
 
 def test_retraining_is_the_optimum_of_the_retained_rows(case: Case) -> None:

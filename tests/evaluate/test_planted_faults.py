@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import expunge.bounds.residual as residual
-import expunge.certificate as certificate
+import expunge.certificate.derive as certificate
 import expunge.issuing as issuing
 import expunge.mechanism as mechanism
 from expunge.errors import VacuousClaim
@@ -218,9 +218,9 @@ def test_failures_not_taken_from_delta_are_found_by_adding_up(monkeypatch: Patch
 
 
 def test_a_false_certificate_is_found_by_verification() -> None:
-    from expunge.certificate import Certificate, digest_of
+    from expunge.certificate.content import Certificate, digest_of
+    from expunge.certificate.verify import verify
     from expunge.errors import VerificationFailed
-    from expunge.verification import verify
 
     task = make_task("tight", 1.0, 1e-3)
     content = mechanism.certify(task.request, task.measured).certificate.content

@@ -11,7 +11,7 @@ from expunge.evaluate.accuracy import accuracies, accuracy
 from expunge.evaluate.case import Case, make_case
 from expunge.evaluate.paper_task import paper_splits
 from expunge.evaluate.relearn import relearn_time
-from expunge.objectives import Rows
+from expunge.heads import Rows
 
 
 def literal(weights: np.ndarray, case: Case, seed: int) -> int:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from expunge.evaluate.source_free import smaller_losses, source_free
-from expunge.objectives import Rows, objective_for
+from expunge.heads import Rows, head_for
 from expunge.train import minimise
 
 
@@ -18,7 +18,7 @@ def rows(count: int, seed: int) -> Rows:
     )
 
 
-HEAD = objective_for("softmax", l2=1e-3, n_classes=2, n_features=90, row_bound=20.0)
+HEAD = head_for("softmax", l2=1e-3, n_classes=2, n_features=90, row_bound=20.0)
 FORGET, REST, FRESH = rows(60, 1), rows(60, 2), rows(200, 3)
 WHOLE = Rows(torch.cat([FORGET.features, REST.features]), torch.cat([FORGET.labels, REST.labels]))
 

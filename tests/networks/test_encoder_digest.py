@@ -14,10 +14,11 @@ from expunge import DataError, FileError, ModelError, read_data, train, unlearn
 from expunge.cli import main
 from expunge.data import EncodedRows
 from expunge.desk import Policy, accept, create_desk, run
-from expunge.desk.plan import plan
 from expunge.distance import Estimation
 from expunge.estimate.comparison import compare
-from expunge.model import TrainingRecord, read_model
+from expunge.evaluate.plan import plan
+from expunge.model import read_model
+from expunge.record import TrainingRecord
 
 OURS, OTHER = "a" * 64, "b" * 64
 BUDGET = {"epsilon": 20.0, "delta": 1e-3, "distance": "same", "force": True}

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from expunge import DataError, FileError, ModelError, OptionError, UselessModel, VerificationFailed, verify
 from expunge.bounds import residual_bound
-from expunge.certificate import Certificate, digest_of, residual_facts
+from expunge.certificate.content import Certificate, digest_of
+from expunge.certificate.facts import residual_facts
 from expunge.distance import Distance
+from expunge.heads.tangent import Tangent, last_parameters
 from expunge.networks.mixed_linear import read_tangent, train_tangent, unlearn_tangent
 from expunge.networks.tangent_step import measure_tangent, tangent_task
-from expunge.objectives.tangent import Tangent, last_parameters
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

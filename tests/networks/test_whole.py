@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.func import hessian, jacrev
 
 from expunge import DataError, ModelError, OptionError, verify
+from expunge.heads.module import ModuleObjective
 from expunge.networks.whole import DAMPINGS, damped_step, searched_step, unlearn_module
-from expunge.objectives.module import ModuleObjective
 
 
 def trained(seed: int = 0) -> nn.Module:

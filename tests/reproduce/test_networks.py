@@ -15,7 +15,7 @@ from expunge.reproduce.config import config_of
 from expunge.reproduce.data import DataFolder
 from expunge.reproduce.experiment import Record
 from expunge.reproduce.pretraining import moved, network
-from expunge.solve import silent
+from expunge.runtime.progress import silent
 
 METRICS = {"train", "test", "retain", "forget", "mia", "rt"}
 SMALL = {"images": 120, "width": 2, "epochs": 4, "batch": 30}

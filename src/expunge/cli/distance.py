@@ -86,7 +86,7 @@ def distance(
     from expunge.estimate.comparison import compare
     from expunge.model import read_model
     from expunge.report.estimates import principal_components
-    from expunge.request import record_for
+    from expunge.request.door import record_for
 
     if figure is not None:
         if figure.suffix.lower() != ".png":

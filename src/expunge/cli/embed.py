@@ -68,7 +68,7 @@ def embed(
     from expunge.networks.embedding import Preparation, channel_numbers
     from expunge.networks.embedding import embed as run
     from expunge.networks.programs import load_encoder
-    from expunge.options import computing_device
+    from expunge.request.execution import computing_device
 
     require_feature_file(target)
     require_absent(target)

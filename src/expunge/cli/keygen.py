@@ -29,9 +29,9 @@ def keygen(target: Path, json_output: bool) -> dict[str, Any]:
     \b
     expunge keygen --out desk.key
     """
+    from expunge.certificate.sign import generate_keys
     from expunge.data.output import require_absent
-    from expunge.durable import PUBLIC, write_whole
-    from expunge.signing import generate_keys
+    from expunge.runtime.durable import PUBLIC, write_whole
 
     public = target.with_name(target.name + ".pub")
     require_absent(target)

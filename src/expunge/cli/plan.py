@@ -70,8 +70,8 @@ def plan(
                  --delta 1e-5 --distance same --distance chi2:0.1 --figure plan.png
     """  # fmt: skip
     from expunge.data.output import require_absent, write_file
-    from expunge.desk.plan import DISTANCES, EPSILONS
-    from expunge.desk.plan import plan as foresee
+    from expunge.evaluate.plan import DISTANCES, EPSILONS
+    from expunge.evaluate.plan import plan as foresee
     from expunge.model import read_model
     from expunge.report.plots import frontier
 

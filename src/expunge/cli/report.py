@@ -38,7 +38,7 @@ def report(folder: Path, public_key: Path | None, target: Path, json_output: boo
     from expunge.data.output import require_absent, write_file
     from expunge.desk import desk_report, open_desk, result_report
     from expunge.desk.layout import Layout
-    from expunge.durable import make_folder
+    from expunge.runtime.durable import make_folder
 
     require_absent(target)
     if Layout(folder).ledger.is_file():

@@ -60,15 +60,15 @@ def reproduce(
     expunge reproduce synthetic
     expunge reproduce all --data data/ --page docs/reproduction.md
     """  # fmt: skip
-    from expunge.durable import PUBLIC, write_whole
     from expunge.errors import OptionError
-    from expunge.options import computing_device
     from expunge.reproduce.config import configs
     from expunge.reproduce.data import DataFolder
     from expunge.reproduce.page import reproduction_page
     from expunge.reproduce.runner import listed, show_all
     from expunge.reproduce.runner import reproduce as run
     from expunge.reproduce.store import require_folder
+    from expunge.request.execution import computing_device
+    from expunge.runtime.durable import PUBLIC, write_whole
 
     computing_device(device)
     folder = DataFolder(data)

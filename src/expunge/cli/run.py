@@ -36,10 +36,10 @@ def run(
     \b
     expunge run desk/ --batch --sign-key desk.key --test test.npz
     """
+    from expunge.certificate.sign import read_private_key
     from expunge.data import read_data
     from expunge.desk import open_desk
     from expunge.desk import run as process
-    from expunge.signing import read_private_key
 
     key = None if sign_key is None else read_private_key(sign_key)
     rows = None if test is None else read_data(test, label)

@@ -29,9 +29,9 @@ def rows_from(
     """What is in the two files or folders, read whole or to be streamed."""
     from expunge.data import LabelledArrays, open_data
     from expunge.data.files import TABLES
-    from expunge.data.memory import Memory
     from expunge.data.opening import is_folder
-    from expunge.group import launched_as_group
+    from expunge.runtime.group import launched_as_group
+    from expunge.runtime.memory import Memory
 
     limit = Memory.of(memory)
     names = None if columns is None else tuple(name.strip() for name in columns.split(","))

@@ -137,11 +137,11 @@ def unlearn(
     expunge unlearn --model model.safetensors --forget forget.npz --surrogate surrogate.npz
                     --epsilon 1 --delta 1e-5 --distance chi2:0.1 --out result/
     """  # fmt: skip
+    from expunge.certificate.sign import read_private_key, seal
     from expunge.data.output import require_absent, write_folder
-    from expunge.group import joined_group, local_device
     from expunge.mechanism import unlearn_in_group
     from expunge.model import read_model
-    from expunge.signing import read_private_key, seal
+    from expunge.runtime.group import joined_group, local_device
 
     require_absent(target)
     key = None if sign_key is None else read_private_key(sign_key)
@@ -195,8 +195,8 @@ def unlearn(
 def _constants(text: str | None) -> Any:
     """`derived`, `paper`, or `alpha=1,beta=2,L=1,gamma=1`."""
     from expunge.bounds import PaperConstants
-    from expunge.data.files import without_duplicates
     from expunge.errors import OptionError
+    from expunge.runtime.strict_json import without_duplicates
 
     if text is None or "=" not in text:
         return text

@@ -34,7 +34,7 @@ def verify(certificate: Path, model: Path | None, public_key: Path | None, json_
     expunge verify result/certificate.json --model result/model.safetensors
     expunge verify result/certificate.signed.json --model result/model.safetensors --public-key desk.key.pub
     """
-    from expunge.signing import verify_file
+    from expunge.certificate.sign import verify_file
 
     found, checks = verify_file(certificate, public_key, model)
     if not json_output:

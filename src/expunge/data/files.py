@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import lzma
 import math
-import os
-import re
 import struct
 import tokenize
 import zipfile
@@ -26,16 +24,20 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from expunge.data.memory import require_fits
 from expunge.data.tables import table_arrays, table_columns
 from expunge.errors import DataError, FileError
+from expunge.runtime.memory import require_fits
+from expunge.runtime.paths import readable
+from expunge.runtime.strict_json import is_digest, without_duplicates
 
 Array = NDArray[Any]
+
 # What a damaged or hostile file makes the libraries that read it raise.
 DAMAGE = (
     ValueError, TypeError, KeyError, IndexError, OverflowError, OSError, EOFError, NotImplementedError, RuntimeError, SyntaxError,
     struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, pa.ArrowException,
 )  # fmt: skip
+
 ENCODER = "encoder"  # array of an npz, metadata of a safetensors file: the digest of what made the features
 TABLES = (".csv", ".parquet", ".pq")
 HEADER_LIMIT = 100_000_000  # safetensors' own limit on its header
@@ -75,25 +77,6 @@ class LabelledArrays:
     @property
     def rows(self) -> EncodedRows:
         return EncodedRows(self.features, self.labels, self.encoder)
-
-
-def readable(path: Path) -> Path:
-    """The path, if it is a file that can be read."""
-    try:
-        exists = path.exists()
-    except (OSError, ValueError) as error:
-        raise FileError(f"{path} is not a usable path ({error})", "a file is needed", "Check the path.") from error
-    if not exists:
-        raise FileError(f"{path} does not exist", "a file is needed", "Check the path.")
-    if path.is_dir():
-        raise FileError(f"{path} is a folder", "a file is needed", "Name the file inside it.")
-    if not os.access(path, os.R_OK):
-        raise FileError(
-            f"{path} cannot be read", "read permission is needed", "Change its permissions, or run as its owner."
-        )
-    if path.stat().st_size == 0:
-        raise FileError(f"{path} is empty", "a file with data is needed", "Write it again.")
-    return path
 
 
 def read_data(path: str | Path, label: str | None = None) -> LabelledArrays:
@@ -152,9 +135,6 @@ def not_whole(location: Path, error: BaseException) -> FileError:
     )
 
 
-# npz ------------------------------------------------------------------------------------------------------------
-
-
 def _from_npz(path: Path, label: str | None) -> EncodedRows:
     arrays = read_npz(path, ("X", "y"), optional=(ENCODER,))
     encoder = arrays.get(ENCODER)
@@ -171,11 +151,6 @@ def encoder_digest(path: Path, named: Any) -> str | None:
             "Use the file as expunge embed wrote it, or leave the encoder out.",
         )
     return None if named is None else str(named)
-
-
-def is_digest(value: object) -> bool:
-    """Whether this is a SHA-256 digest, in hexadecimal."""
-    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
 
 
 def read_npz(path: Path, names: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, Array]:
@@ -261,9 +236,6 @@ def _npy_header(stream: IO[bytes], path: Path, name: str) -> tuple[tuple[int, ..
     return shape, fortran, dtype, stream.tell()
 
 
-# safetensors ----------------------------------------------------------------------------------------------------
-
-
 def _from_safetensors(path: Path, label: str | None) -> EncodedRows:
     require_fits(path.stat().st_size, path, "the file")
     tensors, metadata = read_safetensors(path.read_bytes(), path)
@@ -344,26 +316,11 @@ def safetensors_layout(
     return entries, metadata
 
 
-def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object in which no key occurs twice; Python would keep the last one."""
-    if len({key for key, _ in pairs}) != len(pairs):
-        raise ValueError("a key occurs twice")
-    return dict(pairs)
-
-
-def not_a_number(text: str) -> float:
-    """JSON has no NaN and no infinity; Python's reader would take them."""
-    raise ValueError(f"{text} is not a number")
-
-
 def _offsets(entry: object) -> tuple[int, int]:
     found = entry.get("data_offsets") if isinstance(entry, dict) else None
     if isinstance(found, list) and len(found) == 2 and all(type(n) is int and n >= 0 for n in found):
         return found[0], found[1]
     return -1, -1
-
-
-# tables ---------------------------------------------------------------------------------------------------------
 
 
 def _from_csv(path: Path, label: str | None) -> EncodedRows:

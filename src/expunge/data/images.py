@@ -29,9 +29,10 @@ from typing import Any
 
 import numpy as np
 
-from expunge.data.files import DAMAGE, Array, read_npz, readable
-from expunge.data.memory import require_fits
+from expunge.data.files import DAMAGE, Array, read_npz
 from expunge.errors import DataError, FileError
+from expunge.runtime.memory import require_fits
+from expunge.runtime.paths import readable
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 CIFAR_SHAPE = (3, 32, 32)

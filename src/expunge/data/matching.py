@@ -13,7 +13,7 @@ import torch
 
 from expunge.data.prepare import Label
 from expunge.errors import DataError
-from expunge.objectives import RowSet
+from expunge.heads import RowSet
 
 
 def class_matched(

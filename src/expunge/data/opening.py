@@ -8,11 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 
-from expunge.data.files import DAMAGE, ENCODER, LabelledArrays, encoder_digest, not_whole, read_data, readable
-from expunge.data.memory import Memory
+from expunge.data.files import DAMAGE, ENCODER, LabelledArrays, encoder_digest, not_whole, read_data
 from expunge.data.raw import RawArray, npy_array, npz_arrays, safetensors_arrays
 from expunge.data.streams import ParquetStream, RawStream, Segment, Stream
 from expunge.errors import FileError
+from expunge.runtime.memory import Memory
+from expunge.runtime.paths import readable
 
 PARQUET = (".parquet", ".pq")
 

@@ -10,8 +10,8 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from expunge.durable import PUBLIC, sync_folder, write_synced
 from expunge.errors import FileError
+from expunge.runtime.durable import PUBLIC, sync_folder, write_synced
 
 
 def require_absent(path: Path) -> None:

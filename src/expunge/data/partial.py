@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.data.files import not_a_number, without_duplicates
 from expunge.data.output import write_file
 from expunge.errors import FileError
+from expunge.runtime.strict_json import not_a_number, without_duplicates
 
 SETTING = "setting.json"
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from expunge.errors import DataError
-from expunge.objectives import Rows
+from expunge.heads import Rows
 
 Label = int | str
 BLOCK = 8192

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from expunge.data.memory import Memory
 from expunge.data.prepare import (
     Label,
     any_too_long,
@@ -27,9 +26,10 @@ from expunge.data.prepare import (
 )
 from expunge.data.streams import Share, Stream, read_ahead
 from expunge.errors import DataError
-from expunge.group import ALONE, Group
-from expunge.objectives import Block, RowSet
-from expunge.objectives.rows import block_rows
+from expunge.heads import Block, RowSet
+from expunge.heads.rows import block_rows
+from expunge.runtime.group import ALONE, Group
+from expunge.runtime.memory import Memory
 
 Watch = Callable[[int, int | None], None]
 REMEMBERED_SHARE = 0.25  # of the memory that may be kept, for labels and norms

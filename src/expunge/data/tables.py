@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute
 from numpy.typing import NDArray
 
-from expunge.data.memory import require_fits
 from expunge.errors import DataError, FileError
+from expunge.runtime.memory import require_fits
 
 Array = NDArray[Any]
 LABEL_COLUMNS = ("y", "label")

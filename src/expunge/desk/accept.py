@@ -15,12 +15,12 @@ from expunge.desk.desk import Desk
 from expunge.desk.digests import arrays_bytes, fingerprint, mac, row_digests
 from expunge.desk.ledger import Ledger, RequestRow, now
 from expunge.desk.state import current_state
-from expunge.durable import remove, write_whole
 from expunge.errors import DataError, OptionError
+from expunge.heads import Rows
 from expunge.model import LinearModel
-from expunge.objectives import Rows
-from expunge.options import DTYPES
-from expunge.sets import require_encoder
+from expunge.request.execution import DTYPES
+from expunge.request.rows import require_encoder
+from expunge.runtime.durable import remove, write_whole
 
 LONGEST_REFERENCE = 200
 

@@ -14,8 +14,8 @@ from expunge.desk.ledger import Ledger
 from expunge.desk.policy import Policy
 from expunge.desk.recover import recover
 from expunge.desk.seal import write_seal
-from expunge.durable import cannot_write
 from expunge.errors import FileError
+from expunge.runtime.durable import cannot_write
 
 Rows = tuple[Any, Any]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from expunge.data.files import ENCODER
-from expunge.objectives import Rows
+from expunge.heads import Rows
 
 KEY_BYTES = 32
 

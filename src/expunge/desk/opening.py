@@ -16,11 +16,11 @@ from expunge.desk.layout import Layout
 from expunge.desk.ledger import Ledger
 from expunge.desk.policy import Policy
 from expunge.desk.seal import write_seal
-from expunge.durable import PRIVATE_FOLDER, PUBLIC_FOLDER, sync_folder, write_whole
 from expunge.errors import ModelError
 from expunge.model import LinearModel
-from expunge.request import make_request, record_for
-from expunge.sequence import Sequence
+from expunge.request.door import make_request, record_for
+from expunge.request.series import Sequence
+from expunge.runtime.durable import PRIVATE_FOLDER, PUBLIC_FOLDER, sync_folder, write_whole
 
 FACTS = ("n_source", "l2", "loss", "max_norm", "training_residual", "classes")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from expunge.certificate.verify import verify
 from expunge.desk.desk import Desk
 from expunge.desk.layout import CERTIFICATE, MODEL, REPORT, SIGNED
 from expunge.desk.ledger import now
 from expunge.desk.status import MOST_LISTED, as_row, models, requests, status
 from expunge.errors import FileError
 from expunge.report import csv_text, desk_page, run_page
-from expunge.verification import verify
 
 
 def desk_report(desk: Desk) -> dict[str, bytes]:
@@ -39,8 +39,8 @@ def desk_report(desk: Desk) -> dict[str, bytes]:
 
 def result_report(folder: Path, public_key: Path | None = None) -> bytes:
     """The page of one result of `expunge unlearn`; its certificate is verified first."""
-    from expunge.certificate import read_certificate
-    from expunge.signing import keyid_of, read_public_key, verify_file
+    from expunge.certificate.content import read_certificate
+    from expunge.certificate.sign import keyid_of, read_public_key, verify_file
 
     if not (folder / CERTIFICATE).is_file():
         raise FileError(

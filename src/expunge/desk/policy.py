@@ -7,7 +7,7 @@ from typing import Any
 
 from expunge.distance import Distance, parse_distance, parse_route
 from expunge.errors import OptionError
-from expunge.sequence import Sequence
+from expunge.request.series import Sequence
 
 DEFAULT_PLANNED = 50
 DEFAULT_FACTOR = 10.0
@@ -38,12 +38,8 @@ class Policy:
 
     def checked(self) -> Policy:
         """The policy, if a desk can be opened for it."""
-        from expunge.options import (  # loads torch, which looking at a desk does not need
-            STEPS,
-            Budget,
-            choice,
-            positive,
-        )
+        from expunge.request.guarantee import STEPS, Budget
+        from expunge.runtime.checks import choice, positive
 
         Budget(self.epsilon, self.delta)
         if parse_route(self.distance) is not None:

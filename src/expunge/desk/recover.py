@@ -11,7 +11,7 @@ from pathlib import Path
 
 from expunge.desk.layout import Layout
 from expunge.desk.ledger import Ledger
-from expunge.durable import TEMPORARY, move, remove
+from expunge.runtime.durable import TEMPORARY, move, remove
 
 STATE, PUBLIC = "state.safetensors", "public"
 

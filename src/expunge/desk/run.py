@@ -10,24 +10,24 @@ from dataclasses import dataclass
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from expunge.certificate import Certificate
+from expunge.certificate.compose import Composition, compose
+from expunge.certificate.content import Certificate
+from expunge.certificate.sign import keyid_of, seal
 from expunge.data import EncodedRows, encoder_of
-from expunge.desk.compose import Composition, compose
 from expunge.desk.desk import Desk, Rows
 from expunge.desk.digests import mac
 from expunge.desk.layout import CERTIFICATE, MODEL, REPORT, SIGNED
 from expunge.desk.ledger import Json, Ledger, RequestRow
 from expunge.desk.recover import PUBLIC, STATE, finish, tidy
 from expunge.desk.state import State, checked_surrogate, current_state
-from expunge.durable import PRIVATE, PRIVATE_FOLDER, make_folder, sync_folder, write_synced
 from expunge.errors import DataError, ExpungeError, InputError, Refused, RetrainNow
 from expunge.mechanism import certify, handed_on, measure
 from expunge.model import LinearModel
 from expunge.report.page import run_page
-from expunge.request import make_request
-from expunge.sequence import PROVENANCE, weaker
-from expunge.signing import keyid_of, seal
-from expunge.solve import Progress, silent
+from expunge.request.door import make_request
+from expunge.request.series import PROVENANCE, weaker
+from expunge.runtime.durable import PRIVATE, PRIVATE_FOLDER, make_folder, sync_folder, write_synced
+from expunge.runtime.progress import Progress, silent
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from pathlib import Path
 from expunge.desk.layout import Layout
 from expunge.desk.ledger import Head, Ledger, read_head
 from expunge.desk.replay import verify_entries
-from expunge.durable import write_whole
 from expunge.errors import FileError, VerificationFailed
+from expunge.runtime.durable import write_whole
 
 
 def write_seal(layout: Layout, ledger: Ledger) -> None:

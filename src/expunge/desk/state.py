@@ -10,7 +10,7 @@ from expunge.desk.digests import mac
 from expunge.desk.ledger import Json, Ledger
 from expunge.errors import FileError
 from expunge.model import LinearModel, read_model
-from expunge.sequence import Sequence
+from expunge.request.series import Sequence
 
 
 @dataclass(frozen=True)

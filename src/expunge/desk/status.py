@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from expunge.desk.compose import models_left
+from expunge.certificate.compose import models_left
 from expunge.desk.desk import Desk
 from expunge.desk.ledger import Entry, Head, Json, Ledger, RequestRow, now
 

@@ -27,7 +27,6 @@ DECLARED_KINDS = ("same", "tv", "chi2", "kl", "source")
 DISTANCE_KINDS = (*DECLARED_KINDS, "means")
 BETWEEN = ("populations", "samples")
 SAMPLING = ("seen", "strict")
-
 PROVENANCES = dict.fromkeys(DISTANCE_KINDS, ("declared", "estimated")) | {
     "source": ("measured",),
     "means": ("estimated",),

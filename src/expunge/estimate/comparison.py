@@ -20,13 +20,16 @@ from expunge.estimate.source import (
     marginal_divergence,
     sample_source,
 )
-from expunge.model import LinearModel, TrainingRecord
-from expunge.objectives import LinearHead, Rows, objective_for
-from expunge.objectives.rows import in_memory
-from expunge.options import computing_device
-from expunge.request import require_estimable
-from expunge.sets import matched_rows, require_enough, rows_of
-from expunge.solve import Progress, Unlearning, newton_step, silent
+from expunge.heads import LinearHead, Rows, head_for
+from expunge.heads.rows import in_memory
+from expunge.model import LinearModel
+from expunge.record import TrainingRecord
+from expunge.request.door import require_estimable
+from expunge.request.execution import computing_device
+from expunge.request.rows import matched_rows, require_enough, rows_of
+from expunge.runtime.progress import Progress, silent
+from expunge.solve.equation import SurrogateEquation
+from expunge.solve.newton import newton_step
 
 SAMPLED, REFERENCE = "samples", "reference"
 
@@ -91,7 +94,7 @@ def compare(
     """Estimate the distance by both routes. `forget` gives an update to compare means at; `reference` holds source rows."""
     require_estimable(replace(wanted, route="kl"), record, surrogate[1] is not None, "residual")
     place = computing_device(device)
-    objective = objective_for(
+    objective = head_for(
         record.loss,
         l2=record.l2,
         n_classes=model.n_classes,
@@ -128,7 +131,7 @@ def compare(
         )
     means = real_means = update = None
     if leaving is not None:
-        problem = Unlearning(objective, weights, leaving, standing, record.n_source)
+        problem = SurrogateEquation(objective, weights, leaving, standing, record.n_source)
         update = newton_step(problem, single=False, progress=progress).update
         means = SourceEstimate(wanted, sampled, None).means(objective, weights, update, standing)
         if real is not None:

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from expunge.errors import DataError
-from expunge.objectives import LinearHead, Rows
-from expunge.solve import Progress, silent
+from expunge.heads import LinearHead, Rows
+from expunge.runtime.progress import Progress, silent
 from expunge.train import minimise
 
 FOLDS = 5

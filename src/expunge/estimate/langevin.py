@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from expunge.errors import DataError, OptionError
-from expunge.solve import Progress, silent
+from expunge.runtime.progress import Progress, silent
 
 RECORDS = 200  # moments at which energy and norm of every chain are kept for the diagnostics
 RUNAWAY = 1.2  # factor by which norms may still grow from the third to the fourth quarter of an unbounded run

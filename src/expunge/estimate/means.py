@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from expunge.objectives import LinearHead, Rows
+from expunge.heads import LinearHead, Rows
 
 DRAWS = 400
 CONFIDENCE = 0.95

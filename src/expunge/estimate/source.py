@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from expunge.data import prepare
-from expunge.data.memory import memory_limit
 from expunge.distance import Distance, Estimation
 from expunge.distance.inequalities import tv_upper_from_kl
 from expunge.errors import DataError, OptionError
@@ -27,9 +26,10 @@ from expunge.estimate.conditional import ConditionalDivergence, conditional_dive
 from expunge.estimate.donsker_varadhan import DonskerVaradhanLower, donsker_varadhan
 from expunge.estimate.langevin import Ball, Box, Diagnostics, LinearEnergy, Support, Target, Whitened, langevin
 from expunge.estimate.means import MeansDifference, means_difference
-from expunge.model import TrainingRecord
-from expunge.objectives import LinearHead, Rows
-from expunge.solve import Progress, silent
+from expunge.heads import LinearHead, Rows
+from expunge.record import TrainingRecord
+from expunge.runtime.memory import memory_limit
+from expunge.runtime.progress import Progress, silent
 
 PAPER_STEP = 0.02
 UPPER = 1.6449  # standard errors added before a KL enters a bound: 95 % one-sided

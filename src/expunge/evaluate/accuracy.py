@@ -8,7 +8,7 @@ from torch import Tensor
 
 from expunge.evaluate.case import Case
 from expunge.evaluate.score import Score
-from expunge.objectives import Rows
+from expunge.heads import Rows
 
 PARTS = ("train", "test", "retain", "forget")
 

@@ -27,8 +27,8 @@ from scipy.stats import beta
 from expunge.errors import OptionError
 from expunge.mechanism import Measured, certify
 from expunge.noise import RandomBytes, add_noise, mu_for, seeded_bytes
-from expunge.request import Request
-from expunge.solve import Progress, silent
+from expunge.request.door import Request
+from expunge.runtime.progress import Progress, silent
 
 RUNS = 20_000  # a side; half of them fix the threshold
 FEWEST_RUNS = 200

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from expunge.certificate import read_certificate
+from expunge.certificate.content import read_certificate
 from expunge.data import read_data
 from expunge.data.files import TABLES
 from expunge.data.partial import Partial
@@ -17,9 +17,10 @@ from expunge.evaluate.audit import Audit, Evidence, collect, conclude, join
 from expunge.evaluate.case import Labelled, prepared_rows
 from expunge.evaluate.source_free import SourceFree, source_free
 from expunge.evaluate.tasks import AuditTask, certificate_task
-from expunge.model import LinearModel, TrainingRecord, read_model
-from expunge.objectives import objective_for
-from expunge.solve import Progress
+from expunge.heads import head_for
+from expunge.model import LinearModel, read_model
+from expunge.record import TrainingRecord
+from expunge.runtime.progress import Progress
 
 PART = 2_500  # runs a side that are lost at most when a run is stopped
 
@@ -107,7 +108,7 @@ def source_free_from_files(
         for part, name in zip(parts, ("the forget set", "the fresh set"), strict=True)
         if part
     ]
-    objective = objective_for(
+    objective = head_for(
         record.loss,
         l2=record.l2,
         n_classes=model.n_classes,

@@ -20,8 +20,8 @@ from expunge.evaluate.methods import CertifiedNoise, Given, Method, Original, Re
 from expunge.evaluate.paper_task import paper_task
 from expunge.evaluate.table import scores_from_json, scores_to_json
 from expunge.model import read_model
-from expunge.options import Budget
-from expunge.solve import Progress
+from expunge.request.guarantee import Budget
+from expunge.runtime.progress import Progress
 
 NEEDED = ("retain", "forget", "test")
 

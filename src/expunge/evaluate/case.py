@@ -17,10 +17,11 @@ from torch import Tensor
 
 from expunge.data import as_features, as_labels, encode, prepare
 from expunge.errors import DataError, ModelError
-from expunge.model import LinearModel, TrainingRecord
-from expunge.objectives import LinearHead, Rows, objective_for
-from expunge.sets import require_encoder
-from expunge.solve import Progress, silent
+from expunge.heads import LinearHead, Rows, head_for
+from expunge.model import LinearModel
+from expunge.record import TrainingRecord
+from expunge.request.rows import require_encoder
+from expunge.runtime.progress import Progress, silent
 from expunge.train import minimise, train
 
 Labelled = tuple[NDArray[Any], NDArray[Any]]
@@ -115,7 +116,7 @@ def make_case(
             f"the model was trained on {record.n_source:,}",
             "Give the rows it was trained on, parted in two.",
         )
-    objective = objective_for(
+    objective = head_for(
         record.loss,
         l2=record.l2,
         n_classes=trained.n_classes,

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from expunge.objectives import Rows
+from expunge.heads import Rows
 
 MODELS_AT_ONCE = 64
 

@@ -16,7 +16,7 @@ from expunge.evaluate.membership import FEWEST_ROWS, membership
 from expunge.evaluate.methods import Method, Outcome, UnlearnMinus, UnlearnPlus
 from expunge.evaluate.relearn import relearn_time
 from expunge.evaluate.score import Score
-from expunge.solve import Progress, silent
+from expunge.runtime.progress import Progress, silent
 
 N_MODELS = 512
 METRICS = ("train", "test", "retain", "forget", "mia", "rt", "fs1", "fs2", "lira", "lira_worst", "sigma", "distance")

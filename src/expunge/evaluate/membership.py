@@ -17,7 +17,7 @@ from torch import Tensor
 
 from expunge.evaluate.case import Case
 from expunge.evaluate.score import Score
-from expunge.objectives import LinearHead, Rows
+from expunge.heads import LinearHead, Rows
 
 FEWEST_ROWS = 20
 LARGEST_LOSS = 100.0

@@ -21,8 +21,9 @@ from expunge.evaluate.case import Case, Labelled
 from expunge.mechanism import certify, measure
 from expunge.model import LinearModel
 from expunge.noise import sigma_classical
-from expunge.request import make_request
-from expunge.solve import Unlearning, newton_step
+from expunge.request.door import make_request
+from expunge.solve.equation import SurrogateEquation
+from expunge.solve.newton import newton_step
 
 PAPER_EPSILON, PAPER_DELTA = 5.0 * math.e**3, 1.0
 VACUOUS = "noise of the paper's experiments (delta 1, alpha > beta): it certifies nothing"
@@ -88,7 +89,7 @@ class PaperNoise:
     def unlearn(self, case: Case, with_source: bool) -> Outcome:
         stand_in = case.rows["train" if with_source else "surrogate"]
         forget, n_source = case.rows["forget"], len(case.rows["train"])
-        step = newton_step(Unlearning(case.objective, case.weights, forget, stand_in, n_source), single=True)
+        step = newton_step(SurrogateEquation(case.objective, case.weights, forget, stand_in, n_source), single=True)
         bound = paper_bound(
             PaperConstants.of_the_experiments(case.objective.l2 / 2.0),
             n_source=n_source,

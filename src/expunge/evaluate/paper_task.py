@@ -23,7 +23,7 @@ from expunge.data.synthetic import (
 from expunge.evaluate.case import Splits, make_case
 from expunge.evaluate.evaluation import N_MODELS, MethodScores, evaluate
 from expunge.evaluate.methods import Method, Original, PaperNoise, Retrain, UnlearnMinus, UnlearnPlus
-from expunge.solve import Progress, silent
+from expunge.runtime.progress import Progress, silent
 
 TEST_SHARE, FORGET_SHARE = 0.1, 0.1
 PUBLISHED_SEED = 42

@@ -17,7 +17,7 @@ from expunge.evaluate.accuracy import accuracy
 from expunge.evaluate.case import Case
 from expunge.evaluate.membership import FEWEST_ROWS
 from expunge.evaluate.score import Score
-from expunge.objectives import Rows
+from expunge.heads import Rows
 
 WITHIN = 0.005
 LEARNING_RATE = 1e-3

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from expunge.evaluate.membership import FEWEST_ROWS, Losses, of_other_classes, row_losses
 from expunge.evaluate.score import Score
-from expunge.objectives import LinearHead, Rows
+from expunge.heads import LinearHead, Rows
 
 PERMUTATIONS = 9_999
 LIMITS = (

@@ -16,13 +16,13 @@ import numpy as np
 from torch import Tensor
 
 from expunge.bounds import PaperConstants
-from expunge.certificate import Certificate
+from expunge.certificate.content import Certificate
 from expunge.distance import Distance
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.evaluate.case import Labelled, prepared_rows
 from expunge.mechanism import Measured, measure
 from expunge.model import LinearModel
-from expunge.request import Request, make_request
+from expunge.request.door import Request, make_request
 from expunge.train import minimise, train
 
 TASKS = ("tight", "sampled", "single-step")

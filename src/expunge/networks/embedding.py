@@ -20,7 +20,7 @@ from expunge.data.prepare import as_features
 from expunge.errors import DataError, ExpungeError, ModelError, OptionError
 from expunge.networks.head import require_same
 from expunge.networks.programs import LOADED_WRONG, Encoder
-from expunge.solve import Progress, silent
+from expunge.runtime.progress import Progress, silent
 
 UNIT_BATCHES = 16  # batches that are kept together: what a kill can cost
 

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from expunge.errors import DataError, ModelError
+from expunge.heads.examples import require_running_statistics
 from expunge.model import LinearModel, checked_model
 from expunge.networks.digest import module_digest
-from expunge.objectives.examples import require_running_statistics
-from expunge.solve import Progress, silent
+from expunge.runtime.progress import Progress, silent
 
 Inputs = Tensor | Mapping[str, Tensor]
 BATCH = 256

@@ -7,9 +7,12 @@ from typing import Any
 
 from torch import nn
 
-from expunge.certificate import Certificate, Claim, Json, build, derive
+from expunge.certificate.content import Certificate, build
+from expunge.certificate.derive import derive
+from expunge.certificate.facts import Claim, Json
 from expunge.distance import Distance, parse_distance
 from expunge.errors import OptionError
+from expunge.heads.tangent import last_parameters
 from expunge.issuing import (
     described_sizes,
     described_step,
@@ -22,9 +25,8 @@ from expunge.issuing import (
 from expunge.networks.tangent_model import TangentModel, read_tangent, weights_digest
 from expunge.networks.tangent_step import measure_tangent, tangent_task
 from expunge.networks.tangent_training import train_tangent
-from expunge.objectives.tangent import last_parameters
-from expunge.options import Budget
-from expunge.solve import Progress, silent
+from expunge.request.guarantee import Budget
+from expunge.runtime.progress import Progress, silent
 
 __all__ = ["TangentModel", "UnlearnedTangent", "last_parameters", "read_tangent", "train_tangent", "unlearn_tangent"]
 

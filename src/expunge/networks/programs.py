@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from expunge.data.files import readable
 from expunge.errors import ExpungeError, ModelError, OptionError
 from expunge.networks.digest import module_digest
 from expunge.networks.head import split_head
+from expunge.runtime.paths import readable
 
 LOADED_WRONG = (RuntimeError, ValueError, TypeError, KeyError, OSError, EOFError, AttributeError, IndexError, AssertionError, NotImplementedError)  # fmt: skip
 

@@ -13,13 +13,15 @@ import torch
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
-from expunge.data.files import read_safetensors, readable, without_duplicates
-from expunge.data.memory import require_fits
+from expunge.data.files import read_safetensors
 from expunge.errors import ModelError
-from expunge.model import METADATA_KEY, TrainingRecord
+from expunge.heads.tangent import Tangent
 from expunge.networks.digest import module_digest
-from expunge.objectives.tangent import Tangent
-from expunge.options import computing_device
+from expunge.record import METADATA_KEY, TrainingRecord
+from expunge.request.execution import computing_device
+from expunge.runtime.memory import require_fits
+from expunge.runtime.paths import readable
+from expunge.runtime.strict_json import without_duplicates
 
 
 @dataclass(frozen=True)

@@ -14,20 +14,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from expunge.certificate import Fact
+from expunge.certificate.facts import Fact
 from expunge.data import as_labels, encode
 from expunge.distance import Distance
 from expunge.errors import DataError, ModelError
+from expunge.evidence.moments import Moments
+from expunge.heads import Rows
+from expunge.heads.tangent import NETWORK_ROUNDOFFS, Tangent, TangentRows
 from expunge.issuing import facts_of_step, failures_for
 from expunge.mechanism import Measured
-from expunge.model import TrainingRecord
 from expunge.networks.tangent_model import TangentModel, objective_of
 from expunge.networks.tangent_training import ACCURATE, MAX_REFINEMENTS
-from expunge.objectives import Rows
-from expunge.objectives.tangent import NETWORK_ROUNDOFFS, Tangent, TangentRows
-from expunge.sets import FEWEST_SAMPLED_ROWS, check_sizes, class_notes, notes_on, survey
-from expunge.solve import CONVERGED, MatrixFree, Progress, Step, silent, solve_conjugate
-from expunge.spectrum import EIGENVALUE_SLACK, Moments, largest_eigenvalue_upper
+from expunge.record import TrainingRecord
+from expunge.request.rows import FEWEST_SAMPLED_ROWS, check_sizes
+from expunge.request.survey import class_notes, notes_on, survey
+from expunge.runtime.progress import Progress, silent
+from expunge.solve.conjugate import solve_conjugate
+from expunge.solve.lanczos import EIGENVALUE_SLACK, largest_eigenvalue_upper
+from expunge.solve.newton import CONVERGED
+from expunge.solve.operators import MatrixFree
+from expunge.solve.outcome import Step
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,14 @@ from torch import Tensor, nn
 from expunge.data import as_labels, encode
 from expunge.data.prepare import Label
 from expunge.errors import DataError
-from expunge.model import TrainingRecord
+from expunge.heads.tangent import Tangent, TangentRows
 from expunge.networks.tangent_model import TangentModel, network_digest, weights_digest
-from expunge.objectives.tangent import Tangent, TangentRows
-from expunge.options import computing_device, positive
-from expunge.solve import MatrixFree, Progress, silent, solve_conjugate
+from expunge.record import TrainingRecord
+from expunge.request.execution import computing_device
+from expunge.runtime.checks import positive
+from expunge.runtime.progress import Progress, silent
+from expunge.solve.conjugate import solve_conjugate
+from expunge.solve.operators import MatrixFree
 
 MAX_REFINEMENTS = 5
 ACCURATE = 1e-10  # relative residual of one run of conjugate gradients

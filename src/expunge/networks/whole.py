@@ -23,16 +23,23 @@ import torch
 from torch import Tensor, nn
 
 from expunge.bounds import PaperConstants
-from expunge.certificate import Certificate, Claim, Fact, build, derive
+from expunge.certificate.content import Certificate, build
+from expunge.certificate.derive import derive
+from expunge.certificate.facts import Claim, Fact
 from expunge.data import as_labels, encode
 from expunge.data.prepare import Label
 from expunge.distance import Distance, parse_distance
 from expunge.distance.inequalities import tv_upper_from_chi_square, tv_upper_from_kl
 from expunge.errors import DataError, OptionError
+from expunge.heads.module import ModuleObjective
 from expunge.issuing import described_sizes, generator_named, issued_with, refuse_unsound, with_noise
-from expunge.objectives.module import ModuleObjective
-from expunge.options import Budget, computing_device, positive
-from expunge.solve import LinearSolution, MatrixFree, Progress, silent, solve_conjugate
+from expunge.request.execution import computing_device
+from expunge.request.guarantee import Budget
+from expunge.runtime.checks import positive
+from expunge.runtime.progress import Progress, silent
+from expunge.solve.conjugate import solve_conjugate
+from expunge.solve.operators import MatrixFree
+from expunge.solve.outcome import LinearSolution
 
 TOLERANCE = 1e-6  # nothing is proven from it, and the residual is measured at the update handed over
 DAMPINGS = (0.0, 1e-3, 1e-2, 1e-1, 1.0)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from expunge.estimate.comparison import Comparison
-from expunge.objectives import Rows
+from expunge.heads import Rows
 from expunge.report.canvas import new_figure, png
 
 SHOWN = 2000  # points of a set that a scatter plot shows

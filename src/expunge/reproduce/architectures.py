@@ -22,16 +22,16 @@ import torch
 from torch import Tensor, nn
 
 from expunge.data.splits import random_split
+from expunge.heads.convolutions import unfold_convolutions
+from expunge.heads.module import ModuleObjective
 from expunge.networks.whole import WholeStep, searched_step
-from expunge.objectives.convolutions import unfold_convolutions
-from expunge.objectives.module import ModuleObjective
 from expunge.reproduce.comparison import comparison
 from expunge.reproduce.data import DataFolder
 from expunge.reproduce.experiment import Case, Config, Record, Table, spread
 from expunge.reproduce.mixed_linear import MINUS, PLUS, private_sets
 from expunge.reproduce.network_scores import NOTHING_LEFT, NetworkTask, paper_delta, paper_sigma, with_noise
 from expunge.reproduce.pretraining import pretrained
-from expunge.solve import Progress, silent
+from expunge.runtime.progress import Progress, silent
 
 ARCHITECTURES = ("L", "C+L", "2C+L")
 

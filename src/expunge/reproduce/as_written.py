@@ -22,7 +22,8 @@ from expunge.evaluate.methods import PAPER_DELTA, PAPER_EPSILON, Outcome
 from expunge.noise import sigma_classical
 from expunge.reproduce.checks import check, mean_difference, paper_delta
 from expunge.reproduce.comparison import scores_of
-from expunge.solve import Progress, RetainHessian, Unlearning, silent
+from expunge.runtime.progress import Progress, silent
+from expunge.solve.equation import RetainHessian, SurrogateEquation
 
 NAME = "Unlearn (-), Algorithm 1 as written"
 ACCURACY, MOST = 1e-6, 500
@@ -44,7 +45,7 @@ class _Fixed:
 def step_as_written(case: Case, seed: int, progress: Progress = silent) -> dict[str, Any]:
     """Scores of the step, the smallest eigenvalue of `n H_S - m H_U` over n, what MINRES left, and the true distance beside the Deltas."""
     surrogate, forget, n = case.rows["surrogate"], case.rows["forget"], len(case.rows["train"])
-    problem = Unlearning(case.objective, case.weights, forget, surrogate, n)
+    problem = SurrogateEquation(case.objective, case.weights, forget, surrogate, n)
     nothing = torch.zeros_like(case.weights)
     hessian = RetainHessian(problem, nothing, 0.0, None)
 

@@ -14,13 +14,12 @@ import numpy as np
 import torch
 
 from expunge.bounds import residual_bound
-from expunge.certificate import residual_facts
+from expunge.certificate.facts import residual_facts
 from expunge.data.splits import random_split
 from expunge.distance.declared import parse_distance
 from expunge.evaluate.case import Labelled, Splits, make_case
 from expunge.mechanism import foresee, measure
 from expunge.model import LinearModel
-from expunge.options import Budget
 from expunge.report.canvas import new_figure, png
 from expunge.report.plots import COLOURS, STYLES
 from expunge.reproduce.census_data import People, read_census
@@ -28,8 +27,9 @@ from expunge.reproduce.checks import check
 from expunge.reproduce.data import DataFolder
 from expunge.reproduce.experiment import Case, Config, Record, Table, percent, spread
 from expunge.reproduce.mixture import ROUNDING
-from expunge.request import make_request
-from expunge.solve import Progress, silent
+from expunge.request.door import make_request
+from expunge.request.guarantee import Budget
+from expunge.runtime.progress import Progress, silent
 from expunge.train import train
 
 DRIFT_L2 = 1e-4

@@ -16,22 +16,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from expunge.bounds import residual_bound
-from expunge.certificate import residual_facts
+from expunge.certificate.facts import residual_facts
 from expunge.data.splits import dirichlet_split
 from expunge.distance import Distance
 from expunge.distance.discrete import discrete_chi_square, discrete_kl
 from expunge.evaluate.case import Labelled, Splits, make_case
+from expunge.heads import Rows
+from expunge.heads.rows import in_memory
 from expunge.mechanism import Measured, foresee, measure
 from expunge.model import LinearModel
-from expunge.objectives import Rows
-from expunge.objectives.rows import in_memory
-from expunge.options import Budget
 from expunge.reproduce.checks import check, paper_delta
 from expunge.reproduce.data import DataSet
 from expunge.reproduce.mixture import ROUNDING, of_length
-from expunge.request import Request, make_request
-from expunge.sets import rows_of
-from expunge.solve import Progress, silent
+from expunge.request.door import Request, make_request
+from expunge.request.guarantee import Budget
+from expunge.request.rows import rows_of
+from expunge.runtime.progress import Progress, silent
 from expunge.train import train
 
 HALVES = "halves"

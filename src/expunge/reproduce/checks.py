@@ -14,14 +14,14 @@ from typing import Any
 import torch
 
 from expunge.bounds import PaperConstants, paper_bound, residual_bound
-from expunge.certificate import residual_facts
+from expunge.certificate.facts import residual_facts
 from expunge.distance import Distance
 from expunge.evaluate.case import Case
+from expunge.heads import Rows
+from expunge.heads.rows import in_memory
 from expunge.mechanism import measure
-from expunge.objectives import Rows
-from expunge.objectives.rows import in_memory
 from expunge.reproduce.experiment import Record
-from expunge.request import make_request
+from expunge.request.door import make_request
 
 
 def check(what: str, true: float, residual: float | None, paper: float | None, **more: Any) -> dict[str, Any]:

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from expunge.data.files import Array, readable
+from expunge.data.files import Array
 from expunge.data.images import read_examples
 from expunge.errors import FileError, OptionError
 from expunge.reproduce.formats import Parts, cifar_batches, mnist_idx, one_npz, usps_plain, usps_sparse
+from expunge.runtime.paths import readable
 
 SCALE = 1000.0  # fractions count to the third decimal: formats of the same data differ in the last bits
 

@@ -23,7 +23,7 @@ from expunge.reproduce.data import DataFolder
 from expunge.reproduce.experiment import Case, Config, Record, Table, grouped, percent, spread
 from expunge.reproduce.gaps import METHODS, Group, by_group, gap_table
 from expunge.reproduce.mixture import distance_checks, mixture, paper_scores, sizes, trained
-from expunge.solve import Progress, silent
+from expunge.runtime.progress import Progress, silent
 
 BARS = (
     ("FS1 (+)", "Unlearn (+)", "fs1", "#1b5e8c"),

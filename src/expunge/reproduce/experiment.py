@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypedDict, cast
 
 from expunge.reproduce.data import DataFolder
-from expunge.solve import Progress
+from expunge.runtime.progress import Progress
 
 Config = Mapping[str, Any]
 SEEDS = 5  # where nobody asks for another number

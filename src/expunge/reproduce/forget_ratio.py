@@ -14,7 +14,7 @@ from expunge.reproduce.data import DataFolder
 from expunge.reproduce.experiment import Case, Config, Record, Table, grouped, spread
 from expunge.reproduce.gaps import METHODS, Group, by_group, gap_table
 from expunge.reproduce.mixture import distance_checks, mixture, paper_scores, sizes, trained
-from expunge.solve import Progress, silent
+from expunge.runtime.progress import Progress, silent
 
 
 def cases(config: Config, seeds: int) -> list[Case]:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from expunge.data.files import DAMAGE, Array, read_npz, readable
+from expunge.data.files import DAMAGE, Array, read_npz
 from expunge.data.images import read_examples
-from expunge.data.memory import require_fits
 from expunge.errors import DataError, FileError
+from expunge.runtime.memory import require_fits
+from expunge.runtime.paths import readable
 
 Parts = tuple[Array, Array, Array, Array]  # features and labels to train on, and to test on
 PARTS = ("X", "y", "X_test", "y_test")

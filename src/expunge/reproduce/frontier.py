@@ -12,7 +12,7 @@ from expunge.report.plots import COLOURS
 from expunge.reproduce.certified import frontier, parted
 from expunge.reproduce.data import DataFolder
 from expunge.reproduce.experiment import Case, Config, Record, Table, grouped, percent, spread
-from expunge.solve import Progress, silent
+from expunge.runtime.progress import Progress, silent
 
 PANELS = 4
 SHOWN = ("1", "0.1 %", "1 %", "10 %")  # of the figure

@@ -23,9 +23,8 @@ from expunge.estimate.source import KullbackLeiblerEstimate, estimate_source
 from expunge.evaluate.case import Case as Task
 from expunge.evaluate.case import Splits, make_case
 from expunge.evaluate.methods import PAPER_DELTA, PAPER_EPSILON
+from expunge.heads.rows import in_memory
 from expunge.noise import sigma_classical
-from expunge.objectives.rows import in_memory
-from expunge.options import computing_device
 from expunge.report.canvas import new_figure, png
 from expunge.reproduce.checks import checked, mean_difference, paper_delta
 from expunge.reproduce.comparison import comparison
@@ -34,8 +33,11 @@ from expunge.reproduce.experiment import Case, Config, Record, Table, grouped, s
 from expunge.reproduce.gaps import by_group
 from expunge.reproduce.mixture import distance_checks, mixture, paper_scores, sizes, trained
 from expunge.reproduce.synthetic import source_chi_square
-from expunge.sets import rows_of
-from expunge.solve import Progress, Unlearning, newton_step, silent
+from expunge.request.execution import computing_device
+from expunge.request.rows import rows_of
+from expunge.runtime.progress import Progress, silent
+from expunge.solve.equation import SurrogateEquation
+from expunge.solve.newton import newton_step
 
 FORGET_SHARE = 0.1
 SUPPORTS = ("ball", "gaussian, surrogate's moments", "gaussian, source's moments")
@@ -75,7 +77,8 @@ def _synthetic(case: Case, wanted: Mapping[str, Any], device: str, progress: Pro
     task = make_case(splits, l2=L2, max_norm=wanted["max_norm"], progress=progress)
     rows = task.rows["surrogate"]
     update = newton_step(
-        Unlearning(task.objective, task.weights, task.rows["forget"], rows, len(task.rows["train"])), single=False
+        SurrogateEquation(task.objective, task.weights, task.rows["forget"], rows, len(task.rows["train"])),
+        single=False,
     ).update
     found: dict[str, Any] = {
         "kl": surrogate_kl(zeta),

@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from expunge.bounds import residual_bound
-from expunge.certificate import residual_facts
+from expunge.certificate.facts import residual_facts
 from expunge.data.splits import class_split, dirichlet_split, random_split
 from expunge.distance import Distance
+from expunge.heads.tangent import TangentRows
 from expunge.issuing import EIGENVALUE_SHARE, SAMPLING_SHARE
 from expunge.networks.tangent_model import TangentModel
 from expunge.networks.tangent_step import TangentTask, measure_tangent, tangent_task
 from expunge.networks.tangent_training import minimise_tangent, train_tangent
 from expunge.noise import sigma_for
-from expunge.objectives.tangent import TangentRows
 from expunge.reproduce.checks import check
 from expunge.reproduce.comparison import comparison
 from expunge.reproduce.data import DataFolder
@@ -44,7 +44,7 @@ from expunge.reproduce.network_scores import (
     with_noise,
 )
 from expunge.reproduce.pretraining import Public, pretrained
-from expunge.solve import Progress, silent
+from expunge.runtime.progress import Progress, silent
 
 PLUS, MINUS = "Unlearn (+)", "Unlearn (-)"
 

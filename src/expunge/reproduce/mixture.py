@@ -21,11 +21,11 @@ from expunge.evaluate.case import Case, Splits, make_case
 from expunge.evaluate.evaluation import evaluate
 from expunge.evaluate.membership import attack, row_losses
 from expunge.evaluate.methods import Method, Original, PaperNoise, Retrain, UnlearnMinus, UnlearnPlus
-from expunge.objectives import Rows
+from expunge.heads import Rows
 from expunge.reproduce.checks import checked
 from expunge.reproduce.comparison import scores_of
 from expunge.reproduce.data import DataSet
-from expunge.solve import Progress, silent
+from expunge.runtime.progress import Progress, silent
 
 AS_THEY_COME = 0.0  # a row length that leaves rows alone
 LONGEST = 100.0  # of feature rows as they come

@@ -24,7 +24,7 @@ from expunge.reproduce.checks import checked
 from expunge.reproduce.comparison import ACCURACIES, Scores, comparison, differences, scores_of
 from expunge.reproduce.data import DataFolder, DataSet
 from expunge.reproduce.experiment import Case, Config, Record, Table, percent, spread
-from expunge.solve import Progress, silent
+from expunge.runtime.progress import Progress, silent
 
 TASKS = {"M -> U": ("mnist", "usps"), "U -> M": ("usps", "mnist")}
 FARTHEST = Distance("tv", 1.0, between="samples")

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from expunge.data.splits import random_split
 from expunge.reproduce.data import DataFolder, DataSet
-from expunge.solve import Progress
+from expunge.runtime.progress import Progress
 
 N_CLASSES = 10
 PADDING = 4  # pixels around an image before it is cropped at random, as is usual for CIFAR-10

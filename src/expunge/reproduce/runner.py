@@ -20,12 +20,12 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_limits
 
-from expunge.durable import PUBLIC, write_whole
 from expunge.reproduce.config import config_of, configs
 from expunge.reproduce.data import DataFolder
 from expunge.reproduce.experiment import Case, Config, Record, module_of, table_from_json
 from expunge.reproduce.store import Results, open_results, read_results, require_folder, this_run, write_results
-from expunge.solve import Progress, silent
+from expunge.runtime.durable import PUBLIC, write_whole
+from expunge.runtime.progress import Progress, silent
 
 
 @dataclass(frozen=True)

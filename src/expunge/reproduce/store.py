@@ -23,10 +23,10 @@ import sklearn
 import torch
 
 from expunge._version import __version__
-from expunge.data.files import not_a_number, without_duplicates
-from expunge.durable import PUBLIC, write_whole
 from expunge.errors import FileError
 from expunge.reproduce.experiment import Case, Record, Table
+from expunge.runtime.durable import PUBLIC, write_whole
+from expunge.runtime.strict_json import not_a_number, without_duplicates
 
 LAYOUT = 1
 

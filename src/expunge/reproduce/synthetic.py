@@ -24,7 +24,7 @@ from expunge.reproduce.checks import checked
 from expunge.reproduce.comparison import Scores, comparison, scores_of
 from expunge.reproduce.data import DataFolder
 from expunge.reproduce.experiment import Case, Config, Record, Table, spread
-from expunge.solve import Progress, silent
+from expunge.runtime.progress import Progress, silent
 
 KINDS = ("published", "fresh", "printed")
 BARS = (("FS1 (+)", "#1b5e8c"), ("FS1 (-)", "#b4480f"), ("FS2 (-)", "#8a8a8a"))

@@ -1,0 +1,153 @@
+"""The certificate: what is claimed, every number behind it, and how to check it from the file alone.
+
+The layout is documented in docs/certificate.md. Everything derived (terms, Delta, sigma, delta at sigma, status, the
+sentences under `assumptions` and `limits`) is computed by `derive` from the facts; `verification.py` calls the same
+function on the facts it reads from a file and compares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from expunge.certificate.derive import Derived, calibration
+from expunge.certificate.facts import INSECURE, SCHEMAS, Claim, Json
+from expunge.errors import FileError
+from expunge.runtime.memory import require_fits
+from expunge.runtime.paths import readable
+from expunge.runtime.strict_json import not_a_number, without_duplicates
+
+SIZE_LIMIT = 10_000_000
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A certificate's content, as it stands in the file."""
+
+    content: Json
+
+    @property
+    def status(self) -> str:
+        return str(self.content["status"])
+
+    @property
+    def epsilon(self) -> float:
+        return float(self.content["epsilon"])
+
+    @property
+    def delta(self) -> float:
+        return float(self.content["delta"])
+
+    @property
+    def sigma(self) -> float:
+        return float(self.content["sigma"])
+
+    @property
+    def total(self) -> float:
+        """Delta: the bound on the distance to the retrained weights."""
+        return float(self.content["bound"]["total"])
+
+    @property
+    def terms(self) -> dict[str, float]:
+        return dict(self.content["bound"]["terms"])
+
+    @property
+    def insecure(self) -> bool:
+        return bool(self.content["noise"]["generator"] == INSECURE)
+
+    def to_json(self) -> str:
+        return json.dumps(self.content, indent=2, allow_nan=False) + "\n"
+
+
+def digest_of(content: Json) -> str:
+    """SHA-256 of the content without its own digest, as JSON with sorted keys and no spaces."""
+    bare = {key: value for key, value in content.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(bare, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()).hexdigest()
+
+
+def build(
+    claim: Claim,
+    derived: Derived,
+    *,
+    model: Json,
+    sizes: Json,
+    step: Json,
+    data: Json,
+    estimate: Json | None,
+    notes: tuple[str, ...],
+    software: Json,
+    created: str,
+) -> Certificate:
+    """Lay out the file."""
+    content: Json = {
+        "schema": claim.schema,
+        "status": derived.status,
+        "epsilon": claim.epsilon,
+        "delta": claim.delta,
+        "sigma": derived.sigma,
+        "guarantee": derived.guarantee,
+        "assumptions": list(derived.assumptions),
+        "limits": list(derived.limits),
+        "notes": list(notes),
+        "bound": {
+            "kind": claim.bound,
+            "total": derived.bound.total,
+            "terms": dict(derived.bound.terms),
+            "inputs": {name: asdict(fact) for name, fact in claim.facts.items()},
+        },
+        "distance": asdict(claim.distance) | {"meaning": claim.distance.meaning},
+        "noise": {
+            "calibration": calibration(claim.bound),
+            "mu": derived.mu,
+            "delta_for_noise": derived.delta_for_noise,
+            "failures": dict(claim.failures),
+            "delta_at_sigma": derived.delta_at_sigma,
+            "grid_exponent": derived.grid_exponent,
+            "generator": claim.generator,
+        },
+        "sizes": sizes,
+        "model": model,
+        "step": step,
+        "data": data,
+        "software": software,
+        "created": created,
+    }
+    if claim.bound == "paper":
+        content["bound"] |= {"convention": claim.convention, "tuned": claim.tuned}
+    if estimate is not None:
+        content["estimate"] = estimate
+    content["digest"] = digest_of(content)
+    return Certificate(content)
+
+
+def read_certificate(path: str | Path) -> Certificate:
+    """Read a certificate file; refuses what is not one."""
+    location = readable(Path(path))
+    if location.stat().st_size > SIZE_LIMIT:
+        raise FileError(
+            f"{location} has {location.stat().st_size:,} bytes",
+            f"a certificate has at most {SIZE_LIMIT:,}",
+            "Check the path.",
+        )
+    require_fits(location.stat().st_size, location, "the certificate")
+    return parse_certificate(location.read_bytes(), str(location))
+
+
+def parse_certificate(content: bytes, name: str) -> Certificate:
+    """A certificate from the bytes of its file."""
+    try:
+        loaded = json.loads(content, object_pairs_hook=without_duplicates, parse_constant=not_a_number)
+    except (ValueError, RecursionError) as error:
+        raise FileError(
+            f"{name} is not a certificate ({error})", "JSON is needed", "Use the file as it was written."
+        ) from error
+    schema = loaded.get("schema") if isinstance(loaded, dict) else None
+    if schema not in SCHEMAS:
+        raise FileError(
+            f"{name} has schema {schema!r}",
+            f"this version verifies {' and '.join(SCHEMAS)}",
+            "Use the version of Expunge that wrote it, or a later one.",
+        )
+    return Certificate(loaded)

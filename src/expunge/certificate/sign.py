@@ -1,0 +1,221 @@
+"""Signed certificates: Ed25519 over a DSSE envelope whose payload is an in-toto statement.
+
+    envelope   {"payload": base64, "payloadType": type, "signatures": [{"keyid", "sig"}]}
+    signed     PAE(type, payload) = "DSSEv1" SP len(type) SP type SP len(payload) SP payload
+    payload    an in-toto statement v1: its subject is the published model's SHA-256, its predicate the certificate
+
+The signature is checked before the payload is parsed, on bytes that include the payload's type and length. A file must
+be, byte for byte, what `seal` writes: JSON and base64 have many spellings of one value, and none but ours is accepted.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+
+from expunge.certificate.content import SIZE_LIMIT, Certificate, parse_certificate, read_certificate
+from expunge.certificate.facts import Json
+from expunge.certificate.verify import Check, verify
+from expunge.errors import FileError, VerificationFailed
+from expunge.runtime.paths import readable
+from expunge.runtime.strict_json import not_a_number, without_duplicates
+
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE = "https://expunge.invalid/certificate/1"  # a name, not a place: nothing is fetched
+SUBJECT = "model.safetensors"
+KEY_LIMIT = 10_000
+ENVELOPE_LIMIT = 2 * SIZE_LIMIT
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """A new key pair, as the bytes of its two PEM files."""
+
+    private: bytes
+    public: bytes
+    keyid: str
+
+
+def generate_keys() -> KeyPair:
+    """A fresh Ed25519 key pair from the operating system's generator."""
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return KeyPair(private, public, keyid_of(key.public_key()))
+
+
+def keyid_of(key: Ed25519PublicKey) -> str:
+    """SHA-256 of the public key's 32 bytes: a name for it, never trusted as one."""
+    return hashlib.sha256(key.public_bytes(Encoding.Raw, PublicFormat.Raw)).hexdigest()
+
+
+def read_private_key(path: str | Path) -> Ed25519PrivateKey:
+    """An Ed25519 private key from a PEM file that nobody but its owner can read."""
+    location = readable(Path(path))
+    mode = stat.S_IMODE(location.stat().st_mode)
+    if mode & OTHERS:
+        raise FileError(
+            f"{location} has mode {mode:04o}",
+            "a private key must be readable by its owner alone",
+            "Run chmod 600 on it.",
+        )
+    try:
+        key = load_pem_private_key(_key_bytes(location), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise _not_a_key(location, "private") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise _not_a_key(location, "private")
+    return key
+
+
+def read_public_key(path: str | Path) -> Ed25519PublicKey:
+    """An Ed25519 public key from a PEM file."""
+    location = readable(Path(path))
+    try:
+        key = load_pem_public_key(_key_bytes(location))
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise _not_a_key(location, "public") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise _not_a_key(location, "public")
+    return key
+
+
+def _key_bytes(path: Path) -> bytes:
+    if path.stat().st_size > KEY_LIMIT:
+        raise FileError(
+            f"{path} has {path.stat().st_size:,} bytes", f"a key has at most {KEY_LIMIT:,}", "Check the path."
+        )
+    return path.read_bytes()
+
+
+def _not_a_key(path: Path, kind: str) -> FileError:
+    return FileError(f"{path} is not an Ed25519 {kind} key", "a PEM file is needed", "Make one with expunge keygen.")
+
+
+def pae(payload_type: str, payload: bytes) -> bytes:
+    """The bytes that are signed: DSSE's pre-authentication encoding.
+
+    >>> pae("http://example.com/HelloWorld", b"hello world")
+    b'DSSEv1 29 http://example.com/HelloWorld 11 hello world'
+    """
+    kind = payload_type.encode()
+    return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
+
+
+def statement(certificate: Certificate) -> Json:
+    """An in-toto statement about the published model."""
+    digest = certificate.content["model"]["after"]["sha256"]
+    return {
+        "_type": STATEMENT_TYPE,
+        "subject": [{"name": SUBJECT, "digest": {"sha256": digest}}],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": certificate.content,
+    }
+
+
+def seal(certificate: Certificate, key: Ed25519PrivateKey) -> bytes:
+    """The signed certificate's file."""
+    payload = json.dumps(statement(certificate), allow_nan=False).encode()
+    signature = key.sign(pae(PAYLOAD_TYPE, payload))
+    return _envelope(payload, keyid_of(key.public_key()), signature)
+
+
+def _envelope(payload: bytes, keyid: str, signature: bytes) -> bytes:
+    content = {
+        "payload": base64.b64encode(payload).decode(),
+        "payloadType": PAYLOAD_TYPE,
+        "signatures": [{"keyid": keyid, "sig": base64.b64encode(signature).decode()}],
+    }
+    return json.dumps(content, indent=1).encode() + b"\n"
+
+
+def is_envelope(content: bytes) -> bool:
+    """Whether the file looks like a signed certificate; decides only which message an unfit one gets."""
+    return b'"payloadType"' in content[:ENVELOPE_LIMIT] and b'"schema"' not in content[:2000]
+
+
+def open_envelope(content: bytes, key: Ed25519PublicKey, name: str) -> Certificate:
+    """The certificate inside, if this key signed these very bytes; the payload is parsed only after that."""
+    payload = _verified_payload(content, key, name)
+    try:
+        found = json.loads(payload, object_pairs_hook=without_duplicates, parse_constant=not_a_number)
+        if found["_type"] != STATEMENT_TYPE or found["predicateType"] != PREDICATE_TYPE:
+            raise ValueError(f"{found['_type']!r}, {found['predicateType']!r}")
+        certificate = parse_certificate(json.dumps(found["predicate"]).encode(), name)
+        if found != statement(certificate):
+            raise ValueError("the subject is not the certificate's model")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise VerificationFailed(
+            f"{name}: the signed statement is not one about a certificate ({error})",
+            "an in-toto statement whose subject is the certificate's model is needed",
+            "Do not rely on it.",
+        ) from error
+    return certificate
+
+
+def _verified_payload(content: bytes, key: Ed25519PublicKey, name: str) -> bytes:
+    try:
+        outer: Any = json.loads(content, object_pairs_hook=without_duplicates)
+        (given,) = outer["signatures"]
+        payload = base64.b64decode(outer["payload"], validate=True)
+        signature = base64.b64decode(given["sig"], validate=True)
+        if content != _envelope(payload, keyid_of(key), signature):
+            raise ValueError("it is not, byte for byte, a certificate signed by this key")
+        key.verify(signature, pae(PAYLOAD_TYPE, payload))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error, InvalidSignature) as error:
+        reason = "the signature does not fit" if isinstance(error, InvalidSignature) else str(error)
+        raise VerificationFailed(
+            f"{name}: {reason or type(error).__name__}",
+            "an envelope signed by the key given is needed",
+            "Check that the key is the issuer's and that the file is the signed one; else do not rely on it.",
+        ) from error
+    return payload
+
+
+def certificate_bytes(path: str | Path) -> bytes:
+    """The bytes of a certificate's file, signed or not."""
+    location = readable(Path(path))
+    if location.stat().st_size > ENVELOPE_LIMIT:
+        raise FileError(
+            f"{location} has {location.stat().st_size:,} bytes",
+            f"a signed certificate has at most {ENVELOPE_LIMIT:,}",
+            "Check the path.",
+        )
+    return location.read_bytes()
+
+
+def verify_file(
+    path: str | Path, public_key: str | Path | None = None, model: str | Path | None = None
+) -> tuple[Certificate, list[Check]]:
+    """A certificate's file and what was checked: with a key the signature first; raises if anything differs."""
+    if public_key is None:
+        if is_envelope(certificate_bytes(path)):
+            raise FileError(
+                f"{path} is a signed certificate",
+                "the issuer's public key is needed to check it",
+                "Give it with --public-key, or check the unsigned certificate.json beside it.",
+            )
+        certificate = read_certificate(path)
+        return certificate, verify(certificate, model)
+    key = read_public_key(public_key)
+    certificate = open_envelope(certificate_bytes(path), key, str(path))
+    return certificate, [Check("signature", keyid_of(key), keyid_of(key)), *verify(certificate, model)]

@@ -1,0 +1,115 @@
+"""Moments of the change of gradient `f = phi_u` over the surrogate rows; its covariance is never formed."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from expunge.heads.spread import SpreadSums
+from expunge.runtime.progress import Progress, silent
+from expunge.solve.lanczos import EIGENVALUE_SLACK, largest_eigenvalue_upper
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What the bound needs to know of `f = phi_u` on the surrogate; c is its mean. Rows count by their weights.
+
+    `trace` is the trace of the covariance and `eigenvalue_upper` bounds its largest eigenvalue; `fourth` is the mean of
+    `||f - c||^4` and `fourth_eigenvalue_upper` bounds the largest eigenvalue of the mean of `||f - c||^2 (f - c)(f - c)^T`;
+    `largest` is the largest `||f - c||` seen; `supremum` bounds `||f||` over every admissible row. `longest_row` is the
+    largest norm of a surrogate row. `sampled_*` are what a weighted mean varies by: trace, bound on the largest eigenvalue and
+    largest norm of the weight times `f - c`. Without weights they equal trace, `eigenvalue_upper` and `largest`.
+    """
+
+    mean_norm: float
+    trace: float
+    fourth: float
+    largest: float
+    supremum: float
+    eigenvalue_upper: float
+    fourth_eigenvalue_upper: float
+    longest_row: float
+    sampled_trace: float
+    sampled_eigenvalue_upper: float
+    sampled_largest: float
+
+
+class Spread(Protocol):
+    """How the change of gradient f spreads over a set about its mean c; see `heads/`."""
+
+    mean: Tensor
+    cancellation: float
+    knows_fourth: bool
+
+    def sums(self) -> SpreadSums: ...
+
+    def covariance_product(self, direction: Tensor, power: int, fourth: bool) -> Tensor: ...
+
+
+def change_moments(
+    head: Any,
+    weights: Tensor,
+    update: Tensor,
+    surrogate: Any,
+    *,
+    failure: float | None,
+    heavy: bool,
+    slack: float = EIGENVALUE_SLACK,
+    seed: int | None = None,
+    advance: Progress = silent,
+) -> Moments:
+    """Moments of `phi_update` over the surrogate. `seed` fixes Lanczos' start for tests; else it is drawn afresh.
+
+    The bounds on eigenvalues fail with probability at most `failure` together. With `failure` None they are not needed,
+    and without `heavy` the fourth one is not: larger values that follow from the others stand in for them. They are at
+    most 1/(1 - `slack`) too large.
+    """
+    n_rows = len(surrogate)
+    advance("Moments (rows)", 0, 2 * n_rows)
+    spread: Spread = head.spread(weights, update, surrogate)
+    advance("Moments (rows)", n_rows, 2 * n_rows)
+    mean, sums = spread.mean, spread.sums()
+    advance("Moments (rows)", 2 * n_rows, 2 * n_rows)
+    trace, largest = sums.trace, sums.largest
+    eigenvalue, fourth_eigenvalue, sampled_eigenvalue = trace, largest**2 * trace, sums.sampled_trace
+    heavy = heavy and spread.knows_fourth
+    if failure is not None and trace > 0:
+        generator = torch.Generator().manual_seed(secrets.randbits(63) if seed is None else seed)
+        runs = 1 + int(heavy) + int(surrogate.has_weights)
+
+        def bounded(stage: str, power: int, fourth: bool = False) -> float:
+            drawn = torch.randn(weights.shape, dtype=torch.float64, generator=generator).to(weights.device)
+            return largest_eigenvalue_upper(
+                lambda direction: spread.covariance_product(direction, power, fourth),
+                surrogate.agreed(drawn),
+                failure / runs,
+                lambda done, total: advance(f"{stage} (rows)", done * n_rows, total * n_rows),
+                slack,
+            )
+
+        hidden = spread.cancellation * (trace + float(mean.square().sum()))
+        eigenvalue = min(trace, hidden + bounded("Lanczos, covariance", 1))
+        fourth_eigenvalue = largest**2 * eigenvalue
+        sampled_eigenvalue = min(sums.sampled_trace, surrogate.largest_weight * eigenvalue)
+        if surrogate.has_weights:
+            weighted = surrogate.largest_weight * hidden + bounded("Lanczos, weighted rows", 2)
+            sampled_eigenvalue = min(sampled_eigenvalue, weighted)
+        if heavy:
+            fourth_eigenvalue = min(fourth_eigenvalue, bounded("Lanczos, fourth moment", 1, fourth=True))
+    return Moments(
+        mean_norm=float(mean.norm()),
+        trace=trace,
+        fourth=sums.fourth,
+        largest=largest,
+        supremum=head.change_sup(update),
+        eigenvalue_upper=eigenvalue,
+        fourth_eigenvalue_upper=fourth_eigenvalue,
+        longest_row=sums.longest_row,
+        sampled_trace=sums.sampled_trace,
+        sampled_eigenvalue_upper=sampled_eigenvalue,
+        sampled_largest=sums.sampled_largest,
+    )

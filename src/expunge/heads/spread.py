@@ -1,0 +1,97 @@
+"""How the change of gradient spreads over the rows of a set; no covariance is formed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from expunge.heads.curvature import CLASS_MULTIPLE, padded
+from expunge.heads.rows import Block, Kept, RowSet
+
+if TYPE_CHECKING:
+    from expunge.heads.linear import LinearHead
+
+
+@dataclass(frozen=True)
+class SpreadSums:
+    """What one pass over the rows says of `f - c`."""
+
+    trace: float
+    fourth: float
+    largest: float
+    longest_row: float
+    sampled_trace: float
+    sampled_largest: float
+
+
+class Spread:
+    """`f - c` of each row; per row only `link((W+U) x) - link(W x)` and `||f - c||^2` are kept, where the rows allow it."""
+
+    knows_fourth = True
+
+    def __init__(self, objective: LinearHead, weights: Tensor, update: Tensor, rows: RowSet) -> None:
+        self.objective, self.weights, self.update, self.rows = objective, weights, update, rows
+        self.height = objective.n_classes + -objective.n_classes % CLASS_MULTIPLE
+        keep = rows.keeps(8 * (self.height + 1))
+        # of ||f||^2: what float64 may lose of ||f - c||^2 where the spread is far below the mean
+        self.cancellation = (objective.n_features + objective.n_classes + 64) * 2.0**-52
+        self.changes = Kept(rows, self._blocks, self._change, self.height, keep)
+        self.mean = self._mean()
+        self.squares = Kept(rows, self.changes, self._square, 1, keep)
+
+    def _blocks(self) -> Iterator[tuple[Block, Tensor]]:
+        return ((block, block.features.double()) for block in self.rows.blocks())
+
+    def _change(self, block: Block, features: Tensor) -> Tensor:
+        found = torch.zeros((self.height, len(block)), dtype=torch.float64, device=self.weights.device)
+        found[: self.objective.n_classes] = self.objective.change(self.weights, self.update, features).T
+        return found  # classes first, as in Curvature
+
+    def _mean(self) -> Tensor:
+        total = torch.zeros((self.height, self.objective.n_features), dtype=torch.float64, device=self.weights.device)
+        for block, features, change in self.changes():
+            total.addmm_(block.weighted(change, 1), features)
+        return self.rows.total(total) / len(self.rows)
+
+    def _square(self, block: Block, features: Tensor, change: Tensor) -> Tensor:
+        """`||f - c||^2`, never too small by rounding."""
+        along = (self.mean @ features.T).mul_(change).sum(dim=0)
+        sizes = change.square().sum(dim=0) * features.square().sum(dim=1)
+        centre = self.mean.square().sum()
+        found: Tensor = sizes - 2 * along + centre + self.cancellation * (sizes + centre)
+        return found.clamp_(min=0.0)
+
+    def sums(self) -> SpreadSums:
+        totals = torch.zeros(3, dtype=torch.float64, device=self.weights.device)
+        largest = torch.zeros(3, dtype=torch.float64, device=self.weights.device)
+        for block, features, _, squares in self.squares():
+            once = block.weighted(squares, 0)
+            twice = block.weighted(once, 0)
+            totals += torch.stack((once.sum(), block.weighted(squares.square(), 0).sum(), twice.sum()))
+            each = torch.stack((squares.max(), features.square().sum(dim=1).max(), twice.max()))
+            largest = torch.maximum(largest, each)
+        trace, fourth, sampled_trace = (self.rows.total(totals) / len(self.rows)).tolist()
+        norms = [math.sqrt(self.rows.largest(value)) for value in largest.tolist()]
+        return SpreadSums(trace, fourth, norms[0], norms[1], sampled_trace, norms[2])
+
+    def covariance_product(self, direction: Tensor, power: int, fourth: bool) -> Tensor:
+        """Mean over rows of `w^power (f - c) <f - c, direction>`, for the fourth moment times `||f - c||^2`; f is not formed."""
+        wide = padded(direction)
+        centre = (wide * self.mean).sum()
+        total = torch.zeros_like(wide)
+        off = torch.zeros((), dtype=torch.float64, device=wide.device)
+        for block, features, change, *squares in self.squares() if fourth else self.changes():
+            along = (wide @ features.T).mul_(change).sum(dim=0).sub_(centre)
+            if fourth:
+                along *= squares[0]
+            for _ in range(power):
+                along = block.weighted(along, 0)
+            off += along.sum()
+            total.addmm_(change * along, features)
+        total, off = self.rows.total(total), self.rows.total(off)
+        return total.sub_(self.mean * off)[: len(direction)].div_(len(self.rows))

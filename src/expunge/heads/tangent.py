@@ -1,0 +1,316 @@
+"""Networks linearised at their weights: ridge regression on Jacobian features, without ever forming the Jacobian of a set.
+
+With weights theta_0 and Jacobian J(x) (K x P, of the outputs by the chosen parameters) the model is
+
+    z(x) = s(x) (f(x; theta_0) + J(x) v),       s(x) = min(1, max_norm / ||J(x)||_F)
+
+in the tangent weights v (length P). Loss, with targets t(y) of -1 and +1: `||z - t||^2 / 2`, mean over rows, plus
+`(l2/2) ||v||^2`. It is quadratic, so a Newton step is exact, and
+
+    gradient of one row     s J^T (s f + s J v - t)
+    Hessian of one row      s^2 J^T J
+    change of gradient      phi_u(x) = s^2 J^T J u        neither label, nor f, nor v is in it
+    its size                ||phi_u(x)|| <= ||s J||_2^2 ||u|| <= max_norm^2 ||u||
+
+An example is one row whatever K is: what is scaled, and what the row bound bounds, is the Frobenius norm of its whole
+Jacobian. The outputs f are scaled with it, as they are when the features of a linear head are. Products with J and J^T are torch.func's jvp and vjp, a block of examples at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jvp, vjp, vmap
+
+from expunge.errors import DataError, ModelError, OptionError
+from expunge.heads.examples import FAILED, ProductsOnly, WholeSet, class_scores, frozen_copy, require_real
+from expunge.heads.spread import SpreadSums
+from expunge.record import TANGENT
+
+UNIT_ROUNDOFF = 2.0**-53
+SAME = 1e-9  # of all outputs of a block: what another batch may change by rounding
+ACCURATE = 1e-10  # relative residual of one run of conjugate gradients
+NETWORK_ROUNDOFFS = 4096  # unit roundoffs, relative, that a pass through the network is taken to lose at most
+
+
+@dataclass(frozen=True)
+class TangentRows(WholeSet):
+    """Examples and what is kept of each: scaled outputs s f at theta_0, the scale s, and the norm of s J after scaling.
+
+    Inputs stay as they were given, in their dtype and where they are; a block at a time is converted when it is used.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    offsets: Tensor
+    scales: Tensor
+    lengths: Tensor
+
+    @property
+    def n_scaled(self) -> int:
+        return int((self.scales < 1.0).sum())
+
+    def __getitem__(self, chosen: Tensor | slice) -> TangentRows:
+        return TangentRows(
+            *(part[chosen] for part in (self.inputs, self.labels, self.offsets, self.scales, self.lengths))
+        )
+
+
+class Tangent:
+    """The objective. Works on a copy of the network, in float64 and evaluation mode; `names` are the parameters to train.
+
+    A parameter that is used in several places counts once, with the derivative of all its uses.
+    """
+
+    about = TANGENT
+    inexact = False  # a product is two passes through the network, an iteration four: solve once, accurately
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        l2: float,
+        max_norm: float,
+        names: Sequence[str] | None = None,
+        block: int = 64,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.module = frozen_copy(module, device)
+        self.l2, self.max_norm, self.block, self.device = l2, max_norm, block, torch.device(device)
+        known = dict(self.module.named_parameters())
+        self.names = tuple(known if names is None else names)
+        odd = [name for name in self.names if name not in known]
+        if odd or not self.names or len(set(self.names)) != len(self.names):
+            raise OptionError(
+                f"parameters {', '.join(odd) or 'named twice, or none'}",
+                "different names of the network's own parameters are needed",
+                f"The last ones are: {', '.join(list(known)[-6:])}.",
+            )
+        self.at = {name: known[name].detach() for name in self.names}
+        self.n_parameters = sum(value.numel() for value in self.at.values())
+
+    # Products -----------------------------------------------------------------------------------------------------
+
+    def outputs(self, inputs: Tensor) -> Tensor:
+        """`f(x; theta_0)`, rows x K."""
+        return self._forward(self.at, inputs)
+
+    def push(self, inputs: Tensor, direction: Tensor) -> Tensor:
+        """`J d` for each example, rows x K."""
+        found: Tensor = jvp(lambda at: self._forward(at, inputs), (self.at,), (self._split(direction),))[1]
+        return found
+
+    def pull(self, inputs: Tensor, cotangents: Tensor) -> Tensor:
+        """`sum of J^T r` over the examples, length P."""
+        if len(inputs) == 1:  # torch 2.13 gets derivatives of some layers wrong for a lone example; see convolutions.py
+            inputs, cotangents = inputs.repeat_interleave(2, dim=0), cotangents.repeat_interleave(2, dim=0) / 2
+        back = vjp(lambda at: self._forward(at, inputs), self.at)[1]
+        return self._join(back(cotangents)[0])
+
+    def pull_each(self, inputs: Tensor, cotangents: Tensor) -> Tensor:
+        """`J^T r` of each example, rows x P."""
+
+        def one(example: Tensor, cotangent: Tensor) -> dict[str, Tensor]:
+            back = vjp(lambda at: self._forward(at, example[None])[0], self.at)[1]
+            found: dict[str, Tensor] = back(cotangent)[0]
+            return found
+
+        parts = vmap(one)(inputs, cotangents)
+        return torch.cat([parts[name].reshape(len(inputs), -1) for name in self.names], dim=1)
+
+    def _forward(self, at: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        found: Tensor = functional_call(self.module, at, (inputs,))
+        return found
+
+    def _split(self, flat: Tensor) -> dict[str, Tensor]:
+        pieces = torch.split(flat, [value.numel() for value in self.at.values()])
+        return {name: piece.reshape(self.at[name].shape) for name, piece in zip(self.names, pieces, strict=True)}
+
+    def _join(self, parts: dict[str, Tensor]) -> Tensor:
+        return torch.cat([parts[name].reshape(-1) for name in self.names])
+
+    # Rows ---------------------------------------------------------------------------------------------------------
+
+    def rows(self, inputs: Tensor, labels: Tensor) -> TangentRows:
+        """Examples made ready: outputs and scales, one pass of K + 1 products (two more of the first block). `labels` are class indices."""
+        require_real(inputs)
+        if inputs.ndim < 2 or len(inputs) == 0 or len(labels) != len(inputs):
+            raise DataError(
+                f"inputs of shape {tuple(inputs.shape)}, {len(labels)} labels",
+                "one or more examples are needed, rows first, and a label each",
+                "Check that inputs and labels belong together.",
+            )
+        if inputs.dtype not in (torch.float32, torch.float64):
+            inputs = inputs.float()
+        offsets: list[Tensor] = []
+        norms: list[Tensor] = []
+        for part in self._blocks(len(inputs)):
+            values = self._converted(inputs[part])
+            found = class_scores(self.outputs, values)
+            try:
+                if not offsets:
+                    self._require_rows_apart(values, found)
+                norms.append(self._norms(values, found))
+            except FAILED as error:
+                raise ModelError(
+                    f"the network cannot be differentiated example by example ({str(error).splitlines()[0]})",
+                    "torch.func's vmap, vjp and jvp must know all its layers, and nothing in it may be drawn at random",
+                    "Switch off dropout that is hard-wired; replace the layer named; for want of memory, use a smaller block.",
+                ) from error
+            offsets.append(found)
+        norm = torch.cat(norms)
+        if not bool(torch.isfinite(norm).all()) or not all(bool(torch.isfinite(part).all()) for part in offsets):
+            raise DataError("outputs or derivatives that are not finite", "numbers are needed", "Check the inputs.")
+        # a hair below the bound: J is computed again in every product
+        scales = (self.max_norm * (1.0 - NETWORK_ROUNDOFFS * UNIT_ROUNDOFF) / norm.clamp(min=1e-300)).clamp(max=1.0)
+        scaled = torch.cat(offsets) * scales[:, None]
+        return TangentRows(inputs, labels.to(self.device), scaled, scales, norm * scales)
+
+    def _norms(self, inputs: Tensor, found: Tensor) -> Tensor:
+        """`||J||_F` of each example; `found` are its outputs."""
+        squares = torch.zeros(len(found), dtype=torch.float64, device=self.device)
+        for output in range(found.shape[1]):
+            chosen = torch.zeros_like(found)
+            chosen[:, output] = 1.0
+            squares += self.pull_each(inputs, chosen).square().sum(dim=1)
+        return squares.sqrt()
+
+    def _require_rows_apart(self, inputs: Tensor, found: Tensor) -> None:
+        """Refuse outputs that change with the other rows of a batch: one example's Jacobian would not be its own."""
+        along = self.push(inputs, torch.zeros(self.n_parameters, dtype=torch.float64, device=self.device))
+        alone = vmap(lambda example: self._forward(self.at, example[None])[0])(inputs)
+        finite = torch.isfinite(found) & torch.isfinite(along)  # what is not is refused under its own name
+        if not torch.allclose(alone[finite], found[finite], rtol=0.0, atol=SAME * float(found[finite].abs().sum())):
+            raise ModelError(
+                "an example's outputs differ when it is alone in its batch",
+                "they must not depend on other rows",
+                "Batch normalisation must use its stored statistics; use another normalisation where it is hard-wired.",
+            )
+
+    def each(self, cotangents: Tensor, rows: TangentRows) -> Iterator[Tensor]:
+        """`s J^T r` of each example, rows x P, a block at a time."""
+        for part in self._blocks(len(rows)):
+            yield self.pull_each(self._converted(rows.inputs[part]), cotangents[part] * rows.scales[part, None])
+
+    def _converted(self, inputs: Tensor) -> Tensor:
+        return inputs.to(self.device, torch.float64)
+
+    def _blocks(self, count: int) -> Iterator[slice]:
+        for start in range(0, count, self.block):
+            yield slice(start, min(start + self.block, count))
+
+    # The objective ------------------------------------------------------------------------------------------------
+
+    def targets(self, rows: TangentRows, part: slice) -> Tensor:
+        return torch.nn.functional.one_hot(rows.labels[part], rows.offsets.shape[1]).double() * 2 - 1
+
+    def predictions(self, weights: Tensor, rows: TangentRows) -> Tensor:
+        """`z(x)`, rows x K."""
+        return rows.offsets + self.features_times(weights, rows)
+
+    def features_times(self, direction: Tensor, rows: TangentRows) -> Tensor:
+        """`s J d` for each example."""
+        found = [self.push(self._converted(rows.inputs[part]), direction) for part in self._blocks(len(rows))]
+        return torch.cat(found) * rows.scales[:, None]
+
+    def back(self, cotangents: Tensor, rows: TangentRows) -> Tensor:
+        """`sum of s J^T r` over the rows."""
+        total = torch.zeros(self.n_parameters, dtype=torch.float64, device=self.device)
+        for part in self._blocks(len(rows)):
+            total += self.pull(self._converted(rows.inputs[part]), cotangents[part] * rows.scales[part, None])
+        return total
+
+    def gradient(self, weights: Tensor, rows: TangentRows) -> Tensor:
+        """Gradient of the regularised mean loss."""
+        residuals = self.predictions(weights, rows) - self.targets(rows, slice(None))
+        return self.back(residuals, rows) / len(rows) + self.l2 * weights
+
+    def change_mean(self, weights: Tensor, update: Tensor, rows: TangentRows) -> Tensor:
+        """Mean of `phi_u` over the rows, wherever it starts from."""
+        return self.back(self.features_times(update, rows), rows) / len(rows)
+
+    def product(self, direction: Tensor, rows: TangentRows) -> Tensor:
+        """`H d`, regulariser included."""
+        return self.change_mean(direction, direction, rows) + self.l2 * direction
+
+    def curvature(self, weights: Tensor, rows: TangentRows) -> ProductsOnly:
+        """The Hessian, which is the same at all weights."""
+        return ProductsOnly(lambda direction: self.product(direction, rows))
+
+    def spread(self, weights: Tensor, update: Tensor, rows: TangentRows) -> TangentSpread:
+        """How `phi_u` spreads over these rows."""
+        return TangentSpread(self, update, rows)
+
+    def working(self, rows: TangentRows, dtype: torch.dtype) -> TangentRows:
+        """All is computed in float64."""
+        return rows
+
+    def accurate(self, dtype: torch.dtype) -> float:
+        """Relative residual of one run of conjugate gradients."""
+        return ACCURATE
+
+    def dense_pays(self, rows: TangentRows) -> bool:
+        """No matrix is formed."""
+        return False
+
+    def change_sup(self, update: Tensor) -> float:
+        """Upper bound on `||phi_u(x)||` over all admissible rows."""
+        return self.max_norm**2 * float(update.norm())
+
+    def rounding(self, weights: Tensor, rows: TangentRows) -> float:
+        """What float64 may hide of a mean gradient's norm.
+
+        Summing follows the rule of the linear heads. How much a pass through an arbitrary network loses is not derived:
+        `NETWORK_ROUNDOFFS` is taken for it, and whoever uses this number must say that it is declared.
+        """
+        largest = float((self.predictions(weights, rows) - self.targets(rows, slice(None))).norm(dim=1).max())
+        size = float(weights.norm())
+        lost = (len(rows) + NETWORK_ROUNDOFFS) * (largest + self.max_norm * size)
+        return UNIT_ROUNDOFF * (self.max_norm * lost + 4 * self.l2 * size)
+
+
+class TangentSpread:
+    """`f - c` of each row, `f = phi_u = s J^T e` with `e = s J u`. Neither f of all rows nor a covariance is formed.
+
+    The inner product of f with any d is that of e with `s J d`, and sums of f are products with J^T. Only the norms of f need
+    `J^T e` example by example, a block at a time.
+    """
+
+    knows_fourth = False  # products with the fourth moment would cost as much again
+
+    def __init__(self, head: Tangent, update: Tensor, rows: TangentRows) -> None:
+        self.head, self.rows = head, rows
+        self.images = head.features_times(update, rows)
+        self.mean = head.back(self.images, rows) / len(rows)
+        self.cancellation = (NETWORK_ROUNDOFFS + 64) * 2.0**-52
+
+    def sums(self) -> SpreadSums:
+        sizes = torch.cat([each.square().sum(dim=1) for each in self.head.each(self.images, self.rows)])
+        centre = self.mean.square().sum()
+        along = (self.images * self.head.features_times(self.mean, self.rows)).sum(dim=1)
+        squares = (sizes - 2 * along + centre + self.cancellation * (sizes + centre)).clamp(min=0.0)
+        trace, largest = float(squares.mean()), math.sqrt(float(squares.max()))
+        longest = float(self.rows.lengths.max())
+        return SpreadSums(trace, float(squares.square().mean()), largest, longest, trace, largest)
+
+    def covariance_product(self, direction: Tensor, power: int, fourth: bool) -> Tensor:
+        """Mean over rows of `(f - c) <f - c, direction>`; rows have no weights here."""
+        inner = (self.images * self.head.features_times(direction, self.rows)).sum(dim=1) - (self.mean @ direction)
+        total = self.head.back(self.images * inner[:, None], self.rows)
+        return (total - self.mean * inner.sum()) / len(self.rows)
+
+
+def last_parameters(module: nn.Module, count: int) -> tuple[str, ...]:
+    """Names of the last `count` parameters, in the order the network registers them.
+
+    >>> last_parameters(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)), 2)
+    ('2.weight', '2.bias')
+    """
+    names = [name for name, _ in module.named_parameters()]
+    if not 1 <= count <= len(names):
+        raise OptionError(f"the last {count} parameters", f"from 1 to {len(names)} can be chosen", "Choose fewer.")
+    return tuple(names[-count:])

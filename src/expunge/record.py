@@ -1,0 +1,217 @@
+"""What a model says of its training, and what a certificate has to know of its loss. Nothing here knows torch."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from expunge.errors import ModelError, OptionError
+from expunge.runtime.checks import LARGEST, SMALLEST
+from expunge.runtime.strict_json import is_digest, not_a_number, without_duplicates
+
+RECORD_SCHEMA = "expunge/record/1"
+ENCODER_SCHEMA = "expunge/record/2"  # as 1, with the encoder the features came from
+METADATA_KEY = "expunge"
+MOST_ROWS = 2**53  # beyond this a count is no longer exact in float64
+HESSIAN_LIPSCHITZ_FACTOR = math.sqrt(2.0) / (3.0 * math.sqrt(3.0))
+
+Label = int | str
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Constants of one example's regularised loss over `||x|| <= row_bound`, as the paper's Assumption asks for them."""
+
+    strong_convexity: float
+    smoothness: float
+    lipschitz: float
+    hessian_lipschitz: float
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What a certificate has to know of a loss.
+
+    `constants` gives them in closed form from l2, the number of classes, the row bound and a bound on the norm of the
+    weights; None where none hold, since the loss is not convex. `one_vector`: the weights are one vector for all outputs.
+    `rounding_derived`: whether what float64 loses of a gradient is derived, or can only be declared.
+    """
+
+    name: str
+    constants: Callable[[float, int, float, float], Constants] | None
+    one_vector: bool = False
+    rounding_derived: bool = True
+
+    @property
+    def convex(self) -> bool:
+        return self.constants is not None
+
+
+def softmax_constants(l2: float, n_classes: int, row_bound: float, weights_norm: float) -> Constants:
+    """`C(p)` has norm at most 1/2 and `||p - t||` is at most sqrt 2, whatever the number of classes."""
+    return Constants(
+        strong_convexity=l2,
+        smoothness=0.5 * row_bound**2 + l2,
+        lipschitz=math.sqrt(2.0) * row_bound + l2 * weights_norm,
+        hessian_lipschitz=HESSIAN_LIPSCHITZ_FACTOR * row_bound**3,
+    )
+
+
+def ridge_constants(l2: float, n_classes: int, row_bound: float, weights_norm: float) -> Constants:
+    """The Hessian is constant; the gradient is at most `(||W|| B + sqrt K) B` long, regulariser apart."""
+    return Constants(
+        strong_convexity=l2,
+        smoothness=row_bound**2 + l2,
+        lipschitz=(weights_norm * row_bound + math.sqrt(n_classes)) * row_bound + l2 * weights_norm,
+        hessian_lipschitz=0.0,
+    )
+
+
+SOFTMAX = Loss("softmax", softmax_constants)
+RIDGE = Loss("ridge", ridge_constants)
+TANGENT = Loss("tangent", ridge_constants, one_vector=True, rounding_derived=False)
+MODULE = Loss("module", None, one_vector=True, rounding_derived=False)
+LOSSES: dict[str, Loss] = {loss.name: loss for loss in (SOFTMAX, RIDGE, TANGENT, MODULE)}
+
+
+def register_loss(loss: Loss) -> None:
+    """Make a loss known; a name is taken once."""
+    if LOSSES.setdefault(loss.name, loss) != loss:
+        raise OptionError(f"loss {loss.name!r} is taken", "a name stands for one loss", "Choose another name.")
+
+
+def loss_named(name: object) -> Loss:
+    """The loss of that name; whatever is unknown raises."""
+    if not isinstance(name, str) or name not in LOSSES:
+        raise OptionError(
+            f"loss {name!r} is not known",
+            f"it must be one of {', '.join(sorted(LOSSES))}",
+            "Choose the loss the model was trained with.",
+        )
+    return LOSSES[name]
+
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """What is kept of the source once it is gone.
+
+    `max_norm` is the length feature rows were scaled down to; `row_bound` counts the constant feature of a bias too.
+    `residual` is an upper bound on the norm of the objective's gradient at the weights AS STORED. `provenance` is
+    `measured` if this library trained the model, `declared` if somebody stated the same facts. A `noised` model is the
+    result of unlearning: it is no longer near an optimum, and has no residual. `encoder` is the digest of what made the
+    features, where their file named it; a record without one is written as schema 1.
+    """
+
+    n_source: int
+    classes: tuple[Label, ...]
+    class_counts: tuple[int, ...] | None
+    l2: float
+    loss: str
+    max_norm: float
+    bias: bool
+    residual: float | None
+    rows_dtype: str = "float64"
+    provenance: str = "measured"
+    noised: bool = False
+    weights_sha256: str = field(default="")
+    encoder: str | None = None
+
+    @property
+    def row_bound(self) -> float:
+        """B: the largest norm of a row, constant feature included."""
+        return math.sqrt(self.max_norm**2 + 1.0) if self.bias else self.max_norm
+
+    def to_json(self) -> str:
+        schema = RECORD_SCHEMA if self.encoder is None else ENCODER_SCHEMA
+        return json.dumps({"schema": schema, **self.facts()}, sort_keys=True, allow_nan=False)
+
+    def facts(self) -> dict[str, Any]:
+        """What the record says, as it is written."""
+        known = asdict(self) | {"row_bound": self.row_bound}
+        return {name: value for name, value in known.items() if name != "encoder" or value is not None}
+
+    @staticmethod
+    def from_json(text: str, name: str) -> TrainingRecord:
+        """Read a record back, refusing what does not make sense."""
+        remedy = "The file was changed after it was written; use the original, or declare the facts as options for a bare model."
+        try:
+            content = json.loads(text, parse_constant=not_a_number, object_pairs_hook=without_duplicates)
+        except (ValueError, RecursionError) as error:
+            raise ModelError(
+                f"{name}: the training record is not JSON ({error})", "a whole record is needed", remedy
+            ) from error
+        schema = content.pop("schema", None) if isinstance(content, dict) else None
+        if schema not in (RECORD_SCHEMA, ENCODER_SCHEMA):
+            raise ModelError(
+                f"{name}: the training record has schema {schema!r}",
+                f"{RECORD_SCHEMA} and {ENCODER_SCHEMA} are understood",
+                remedy,
+            )
+        row_bound = content.pop("row_bound", None)
+        expected = set(TrainingRecord.__dataclass_fields__) - ({"encoder"} if schema == RECORD_SCHEMA else set())
+        if set(content) != expected:
+            odd = ", ".join(sorted(set(content) ^ expected))
+            raise ModelError(
+                f"{name}: the training record lacks or adds {odd}",
+                "its facts must be possible, under the keys of its schema",
+                remedy,
+            )
+        problem = next(
+            (f"{key} {content[key]!r}" for key in ("classes", "class_counts") if not _listed(content[key], key)), None
+        )
+        if problem is None:
+            counts = content["class_counts"]
+            content |= {"classes": tuple(content["classes"]), "class_counts": None if counts is None else tuple(counts)}
+            record = TrainingRecord(**content)
+            problem = record._problem(schema) or (None if row_bound == record.row_bound else f"row_bound {row_bound!r}")
+        if problem is not None:
+            raise ModelError(f"{name}: the training record says {problem}", "its facts must be possible", remedy)
+        return record
+
+    def _problem(self, schema: str) -> str | None:
+        """The first fact that cannot be, or None."""
+        if schema == ENCODER_SCHEMA and not is_digest(self.encoder):
+            return f"encoder {self.encoder!r}"
+        if type(self.n_source) is not int or not 1 <= self.n_source <= MOST_ROWS:
+            return f"n_source {self.n_source!r}"
+        if not isinstance(self.loss, str) or self.loss not in LOSSES or not LOSSES[self.loss].convex:
+            return f"loss {self.loss!r}"
+        if not is_digest(self.weights_sha256):
+            return f"weights_sha256 {self.weights_sha256!r}"
+        if not _positive(self.l2):
+            return f"l2 {self.l2!r}"
+        if not _positive(self.max_norm):
+            return f"max_norm {self.max_norm!r}"
+        if type(self.bias) is not bool or type(self.noised) is not bool:
+            return f"bias {self.bias!r}, noised {self.noised!r}"
+        if self.residual is not None and not (type(self.residual) is float and 0 <= self.residual < math.inf):
+            return f"residual {self.residual!r}"
+        if self.residual is None and not self.noised:
+            return "no residual"
+        if self.provenance not in ("measured", "declared") or self.rows_dtype not in ("float64", "float32"):
+            return f"provenance {self.provenance!r}, rows_dtype {self.rows_dtype!r}"
+        if (
+            len(self.classes) < 2
+            or len(set(self.classes)) != len(self.classes)
+            or not all(type(c) in (int, str) for c in self.classes)
+        ):
+            return f"classes {self.classes!r}"
+        counts = self.class_counts
+        if counts is not None and (
+            len(counts) != len(self.classes)
+            or not all(type(c) is int and c >= 0 for c in counts)
+            or sum(counts) != self.n_source
+        ):
+            return f"class counts {counts!r} of {self.n_source} rows"
+        return None
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and SMALLEST <= value <= LARGEST
+
+
+def _listed(value: object, key: str) -> bool:
+    return isinstance(value, list) or (value is None and key == "class_counts")

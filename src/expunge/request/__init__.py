@@ -1,0 +1,1 @@
+"""What is asked: checked once, at the door."""

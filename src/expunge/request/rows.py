@@ -1,0 +1,216 @@
+"""Forget and surrogate set as they are given: made ready, looked over once, refused or remarked on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from expunge.data import EncodedRows, as_features, as_labels, class_matched, encode, encoder_of, prepare
+from expunge.data.prepare import Label
+from expunge.data.streamed import Form, StreamedRows, Watch, fits, loaded
+from expunge.data.streams import ArrayStream, Stream
+from expunge.errors import DataError, ModelError, OptionError, UselessModel
+from expunge.heads import RowSet
+from expunge.model import LinearModel
+from expunge.record import TrainingRecord
+from expunge.runtime.group import ALONE, Group
+from expunge.runtime.memory import Memory
+from expunge.runtime.progress import Progress, silent
+
+SOLVER_VECTORS = 160  # as long as the weights: those of Newton's method and of Lanczos
+FEWEST_SAMPLED_ROWS = 100  # below this, a sample's moments say too little about its population
+
+
+def rows_of(
+    given: tuple[Any, Any] | Stream | Any,
+    model: LinearModel,
+    record: TrainingRecord,
+    dtype: torch.dtype,
+    device: torch.device,
+    name: str,
+    reading: Reading | None = None,
+) -> RowSet:
+    """Rows ready for the model's objective, from (features, labels), features alone, or a stream of them."""
+    require_encoder(given, record, name)
+    if name == "the forget set" and not is_labelled(given):
+        raise DataError(
+            f"{name}: no labels", "the gradient of what is forgotten needs them", "Give (features, labels)."
+        )
+    reading = reading or Reading()
+    if reading.group.size > 1 and not isinstance(given, Stream):
+        features, labels = given if isinstance(given, tuple) else (given, None)
+        given = ArrayStream(features, labels, name, encoder_of(given))
+    if isinstance(given, Stream):
+        form = Form(record.classes, record.max_norm, record.bias, dtype, device, model.n_features, name)
+        if reading.group.size > 1 or not fits(given, form, reading.memory):
+            parameters = model.n_classes * (model.n_features + int(record.bias))
+            memory = reading.memory.less(8 * parameters * SOLVER_VECTORS)
+            return StreamedRows(given, form, memory, reading.group, reading.watch(name))
+        given = loaded(given)
+    values, labels = given if isinstance(given, tuple) else (given, None)
+    table = as_features(values, name)
+    if labels is None:
+        indices = torch.zeros(table.shape[0], dtype=torch.int64)
+    else:
+        indices = encode(as_labels(labels, table.shape[0], name), record.classes, name)
+    return prepare(
+        table,
+        indices,
+        max_norm=record.max_norm,
+        bias=record.bias,
+        dtype=dtype,
+        device=device,
+        width=model.n_features,
+        name=name,
+    ).rows
+
+
+def whole_set(given: Any, reading: Reading, name: str) -> Any:
+    """A stream's rows in memory, where every process needs all of them."""
+    if not isinstance(given, Stream):
+        return given
+    size = given.bytes_in_memory
+    if size is not None and 2 * size > reading.memory.spare:
+        raise DataError(
+            f"{name}: {size / 1e6:,.0f} MB in memory",
+            f"half of {reading.memory.spare / 1e6:,.0f} MB may be used for it",
+            "Raise the memory limit, or forget fewer rows at once.",
+        )
+    return EncodedRows(*loaded(given), given.encoder)
+
+
+def is_labelled(given: Any) -> bool:
+    """Whether rows, as they are given, come with labels."""
+    return given.labelled if isinstance(given, Stream) else isinstance(given, tuple) and given[1] is not None
+
+
+def require_encoder(given: Any, record: TrainingRecord, name: str) -> None:
+    """Refuse features that say they were made by another encoder than those the model was trained on."""
+    made_by = encoder_of(given)
+    if made_by is not None and record.encoder is not None and made_by != record.encoder:
+        raise DataError(
+            f"{name}: features of encoder {made_by[:16]}...",
+            f"the model was trained on those of {record.encoder[:16]}...",
+            "Embed these rows with the encoder, and the preparation, that was used for training.",
+        )
+
+
+def encoder_notes(record: TrainingRecord, forget: Any, surrogate: Any) -> tuple[str, ...]:
+    """Which features nobody can say the encoder of; two sets of different encoders are refused."""
+    sets = {"the forget set": forget, "the surrogate set": surrogate}
+    made_by = {name: encoder_of(given) for name, given in sets.items()}
+    named = {digest for digest in made_by.values() if digest is not None}
+    if len(named) > 1:
+        raise DataError(
+            "the forget set and the surrogate set were made by different encoders",
+            "all features must come from the one the model was trained on",
+            "Embed both with the same encoder.",
+        )
+    if record.encoder is None:
+        return ("the model's record names no encoder; that of the rows could not be compared",) if named else ()
+    return tuple(
+        f"{name} names no encoder; that its features come from the one recorded at training was not checked"
+        for name, digest in made_by.items()
+        if digest is None
+    )
+
+
+def of_class(given: tuple[Any, Any], wanted: Label, record: TrainingRecord) -> tuple[Any, Any]:
+    """The rows of one class; refuses a class that is unknown or not there, and rows that are not all the source had of it."""
+    known: dict[Label, Label] = {
+        **{str(value): value for value in record.classes},
+        **{value: value for value in record.classes},
+    }
+    if wanted not in known:
+        shown = ", ".join(repr(value) for value in record.classes[:12]) + (" ..." if len(record.classes) > 12 else "")
+        raise OptionError(
+            f"class {wanted!r} is to be forgotten", f"the classes are {shown}", "Name one of the model's classes."
+        )
+    label = known[wanted]
+    features = as_features(given[0], "the forget set")
+    labels = as_labels(given[1], len(features), "the forget set")
+    chosen = (
+        labels == label
+        if labels.dtype.kind == ("U" if isinstance(label, str) else "i")
+        else np.zeros(len(labels), bool)
+    )
+    count, index = int(chosen.sum()), record.classes.index(label)
+    if count == 0:
+        raise DataError(
+            f"the forget set has no rows of class {label!r}",
+            "its training rows are needed: what is forgotten is their gradient",
+            "Give a file that holds them.",
+        )
+    if record.class_counts is not None and count < record.class_counts[index]:
+        raise DataError(
+            f"the forget set has {count:,} rows of class {label!r}",
+            f"the source had {record.class_counts[index]:,}, and a class is forgotten only with all of them",
+            "Give all its rows; to forget only these, leave --forget-class out.",
+        )
+    return EncodedRows(features[torch.from_numpy(chosen).to(features.device)], labels[chosen], encoder_of(given))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How streams are read: within what memory, shared out among whom, and who is told how far it is."""
+
+    memory: Memory = field(default_factory=lambda: Memory.of(None))
+    group: Group = ALONE
+    progress: Progress = silent
+
+    def watch(self, name: str) -> Watch:
+        return lambda done, total: self.progress(f"Reading {name} (rows)", done, total)
+
+
+def check_sizes(n_forget: int, record: TrainingRecord, force: bool) -> None:
+    """Refuse to forget everything and, unless forced, more than half."""
+    n_source = record.n_source
+    if n_forget >= n_source:
+        raise DataError(
+            f"{n_forget:,} rows to forget of a source of {n_source:,}",
+            "at least one row must be retained",
+            "Check n_source; if all rows are to go, delete the model.",
+        )
+    if 2 * n_forget > n_source and not force:
+        raise UselessModel(
+            f"{n_forget:,} of {n_source:,} rows are to be forgotten",
+            "more than half leaves a model that is mostly guesswork",
+            "Retrain on what is left, or insist with --force (force=True).",
+        )
+
+
+def require_enough(surrogate: RowSet) -> None:
+    """Refuse a surrogate whose moments say too little of its population's. Weights of at most q make s rows count as s/q."""
+    if len(surrogate) < FEWEST_SAMPLED_ROWS:
+        raise DataError(
+            f"the surrogate set has {len(surrogate)} rows",
+            f"at least {FEWEST_SAMPLED_ROWS} are needed before its moments can stand for its population's",
+            "Add surrogate rows, or declare the distance between the sets themselves (between samples) if it is known.",
+        )
+    if len(surrogate) / surrogate.largest_weight < FEWEST_SAMPLED_ROWS:
+        raise DataError(
+            f"with matched classes a surrogate row weighs up to {surrogate.largest_weight:.3g}, so that its {len(surrogate):,} rows count as few as {len(surrogate) / surrogate.largest_weight:.0f}",
+            f"at least {FEWEST_SAMPLED_ROWS} are needed before its moments can stand for its population's",
+            "Add surrogate rows of the classes that it has too few of, or leave --match-classes out and declare a distance.",
+        )
+
+
+def matched_rows(
+    surrogate: RowSet, record: TrainingRecord, labelled: bool, present: Sequence[int] | None = None
+) -> RowSet:
+    """The surrogate, weighted to the class counts of the source."""
+    if record.class_counts is None:
+        raise ModelError(
+            "the model's record has no class counts",
+            "matching classes needs the source's",
+            "Give them with --class-counts, in the order of the classes; model cards often have them.",
+        )
+    if not labelled:
+        raise DataError(
+            "the surrogate has no labels", "matching classes needs them", "Give (features, labels), or a label column."
+        )
+    return class_matched(surrogate, record.class_counts, record.classes, present)

@@ -1,0 +1,27 @@
+"""Paths that are to be read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from expunge.errors import FileError
+
+
+def readable(path: Path) -> Path:
+    """The path, if it is a file that can be read."""
+    try:
+        exists = path.exists()
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path} is not a usable path ({error})", "a file is needed", "Check the path.") from error
+    if not exists:
+        raise FileError(f"{path} does not exist", "a file is needed", "Check the path.")
+    if path.is_dir():
+        raise FileError(f"{path} is a folder", "a file is needed", "Name the file inside it.")
+    if not os.access(path, os.R_OK):
+        raise FileError(
+            f"{path} cannot be read", "read permission is needed", "Change its permissions, or run as its owner."
+        )
+    if path.stat().st_size == 0:
+        raise FileError(f"{path} is empty", "a file with data is needed", "Write it again.")
+    return path

@@ -1,0 +1,88 @@
+"""The surrogate stands in for the source: the equation of the step, from what is at hand.
+
+    a(u) = n (g_S(w+u) - g_S(w)) - m g_U(w+u),      a(0) = -m g_U(w),      a'(u) = n H_S(w+u) - m H_U(w+u)
+
+Its first Newton iteration is the paper's Algorithm 1, `u = m (n H_S - m H_U)^-1 g_U`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from expunge.heads.curvature import Curvature
+from expunge.solve.newton import Manner
+from expunge.solve.operators import SymmetricOperator
+from expunge.solve.precondition import Preconditioner, precondition
+
+
+class RetainHessian:
+    """`n H_S - m H_U + n pull I`: without a pull, (n - m) times the paper's estimate of the retain set's Hessian."""
+
+    def __init__(
+        self, equation: SurrogateEquation, update: Tensor, pull: float, last: SymmetricOperator | None
+    ) -> None:
+        at = equation.weights + update
+        self.n, self.m, self.pull = equation.n_source, len(equation.forget), pull
+        self.surrogate = equation.head.curvature(at, equation.surrogate)
+        # the forget set's own rows stay float64, for the evidence
+        self.forget = equation.head.curvature(at, equation.head.working(equation.forget, equation.surrogate.dtype))
+        self._preconditioner: Preconditioner | None = last.preconditioner if isinstance(last, RetainHessian) else None
+
+    @property
+    def preconditioner(self) -> Preconditioner | None:
+        """Made once, from the first Hessian; None where it has no structure to make one from."""
+        if self._preconditioner is None and isinstance(self.surrogate, Curvature):
+            self._preconditioner = precondition(self.surrogate, float(self.n), self.pull)
+        return self._preconditioner
+
+    def product(self, direction: Tensor) -> Tensor:
+        image = self.surrogate.product(direction).add_(direction, alpha=self.pull).mul_(self.n)
+        product: Tensor = image.sub_(self.forget.product(direction), alpha=self.m)
+        return product
+
+    def dense(self) -> Tensor:
+        matrix: Tensor = self.surrogate.dense()
+        matrix.diagonal().add_(self.pull)
+        return matrix.mul_(self.n).sub_(self.forget.dense(), alpha=self.m)
+
+    def precondition(self, residual: Tensor) -> Tensor:
+        return residual.clone() if self.preconditioner is None else self.preconditioner.solve(residual)
+
+
+@dataclass(frozen=True)
+class SurrogateEquation:
+    """`a(u) = 0`, from trained weights (float64), forget and surrogate rows, and the source's size."""
+
+    head: Any
+    weights: Tensor
+    forget: Any
+    surrogate: Any
+    n_source: int
+
+    @property
+    def scale(self) -> int:
+        return self.n_source
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.surrogate)
+
+    def residual(self, update: Tensor) -> Tensor:
+        """`a(u)`, float64."""
+        change = self.head.change_mean(self.weights, update, self.surrogate) + self.head.l2 * update
+        left: Tensor = self.head.gradient(self.weights + update, self.forget)
+        return self.n_source * change - len(self.forget) * left
+
+    def jacobian(self, update: Tensor, pull: float, last: SymmetricOperator | None) -> RetainHessian:
+        return RetainHessian(self, update, pull, last)
+
+    def manner(self) -> Manner:
+        working = self.surrogate.dtype
+        return Manner(self.head.dense_pays(self.surrogate), working, self.head.accurate(working), self.head.inexact)
+
+    def agreed(self, step: Tensor) -> Tensor:
+        agreed: Tensor = self.surrogate.agreed(step)
+        return agreed

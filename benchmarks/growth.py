@@ -78,7 +78,8 @@ def one(case: dict[str, int]) -> dict[str, Any]:
     """One case, in this process."""
     import expunge
     from expunge.mechanism import certify, measure
-    from expunge.request.door import make_request
+    from asking import asked
+from expunge.request.door import ask
     from expunge.train import train
 
     forget, classes = case["forget"], case["classes"]
@@ -93,7 +94,7 @@ def one(case: dict[str, int]) -> dict[str, Any]:
     resident = memory("VmRSS")
     processor = time.process_time()
     began = time.perf_counter()
-    request = make_request(model, leaving, surrogate, **options)
+    request = asked(model, leaving, surrogate, **options)
     checked = time.perf_counter()
     stages: dict[str, float] = {}
     last = ["step", checked]

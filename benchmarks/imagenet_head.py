@@ -24,7 +24,8 @@ from expunge.heads import Curvature, Rows, head_for
 from expunge.mechanism import certify, measure
 from expunge.model import from_matrix
 from expunge.record import TrainingRecord
-from expunge.request.door import make_request
+from asking import asked
+from expunge.request.door import ask
 from expunge.train import minimise, residual_upper
 
 CHUNK = 1 << 16
@@ -109,7 +110,7 @@ def staged(model: Any, forget: Any, surrogate: Any, options: dict[str, Any], dev
     """`expunge.unlearn`, stage by stage."""
     synchronise(device)
     began = time.perf_counter()
-    request = make_request(model, forget, surrogate, **options)
+    request = asked(model, forget, surrogate, **options)
     synchronise(device)
     checked = time.perf_counter()
     watch = Stages(device)

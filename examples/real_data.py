@@ -25,7 +25,8 @@ from expunge import LinearModel, train
 from expunge._version import __version__
 from expunge.heads import Rows, head_for
 from expunge.mechanism import certify, measure
-from expunge.request.door import make_request
+from asking import asked
+from expunge.request.door import ask
 from expunge.request.guarantee import Budget
 from expunge.train import minimise
 
@@ -116,7 +117,7 @@ def run(task: Task, sets: int, draws: int) -> Iterator[dict[str, Any]]:
         for distance, step in itertools.product(("same", f"chi2:{task.chi2:g}"), ("converged", "balanced")):
             began = time.perf_counter()
             rows = (features[forget], labels[forget])
-            request = make_request(
+            request = asked(
                 model, rows, task.surrogate, epsilon=1.0, delta=1 / n, distance=distance, step=step, force=True
             )
             measured = measure(request)

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import expunge.data.streams
-import expunge.evidence.moments
+import expunge.evidence.surrogate
 import expunge.heads.rows
 import expunge.mechanism
+from asking import asked
 from expunge.data import open_data, read_data
 from expunge.model import read_model
 from expunge.runtime.group import joined_group
@@ -41,7 +42,7 @@ def command(folder: Path, target: Path) -> None:
     where = {
         "first pass": (expunge.mechanism, "make_request"),
         "step": (expunge.mechanism, "newton_step"),
-        "moments": (expunge.mechanism, "change_moments"),
+        "moments": (expunge.evidence.surrogate, "change_moments"),
     }
     moment = os.environ.get("EXPUNGE_TEST_KILL")
     if moment == "end":
@@ -71,7 +72,7 @@ def result(folder: Path, target: Path) -> None:
     if os.environ.get("EXPUNGE_TEST_OTHER") == os.environ["RANK"]:
         forget = (forget[0][1:], forget[1][1:])
     with joined_group("cpu", timeout=60.0) as group:
-        request = expunge.mechanism.make_request(
+        request = asked(
             model, forget, standing, epsilon=2.0, delta=1e-5, distance="chi2:0.01", force=True, group=group
         )
         measured = expunge.mechanism.measure(request, seed=5)

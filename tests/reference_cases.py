@@ -27,15 +27,17 @@ import torch
 from torch import nn
 
 import expunge
+from asking import asked
+from expunge.bounds import PaperConstants
+from expunge.certificate.facts import weakest
 from expunge.desk import Policy, accept, create_desk, models, run
 from expunge.distance import Estimation, parse_distance
-from expunge.heads.module import ModuleObjective
-from expunge.mechanism import certify, handed_on, measure
-from expunge.networks.mixed_linear import train_tangent, unlearn_tangent
-from expunge.networks.tangent_step import measure_tangent, tangent_task
-from expunge.networks.whole import DAMPINGS, searched_step, unlearn_module
-from expunge.request.door import make_request
-from expunge.request.series import PROVENANCE, Sequence, weaker
+from expunge.evidence.measured import handed_on
+from expunge.mechanism import certify, measure
+from expunge.networks.mixed_linear import tangent_request, train_tangent, unlearn_tangent
+from expunge.networks.unproven.whole import module_request, unlearn_module
+from expunge.request.guarantee import Guarantee
+from expunge.request.series import PROVENANCE, Series
 
 Json = dict[str, Any]
 Rows = tuple[np.ndarray, np.ndarray]
@@ -101,7 +103,7 @@ def trained(**options: Any) -> Any:
 
 def run_linear(model: Any, forget: Any, standing: Any, **options: Any) -> Json:
     """One deletion from a linear model: the step before noise, the certificate, the weights after noise."""
-    request = make_request(model, forget, standing, **(BUDGET | options))
+    request = asked(model, forget, standing, **(BUDGET | options))
     update = measure(request, seed=SEED).step.update
     made = expunge.unlearn(model, forget, standing, insecure_test_seed=SEED, **(BUDGET | options))
     return stable({"certificate": made.certificate.content, "update": update, "noised": made.model.matrix()})
@@ -112,12 +114,12 @@ def run_series(model: Any, forgets: list[Any], standing: Any, **options: Any) ->
     found: list[Json] = []
     carried, store = None, str(model.weight.dtype).removeprefix("torch.")
     for position, forget in enumerate(forgets, start=1):
-        place = Sequence(len(forgets), position, carried, store, None)
-        request = make_request(model, forget, standing, series=place, **(BUDGET | options))
+        place = Series(len(forgets), position, carried, store, None)
+        request = asked(model, forget, standing, series=place, **(BUDGET | options))
         measured = measure(request, seed=SEED)
         made = certify(request, measured, insecure_test_seed=SEED)
         model = handed_on(request, measured)
-        carried = weaker(carried or "derived", PROVENANCE[made.certificate.status])
+        carried = weakest([carried or "derived", PROVENANCE[made.certificate.status]])
         parts = {"certificate": made.certificate.content, "update": measured.step.update, "noised": made.model.matrix()}
         found.append(stable(parts | {"handed_on": model.matrix(), "carried": model.record.residual}))
     return found
@@ -162,7 +164,7 @@ def run_streamed(model: Any, forget: Rows, standing: Rows, **options: Any) -> Js
 
 def run_conjugate(model: Any, forget: Rows, standing: Rows, **options: Any) -> Json:
     """As `run_linear`, by conjugate gradients, which small problems do not need."""
-    with mock.patch("expunge.solve.newton.DENSE_PARAMETERS", 0):
+    with mock.patch("expunge.heads.linear.DENSE_PARAMETERS", 0):
         return run_linear(model, forget, standing, **options)
 
 
@@ -211,19 +213,24 @@ def trained_network() -> Any:
 
 def run_tangent(model: Any, forget: Any, standing: Any, distance: str) -> Json:
     """One deletion from a linearised network."""
-    task = tangent_task(network(), model, forget, standing, parse_distance(distance), force=True)
-    update = measure_tangent(task, delta=BUDGET["delta"], seed=SEED).step.update
+    guarantee = Guarantee(distance=parse_distance(distance), **BUDGET)
+    update = measure(tangent_request(network(), model, forget, standing, guarantee), seed=SEED).step.update
     made = unlearn_tangent(network(), model, forget, standing, distance=distance, insecure_test_seed=SEED, **BUDGET)
     return stable({"certificate": made.certificate.content, "update": update, "noised": made.model.weights})
 
 
 def run_module(module: nn.Module, forget: Any, standing: Any, **options: Any) -> Json:
     """One step of a whole network."""
-    l2, n, curvature = options["l2"], options["n_source"], options["curvature"]
-    objective = ModuleObjective(module, l2=l2, curvature=curvature)
-    step = searched_step(objective, forget, standing, n, DAMPINGS)
+    told = {name: options[name] for name in ("l2", "n_source", "curvature")}
+    guarantee = Guarantee(
+        distance=parse_distance(options["distance"]),
+        bound="paper",
+        constants=PaperConstants.of_the_experiments(options["l2"]),
+        **(BUDGET | {"epsilon": 0.9}),
+    )
+    step = measure(module_request(module, forget, standing, guarantee, **told)).step
     made = unlearn_module(module, forget, standing, insecure_test_seed=SEED, **(BUDGET | {"epsilon": 0.9} | options))
-    noised = torch.cat([value.detach().flatten() for value in made.module.parameters()])
+    noised = torch.cat([value.detach().flatten() for value in made.model.parameters()])
     return stable({"certificate": made.certificate.content, "update": step.update, "noised": noised})
 
 

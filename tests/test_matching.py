@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import reference
+from asking import asked
 from expunge import Distance, LinearModel, train, unlearn, verify
 from expunge.bounds import residual_bound
 from expunge.bounds.residual import ResidualFacts, klein_rio_excess, sampling_term, strict_moments, unseen_rows
@@ -21,7 +22,6 @@ from expunge.errors import DataError, ModelError, OptionError, VerificationFaile
 from expunge.evidence.moments import change_moments
 from expunge.heads import Curvature, Rows, head_for
 from expunge.mechanism import measure
-from expunge.request.door import make_request
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Array = Any
@@ -204,7 +204,7 @@ def shifted_problem(
 def deltas(seed: int, **options: Any) -> tuple[float, float]:
     """Delta and the true distance to retraining."""
     model, X, y, gone, S = shifted_problem(seed)
-    request = make_request(model, (X[gone], y[gone]), S, epsilon=1.0, delta=0.01, force=True, **options)
+    request = asked(model, (X[gone], y[gone]), S, epsilon=1.0, delta=0.01, force=True, **options)
     measured = measure(request, seed=1)
     assert isinstance(request.distance, Distance)
     total = residual_bound(residual_facts(measured.facts), request.distance).total
@@ -272,29 +272,29 @@ def test_class_counts_may_be_declared_for_a_model_without_a_record() -> None:
     given = {"epsilon": 1.0, "delta": 0.01, "distance": "same", "match_classes": True, "force": True}
     forget = (X[gone], y[gone])
     counts = model.record.class_counts
-    request = make_request(model.weight.numpy(), forget, S, class_counts=counts, **bare, **given)
-    own = make_request(model, forget, S, **given)
+    request = asked(model.weight.numpy(), forget, S, class_counts=counts, **bare, **given)
+    own = asked(model, forget, S, **given)
     assert own.surrogate.weights is not None
     torch.testing.assert_close(request.surrogate.weights, own.surrogate.weights)
     with pytest.raises(ModelError, match="no class counts"):
-        make_request(model.weight.numpy(), forget, S, **bare, **given)
+        asked(model.weight.numpy(), forget, S, **bare, **given)
     for wrong in ((300, 300), (599, 1, 1), (601, -1, 0)):
         with pytest.raises(OptionError, match="class_counts"):
-            make_request(model.weight.numpy(), forget, S, class_counts=wrong, **bare, **given)
+            asked(model.weight.numpy(), forget, S, class_counts=wrong, **bare, **given)
     with pytest.raises(ModelError, match="record says"):
-        make_request(model, forget, S, class_counts=(200, 200, 200), **given)
+        asked(model, forget, S, class_counts=(200, 200, 200), **given)
 
 
 def test_matching_needs_labels_and_a_surrogate_that_is_not_the_source() -> None:
     model, X, y, gone, S = shifted_problem(2)
     given = {"epsilon": 1.0, "delta": 0.01, "match_classes": True, "force": True}
     with pytest.raises(DataError, match="no labels"):
-        make_request(model, (X[gone], y[gone]), S[0], distance="same", **given)
+        asked(model, (X[gone], y[gone]), S[0], distance="same", **given)
     with pytest.raises(OptionError, match="source's classes are its own"):
-        make_request(model, (X[gone], y[gone]), (X, y), distance="source", **given)
+        asked(model, (X[gone], y[gone]), (X, y), distance="source", **given)
     few = S[1] < 2
     with pytest.raises(DataError, match="no rows of class 2"):
-        make_request(model, (X[gone], y[gone]), (S[0][few], S[1][few]), distance="same", **given)
+        asked(model, (X[gone], y[gone]), (S[0][few], S[1][few]), distance="same", **given)
 
 
 def test_a_class_with_too_few_surrogate_rows_is_refused() -> None:
@@ -305,12 +305,10 @@ def test_a_class_with_too_few_surrogate_rows_is_refused() -> None:
     S, sy = rng.normal(size=(401, 4)) / 3, (np.arange(401) > 0).astype(int)
     given = {"epsilon": 1.0, "delta": 1e-4, "match_classes": True, "force": True}
     with pytest.raises(DataError, match="count as few as 1"):
-        make_request(model, (X[5:9], y[5:9]), (S, sy), distance="same", **given)
+        asked(model, (X[5:9], y[5:9]), (S, sy), distance="same", **given)
     # 5 rows for 99.9 % of the source: 400 rows, of which 5 count
     with pytest.raises(DataError, match="count as few as 5"):
-        make_request(
-            model, (X[5:9], y[5:9]), (S[:400], (np.arange(400) >= 5).astype(int)), distance="chi2:0.1", **given
-        )
+        asked(model, (X[5:9], y[5:9]), (S[:400], (np.arange(400) >= 5).astype(int)), distance="chi2:0.1", **given)
 
 
 def test_rows_of_classes_that_do_not_count_are_left_out_and_noted() -> None:
@@ -327,7 +325,7 @@ def test_rows_of_classes_that_do_not_count_are_left_out_and_noted() -> None:
         "class_counts": (300, 300, 0),
     }
     forget = gone[y[gone] < 2]
-    request = make_request(model.weight.numpy(), (X[forget], y[forget]), S, **bare, **options)
+    request = asked(model.weight.numpy(), (X[forget], y[forget]), S, **bare, **options)
     assert len(request.surrogate) == int((S[1] < 2).sum())
     assert any("classes the source had none of were left out" in note for note in request.notes)
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 import expunge
+from asking import asked
 from expunge.mechanism import certify, measure
 from expunge.noise import delta_of
-from expunge.request.door import make_request
 from expunge.train import train
 
 
@@ -28,9 +28,7 @@ def parts():
 @pytest.mark.parametrize("bias", [False, True])
 def test_published_weights_are_updated_weights_plus_noise_of_sigma(parts, loss, bias) -> None:
     model = train(*parts["source"], l2=0.05, max_norm=2.0, loss=loss, bias=bias)
-    request = make_request(
-        model, parts["forget"], parts["surrogate"], epsilon=1.0, delta=1e-3, distance="same", force=True
-    )
+    request = asked(model, parts["forget"], parts["surrogate"], epsilon=1.0, delta=1e-3, distance="same", force=True)
     measured = measure(request)
     updated = (request.weights + measured.step.update).numpy()
     draws = [certify(request, measured) for _ in range(300)]
@@ -97,9 +95,9 @@ def test_float32_rows_and_weights_keep_the_bound(parts) -> None:
     model = train(*parts["source"], l2=0.05, max_norm=2.0, store="float32")
     assert model.weight.dtype == torch.float32
     exact = measure(
-        make_request(model, parts["forget"], parts["surrogate"], epsilon=1.0, delta=1e-3, distance="same", force=True)
+        asked(model, parts["forget"], parts["surrogate"], epsilon=1.0, delta=1e-3, distance="same", force=True)
     )
-    request = make_request(
+    request = asked(
         model,
         parts["forget"],
         parts["surrogate"],
@@ -122,9 +120,7 @@ def test_a_fresh_sample_of_the_same_population_is_within_the_bound_in_every_repe
     for seed in range(60):
         x, y = task(n=150, seed=100 + seed)
         model = train(x[:150], y[:150], l2=0.05, max_norm=2.0)
-        request = make_request(
-            model, (x[:5], y[:5]), (x[150:], y[150:]), epsilon=1.0, delta=1e-2, distance="same", force=True
-        )
+        request = asked(model, (x[:5], y[:5]), (x[150:], y[150:]), epsilon=1.0, delta=1e-2, distance="same", force=True)
         measured = measure(request)
         retrained = train(x[5:150], y[5:150], l2=0.05, max_norm=2.0).matrix()
         bound = certify(request, measured).certificate.total

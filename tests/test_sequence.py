@@ -9,15 +9,16 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting import pld
-
-from expunge.certificate.facts import Fact
 from expunge.demo import digits
+
+from asking import asked
+from expunge.certificate.facts import Fact
 from expunge.desk import Policy, accept, create_desk, models, run, verify_desk
 from expunge.distance import parse_distance
-from expunge.mechanism import certify, handed_on, measure
+from expunge.evidence.measured import handed_on
+from expunge.mechanism import certify, measure
 from expunge.model import read_model
-from expunge.request.door import make_request
-from expunge.request.series import Sequence, spread_failures, weaker
+from expunge.request.series import Series, spread_failures, weaker
 from expunge.train import train
 
 L2 = 0.1
@@ -57,14 +58,14 @@ def test_the_carried_bound_is_the_sum_of_its_parts() -> None:
     X, y = data["source"]
     model = train(X, y, l2=L2, max_norm=1.0)
     options = {"epsilon": 1.0, "delta": 1e-4, "distance": "same", "force": True}
-    first = make_request(model, (X[:2], y[:2]), data["surrogate"], series=Sequence(4), **options)
+    first = asked(model, (X[:2], y[:2]), data["surrogate"], series=Series(4), **options)
     step = measure(first, seed=1)
     carried = handed_on(first, step)
     terms = {name: value for name, value in certify(first, step).certificate.terms.items() if name != "grid"}
     assert carried.record.residual == pytest.approx(L2 * sum(terms.values()), rel=1e-7)
     assert carried.record.residual >= L2 * sum(terms.values())
     assert not carried.record.noised
-    second = make_request(carried, (X[2:5], y[2:5]), data["surrogate"], series=Sequence(4, 2, "declared"), **options)
+    second = asked(carried, (X[2:5], y[2:5]), data["surrogate"], series=Series(4, 2, "declared"), **options)
     bound = certify(second, measure(second, seed=1)).certificate.terms
     n = len(X) - 2
     assert bound["training"] == pytest.approx(n / (n - 3) * carried.record.residual / L2, rel=1e-12)
@@ -95,7 +96,7 @@ def test_carried_bounds_with_distances_that_are_known(loss: str, bias: bool, see
         rows = order[:size]
         order = order[size:]
         chi2 = float(gone.sum() / (n - gone.sum()))
-        request = make_request(
+        request = asked(
             state,
             (X[rows], y[rows]),
             (X, y),
@@ -104,7 +105,7 @@ def test_carried_bounds_with_distances_that_are_known(loss: str, bias: bool, see
             distance=parse_distance(f"chi2:{chi2!r}", between="samples"),
             step="newton",
             force=True,
-            series=Sequence(4, position, carried),
+            series=Series(4, position, carried),
         )
         measured = measure(request, seed=seed)
         gone[rows] = True
@@ -125,15 +126,15 @@ def test_a_bound_that_is_not_carried_is_exceeded() -> None:
     start = train(X, y, l2=0.01, max_norm=1.0)
     options = {"epsilon": 1.0, "delta": 1e-3, "step": "newton", "force": True}
     known = parse_distance("chi2:0", between="samples")
-    first = make_request(start, (X[3:30], y[3:30]), (X, y), distance=known, series=Sequence(2), **options)
+    first = asked(start, (X[3:30], y[3:30]), (X, y), distance=known, series=Series(2), **options)
     state = handed_on(first, measure(first, seed=1))
     left = np.r_[0:3, 30:60]
-    second = make_request(
+    second = asked(
         state,
         (X[30:31], y[30:31]),
         (X[left], y[left]),
         distance=known,
-        series=Sequence(2, 2, "declared"),
+        series=Series(2, 2, "declared"),
         **(options | {"step": "converged"}),
     )
     measured = measure(second, seed=1)
@@ -164,7 +165,7 @@ def test_impossible_places(change: dict[str, int]) -> None:
     from expunge.errors import OptionError
 
     with pytest.raises(OptionError):
-        replace(Sequence(5), **change)
+        replace(Series(5), **change)
 
 
 def test_the_papers_bound_cannot_be_carried() -> None:
@@ -172,4 +173,4 @@ def test_the_papers_bound_cannot_be_carried() -> None:
 
     X, y = np.eye(4), np.arange(4) % 2
     with pytest.raises(OptionError, match="carried forward"):
-        make_request(X[:2], (X, y), X, epsilon=1.0, delta=0.1, distance="same", bound="paper", series=Sequence(2))
+        asked(X[:2], (X, y), X, epsilon=1.0, delta=0.1, distance="same", bound="paper", series=Series(2))

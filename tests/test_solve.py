@@ -12,11 +12,12 @@ import pytest
 import torch
 
 import reference
+from asking import asked
 from expunge.distance import Distance
 from expunge.errors import ExpungeError
 from expunge.heads import Rows, head_for
 from expunge.mechanism import certify, measure
-from expunge.request.door import Request, make_request
+from expunge.request.door import Request
 from expunge.solve import newton as solve
 from expunge.solve.cholesky import solve_dense
 from expunge.solve.conjugate import solve_conjugate
@@ -100,7 +101,7 @@ class Example:
         """The same, as a user would put it; without a bias."""
         facts = {"n_source": self.n, "l2": self.l2, "loss": self.loss, "max_norm": self.head.row_bound}
         chosen = {"epsilon": 1.0, "delta": 1e-5, "distance": "chi2:0.1", "training_residual": 1e-12, "force": True}
-        return make_request(self.W, (self.X[: self.m], self.y[: self.m]), self.S, **{**chosen, **facts, **options})
+        return asked(self.W, (self.X[: self.m], self.y[: self.m]), self.S, **{**chosen, **facts, **options})
 
     def jacobian(self, U: Array | float = 0.0) -> Array:
         """n H_S - m H_U, densely."""

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import reference
+from asking import asked
 from expunge import mechanism
 from expunge.bounds import ErrorBound, PaperConstants, ResidualFacts, paper_bound, residual_bound
 from expunge.bounds.residual import amplification
@@ -27,7 +28,7 @@ from expunge.errors import ExpungeError
 from expunge.evidence.moments import change_moments
 from expunge.heads import Rows
 from expunge.mechanism import certify, measure, unlearn
-from expunge.request.door import Request, make_request
+from expunge.request.door import Request
 from expunge.request.guarantee import STEPS
 from expunge.solve.equation import SurrogateEquation
 from expunge.solve.newton import newton_step
@@ -200,7 +201,7 @@ def surrogate_counts(rng: np.random.Generator, kind: str, n: int, width: int, ma
 def request_of(problem: Problem, distance: Distance, step: str = "converged") -> Request:
     """The problem as a user would put it: raw rows, weights, and the facts of training."""
     weight, bias = (problem.trained[:, :-1], problem.trained[:, -1]) if problem.bias else (problem.trained, None)
-    return make_request(
+    return asked(
         weight,
         (problem.raw["source"][problem.forgotten], problem.y[problem.forgotten]),
         (problem.raw["surrogate"], problem.S_labels),
@@ -219,7 +220,7 @@ def request_of(problem: Problem, distance: Distance, step: str = "converged") ->
 
 
 def task_of(request: Request) -> SurrogateEquation:
-    return SurrogateEquation(request.objective, request.weights, request.forget, request.surrogate, request.n_source)
+    return SurrogateEquation(request.head, request.weights, request.forget, request.surrogate, request.n_source)
 
 
 def updates(problem: Problem, task: SurrogateEquation) -> Iterator[tuple[str, Step]]:
@@ -255,7 +256,7 @@ def facts_of(request: Request, step: Step, seed: int, *, eigenvalue: bool) -> Re
     """What the mechanism feeds to the bound, for any update."""
     failure = FAILURE if eigenvalue else None
     moments = change_moments(
-        request.objective, request.weights, step.update, request.surrogate, failure=failure, heavy=False, seed=seed
+        request.head, request.weights, step.update, request.surrogate, failure=failure, heavy=False, seed=seed
     )
     return residual_facts(mechanism._residual_facts(request, step, moments, 0.0))
 
@@ -536,7 +537,7 @@ def test_a_source_kept_in_another_dtype_is_not_the_source() -> None:
     kept = np.setdiff1d(np.arange(n), forgotten)
     target = reference.retrain(X[kept], y[kept], 2, value**2, "ridge")
     try:
-        request = make_request(
+        request = asked(
             model,
             (X[forgotten], y[forgotten]),
             (X, y),
@@ -605,7 +606,7 @@ def test_the_paper_s_claim_is_below_the_truth_where_the_residual_bound_holds(sha
     forgotten = np.flatnonzero(y == 0)[: int(share * n)]
     assert len(forgotten) == int(share * n)
     trained = reference.retrain(X, y, classes, l2, "softmax").weights
-    request = make_request(
+    request = asked(
         trained,
         (X[forgotten], y[forgotten]),
         (X, y),

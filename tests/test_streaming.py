@@ -14,11 +14,11 @@ import pytest
 from safetensors.numpy import save_file
 
 import expunge
+from asking import asked
 from expunge.data import open_data, stream
 from expunge.data.streamed import StreamedRows
 from expunge.errors import DataError
 from expunge.model import LinearModel
-from expunge.request.door import make_request
 
 WIDTH, CLASSES = 12, 3
 OPTIONS: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-5, "distance": "chi2:0.01", "force": True}
@@ -119,7 +119,7 @@ def test_the_source_itself_may_be_streamed(model: LinearModel) -> None:
 @pytest.mark.usefixtures("streaming")
 def test_forget_rows_in_a_stream_are_found(model: LinearModel) -> None:
     both = np.concatenate([S, X[:5]]), np.concatenate([T, Y[:5]])
-    request = make_request(
+    request = asked(
         model, (X[:30], Y[:30]), stream(lambda: ((both[0][i : i + 64], both[1][i : i + 64]) for i in range(0, 2005, 64))), **OPTIONS
     )  # fmt: skip
     assert request.notes == ("5 of 30 forget rows are also in the surrogate; it should hold none of them",)
@@ -128,7 +128,7 @@ def test_forget_rows_in_a_stream_are_found(model: LinearModel) -> None:
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_so_they_are_where_rows_are_scaled_in_another_dtype(model: LinearModel, dtype: str) -> None:
     both = np.concatenate([S, X[:5]]), np.concatenate([T, Y[:5]])
-    request = make_request(model, (2.0 * X[:30], Y[:30]), (2.0 * both[0], both[1]), **OPTIONS, dtype=dtype)
+    request = asked(model, (2.0 * X[:30], Y[:30]), (2.0 * both[0], both[1]), **OPTIONS, dtype=dtype)
     assert request.notes == ("5 of 30 forget rows are also in the surrogate; it should hold none of them",)
 
 
@@ -143,21 +143,21 @@ def test_a_stream_without_labels_will_do(model: LinearModel) -> None:
 @pytest.mark.usefixtures("streaming")
 def test_what_needs_all_rows_at_once_says_so(model: LinearModel) -> None:
     with pytest.raises(DataError, match="an estimated distance on rows that are streamed"):
-        make_request(model, (X[:30], Y[:30]), stream(lambda: iter([(S, T)])), **OPTIONS | {"distance": "estimate"})
+        asked(model, (X[:30], Y[:30]), stream(lambda: iter([(S, T)])), **OPTIONS | {"distance": "estimate"})
 
 
 def test_a_small_stream_of_files_is_held_in_memory(model: LinearModel, tmp_path: Path) -> None:
-    request = make_request(model, (X[:30], Y[:30]), folder_of(tmp_path / "s"), **OPTIONS)
+    request = asked(model, (X[:30], Y[:30]), folder_of(tmp_path / "s"), **OPTIONS)
     assert isinstance(request.surrogate, expunge.objectives.Rows)
 
 
 def test_what_is_forgotten_may_come_as_a_stream(model: LinearModel, tmp_path: Path) -> None:
     np.save(tmp_path / "X.npy", X[:30])
     np.save(tmp_path / "y.npy", Y[:30])
-    request = make_request(model, open_data(tmp_path), (S, T), **OPTIONS)
+    request = asked(model, open_data(tmp_path), (S, T), **OPTIONS)
     assert request.n_forget == 30
     with pytest.raises(DataError, match="no labels"):
-        make_request(model, open_data(tmp_path / "X.npy") if (tmp_path / "y.npy").unlink() is None else None, (S, T), **OPTIONS)  # type: ignore[func-returns-value, arg-type]  # fmt: skip
+        asked(model, open_data(tmp_path / "X.npy") if (tmp_path / "y.npy").unlink() is None else None, (S, T), **OPTIONS)  # type: ignore[func-returns-value, arg-type]  # fmt: skip
 
 
 # Several processes ----------------------------------------------------------------------------------------------

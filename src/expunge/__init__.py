@@ -21,21 +21,21 @@ from expunge.errors import (
 from expunge.runtime.lazy import load_lazily
 
 if TYPE_CHECKING:
-    from expunge.bounds import ErrorBound, PaperConstants, ResidualFacts, paper_bound, residual_bound
+    from expunge.bounds import PaperConstants, Region, ResidualFacts, paper_bound, residual_bound
     from expunge.certificate.content import Certificate, read_certificate
     from expunge.certificate.verify import verify
     from expunge.data import open_data, read_data, stream
     from expunge.distance import Distance, parse_distance
-    from expunge.mechanism import Unlearned, unlearn
+    from expunge.mechanism import Unlearned
     from expunge.model import LinearModel, read_model
     from expunge.record import TrainingRecord
     from expunge.train import train
+    from expunge.unlearn import unlearn
 
 __all__ = [
     "Certificate",
     "DataError",
     "Distance",
-    "ErrorBound",
     "ExpungeError",
     "FileError",
     "InputError",
@@ -44,6 +44,7 @@ __all__ = [
     "OptionError",
     "PaperConstants",
     "Refused",
+    "Region",
     "ResidualFacts",
     "RetrainNow",
     "TrainingRecord",
@@ -70,9 +71,9 @@ load_lazily(
     {
         "Certificate": "certificate.content",
         "Distance": "distance",
-        "ErrorBound": "bounds",
         "LinearModel": "model",
         "PaperConstants": "bounds",
+        "Region": "bounds",
         "ResidualFacts": "bounds",
         "TrainingRecord": "record",
         "Unlearned": "mechanism",
@@ -85,7 +86,7 @@ load_lazily(
         "residual_bound": "bounds",
         "stream": "data",
         "train": "train",
-        "unlearn": "mechanism",
+        "unlearn": "unlearn",
         "verify": "certificate.verify",
     },
 )

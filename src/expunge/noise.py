@@ -14,20 +14,22 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import mpmath
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfcx, log_ndtr
 
+from expunge.bounds.region import GRID, Region, Shape
 from expunge.errors import ModelError
 
 SAFETY = 1.0 + 1e-9  # root finding ends within this of the root; sigma is moved past it
 GRID_BITS = 20  # the grid is at most sigma / 2^GRID_BITS ...
 FINEST_EXPONENT = -40  # ... but not below this power of two
-CLASSICAL_LIMIT = 1.0  # the classical formula is proved for epsilon below this
 
 RandomBytes = Callable[[int], bytes]
+Calibration = Callable[[float, float, float], float]  # of a radius, epsilon and delta
 
 
 def log_delta(epsilon: float, mu: float) -> float:
@@ -138,6 +140,43 @@ def to_grid(values: NDArray[np.float64], exponent: int) -> NDArray[np.int64]:
             "Rescale the features so that the weights are of ordinary size.",
         )
     return scaled.astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Gaussian noise with a region's shape, on a grid of `2^grid_exponent`.
+
+    `scale` is what the shape is multiplied by: for a ball, sigma, the standard deviation of every weight's noise.
+    """
+
+    scale: float
+    grid_exponent: int
+    shape: Shape
+
+    @property
+    def length(self) -> float:
+        """Root of the mean square of its plain length."""
+        return self.shape.length(self.scale)
+
+    def added_to(self, values: NDArray[np.float64], random_bytes: RandomBytes = os.urandom) -> NDArray[np.float64]:
+        """The values with a fresh draw, rounded to the grid once, at the end."""
+        rest = self.shape.rest(self.scale, random_bytes)
+        shifted = values if rest is None else values + rest.reshape(values.shape)
+        return add_noise(shifted, self.shape.smallest(self.scale), self.grid_exponent, random_bytes)
+
+
+def calibrated(
+    region: Region, epsilon: float, delta: float, calibrate: Calibration | None = None
+) -> tuple[Region, Noise]:
+    """Noise that hides where in the region the retrained weights are, and the region with the grid's term, which it needs.
+
+    `calibrate` gives the scale for a radius; by default the analytic Gaussian's.
+    """
+    assert region.shape is not None
+    scale_for = calibrate or sigma_for
+    exponent = grid_exponent(scale_for(region.radius, epsilon, delta))
+    rounded = region.with_term(GRID.name, region.shape.grid_term(math.ldexp(1.0, exponent)))
+    return rounded, Noise(scale_for(rounded.radius, epsilon, delta), exponent, region.shape)
 
 
 def add_noise(

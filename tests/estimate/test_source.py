@@ -14,6 +14,7 @@ import torch
 from click.testing import CliRunner
 from sklearn.datasets import load_digits
 
+from asking import asked
 from expunge import Distance, LinearModel, train, unlearn, verify
 from expunge.certificate.content import Certificate, digest_of
 from expunge.cli import main
@@ -24,7 +25,6 @@ from expunge.estimate.comparison import compare
 from expunge.estimate.conditional import ConditionalDivergence
 from expunge.estimate.donsker_varadhan import DonskerVaradhanLower
 from expunge.estimate.source import KullbackLeiblerEstimate, require_converged, sample_source
-from expunge.request.door import make_request
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 QUICK = Estimation(support="ball", chains=200, steps=400, step_size=0.005, epochs=3)
@@ -42,7 +42,7 @@ def digits() -> dict[str, Any]:
 
 def request_of(digits: dict[str, Any], wanted: Any, **options: Any) -> Any:
     given = BUDGET | {"distance": wanted} | options
-    return make_request(digits["model"], digits["forget"], digits["surrogate"], **given)
+    return asked(digits["model"], digits["forget"], digits["surrogate"], **given)
 
 
 # What a user may write ------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def test_a_gaussian_reference_has_the_moments_it_was_given() -> None:
     wanted = Estimation(
         support="gaussian", chains=4000, steps=600, step_size=0.1, metropolis=True, mean=mean, covariance=covariance
     )
-    request = make_request(
+    request = asked(
         model, (np.ones((1, 3)), [0]), rng.normal(size=(100, 3)), epsilon=1.0, delta=0.1, distance="same", force=True
     )
     found = sample_source(request.weights, model.record, request.surrogate, wanted)
@@ -255,7 +255,7 @@ def test_noise_that_swamps_the_weights_is_refused_as_ever(digits: dict[str, Any]
 def test_a_surrogate_of_five_rows(digits: dict[str, Any]) -> None:
     X, y = digits["surrogate"]
     with pytest.raises(DataError, match="5 rows"):
-        make_request(digits["model"], digits["forget"], (X[:5], y[:5]), distance="estimate", **BUDGET)
+        asked(digits["model"], digits["forget"], (X[:5], y[:5]), distance="estimate", **BUDGET)
     model = digits["model"]
     with pytest.raises(DataError, match="5 rows"):
         compare(model, (X[:5], y[:5]), record=model.record, wanted=QUICK)
@@ -271,13 +271,13 @@ def test_losses_without_probabilities(digits: dict[str, Any]) -> None:
     X, y = digits["source"]
     ridge = train(X, y, l2=0.1, max_norm=1.0, loss="ridge")
     with pytest.raises(OptionError, match="only softmax"):
-        make_request(ridge, digits["forget"], digits["surrogate"], distance="estimate", **BUDGET)
+        asked(ridge, digits["forget"], digits["surrogate"], distance="estimate", **BUDGET)
 
 
 def test_the_conditional_part_needs_labels(digits: dict[str, Any]) -> None:
     with pytest.raises(DataError, match="no labels"):
-        make_request(digits["model"], digits["forget"], digits["surrogate"][0], distance="estimate:kl", **BUDGET)
-    make_request(digits["model"], digits["forget"], digits["surrogate"][0], distance="estimate", **BUDGET)
+        asked(digits["model"], digits["forget"], digits["surrogate"][0], distance="estimate:kl", **BUDGET)
+    asked(digits["model"], digits["forget"], digits["surrogate"][0], distance="estimate", **BUDGET)
 
 
 # The command ----------------------------------------------------------------------------------------------------

@@ -1,9 +1,12 @@
-"""Delta: upper bounds on the distance from the updated weights to the retrained ones. Plain float64, no torch."""
+"""Regions that hold the retrained weights, term by term. Plain float64, no torch."""
 
 from __future__ import annotations
 
-from expunge.bounds.error_bound import ErrorBound
+from expunge.bounds import paper, residual
 from expunge.bounds.paper import PaperConstants, paper_bound
+from expunge.bounds.region import GRID, Ball, Region
 from expunge.bounds.residual import ResidualFacts, residual_bound
 
-__all__ = ["ErrorBound", "PaperConstants", "ResidualFacts", "paper_bound", "residual_bound"]
+TERMS_IN_WORDS = {term.name: term.words for term in (*residual.TERMS, *paper.TERMS, GRID)}
+
+__all__ = ["TERMS_IN_WORDS", "Ball", "PaperConstants", "Region", "ResidualFacts", "paper_bound", "residual_bound"]

@@ -9,10 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from expunge.bounds.error_bound import ErrorBound
+from expunge.bounds.region import Region, Term
 from expunge.distance.inequalities import bretagnolle_huber
 
 SIZE_CONVENTIONS = ("source", "surrogate")
+TERMS = (
+    Term("newton", "what one Newton step leaves out"),
+    Term("surrogate", "surrogate and source differ"),
+)
 
 
 @dataclass(frozen=True)
@@ -77,12 +81,12 @@ def paper_bound(
     tv: float | None = None,
     kl: float | None = None,
     sizes: str = "source",
-) -> ErrorBound:
+) -> Region:
     """Theorem 4.2 (give `tv`) or Corollary 4.4 (give `kl`, of the SURROGATE relative to the source)."""
     if (tv is None) == (kl is None):
         raise ValueError("give exactly one of tv and kl")
     variation = tv if tv is not None else bretagnolle_huber(float(kl or 0.0))
-    return ErrorBound(
+    return Region(
         "paper",
         {
             "newton": newton_remainder(constants, n_source, n_forget),

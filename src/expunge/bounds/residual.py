@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from expunge.bounds.error_bound import ErrorBound
+from expunge.bounds.region import Region, Term
 from expunge.distance import Distance
 
 REVISION = 2
@@ -92,15 +92,13 @@ def rounding_term(facts: ResidualFacts) -> float:
 
 
 def surrogate_shift(facts: ResidualFacts, distance: Distance) -> float:
-    """Bound on `||E_rho phi_u - E_nu phi_u||` from the distance; a distance of kind `means` is that number itself.
+    """Bound on `||E_rho phi_u - E_nu phi_u||` from the distance.
 
     Between samples, a finite KL puts the source on the surrogate's own rows, so the largest deviation seen is the supremum.
     """
-    if distance.kind == "means":
-        return distance.value
     between_samples = distance.between == "samples"
     deviation = facts.change_largest if between_samples else facts.change_supremum + facts.change_mean
-    return distance.shift(math.sqrt(facts.change_eigenvalue), facts.change_supremum, deviation)
+    return distance.mean_shift(math.sqrt(facts.change_eigenvalue), facts.change_supremum, deviation)
 
 
 def surrogate_term(facts: ResidualFacts, distance: Distance) -> float:
@@ -172,7 +170,7 @@ def strict_moments(facts: ResidualFacts, log_failure: float) -> ResidualFacts:
 
 def source_reach(facts: ResidualFacts, distance: Distance) -> float:
     """Bound on `||f - c||` over the source's rows: total variation lets them be unlike any surrogate row."""
-    return facts.change_supremum + facts.change_mean if distance.kind == "tv" else facts.change_largest
+    return facts.change_supremum + facts.change_mean if distance.law.rows_unlike_any else facts.change_largest
 
 
 def unseen_rows(facts: ResidualFacts, distance: Distance) -> float:
@@ -189,7 +187,7 @@ def unseen_rows(facts: ResidualFacts, distance: Distance) -> float:
         return 0.0
     log_failure = -math.log(facts.sampling_failure / (5.0 if strict else 3.0))
     mass = min(1.0, log_failure * facts.weight_largest / facts.n_surrogate)
-    mass = min(1.0, mass + distance.shift(math.sqrt(mass), 0.5, 1.0))
+    mass = min(1.0, mass + distance.moment_shift(math.sqrt(mass), 0.5, 1.0))
     expected = facts.n_source * mass
     return min(float(facts.n_source), expected + math.sqrt(2.0 * expected * log_failure) + log_failure / 3.0)
 
@@ -203,8 +201,8 @@ def source_moments(facts: ResidualFacts, distance: Distance) -> tuple[float, flo
     """
     square = source_reach(facts, distance) ** 2
     spread = math.sqrt(max(0.0, facts.change_fourth - facts.change_trace**2))
-    trace = facts.change_trace + distance.shift(spread, 0.5 * square, square)
-    eigenvalue = facts.change_eigenvalue + distance.shift(
+    trace = facts.change_trace + distance.moment_shift(spread, 0.5 * square, square)
+    eigenvalue = facts.change_eigenvalue + distance.moment_shift(
         math.sqrt(facts.change_fourth_eigenvalue), 0.5 * square, square
     )
     return trace, min(trace, eigenvalue)
@@ -225,22 +223,22 @@ def klein_rio_excess(expected: float, variance: float, step: float, failure: flo
     return 0.5 * (linear + math.sqrt(linear**2 + 8.0 * proxy * log_failure))
 
 
-def grid_term(grid: float, n_parameters: int) -> float:
-    """`sqrt(p) grid`: rounding both models to the grid moves them apart by at most this.
+TERMS = (
+    Term("training", "how far training stopped from the optimum"),
+    Term("solver", "what the step left unsolved"),
+    Term("surrogate", "surrogate and source differ"),
+    Term("sampling", "both are finite samples"),
+    Term("rounding", "float64 arithmetic"),
+)
 
-    >>> grid_term(0.5, 16)
-    2.0
-    """
-    return math.sqrt(n_parameters) * grid
 
-
-def residual_bound(facts: ResidualFacts, distance: Distance, revision: int = REVISION) -> ErrorBound:
+def residual_bound(facts: ResidualFacts, distance: Distance, revision: int = REVISION) -> Region:
     """All terms but the grid's, which needs a sigma first.
 
     `revision` 1 is how certificates of schema 1 were computed: with a KL and strict sampling it took the reach about the
     mean for second moments about 0, which is a trifle too small.
     """
-    return ErrorBound(
+    return Region(
         "residual",
         {
             "training": training_term(facts),

@@ -12,7 +12,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from expunge.certificate.derive import Derived, calibration
+from expunge.certificate.derive import Derived, bound_named
 from expunge.certificate.facts import INSECURE, SCHEMAS, Claim, Json
 from expunge.errors import FileError
 from expunge.runtime.memory import require_fits
@@ -81,6 +81,7 @@ def build(
     created: str,
 ) -> Certificate:
     """Lay out the file."""
+    assert derived.noise is not None
     content: Json = {
         "schema": claim.schema,
         "status": derived.status,
@@ -93,18 +94,18 @@ def build(
         "notes": list(notes),
         "bound": {
             "kind": claim.bound,
-            "total": derived.bound.total,
-            "terms": dict(derived.bound.terms),
+            "total": derived.region.radius,
+            "terms": dict(derived.region.terms),
             "inputs": {name: asdict(fact) for name, fact in claim.facts.items()},
         },
         "distance": asdict(claim.distance) | {"meaning": claim.distance.meaning},
         "noise": {
-            "calibration": calibration(claim.bound),
+            "calibration": bound_named(claim.bound).calibration,
             "mu": derived.mu,
             "delta_for_noise": derived.delta_for_noise,
             "failures": dict(claim.failures),
             "delta_at_sigma": derived.delta_at_sigma,
-            "grid_exponent": derived.grid_exponent,
+            "grid_exponent": derived.noise.grid_exponent,
             "generator": claim.generator,
         },
         "sizes": sizes,
@@ -114,7 +115,7 @@ def build(
         "software": software,
         "created": created,
     }
-    if claim.bound == "paper":
+    if not bound_named(claim.bound).provable:
         content["bound"] |= {"convention": claim.convention, "tuned": claim.tuned}
     if estimate is not None:
         content["estimate"] = estimate

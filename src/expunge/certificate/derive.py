@@ -1,71 +1,40 @@
-"""The only judge: bound, noise, status and sentences from the facts alone."""
+"""The only judge: region, noise, status and sentences from the facts alone.
+
+To issue a certificate, `mechanism.py` asks it; to check one, `verify.py` asks it again with the facts read from the file.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
-from expunge.bounds import ErrorBound, PaperConstants, paper_bound, residual_bound
-from expunge.bounds.residual import REVISION, grid_term
-from expunge.certificate.facts import INSECURE, SCHEMA, SCHEMAS, SIZE_NAMES, Claim, Fact, residual_facts
-from expunge.heads import Constants
-from expunge.noise import delta_of, grid_exponent, sigma_classical, sigma_for
+from expunge.bounds import Ball, PaperConstants, Region, paper_bound, residual_bound
+from expunge.bounds.residual import REVISION
+from expunge.certificate.facts import INSECURE, SCHEMA, SCHEMAS, SIZE_NAMES, Claim, Fact, residual_facts, weakest
+from expunge.errors import OptionError
+from expunge.noise import Calibration, Noise, calibrated, delta_of, sigma_classical, sigma_for
+from expunge.record import Constants
 
 
 @dataclass(frozen=True)
-class Derived:
-    """What follows from a claim."""
+class Bound:
+    """A way to a region: how it follows from a claim, how noise is calibrated to it, whether facts alone can prove it."""
 
-    bound: ErrorBound
-    sigma: float
-    grid_exponent: int
-    delta_for_noise: float
-    delta_at_sigma: float
-    status: str
-    guarantee: str
-    assumptions: tuple[str, ...]
-    limits: tuple[str, ...]
-
-    @property
-    def mu(self) -> float:
-        return self.bound.total / self.sigma
+    name: str
+    region: Callable[[Claim], Region]
+    calibration: str
+    scale: Calibration
+    provable: bool
 
 
-def derive(claim: Claim) -> Derived:
-    """Bound, noise, status and sentences from the facts alone."""
-    try:
-        base = _bound(claim)
-    except (OverflowError, ZeroDivisionError):
-        base = ErrorBound(claim.bound, {"total": math.inf})
-    spent = math.fsum(claim.failures.values())
-    remaining = claim.delta - spent
-    if not math.isfinite(base.total):
-        return Derived(base, math.inf, 0, remaining, 1.0, "none", "", (), ())
-    calibrate = sigma_for if claim.bound == "residual" else sigma_classical
-    exponent = grid_exponent(calibrate(base.total, claim.epsilon, remaining))
-    bound = base.with_term("grid", grid_term(math.ldexp(1.0, exponent), claim.n_parameters))
-    sigma = calibrate(bound.total, claim.epsilon, remaining)
-    achieved = delta_of(claim.epsilon, bound.total / sigma)
-    status = _status(claim)
-    return Derived(
-        bound,
-        sigma,
-        exponent,
-        remaining,
-        achieved + spent,
-        status,
-        _guarantee(claim, sigma),
-        _assumptions(claim),
-        _limits(claim),
-    )
+def _residual_region(claim: Claim) -> Region:
+    revision = 1 if claim.schema == SCHEMAS[0] else REVISION
+    return residual_bound(residual_facts(claim.facts), claim.distance, revision)
 
 
-def _bound(claim: Claim) -> ErrorBound:
+def _paper_region(claim: Claim) -> Region:
     values = {name: fact.value for name, fact in claim.facts.items()}
-    if claim.bound == "residual":
-        revision = 1 if claim.schema == SCHEMAS[0] else REVISION
-        return residual_bound(residual_facts(claim.facts), claim.distance, revision)
     sizes = {name: int(values[name]) for name in SIZE_NAMES}
     constants = PaperConstants(
         values["alpha"], values["beta"], values["lipschitz"], values["gamma"], int(values["lipschitz_power"])
@@ -75,11 +44,81 @@ def _bound(claim: Claim) -> ErrorBound:
     )
 
 
-def _status(claim: Claim) -> str:
-    provenances = {fact.provenance for fact in claim.facts.values()} | {claim.distance.provenance}
-    if "estimated" in provenances or claim.tuned:
+BOUNDS = {
+    bound.name: bound
+    for bound in (
+        Bound("residual", _residual_region, "analytic", sigma_for, provable=True),
+        Bound("paper", _paper_region, "classical", sigma_classical, provable=False),
+    )
+}
+
+
+def bound_named(name: object) -> Bound:
+    """The bound of that name; whatever is unknown raises."""
+    if not isinstance(name, str) or name not in BOUNDS:
+        raise OptionError(f"bound {name!r}", f"it must be one of {', '.join(BOUNDS)}", "Choose one of them for bound.")
+    return BOUNDS[name]
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What follows from a claim. Without a finite region there is no noise."""
+
+    region: Region
+    noise: Noise | None
+    delta_for_noise: float
+    delta_at_sigma: float
+    status: str
+    guarantee: str
+    assumptions: tuple[str, ...]
+    limits: tuple[str, ...]
+
+    @property
+    def sigma(self) -> float:
+        """The noise's scale; infinite where there is none."""
+        return math.inf if self.noise is None else self.noise.scale
+
+    @property
+    def mu(self) -> float:
+        return self.region.radius / self.sigma
+
+
+def derive(claim: Claim) -> Derived:
+    """Region, noise, status and sentences from the facts alone."""
+    bound = bound_named(claim.bound)
+    region = region_of(claim)
+    spent = math.fsum(claim.failures.values())
+    remaining = claim.delta - spent
+    if not math.isfinite(region.radius):
+        return Derived(region, None, remaining, 1.0, "none", "", (), ())
+    region, noise = calibrated(region, claim.epsilon, remaining, bound.scale)
+    achieved = delta_of(claim.epsilon, region.radius / noise.scale)
+    return Derived(
+        region,
+        noise,
+        remaining,
+        achieved + spent,
+        _status(claim, region),
+        _guarantee(claim, noise.scale),
+        _assumptions(claim),
+        _limits(claim),
+    )
+
+
+def region_of(claim: Claim) -> Region:
+    """Where the retrained weights can be, without what the noise's grid adds; infinite where the facts allow no less."""
+    try:
+        region = bound_named(claim.bound).region(claim)
+    except (OverflowError, ZeroDivisionError):
+        region = Region(claim.bound, {"total": math.inf})
+    provenance = weakest([claim.distance.provenance, *(fact.provenance for fact in claim.facts.values())])
+    return replace(region, shape=Ball(claim.n_parameters), provenance=provenance)
+
+
+def _status(claim: Claim, region: Region) -> str:
+    if region.provenance == "estimated" or claim.tuned:
         return "estimated"
-    if "declared" in provenances or claim.distance.samples_rows or claim.bound != "residual":
+    if region.provenance == "declared" or claim.distance.samples_rows or not bound_named(claim.bound).provable:
         return "conditional"
     return "proven"
 
@@ -94,47 +133,47 @@ def _guarantee(claim: Claim, sigma: float) -> str:
 
 def _assumptions(claim: Claim) -> tuple[str, ...]:
     """What has to be true for the guarantee, in plain words; empty for a proven one."""
-    found = []
+    sentences = []
     declared = sorted(name for name, fact in claim.facts.items() if fact.provenance == "declared")
     if declared:
-        found.append("These facts were declared, not checked: " + ", ".join(declared) + ".")
+        sentences.append("These facts were declared, not checked: " + ", ".join(declared) + ".")
     if claim.distance.provenance == "declared":
-        found.append(f"Declared: {claim.distance} between {claim.distance.between} ({claim.distance.meaning}).")
+        sentences.append(f"Declared: {claim.distance} between {claim.distance.between} ({claim.distance.meaning}).")
     if claim.distance.provenance == "estimated" and claim.schema == SCHEMA:
-        found.append(
+        sentences.append(
             f"NOT KNOWN, ESTIMATED: {claim.distance} ({claim.distance.meaning}). Nothing is guaranteed about the error of this "
             "estimate; the true distance may be larger, and then the guarantee does not hold."
         )
     if claim.distance.matched:
-        found.append(
+        sentences.append(
             "Surrogate rows are weighted by class to the source's class counts, and are labelled the way the source was."
         )
-    if claim.distance.kind == "means":
-        found.append("The source's spread in the gradient's change is the surrogate's.")
+    if claim.distance.law.assumption is not None:
+        sentences.append(claim.distance.law.assumption)
     if claim.distance.samples_rows:
-        found.append(
+        sentences.append(
             "Source and surrogate rows are independent samples of their populations; trained weights and update are treated as fixed "
             "(they are not quite: the weights depend on the source)."
         )
     if claim.distance.samples_rows and claim.distance.sampling == "seen":
-        found.append(
+        sentences.append(
             "The spread and the largest size of the gradient's change seen on the surrogate stand for its population's, among rows no longer than those seen."
         )
-    if claim.bound == "paper":
-        found.append(
+    if not bound_named(claim.bound).provable:
+        sentences.append(
             "Training reached its optimum exactly, and the Hessians of finite sets equal those of their populations."
         )
-        found.append("The constants alpha, beta, L and gamma hold for every example.")
+        sentences.append("The constants alpha, beta, L and gamma hold for every example.")
     if claim.tuned:
-        found.append(
+        sentences.append(
             "FALSE for this model: the constants given are smaller than this loss can have, so the bound may be exceeded."
         )
-    return tuple(found)
+    return tuple(sentences)
 
 
 def _limits(claim: Claim) -> tuple[str, ...]:
     """What the certificate does not prove."""
-    found = [
+    sentences = [
         "It does not prove that the rows given were in the training set, or that they are all that the person contributed.",
         "It does not protect against somebody who holds the model from before as well as this one.",
         "It does not prove that no copy of the earlier model or of the data exists elsewhere.",
@@ -143,8 +182,8 @@ def _limits(claim: Claim) -> tuple[str, ...]:
         "It cannot show from the weights alone that the noise was drawn as stated; it binds digests, it is not a proof of execution.",
     ]
     if claim.generator == INSECURE:
-        found.insert(0, f"{INSECURE}: the noise was made from a seed for a test; this model protects nobody.")
-    return tuple(found)
+        sentences.insert(0, f"{INSECURE}: the noise was made from a seed for a test; this model protects nobody.")
+    return tuple(sentences)
 
 
 def beyond_closed_form(facts: Mapping[str, Fact], closed: Constants) -> bool:
@@ -156,8 +195,3 @@ def beyond_closed_form(facts: Mapping[str, Fact], closed: Constants) -> bool:
         or facts["gamma"].value < closed.hessian_lipschitz
         or facts["lipschitz_power"].value < 2
     )
-
-
-def calibration(bound: str) -> str:
-    """How sigma follows from Delta."""
-    return "analytic" if bound == "residual" else "classical"

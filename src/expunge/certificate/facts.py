@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from expunge.bounds import ResidualFacts
 from expunge.distance import Distance
+from expunge.errors import OptionError
 
 SCHEMA = "expunge/certificate/2"
 SCHEMAS = ("expunge/certificate/1", SCHEMA)  # 1 knew neither row weights nor estimates
@@ -16,6 +17,23 @@ GENERATORS = ("operating system", INSECURE)
 SIZE_NAMES = ("n_source", "n_forget", "n_surrogate")
 
 Json = dict[str, Any]
+
+
+WEAKEST_LAST = ("derived", "measured", "declared", "estimated")
+
+
+def weakest(provenances: Sequence[str]) -> str:
+    """The weakest of several provenances; an unknown one raises.
+
+    >>> weakest(["declared", "derived"])
+    'declared'
+    """
+    odd = [name for name in provenances if name not in WEAKEST_LAST]
+    if odd:
+        raise OptionError(
+            f"provenance {odd[0]!r}", f"it is one of {', '.join(WEAKEST_LAST)}", "Say where it comes from."
+        )
+    return max(provenances, key=WEAKEST_LAST.index)
 
 
 @dataclass(frozen=True)

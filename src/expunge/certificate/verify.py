@@ -15,9 +15,10 @@ from typing import Any
 from expunge.bounds import ResidualFacts
 from expunge.bounds.residual import WEIGHT_FACTS
 from expunge.certificate.content import Certificate, digest_of
-from expunge.certificate.derive import beyond_closed_form, calibration, derive
+from expunge.certificate.derive import beyond_closed_form, bound_named, derive
 from expunge.certificate.facts import GENERATORS, SCHEMAS, SIZE_NAMES, Claim, Fact, Json
 from expunge.distance import Distance
+from expunge.distance.estimation import ROUTES
 from expunge.distance.inequalities import tv_upper_from_kl
 from expunge.errors import ExpungeError, VerificationFailed
 from expunge.heads import head_for
@@ -69,7 +70,7 @@ def claim_of(content: Json) -> Claim:
     }
     distance_of = Distance(**distance)
     if content["schema"] == SCHEMAS[0] and (
-        distance_of.matched or distance_of.kind == "means" or "estimate" in content
+        distance_of.matched or distance_of.law.first_schema > 1 or "estimate" in content
     ):
         raise ValueError("schema 1 knew neither weighted rows nor estimates")
     needed = {field.name for field in fields(ResidualFacts)} - (set() if distance_of.matched else set(WEIGHT_FACTS))
@@ -117,15 +118,17 @@ def checks(certificate: Certificate) -> list[Check]:
         derived = derive(claim)
         found = [Check("digest", content["digest"], digest_of(content))]
         terms = content["bound"]["terms"]
-        found += [Check(f"bound.terms.{name}", terms.get(name), value) for name, value in derived.bound.terms.items()]
+        found += [Check(f"bound.terms.{name}", terms.get(name), value) for name, value in derived.region.terms.items()]
         found += [
-            Check("bound.terms", sorted(terms), sorted(derived.bound.terms)),
-            Check("bound.total", content["bound"]["total"], derived.bound.total),
+            Check("bound.terms", sorted(terms), sorted(derived.region.terms)),
+            Check("bound.total", content["bound"]["total"], derived.region.radius),
             Check("sigma", content["sigma"], derived.sigma),
             Check("noise.mu", content["noise"]["mu"], derived.mu),
             Check("noise.delta_for_noise", content["noise"]["delta_for_noise"], derived.delta_for_noise),
             Check("noise.delta_at_sigma", content["noise"]["delta_at_sigma"], derived.delta_at_sigma),
-            Check("noise.grid_exponent", content["noise"]["grid_exponent"], derived.grid_exponent),
+            Check(
+                "noise.grid_exponent", content["noise"]["grid_exponent"], derived.noise and derived.noise.grid_exponent
+            ),
             Check("delta is not exceeded", derived.delta_at_sigma <= claim.delta < 1.0, True),
             Check("failure probabilities", _failures_are_due(claim), True),
             Check("status", content["status"], derived.status),
@@ -134,7 +137,7 @@ def checks(certificate: Certificate) -> list[Check]:
             Check("limits", content["limits"], derived.limits),
             Check("distance.meaning", content["distance"]["meaning"], claim.distance.meaning),
             Check("sizes", content["sizes"], _sizes(claim, content)),
-            Check("noise.calibration", content["noise"]["calibration"], calibration(claim.bound)),
+            Check("noise.calibration", content["noise"]["calibration"], bound_named(claim.bound).calibration),
             Check("model.after.sha256", _is_digest(content["model"]["after"]["sha256"]), True),
             *_step_checks(claim, content),
             Check(
@@ -168,7 +171,7 @@ def _failures_are_due(claim: Claim) -> bool:
         return not claim.failures
     sampled = claim.failures.get("sampling", 0.0)
     agrees = sampled == claim.facts["sampling_failure"].value if claim.distance.samples_rows else sampled == 0.0
-    needs_eigenvalue = claim.distance.samples_rows or claim.distance.kind in ("chi2", "kl")
+    needs_eigenvalue = claim.distance.needs_eigenvalue
     return agrees and (claim.failures.get("eigenvalue", 0.0) > 0.0) == needs_eigenvalue
 
 
@@ -212,11 +215,11 @@ def _weight_checks(claim: Claim, content: Json) -> list[Check]:
 def _estimate_checks(claim: Claim, content: Json) -> list[Check]:
     """Evidence of an estimate goes with an estimated distance, and a total variation follows from the KL that is stated there."""
     if "estimate" not in content:
-        return [Check("evidence of the estimate", claim.distance.kind != "means", True)]
+        return [Check("evidence of the estimate", claim.distance.law.provenances != ("estimated",), True)]
     route = content["estimate"]["route"]
     found = [
         Check("distance.provenance", claim.distance.provenance, "estimated"),
-        Check("distance.kind", claim.distance.kind, {"means": "means", "kl": "tv"}[route]),
+        Check("distance.kind", claim.distance.kind, ROUTES[route]),
     ]
     if route == "kl":
         upper = content["estimate"]["kl"]["upper"]

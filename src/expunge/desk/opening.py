@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,10 @@ from expunge.desk.policy import Policy
 from expunge.desk.seal import write_seal
 from expunge.errors import ModelError
 from expunge.model import LinearModel
-from expunge.request.door import make_request, record_for
-from expunge.request.series import Sequence
+from expunge.request.declared import NOTHING_DECLARED, Declared, record_for
+from expunge.request.door import ask
+from expunge.request.series import Series
 from expunge.runtime.durable import PRIVATE_FOLDER, PUBLIC_FOLDER, sync_folder, write_whole
-
-FACTS = ("n_source", "l2", "loss", "max_norm", "training_residual", "classes")
 
 
 def create_desk(
@@ -31,16 +31,17 @@ def create_desk(
     surrogate: Rows,
     policy: Policy,
     digest: str | None = None,
-    **declared: Any,
+    declared: Declared = NOTHING_DECLARED,
 ) -> Desk:
     """Open a desk in a new folder; `digest` is the model file's SHA-256, where it came from a file.
 
-    `declared` are the facts of a model without a record: n_source, l2, loss, max_norm, training_residual. The model becomes the first private state: from now on the desk answers for it, and the file it came from should go.
+    `declared` are the facts of a model without a record. The model becomes the first private state: from now on the desk
+    answers for it, and the file it came from should go.
     """
     policy.checked()
     layout = Layout(Path(folder))
     require_absent(layout.folder)
-    record = record_for(model, **(dict.fromkeys(FACTS) | declared))
+    record = record_for(model, declared)
     if record.noised:
         raise ModelError(
             "the model is an unlearned, noised one",
@@ -95,10 +96,5 @@ def _fill(layout: Layout, model: LinearModel, surrogate: bytes, key: bytes, body
 
 def _check(model: LinearModel, surrogate: Rows, policy: Policy) -> None:
     """Refuse a model and a surrogate that could never be used together, before anything is promised."""
-    make_request(
-        model,
-        (surrogate[0][:1], surrogate[1][:1]),
-        surrogate,
-        series=Sequence(policy.planned),
-        **(policy.options() | {"force": True}),
-    )
+    guarantee = replace(policy.guarantee(Series(policy.planned)), force=True)
+    ask(model, (surrogate[0][:1], surrogate[1][:1]), surrogate, guarantee, execution=policy.execution())

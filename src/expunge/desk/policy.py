@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from expunge.distance import Distance, parse_distance, parse_route
 from expunge.errors import OptionError
-from expunge.request.series import Sequence
+from expunge.request.series import Series
+
+if TYPE_CHECKING:
+    from expunge.request.execution import Execution
+    from expunge.request.guarantee import Guarantee
 
 DEFAULT_PLANNED = 50
 DEFAULT_FACTOR = 10.0
@@ -38,24 +42,24 @@ class Policy:
 
     def checked(self) -> Policy:
         """The policy, if a desk can be opened for it."""
-        from expunge.request.guarantee import STEPS, Budget
+        from expunge.request.guarantee import STEPS, check_budget
         from expunge.runtime.checks import choice, positive
 
-        Budget(self.epsilon, self.delta)
+        check_budget(self.epsilon, self.delta)
         if parse_route(self.distance) is not None:
             raise OptionError(
                 f"distance {self.distance}",
                 "what a desk promises for years needs a distance that somebody declares",
                 "Declare one, or use expunge unlearn for a single estimated certificate.",
             )
-        if self.declared.kind == "source":
+        if self.declared.is_source:
             raise OptionError(
                 "distance source",
                 "a desk keeps no source: it would have to shrink with every deletion",
                 "Use expunge unlearn with --distance source, or retrain.",
             )
         choice(self.step, STEPS, "step")
-        Sequence(self.planned)
+        Series(self.planned)
         positive(self.limit, "total_epsilon", "Ten times epsilon is the default.")
         if type(self.days) is not int or not 0 <= self.days <= 36_500:
             raise OptionError(
@@ -83,15 +87,15 @@ class Policy:
     def from_json(content: dict[str, Any]) -> Policy:
         return Policy(**content)
 
-    def options(self) -> dict[str, Any]:
-        """What `make_request` is told for every run."""
-        return {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "distance": self.declared,
-            "match_classes": self.match_classes,
-            "step": self.step,
-            "dtype": self.dtype,
-            "device": self.device,
-            "force": self.force,
-        }
+    def guarantee(self, series: Series) -> Guarantee:
+        """What every run promises, at this place of the series."""
+        from expunge.request.guarantee import Guarantee, wanted_distance
+
+        wanted, _ = wanted_distance(self.declared, self.match_classes)
+        return Guarantee(self.epsilon, self.delta, wanted, step=self.step, force=self.force, series=series)
+
+    def execution(self) -> Execution:
+        """How every run computes."""
+        from expunge.request.execution import Execution  # loads torch, which looking at a desk does not need
+
+        return Execution(self.dtype, self.device)

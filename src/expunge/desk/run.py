@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from expunge.certificate.compose import Composition, compose
 from expunge.certificate.content import Certificate
+from expunge.certificate.facts import weakest
 from expunge.certificate.sign import keyid_of, seal
 from expunge.data import EncodedRows, encoder_of
 from expunge.desk.desk import Desk, Rows
@@ -21,11 +22,12 @@ from expunge.desk.ledger import Json, Ledger, RequestRow
 from expunge.desk.recover import PUBLIC, STATE, finish, tidy
 from expunge.desk.state import State, checked_surrogate, current_state
 from expunge.errors import DataError, ExpungeError, InputError, Refused, RetrainNow
-from expunge.mechanism import certify, handed_on, measure
+from expunge.evidence.measured import handed_on
+from expunge.mechanism import certify, measure
 from expunge.model import LinearModel
 from expunge.report.page import run_page
-from expunge.request.door import make_request
-from expunge.request.series import PROVENANCE, weaker
+from expunge.request.door import ask
+from expunge.request.series import PROVENANCE
 from expunge.runtime.durable import PRIVATE, PRIVATE_FOLDER, make_folder, sync_folder, write_synced
 from expunge.runtime.progress import Progress, silent
 
@@ -133,13 +135,13 @@ def _make(
         )
     head = ledger.head()
     series = state.series(policy.planned, {"size": head.size, "root": head.root})
-    request = make_request(
+    request = ask(
         state.model,
         _together(desk, ledger, group),
         surrogate,
+        policy.guarantee(series),
+        execution=policy.execution(),
         model_sha256=state.published_sha256,
-        series=series,
-        **policy.options(),
     )
     measured = measure(request)
     result = certify(request, measured)
@@ -162,7 +164,7 @@ def _make(
         "n_rows": request.n_forget,
         "n_left": request.n_source - request.n_forget,
         "state_mac": mac(desk.key, "state", state_bytes),
-        "carried": weaker(state.carried or "derived", PROVENANCE[result.certificate.status]),
+        "carried": weakest([state.carried or "derived", PROVENANCE[result.certificate.status]]),
         "status": result.certificate.status,
         "epsilon": policy.epsilon,
         "delta": policy.delta,
@@ -172,9 +174,7 @@ def _make(
         "terms": result.certificate.terms,
         "failures": failures,
         "composition": composition.to_json(),
-        "noise_share": result.certificate.sigma
-        * math.sqrt(request.objective.n_parameters)
-        / float(request.weights.norm()),
+        "noise_share": result.certificate.sigma * math.sqrt(request.head.n_parameters) / float(request.weights.norm()),
         "accuracy": accuracy,
         "keyid": None if sign_key is None else keyid_of(sign_key.public_key()),
     }

@@ -10,7 +10,7 @@ from expunge.desk.digests import mac
 from expunge.desk.ledger import Json, Ledger
 from expunge.errors import FileError
 from expunge.model import LinearModel, read_model
-from expunge.request.series import Sequence
+from expunge.request.series import Series
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class State:
     store: str
     failures: float
 
-    def series(self, planned: int, head: dict[str, int | str]) -> Sequence:
+    def series(self, planned: int, head: dict[str, int | str]) -> Series:
         """The next place in the series."""
-        return Sequence(planned, self.number + 1, self.carried, self.store, head)
+        return Series(planned, self.number + 1, self.carried, self.store, head)
 
 
 def current_state(desk: Desk, ledger: Ledger) -> State:

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from expunge.distance.declared import DISTANCE_KINDS, Distance, parse_distance
+from expunge.distance.declared import Distance, parse_distance
 from expunge.distance.estimation import Estimation, parse_route
+from expunge.distance.kinds import KINDS, Kind, kind_named, register_kind
 
-__all__ = ["DISTANCE_KINDS", "Distance", "Estimation", "parse_distance", "parse_route"]
+__all__ = [
+    "KINDS",
+    "Distance",
+    "Estimation",
+    "Kind",
+    "kind_named",
+    "parse_distance",
+    "parse_route",
+    "register_kind",
+]

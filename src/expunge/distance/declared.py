@@ -1,45 +1,15 @@
-"""A distance that somebody declares, and can be held to, or that was estimated, and then proves nothing.
-
-same          the surrogate is a sample of the source's own distribution
-tv:0.2        total variation between the feature distributions, in [0, 1]
-chi2:0.3      chi-square of the source relative to the surrogate
-kl:0.5        Kullback-Leibler divergence of the source relative to the surrogate
-source        the surrogate IS the source (the paper's Unlearn (+)); checked, not believed
-
-Only an estimate can be of the kind `means`: the norm of the difference of means that the residual bound needs, for one update.
-"""
+"""A distance that somebody declares, and can be held to, or that was estimated, and then proves nothing."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from expunge.distance.inequalities import (
-    shift_chi_square,
-    shift_kullback_leibler,
-    shift_total_variation,
-    tv_upper_from_chi_square,
-    tv_upper_from_kl,
-)
+from expunge.distance.kinds import KINDS, Kind, kind_named
 from expunge.errors import OptionError
 
-DECLARED_KINDS = ("same", "tv", "chi2", "kl", "source")
-DISTANCE_KINDS = (*DECLARED_KINDS, "means")
 BETWEEN = ("populations", "samples")
 SAMPLING = ("seen", "strict")
-PROVENANCES = dict.fromkeys(DISTANCE_KINDS, ("declared", "estimated")) | {
-    "source": ("measured",),
-    "means": ("estimated",),
-}
-
-_MEANING = {
-    "same": "the surrogate is an independent sample of the source's own distribution",
-    "tv": "total variation between the feature distributions of source and surrogate",
-    "chi2": "chi-square divergence of the source's feature distribution relative to the surrogate's",
-    "kl": "Kullback-Leibler divergence of the source's feature distribution relative to the surrogate's",
-    "source": "the surrogate is the source itself",
-    "means": "norm of the difference between source and surrogate in the mean change of gradient at this update",
-}
 MATCHED = "; the surrogate's rows weighted so that its classes have the source's proportions"
 
 
@@ -62,101 +32,119 @@ class Distance:
     matched: bool = False
 
     def __post_init__(self) -> None:
-        if self.kind not in DISTANCE_KINDS:
-            raise OptionError(
-                f"distance kind {self.kind!r} is not known",
-                f"it must be one of {', '.join(DISTANCE_KINDS)}",
-                "Write for example chi2:0.1, tv:0.2, kl:0.5 or same.",
-            )
+        law = kind_named(self.kind)
         if not self.provenance:
-            object.__setattr__(self, "provenance", PROVENANCES[self.kind][0])
-        if self.between not in BETWEEN:
-            raise OptionError(
-                f"distance between {self.between!r}", f"it must be one of {', '.join(BETWEEN)}", "See Distance.between."
-            )
+            object.__setattr__(self, "provenance", law.provenances[0])
+        for problem in (self._value_problem(law), self._setting_problem(law)):
+            if problem is not None:
+                raise problem
+
+    def _value_problem(self, law: Kind) -> OptionError | None:
         if not math.isfinite(self.value) or self.value < 0:
-            raise OptionError(
+            return OptionError(
                 f"distance {self.kind}:{self.value}",
                 "it must be a finite number, at least 0",
-                "If the distance is unbounded, no certificate can be issued for this surrogate; choose one closer to the source.",
+                "If it is unbounded, no certificate can be issued for this surrogate; choose one closer to the source.",
             )
-        if self.kind == "tv" and self.value > 1:
-            raise OptionError(
-                f"total variation {self.value}",
-                "it lies between 0 and 1",
+        if not law.takes_value and self.value != 0:
+            return OptionError(
+                f"distance {self.kind}:{self.value}", f"{self.kind!r} takes no value", f"Write {self.kind} alone."
+            )
+        if law.largest_value is not None and self.value > law.largest_value:
+            return OptionError(
+                f"{law.meaning.split(' between ')[0]} {self.value}",
+                f"it lies between 0 and {law.largest_value:g}",
                 "Declare a smaller value, or another kind such as chi2.",
             )
-        if self.provenance not in PROVENANCES[self.kind]:
-            raise OptionError(
+        return None
+
+    def _setting_problem(self, law: Kind) -> OptionError | None:
+        if self.between not in BETWEEN:
+            return OptionError(
+                f"distance between {self.between!r}", f"it must be one of {', '.join(BETWEEN)}", "See Distance.between."
+            )
+        if self.provenance not in law.provenances:
+            return OptionError(
                 f"a distance {self.kind!r} that is {self.provenance!r}",
                 "'source' is measured, 'means' estimated; others are declared or estimated",
                 "Leave the provenance out.",
             )
         if type(self.matched) is not bool:
-            raise OptionError(f"matched {self.matched!r}", "it is True or False", "Leave it out, or write True.")
-        if self.matched and self.kind == "source":
-            raise OptionError(
+            return OptionError(f"matched {self.matched!r}", "it is True or False", "Leave it out, or write True.")
+        if self.matched and law.is_source:
+            return OptionError(
                 "matched classes with distance 'source'",
                 "the source's classes are its own",
                 "Leave --match-classes out.",
             )
-        if self.kind == "same" and self.between == "samples":
-            raise OptionError(
-                "distance 'same' between samples",
+        if self.between == "samples" and not law.between_samples:
+            return OptionError(
+                f"distance {self.kind!r} between samples",
                 "two samples of one population are not the same set",
                 "Leave --between out, or declare source if the surrogate is the source itself.",
             )
         if self.sampling not in SAMPLING:
-            raise OptionError(
+            return OptionError(
                 f"sampling {self.sampling!r}", f"it must be one of {', '.join(SAMPLING)}", "See Distance.sampling."
             )
-        if self.kind in ("same", "source") and self.value != 0:
-            raise OptionError(
-                f"distance {self.kind}:{self.value}", f"{self.kind!r} takes no value", f"Write {self.kind} alone."
-            )
+        return None
+
+    @property
+    def law(self) -> Kind:
+        """What a distance of this kind means."""
+        return kind_named(self.kind)
 
     @property
     def meaning(self) -> str:
-        return _MEANING[self.kind] + (MATCHED if self.matched else "")
+        return self.law.meaning + (MATCHED if self.matched else "")
 
     @property
     def tv_upper(self) -> float:
-        """Upper bound on total variation that follows, for the paper's bound; 1 where nothing follows."""
-        if self.kind == "kl":
-            return tv_upper_from_kl(self.value)
-        if self.kind == "chi2":
-            return tv_upper_from_chi_square(self.value)
-        return {"same": 0.0, "source": 0.0, "tv": self.value}.get(self.kind, 1.0)
+        """Upper bound on total variation that follows, for the paper's bound; raises where nothing follows."""
+        return self.law.tv_upper(self.value)
+
+    @property
+    def is_source(self) -> bool:
+        """Whether the rows given are the source's own."""
+        return self.law.is_source
 
     @property
     def samples_rows(self) -> bool:
         """Whether source and surrogate are samples of populations, so that a sampling term is due."""
-        return self.kind != "source" and self.between == "populations"
+        return not self.law.is_source and self.between == "populations"
+
+    @property
+    def needs_eigenvalue(self) -> bool:
+        """Whether the largest eigenvalue of the change's covariance enters the bound."""
+        return self.samples_rows or self.law.uses_deviation
 
     def shift(self, deviation: float, supremum: float, centred_supremum: float) -> float:
-        """Upper bound on `||E_rho f - E_nu f||` from moments of f under the surrogate."""
-        if self.kind == "tv":
-            return shift_total_variation(self.value, supremum)
-        if self.kind == "chi2":
-            return shift_chi_square(self.value, deviation)
-        if self.kind == "kl":
-            return shift_kullback_leibler(self.value, deviation, centred_supremum)
-        return 0.0
+        """Upper bound on `||E_rho f - E_nu f||` from moments of f under the surrogate, whatever f is."""
+        return self.law.shift(self.value, deviation, supremum, centred_supremum)
+
+    def mean_shift(self, deviation: float, supremum: float, centred_supremum: float) -> float:
+        """The same for the change of gradient at this update."""
+        return self.law.mean_shift(self.value, deviation, supremum, centred_supremum)
+
+    def moment_shift(self, deviation: float, supremum: float, centred_supremum: float) -> float:
+        """The same for squares of the change's deviation, and for the share of rows beyond any; 0 where they stay as they are."""
+        return self.shift(deviation, supremum, centred_supremum) if self.law.moves_moments else 0.0
 
     def __str__(self) -> str:
-        return self.kind if self.kind in ("same", "source") else f"{self.kind}:{self.value:g}"
+        return f"{self.kind}:{self.value:g}" if self.law.takes_value else self.kind
 
 
 def parse_distance(text: str, *, between: str = "populations", sampling: str = "seen") -> Distance:
     """Read `same`, `source`, `tv:0.2`, `chi2:0.3` or `kl:0.5`."""
     kind, colon, value = text.strip().partition(":")
-    if kind not in DECLARED_KINDS:
+    declarable = [name for name, law in KINDS.items() if law.provenances != ("estimated",)]
+    if kind not in declarable:
         raise OptionError(
             f"distance kind {kind!r} is not known",
-            f"it must be one of {', '.join(DECLARED_KINDS)}, or estimate",
+            f"it must be one of {', '.join(declarable)}, or estimate",
             "Write for example chi2:0.1, tv:0.2, kl:0.5 or same.",
         )
-    if kind in ("same", "source"):
+    if not kind_named(kind).takes_value:
         if colon:
             raise OptionError(f"distance {text!r}", f"{kind!r} takes no value", f"Write {kind} alone.")
         return Distance(kind, 0.0, between, sampling=sampling)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from expunge.distance.declared import SAMPLING
 from expunge.errors import OptionError
 
-ROUTES = ("means", "kl")
+ROUTES = {"means": "means", "kl": "tv"}  # what is estimated, and the kind of distance it gives
 MOST = 10_000_000
 SMALLEST, LARGEST = 1e-30, 1e30
 SUPPORTS = ("ball", "projected-ball", "box", "gaussian")
@@ -47,7 +47,7 @@ class Estimation:
                 raise OptionError(
                     f"{name} {value!r} of an estimate",
                     f"it must be one of {', '.join(options)}",
-                    f"Use {options[0]}.",
+                    f"Use {next(iter(options))}.",
                 )
         if not 100 <= self.chains <= MOST:
             raise OptionError(f"{self.chains} chains", f"from 100 to {MOST:,} are possible", "The paper uses 1,000.")
@@ -76,8 +76,9 @@ class Estimation:
             )
 
     @property
-    def kind(self) -> str:
-        return "estimate"
+    def is_source(self) -> bool:
+        """An estimate is for those who have no source."""
+        return False
 
     @property
     def samples_rows(self) -> bool:
@@ -93,4 +94,4 @@ def parse_route(text: str) -> str | None:
     kind, colon, route = text.strip().partition(":")
     if kind != "estimate":
         return None
-    return route if colon else ROUTES[0]
+    return route if colon else next(iter(ROUTES))

@@ -25,7 +25,8 @@ from scipy.special import ndtri
 from scipy.stats import beta
 
 from expunge.errors import OptionError
-from expunge.mechanism import Measured, certify
+from expunge.evidence.measured import Measured
+from expunge.mechanism import certify
 from expunge.noise import RandomBytes, add_noise, mu_for, seeded_bytes
 from expunge.request.door import Request
 from expunge.runtime.progress import Progress, silent
@@ -232,7 +233,7 @@ def collect(
     exponent = int(certificate.content["noise"]["grid_exponent"])
     models = unlearned_runs(request, measured, runs, seed=seed, progress=progress)
     references = noised_runs(goal, certificate.sigma, exponent, runs, seed=None if seed is None else seed + 1)
-    stored = torch.from_numpy(references).to(request.model.weight.dtype).double().numpy()
+    stored = torch.from_numpy(references).to(request.subject.dtype).double().numpy()
     return Evidence(statistics(models, updated, goal), statistics(stored, updated, goal))
 
 
@@ -262,13 +263,13 @@ def conclude(
     spent = math.fsum(certificate.content["noise"]["failures"].values())
     updated = request.weights + measured.step.update
     return Audit(
-        request.budget.epsilon,
-        request.budget.delta,
-        mu_for(request.budget.epsilon, request.budget.delta - spent),
+        request.guarantee.epsilon,
+        request.guarantee.delta,
+        mu_for(request.guarantee.epsilon, request.guarantee.delta - spent),
         certificate.sigma,
         certificate.total,
         float((updated - retrained).norm()),
-        lower_bound(evidence.unlearned, evidence.retrained, request.budget.delta, confidence),
+        lower_bound(evidence.unlearned, evidence.retrained, request.guarantee.delta, confidence),
     )
 
 

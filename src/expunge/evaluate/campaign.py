@@ -20,7 +20,7 @@ from expunge.evaluate.methods import CertifiedNoise, Given, Method, Original, Re
 from expunge.evaluate.paper_task import paper_task
 from expunge.evaluate.table import scores_from_json, scores_to_json
 from expunge.model import read_model
-from expunge.request.guarantee import Budget
+from expunge.request.guarantee import check_budget
 from expunge.runtime.progress import Progress
 
 NEEDED = ("retain", "forget", "test")
@@ -80,7 +80,7 @@ def files_campaign(
             "own files need --model, --retain, --forget and --test",
             "Give them, or choose --task synthetic.",
         )
-    Budget(epsilon, delta)
+    check_budget(epsilon, delta)
     if parse_route(distance) is None:
         parse_distance(distance)
     model, digest = read_model(model_file)

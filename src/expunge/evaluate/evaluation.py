@@ -16,6 +16,7 @@ from expunge.evaluate.membership import FEWEST_ROWS, membership
 from expunge.evaluate.methods import Method, Outcome, UnlearnMinus, UnlearnPlus
 from expunge.evaluate.relearn import relearn_time
 from expunge.evaluate.score import Score
+from expunge.noise import Noise
 from expunge.runtime.progress import Progress, silent
 
 N_MODELS = 512
@@ -45,7 +46,7 @@ def evaluate(
     for number, method in enumerate(methods):
         progress("Methods", number, len(methods))
         outcomes.append(method.run(case))
-    plus = [outcome.sigma for method, outcome in zip(methods, outcomes, strict=True) if isinstance(method, UnlearnPlus)]
+    plus = [outcome.noise for method, outcome in zip(methods, outcomes, strict=True) if isinstance(method, UnlearnPlus)]
     rows = []
     for number, (method, outcome) in enumerate(zip(methods, outcomes, strict=True)):
         progress("Metrics", number, len(methods))
@@ -64,29 +65,29 @@ def evaluate(
 
 
 def _model_scores(
-    case: Case, method: Method, outcome: Outcome, plus: float | None, n_models: int, generator: np.random.Generator
+    case: Case, method: Method, outcome: Outcome, plus: Noise | None, n_models: int, generator: np.random.Generator
 ) -> dict[str, Score]:
     """Metrics over many models: forget score and likelihood ratio."""
     names = ("fs1", "lira", "lira_worst")
-    sigma = outcome.sigma or plus
+    noise = outcome.noise or plus
     if not outcome.drawn:
         return dict.fromkeys(names, Score.meaningless(PUBLISHED_ONCE))
-    if sigma is None:
+    if noise is None:
         return dict.fromkeys(names, Score.meaningless("no noise to compare under; evaluate Unlearn (+) beside it"))
     forget = case.rows["forget"]
     flags = () if len(forget) >= FEWEST_ROWS else (f"only {len(forget)} forget rows",)
-    retrained = Outcome(case.retrained, 0.0)
+    retrained = Outcome(case.retrained, None)
 
-    def both(scale: float) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], ...]:
-        return tuple(confidences(one.ensemble(n_models, generator, scale), forget) for one in (outcome, retrained))
+    def both(under: Noise) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], ...]:
+        return tuple(confidences(one.ensemble(n_models, generator, under), forget) for one in (outcome, retrained))
 
-    first = both(sigma)
-    found = {"fs1": forget_score(*first).score}
+    first = both(noise)
+    scores = {"fs1": forget_score(*first).score}
     ratio = likelihood_ratio(*first)
     if isinstance(ratio, Score):
-        found |= {"lira": ratio, "lira_worst": ratio}
+        scores |= {"lira": ratio, "lira_worst": ratio}
     else:
-        found |= {"lira": ratio.mean, "lira_worst": Score(ratio.worst, ratio.mean.error)}
+        scores |= {"lira": ratio.mean, "lira_worst": Score(ratio.worst, ratio.mean.error)}
     if isinstance(method, UnlearnMinus) and plus is not None:
-        found["fs2"] = forget_score(*both(plus)).score
-    return {name: Score(score.value, score.error, score.flags + flags) for name, score in found.items()}
+        scores["fs2"] = forget_score(*both(plus)).score
+    return {name: Score(score.value, score.error, score.flags + flags) for name, score in scores.items()}

@@ -14,14 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from expunge.bounds import PaperConstants, paper_bound
+from expunge.bounds import Ball, PaperConstants, paper_bound
 from expunge.distance import Distance, Estimation
 from expunge.errors import ModelError
 from expunge.evaluate.case import Case, Labelled
-from expunge.mechanism import certify, measure
+from expunge.evidence.measured import foresee
+from expunge.mechanism import measure, notes_of
 from expunge.model import LinearModel
-from expunge.noise import sigma_classical
-from expunge.request.door import make_request
+from expunge.noise import Noise, grid_exponent, sigma_classical
+from expunge.request.door import ask
+from expunge.request.guarantee import Guarantee, wanted_distance
+from expunge.request.refusals import refuse_unsound
 from expunge.solve.equation import SurrogateEquation
 from expunge.solve.newton import newton_step
 
@@ -31,29 +34,41 @@ VACUOUS = "noise of the paper's experiments (delta 1, alpha > beta): it certifie
 
 @dataclass(frozen=True)
 class Outcome:
-    """Weights before noise (K x d, float64), and the standard deviation of the noise that goes with them.
+    """Weights before noise (K x d, float64), and the noise that goes with them, if any.
 
     `drawn` is False for a published model that somebody brings: its noise, if it has any, was drawn once and for all, so no
     more models can be drawn from where it came from.
     """
 
     updated: Tensor
-    sigma: float
+    noise: Noise | None
     drawn: bool = True
     notes: tuple[str, ...] = ()
 
-    def ensemble(self, count: int, generator: np.random.Generator, sigma: float | None = None) -> Tensor:
-        """`count` models at once, count x K x d: updated + sigma * standard normal.
+    @property
+    def sigma(self) -> float:
+        """The noise's scale; 0 without noise."""
+        return 0.0 if self.noise is None else self.noise.scale
+
+    def ensemble(self, count: int, generator: np.random.Generator, noise: Noise | None = None) -> Tensor:
+        """`count` models at once, count x K x d, with this noise or their own.
 
         This is the mechanism's own distribution but for its grid, whose step is a millionth of sigma: no metric sees that.
         """
-        scale = self.sigma if sigma is None else sigma
-        noise = generator.standard_normal((count, *self.updated.shape))
-        return self.updated + scale * torch.from_numpy(noise)
+        drawn = noise or self.noise
+        if drawn is None:
+            return self.updated.expand(count, *self.updated.shape)
+        draws = np.stack([drawn.shape.sample(drawn.scale, generator) for _ in range(count)])
+        return self.updated + torch.from_numpy(draws).reshape(count, *self.updated.shape)
 
     def published(self, generator: np.random.Generator) -> Tensor:
         """One model, as it would be published."""
         return self.ensemble(1, generator)[0]
+
+
+def plain_noise(sigma: float, weights: Tensor) -> Noise:
+    """Noise of this standard deviation on every weight."""
+    return Noise(sigma, grid_exponent(sigma), Ball(weights.numel()))
 
 
 class Method(Protocol):
@@ -65,7 +80,7 @@ class Method(Protocol):
     def run(self, case: Case) -> Outcome: ...
 
 
-class Noise(Protocol):
+class NoiseOf(Protocol):
     """A step and the noise that goes with it, from the source itself or from the surrogate."""
 
     def unlearn(self, case: Case, with_source: bool) -> Outcome: ...
@@ -99,9 +114,9 @@ class PaperNoise:
             kl=0.0 if with_source else self.kl,
         )
         notes = (VACUOUS,) if self.delta >= 1 else ("the paper's constants do not hold for this loss",)
-        error = bound.total if self.error is None else self.error
+        error = bound.radius if self.error is None else self.error
         sigma = sigma_classical(error, self.epsilon, self.delta)
-        return Outcome(case.weights + step.update, sigma, notes=notes)
+        return Outcome(case.weights + step.update, plain_noise(sigma, case.weights), notes=notes)
 
 
 @dataclass(frozen=True)
@@ -115,22 +130,17 @@ class CertifiedNoise:
     match_classes: bool = False
 
     def unlearn(self, case: Case, with_source: bool) -> Outcome:
-        request = make_request(
-            case.trained,
-            case.splits.forget,
-            case.splits.source if with_source else case.surrogate,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            distance="source" if with_source else self.distance,
-            step=self.step,
-            match_classes=self.match_classes and not with_source,
-            force=True,  # an evaluation is to show a useless model, not to refuse it
+        wanted, estimate = wanted_distance(
+            "source" if with_source else self.distance, self.match_classes and not with_source
         )
+        # forced: an evaluation is to show a useless model, not to refuse it
+        guarantee = Guarantee(self.epsilon, self.delta, wanted, step=self.step, force=True, estimate=estimate)
+        stand_in = case.splits.source if with_source else case.surrogate
+        request = ask(case.trained, case.splits.forget, stand_in, guarantee)
         measured = measure(request, seed=0)  # of Lanczos' start alone; a fixed one makes evaluations reproducible
-        certificate = certify(request, measured).certificate
-        return Outcome(
-            request.weights + measured.step.update, certificate.sigma, notes=tuple(certificate.content["notes"])
-        )
+        claim, derived = foresee(request, measured)
+        refuse_unsound(claim, derived, request.weights, force=True)
+        return Outcome(request.weights + measured.step.update, derived.noise, notes=notes_of(request, measured.step))
 
 
 @dataclass(frozen=True)
@@ -140,7 +150,7 @@ class Original:
     name: str = "Original"
 
     def run(self, case: Case) -> Outcome:
-        return Outcome(case.weights, 0.0)
+        return Outcome(case.weights, None)
 
 
 @dataclass(frozen=True)
@@ -150,14 +160,14 @@ class Retrain:
     name: str = "Retrain"
 
     def run(self, case: Case) -> Outcome:
-        return Outcome(case.retrained, 0.0)
+        return Outcome(case.retrained, None)
 
 
 @dataclass(frozen=True)
 class UnlearnPlus:
     """The paper's Unlearn (+): the source's own Hessian is at hand."""
 
-    noise: Noise
+    noise: NoiseOf
     name: str = "Unlearn (+)"
 
     def run(self, case: Case) -> Outcome:
@@ -168,7 +178,7 @@ class UnlearnPlus:
 class UnlearnMinus:
     """The paper's Unlearn (-): only a surrogate is at hand, the case's or one of its own."""
 
-    noise: Noise
+    noise: NoiseOf
     name: str = "Unlearn (-)"
     surrogate: Labelled | None = None
 
@@ -191,4 +201,4 @@ class Given:
                 f"the trained model has {tuple(case.weights.shape)}",
                 "Compare models of the same features and classes.",
             )
-        return Outcome(matrix, 0.0, drawn=False)
+        return Outcome(matrix, None, drawn=False)

@@ -14,16 +14,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from expunge.certificate.derive import derive
+from expunge.certificate.derive import bound_named, derive
 from expunge.certificate.facts import Claim
 from expunge.desk.status import deletions_left
 from expunge.errors import ExpungeError, OptionError
+from expunge.evidence.measured import Measured, foresee
 from expunge.heads import Rows
 from expunge.heads.rows import evenly
-from expunge.mechanism import Measured, foresee, measure
+from expunge.mechanism import measure
 from expunge.model import LinearModel
-from expunge.request.door import Request, make_request
-from expunge.request.guarantee import Budget
+from expunge.noise import Noise
+from expunge.request.declared import NOTHING_DECLARED, Declared
+from expunge.request.door import HERE, Request, ask
+from expunge.request.execution import Execution
+from expunge.request.guarantee import Guarantee, wanted_distance
 from expunge.request.rows import is_labelled
 from expunge.runtime.progress import Progress, silent
 
@@ -75,7 +79,7 @@ class Plan:
 
 
 def plan(
-    model: LinearModel | Any,
+    model: LinearModel,
     forget: tuple[Any, Any],
     surrogate: tuple[Any, Any] | Any,
     *,
@@ -83,10 +87,14 @@ def plan(
     epsilons: Sequence[float] = EPSILONS,
     distances: Sequence[Any] = DISTANCES,
     progress: Progress = silent,
+    match_classes: bool = False,
+    step: str | None = None,
+    bound: str = "residual",
+    declared: Declared = NOTHING_DECLARED,
+    execution: Execution = HERE,
     insecure_test_seed: int | None = None,
-    **options: Any,
 ) -> Plan:
-    """The frontier of epsilon against noise and accuracy; `options` are those of `unlearn`."""
+    """The frontier of epsilon against noise and accuracy; `match_classes`, `step` and `bound` are those of `unlearn`."""
     if not epsilons or not distances:
         raise OptionError(
             "no epsilon or no distance", "at least one of each is needed", "Give --epsilon and --distance."
@@ -97,17 +105,21 @@ def plan(
     shown: Rows | None = None
     for index, distance in enumerate(distances):
         progress("Distances", index, len(distances))
-        request = make_request(
-            model, forget, surrogate, epsilon=epsilons[0], delta=delta, distance=distance, **(options | {"force": True})
-        )
+        wanted, estimate = wanted_distance(distance, match_classes)
+        guarantee = Guarantee(epsilons[0], delta, wanted, step=step, bound=bound, force=True, estimate=estimate)
+        request = ask(model, forget, surrogate, guarantee, declared=declared, execution=execution)
         measured = measure(request, seed=insecure_test_seed)
         shown = evenly(request.surrogate, MOST_ROWS) if labelled and shown is None else shown
         for epsilon in epsilons:
-            outlooks.append(_outlook(replace(request, budget=Budget(epsilon, delta)), measured, shown))
+            outlooks.append(_outlook(_at(request, epsilon), measured, shown))
         if index == 0:
-            advice = _advice(replace(request, budget=Budget(_middle(epsilons), delta)), measured)
-    before = None if shown is None else _accuracy(shown, request.weights, 0.0)
+            advice = _advice(_at(request, _middle(epsilons)), measured)
+    before = None if shown is None else _accuracy(shown, request.weights, None)
     return Plan(request.n_source, request.n_forget, request.n_surrogate, before, tuple(outlooks), advice)
+
+
+def _at(request: Request, epsilon: float) -> Request:
+    return replace(request, guarantee=replace(request.guarantee, epsilon=epsilon))
 
 
 def _middle(values: Sequence[float]) -> float:
@@ -117,39 +129,37 @@ def _middle(values: Sequence[float]) -> float:
 def _outlook(request: Request, measured: Measured, shown: Rows | None) -> Outlook:
     _, derived = foresee(request, measured)
     norm = float(request.weights.norm())
-    noise = derived.sigma * math.sqrt(request.objective.n_parameters)
-    share = noise / norm if norm > 0.0 and math.isfinite(noise) else math.inf
-    more = deletions_left(derived.bound.total, derived.bound.terms.get("training", 0.0), share)
-    finite = math.isfinite(derived.sigma)
+    share = math.inf if derived.noise is None or norm == 0.0 else derived.noise.length / norm
+    more = deletions_left(derived.region.radius, derived.region.terms.get("training", 0.0), share)
     updated = request.weights + measured.step.update
     return Outlook(
         distance=str(request.distance),
-        epsilon=request.budget.epsilon,
-        delta=request.budget.delta,
-        total=derived.bound.total,
+        epsilon=request.guarantee.epsilon,
+        delta=request.guarantee.delta,
+        total=derived.region.radius,
         sigma=derived.sigma,
         noise_share=share,
-        accuracy=_accuracy(shown, updated, derived.sigma) if shown is not None and finite else None,
+        accuracy=None if shown is None or derived.noise is None else _accuracy(shown, updated, derived.noise),
         deletions=0 if share > 1.0 or more is None else more + 1,
-        refused=share > 1.0 or not finite,
+        refused=share > 1.0,
     )
 
 
-def _accuracy(shown: Rows, weights: torch.Tensor, sigma: float) -> float:
+def _accuracy(shown: Rows, weights: torch.Tensor, noise: Noise | None) -> float:
     """Mean share of these rows that are classified as labelled, over a few draws of noise of this size."""
     features, labels = shown.features.cpu().double(), shown.labels.cpu()
     generator = np.random.default_rng(1)  # not the noise that protects: nothing of this is published
-    found = []
-    for _ in range(DRAWS if sigma > 0.0 else 1):
-        noise = torch.from_numpy(generator.normal(size=tuple(weights.shape))) * sigma
-        found.append(float(((features @ (weights.cpu() + noise).T).argmax(dim=1) == labels).double().mean()))
-    return float(np.mean(found))
+    noised = [weights.cpu()]
+    if noise is not None:
+        drawn = [noise.shape.sample(noise.scale, generator).reshape(tuple(weights.shape)) for _ in range(DRAWS)]
+        noised = [weights.cpu() + torch.from_numpy(each) for each in drawn]
+    return float(np.mean([float(((features @ at.T).argmax(dim=1) == labels).double().mean()) for at in noised]))
 
 
 def _advice(request: Request, measured: Measured) -> tuple[Advice, ...]:
     """What the bound's own formula says of a larger surrogate, a smaller distance, a larger l2."""
     claim, derived = foresee(request, measured)
-    if claim.bound != "residual" or not math.isfinite(derived.sigma):
+    if not bound_named(claim.bound).provable or derived.noise is None:
         return ()
     changes = {
         "twice as many surrogate rows": _with_fact(claim, "n_surrogate", 2 * claim.facts["n_surrogate"].value),
@@ -159,13 +169,13 @@ def _advice(request: Request, measured: Measured) -> tuple[Advice, ...]:
     }
     if claim.distance.value > 0.0:
         changes["half the distance"] = replace(claim, distance=replace(claim.distance, value=claim.distance.value / 2))
-    found = []
+    advice = []
     for change, changed in changes.items():
         try:
-            found.append(Advice(change, derive(changed).sigma / derived.sigma))
+            advice.append(Advice(change, derive(changed).sigma / derived.sigma))
         except ExpungeError:
             continue
-    return tuple(sorted(found, key=lambda advice: advice.share))
+    return tuple(sorted(advice, key=lambda each: each.share))
 
 
 def _with_fact(claim: Claim, name: str, value: float) -> Claim:

@@ -17,12 +17,18 @@ from torch import Tensor
 
 from expunge.bounds import PaperConstants
 from expunge.certificate.content import Certificate
+from expunge.certificate.derive import bound_named
 from expunge.distance import Distance
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.evaluate.case import Labelled, prepared_rows
-from expunge.mechanism import Measured, measure
-from expunge.model import LinearModel
-from expunge.request.door import Request, make_request
+from expunge.evidence.measured import Measured
+from expunge.mechanism import measure
+from expunge.model import LinearModel, checked_model
+from expunge.request.declared import Declared
+from expunge.request.door import Request, ask
+from expunge.request.execution import Execution
+from expunge.request.guarantee import Guarantee
+from expunge.request.subject import LinearSubject
 from expunge.train import minimise, train
 
 TASKS = ("tight", "sampled", "single-step")
@@ -56,19 +62,12 @@ def tight_task(
     model = train(features, labels, l2=0.1, max_norm=1.0, loss="ridge")
     weights = model.matrix().numpy().copy()
     weights[:, -1] += left * np.array([0.6, -0.8])
-    request = make_request(
-        weights,
+    request = ask(
+        checked_model(weights),
         (features[:n_forget], labels[:n_forget]),
         (features, labels),
-        epsilon=epsilon,
-        delta=delta,
-        distance="source",
-        n_source=n_source,
-        l2=0.1,
-        loss="ridge",
-        max_norm=1.0,
-        training_residual=0.1 * left,
-        force=True,
+        Guarantee(epsilon, delta, Distance("source", 0.0), force=True),
+        declared=Declared(n_source, l2=0.1, loss="ridge", max_norm=1.0, training_residual=0.1 * left),
     )
     return _task("tight", request, (features[n_forget:], labels[n_forget:]), seed)
 
@@ -79,9 +78,8 @@ def sampled_task(epsilon: float, delta: float, seed: int = 0) -> AuditTask:
     features, labels = _clusters(generator, 500, 5, 3)
     surrogate = _clusters(generator, 500, 5, 3)
     model = train(features[:300], labels[:300], l2=0.05, max_norm=1.0)
-    request = make_request(
-        model, (features[:30], labels[:30]), surrogate, epsilon=epsilon, delta=delta, distance="same", force=True
-    )
+    guarantee = Guarantee(epsilon, delta, Distance("same", 0.0), force=True)
+    request = ask(model, (features[:30], labels[:30]), surrogate, guarantee)
     return _task("sampled", request, (features[30:300], labels[30:300]), seed)
 
 
@@ -90,16 +88,8 @@ def single_step_task(epsilon: float, delta: float, seed: int = 0) -> AuditTask:
     generator = np.random.default_rng(seed)
     features, labels = _clusters(generator, 150, 5, 3)
     model = train(features, labels, l2=0.02, max_norm=1.0)
-    request = make_request(
-        model,
-        (features[:50], labels[:50]),
-        (features, labels),
-        epsilon=epsilon,
-        delta=delta,
-        distance="source",
-        step="newton",
-        force=True,
-    )
+    guarantee = Guarantee(epsilon, delta, Distance("source", 0.0), step="newton", force=True)
+    request = ask(model, (features[:50], labels[:50]), (features, labels), guarantee)
     return _task("single-step", request, (features[50:], labels[50:]), seed)
 
 
@@ -128,32 +118,35 @@ def certificate_task(
     distance = Distance(
         **{key: content["distance"][key] for key in Distance.__dataclass_fields__ if key in content["distance"]}
     )
-    if distance.kind == "source":
+    if distance.is_source:
         surrogate = tuple(np.concatenate(pair) for pair in zip(retain, forget, strict=True))  # type: ignore[assignment]
     if surrogate is None:
         raise DataError(
             "no surrogate", f"the certificate's distance is {distance}", "Give the surrogate it was made with."
         )
-    request = make_request(
-        model,
-        forget,
-        surrogate,
-        epsilon=certificate.epsilon,
-        delta=certificate.delta,
-        distance=distance,
+    guarantee = Guarantee(
+        certificate.epsilon,
+        certificate.delta,
+        distance,
         step=content["step"]["kind"],
         bound=content["bound"]["kind"],
         constants=_constants(content),
         sizes=content["bound"].get("convention", "source"),
-        dtype=content["data"]["surrogate_dtype"],
         force=True,
-        **({} if model.record is not None else _declared(content)),
+    )
+    request = ask(
+        model,
+        forget,
+        surrogate,
+        guarantee,
+        declared=Declared() if model.record is not None else _declared(content),
+        execution=Execution(content["data"]["surrogate_dtype"]),
     )
     return _task("certificate", request, retain, 0)
 
 
 def _constants(content: dict[str, Any]) -> PaperConstants | None:
-    if content["bound"]["kind"] != "paper":
+    if bound_named(content["bound"]["kind"]).provable:
         return None
     values = {name: fact["value"] for name, fact in content["bound"]["inputs"].items()}
     return PaperConstants(
@@ -161,16 +154,16 @@ def _constants(content: dict[str, Any]) -> PaperConstants | None:
     )
 
 
-def _declared(content: dict[str, Any]) -> dict[str, Any]:
+def _declared(content: dict[str, Any]) -> Declared:
     """The facts of a model without a record, as they were declared."""
     model, inputs = content["model"], content["bound"]["inputs"]
-    return {
-        "n_source": int(content["sizes"]["n_source"]),
-        "l2": model["l2"],
-        "loss": model["loss"],
-        "max_norm": model["max_norm"],
-        "training_residual": inputs["training_residual"]["value"] if "training_residual" in inputs else 0.0,
-    }
+    return Declared(
+        n_source=int(content["sizes"]["n_source"]),
+        l2=model["l2"],
+        loss=model["loss"],
+        max_norm=model["max_norm"],
+        training_residual=inputs["training_residual"]["value"] if "training_residual" in inputs else 0.0,
+    )
 
 
 def _clusters(
@@ -183,6 +176,7 @@ def _clusters(
 
 
 def _task(name: str, request: Request, retain: Labelled, seed: int) -> AuditTask:
-    rows = prepared_rows(retain, request.model, request.record, "the retain set")
-    retrained = minimise(request.objective, rows, start=request.weights)
+    assert isinstance(request.subject, LinearSubject)
+    rows = prepared_rows(retain, request.subject.model, request.record, "the retain set")
+    retrained = minimise(request.head, rows, start=request.weights)
     return AuditTask(name, request, measure(request, seed=seed), retrained)

@@ -16,25 +16,22 @@ from expunge.solve.lanczos import EIGENVALUE_SLACK, largest_eigenvalue_upper
 
 @dataclass(frozen=True)
 class Moments:
-    """What the bound needs to know of `f = phi_u` on the surrogate; c is its mean. Rows count by their weights.
+    """What the residual bound needs to know of `f = phi_u` on the surrogate, under the names it has there (`ResidualFacts`).
 
-    `trace` is the trace of the covariance and `eigenvalue_upper` bounds its largest eigenvalue; `fourth` is the mean of
-    `||f - c||^4` and `fourth_eigenvalue_upper` bounds the largest eigenvalue of the mean of `||f - c||^2 (f - c)(f - c)^T`;
-    `largest` is the largest `||f - c||` seen; `supremum` bounds `||f||` over every admissible row. `longest_row` is the
-    largest norm of a surrogate row. `sampled_*` are what a weighted mean varies by: trace, bound on the largest eigenvalue and
-    largest norm of the weight times `f - c`. Without weights they equal trace, `eigenvalue_upper` and `largest`.
+    c is f's mean; rows count by their weights. The eigenvalues are bounds from above. `sampled_*` are what a weighted mean
+    varies by: of the weight times `f - c`. Without weights they equal those of `f - c`.
     """
 
-    mean_norm: float
-    trace: float
-    fourth: float
-    largest: float
-    supremum: float
-    eigenvalue_upper: float
-    fourth_eigenvalue_upper: float
+    change_mean: float
+    change_eigenvalue: float
+    change_trace: float
+    change_fourth: float
+    change_fourth_eigenvalue: float
+    change_largest: float
+    change_supremum: float
     longest_row: float
     sampled_trace: float
-    sampled_eigenvalue_upper: float
+    sampled_eigenvalue: float
     sampled_largest: float
 
 
@@ -101,15 +98,15 @@ def change_moments(
         if heavy:
             fourth_eigenvalue = min(fourth_eigenvalue, bounded("Lanczos, fourth moment", 1, fourth=True))
     return Moments(
-        mean_norm=float(mean.norm()),
-        trace=trace,
-        fourth=sums.fourth,
-        largest=largest,
-        supremum=head.change_sup(update),
-        eigenvalue_upper=eigenvalue,
-        fourth_eigenvalue_upper=fourth_eigenvalue,
+        change_mean=float(mean.norm()),
+        change_eigenvalue=eigenvalue,
+        change_trace=trace,
+        change_fourth=sums.fourth,
+        change_fourth_eigenvalue=fourth_eigenvalue,
+        change_largest=largest,
+        change_supremum=head.change_sup(update),
         longest_row=sums.longest_row,
         sampled_trace=sums.sampled_trace,
-        sampled_eigenvalue_upper=sampled_eigenvalue,
+        sampled_eigenvalue=sampled_eigenvalue,
         sampled_largest=sums.sampled_largest,
     )

@@ -8,7 +8,7 @@ negative eigenvalues, or of the Hessian itself (forward over reverse).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,10 @@ CURVATURES = ("gauss-newton", "hessian")
 
 
 class ModuleObjective:
-    """The objective of a module's parameters, as one vector. Works on a copy, in float64 and evaluation mode."""
+    """The objective of a module's parameters, as one vector. Works on a copy, in float64 and evaluation mode.
+
+    `pulls` are the dampings that a step is tried with.
+    """
 
     about = MODULE
     inexact = False
@@ -33,6 +36,7 @@ class ModuleObjective:
         *,
         l2: float,
         curvature: str = "gauss-newton",
+        pulls: Sequence[float] = (0.0,),
         block: int = 256,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -44,7 +48,8 @@ class ModuleObjective:
         self.shapes = {name: value.shape for name, value in self.module.named_parameters()}
         if not self.shapes:
             raise ModelError("the module has no parameters", "something must be trained", "Give the whole network.")
-        self.l2, self.curvature, self.block, self.device = l2, curvature, block, torch.device(device)
+        self.l2, self.kind, self.pulls = l2, curvature, tuple(pulls)
+        self.block, self.device = block, torch.device(device)
         self.weights = torch.cat([value.detach().reshape(-1) for value in self.module.parameters()])
 
     @property
@@ -104,7 +109,7 @@ class ModuleObjective:
         total = torch.zeros_like(weights)
         inputs, labels = rows.inputs, rows.labels
         for part in self._blocks(len(inputs)):
-            if self.curvature == "hessian":
+            if self.kind == "hessian":
                 total += jvp(grad(self._summed(inputs[part], labels[part])), (weights,), (direction,))[1]
             else:
                 total += self._gauss_newton(weights, direction, inputs[part])

@@ -1,42 +1,77 @@
-"""Mixed-linear networks: tangent weights of a network linearised at fixed weights, trained, unlearned, certified."""
+"""Mixed-linear networks: tangent weights of a network linearised at fixed weights, trained, unlearned, certified.
+
+The problem is ridge regression on Jacobian features (`heads/tangent.py`), so the identity behind the residual bound holds word
+for word with phi_u(x) = s^2 J^T J u, and one Newton step, solved by conjugate gradients, is exact.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from expunge.certificate.content import Certificate, build
-from expunge.certificate.derive import derive
-from expunge.certificate.facts import Claim, Json
-from expunge.distance import Distance, parse_distance
-from expunge.errors import OptionError
-from expunge.heads.tangent import last_parameters
-from expunge.issuing import (
-    described_sizes,
-    described_step,
-    generator_named,
-    issued_with,
-    record_after,
-    refuse_unsound,
-    with_noise,
-)
-from expunge.networks.tangent_model import TangentModel, read_tangent, weights_digest
-from expunge.networks.tangent_step import measure_tangent, tangent_task
+from expunge.certificate.facts import Json
+from expunge.data import as_labels, encode
+from expunge.distance import Distance
+from expunge.errors import DataError, OptionError
+from expunge.heads import Rows
+from expunge.heads.tangent import Tangent, TangentRows, last_parameters
+from expunge.mechanism import Unlearned, carry_out
+from expunge.networks.tangent_model import TangentModel, objective_of, read_tangent, weights_digest
 from expunge.networks.tangent_training import train_tangent
-from expunge.request.guarantee import Budget
+from expunge.record import TrainingRecord
+from expunge.request.door import Request
+from expunge.request.guarantee import Guarantee, wanted_distance
+from expunge.request.rows import check_sizes, require_enough
+from expunge.request.subject import described_step, require_not_noised
+from expunge.request.survey import class_notes, notes_on, survey
 from expunge.runtime.progress import Progress, silent
+from expunge.solve.outcome import Step
 
-__all__ = ["TangentModel", "UnlearnedTangent", "last_parameters", "read_tangent", "train_tangent", "unlearn_tangent"]
+__all__ = ["TangentModel", "last_parameters", "read_tangent", "tangent_request", "train_tangent", "unlearn_tangent"]
 
 
 @dataclass(frozen=True)
-class UnlearnedTangent:
-    """What may be published."""
+class TangentSubject:
+    """Tangent weights and the network they belong to."""
 
     model: TangentModel
-    certificate: Certificate
+    head: Tangent
+
+    @property
+    def weights(self) -> Tensor:
+        return self.model.weights.to(self.head.device)
+
+    @property
+    def record(self) -> TrainingRecord:
+        return self.model.record
+
+    @property
+    def n_features(self) -> int:
+        return self.head.n_parameters
+
+    def published(self, noised: Tensor, record: TrainingRecord) -> TangentModel:
+        return TangentModel(noised, self.model.names, replace(record, weights_sha256=weights_digest(noised)))
+
+    def described(self, published: TangentModel) -> Json:
+        record = self.record
+        return {
+            "before": {"sha256": self.model.sha256()},
+            "after": {"sha256": published.sha256()},
+            "loss": record.loss,
+            "l2": record.l2,
+            "max_norm": record.max_norm,
+            "row_bound": record.row_bound,
+            "bias": False,
+            "dtype": "float64",
+            "record": record.provenance,
+            "encoder": record.encoder,
+        }
+
+    def described_step(self, step: Step, kind: str) -> Json:
+        return described_step(step, kind)
 
 
 def unlearn_tangent(
@@ -53,71 +88,50 @@ def unlearn_tangent(
     device: str = "cpu",
     insecure_test_seed: int | None = None,
     progress: Progress = silent,
-) -> UnlearnedTangent:
+) -> Unlearned:
     """Remove the forget examples from tangent weights whose source is gone; a whole class by giving all its rows."""
-    budget = Budget(epsilon, delta)
-    if distance == "estimate":
+    wanted, _ = wanted_distance(distance)
+    guarantee = Guarantee(epsilon, delta, wanted, force=force)
+    request = tangent_request(network, model, forget, surrogate, guarantee, block=block, device=device)
+    result = carry_out(request, progress=progress, insecure_test_seed=insecure_test_seed)
+    assert result is not None  # there is one process
+    return result
+
+
+def tangent_request(
+    network: nn.Module,
+    model: TangentModel,
+    forget: tuple[Any, Any],
+    surrogate: tuple[Any, Any],
+    guarantee: Guarantee,
+    *,
+    block: int = 64,
+    device: str = "cpu",
+) -> Request:
+    """A request about tangent weights, with everything checked that can be before any work is done."""
+    record, distance = model.record, guarantee.distance
+    if not isinstance(distance, Distance):
         raise OptionError(
             "distance estimate", "for tangent models a distance must be declared", "Write for example chi2:0.1 or same."
         )
-    declared = parse_distance(distance) if isinstance(distance, str) else distance
-    task = tangent_task(network, model, forget, surrogate, declared, block=block, device=device, force=force)
-    objective = task.objective
-    measured = measure_tangent(task, delta=delta, seed=insecure_test_seed, progress=progress)
-    claim = Claim(
-        epsilon=budget.epsilon,
-        delta=budget.delta,
-        bound="residual",
-        facts=measured.facts,
-        distance=task.distance,
-        failures=measured.failures,
-        n_parameters=objective.n_parameters,
-        generator=generator_named(insecure_test_seed),
-    )
-    derived = derive(claim)
-    refuse_unsound(claim, derived, task.weights, force)
-    noised = with_noise(task.weights + measured.step.update, derived, insecure_test_seed)
-    record = replace(record_after(model.record, task.forget.labels), weights_sha256=weights_digest(noised))
-    published = TangentModel(noised, model.names, record)
-    certificate = build(
-        claim,
-        derived,
-        model=_model_facts(model, published),
-        sizes=described_sizes(
-            n_source=model.record.n_source,
-            n_forget=len(task.forget),
-            n_surrogate=len(task.surrogate),
-            parameters=objective.n_parameters,
-            classes=len(record.classes),
-            features=objective.n_parameters,
-        ),
-        step=described_step(measured.step, "converged"),
-        data={
-            "rows_scaled_to_max_norm": {
-                "forget": int((task.forget.scales < 1.0).sum()),
-                "surrogate": int((task.surrogate.scales < 1.0).sum()),
-            },
-            "surrogate_dtype": "float64",
-            "effective_surrogate_rows": float(len(task.surrogate)),
-        },
-        estimate=None,
-        notes=task.notes,
-        **issued_with(),
-    )
-    return UnlearnedTangent(published, certificate)
+    head = objective_of(network, model, block, device)
+    require_not_noised(record)
+    if distance.matched:
+        raise DataError("matched classes", "tangent models do not know them", "Declare the distance without matching.")
+    forget_rows = _rows(head, forget, record, "the forget set")
+    surrogate_rows = _rows(head, surrogate, record, "the surrogate set")
+    check_sizes(len(forget_rows), record, guarantee.force)
+    if distance.samples_rows:
+        require_enough(surrogate_rows)
+    flat_forget, flat_surrogate = (Rows(part.inputs.flatten(1), part.labels) for part in (forget_rows, surrogate_rows))
+    # whatever they are kept in, all is computed in float64
+    kept = replace(record, rows_dtype=str(surrogate_rows.inputs.dtype).removeprefix("torch."))
+    seen = survey(flat_forget, flat_surrogate, len(record.classes))
+    notes = notes_on(flat_forget, flat_surrogate, seen, kept, distance, has_labels=True)
+    notes += class_notes(flat_forget, seen, record, None, has_labels=True)
+    return Request(TangentSubject(model, head), forget_rows, surrogate_rows, guarantee, notes=notes)
 
 
-def _model_facts(model: TangentModel, published: TangentModel) -> Json:
-    record = model.record
-    return {
-        "before": {"sha256": model.sha256()},
-        "after": {"sha256": published.sha256()},
-        "loss": record.loss,
-        "l2": record.l2,
-        "max_norm": record.max_norm,
-        "row_bound": record.row_bound,
-        "bias": False,
-        "dtype": "float64",
-        "record": record.provenance,
-        "encoder": record.encoder,
-    }
+def _rows(head: Tangent, given: tuple[Any, Any], record: TrainingRecord, name: str) -> TangentRows:
+    inputs = torch.as_tensor(given[0])
+    return head.rows(inputs, encode(as_labels(given[1], len(inputs), name), record.classes, name))

@@ -71,7 +71,7 @@ def read_tangent(path: str | Path) -> TangentModel:
         raise ModelError(
             f"{location}: tangent {weights.dtype} {tuple(weights.shape)}", "finite float64", "Write it again."
         )
-    if model.record.loss != Tangent.name or model.record.weights_sha256 != weights_digest(weights):
+    if model.record.loss != Tangent.about.name or model.record.weights_sha256 != weights_digest(weights):
         raise ModelError(
             f"{location}: the weights are not those the record was made for", "they must agree", "Use the original."
         )

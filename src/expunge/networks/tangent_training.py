@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from expunge.data import as_labels, encode
 from expunge.data.prepare import Label
 from expunge.errors import DataError
-from expunge.heads.tangent import Tangent, TangentRows
+from expunge.heads.tangent import ACCURATE, Tangent, TangentRows
 from expunge.networks.tangent_model import TangentModel, network_digest, weights_digest
 from expunge.record import TrainingRecord
 from expunge.request.execution import computing_device
@@ -21,7 +21,6 @@ from expunge.solve.conjugate import solve_conjugate
 from expunge.solve.operators import MatrixFree
 
 MAX_REFINEMENTS = 5
-ACCURATE = 1e-10  # relative residual of one run of conjugate gradients
 
 
 def train_tangent(
@@ -59,7 +58,7 @@ def train_tangent(
         classes=classes,
         class_counts=tuple(int(count) for count in counts),
         l2=float(l2),
-        loss=Tangent.name,
+        loss=Tangent.about.name,
         max_norm=float(max_norm),
         bias=False,
         residual=left + objective.rounding(weights, rows),

@@ -1,37 +1,102 @@
-"""What changes the promise."""
+"""Everything that changes what is promised; what changes only how fast it is computed is in `execution.py`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+from expunge.bounds.paper import SIZE_CONVENTIONS, PaperConstants
+from expunge.certificate.derive import BOUNDS, bound_named
+from expunge.distance import Distance, Estimation, parse_distance, parse_route
 from expunge.errors import OptionError
-from expunge.runtime.checks import positive
+from expunge.request.series import Series
+from expunge.runtime.checks import choice, positive
 
 STEPS = ("converged", "newton", "balanced")
-BOUNDS = ("residual", "paper")
 LARGEST_EPSILON, SMALLEST_DELTA = 1e6, 1e-300
 
 
+def check_budget(epsilon: float, delta: float) -> None:
+    """Refuse an epsilon or a delta that promises nothing."""
+    positive(epsilon, "epsilon", "Values from 0.1 to 5 are usual; smaller protects more.")
+    if epsilon > LARGEST_EPSILON:
+        raise OptionError(
+            f"epsilon {epsilon}",
+            f"above {LARGEST_EPSILON:g} it promises nothing",
+            "Values from 0.1 to 5 are usual.",
+        )
+    if 0 < delta < SMALLEST_DELTA:
+        raise OptionError(f"delta {delta}", f"it must be at least {SMALLEST_DELTA:g}", "Use for example 1/n.")
+    if not 0 < delta < 1:
+        raise OptionError(
+            f"delta {delta}",
+            "it must lie strictly between 0 and 1",
+            "Use at most 1/n; with delta 1 every mechanism is certified and the certificate says nothing.",
+        )
+
+
 @dataclass(frozen=True)
-class Budget:
-    """(epsilon, delta): what the certificate is to say."""
+class Guarantee:
+    """What is to be certified, and on what grounds.
+
+    `distance` is declared, or how it is to be estimated; `estimate` is one that was made before. `step` None is `newton` for
+    the paper's bound and `converged` for the residual bound. `sizes` and `constants` are the paper bound's. `force` lets a
+    model through that is of little use. `series` is a place in a series of deletions.
+    """
 
     epsilon: float
     delta: float
+    distance: Distance | Estimation
+    step: str | None = None
+    bound: str = "residual"
+    constants: PaperConstants | str | None = None
+    sizes: str = "source"
+    force: bool = False
+    series: Series | None = None
+    estimate: Any = None
 
     def __post_init__(self) -> None:
-        positive(self.epsilon, "epsilon", "Values from 0.1 to 5 are usual; smaller protects more.")
-        if self.epsilon > LARGEST_EPSILON:
+        check_budget(self.epsilon, self.delta)
+        bound_named(self.bound)
+        paper = not BOUNDS[self.bound].provable
+        object.__setattr__(self, "step", choice(self.step or ("newton" if paper else "converged"), STEPS, "step"))
+        choice(self.sizes, SIZE_CONVENTIONS, "sizes")
+        if paper and self.step != "newton":
             raise OptionError(
-                f"epsilon {self.epsilon}",
-                f"above {LARGEST_EPSILON:g} it promises nothing",
-                "Values from 0.1 to 5 are usual.",
+                f"step {self.step!r}",
+                "the paper's bound is for one Newton step",
+                "Use --step newton, or --bound residual.",
             )
-        if 0 < self.delta < SMALLEST_DELTA:
-            raise OptionError(f"delta {self.delta}", f"it must be at least {SMALLEST_DELTA:g}", "Use for example 1/n.")
-        if not 0 < self.delta < 1:
+        if self.constants is not None and not paper:
             raise OptionError(
-                f"delta {self.delta}",
-                "it must lie strictly between 0 and 1",
-                "Use at most 1/n; with delta 1 every mechanism is certified and the certificate says nothing.",
+                "constants were given", "only the paper's bound uses them", "Leave them out, or choose --bound paper."
             )
+        if self.series is not None and paper:
+            raise OptionError(
+                "a series with the paper's bound",
+                "only the residual bound can be carried forward",
+                "Use --bound residual.",
+            )
+
+    @property
+    def paper(self) -> bool:
+        """Whether the region is the paper's, which nothing proves."""
+        return not BOUNDS[self.bound].provable
+
+
+def wanted_distance(given: Any, match_classes: bool = False) -> tuple[Distance | Estimation, Any]:
+    """A distance as the user gives it: words, a Distance, an Estimation, or an estimate that was made before.
+
+    With `match_classes` surrogate rows are weighted to the source's class counts, and the distance is the source's from that.
+    """
+    estimate = None
+    if isinstance(given, str):
+        route = parse_route(given)
+        given = parse_distance(given) if route is None else Estimation(route)
+    elif isinstance(getattr(given, "wanted", None), Estimation):
+        given, estimate = given.wanted, given
+    if not isinstance(given, (Distance, Estimation)):
+        raise OptionError(
+            f"distance {given!r}", "words, a Distance or an Estimation is needed", "Write for example chi2:0.1 or same."
+        )
+    return (replace(given, matched=True) if match_classes else given), estimate

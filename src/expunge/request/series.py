@@ -1,4 +1,4 @@
-"""A place in a series of deletions from one model (docs/theory.md, section 6).
+"""A place in a series of deletions from one model (docs/theory.md, section 16).
 
 The next deletion starts at the un-noised weights v of the last one, with `n - m` rows and training residual
 `G = l2 Delta`, where Delta is the last bound without its grid term: `G` bounds `||g_R(v)||`, so bounds add up and no data
@@ -15,11 +15,10 @@ from expunge.errors import OptionError
 MOST_PLANNED = 1_000_000
 # what a carried residual is, by the status of the certificate it comes from
 PROVENANCE = {"proven": "derived", "conditional": "declared", "estimated": "estimated"}
-WEAKEST_LAST = ("derived", "measured", "declared", "estimated")
 
 
 @dataclass(frozen=True)
-class Sequence:
+class Series:
     """`position` counts from 1; `carried` is the provenance of a residual carried from earlier steps, None for the first.
 
     `store` is the type weights are published in (the private weights stay float64); `head` names the ledger this step
@@ -70,12 +69,3 @@ def spread_failures(failures: dict[str, float], planned: int) -> dict[str, float
         return failures
     own = {name: value / planned for name, value in failures.items()}
     return {**own, "sequence": (planned - 1) * sum(own.values())}
-
-
-def weaker(first: str, second: str) -> str:
-    """The weaker of two provenances.
-
-    >>> weaker("declared", "derived")
-    'declared'
-    """
-    return max(first, second, key=WEAKEST_LAST.index)

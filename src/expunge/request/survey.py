@@ -123,7 +123,7 @@ def notes_on(
         absent = [value for value, count in zip(record.classes, seen.counts, strict=True) if count == 0]
         if absent:
             notes.append("the surrogate has no rows of class " + ", ".join(repr(value) for value in absent))
-    if distance.kind == "source":
+    if distance.is_source:
         _require_source(len(forget), surrogate, seen, record, has_labels)
     elif seen.shared:
         notes.append(

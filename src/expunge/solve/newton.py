@@ -89,7 +89,7 @@ def newton_step(
         return equation.residual(at).add_(at, alpha=equation.scale * pull)
 
     iterations = inner = 0
-    damping, ending = 0.0, Ending.REACHED
+    damping, left, ending = 0.0, 0.0, Ending.REACHED
     while size > CONVERGED * start:
         if iterations == (1 if single else MAX_NEWTON):
             ending = Ending.STOPPED if single else Ending.LIMIT
@@ -100,7 +100,7 @@ def newton_step(
         solved = solve_linear(operator, -current, manner, tolerance, products)
         direction = equation.agreed(solved.solution)
         inner, iterations = inner + solved.iterations, iterations + 1
-        damping = max(damping, solved.damping)
+        damping, left = max(damping, solved.damping), solved.relative_residual
         trial = update + direction
         image = pulled(trial)
         length = 1.0
@@ -118,7 +118,7 @@ def newton_step(
             break
     residual = float(equation.residual(update).norm()) if pull else size
     method = "cholesky" if manner.dense else "conjugate gradients"
-    return Step(update, residual, start, iterations, inner, method, damping, ending, pull)
+    return Step(update, residual, start, iterations, inner, method, damping, ending, pull, left)
 
 
 def _enough(manner: Manner, size: float, start: float) -> float:

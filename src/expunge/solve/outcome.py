@@ -51,7 +51,10 @@ class LinearSolution:
 
 @dataclass(frozen=True)
 class Step:
-    """The update, and the evidence for it: `residual` is `||a(u)||`, recomputed in float64; `pull` is what it was held back by."""
+    """The update, and the evidence for it: `residual` is `||a(u)||`, recomputed in float64; `pull` is what it was held back by.
+
+    `relative_residual` is that of the last linear system.
+    """
 
     update: Tensor
     residual: float
@@ -62,6 +65,7 @@ class Step:
     damping: float
     ending: Ending
     pull: float
+    relative_residual: float = 0.0
 
     @property
     def positive_definite(self) -> bool:

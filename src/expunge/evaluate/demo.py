@@ -14,9 +14,13 @@ from sklearn.datasets import load_digits
 from expunge.certificate.content import read_certificate
 from expunge.certificate.verify import Check, verify
 from expunge.data.output import write_file, write_folder
-from expunge.mechanism import Unlearned, unlearn
+from expunge.distance import Distance
+from expunge.mechanism import Unlearned, measure
 from expunge.model import LinearModel
+from expunge.request.door import ask
+from expunge.request.guarantee import Guarantee
 from expunge.train import train
+from expunge.unlearn import unlearn
 
 N_FORGET = 3
 L2 = 0.02
@@ -85,8 +89,6 @@ def run(
 
 def _before_noise(trained: LinearModel, data: dict[str, Any], epsilon: float, delta: float) -> torch.Tensor:
     """The updated weights, which nobody else ever sees: only to show the true distance beside the bound."""
-    from expunge.mechanism import measure
-    from expunge.request.door import make_request
-
-    request = make_request(trained, data["forget"], data["surrogate"], epsilon=epsilon, delta=delta, distance="same")
+    guarantee = Guarantee(epsilon, delta, Distance("same", 0.0))
+    request = ask(trained, data["forget"], data["surrogate"], guarantee)
     return request.weights + measure(request).step.update

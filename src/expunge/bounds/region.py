@@ -1,0 +1,105 @@
+"""What every bound returns: a region around the updated weights that holds the retrained ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROUND_UP = 1.0 + 1e-9  # covers the float64 arithmetic of the terms themselves
+
+
+@dataclass(frozen=True)
+class Term:
+    """A part of the radius, and what it stands for in a few words."""
+
+    name: str
+    words: str
+
+
+GRID = Term("grid", "weights rounded before the noise")
+
+
+class Shape(Protocol):
+    """What lengths are measured by, and with it the shape of the noise; one file a shape.
+
+    The covariance that goes with a `scale` is `smallest(scale)^2 I` plus that of `rest`: the first part is drawn exactly, by
+    the sampler that also rounds to the grid, the second in float64.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def grid_term(self, grid: float) -> float:
+        """By how much rounding both models to the grid can move them apart."""
+
+    def length(self, scale: float) -> float:
+        """Root of the mean square of the noise's plain length."""
+
+    def smallest(self, scale: float) -> float:
+        """A standard deviation that the noise has in every direction."""
+
+    def rest(self, scale: float, random_bytes: Callable[[int], bytes]) -> NDArray[np.float64] | None:
+        """A draw of what the noise is beyond that; None where it is nothing."""
+
+    def sample(self, scale: float, generator: np.random.Generator) -> NDArray[np.float64]:
+        """Noise in plain float64, for predictions and evaluations; never for a model that is published."""
+
+
+@dataclass(frozen=True)
+class Ball:
+    """The shape I: plain lengths, the same noise on every weight.
+
+    >>> Ball(16).grid_term(0.5), Ball(16).length(0.25)
+    (2.0, 1.0)
+    """
+
+    n_parameters: int
+    name: str = "ball"
+
+    def grid_term(self, grid: float) -> float:
+        """`sqrt(p) grid`."""
+        return math.sqrt(self.n_parameters) * grid
+
+    def length(self, scale: float) -> float:
+        """`sqrt(p) scale`."""
+        return math.sqrt(self.n_parameters) * scale
+
+    def smallest(self, scale: float) -> float:
+        return scale
+
+    def rest(self, scale: float, random_bytes: Callable[[int], bytes]) -> NDArray[np.float64] | None:
+        return None
+
+    def sample(self, scale: float, generator: np.random.Generator) -> NDArray[np.float64]:
+        return generator.normal(size=self.n_parameters) * scale
+
+
+@dataclass(frozen=True)
+class Region:
+    """`{v + e : ||e|| <= radius}`, the length measured by a shape; the radius is the sum of named terms.
+
+    `shape` and `provenance` (the weakest of what entered it) are added by the judge, who knows the whole claim.
+
+    >>> region = Region("residual", {"training": 0.25, "solver": 0.5})
+    >>> 0.75 < region.radius < 0.7500001
+    True
+    """
+
+    kind: str
+    terms: Mapping[str, float]
+    shape: Shape | None = None
+    provenance: str = ""
+
+    @property
+    def radius(self) -> float:
+        """Delta, rounded up."""
+        return math.fsum(self.terms.values()) * ROUND_UP
+
+    def with_term(self, name: str, value: float) -> Region:
+        """The same region with one more term."""
+        return replace(self, terms={**self.terms, name: value})

@@ -1,0 +1,177 @@
+"""Rows that resemble the source, and a distance that says how much: the evidence the paper works with.
+
+It answers what every kind of evidence does: the equation `a(u) = 0` and its Jacobian (`equation`), the facts of the region
+for a step (`facts`), what probability is spent on them (`failures`), and what is assumed (the distance's own sentences).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from torch import Tensor
+
+from expunge.certificate.facts import Fact, Json
+from expunge.distance import Distance
+from expunge.errors import VacuousClaim
+from expunge.estimate.source import SourceEstimate, estimate_source, require_converged
+from expunge.evidence.moments import Moments, change_moments
+from expunge.heads.rows import in_memory
+from expunge.request.door import Request
+from expunge.request.series import spread_failures
+from expunge.runtime.progress import Progress, silent
+from expunge.solve.equation import SurrogateEquation
+from expunge.solve.lanczos import EIGENVALUE_SLACK, SAMPLING_SLACK
+from expunge.solve.outcome import Step
+
+SAMPLING_SHARE = 0.4  # of delta: the probability that source or surrogate is an unlucky sample
+EIGENVALUE_SHARE = 1e-2  # of delta: the probability that Lanczos started in an unlucky direction
+QUICK_FAILURE = 0.5  # of Lanczos, where it only ranks candidates
+WEIGHTED = ("sampled_trace", "sampled_eigenvalue", "sampled_largest")
+ESTIMATE = "an estimated distance"
+
+
+@dataclass(frozen=True)
+class SurrogateEvidence:
+    """The surrogate of a request. `estimate` is there where the distance is not declared."""
+
+    request: Request
+    estimate: SourceEstimate | None = None
+    seed: int | None = None
+    progress: Progress = silent
+
+    @staticmethod
+    def is_given(request: Request) -> bool:
+        """Whether the request comes with evidence of this kind."""
+        return not request.distance.is_source
+
+    @classmethod
+    def gathered(cls, request: Request, *, seed: int | None, progress: Progress) -> SurrogateEvidence:
+        """With the estimate made, where there is to be one."""
+        if isinstance(request.distance, Distance):
+            return cls(request, None, seed, progress)
+        made = request.guarantee.estimate
+        if made is None:
+            rows = in_memory(request.surrogate, ESTIMATE)
+            made = estimate_source(
+                request.head, request.weights, request.record, rows, request.distance, progress=progress
+            )
+        require_converged(made.sampled)
+        return cls(request, made, seed, progress)
+
+    @property
+    def equation(self) -> SurrogateEquation:
+        request = self.request
+        # the paper's appendix weights the surrogate's Hessian by its own size; everything else by the source's
+        appendix = request.guarantee.paper and request.guarantee.sizes == "surrogate"
+        n = request.n_surrogate if appendix else request.n_source
+        return SurrogateEquation(request.head, request.weights, request.forget, request.surrogate, n)
+
+    def distance_at(self, update: Tensor) -> Distance:
+        """How far the surrogate is from the source, for an update: the same for all where it was declared."""
+        request = self.request
+        if isinstance(request.distance, Distance):
+            return request.distance
+        assert self.estimate is not None
+        rows = in_memory(request.surrogate, ESTIMATE)
+        return self.estimate.distance(request.head, request.weights, update, rows)
+
+    def described(self) -> Json | None:
+        """For the certificate: how an estimate came about."""
+        return None if self.estimate is None else self.estimate.evidence()
+
+    def failures(self, distance: Distance) -> dict[str, float]:
+        """Probabilities spent out of delta, by what they are spent on."""
+        guarantee = self.request.guarantee
+        if guarantee.paper:
+            return {}
+        failures = {}
+        if distance.samples_rows:
+            failures["sampling"] = SAMPLING_SHARE * guarantee.delta
+        if distance.needs_eigenvalue:
+            failures["eigenvalue"] = EIGENVALUE_SHARE * guarantee.delta
+        return failures if guarantee.series is None else spread_failures(failures, guarantee.series.planned)
+
+    def facts(self, step: Step, distance: Distance, *, quick: bool = False) -> dict[str, Fact]:
+        """Every number the region needs, each with where it comes from; `quick` ones only rank candidates."""
+        if self.request.guarantee.paper:
+            return self._paper_facts(step, distance)
+        failures = self.failures(distance)
+        moments = self._moments(step, distance, failures.get("eigenvalue"), quick)
+        return self._residual_facts(step, moments, failures.get("sampling", 0.0))
+
+    def training_residual(self) -> Fact:
+        """How far training stopped from the optimum: as recorded, or as carried from the deletions before."""
+        record, series = self.request.record, self.request.guarantee.series
+        assert record.residual is not None
+        carried = None if series is None else series.carried
+        return Fact(record.residual, carried or record.provenance)
+
+    def _moments(self, step: Step, distance: Distance, failure: float | None, quick: bool) -> Moments:
+        request = self.request
+        heavy = distance.samples_rows and distance.law.moves_moments
+        return change_moments(
+            request.head,
+            request.weights,
+            step.update,
+            request.surrogate,
+            failure=QUICK_FAILURE if quick and failure is not None else failure,
+            heavy=heavy and not quick,
+            slack=EIGENVALUE_SLACK if distance.law.uses_deviation else SAMPLING_SLACK,
+            seed=self.seed,
+            advance=silent if quick else self.progress,
+        )
+
+    def _residual_facts(self, step: Step, moments: Moments, sampling: float) -> dict[str, Fact]:
+        request, record = self.request, self.request.record
+        known = record.provenance
+        measured = asdict(moments)
+        facts = {
+            "n_source": Fact(request.n_source, known),
+            "n_forget": Fact(request.n_forget, "measured"),
+            "n_surrogate": Fact(request.n_surrogate, "measured"),
+            "l2": Fact(record.l2, known),
+            "training_residual": self.training_residual(),
+            "solver_residual": Fact(step.residual, "measured"),
+            "rounding": self._rounding(step),
+            **{name: Fact(value, "measured") for name, value in measured.items() if name not in WEIGHTED},
+            "row_bound": Fact(record.row_bound, known),
+            "sampling_failure": Fact(sampling, "derived"),
+        }
+        facts["change_supremum"] = Fact(moments.change_supremum, "derived")
+        if request.surrogate.has_weights:
+            # weights follow from the source's class counts, and are known no better than those
+            facts["weight_largest"] = Fact(request.surrogate.largest_weight, known)
+            facts |= {name: Fact(measured[name], known) for name in WEIGHTED}
+        return facts
+
+    def _rounding(self, step: Step) -> Fact:
+        """The change over the surrogate is evaluated at the weights before and after, the forget set's gradient after."""
+        request, head = self.request, self.request.head
+        updated = request.weights + step.update
+        lost = request.n_source * head.rounding(request.weights, request.surrogate)
+        lost += request.n_source * head.rounding(updated, request.surrogate)
+        lost += request.n_forget * head.rounding(updated, request.forget)
+        return Fact(lost, "derived" if head.about.rounding_derived else "declared")
+
+    def _paper_facts(self, step: Step, distance: Distance) -> dict[str, Fact]:
+        request, constants = self.request, self.request.constants
+        assert constants is not None
+        if request.head.about.convex and not step.positive_definite:
+            raise VacuousClaim(
+                "n H_S - m H_U is not positive definite",
+                "the paper's bound is for the undamped Newton step",
+                "Use --bound residual, which covers any update.",
+            )
+        gradient = float(request.head.gradient(request.weights, request.forget).norm())
+        return {
+            "n_source": Fact(request.n_source, request.record.provenance),
+            "n_forget": Fact(request.n_forget, "measured"),
+            "n_surrogate": Fact(request.n_surrogate, "measured"),
+            "alpha": Fact(constants.strong_convexity, "declared"),
+            "beta": Fact(constants.smoothness, "declared"),
+            "lipschitz": Fact(constants.lipschitz, "declared"),
+            "gamma": Fact(constants.hessian_lipschitz, "declared"),
+            "lipschitz_power": Fact(constants.lipschitz_power, "declared"),
+            "gradient_norm": Fact(gradient, "measured"),
+            "tv_upper": Fact(distance.tv_upper, "derived"),
+        }

@@ -1,0 +1,1 @@
+"""Any torch network: a step and an estimate, nothing proven."""

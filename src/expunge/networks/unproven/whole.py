@@ -1,0 +1,220 @@
+"""Unlearning a whole network: Algorithm 1 with damped curvature, constants declared, nothing proven.
+
+    u = m (n H_S - m H_U + damping n I)^-1 g_U
+
+A Newton step of a loss that is not convex may lead anywhere. Whether it leads towards retraining can be looked at without the source: the
+residual `a(u) = n (g_S(w + u) - g_S(w)) - m g_U(w + u)` would be 0 there if the surrogate were the source. Where no damping is given,
+that with the smallest residual is taken, or no step at all.
+
+The loss is not convex, so the constants of the paper's bound (alpha above all) are not true of it, and the certificate is
+`estimated`: it states what was done and with which numbers, and guarantees nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from expunge.bounds import PaperConstants
+from expunge.certificate.facts import Json
+from expunge.data import as_labels, encode
+from expunge.distance import Distance
+from expunge.errors import DataError, OptionError
+from expunge.heads.examples import Examples
+from expunge.heads.module import ModuleObjective
+from expunge.mechanism import Unlearned, carry_out
+from expunge.record import MODULE, Label, TrainingRecord
+from expunge.request.door import Request
+from expunge.request.execution import computing_device
+from expunge.request.guarantee import Guarantee, wanted_distance
+from expunge.runtime.checks import positive
+from expunge.runtime.progress import Progress, silent
+from expunge.solve.outcome import Step
+
+DAMPINGS = (0.0, 1e-3, 1e-2, 1e-1, 1.0)
+NOT_CONVEX = (
+    "the loss of this network is not convex: the declared constants cannot be true of it, and neither the bound nor the "
+    "guarantee is proven"
+)
+BUFFERS = (
+    "buffers of the network (running statistics) were neither unlearned nor noised; they were computed from the source, "
+    "forgotten rows included"
+)
+
+
+@dataclass(frozen=True)
+class ModuleSubject:
+    """A network with all its parameters. Its published model is a copy with noised weights."""
+
+    network: nn.Module
+    head: ModuleObjective
+    record: TrainingRecord
+
+    @property
+    def weights(self) -> Tensor:
+        return self.head.weights
+
+    @property
+    def n_features(self) -> int:
+        return self.head.n_parameters
+
+    def published(self, noised: Tensor, record: TrainingRecord) -> nn.Module:
+        return _with_weights(self.network, self.head, noised)
+
+    def described(self, published: nn.Module) -> Json:
+        return {
+            "before": {"sha256": _parameters_digest(self.network)},
+            "after": {"sha256": _parameters_digest(published)},
+            "loss": self.record.loss,
+            "l2": self.record.l2,
+            "row_bound": None,
+            "bias": False,
+            "dtype": str(next(self.network.parameters()).dtype).removeprefix("torch."),
+            "record": self.record.provenance,
+        }
+
+    def described_step(self, step: Step, kind: str) -> Json:
+        return {
+            "kind": kind,
+            "method": step.method,
+            "curvature": self.head.kind,
+            "iterations": step.iterations,
+            "inner_iterations": step.inner_iterations,
+            "relative_residual": step.relative_residual,
+            "positive_definite": step.positive_definite,
+            "damping": step.pull if math.isfinite(step.pull) else None,
+            "residual": step.residual,
+            "residual_at_start": step.residual_at_start,
+        }
+
+
+def unlearn_module(
+    network: nn.Module,
+    forget: tuple[Any, Any],
+    surrogate: tuple[Any, Any],
+    *,
+    n_source: int,
+    l2: float,
+    epsilon: float,
+    delta: float,
+    distance: Distance | str,
+    classes: tuple[Label, ...] | None = None,
+    constants: PaperConstants | None = None,
+    curvature: str = "gauss-newton",
+    damping: float | None = None,
+    force: bool = False,
+    block: int = 256,
+    device: str = "cpu",
+    insecure_test_seed: int | None = None,
+    progress: Progress = silent,
+) -> Unlearned:
+    """One damped Newton step, noise by the paper's bound. `constants` None: those the paper's experiments set.
+
+    `classes` are the labels in the order of the network's outputs; None: 0, 1, 2, ... `damping` None: that of `DAMPINGS` with the
+    smallest residual on surrogate and forget set. The model that comes back is a copy of the network.
+    """
+    wanted, _ = wanted_distance(distance)
+    given = constants or PaperConstants.of_the_experiments(float(l2))
+    guarantee = Guarantee(epsilon, delta, wanted, bound="paper", constants=given, force=force)
+    request = module_request(
+        network,
+        forget,
+        surrogate,
+        guarantee,
+        n_source=n_source,
+        l2=l2,
+        classes=classes,
+        curvature=curvature,
+        damping=damping,
+        block=block,
+        device=device,
+    )
+    result = carry_out(request, progress=progress, insecure_test_seed=insecure_test_seed)
+    assert result is not None  # there is one process
+    return result
+
+
+def module_request(
+    network: nn.Module,
+    forget: tuple[Any, Any],
+    surrogate: tuple[Any, Any],
+    guarantee: Guarantee,
+    *,
+    n_source: int,
+    l2: float,
+    classes: tuple[Label, ...] | None = None,
+    curvature: str = "gauss-newton",
+    damping: float | None = None,
+    block: int = 256,
+    device: str = "cpu",
+) -> Request:
+    """A request about a network, with everything checked that can be before any work is done."""
+    positive(l2, "l2", "Give the lambda of (lambda/2)||w||^2 beside the mean loss.")
+    if damping is not None and not 0 <= damping < math.inf:
+        raise OptionError(f"damping {damping}", "a finite number, at least 0, is needed", "0.01 is usual.")
+    head = ModuleObjective(
+        network,
+        l2=float(l2),
+        curvature=curvature,
+        pulls=DAMPINGS if damping is None else (damping,),
+        block=block,
+        device=computing_device(device),
+    )
+    forget_rows = _examples(head, forget, classes, "the forget set")
+    surrogate_rows = _examples(head, surrogate, classes, "the surrogate set")
+    if not len(forget_rows) < n_source:
+        raise DataError(
+            f"{len(forget_rows)} rows to forget of {n_source}", "at least one must be retained", "Check n_source."
+        )
+    outputs = int(head.outputs(head.weights, surrogate_rows.inputs[:1]).shape[1])
+    record = TrainingRecord(
+        n_source=n_source,
+        classes=tuple(range(outputs)) if classes is None else classes,
+        class_counts=None,
+        l2=float(l2),
+        loss=MODULE.name,
+        max_norm=math.inf,
+        bias=False,
+        residual=None,
+        provenance="declared",
+    )
+    notes = (NOT_CONVEX, *((BUFFERS,) if any(b.is_floating_point() for b in network.buffers()) else ()))
+    constants = guarantee.constants if isinstance(guarantee.constants, PaperConstants) else None
+    return Request(ModuleSubject(network, head, record), forget_rows, surrogate_rows, guarantee, constants, notes)
+
+
+def _examples(
+    objective: ModuleObjective, given: tuple[Any, Any], classes: tuple[Label, ...] | None, name: str
+) -> Examples:
+    inputs = torch.as_tensor(given[0])
+    values = objective.checked(inputs, len(given[1]))
+    outputs = objective.outputs(objective.weights, values[:1]).shape[1]
+    known: tuple[Label, ...] = tuple(range(outputs)) if classes is None else classes
+    if len(known) != outputs:
+        raise OptionError(f"{len(known)} classes", f"the network has {outputs} outputs", "Name one an output.")
+    labels = encode(as_labels(given[1], len(values), name), known, name)
+    return Examples(values, labels.to(objective.device))
+
+
+def _with_weights(network: nn.Module, objective: ModuleObjective, weights: Tensor) -> nn.Module:
+    """A copy of the network with these weights, in its own dtype; a parameter used in several places is set once."""
+    made = copy.deepcopy(network).eval()
+    values = objective.named(weights)
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            parameter.copy_(values[name])
+    return made
+
+
+def _parameters_digest(module: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, value in module.named_parameters():
+        digest.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,75 @@
+"""What a certificate says of a request beside its facts: sizes, data, software, and the record of what is published."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from expunge import __version__
+from expunge.certificate.facts import Json
+from expunge.distance import Distance
+from expunge.record import TrainingRecord
+from expunge.request.door import Request
+
+
+def record_after(request: Request) -> TrainingRecord:
+    """The record of the published model: rows of these classes gone, marked as noised, no residual, no digest yet."""
+    record, counts = request.record, request.record.class_counts
+    if counts is not None:
+        gone = Counter(request.forget.labels.tolist())
+        counts = tuple(count - gone[index] for index, count in enumerate(counts))
+    return replace(
+        record,
+        n_source=record.n_source - request.n_forget,
+        class_counts=counts,
+        residual=None,
+        noised=True,
+        weights_sha256="",
+    )
+
+
+def described_sizes(request: Request) -> Json:
+    return {
+        "n_source": request.n_source,
+        "n_forget": request.n_forget,
+        "n_surrogate": request.n_surrogate,
+        "n_retain": request.n_source - request.n_forget,
+        "parameters": request.head.n_parameters,
+        "classes": len(request.record.classes),
+        "features": request.subject.n_features,
+    }
+
+
+def described_data(request: Request, distance: Distance) -> Json:
+    """Of the rows; nothing where the loss is not convex, since no bound follows from them."""
+    if not request.head.about.convex:
+        return {}
+    described: Json = {
+        "rows_scaled_to_max_norm": {"forget": request.forget.n_scaled, "surrogate": request.surrogate.n_scaled},
+        "surrogate_dtype": str(request.surrogate.dtype).removeprefix("torch."),
+        "effective_surrogate_rows": request.surrogate.effective,
+    }
+    if distance.matched:
+        described["class_counts"] = list(request.record.class_counts or ())
+    if request.guarantee.series is not None:
+        described["sequence"] = request.guarantee.series.described()
+    return described
+
+
+def described_software() -> Json:
+    return {
+        "expunge": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def timestamp() -> str:
+    """Now, to the second."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,0 +1,92 @@
+"""The door for linear classifiers in Python: one call from rows to a certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from expunge.bounds import PaperConstants
+from expunge.data.streams import Stream
+from expunge.distance import Distance, Estimation
+from expunge.mechanism import Unlearned, carry_out
+from expunge.model import LinearModel, checked_model
+from expunge.record import Label
+from expunge.request.declared import Declared
+from expunge.request.door import ask
+from expunge.request.execution import Execution
+from expunge.request.guarantee import Guarantee, wanted_distance
+from expunge.runtime.progress import Progress, silent
+
+
+def unlearn(
+    model: LinearModel | Any,
+    forget: tuple[Any, Any] | Stream,
+    surrogate: tuple[Any, Any] | Stream | Any,
+    *,
+    epsilon: float,
+    delta: float,
+    distance: Distance | Estimation | str | Any,
+    match_classes: bool = False,
+    forget_class: Label | None = None,
+    step: str | None = None,
+    bound: str = "residual",
+    constants: PaperConstants | str | None = None,
+    sizes: str = "source",
+    force: bool = False,
+    bias: Any = None,
+    n_source: int | None = None,
+    l2: float | None = None,
+    loss: str | None = None,
+    max_norm: float | None = None,
+    training_residual: float | None = None,
+    classes: Sequence[Label] | None = None,
+    class_counts: Sequence[int] | None = None,
+    dtype: str = "float64",
+    device: str = "cpu",
+    memory: str | int | None = None,
+    progress: Progress = silent,
+    model_sha256: str | None = None,
+    insecure_test_seed: int | None = None,
+) -> Unlearned:
+    """Remove the forget rows from a model whose source is gone; returns the noised model and its certificate.
+
+    Nothing the caller passes is changed. What is asked of:
+
+    model                     a LinearModel, or a K x d weight array with `bias` and the facts under `n_source` and below
+    forget, surrogate         (features, labels), or streams; the surrogate's labels may be left out
+
+    What changes the promise:
+
+    epsilon, delta            what is certified; smaller protects more, and delta is to be at most 1/n
+    distance                  how far the surrogate is from the source: `same`, `tv:0.2`, `chi2:0.1`, `kl:0.5`, `source`; where
+                              nobody knows, `estimate`, an Estimation or an estimate made before
+    match_classes             weight surrogate rows to the source's class counts; `distance` is then the source's from that
+    forget_class              forget the rows of this class among those given, which must be all the source had of it
+    step                      `converged` (the default), `newton` (the paper's one step) or `balanced` (the smallest bound)
+    bound, constants, sizes   `residual`, or `paper` with its constants and its convention of sizes
+    force                     hand over a model that is of little use; never overrides a claim that says nothing
+
+    Facts of a model without a record, which the certificate then marks as declared: `n_source`, `l2`, `loss`, `max_norm`,
+    `training_residual`, `classes`, `class_counts`.
+
+    What changes only speed and memory: `dtype` of the surrogate's rows, `device`, `memory` (`1.5GB`), `progress`.
+    `model_sha256` is the digest of the model's file, where it came from one. `insecure_test_seed` makes the noise
+    reproducible, hence worthless.
+    """
+    wanted, estimate = wanted_distance(distance, match_classes)
+    guarantee = Guarantee(
+        epsilon, delta, wanted, step=step, bound=bound, constants=constants, sizes=sizes, force=force, estimate=estimate
+    )
+    request = ask(
+        model if isinstance(model, LinearModel) else checked_model(model, bias),
+        forget,
+        surrogate,
+        guarantee,
+        forget_class=forget_class,
+        declared=Declared(n_source, l2, loss, max_norm, training_residual, classes, class_counts),
+        execution=Execution(dtype, device, memory, progress=progress),
+        model_sha256=model_sha256,
+    )
+    result = carry_out(request, progress=progress, insecure_test_seed=insecure_test_seed)
+    assert result is not None  # there is one process
+    return result

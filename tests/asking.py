@@ -1,0 +1,29 @@
+"""Requests with all options in one list, as tests like to write them."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from expunge.model import LinearModel, checked_model
+from expunge.request.declared import Declared
+from expunge.request.door import Request, ask
+from expunge.request.execution import Execution
+from expunge.request.guarantee import Guarantee, wanted_distance
+
+
+def asked(
+    model: Any, forget: Any, surrogate: Any, *, distance: Any, match_classes: bool = False, **given: Any
+) -> Request:
+    """`ask`, its options sorted into what changes the promise, what is declared and what changes only speed."""
+
+    def taken(kind: type) -> dict[str, Any]:
+        names = {field.name for field in fields(kind)}
+        return {name: given.pop(name) for name in list(given) if name in names}
+
+    wanted, estimate = wanted_distance(distance, match_classes)
+    guarantee = Guarantee(distance=wanted, estimate=estimate, **taken(Guarantee))
+    declared, execution = Declared(**taken(Declared)), Execution(**taken(Execution))
+    bias = given.pop("bias", None)
+    whole = model if isinstance(model, LinearModel) else checked_model(model, bias)
+    return ask(whole, forget, surrogate, guarantee, declared=declared, execution=execution, **given)

@@ -1,6 +1,6 @@
 """Donsker and Varadhan's estimate on the paper's synthetic family, against the closed form.
 
-    python experiments/donsker_varadhan.py [--seeds 5 --jobs 2]
+    python -m experiments.donsker_varadhan [--seeds 5 --jobs 2]
 
 nu = N(0, (1 - zeta) I + zeta 1 1^T), rho = N(0, I), 15,000 rows each, default options. Prints a table, and writes
 donsker_varadhan.json and .md.

@@ -1,6 +1,6 @@
 """What `--match-classes` does under a pure shift of class proportions: Dirichlet splits of handwritten digits.
 
-    python experiments/match_classes.py [--data FOLDER --seeds 5 --out experiments/results]
+    python -m experiments.match_classes [--data FOLDER --seeds 5 --out experiments/results]
 
 One data set is split into source and surrogate whose class proportions are two Dirichlet(xi) draws. 1 % of the source is
 forgotten. Reported with and without class-matched weights: the true `||E_D phi_u - E_S phi_u||`, the true distance to the retrained weights,
@@ -42,7 +42,8 @@ def features_of(images: np.ndarray, width: int = 50) -> np.ndarray:
     centred -= centred.mean(axis=0)
     _, vectors = np.linalg.eigh(centred.T @ centred)
     rows = centred @ vectors[:, ::-1][:, :width]
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True) * (1 - 1e-9)
+    scaled: np.ndarray = rows / np.linalg.norm(rows, axis=1, keepdims=True) * (1 - 1e-9)
+    return scaled
 
 
 def split(y: np.ndarray, xi: float, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:

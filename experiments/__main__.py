@@ -80,8 +80,6 @@ def main(
     """
     from experiments.datasets.folder import DataFolder
     from experiments.protocol.runner import listed
-    from experiments.protocol.store import require_folder
-    from expunge.errors import OptionError
     from expunge.request.execution import computing_device
 
     computing_device(device)
@@ -89,14 +87,7 @@ def main(
     experiments = listed(folder)
     if listing:
         return _list(experiments, folder, json_output)
-    if name is None and page is None:
-        raise OptionError(
-            "no NAME", "an experiment, all, --page or --list is needed", "See python -m experiments --list."
-        )
-    if page is None and name == "all":
-        page = target / "reproduction.md"
-    if page is not None:
-        require_folder(page.parent, "--page")
+    page = _page_to_write(name, page, target)
     workers = jobs or ((os.cpu_count() or 1) if device == "cpu" else 1)
     options = {"seeds": seeds, "device": device, "jobs": workers}
     written = _run(_wanted(name, experiments), folder, target, quiet, options)
@@ -107,6 +98,22 @@ def main(
     if name == "all":
         _say_left_out(experiments)
     return {"written": written, "page": None if page is None else str(page)}
+
+
+def _page_to_write(name: str | None, page: Path | None, target: Path) -> Path | None:
+    """The page, for `all` always one; refused before any work if it cannot be written."""
+    from experiments.protocol.store import require_folder
+    from expunge.errors import OptionError
+
+    if page is None and name is None:
+        raise OptionError(
+            "no NAME", "an experiment, all, --page or --list is needed", "See python -m experiments --list."
+        )
+    if page is None and name == "all":
+        page = target / "reproduction.md"
+    if page is not None:
+        require_folder(page.parent, "--page")
+    return page
 
 
 def _wanted(name: str | None, experiments: list[dict[str, Any]]) -> list[str]:

@@ -1,14 +1,16 @@
 """Table 6: a linear layer, one convolution before it, and two, trained together on CIFAR-10.
 
-The paper does not say what its layers stand on; a linear layer on pixels reaches 40 %, its own 77 %. Here they stand on the maps of a network that was
-pretrained on other images of CIFAR-10 (`pretraining.py`): 4 x 4 positions, divided by their root mean square over the source.
+The paper does not say what its layers stand on; a linear layer on pixels reaches 40 %, its own 77 %. Here they stand on
+the maps of a network that was pretrained on other images of CIFAR-10 (`pretraining.py`): 4 x 4 positions, divided by
+their root mean square over the source.
 
     L       mean over positions, linear
     C+L     convolution 3 x 3, ReLU, linear on all positions
     2C+L    two convolutions with ReLU, linear on all positions
 
-All weights are trained together, with softmax loss and L2: Adam, then L-BFGS until it stops, always from the same start. Only L is convex. The step is that
-of `unlearn_module` with Gauss-Newton products; its damping is searched on surrogate and forget set alone. The noise is that of the paper's experiments.
+All weights are trained together, with softmax loss and L2: Adam, then L-BFGS until it stops, always from the same
+start. Only L is convex. The step is that of `unlearn_module` with Gauss-Newton products; its damping is searched on
+surrogate and forget set alone. The noise is that of the paper's experiments.
 """
 
 from __future__ import annotations
@@ -168,7 +170,7 @@ def network_task(objective: ModuleObjective, parts: Mapping[str, Labelled]) -> N
     return NetworkTask(
         labels={name: part[1] for name, part in parts.items()},
         outputs=outputs,
-        losses=lambda found, labels: nn.functional.cross_entropy(found, labels, reduction="none"),
+        losses=lambda scores, labels: nn.functional.cross_entropy(scores, labels, reduction="none"),
         gradient=gradient,
         original=objective.weights,
     )
@@ -199,8 +201,8 @@ def tables(config: Config, records: Sequence[Record]) -> list[Table]:
         return []
     methods = ("Retrain", PLUS, MINUS)
     ours: dict[tuple[str, ...], list[Mapping[str, Any]]] = {
-        (name, method): [one["scores"][method] for one in found]
-        for name, found in results.items()
+        (name, method): [one["scores"][method] for one in seeds]
+        for name, seeds in results.items()
         for method in methods
     }
     theirs: dict[tuple[str, ...], Sequence[float | str]] = {
@@ -212,7 +214,10 @@ def tables(config: Config, records: Sequence[Record]) -> list[Table]:
         for method in (PLUS, MINUS)
         for one, other in zip(ours[name, method], ours[name, "Retrain"], strict=True)
     )
-    note = f"Largest difference in test accuracy between an unlearned and the retrained network, any seed and architecture: {100 * apart:.2f} points."
+    note = (
+        "Largest difference in test accuracy between an unlearned and the retrained network, any seed and "
+        f"architecture: {100 * apart:.2f} points."
+    )
     absent = tuple(f"No result yet: {name}." for name in ARCHITECTURES if name not in results)
     return [
         comparison(
@@ -228,19 +233,19 @@ def tables(config: Config, records: Sequence[Record]) -> list[Table]:
 
 def _steps(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     rows = []
-    for name, found in results.items():
+    for name, seeds in results.items():
         for method in (PLUS, MINUS):
-            steps = [one["steps"][method] for one in found]
+            steps = [one["steps"][method] for one in seeds]
             dampings = sorted({"none" if one["damping"] is None else f"{one['damping']:g}" for one in steps})
             rows.append(
                 (
                     name,
                     method,
-                    f"{found[0]['parameters']:,}",
+                    f"{seeds[0]['parameters']:,}",
                     ", ".join(dampings),
                     spread([one["residual_ratio"] for one in steps]),
                     spread(
-                        [s["retain_gradient"] / one["retain_gradient"] for s, one in zip(steps, found, strict=True)]
+                        [s["retain_gradient"] / one["retain_gradient"] for s, one in zip(steps, seeds, strict=True)]
                     ),
                 )
             )
@@ -249,7 +254,9 @@ def _steps(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
         ("architecture", "method", "weights", "damping chosen", "residual left", "retain gradient left"),
         tuple(rows),
         (
-            "Residual left: ||a(u)|| / ||a(0)||, which needs no source and by which the damping is chosen. Retain gradient left: the norm of the retained rows' gradient after the step as a share of that before, which only somebody with the source can know.",
+            "Residual left: ||a(u)|| / ||a(0)||, which needs no source and by which the damping is chosen. Retain "
+            "gradient left: the norm of the retained rows' gradient after the step as a share of that before, which "
+            "only somebody with the source can know.",
             "Nothing is proven for C+L and 2C+L: their loss is not convex.",
         ),
     )

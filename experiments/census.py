@@ -1,7 +1,8 @@
 """A natural case from end to end: the census employment model of 2015, forgotten from with rows of 2016 to 2018.
 
-Two kinds of cases. `rehearsal`, on later years alone, is what somebody without the source can do: which l2, and how far apart years are. `forget` is the
-real thing, beside the truth that only an experiment has. docs/tutorial-census.md tells it command by command.
+Two kinds of cases. `rehearsal`, on later years alone, is what somebody without the source can do: which l2, and how far
+apart years are. `forget` is the real thing, beside the truth that only an experiment has. docs/tutorial-census.md tells
+it command by command.
 """
 
 from __future__ import annotations
@@ -64,11 +65,13 @@ def _forget(source: People, later: People, wanted: Mapping[str, Any], seed: int,
     ways = [(text, False) for text in wanted["distances"]] + [(text, True) for text in wanted["matched"]]
     for number, (text, matched) in enumerate(ways):
         progress("Distances", number, len(ways))
-        found = _outlooks(case.trained, splits.forget, (later.X, later.y), 1.0 / n_source, text, matched, test, wanted)
-        distance = float((found.pop("updated") - case.retrained).norm())
+        outlook = _outlooks(
+            case.trained, splits.forget, (later.X, later.y), 1.0 / n_source, text, matched, test, wanted
+        )
+        distance = float((outlook.pop("updated") - case.retrained).norm())
         name = text + (", classes matched" if matched else "")
-        lines.append({"declared": name, "true": distance, **found})
-        checks.append(check(f"ten people, {name}", distance, found["residual"], None))
+        lines.append({"declared": name, "true": distance, **outlook})
+        checks.append(check(f"ten people, {name}", distance, outlook["residual"], None))
     return {
         "n_source": n_source,
         "n_surrogate": len(later.y),
@@ -122,7 +125,7 @@ def _outlooks(
                 "refused": share > 1.0,
             }
         )
-    return {"residual": bound.total, "terms": dict(bound.terms), "outcomes": outcomes, "updated": updated}  # fmt: skip
+    return {"residual": bound.total, "terms": dict(bound.terms), "outcomes": outcomes, "updated": updated}
 
 
 def _accuracy(weights: torch.Tensor, rows: Labelled) -> float:
@@ -137,7 +140,7 @@ def _by_year(weights: torch.Tensor, people: People) -> dict[str, float]:
 
 
 def _rehearsal(source: People, later: People, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """What can be learnt on later years: accuracy by l2 a year on, before and after unlearning; how far years are apart."""
+    """What later years tell: accuracy by l2 a year on, before and after unlearning; how far years are apart."""
     trial = wanted["rehearsal"]
     first, second = (later.year == trial[part] for part in ("source", "surrogate"))
     rows = (later.X[first], later.y[first])
@@ -146,19 +149,21 @@ def _rehearsal(source: People, later: People, wanted: Mapping[str, Any]) -> dict
     lines = []
     for l2 in trial["l2"]:
         model = train(*rows, l2=l2, max_norm=ROUNDING)
-        found = _outlooks(model, forget, test, 1.0 / len(rows[1]), trial["distance"], False, test, wanted)
-        found.pop("updated")
-        lines.append({"l2": l2, "before": _accuracy(model.matrix(), test), **found})
+        outlook = _outlooks(model, forget, test, 1.0 / len(rows[1]), trial["distance"], False, test, wanted)
+        outlook.pop("updated")
+        lines.append({"l2": l2, "before": _accuracy(model.matrix(), test), **outlook})
     years = np.unique(later.year).tolist()
     drifts = {str(year): drift(later.X[later.year == year], later.X[later.year != year]) for year in years}
     return {"lines": lines, "drifts": drifts, "drift_of_2015": drift(source.X, later.X)}
 
 
 def drift(rows: np.ndarray[Any, Any], others: np.ndarray[Any, Any]) -> float:
-    """Chi-square of `rows` relative to `others` as a linear classifier sees it: an estimate, and of what such a classifier misses it says nothing.
+    """Chi-square of `rows` relative to `others` as a linear classifier sees it.
 
-    The classifier's odds on one half of both, divided by the ratio of sizes, are a density ratio r; on the other half of `others`, rescaled to
-    mean 1, chi-square is the mean of (r - 1)^2.
+    An estimate, and of what such a classifier misses it says nothing.
+
+    The classifier's odds on one half of both, divided by the ratio of sizes, are a density ratio r; on the other half
+    of `others`, rescaled to mean 1, chi-square is the mean of (r - 1)^2.
     """
     generator = np.random.default_rng(0)
     halves = [np.array_split(part[generator.permutation(len(part))], 2) for part in (rows, others)]
@@ -175,8 +180,8 @@ def drift(rows: np.ndarray[Any, Any], others: np.ndarray[Any, Any]) -> float:
 def tables(config: Config, records: Sequence[Record]) -> list[Table]:
     rehearsal = next((record["result"] for record in records if record["options"]["kind"] == "rehearsal"), None)
     real = [record["result"] for record in records if record["options"]["kind"] == "forget"]
-    found = [] if rehearsal is None else [_rehearsed(config, rehearsal), _drifts(rehearsal)]
-    return [*found, *([_certified(config, real)] if real else [])]
+    rehearsed = [] if rehearsal is None else [_rehearsed(config, rehearsal), _drifts(rehearsal)]
+    return [*rehearsed, *([_certified(config, real)] if real else [])]
 
 
 def _rehearsed(config: Config, result: Mapping[str, Any]) -> Table:
@@ -186,11 +191,13 @@ def _rehearsed(config: Config, result: Mapping[str, Any]) -> Table:
         for line in result["lines"]
     ]
     return Table(
-        f"Rehearsal on later years: trained on {trial['source']}, ten forgotten, surrogate {trial['surrogate']}, declared {trial['distance']}",
+        f"Rehearsal on later years: trained on {trial['source']}, ten forgotten, surrogate {trial['surrogate']}, "
+        f"declared {trial['distance']}",
         ("l2", "accuracy before %", *(f"eps {epsilon:g}" for epsilon in epsilons)),
         tuple(rows),
         (
-            f"Accuracy on the {trial['surrogate']} rows. The model of 2015 is trained with l2 = {config['run']['l2']:g}.",
+            f"Accuracy on the {trial['surrogate']} rows. The model of 2015 is trained with l2 = "
+            f"{config['run']['l2']:g}.",
         ),
     )
 
@@ -225,8 +232,10 @@ def _certified(config: Config, real: Sequence[Mapping[str, Any]]) -> Table:
         ("declared", "true distance", "Delta", *(f"eps {epsilon:g}" for epsilon in config["run"]["epsilons"])),
         tuple(rows),
         (
-            f"n = {real[0]['n_source']:,}, surrogate {real[0]['n_surrogate']:,} rows of 2016 to 2018, delta = 1/n; accuracy in percent on rows of 2015 that were never trained on.",
-            f"Before: {years}. Forgetting the ten by retraining moves the weights by {spread([one['moved'] for one in real], '.2g')}.",
+            f"n = {real[0]['n_source']:,}, surrogate {real[0]['n_surrogate']:,} rows of 2016 to 2018, delta = 1/n; "
+            "accuracy in percent on rows of 2015 that were never trained on.",
+            f"Before: {years}. Forgetting the ten by retraining moves the weights by "
+            f"{spread([one['moved'] for one in real], '.2g')}.",
             "`same` stands here for comparison: years differ, so nobody may declare it.",
             "* marks what expunge unlearn would refuse without --force: noise that outweighs the weights.",
         ),

@@ -1,7 +1,8 @@
 """Real data, Dirichlet splits (Tables 2 and 3, Figure 2), at the paper's constants, epsilon 5 e^3 and delta 1.
 
-Three kinds of cases. `table`: the paper's columns for one data set and concentration. `scan`: the same at other row lengths, which the paper does not
-state. `estimate`: KL of the surrogate from the source by the paper's heuristic, beside its exact value.
+Three kinds of cases. `table`: the paper's columns for one data set and concentration. `scan`: the same at other row
+lengths, which the paper does not state. `estimate`: KL of the surrogate from the source by the paper's heuristic,
+beside its exact value.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ MATCHED = "ours, classes matched"
 
 def cases(config: Config, seeds: int) -> list[Case]:
     wanted = config["run"]
-    found = []
+    planned = []
     for seed in range(seeds):
         for data, length in wanted["lengths"].items():
             for xi in wanted["concentrations"]:
                 options = {"kind": "table", "data": data, "xi": xi, "length": length}
-                found.append(Case(f"{data}/xi={xi}", seed, options))
+                planned.append(Case(f"{data}/xi={xi}", seed, options))
                 if seed < wanted["estimate"]["seeds"]:
-                    found.append(Case(f"{data}/xi={xi}/estimate", seed, {**options, "kind": "estimate"}))
+                    planned.append(Case(f"{data}/xi={xi}/estimate", seed, {**options, "kind": "estimate"}))
     for data in wanted["lengths"]:
         for length in wanted["scan"]["lengths"]:
             options = {"kind": "scan", "data": data, "xi": SCANNED_AT, "length": length}
-            found.append(Case(f"{data}/length={length:g}", 0, options))
-    return sorted(found, key=lambda case: ("table", "scan", "estimate").index(case.options["kind"]))
+            planned.append(Case(f"{data}/length={length:g}", 0, options))
+    return sorted(planned, key=lambda case: ("table", "scan", "estimate").index(case.options["kind"]))
 
 
 def run(
@@ -63,15 +64,15 @@ def run(
     if options["kind"] == "estimate":
         return known | _estimated(task, wanted["estimate"], case.seed, progress)
     models = wanted["models"] if options["kind"] == "table" else 0
-    found = known | {"scores": paper_scores(task, parts.kl, case.seed, models, progress)}
-    return found | {"checks": distance_checks(task, parts)} if options["kind"] == "table" else found
+    result = known | {"scores": paper_scores(task, parts.kl, case.seed, models, progress)}
+    return result | {"checks": distance_checks(task, parts)} if options["kind"] == "table" else result
 
 
 def _estimated(task: Any, wanted: Mapping[str, Any], seed: int, progress: Progress) -> dict[str, Any]:
-    """KL by Langevin samples of the model's own density and Donsker-Varadhan, and the paper's Delta and sigma that follow from it."""
+    """KL by Langevin samples of the model's density and Donsker-Varadhan; the paper's Delta and sigma from it."""
     options = {name: wanted[name] for name in ("chains", "steps", "epochs")}
     rows = task.rows["surrogate"]
-    found = estimate_source(
+    estimate = estimate_source(
         task.objective,
         task.weights,
         task.record,
@@ -79,13 +80,13 @@ def _estimated(task: Any, wanted: Mapping[str, Any], seed: int, progress: Progre
         Estimation(route="kl", support="gaussian", seed=seed, **options),
         progress=progress,
     )
-    assert found.kl is not None
-    delta = paper_delta(task, found.kl.value, len(rows))
+    assert estimate.kl is not None
+    delta = paper_delta(task, estimate.kl.value, len(rows))
     return {
-        "estimated_kl": found.kl.value,
-        "standard_error": found.kl.standard_error,
-        "conditional": found.kl.conditional.value,
-        "r_hat": found.sampled.diagnostics.r_hat,
+        "estimated_kl": estimate.kl.value,
+        "standard_error": estimate.kl.standard_error,
+        "conditional": estimate.kl.conditional.value,
+        "r_hat": estimate.sampled.diagnostics.r_hat,
         "estimated_delta": delta,
         "estimated_sigma": sigma_classical(delta, PAPER_EPSILON, PAPER_DELTA),
     }
@@ -120,12 +121,15 @@ def tables(config: Config, records: Sequence[Record]) -> list[Table]:
             rows,
             attacks,
             metrics=PAPER_METRICS[len(ACCURACIES) :],
-            notes=("MIA on as many forget as test rows of every class: their class proportions differ, and the attack would tell classes.",),
+            notes=(
+                "MIA on as many forget as test rows of every class: their class proportions differ, and the attack "
+                "would tell classes.",
+            ),
         ),
         _deltas(config, records),
         _forget_scores(rows),
         _scanned(config, records),
-    ]  # fmt: skip
+    ]
 
 
 def _in_order(config: Config, records: Sequence[Record]) -> list[Record]:
@@ -160,7 +164,7 @@ def _deltas(config: Config, records: Sequence[Record]) -> Table:
                 "--" if guess is None else f"{guess['estimated_delta']:.3g}",
                 "--" if printed is None else f"{printed[0]:g}, {printed[1]:g}",
             )
-        )  # fmt: skip
+        )
     return Table(
         "Delta, exact and estimated",
         (
@@ -179,24 +183,27 @@ def _deltas(config: Config, records: Sequence[Record]) -> Table:
         ),
         tuple(rows),
         (
-            "KL is of the surrogate relative to the source, chi-square of the source relative to the surrogate, both between class mixtures.",
-            "Residual Deltas are at delta = 1/n, that of matched classes for the converged step, the others for the paper's single Newton step.",
-            "Estimates are of seed 0, from the model and the surrogate alone, with shorter chains and training than the paper's.",
+            "KL is of the surrogate relative to the source, chi-square of the source relative to the surrogate, both "
+            "between class mixtures.",
+            "Residual Deltas are at delta = 1/n, that of matched classes for the converged step, the others for the "
+            "paper's single Newton step.",
+            "Estimates are of seed 0, from the model and the surrogate alone, with shorter chains and training than "
+            "the paper's.",
         ),
     )
 
 
-def _forget_scores(rows: Mapping[Group, Sequence[Scores]]) -> Table:
-    found = []
-    for (data, xi, method), scores in rows.items():
+def _forget_scores(by_method: Mapping[Group, Sequence[Scores]]) -> Table:
+    rows = []
+    for (data, xi, method), scores in by_method.items():
         metrics = ("fs1", "fs2", "lira", "sigma")
         cells = [spread([one.get(metric) for one in scores], ".3f") for metric in metrics[:2]]
         cells += [percent([one.get("lira") for one in scores]), spread([one.get("sigma") for one in scores])]
-        found.append((data, xi, method, *cells))
+        rows.append((data, xi, method, *cells))
     return Table(
         "Figure 2: noise and forget scores",
         ("data", "xi", "method", "FS1", "FS2", "likelihood-ratio attack %", "sigma"),
-        tuple(found),
+        tuple(rows),
         ("Retrain's forget score against itself is the ceiling; the attack's 50 % would be none.",),
     )
 
@@ -222,13 +229,25 @@ def _scanned(config: Config, records: Sequence[Record]) -> Table:
         )
     return Table(
         "The length of the rows (xi = 100, one seed)",
-        ("data", "row length", "Retrain: Train %", "Test %", "Forget %", "the paper's Train %", "Unlearn (-) less Retrain: Test", "Forget", "distance left by Unlearn (-)"),
+        (
+            "data",
+            "row length",
+            "Retrain: Train %",
+            "Test %",
+            "Forget %",
+            "the paper's Train %",
+            "Unlearn (-) less Retrain: Test",
+            "Forget",
+            "distance left by Unlearn (-)",
+        ),
         tuple(rows),
         (
-            "The longer the rows, the weaker the same regularisation, and the less a surrogate tells about the source's Hessian: with rows as they come, models of many classes nearly interpolate and Unlearn (-) no longer follows Retrain.",
+            "The longer the rows, the weaker the same regularisation, and the less a surrogate tells about the "
+            "source's Hessian: with rows as they come, models of many classes nearly interpolate and Unlearn (-) no "
+            "longer follows Retrain.",
             "The last column is the distance from retraining after the step, and of the original model.",
         ),
-    )  # fmt: skip
+    )
 
 
 # The figure -----------------------------------------------------------------------------------------------------

@@ -75,7 +75,8 @@ def table(runs: list[dict[str, Any]]) -> str:
         within = "yes" if abs(mean - known) <= max(relative * known, absolute) else "no"
         seconds = float(np.mean([run["seconds"] for run in chosen]))
         lines.append(
-            f"| {d} | {zeta} | {known:.4f} | {mean:.4f} | {float(np.std(values)):.4f} | {error:.4f} | {mean / known - 1:+.1%} | {within} | {seconds:.0f} |"
+            f"| {d} | {zeta} | {known:.4f} | {mean:.4f} | {float(np.std(values)):.4f} | {error:.4f} | "
+            f"{mean / known - 1:+.1%} | {within} | {seconds:.0f} |"
         )
     return "\n".join(lines)
 

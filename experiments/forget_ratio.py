@@ -27,8 +27,8 @@ def run(
 ) -> dict[str, Any]:
     wanted = config["run"]
     generator = np.random.default_rng([case.seed, 4])  # source and surrogate are the same for every ratio
-    found = data.load(wanted["data"])
-    parts = mixture(found, wanted["concentration"], case.options["ratio"], wanted["length"], generator)
+    data_set = data.load(wanted["data"])
+    parts = mixture(data_set, wanted["concentration"], case.options["ratio"], wanted["length"], generator)
     task = trained(parts, wanted["l2"], wanted["length"], progress)
     return sizes(task, parts) | {
         "scores": paper_scores(task, parts.kl, case.seed, wanted["models"], progress),
@@ -62,15 +62,18 @@ def _deltas(groups: dict[float, list[Record]]) -> Table:
         checks = {
             one["what"]: [r["result"]["checks"][k] for r in group] for k, one in enumerate(group[0]["result"]["checks"])
         }
-        for what, found in checks.items():
-            values = [spread([one[key] for one in found]) for key in ("true", "residual", "paper")]
+        for what, entries in checks.items():
+            values = [spread([one[key] for one in entries]) for key in ("true", "residual", "paper")]
             rows.append((f"{ratio:g}", what, *values))
     return Table(
         "The true distance to retraining, and two Deltas",
         ("forget ratio", "step", "true distance", "residual Delta", "Delta of the paper's theorem"),
         tuple(rows),
-        ("Residual Deltas are at delta = 1/n, with the exact chi-square of the class proportions or with classes matched.",),
-    )  # fmt: skip
+        (
+            "Residual Deltas are at delta = 1/n, with the exact chi-square of the class proportions or with classes "
+            "matched.",
+        ),
+    )
 
 
 def figures(config: Config, records: Sequence[Record]) -> dict[str, bytes]:
@@ -83,8 +86,14 @@ def figures(config: Config, records: Sequence[Record]) -> dict[str, bytes]:
             spreads = [float(np.std(one)) for one in values]
             places = [ratio * (1.0 + 0.06 * (number - 1)) for ratio in groups]
             axis.errorbar(
-                places, [float(np.mean(one)) for one in values], yerr=spreads, fmt="o", color=COLOURS[number], capsize=3, label=method
-            )  # fmt: skip
+                places,
+                [float(np.mean(one)) for one in values],
+                yerr=spreads,
+                fmt="o",
+                color=COLOURS[number],
+                capsize=3,
+                label=method,
+            )
         axis.set(xlabel="forget ratio", title=f"{metric} accuracy, %", xscale="log")
         axis.set_xticks(list(groups), [f"{ratio:g}" for ratio in groups])
         axis.minorticks_off()

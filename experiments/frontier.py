@@ -1,4 +1,4 @@
-"""Accuracy against epsilon at delta = 1/n, a case a task and seed; the published figures of Langevin unlearning beside ours."""
+"""Accuracy against epsilon at delta = 1/n, by task and seed, beside the published figures of Langevin unlearning."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ def tables(config: Config, records: Sequence[Record]) -> list[Table]:
 
 
 def _by_task(config: Config, records: Sequence[Record]) -> dict[str, list[Record]]:
-    found = {key[0]: group for key, group in grouped(records, "task").items()}
-    return {name: found[name] for name in config["run"]["tasks"] if name in found}
+    by_task = {key[0]: group for key, group in grouped(records, "task").items()}
+    return {name: by_task[name] for name in config["run"]["tasks"] if name in by_task}
 
 
 def _lines(group: Sequence[Record]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
     """Lines of all seeds by number of forgotten rows and way."""
-    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    by_way: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for record in group:
         for line in record["result"]["lines"]:
-            found.setdefault((line["forget"], line["way"]), []).append(line)
-    return found
+            by_way.setdefault((line["forget"], line["way"]), []).append(line)
+    return by_way
 
 
 def _accuracies(lines: Sequence[Mapping[str, Any]], epsilon: float) -> list[float]:
@@ -75,16 +75,18 @@ def _published(config: Config, name: str, group: Sequence[Record]) -> Table:
     by_count = {forget: lines for (forget, _), lines in _lines(group).items() if forget in ("1", "10", "100")}
     rows, ahead, runs = [], 0, 0
     for epsilon, value in sorted(theirs.items()):
-        found = [100.0 * one - value for one in _accuracies(by_count["1"], epsilon)]
-        lead, ahead, runs = float(np.mean(found)), ahead + sum(one > 0.0 for one in found), runs + len(found)
+        leads = [100.0 * one - value for one in _accuracies(by_count["1"], epsilon)]
+        lead, ahead, runs = float(np.mean(leads)), ahead + sum(one > 0.0 for one in leads), runs + len(leads)
         rows.append(
             (f"{epsilon:g}", f"{value:g}", f"{lead:+.1f}", *(_cell(lines, epsilon) for lines in by_count.values()))
         )
     one = by_count["1"]
-    refused = sum(found["refused"] for line in one for found in line["outcomes"] if found["epsilon"] in theirs)
+    refused = sum(outcome["refused"] for line in one for outcome in line["outcomes"] if outcome["epsilon"] in theirs)
     note = (
-        f"Ahead in {ahead} of {runs} runs with one removal, {len(theirs)} epsilons and {len(one)} seeds together. Ours has {one[0]['n_source']:,} source rows, never sees them again, and a surrogate of as many "
-        f"rows of the same distribution; delta = 1/n, with an n of its own for either method; l2 {_chosen(one)} for one removal, chosen on the surrogate. "
+        f"Ahead in {ahead} of {runs} runs with one removal, {len(theirs)} epsilons and {len(one)} seeds together. "
+        f"Ours has {one[0]['n_source']:,} source rows, never sees them again, and a surrogate of as many "
+        f"rows of the same distribution; delta = 1/n, with an n of its own for either method; l2 {_chosen(one)} for "
+        "one removal, chosen on the surrogate. "
         f"Before unlearning the accuracy is {percent([line['before'] for line in one])} %."
     )
     counts = [f"{forget} removal{'s' if forget != '1' else ''}, accuracy %" for forget in by_count]
@@ -92,8 +94,12 @@ def _published(config: Config, name: str, group: Sequence[Record]) -> Table:
         f"{config['paper']['titles'].get(name, name)}: beside Langevin unlearning, which keeps the retain data",
         ("epsilon", "published, 1 removal", "ours above it", *counts),
         tuple(rows),
-        (note, *([f"{REFUSED} Among the runs with one removal these are {refused} of {runs}."] if refused else []), *config["paper"].get("beside", {}).get(name, ())),
-    )  # fmt: skip
+        (
+            note,
+            *([f"{REFUSED} Among the runs with one removal these are {refused} of {runs}."] if refused else []),
+            *config["paper"].get("beside", {}).get(name, ()),
+        ),
+    )
 
 
 def _chosen(lines: Sequence[Mapping[str, Any]]) -> str:
@@ -118,44 +124,54 @@ def _task(config: Config, name: str, group: Sequence[Record]) -> Table:
         )
     sizes = sorted({line["n_source"] for lines in _lines(group).values() for line in lines})
     notes = [
-        f"n = {' to '.join(f'{size:,}' for size in sizes)}, delta = 1/n; test accuracy in percent, mean over {wanted['draws']} draws of the noise and {len(group)} seed(s)."
+        f"n = {' to '.join(f'{size:,}' for size in sizes)}, delta = 1/n; test accuracy in percent, mean over "
+        f"{wanted['draws']} draws of the noise and {len(group)} seed(s)."
     ]
     if any(cell.endswith(MARKED) for row in rows for cell in row):
         notes.append(REFUSED)
     return Table(
         config["paper"]["titles"].get(name, name),
-        ("forgotten", "surrogate", "l2", "before", *(f"eps {epsilon:g}" for epsilon in epsilons), "true distance", "residual Delta", "the paper's Delta"),
+        (
+            "forgotten",
+            "surrogate",
+            "l2",
+            "before",
+            *(f"eps {epsilon:g}" for epsilon in epsilons),
+            "true distance",
+            "residual Delta",
+            "the paper's Delta",
+        ),
         tuple(rows),
         tuple(notes),
-    )  # fmt: skip
+    )
 
 
 def figures(config: Config, records: Sequence[Record]) -> dict[str, bytes]:
     """Accuracy against epsilon, a panel a task, a line a number of forgotten rows; stars are Langevin unlearning's."""
     groups = list(_by_task(config, records).items())
-    found = {}
+    drawn = {}
     for start in range(0, len(groups), PANELS):
         some = groups[start : start + PANELS]
         figure, axes = new_figure(len(some), 3.8, width=3.7 * len(some))
         for axis, (name, group) in zip(axes, some, strict=True):
             _panel(axis, config, name, group)
         axes[0].set_ylabel("test accuracy, %")
-        found[f"frontier-{start // PANELS + 1}.png"] = png(figure)
-    return found
+        drawn[f"frontier-{start // PANELS + 1}.png"] = png(figure)
+    return drawn
 
 
 def _panel(axis: Any, config: Config, name: str, group: Sequence[Record]) -> None:
     lines = _lines(group)
     ways = list(dict.fromkeys(way for _, way in lines))
-    for (forget, way), found in lines.items():
+    for (forget, way), repeats in lines.items():
         if forget not in SHOWN:
             continue
-        epsilons = [one["epsilon"] for one in found[0]["outcomes"]]
-        means = [100.0 * float(np.mean(_accuracies(found, epsilon))) for epsilon in epsilons]
+        epsilons = [one["epsilon"] for one in repeats[0]["outcomes"]]
+        means = [100.0 * float(np.mean(_accuracies(repeats, epsilon))) for epsilon in epsilons]
         style = ("-o", "--s")[ways.index(way)]
         label = forget + (f", {way}" if len(ways) > 1 else "")
         axis.plot(epsilons, means, style, color=COLOURS[SHOWN.index(forget)], markersize=3.5, label=label)
-    before = [line["before"] for found in lines.values() for line in found if line["forget"] == "1"]
+    before = [line["before"] for repeats in lines.values() for line in repeats if line["forget"] == "1"]
     if before:
         axis.axhline(100.0 * float(np.mean(before)), color="#4a4a4a", linewidth=0.8, linestyle=":")
     theirs = config["paper"]["langevin"].get(name, {})

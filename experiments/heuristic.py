@@ -1,9 +1,10 @@
 """The paper's heuristic beside the truth: estimated against exact KL and Delta (Figures 3 and 4, Table 9).
 
-`synthetic`: source N(0, I), surrogate N(0, (1 - zeta) I + zeta 1 1^T). Features of the source are sampled from the model by Langevin dynamics on three
-supports; KL by its conditional part and Donsker-Varadhan; beside it the closed form. `many`: more chains. `dogs`: Dirichlet splits of
-Stanford Dogs; the reference is, as in the paper, Donsker-Varadhan with the source's own rows, and beside it the KL of the class mixtures.
-Delta is the paper's, with the constants of its experiments (which no loss has). What the residual bound needs instead, the difference of means of
+`synthetic`: source N(0, I), surrogate N(0, (1 - zeta) I + zeta 1 1^T). Features of the source are sampled from the
+model by Langevin dynamics on three supports; KL by its conditional part and Donsker-Varadhan; beside it the closed
+form. `many`: more chains. `dogs`: Dirichlet splits of Stanford Dogs; the reference is, as in the paper,
+Donsker-Varadhan with the source's own rows, and beside it the KL of the class mixtures. Delta is the paper's, with the
+constants of its experiments (which no loss has). What the residual bound needs instead, the difference of means of
 phi_u, is estimated directly, beside its true value.
 """
 
@@ -47,15 +48,15 @@ COLOURS = dict(zip((*SUPPORTS, MANY), ("#c03028", "#d08000", "#2060b0", "#209060
 
 
 def cases(config: Config, seeds: int) -> list[Case]:
-    wanted, found = config["run"], []
+    wanted, planned = config["run"], []
     for seed in range(seeds):
         for xi in wanted["dogs"]["concentrations"]:
-            found.append(Case(f"dogs/xi={xi}", seed, {"kind": "dogs", "xi": xi}))
+            planned.append(Case(f"dogs/xi={xi}", seed, {"kind": "dogs", "xi": xi}))
         for zeta in wanted["zetas"]:
-            found.append(Case(f"synthetic/zeta={zeta:g}", seed, {"kind": "synthetic", "zeta": zeta}))
+            planned.append(Case(f"synthetic/zeta={zeta:g}", seed, {"kind": "synthetic", "zeta": zeta}))
             if seed == 0:
-                found.append(Case(f"many/zeta={zeta:g}", seed, {"kind": "many", "zeta": zeta}))
-    return found
+                planned.append(Case(f"many/zeta={zeta:g}", seed, {"kind": "many", "zeta": zeta}))
+    return planned
 
 
 def run(
@@ -81,7 +82,7 @@ def _synthetic(case: Case, wanted: Mapping[str, Any], device: str, progress: Pro
         SurrogateEquation(task.objective, task.weights, task.rows["forget"], rows, len(task.rows["train"])),
         single=False,
     ).update
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "kl": surrogate_kl(zeta),
         "delta": paper_delta(task, surrogate_kl(zeta), len(rows)),
         "means": mean_difference(task, update, task.rows["train"], rows),
@@ -91,7 +92,7 @@ def _synthetic(case: Case, wanted: Mapping[str, Any], device: str, progress: Pro
         },
     }
     check = checked("Unlearn (-)", task, distance=source_chi_square(zeta), kl=surrogate_kl(zeta))
-    return found if many else found | {"checks": [check]}
+    return result if many else result | {"checks": [check]}
 
 
 def _estimation(name: str, wanted: Mapping[str, Any], seed: int) -> Estimation:
@@ -111,14 +112,14 @@ def _sampled(
         rows_of(task.surrogate, task.trained, task.record, torch.float64, place, "the surrogate"), "an estimate"
     )
     weights, moved = task.weights.to(place), update.to(place)
-    found = estimate_source(task.objective, weights, task.record, rows, estimation, progress=progress)
-    assert found.kl is not None
-    means = found.means(task.objective, weights, moved, rows)
-    return _described(task, found.kl, len(rows)) | {
-        "r_hat": found.sampled.diagnostics.r_hat,
+    estimate = estimate_source(task.objective, weights, task.record, rows, estimation, progress=progress)
+    assert estimate.kl is not None
+    means = estimate.means(task.objective, weights, moved, rows)
+    return _described(task, estimate.kl, len(rows)) | {
+        "r_hat": estimate.sampled.diagnostics.r_hat,
         "means": means.value,
         "means_upper": means.upper,
-        "means_from_tv": shift_total_variation(found.kl.tv_upper, task.objective.change_sup(update)),
+        "means_from_tv": shift_total_variation(estimate.kl.tv_upper, task.objective.change_sup(update)),
     }
 
 
@@ -150,7 +151,7 @@ def _dogs(case: Case, wanted: Mapping[str, Any], data: DataFolder, device: str, 
         epochs=wanted["epochs"],
         seed=case.seed,
     )
-    found = compare(
+    compared = compare(
         task.trained,
         task.surrogate,
         record=task.record,
@@ -159,12 +160,12 @@ def _dogs(case: Case, wanted: Mapping[str, Any], data: DataFolder, device: str, 
         device=device,
         progress=progress,
     )
-    assert found.reference_kl is not None
+    assert compared.reference_kl is not None
     n_surrogate = len(task.rows["surrogate"])
     return sizes(task, parts) | {
         "delta": paper_delta(task, parts.kl, n_surrogate),
-        "reference": _described(task, found.reference_kl, n_surrogate),
-        "estimate": _described(task, found.kl, n_surrogate) | {"r_hat": found.sampled.diagnostics.r_hat},
+        "reference": _described(task, compared.reference_kl, n_surrogate),
+        "estimate": _described(task, compared.kl, n_surrogate) | {"r_hat": compared.sampled.diagnostics.r_hat},
         "scores": paper_scores(task, parts.kl, case.seed, 0, progress),
         "checks": distance_checks(task, parts),
     }
@@ -179,14 +180,14 @@ def tables(config: Config, records: Sequence[Record]) -> list[Table]:
 
 def _estimates(records: Sequence[Record]) -> dict[tuple[float, str], list[tuple[Record, dict[str, Any]]]]:
     """Records and their estimates by zeta and support, zetas ascending."""
-    found: dict[tuple[float, str], list[tuple[Record, dict[str, Any]]]] = {}
+    by_support: dict[tuple[float, str], list[tuple[Record, dict[str, Any]]]] = {}
     drawn = [record for record in records if record["options"]["kind"] != "dogs"]
     for name in (*SUPPORTS, MANY):
         for record in sorted(drawn, key=lambda one: (one["options"]["zeta"], one["seed"])):
             if name in record["result"]["estimates"]:
                 own = record["result"]["estimates"][name]
-                found.setdefault((record["options"]["zeta"], name), []).append((record, own))
-    return dict(sorted(found.items(), key=lambda item: item[0][0]))
+                by_support.setdefault((record["options"]["zeta"], name), []).append((record, own))
+    return dict(sorted(by_support.items(), key=lambda item: item[0][0]))
 
 
 def _zeta_table(config: Config, records: Sequence[Record]) -> Table:
@@ -230,9 +231,11 @@ def _zeta_table(config: Config, records: Sequence[Record]) -> Table:
         ),
         tuple(rows),
         (
-            f"{wanted['chains']:,} chains of {wanted['steps']:,} steps, {wanted['epochs']} epochs; the last support with {wanted['many']:,} chains and one seed.",
+            f"{wanted['chains']:,} chains of {wanted['steps']:,} steps, {wanted['epochs']} epochs; the last support "
+            f"with {wanted['many']:,} chains and one seed.",
             _means_note(records),
-            "Saturated: the rows can be told apart so well that Donsker-Varadhan reached what so many of them can show; the estimate is then a ceiling of the method, not a distance.",
+            "Saturated: the rows can be told apart so well that Donsker-Varadhan reached what so many of them can "
+            "show; the estimate is then a ceiling of the method, not a distance.",
         ),
     )
 
@@ -242,7 +245,10 @@ def _means_note(records: Sequence[Record]) -> str:
     pairs = [
         (record["result"]["means"], own["means_upper"]) for each in _estimates(records).values() for record, own in each
     ]
-    return f"The upper value of the difference of means was above the true one in {sum(upper >= true for true, upper in pairs)} of {len(pairs)} estimates."
+    return (
+        "The upper value of the difference of means was above the true one in "
+        f"{sum(upper >= true for true, upper in pairs)} of {len(pairs)} estimates."
+    )
 
 
 def _dogs_tables(config: Config, records: Sequence[Record]) -> list[Table]:
@@ -282,7 +288,8 @@ def _dogs_tables(config: Config, records: Sequence[Record]) -> list[Table]:
         ),
         tuple(rows),
         (
-            "The paper's exact value is the one with the source's rows. The KL of the class mixtures is that of rows and labels together, so no KL of rows alone is larger.",
+            "The paper's exact value is the one with the source's rows. The KL of the class mixtures is that of rows "
+            "and labels together, so no KL of rows alone is larger.",
             "The model's density on a Gaussian reference with the surrogate's own moments.",
         ),
     )
@@ -308,12 +315,12 @@ def _ascending(records: Sequence[Record]) -> list[Record]:
 
 def figures(config: Config, records: Sequence[Record]) -> dict[str, bytes]:
     """Figures 3 and 4: (a) noise and (b) KL, exact and estimated, against zeta and xi."""
-    found = {}
+    drawn = {}
     if any(record["options"]["kind"] == "synthetic" for record in records):
-        found["heuristic-figure3.png"] = _zeta_figure(records)
+        drawn["heuristic-figure3.png"] = _zeta_figure(records)
     if any(record["options"]["kind"] == "dogs" for record in records):
-        found["heuristic-figure4.png"] = _dogs_figure(records)
-    return found
+        drawn["heuristic-figure4.png"] = _dogs_figure(records)
+    return drawn
 
 
 def _zeta_figure(records: Sequence[Record]) -> bytes:

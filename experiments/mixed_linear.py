@@ -1,12 +1,12 @@
 """Table 5: a mixed-linear network on CIFAR-10, a random tenth and a whole class forgotten.
 
-A network is pretrained on images that play the public data (`pretraining.py`). Its trunk is frozen; the last convolution, its
-normalisation and a fresh random head are linearised, and their tangent weights trained on the source by ridge regression.
-Source and surrogate are parts of the other images with class proportions of a Dirichlet law. A fresh head, because one trained on public images of
-class 0 would know that class whatever is forgotten.
+A network is pretrained on images that play the public data (`pretraining.py`). Its trunk is frozen; the last
+convolution, its normalisation and a fresh random head are linearised, and their tangent weights trained on the source
+by ridge regression. Source and surrogate are parts of the other images with class proportions of a Dirichlet law. A
+fresh head, because one trained on public images of class 0 would know that class whatever is forgotten.
 
-Every row gets the noise of the paper's experiments. Beside it: the true distance to retraining, the residual bound, which
-holds, and accuracies under the noise that this bound needs.
+Every row gets the noise of the paper's experiments. Beside it: the true distance to retraining, the residual bound,
+which holds, and accuracies under the noise that this bound needs.
 """
 
 from __future__ import annotations
@@ -93,13 +93,13 @@ def run(
         "0.1": random_split(len(private.source[1]), wanted["forget_share"], generator),
         "0": class_split(private.source[1], [wanted["forget_class"]]),
     }
-    found: dict[str, Any] = {"settings": {}, "checks": [], "public_accuracy": public.accuracy}
+    measured: dict[str, Any] = {"settings": {}, "checks": [], "public_accuracy": public.accuracy}
     for name, split in forgets.items():
-        progress(f"Setting {name}", len(found["settings"]), len(forgets))
+        progress(f"Setting {name}", len(measured["settings"]), len(forgets))
         result, checks = setting(name, network, model, private, split, wanted, case.seed, options, progress)
-        found["settings"][name] = result
-        found["checks"] += checks
-    return found | {
+        measured["settings"][name] = result
+        measured["checks"] += checks
+    return measured | {
         "chi_square": private.chi_square,
         "rows": {"source": len(private.source[1]), "surrogate": len(private.surrogate[1])},
         "tangent_weights": len(model.weights),
@@ -178,19 +178,14 @@ def setting(
         generator = np.random.default_rng([seed, 3, number])
         published = with_noise(updated, paper_sigma(theirs), generator)
         scores[method] = judged.scores(published, seed) | {"sigma": paper_sigma(theirs), "distance": true}
-        checks.append(
-            check(
-                f"{method}, {name}",
-                true,
-                bound.total,
-                theirs,
-                terms=dict(bound.terms),
-                distance=str(measured.distance),
-                positive_definite=measured.step.positive_definite,
-                step_size=float(measured.step.update.norm()),
-                iterations=measured.step.inner_iterations,
-            )
-        )
+        told_of_step = {
+            "terms": dict(bound.terms),
+            "distance": str(measured.distance),
+            "positive_definite": measured.step.positive_definite,
+            "step_size": float(measured.step.update.norm()),
+            "iterations": measured.step.inner_iterations,
+        }
+        checks.append(check(f"{method}, {name}", true, bound.total, theirs, **told_of_step))
         certified[method] = {
             f"{epsilon:g}": _under_noise(judged, updated, bound.total, epsilon, 1.0 / n, generator)
             for epsilon in wanted["epsilons"]
@@ -226,8 +221,8 @@ def _under_noise(
     """Accuracies with the noise that the residual bound needs for this budget."""
     sigma = sigma_for(bound, epsilon, delta)
     noised = with_noise(updated, sigma, generator)
-    found = {part: share_right(judged.outputs(noised, part), judged.labels[part]) for part in ("test", "forget")}
-    return found | {"sigma": sigma}
+    shares = {part: share_right(judged.outputs(noised, part), judged.labels[part]) for part in ("test", "forget")}
+    return shares | {"sigma": sigma}
 
 
 def tables(config: Config, records: Sequence[Record]) -> list[Table]:
@@ -265,8 +260,11 @@ def _goals(ours: Mapping[tuple[str, ...], Sequence[Mapping[str, Any]]], results:
     )
     first = results[0]
     return (
-        f"Largest forget accuracy after class unlearning, any seed: {100 * forget:.1f} %; largest difference of retain accuracy from retraining's, any seed and setting: {100 * apart:.2f} points.",
-        f"{first['tangent_weights']:,} tangent weights; source and surrogate of {first['rows']['source']:,} and {first['rows']['surrogate']:,} images in the first seed; the public network's own test accuracy is {percent([one['public_accuracy'] for one in results])} %.",
+        f"Largest forget accuracy after class unlearning, any seed: {100 * forget:.1f} %; largest difference of "
+        f"retain accuracy from retraining's, any seed and setting: {100 * apart:.2f} points.",
+        f"{first['tangent_weights']:,} tangent weights; source and surrogate of {first['rows']['source']:,} and "
+        f"{first['rows']['surrogate']:,} images in the first seed; the public network's own test accuracy is "
+        f"{percent([one['public_accuracy'] for one in results])} %.",
         NOTHING_LEFT,
     )
 
@@ -297,7 +295,8 @@ def _deltas(results: Sequence[Any]) -> Table:
         ),
         tuple(rows),
         (
-            "The residual Delta is at delta = 1/n, with the chi-square of the two sets' class proportions; the paper's is its theorem's with its constants.",
+            "The residual Delta is at delta = 1/n, with the chi-square of the two sets' class proportions; the "
+            "paper's is its theorem's with its constants.",
         ),
     )
 
@@ -307,15 +306,16 @@ def _certified(config: Config, results: Sequence[Any]) -> Table:
     for setting_name in ("0.1", "0"):
         for method in (PLUS, MINUS):
             for epsilon in config["run"]["epsilons"]:
-                found = [one["settings"][setting_name]["certified"][method][f"{epsilon:g}"] for one in results]
-                cells = (percent([one[part] for one in found]) for part in ("test", "forget"))
-                rows.append((setting_name, method, f"{epsilon:g}", spread([one["sigma"] for one in found]), *cells))
+                certified = [one["settings"][setting_name]["certified"][method][f"{epsilon:g}"] for one in results]
+                cells = (percent([one[part] for one in certified]) for part in ("test", "forget"))
+                rows.append((setting_name, method, f"{epsilon:g}", spread([one["sigma"] for one in certified]), *cells))
     return Table(
         "Under the noise that the residual Delta needs",
         ("forgotten", "method", "epsilon", "sigma", "Test %", "Forget %"),
         tuple(rows),
         (
-            f"The noise alone is at delta = 1/n. What {MINUS} spends on sampling and eigenvalues comes on top: a certificate with this noise would say {1.0 + SAMPLING_SHARE + EIGENVALUE_SHARE:.2f}/n.",
+            f"The noise alone is at delta = 1/n. What {MINUS} spends on sampling and eigenvalues comes on top: a "
+            f"certificate with this noise would say {1.0 + SAMPLING_SHARE + EIGENVALUE_SHARE:.2f}/n.",
         ),
     )
 

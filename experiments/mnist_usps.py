@@ -1,7 +1,7 @@
 """MNIST with USPS for a surrogate, and the other way round (Table 7): full sets, official test sets.
 
-No distance between the two is known. The noise of the paper's formula is for total variation 1, the most there can be, and so is
-the declared distance of the residual bound: both hold whatever the truth is.
+No distance between the two is known. The noise of the paper's formula is for total variation 1, the most there can be,
+and so is the declared distance of the residual bound: both hold whatever the truth is.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ Rows = NDArray[np.float64]
 def cases(config: Config, seeds: int) -> list[Case]:
     """All seeds of the first variant, one of the others."""
     first = config["run"]["variants"][0]["name"]
-    found = [
+    planned = [
         Case(f"{number} {task}", seed, {"variant": variant["name"], "task": task})
         for seed in range(seeds)
         for number, variant in enumerate(config["run"]["variants"])
         for task in TASKS
         if number == 0 or seed == 0
     ]
-    return found + [
+    return planned + [
         Case(f"as written {task}", seed, {"variant": first, "task": task, "as_written": True})
         for seed in range(seeds)
         for task in TASKS
@@ -118,39 +118,42 @@ def tables(config: Config, records: Sequence[Record]) -> list[Table]:
 
 
 def _scores(records: Sequence[Record], variant: str) -> dict[tuple[str, ...], list[Scores]]:
-    found: dict[tuple[str, ...], list[Scores]] = {}
+    by_method: dict[tuple[str, ...], list[Scores]] = {}
     for record in sorted(records, key=lambda one: (one["options"]["task"], one["seed"])):
         if record["options"]["variant"] == variant:
             for method, scores in record["result"]["scores"].items():
                 if method != "Original":
-                    found.setdefault((record["options"]["task"], method), []).append(scores)
-    return found
+                    by_method.setdefault((record["options"]["task"], method), []).append(scores)
+    return by_method
 
 
 def _inconsistent(paper: Mapping[tuple[str, str], Sequence[float]], share: float) -> list[str]:
-    """Train accuracy is that of retain and forget set together; where the paper's three do not fit, no run can give them."""
-    found = []
+    """Train accuracy is that of retain and forget set together; where the paper's three do not fit, none can."""
+    notes = []
     for (task, method), (train, _, retain, forget, *_) in paper.items():
         expected = (1.0 - share) * retain + share * forget
         if abs(expected - train) > 0.25:
-            found.append(
-                f"The paper's own {task} {method}: retain {retain:g} and forget {forget:g} make {expected:.1f} for the whole training set, it prints {train:g}."
+            notes.append(
+                f"The paper's own {task} {method}: retain {retain:g} and forget {forget:g} make {expected:.1f} for "
+                f"the whole training set, it prints {train:g}."
             )
-    return found
+    return notes
 
 
 def _matrix(records: Sequence[Record]) -> list[str]:
     """Whether the matrix that Algorithm 1 inverts is positive definite."""
-    found = []
+    notes = []
     for task in TASKS:
         own = [r["result"] for r in records if r["options"].get("as_written") and r["options"]["task"] == task]
         if own:
             negative = sum(one["smallest_eigenvalue"] < 0 for one in own)
-            found.append(
-                f"{task}: n H_S - m H_U is not positive definite in {negative} of {len(own)} runs; its smallest eigenvalue over n is "
-                f"{spread([one['smallest_eigenvalue'] for one in own])}. The row of Algorithm 1 as written solves with it all the same (left unsolved: {spread([one['left'] for one in own], '.1g')})."
+            notes.append(
+                f"{task}: n H_S - m H_U is not positive definite in {negative} of {len(own)} runs; its smallest "
+                "eigenvalue over n is "
+                f"{spread([one['smallest_eigenvalue'] for one in own])}. The row of Algorithm 1 as written solves "
+                f"with it all the same (left unsolved: {spread([one['left'] for one in own], '.1g')})."
             )
-    return found
+    return notes
 
 
 def _variants(config: Config, records: Sequence[Record], paper: Mapping[Any, Sequence[float | str]]) -> Table:
@@ -198,9 +201,12 @@ def _variants(config: Config, records: Sequence[Record], paper: Mapping[Any, Seq
         ),
         tuple(rows),
         (
-            f"Near means within {config['paper']['within']:g} points, of the three methods' accuracies. The first variant has all seeds, the others one.",
-            "The first variant was taken for the first table because it alone is near throughout for MNIST in full; the paper does not say which it used.",
-            "Rejected: no part of the step lowers the residual a(u), so the trained model stays as it is, and Unlearn (-) is Original under noise.",
+            f"Near means within {config['paper']['within']:g} points, of the three methods' accuracies. The first "
+            "variant has all seeds, the others one.",
+            "The first variant was taken for the first table because it alone is near throughout for MNIST in full; "
+            "the paper does not say which it used.",
+            "Rejected: no part of the step lowers the residual a(u), so the trained model stays as it is, and Unlearn "
+            "(-) is Original under noise.",
         ),
     )
 
@@ -212,11 +218,11 @@ def _rejected(record: Record) -> bool:
 
 
 def _deltas(records: Sequence[Record]) -> Table:
-    found: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    by_step: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for record in records:
         for one in record["result"]["checks"]:
             key = (record["options"]["variant"], record["options"]["task"], one["what"])
-            found.setdefault(key, []).append({"known": one["residual"], **one})
+            by_step.setdefault(key, []).append({"known": one["residual"], **one})
     rows = [
         (
             *key,
@@ -224,7 +230,7 @@ def _deltas(records: Sequence[Record]) -> Table:
             "--" if key[2] == AS_WRITTEN else spread([one["residual"] for one in checks]),
             spread([one["paper"] for one in checks]),
         )
-        for key, checks in found.items()
+        for key, checks in by_step.items()
     ]
     return Table(
         "Delta: digits of the one are a poor stand-in for the other",
@@ -239,15 +245,19 @@ def _deltas(records: Sequence[Record]) -> Table:
         ),
         tuple(rows),
         (
-            "Nothing assumed means total variation 1 between the two samples, which is always true, and for which the paper's Delta is taken as well.",
-            _exceeded([one for key, checks in found.items() if key[2] != "Unlearn (+)" for one in checks]),
+            "Nothing assumed means total variation 1 between the two samples, which is always true, and for which the "
+            "paper's Delta is taken as well.",
+            _exceeded([one for key, checks in by_step.items() if key[2] != "Unlearn (+)" for one in checks]),
         ),
     )
 
 
 def _exceeded(checks: Sequence[Mapping[str, Any]]) -> str:
     above = sum(one["true"] > one["paper"] for one in checks)
-    return f"With the other set for a surrogate the true distance was above the Delta of the paper's theorem in {above} of {len(checks)} runs."
+    return (
+        "With the other set for a surrogate the true distance was above the Delta of the paper's theorem in "
+        f"{above} of {len(checks)} runs."
+    )
 
 
 def figures(config: Config, records: Sequence[Record]) -> dict[str, bytes]:

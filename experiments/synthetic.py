@@ -1,8 +1,9 @@
 """The synthetic task (Tables 1 and 8, Figure 1): on the paper's own data set, and on one of its own for each seed.
 
-Three kinds of cases. `published`: the paper's data set and forget set, rebuilt from its authors' seed; surrogates, noise, the attack's splits and the relearning's
-order differ by seed. `fresh`: a data set of its own for each seed. `printed`: the first again under the noise of the Deltas that the
-paper's appendix prints, which are larger than its theorem gives.
+Three kinds of cases. `published`: the paper's data set and forget set, rebuilt from its authors' seed; surrogates,
+noise, the attack's splits and the relearning's order differ by seed. `fresh`: a data set of its own for each seed.
+`printed`: the first again under the noise of the Deltas that the paper's appendix prints, which are larger than its
+theorem gives.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ def run(
     scores = scores_of(evaluate(task, methods, case.seed, n_models=models, progress=progress))
     if kind == "printed":  # the same steps as `published`, so nothing new to check
         return {"scores": scores}
-    found = [checked("Unlearn (+)", task, distance="source", with_source=True)]
+    checks = [checked("Unlearn (+)", task, distance="source", with_source=True)]
     surrogates = [method for method in methods if isinstance(method, UnlearnMinus)]
     for zeta, method in zip(wanted["zetas"], surrogates, strict=True):
         assert method.surrogate is not None
         own = task.with_surrogate(method.surrogate)
-        found.append(checked(method.name, own, distance=source_chi_square(zeta), kl=surrogate_kl(zeta)))
-    return {"scores": scores, "checks": found}
+        checks.append(checked(method.name, own, distance=source_chi_square(zeta), kl=surrogate_kl(zeta)))
+    return {"scores": scores, "checks": checks}
 
 
 def source_chi_square(zeta: float) -> Distance:
@@ -63,7 +64,7 @@ def source_chi_square(zeta: float) -> Distance:
 def tables(config: Config, records: Sequence[Record]) -> list[Table]:
     paper, within = config["paper"], config["paper"]["within"]
     by_kind = {kind: _scores([r for r in records if r["options"]["kind"] == kind]) for kind in KINDS}
-    found = [
+    comparisons = [
         comparison(
             "Table 1, on the paper's own data set",
             ("method",),
@@ -87,7 +88,7 @@ def tables(config: Config, records: Sequence[Record]) -> list[Table]:
             notes=("The paper's table spreads less over seeds than drawing data and forget set anew does.",),
         ),
     ]
-    return [*found, _deltas(config, records), _forget_scores(by_kind)]
+    return [*comparisons, _deltas(config, records), _forget_scores(by_kind)]
 
 
 def _scores(records: Sequence[Record]) -> dict[tuple[str, ...], list[Scores]]:
@@ -129,7 +130,8 @@ def _deltas(config: Config, records: Sequence[Record]) -> Table:
         ),
         tuple(rows),
         (
-            "The residual Delta is at delta = 1/n with the exact chi-square between the two Gaussians, for the same single Newton step.",
+            "The residual Delta is at delta = 1/n with the exact chi-square between the two Gaussians, for the same "
+            "single Newton step.",
             "With the constants the paper names, its theorem gives less than its appendix prints.",
         ),
     )
@@ -144,8 +146,8 @@ def _forget_scores(by_kind: Mapping[str, Mapping[tuple[str, ...], Sequence[Score
                 (
                     name[0],
                     *(
-                        spread([one.get(metric) for one in found], ".3f")
-                        for found in (scores, printed)
+                        spread([one.get(metric) for one in values], ".3f")
+                        for values in (scores, printed)
                         for metric in ("fs1", "fs2")
                     ),
                 )
@@ -159,7 +161,7 @@ def _forget_scores(by_kind: Mapping[str, Mapping[tuple[str, ...], Sequence[Score
 
 
 def figures(config: Config, records: Sequence[Record]) -> dict[str, bytes]:
-    """Figure 1: (a) noise against zeta, (b) forget scores as bars; noise of the Deltas the paper prints, as its bars need."""
+    """Figure 1: (a) noise against zeta, (b) forget scores as bars, with the noise of the Deltas the paper prints."""
     zetas = config["run"]["zetas"]
     figure, (left, right) = new_figure(2, 4.2, width=10.0)
     for kind, colour, label in (

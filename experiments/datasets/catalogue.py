@@ -15,7 +15,7 @@ from experiments.datasets.formats import Parts, cifar_batches, mnist_idx, one_np
 
 @dataclass(frozen=True)
 class Form:
-    """Files (or folders) that together are one data set, and how they are read; without `read` they are handed over as paths."""
+    """Files or folders that together are one data set, and how they are read; without `read` they stay paths."""
 
     files: tuple[str, ...]
     read: Callable[[Path, tuple[str, ...]], Parts] | None
@@ -24,7 +24,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of a data set. `label` is said wherever a number made from it appears, if it is not the paper's own data."""
+    """What is known of a data set; `label` is said beside every number from data that is not the paper's own."""
 
     name: str
     title: str
@@ -82,7 +82,8 @@ CATALOGUE = {
         Entry(
             "usps",
             "USPS zip code digits, 7,291 and 2,007 images of 16 x 16 values in [-1, 1]",
-            "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass.html#usps (usps.bz2, usps.t.bz2), or https://hastie.su.domains/ElemStatLearn/data.html (zip.train.gz, zip.test.gz)",
+            "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass.html#usps (usps.bz2, usps.t.bz2), or "
+            "https://hastie.su.domains/ElemStatLearn/data.html (zip.train.gz, zip.test.gz)",
             (
                 _npz("usps.npz"),
                 Form(("usps.bz2", "usps.t.bz2"), usps_sparse),

@@ -1,7 +1,8 @@
-"""The census employment data as rows a linear model takes: one column a code, ages in bands of five years, each row of length 1.
+"""The census employment data as rows of length 1: one column a code, ages in bands of five years.
 
-Left out: the label, the year, and `prediction` and `predicted_probability`, the output of somebody else's model of the same label. Codes and bands
-are those of the later years, so that the encoding tells nothing about 2015. Code 0 stands for people a question is not put to (children, mostly).
+Left out: the label, the year, and `prediction` and `predicted_probability`, the output of somebody else's model of the
+same label. Codes and bands are those of the later years, so that the encoding tells nothing about 2015. Code 0 stands
+for people a question is not put to (children, mostly).
 """
 
 from __future__ import annotations

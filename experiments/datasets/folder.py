@@ -86,17 +86,17 @@ class DataFolder:
 
     def described(self, names: Sequence[str]) -> dict[str, Any]:
         """Digests and labels, as they are kept with results."""
-        found: dict[str, Any] = {}
+        digests_and_labels: dict[str, Any] = {}
         for name in names:
             form = self._found(name)[1]
             if form.read is None:
                 digests = {file: file_digest(path) for file, path in self.paths(name).items()}
                 same = all(digest == FILE_DIGESTS.get(file, digest) for file, digest in digests.items())
-                found[name] = {"sha256": digests, "label": _labelled(self.entry(name), same)}
+                digests_and_labels[name] = {"sha256": digests, "label": _labelled(self.entry(name), same)}
             else:
                 data = self.load(name)
-                found[name] = {"sha256": data.sha256, "label": data.label}
-        return found
+                digests_and_labels[name] = {"sha256": data.sha256, "label": data.label}
+        return digests_and_labels
 
     def pictures(self, name: str, size: int) -> tuple[Array, Array]:
         """Images and class names of the published folder, shorter side scaled to `size`, then cropped to a square."""
@@ -104,8 +104,8 @@ class DataFolder:
         folder = self.folder / entry.pictures if self.folder is not None and entry.pictures else None
         if folder is None or not folder.is_dir():
             raise self._missing(entry)
-        found = read_examples(folder, size=size)
-        return found.inputs, found.labels
+        examples = read_examples(folder, size=size)
+        return examples.inputs, examples.labels
 
     def _found(self, name: str) -> tuple[Path, Form]:
         form = self.form(name)
@@ -118,7 +118,10 @@ class DataFolder:
         files = " or ".join(" + ".join(form.files) for form in entry.forms)
         remedy = f"Get it from {entry.publisher}."
         if self.folder is not None and entry.pictures and (self.folder / entry.pictures).is_dir():
-            remedy = f"The images in {entry.pictures} are there, their features are not: make them with expunge embed --size, and save X, y, X_test, y_test."
+            remedy = (
+                f"The images in {entry.pictures} are there, their features are not: make them with expunge embed "
+                "--size, and save X, y, X_test, y_test."
+            )
         return FileError(where, f"{entry.title} is needed: {files}", remedy)
 
 
@@ -137,13 +140,13 @@ def _labelled(entry: Entry, same: bool) -> str:
 
 
 def content_digest(parts: Sequence[Array]) -> str:
-    """SHA-256 over numbers of rows and values; fractions as whole thousandths, so that the form of a file does not count."""
-    found = hashlib.sha256()
+    """SHA-256 over numbers of rows and values; fractions as whole thousandths, so that no file's form counts."""
+    digest = hashlib.sha256()
     for part in parts:
         values = part if part.dtype.kind in "iub" else part.astype(np.float64) * SCALE
-        found.update(f"{len(part)} rows".encode())
-        found.update(np.ascontiguousarray(np.rint(values).astype("<i4")).tobytes())
-    return found.hexdigest()
+        digest.update(f"{len(part)} rows".encode())
+        digest.update(np.ascontiguousarray(np.rint(values).astype("<i4")).tobytes())
+    return digest.hexdigest()
 
 
 def file_digest(path: Path) -> str:

@@ -23,8 +23,8 @@ LONGEST_TEXT = 2**28
 
 def one_npz(folder: Path, names: tuple[str, ...]) -> Parts:
     """One file with X, y, X_test and y_test."""
-    found = read_npz(folder / names[0], PARTS)
-    return found["X"], found["y"], found["X_test"], found["y_test"]
+    arrays = read_npz(folder / names[0], PARTS)
+    return arrays["X"], arrays["y"], arrays["X_test"], arrays["y_test"]
 
 
 def mnist_idx(folder: Path, names: tuple[str, ...]) -> Parts:
@@ -41,7 +41,7 @@ def cifar_batches(folder: Path, names: tuple[str, ...]) -> Parts:
 
 
 def usps_sparse(folder: Path, names: tuple[str, ...]) -> Parts:
-    """USPS as LIBSVM has it: `label index:value ...` a line, labels from 1 (digit 0) to 10, all 256 values in [-1, 1]."""
+    """USPS as LIBSVM has it: `label index:value ...` a line, labels 1 (digit 0) to 10, 256 values in [-1, 1]."""
 
     def row(line: str) -> tuple[float, list[float]]:
         label, *pairs = line.split()

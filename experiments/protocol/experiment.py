@@ -1,15 +1,16 @@
 """What an experiment is: a module with four functions, and a config `experiments/configs/<name>.toml`.
 
-    cases(config, seeds)                                        -> list[Case]            keys are unique together with the seed
-    run(case, config, data, *, device, progress)                -> dict                  JSON-able; a pure function of case, config, data
-    tables(config, records)                                     -> list[Table]           ours, with the paper's values beside them
-    figures(config, records)                                    -> dict[str, bytes]      file name -> PNG, axes as in the paper
+    cases(config, seeds)                          -> list[Case]        keys are unique together with the seed
+    run(case, config, data, *, device, progress)  -> dict              JSON-able; a pure function of case, config, data
+    tables(config, records)                       -> list[Table]       ours, with the paper's values beside them
+    figures(config, records)                      -> dict[str, bytes]  file name -> PNG, axes as in the paper
 
-A config has three parts. `[about]` says what it is: `title`, `paper` (which tables and figures), `order` (place in the list), `needs` (data sets by
-name), `minutes` (on two cores, all seeds). `[run]` is all that decides numbers: results of another `[run]` are never mixed in. `[paper]` holds the
-paper's own values.
+A config has three parts. `[about]` says what it is: `title`, `paper` (which tables and figures), `order` (place in the
+list), `needs` (data sets by name), `minutes` (on two cores, all seeds). `[run]` is all that decides numbers: results of
+another `[run]` are never mixed in. `[paper]` holds the paper's own values.
 
-A result may hold `checks`, a list made by `experiments.shared.checks`: the true distance to retraining beside each Delta of that run.
+A result may hold `checks`, a list made by `experiments.shared.checks`: the true distance to retraining beside each
+Delta of that run.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Record(TypedDict):
 
 @dataclass(frozen=True)
 class Table:
-    """Cells are text, numbers in it already rounded; `notes` are sentences below the table, also made from the records."""
+    """Cells are text, numbers already rounded; `notes` are sentences below, made from the records as well."""
 
     title: str
     columns: tuple[str, ...]

@@ -1,6 +1,7 @@
 """`docs/reproduction.md`: everything on one page, made from the results files and nothing else.
 
-Words are in `templates/`, one file an experiment; numbers come from the results and, where they are the paper's, from the configs.
+Words are in `templates/`, one file an experiment; numbers come from the results and, where they are the paper's, from
+the configs.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from expunge.errors import FileError
 def reproduction_page(out: Path, page: Path, folder: Path | None = None) -> str:
     """The page's text; `page` is where it will be, for the links to the figures in `out`."""
     known = configs(folder)
-    found = {name: results for name in known if (results := read_results(out, name)) is not None}
-    if not found:
+    finished = {name: results for name in known if (results := read_results(out, name)) is not None}
+    if not finished:
         raise FileError(f"no results in {out}", "a page is made from them", "Run python -m experiments first.")
     where = os.path.relpath(out, page.parent)
-    parts = [_part(known[name], results, where) for name, results in found.items()]
+    parts = [_part(known[name], results, where) for name, results in finished.items()]
     total = sum((part["tally"] for part in parts), Tally(0, 0, 0, 0, None))
     text = (
         _environment()
@@ -34,7 +35,7 @@ def reproduction_page(out: Path, page: Path, folder: Path | None = None) -> str:
         .render(
             parts=parts,
             total=total,
-            missing=[{"name": name, **known[name]["about"]} for name in known if name not in found],
+            missing=[{"name": name, **known[name]["about"]} for name in known if name not in finished],
             minutes=sum(part["minutes"] for part in parts),
         )
     )
@@ -66,7 +67,8 @@ def _machines(runs: tuple[Mapping[str, Any], ...]) -> list[str]:
     """Where the runs took place, each once."""
     return list(
         dict.fromkeys(
-            f"{run['machine']}, {run['device']}, expunge {run['versions']['expunge']}, torch {run['versions']['torch']}, "
+            f"{run['machine']}, {run['device']}, expunge {run['versions']['expunge']}, torch "
+            f"{run['versions']['torch']}, "
             f"numpy {run['versions']['numpy']}"
             for run in runs
         )

@@ -1,4 +1,4 @@
-"""Running an experiment: its missing cases one by one or side by side, each stored as it finishes, then tables and figures.
+"""Running an experiment: missing cases one by one or side by side, each stored as it finishes; then tables, figures.
 
 Every case runs on one thread, however many run at once, so that its numbers do not depend on that.
 """
@@ -54,7 +54,7 @@ def run_experiment(
     folder: Path | None = None,
     progress: Progress = silent,
 ) -> Results:
-    """Run what is missing, then write `<name>.json`, `<name>.md` and the figures. `folder` is where configs are, if not where they ship."""
+    """Run what is missing, then write `<name>.json`, `<name>.md` and the figures; `folder` has other configs."""
     config = config_of(name, folder)
     data.require(config["about"]["needs"])
     require_folder(out)

@@ -1,4 +1,4 @@
-"""Results of an experiment: one JSON file, written anew, whole, after every case; a run that was stopped goes on from it.
+"""Results of an experiment: one JSON file, written whole after every case; a run that was stopped goes on from it.
 
 setting      config's [run] and the digests of the data: records of another setting are refused
 runs         where and with what: versions, machine, seconds; each record names its entry
@@ -48,7 +48,7 @@ class Results:
         return [case for case in cases if (case.key, case.seed) not in known]
 
     def with_record(self, record: Record) -> Results:
-        """One more; kept in order of key and seed, so that it does not matter which was done first. Tables are then out of date."""
+        """One more, in order of key and seed whichever was done first. Tables are then out of date."""
         records = sorted([*self.records, record], key=lambda one: (one["key"], one["seed"]))
         return replace(self, records=tuple(records), tables=(), figures=())
 
@@ -125,19 +125,19 @@ def read_results(folder: Path, name: str) -> Results | None:
 def open_results(folder: Path, name: str, setting: Mapping[str, Any]) -> Results:
     """What is there, if it was made with the same setting; else a new one."""
     described = json.loads(json.dumps(setting, allow_nan=False))
-    found = read_results(folder, name)
-    if found is None:
+    stored = read_results(folder, name)
+    if stored is None:
         return Results(name, described)
-    if found.setting != described:
+    if stored.setting != described:
         differing = sorted(
-            part for part in {*found.setting, *described} if found.setting.get(part) != described.get(part)
+            part for part in {*stored.setting, *described} if stored.setting.get(part) != described.get(part)
         )
         raise FileError(
             f"{results_file(folder, name)} holds results of another setting ({', '.join(differing)})",
             "records of two settings are never mixed",
             "Remove that file, or use another --out.",
         )
-    return found
+    return stored
 
 
 def surroundings(device: str, jobs: int) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Algorithm 1 to the letter: `u = m (n H_S - m H_U)^{-1} g_U`, whether or not that matrix is positive definite.
 
-Expunge damps an indefinite matrix and rejects a step that does not lower the residual. Here neither is done, to see what the paper's own step gives: the linear
-system is solved by MINRES, which needs symmetry alone. The bound covers this update as it does any other.
+Expunge damps an indefinite matrix and rejects a step that does not lower the residual. Here neither is done, to see
+what the paper's own step gives: the linear system is solved by MINRES, which needs symmetry alone. The bound covers
+this update as it does any other.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ class _Fixed:
 
 
 def step_as_written(case: Case, seed: int, progress: Progress = silent) -> dict[str, Any]:
-    """Scores of the step, the smallest eigenvalue of `n H_S - m H_U` over n, what MINRES left, and the true distance beside the Deltas."""
+    """Scores, the smallest eigenvalue of `n H_S - m H_U` over n, what MINRES left, and true distance and Deltas."""
     surrogate, forget, n = case.rows["surrogate"], case.rows["forget"], len(case.rows["train"])
     problem = SurrogateEquation(case.objective, case.weights, forget, surrogate, n)
     nothing = torch.zeros_like(case.weights)
     hessian = RetainHessian(problem, nothing, 0.0, None)
 
     def product(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = (
+        multiplied: NDArray[np.float64] = (
             hessian.product(torch.from_numpy(values.reshape(nothing.shape))).numpy().reshape(-1)
         )
-        return found
+        return multiplied
 
     size = case.weights.numel()
     operator = LinearOperator((size, size), matvec=product, dtype=np.float64)

@@ -1,7 +1,8 @@
 """One task at an epsilon and delta that mean something: choose l2, train, forget, certify, and look at the truth.
 
-The choice of l2 uses the surrogate alone: one half of it plays the source, the other the surrogate, and what counts is the accuracy on the latter
-under the noise that would be due. So it tells nothing about the source, and nothing about the test rows.
+The choice of l2 uses the surrogate alone: one half of it plays the source, the other the surrogate, and what counts is
+the accuracy on the latter under the noise that would be due. So it tells nothing about the source, and nothing about
+the test rows.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ def frontier(
                 | {"true": distance, "residual": bound, "paper": theorem, "outcomes": outcomes}
             )
             checks.append(check(f"{label} forgotten, {way.name}", distance, bound, theorem))
-    return lines, checks  # fmt: skip
+    return lines, checks
 
 
 def _request(model: LinearModel, forget: Labelled, surrogate: Labelled, delta: float, way: Way) -> Request:
@@ -165,12 +166,12 @@ def _outcome(
     _, derived = foresee(replace(request, budget=Budget(epsilon, request.budget.delta)), measured)
     updated = request.weights + measured.step.update
     shape = tuple(updated.shape)
-    found = [
+    accuracies = [
         _accuracy(updated + derived.sigma * torch.from_numpy(generator.standard_normal(shape)), test)
         for _ in range(draws)
     ]
     refused = derived.sigma * float(np.sqrt(updated.numel())) > float(request.weights.norm())
-    return {"epsilon": epsilon, "sigma": derived.sigma, "accuracy": float(np.mean(found)), "refused": refused}
+    return {"epsilon": epsilon, "sigma": derived.sigma, "accuracy": float(np.mean(accuracies)), "refused": refused}
 
 
 def _accuracy(weights: Tensor, rows: Rows) -> float:
@@ -180,9 +181,10 @@ def _accuracy(weights: Tensor, rows: Rows) -> float:
 def choose_l2(
     parts: Parts, wanted: Mapping[str, Any], counts: Mapping[float, int], epsilons: Sequence[float], seed: int
 ) -> dict[float, float]:
-    """For every number of forgotten rows the l2 whose accuracy, foreseen on the surrogate and averaged over epsilons, is best.
+    """For every number of forgotten rows the l2 with the best accuracy foreseen on the surrogate, over all epsilons.
 
-    Where few rows are forgotten, which ones they are matters: the foreseen accuracy is a mean over `rehearsals` forget sets.
+    Where few rows are forgotten, which ones they are matters: the foreseen accuracy is a mean over `rehearsals` forget
+    sets.
     """
     features, labels = parts.surrogate
     order = np.random.default_rng([seed, 2]).permutation(len(labels))
@@ -200,7 +202,7 @@ def choose_l2(
         )
         for asked, count in counts.items():
             less = count if asked >= 1 else max(1, round(asked * len(first)))
-            found = []
+            accuracies = []
             for turn in range(wanted["rehearsals"]):
                 gone = np.random.default_rng([seed, 5, turn]).permutation(first)[:less]
                 way = replace(parts.ways[0], matched=False)
@@ -208,6 +210,6 @@ def choose_l2(
                 measured = measure(request, seed=0)
                 generator = np.random.default_rng([seed, 4])
                 outcomes = [_outcome(request, measured, e, rows, CHOOSING_DRAWS, generator) for e in epsilons]
-                found += [one["accuracy"] for one in outcomes]
-            best[asked] = max(best[asked], (float(np.mean(found)), l2))
+                accuracies += [one["accuracy"] for one in outcomes]
+            best[asked] = max(best[asked], (float(np.mean(accuracies)), l2))
     return {asked: l2 for asked, (_, l2) in best.items()}

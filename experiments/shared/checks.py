@@ -1,8 +1,9 @@
 """In every run: the true distance to retraining beside the residual Delta and the paper's own.
 
-The true distance is `||w_R - v||`, v being the weights after the step and before noise. The residual Delta is for the same step, with a declared
-distance, at delta = 1/n: it may fail with that probability. Beside it the same bound with `||E_D phi_u - E_S phi_u||` itself, which only
-somebody with the source can know (`known`): nothing is declared or sampled there, and it must never fail. The paper's Delta comes from its theorem with the constants of its experiments.
+The true distance is `||w_R - v||`, v being the weights after the step and before noise. The residual Delta is for the
+same step, with a declared distance, at delta = 1/n: it may fail with that probability. Beside it the same bound with
+`||E_D phi_u - E_S phi_u||` itself, which only somebody with the source can know (`known`): nothing is declared or
+sampled there, and it must never fail. The paper's Delta comes from its theorem with the constants of its experiments.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def checked(
 ) -> dict[str, Any]:
     """The step on this case, and both Deltas for it.
 
-    `distance` is what the residual bound is told (an exact one where it can be computed); `kl` of the surrogate relative to the source goes into the
-    paper's bound (0 with the source, None: no such Delta).
+    `distance` is what the residual bound is told (an exact one where it can be computed); `kl` of the surrogate
+    relative to the source goes into the paper's bound (0 with the source, None: no such Delta).
     """
     n_source = len(case.rows["train"])
     request = make_request(
@@ -80,7 +81,7 @@ def checked(
 
 
 def paper_delta(case: Case, kl: float, n_surrogate: int) -> float:
-    """Delta of the paper's corollary with the constants of its experiments, lambda being l2/2 as its loss is written."""
+    """Delta of the paper's corollary with its experiments' constants, lambda being l2/2 as its loss is written."""
     return paper_bound(
         PaperConstants.of_the_experiments(case.objective.l2 / 2.0),
         n_source=len(case.rows["train"]),
@@ -119,7 +120,7 @@ class Tally:
 
 
 def tally(records: Sequence[Record]) -> Tally:
-    """Counts over all `checks`; a violation is a true distance above the residual Delta, or above the one with the known difference of means."""
+    """Counts over all `checks`; a violation is a true distance above either residual Delta, told or `known`."""
     entries: list[Mapping[str, Any]] = [one for record in records for one in record["result"].get("checks", ())]
     ours = [one for one in entries if one["residual"] is not None]
     theirs = [one for one in entries if one["paper"] is not None]

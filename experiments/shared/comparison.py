@@ -40,9 +40,10 @@ def comparison(
     within: float | None = None,
     notes: Sequence[str] = (),
 ) -> Table:
-    """Rows by name (as many names as `lead`): mean and spread over seeds, and the paper's value, `--` where it has none.
+    """Rows by name (as many names as `lead`): mean and spread over seeds, and the paper's value, or `--`.
 
-    `ours` holds one set of scores a seed. With `within`, a note says how many of the accuracies lie within so many points of the paper's.
+    `ours` holds one set of scores a seed. With `within`, a note says how many of the accuracies lie within so many
+    points of the paper's.
     """
     columns = [*lead]
     for metric in metrics:
@@ -55,8 +56,8 @@ def comparison(
         for metric in metrics:
             cells += [shown(metric, [one.get(metric) for one in seeds]), _paper(theirs.get(metric))]
         rows.append(tuple(cells))
-    found = [] if within is None else [_verdict(ours, paper, metrics, within)]
-    return Table(title, tuple(columns), tuple(rows), (*found, *notes))
+    verdict = [] if within is None else [_verdict(ours, paper, metrics, within)]
+    return Table(title, tuple(columns), tuple(rows), (*verdict, *notes))
 
 
 def differences(
@@ -65,13 +66,13 @@ def differences(
     metrics: Sequence[str] = PAPER_METRICS,
 ) -> dict[tuple[tuple[str, ...], str], float]:
     """Ours less the paper's, in points, for every accuracy that both have."""
-    found = {}
+    points = {}
     for name, seeds in ours.items():
         for metric, value in zip(metrics, paper.get(name, ()), strict=False):
             values = [one[metric] for one in seeds if one.get(metric) is not None]
             if metric in ACCURACIES and isinstance(value, int | float) and values:
-                found[name, metric] = 100.0 * math.fsum(v for v in values if v is not None) / len(values) - value
-    return found
+                points[name, metric] = 100.0 * math.fsum(v for v in values if v is not None) / len(values) - value
+    return points
 
 
 def _verdict(
@@ -80,13 +81,13 @@ def _verdict(
     metrics: Sequence[str],
     within: float,
 ) -> str:
-    found = differences(ours, paper, metrics)
-    if not found:
+    points = differences(ours, paper, metrics)
+    if not points:
         return "The paper has no values to compare with."
-    near = sum(abs(value) <= within for value in found.values())
-    (name, metric), largest = max(found.items(), key=lambda item: abs(item[1]))
+    near = sum(abs(value) <= within for value in points.values())
+    (name, metric), largest = max(points.items(), key=lambda item: abs(item[1]))
     return (
-        f"{near} of {len(found)} accuracies lie within {within:g} points of the paper's; "
+        f"{near} of {len(points)} accuracies lie within {within:g} points of the paper's; "
         f"the farthest is {TITLES[metric]} of {' '.join(name)}, by {largest:+.1f} points."
     )
 

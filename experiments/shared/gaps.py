@@ -61,8 +61,8 @@ def by_group(paper: Mapping[str, Sequence[float]], lead: Group = ()) -> dict[Gro
     >>> by_group({"13 Retrain": [1.0]}, ("CIFAR-10",))
     {('CIFAR-10', '13'): {'Retrain': [1.0]}}
     """
-    found: dict[Group, dict[str, list[float]]] = {}
+    groups: dict[Group, dict[str, list[float]]] = {}
     for name, values in paper.items():
         value, method = name.split(" ", 1)
-        found.setdefault((*lead, value), {})[method] = list(values)
-    return found
+        groups.setdefault((*lead, value), {})[method] = list(values)
+    return groups

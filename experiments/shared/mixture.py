@@ -1,7 +1,8 @@
-"""The paper's real-data task: one data set parted into source and surrogate by class, with proportions of a Dirichlet law.
+"""The paper's real-data task: one data set parted by class into source and surrogate, in Dirichlet proportions.
 
-Source and surrogate are mixtures of the same classes, `sum_k p_k f_k` and `sum_k q_k f_k`, and share no row. What they are apart follows in closed
-form from the proportions: the divergences of (row, label) pairs are those of p and q, and no divergence of rows alone is larger.
+Source and surrogate are mixtures of the same classes, `sum_k p_k f_k` and `sum_k q_k f_k`, and share no row. What they
+are apart follows in closed form from the proportions: the divergences of (row, label) pairs are those of p and q, and
+no divergence of rows alone is larger.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ ROUNDING = 1.0 + 1e-9
 
 @dataclass(frozen=True)
 class Mixture:
-    """The parts, and the exact distances: chi-square and total variation of the source from the surrogate, KL of the surrogate from the source."""
+    """The parts, and how far apart: chi2 and tv of source from surrogate, kl of surrogate from source, all exact."""
 
     splits: Splits
     chi2: float
@@ -58,7 +59,7 @@ def of_length(rows: NDArray[Any], length: float) -> NDArray[np.float64]:
 def mixture(
     data: DataSet, concentration: float, forget_ratio: float, length: float, generator: np.random.Generator
 ) -> Mixture:
-    """Source and surrogate of two Dirichlet draws, a random part of the source to forget, the data set's own test rows."""
+    """Source and surrogate of two Dirichlet draws, a random part of the source to forget, the own test rows."""
     labels = data.y.astype(np.int64)
     source, surrogate, _ = dirichlet_split(labels, concentration, generator)
     retain, forget = random_split(len(source), forget_ratio, generator)
@@ -87,26 +88,27 @@ def paper_scores(
     methods: list[Method] = [Retrain(), UnlearnPlus(PaperNoise()), UnlearnMinus(PaperNoise(kl=kl))]
     rows = evaluate(case, [Original()], seed, n_models=0, progress=progress)
     rows += evaluate(case, methods, seed, n_models=n_models, progress=progress)
-    found = scores_of(rows)
+    scores = scores_of(rows)
     for number, method in enumerate(methods):
         weights = method.run(case).published(np.random.default_rng([seed, number]))
-        found[method.name]["mia"] = attack_within_classes(weights, case, seed)
-    found["Original"]["mia"] = attack_within_classes(case.weights, case, seed)
-    return found
+        scores[method.name]["mia"] = attack_within_classes(weights, case, seed)
+    scores["Original"]["mia"] = attack_within_classes(case.weights, case, seed)
+    return scores
 
 
 def attack_within_classes(weights: Tensor, case: Case, seed: int) -> float | None:
     """The membership attack on as many forget as test rows of every class.
 
-    Forget rows have the source's class proportions and test rows the data set's: without this the attack would tell classes.
+    Forget rows have the source's class proportions and test rows the data set's: without this the attack would tell
+    classes.
     """
     generator = np.random.default_rng([seed, 2])
     forget, test = case.rows["forget"], case.rows["test"]
     chosen: tuple[list[int], list[int]] = ([], [])
     for label in range(case.trained.n_classes):
-        found = [torch.nonzero(rows.labels == label).reshape(-1).numpy() for rows in (forget, test)]
-        count = min(len(one) for one in found)
-        for part, one in zip(chosen, found, strict=True):
+        of_class = [torch.nonzero(rows.labels == label).reshape(-1).numpy() for rows in (forget, test)]
+        count = min(len(one) for one in of_class)
+        for part, one in zip(chosen, of_class, strict=True):
             part.extend(generator.permutation(one)[:count].tolist())
 
     def losses(rows: Rows, index: list[int]) -> NDArray[np.float64]:
@@ -118,7 +120,7 @@ def attack_within_classes(weights: Tensor, case: Case, seed: int) -> float | Non
 
 
 def distance_checks(case: Case, parts: Mixture) -> list[dict[str, Any]]:
-    """True distance and Deltas of the paper's step with the source and with the surrogate, and of ours with matched classes."""
+    """True distance and Deltas: the paper's step with source and with surrogate, ours with matched classes."""
     exact = Distance("chi2", parts.chi2)
     return [
         checked("Unlearn (+)", case, distance="source", with_source=True),

@@ -17,7 +17,10 @@ from expunge.noise import sigma_classical
 
 Scores = dict[str, float | None]
 
-NOTHING_LEFT = "RT is 0 where the forget accuracy never fell by half a point: the trained network knows its source hardly better than other images, so there is nothing to relearn."
+NOTHING_LEFT = (
+    "RT is 0 where the forget accuracy never fell by half a point: the trained network knows its source "
+    "hardly better than other images, so there is nothing to relearn."
+)
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,8 @@ class NetworkTask:
     """What is asked of a trained network. Parts are `retain`, `forget` and `test`.
 
     `outputs(weights, part)` are rows x K; `losses(outputs, labels)` one number a row, without the regulariser;
-    `gradient(weights, batch)` is that of the training objective on these forget rows. `original` are the trained weights.
+    `gradient(weights, batch)` is that of the training objective on these forget rows. `original` are the trained
+    weights.
     """
 
     labels: Mapping[str, Tensor]
@@ -40,12 +44,12 @@ class NetworkTask:
     def scores(self, weights: Tensor, seed: int) -> Scores:
         """Train, test, retain and forget accuracy, MIA and RT; None where a metric means nothing."""
         outputs = {part: self.outputs(weights, part) for part in self.labels}
-        found: Scores = {part: share_right(outputs[part], self.labels[part]) for part in ("test", "retain", "forget")}
+        scores: Scores = {part: share_right(outputs[part], self.labels[part]) for part in ("test", "retain", "forget")}
         sizes = {part: len(self.labels[part]) for part in ("retain", "forget")}
-        right = sum(sizes[part] * float(found[part] or 0.0) for part in sizes)
-        found["train"] = right / sum(sizes.values())
-        found["mia"] = self._membership(outputs, seed)
-        found["rt"] = relearn(
+        right = sum(sizes[part] * float(scores[part] or 0.0) for part in sizes)
+        scores["train"] = right / sum(sizes.values())
+        scores["mia"] = self._membership(outputs, seed)
+        scores["rt"] = relearn(
             weights,
             sizes["forget"],
             goal=self.accuracy(self.original, "forget") - WITHIN,
@@ -53,7 +57,7 @@ class NetworkTask:
             gradient_at=self.gradient,
             seed=seed,
         ).value
-        return found
+        return scores
 
     def _membership(self, outputs: Mapping[str, Tensor], seed: int) -> float | None:
         labels = {part: self.labels[part].cpu().numpy() for part in ("forget", "test")}

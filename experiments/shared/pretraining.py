@@ -1,11 +1,12 @@
-"""The public network of the CIFAR-10 experiments: a small residual network, trained on images that play the public data.
+"""The public network of the CIFAR-10 experiments: small, residual, trained on images that play the public data.
 
-Only this recipe is shipped, never the weights. Of the 50,000 training images `public` are drawn at random for pretraining; source, surrogate and
-forget set are made of the others, so the network was not trained on any image it is later asked to forget.
+Only this recipe is shipped, never the weights. Of the 50,000 training images `public` are drawn at random for
+pretraining; source, surrogate and forget set are made of the others, so the network was not trained on any image it is
+later asked to forget.
 
-    3 -> c -> 2c (16 x 16), residual 2c, -> 4c (8 x 8), residual 4c, -> 4c (4 x 4)      `trunk`: frozen, passed through once
-    -> 4c (4 x 4), mean over positions                                                 `last`: the last convolution
-    linear                                                                             a head for pretraining, thrown away afterwards
+    `trunk`  3 -> c -> 2c (16 x 16), residual 2c, -> 4c (8 x 8), residual 4c, -> 4c (4 x 4): frozen, passed through once
+    `last`   -> 4c (4 x 4), mean over positions: the last convolution
+    `head`   linear: for pretraining, thrown away afterwards
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ class Residual(nn.Module):
         self.inner = inner
 
     def forward(self, inputs: Tensor) -> Tensor:
-        found: Tensor = inputs + self.inner(inputs)
-        return found
+        outputs: Tensor = inputs + self.inner(inputs)
+        return outputs
 
 
 def layer(before: int, after: int, *, pool: bool = False) -> nn.Sequential:
@@ -121,7 +122,7 @@ def _pretrained(
 def train(
     module: nn.Module, inputs: Tensor, labels: Tensor, recipe: Mapping[str, Any], seed: int, progress: Progress
 ) -> None:
-    """Stochastic gradients with Nesterov's momentum, one cycle of the learning rate, images cropped and mirrored at random."""
+    """Nesterov's momentum, one cycle of the learning rate, images cropped and mirrored at random."""
     generator = torch.Generator().manual_seed(seed)
     epochs, batch = recipe["epochs"], recipe["batch"]
     steps = max(1, len(inputs) // batch)

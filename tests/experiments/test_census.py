@@ -53,7 +53,10 @@ def test_a_missing_value_is_an_error() -> None:
 
 
 def test_drift_is_small_within_a_population_and_large_between_two() -> None:
-    same, other, shifted = (encode_census(people(4000, (2016,), 9), people(4000, (2016,), seed, share)).later.X for seed, share in ((1, 0.5), (2, 0.5), (3, 0.8)))  # fmt: skip
+    same, other, shifted = (
+        encode_census(people(4000, (2016,), 9), people(4000, (2016,), seed, share)).later.X
+        for seed, share in ((1, 0.5), (2, 0.5), (3, 0.8))
+    )
     assert census.drift(same, other) < 0.05
     exact = (0.8 - 0.5) ** 2 / 0.5 + (0.2 - 0.5) ** 2 / 0.5
     assert census.drift(shifted, same) == pytest.approx(exact, rel=0.3)
@@ -70,7 +73,16 @@ def test_the_case_small(tmp_path: Path) -> None:
     records = []
     for case in census.cases(config, 1):
         result = json.loads(json.dumps(census.run(case, config, DataFolder(tmp_path)), allow_nan=False))
-        records.append({"key": case.key, "seed": case.seed, "options": dict(case.options), "result": result, "seconds": 0.0, "run": 0})  # fmt: skip
+        records.append(
+            {
+                "key": case.key,
+                "seed": case.seed,
+                "options": dict(case.options),
+                "result": result,
+                "seconds": 0.0,
+                "run": 0,
+            }
+        )
     checks = records[1]["result"]["checks"]
     assert len(checks) == 3
     assert all(one["true"] <= one["residual"] for one in checks)

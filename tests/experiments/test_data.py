@@ -117,7 +117,7 @@ def test_files_that_are_not_arrays_are_handed_over_with_their_digests(tmp_path: 
 
 @pytest.mark.parametrize(("name", "inside"), [("stanford-dogs", "Images"), ("caltech256", "256_ObjectCategories")])
 def test_images_as_they_are_published(tmp_path: Path, name: str, inside: str) -> None:
-    """Pictures of all sizes and modes, one folder a class, become squares of three channels; features are asked for, never made up."""
+    """Pictures of all sizes and modes become squares of three channels; features are asked for, never made up."""
     folder = DataFolder(tmp_path)
     with pytest.raises(FileError, match="does not hold"):
         folder.pictures(name, 8)

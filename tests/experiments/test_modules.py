@@ -60,8 +60,17 @@ def test_the_heuristic_small(tmp_path: Path) -> None:
 
 
 def test_images_of_two_sizes_become_rows_of_one_length() -> None:
-    small = DataSet("usps", np.full((2, 16, 16), 1.0, np.float32), np.array([1, 2]), *[np.zeros((1, 16, 16), np.float32)] * 2, "", "")  # fmt: skip
-    large = DataSet("mnist", np.full((2, 28, 28), 255, np.uint8), np.array([1, 2]), *[np.zeros((1, 28, 28), np.uint8)] * 2, "", "")  # fmt: skip
+    small = DataSet(
+        "usps",
+        np.full((2, 16, 16), 1.0, np.float32),
+        np.array([1, 2]),
+        *[np.zeros((1, 16, 16), np.float32)] * 2,
+        "",
+        "",
+    )
+    large = DataSet(
+        "mnist", np.full((2, 28, 28), 255, np.uint8), np.array([1, 2]), *[np.zeros((1, 28, 28), np.uint8)] * 2, "", ""
+    )
     variant = {"size": 28, "low": -0.5, "high": 2.0}
     rows = [mnist_usps.pixel_rows(one, variant, "train")[0] for one in (small, large)]
     assert rows[0].shape == rows[1].shape == (2, 784)

@@ -1,4 +1,4 @@
-"""Tables 5 and 6 at a size that fits a test: every row and column is there, steps with the source are retraining, bounds hold."""
+"""Tables 5 and 6, small: every row and column is there, steps with the source are retraining, bounds hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page: made anew from the committed results it is the committed page, and every number on it is in a results file."""
+"""The page: made anew from the committed results it is the committed one, every number on it in a results file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ DONE = [name for name in configs() if (RESULTS / f"{name}.json").exists()]
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 # Names with digits in them, which are no numbers: what templates may hold
 NAMES = re.compile(
-    r"(Tables?|Figures?|Theorem|Corollary|Algorithm|Proposition|Lemma) [\d.]+( and [\d.]+)?|CIFAR-10|Caltech-\d+|ResNet-\d+|\d v \d|\[[^\]]*\]\([^)]*\)|\{[{%].*?[}%]\}|`[^`]*`|[Ll]2|Unlearn \([+-]\)"
+    r"(Tables?|Figures?|Theorem|Corollary|Algorithm|Proposition|Lemma) [\d.]+( and [\d.]+)?|CIFAR-10|Caltech-\d+|"
+    r"ResNet-\d+|\d v \d|\[[^\]]*\]\([^)]*\)|\{[{%].*?[}%]\}|`[^`]*`|[Ll]2|Unlearn \([+-]\)"
 )
 
 
@@ -63,7 +64,7 @@ def test_a_table_on_the_page_is_the_mean_of_raw_records() -> None:
 
 
 def test_every_cell_of_the_page_is_in_a_results_file() -> None:
-    """Rows of tables are rows of results files, but for the summaries, whose numbers are counts and sums of the records."""
+    """Rows of tables are rows of results files, but for summaries, which are counts and sums of the records."""
     rows = {tuple(row) for name in DONE for table in stored(name)["tables"] for row in table["rows"]}
     known = {str(value) for name in DONE for value in summary(name)} | {str(value) for value in summary(*DONE)}
     cells = 0

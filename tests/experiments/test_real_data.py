@@ -39,7 +39,14 @@ def folder(digits: DataSet, tmp_path_factory: pytest.TempPathFactory) -> DataFol
 
 def record(module: Any, case: Case, config: Any, data: DataFolder) -> Record:
     result = json.loads(json.dumps(module.run(case, config, data), allow_nan=False))
-    return {"key": case.key, "seed": case.seed, "options": dict(case.options), "result": result, "seconds": 0.0, "run": 0}  # fmt: skip
+    return {
+        "key": case.key,
+        "seed": case.seed,
+        "options": dict(case.options),
+        "result": result,
+        "seconds": 0.0,
+        "run": 0,
+    }
 
 
 def test_parts_share_no_row_and_their_distances_are_those_of_their_classes(digits: DataSet) -> None:
@@ -56,7 +63,7 @@ def test_parts_share_no_row_and_their_distances_are_those_of_their_classes(digit
 
 
 def test_the_attack_cannot_tell_classes(digits: DataSet) -> None:
-    """Forget rows of two classes against test rows of ten: the attack within classes sees no difference where there is none but that."""
+    """Forget rows of two classes, test rows of ten: the attack within classes sees no difference but a true one."""
     parts = mixture(digits, 100.0, 0.1, 1.0, np.random.default_rng(0))
     features, labels = parts.splits.source
     chosen = np.isin(labels, (0, 1))
@@ -71,7 +78,12 @@ def test_the_attack_cannot_tell_classes(digits: DataSet) -> None:
 
 def test_dirichlet_splits_small(folder: DataFolder) -> None:
     config = copy.deepcopy(dict(config_of("dirichlet")))
-    config["run"] |= {"concentrations": [13], "lengths": {"cifar10": 1.0}, "models": 20, "scan": {"lengths": [1.0, 0.0]}}  # fmt: skip
+    config["run"] |= {
+        "concentrations": [13],
+        "lengths": {"cifar10": 1.0},
+        "models": 20,
+        "scan": {"lengths": [1.0, 0.0]},
+    }
     config["run"]["estimate"] = {"seeds": 1, "chains": 100, "steps": 16, "epochs": 2}
     cases = dirichlet.cases(config, 2)
     assert [case.options["kind"] for case in cases] == ["table"] * 2 + ["scan"] * 2 + ["estimate"]
@@ -120,7 +132,17 @@ def test_gaps_are_taken_seed_by_seed() -> None:
     assert table.notes[1] == "The largest mean gap is 1.0 points; in the paper's table it is 2.0."
 
 
-TASK: dict[str, Any] = {"data": "cifar10", "classes": [1, 3, 8, 9], "components": 10, "split": "halves", "forget": [1, 0.1], "l2": [1e-2, 1e-1], "seeds": 1, "draws": 4, "rehearsals": 1}  # fmt: skip
+TASK: dict[str, Any] = {
+    "data": "cifar10",
+    "classes": [1, 3, 8, 9],
+    "components": 10,
+    "split": "halves",
+    "forget": [1, 0.1],
+    "l2": [1e-2, 1e-1],
+    "seeds": 1,
+    "draws": 4,
+    "rehearsals": 1,
+}
 
 
 def test_the_frontier_small(folder: DataFolder) -> None:

@@ -47,9 +47,9 @@ examples: $(BIN)/expunge  ## accuracies on real data; make examples DATA=folder
 	$(BIN)/python examples/real_data.py --data $(DATA)
 
 experiments: $(BIN)/expunge  ## tables and figures beside the paper's; up to an hour each; make experiments DATA=folder
-	$(BIN)/expunge reproduce all --data $(DATA) --page docs/reproduction.md
-	$(BIN)/python experiments/donsker_varadhan.py
-	$(BIN)/python experiments/match_classes.py --data $(DATA)
+	$(BIN)/python -m experiments all --data $(DATA) --page docs/reproduction.md
+	$(BIN)/python -m experiments.donsker_varadhan
+	$(BIN)/python -m experiments.match_classes --data $(DATA)
 
 clean:
 	rm -rf $(VENV) build dist

@@ -1,12 +1,12 @@
 """The census case of docs/tutorial-census.md: its files, and the page itself.
 
-    python examples/census.py files --data FOLDER --out census     source, forget, surrogate and test rows, for the commands of the page
-    python examples/census.py accuracy MODEL --test census/test.npz
-    python examples/census.py page --data FOLDER                   runs every command of the page in a new folder and keeps what they print
-    python examples/census.py text                                 the page again, from what was kept
+    python -m examples.census files --data FOLDER --out census     source, forget, surrogate and test rows, for the commands of the page
+    python -m examples.census accuracy MODEL --test census/test.npz
+    python -m examples.census page --data FOLDER                   runs every command of the page in a new folder and keeps what they print
+    python -m examples.census text                                 the page again, from what was kept
 
 Kept are examples/census.json (what the commands printed) and docs/census-report.html. The page's tables are those of
-experiments/results/census.json, written by `expunge reproduce census`.
+experiments/results/census.json, written by `python -m experiments census`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import Any
 import jinja2
 import numpy as np
 
+from experiments.datasets.census import FILES, read_census
+from experiments.protocol.config import config_of
+from experiments.protocol.experiment import table_from_json
+from experiments.protocol.store import read_results
 from expunge.data.splits import random_split
 from expunge.model import read_model
-from expunge.reproduce.census_data import FILES, read_census
-from expunge.reproduce.config import config_of
-from expunge.reproduce.experiment import table_from_json
-from expunge.reproduce.store import read_results
 
 ROOT = Path(__file__).parents[1]
 KEPT, TEMPLATE = ROOT / "examples" / "census.json", ROOT / "examples" / "census.md.jinja"
@@ -38,13 +38,13 @@ WIDTH = 110
 FILES_OF = "--model census/model.safetensors --forget census/forget.npz --surrogate census/surrogate.npz"
 COMMANDS = {
     "train": "expunge train --data census/source.npz --l2 1e-3 --max-norm 1 --out census/model.safetensors --quiet",
-    "before": "python examples/census.py accuracy census/model.safetensors --test census/test.npz",
+    "before": "python -m examples.census accuracy census/model.safetensors --test census/test.npz",
     "plan": f"expunge plan {FILES_OF} --delta 1.6e-5 --epsilon 1 --distance chi2:0.02 --distance chi2:0.1 --distance chi2:1 --distance kl:0.05 --figure census/plan.png --quiet",
     "refused": f"expunge unlearn {FILES_OF} --epsilon 1 --delta 1.6e-5 --distance tv:0.05 --out census/tv --quiet",
     "estimate": f"expunge distance {FILES_OF} --chains 500 --steps 500 --epochs 3 --quiet",
     "unlearn": f"expunge unlearn {FILES_OF} --epsilon 1 --delta 1.6e-5 --distance chi2:0.1 --match-classes --out census/result --quiet",
     "verify": "expunge verify census/result/certificate.json --model census/result/model.safetensors",
-    "after": "python examples/census.py accuracy census/result/model.safetensors --test census/test.npz",
+    "after": "python -m examples.census accuracy census/result/model.safetensors --test census/test.npz",
     "report": "expunge report census/result --out census/report.html",
 }
 
@@ -71,12 +71,11 @@ def run_commands(data: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "examples").symlink_to(ROOT / "examples")
         write_files(data, folder / "census")
         for key, command in COMMANDS.items():
             words = command.split()
             program = [sys.executable, "-m", "expunge"] if words[0] == "expunge" else [sys.executable]
-            environment = {**os.environ, "COLUMNS": "110", "PYTHONPATH": str(ROOT / "src")}
+            environment = {**os.environ, "COLUMNS": "110", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
             done = subprocess.run(
                 [*program, *words[1:]], cwd=folder, env=environment, capture_output=True, text=True, check=False
             )

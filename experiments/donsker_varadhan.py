@@ -1,6 +1,6 @@
 """Donsker and Varadhan's estimate on the paper's synthetic family, against the closed form.
 
-    python experiments/donsker_varadhan.py [--seeds 5 --jobs 2]
+    python -m experiments.donsker_varadhan [--seeds 5 --jobs 2]
 
 nu = N(0, (1 - zeta) I + zeta 1 1^T), rho = N(0, I), 15,000 rows each, default options. Prints a table, and writes
 donsker_varadhan.json and .md.
@@ -75,7 +75,8 @@ def table(runs: list[dict[str, Any]]) -> str:
         within = "yes" if abs(mean - known) <= max(relative * known, absolute) else "no"
         seconds = float(np.mean([run["seconds"] for run in chosen]))
         lines.append(
-            f"| {d} | {zeta} | {known:.4f} | {mean:.4f} | {float(np.std(values)):.4f} | {error:.4f} | {mean / known - 1:+.1%} | {within} | {seconds:.0f} |"
+            f"| {d} | {zeta} | {known:.4f} | {mean:.4f} | {float(np.std(values)):.4f} | {error:.4f} | "
+            f"{mean / known - 1:+.1%} | {within} | {seconds:.0f} |"
         )
     return "\n".join(lines)
 

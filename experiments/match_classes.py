@@ -1,11 +1,12 @@
 """What `--match-classes` does under a pure shift of class proportions: Dirichlet splits of handwritten digits.
 
-    python experiments/match_classes.py [--data FOLDER --seeds 5 --out experiments/results]
+    python -m experiments.match_classes [--data FOLDER --seeds 5 --out experiments/results]
 
-One data set is split into source and surrogate whose class proportions are two Dirichlet(xi) draws. 1 % of the source is
-forgotten. Reported with and without class-matched weights: the true `||E_D phi_u - E_S phi_u||`, the true distance to the retrained weights,
-and Delta. Without weights Delta is for the exact chi-square of the class proportions (which bounds that of the features), with
-them for `same`. Data: mnist.npz (X, y) from `--data`, else scikit-learn's small digits. Writes match_classes.json and .md.
+One data set is split into source and surrogate whose class proportions are two Dirichlet(xi) draws. 1 % of the source
+is forgotten. Reported with and without class-matched weights: the true `||E_D phi_u - E_S phi_u||`, the true distance
+to the retrained weights, and Delta. Without weights Delta is for the exact chi-square of the class proportions (which
+bounds that of the features), with them for `same`. Data: mnist.npz (X, y) from `--data`, else scikit-learn's small
+digits. Writes match_classes.json and .md.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def features_of(images: np.ndarray, width: int = 50) -> np.ndarray:
     centred -= centred.mean(axis=0)
     _, vectors = np.linalg.eigh(centred.T @ centred)
     rows = centred @ vectors[:, ::-1][:, :width]
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True) * (1 - 1e-9)
+    scaled: np.ndarray = rows / np.linalg.norm(rows, axis=1, keepdims=True) * (1 - 1e-9)
+    return scaled
 
 
 def split(y: np.ndarray, xi: float, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
@@ -69,7 +71,7 @@ def one(X: np.ndarray, y: np.ndarray, xi: float, seed: int) -> dict[str, Any]:
     rho, nu = (part / part.sum() for part in counts)
     chi2 = float(((rho - nu) ** 2 / nu).sum())
     whole = rows_of((X[source], y[source]), model, model.record, torch.float64, torch.device("cpu"), "the source")
-    found: dict[str, Any] = {
+    outcome: dict[str, Any] = {
         "xi": xi,
         "seed": seed,
         "n_source": len(source),
@@ -80,15 +82,22 @@ def one(X: np.ndarray, y: np.ndarray, xi: float, seed: int) -> dict[str, Any]:
     }
     for name, distance, matched in (("plain", Distance("chi2", chi2), False), ("matched", Distance("same", 0.0), True)):
         request = make_request(
-            model, (X[forget], y[forget]), (X[surrogate], y[surrogate]), epsilon=1.0, delta=1.0 / len(source), distance=distance, match_classes=matched, force=True,
-        )  # fmt: skip
+            model,
+            (X[forget], y[forget]),
+            (X[surrogate], y[surrogate]),
+            epsilon=1.0,
+            delta=1.0 / len(source),
+            distance=distance,
+            match_classes=matched,
+            force=True,
+        )
         measured = measure(request, seed=seed)
         bound = residual_bound(residual_facts(measured.facts), measured.distance)
         update = measured.step.update
         difference = request.objective.change_mean(request.weights, update, whole) - request.objective.change_mean(
             request.weights, update, request.surrogate
         )
-        found[name] = {
+        outcome[name] = {
             "means": float(difference.norm()),
             "delta": bound.total,
             "surrogate_term": bound.terms["surrogate"],
@@ -96,7 +105,7 @@ def one(X: np.ndarray, y: np.ndarray, xi: float, seed: int) -> dict[str, Any]:
             "true_distance": float((request.weights + update - retrained).norm()),
             "effective_rows": request.surrogate.effective,
         }
-    return found
+    return outcome
 
 
 def table(results: list[dict[str, Any]]) -> str:

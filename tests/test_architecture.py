@@ -15,7 +15,7 @@ from expunge.desk.ledger import Ledger
 
 PACKAGE = Path(expunge.__file__).parent
 ORDER = ["_version", "_lazy", "errors", "durable", "group", "objectives", "precondition", "solve", "spectrum", "distance", "bounds", "noise", "data", "model", "options", "sequence", "sets", "request", "train", "estimate",
-         "certificate", "verification", "signing", "issuing", "mechanism", "networks", "evaluate", "report", "desk", "sklearn", "reproduce", "demo", "cli"]  # fmt: skip
+         "certificate", "verification", "signing", "issuing", "mechanism", "networks", "evaluate", "report", "desk", "sklearn", "demo", "cli"]  # fmt: skip
 WITHOUT_TORCH = ("bounds", "noise", "distance", "errors")
 
 

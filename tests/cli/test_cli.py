@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 README = Path(__file__).parents[2] / "README.md"
 COMMANDS = (
-    "embed", "train", "plan", "unlearn", "tangent", "verify", "distance", "evaluate", "audit", "reproduce", "init", "request", "run", "status", "history", "ledger", "report", "keygen", "demo",
+    "embed", "train", "plan", "unlearn", "tangent", "verify", "distance", "evaluate", "audit", "init", "request", "run", "status", "history", "ledger", "report", "keygen", "demo",
 )  # fmt: skip
 N_SOURCE, N_FORGET, N_SURROGATE = 200, 3, 150
 UNLEARN = "unlearn --model model.safetensors --forget forget.npz --surrogate surrogate.npz --epsilon 5 --delta 1e-3"

@@ -16,7 +16,6 @@ from expunge.cli.keygen import keygen
 from expunge.cli.ledger import ledger
 from expunge.cli.plan import plan
 from expunge.cli.report import report
-from expunge.cli.reproduce import reproduce
 from expunge.cli.request import request
 from expunge.cli.run import run
 from expunge.cli.status import status
@@ -41,7 +40,6 @@ def main() -> None:
     expunge distance  how far is the surrogate from a source that is gone? estimates, labelled as such
     expunge evaluate  where the source still exists: did it forget, metric by metric
     expunge audit     is the certificate true? claimed against observed epsilon
-    expunge reproduce the paper's tables and figures beside ours
     expunge init      open a deletion desk: requests over time
     expunge request   ask a desk to forget rows
     expunge run       forget what is pending, publish, certify
@@ -66,7 +64,6 @@ COMMANDS = (
     distance,
     evaluate,
     audit,
-    reproduce,
     init,
     request,
     run,

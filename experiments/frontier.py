@@ -1,0 +1,187 @@
+"""Accuracy against epsilon at delta = 1/n, by task and seed, beside the published figures of Langevin unlearning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from experiments.datasets.folder import DataFolder
+from experiments.protocol.experiment import Case, Config, Record, Table, grouped, percent, spread
+from experiments.shared.certified import frontier, parted
+from expunge.report.canvas import new_figure, png
+from expunge.report.plots import COLOURS
+from expunge.runtime.progress import Progress, silent
+
+PANELS = 4
+SHOWN = ("1", "0.1 %", "1 %", "10 %")  # of the figure
+MARKED = " *"
+REFUSED = "* marks what expunge unlearn would refuse without --force: noise that outweighs the weights."
+
+
+def cases(config: Config, seeds: int) -> list[Case]:
+    tasks = config["run"]["tasks"]
+    return [
+        Case(name, seed, {"task": name})
+        for seed in range(seeds)
+        for name, wanted in tasks.items()
+        if seed < wanted["seeds"]
+    ]
+
+
+def run(
+    case: Case, config: Config, data: DataFolder, *, device: str = "cpu", progress: Progress = silent
+) -> dict[str, Any]:
+    wanted = config["run"]["tasks"][case.options["task"]]
+    parts = parted(data.load(wanted["data"]), wanted, np.random.default_rng([case.seed, 8]))
+    epsilons = wanted.get("epsilons", config["run"]["epsilons"])
+    lines, checks = frontier(parts, wanted, epsilons, case.seed, progress)
+    return {"lines": lines, "checks": checks}
+
+
+def tables(config: Config, records: Sequence[Record]) -> list[Table]:
+    groups = _by_task(config, records)
+    published = [_published(config, name, groups[name]) for name in config["paper"]["langevin"] if name in groups]
+    return [*published, *(_task(config, name, group) for name, group in groups.items())]
+
+
+def _by_task(config: Config, records: Sequence[Record]) -> dict[str, list[Record]]:
+    by_task = {key[0]: group for key, group in grouped(records, "task").items()}
+    return {name: by_task[name] for name in config["run"]["tasks"] if name in by_task}
+
+
+def _lines(group: Sequence[Record]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
+    """Lines of all seeds by number of forgotten rows and way."""
+    by_way: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for record in group:
+        for line in record["result"]["lines"]:
+            by_way.setdefault((line["forget"], line["way"]), []).append(line)
+    return by_way
+
+
+def _accuracies(lines: Sequence[Mapping[str, Any]], epsilon: float) -> list[float]:
+    return [one["accuracy"] for line in lines for one in line["outcomes"] if one["epsilon"] == epsilon]
+
+
+def _cell(lines: Sequence[Mapping[str, Any]], epsilon: float) -> str:
+    refused = any(one["refused"] for line in lines for one in line["outcomes"] if one["epsilon"] == epsilon)
+    return percent(_accuracies(lines, epsilon)) + (MARKED if refused else "")
+
+
+def _published(config: Config, name: str, group: Sequence[Record]) -> Table:
+    """Ours beside the published figures, for 1, 10 and 100 removals."""
+    theirs = {float(epsilon): value for epsilon, value in config["paper"]["langevin"][name].items()}
+    by_count = {forget: lines for (forget, _), lines in _lines(group).items() if forget in ("1", "10", "100")}
+    rows, ahead, runs = [], 0, 0
+    for epsilon, value in sorted(theirs.items()):
+        leads = [100.0 * one - value for one in _accuracies(by_count["1"], epsilon)]
+        lead, ahead, runs = float(np.mean(leads)), ahead + sum(one > 0.0 for one in leads), runs + len(leads)
+        rows.append(
+            (f"{epsilon:g}", f"{value:g}", f"{lead:+.1f}", *(_cell(lines, epsilon) for lines in by_count.values()))
+        )
+    one = by_count["1"]
+    refused = sum(outcome["refused"] for line in one for outcome in line["outcomes"] if outcome["epsilon"] in theirs)
+    note = (
+        f"Ahead in {ahead} of {runs} runs with one removal, {len(theirs)} epsilons and {len(one)} seeds together. "
+        f"Ours has {one[0]['n_source']:,} source rows, never sees them again, and a surrogate of as many "
+        f"rows of the same distribution; delta = 1/n, with an n of its own for either method; l2 {_chosen(one)} for "
+        "one removal, chosen on the surrogate. "
+        f"Before unlearning the accuracy is {percent([line['before'] for line in one])} %."
+    )
+    counts = [f"{forget} removal{'s' if forget != '1' else ''}, accuracy %" for forget in by_count]
+    return Table(
+        f"{config['paper']['titles'].get(name, name)}: beside Langevin unlearning, which keeps the retain data",
+        ("epsilon", "published, 1 removal", "ours above it", *counts),
+        tuple(rows),
+        (
+            note,
+            *([f"{REFUSED} Among the runs with one removal these are {refused} of {runs}."] if refused else []),
+            *config["paper"].get("beside", {}).get(name, ()),
+        ),
+    )
+
+
+def _chosen(lines: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(dict.fromkeys(f"{line['l2']:g}" for line in lines))
+
+
+def _task(config: Config, name: str, group: Sequence[Record]) -> Table:
+    wanted = config["run"]["tasks"][name]
+    epsilons = wanted.get("epsilons", config["run"]["epsilons"])
+    rows = []
+    for (forget, way), lines in _lines(group).items():
+        count = lines[0]["count"]
+        rows.append(
+            (
+                forget if "%" not in forget else f"{forget} ({count:,})",
+                way,
+                _chosen(lines),
+                percent([line["before"] for line in lines]),
+                *(_cell(lines, epsilon) for epsilon in epsilons),
+                *(spread([line[key] for line in lines], ".2g") for key in ("true", "residual", "paper")),
+            )
+        )
+    sizes = sorted({line["n_source"] for lines in _lines(group).values() for line in lines})
+    notes = [
+        f"n = {' to '.join(f'{size:,}' for size in sizes)}, delta = 1/n; test accuracy in percent, mean over "
+        f"{wanted['draws']} draws of the noise and {len(group)} seed(s)."
+    ]
+    if any(cell.endswith(MARKED) for row in rows for cell in row):
+        notes.append(REFUSED)
+    return Table(
+        config["paper"]["titles"].get(name, name),
+        (
+            "forgotten",
+            "surrogate",
+            "l2",
+            "before",
+            *(f"eps {epsilon:g}" for epsilon in epsilons),
+            "true distance",
+            "residual Delta",
+            "the paper's Delta",
+        ),
+        tuple(rows),
+        tuple(notes),
+    )
+
+
+def figures(config: Config, records: Sequence[Record]) -> dict[str, bytes]:
+    """Accuracy against epsilon, a panel a task, a line a number of forgotten rows; stars are Langevin unlearning's."""
+    groups = list(_by_task(config, records).items())
+    drawn = {}
+    for start in range(0, len(groups), PANELS):
+        some = groups[start : start + PANELS]
+        figure, axes = new_figure(len(some), 3.8, width=3.7 * len(some))
+        for axis, (name, group) in zip(axes, some, strict=True):
+            _panel(axis, config, name, group)
+        axes[0].set_ylabel("test accuracy, %")
+        drawn[f"frontier-{start // PANELS + 1}.png"] = png(figure)
+    return drawn
+
+
+def _panel(axis: Any, config: Config, name: str, group: Sequence[Record]) -> None:
+    lines = _lines(group)
+    ways = list(dict.fromkeys(way for _, way in lines))
+    for (forget, way), repeats in lines.items():
+        if forget not in SHOWN:
+            continue
+        epsilons = [one["epsilon"] for one in repeats[0]["outcomes"]]
+        means = [100.0 * float(np.mean(_accuracies(repeats, epsilon))) for epsilon in epsilons]
+        style = ("-o", "--s")[ways.index(way)]
+        label = forget + (f", {way}" if len(ways) > 1 else "")
+        axis.plot(epsilons, means, style, color=COLOURS[SHOWN.index(forget)], markersize=3.5, label=label)
+    before = [line["before"] for repeats in lines.values() for line in repeats if line["forget"] == "1"]
+    if before:
+        axis.axhline(100.0 * float(np.mean(before)), color="#4a4a4a", linewidth=0.8, linestyle=":")
+    theirs = config["paper"]["langevin"].get(name, {})
+    if theirs:
+        points = sorted((float(epsilon), value) for epsilon, value in theirs.items())
+        axis.plot(*zip(*points, strict=True), "k*", markersize=9, label="Langevin, 1")
+    title = config["paper"]["titles"].get(name, name)
+    axis.set(xscale="log", xlabel="epsilon", title=title.replace(", Dirichlet split,", ",\nDirichlet split,"))
+    axis.title.set_fontsize(10)
+    axis.grid(alpha=0.3)
+    low, high = axis.get_ylim()
+    axis.set_ylim(low - 0.45 * (high - low), high)  # room for the legend
+    axis.legend(title="forgotten", fontsize=6.5, title_fontsize=7, loc="lower right")

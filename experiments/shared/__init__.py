@@ -1,0 +1,1 @@
+"""What several experiments measure or draw alike."""

@@ -1,0 +1,81 @@
+"""Algorithm 1 to the letter: `u = m (n H_S - m H_U)^{-1} g_U`, whether or not that matrix is positive definite.
+
+Expunge damps an indefinite matrix and rejects a step that does not lower the residual. Here neither is done, to see
+what the paper's own step gives: the linear system is solved by MINRES, which needs symmetry alone. The bound covers
+this update as it does any other.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse.linalg import LinearOperator, eigsh, minres
+from torch import Tensor
+
+from experiments.shared.checks import check, mean_difference, paper_delta
+from experiments.shared.comparison import scores_of
+from expunge.evaluate.case import Case
+from expunge.evaluate.evaluation import evaluate
+from expunge.evaluate.methods import PAPER_DELTA, PAPER_EPSILON, Outcome
+from expunge.noise import sigma_classical
+from expunge.runtime.progress import Progress, silent
+from expunge.solve.equation import RetainHessian, SurrogateEquation
+
+NAME = "Unlearn (-), Algorithm 1 as written"
+ACCURACY, MOST = 1e-6, 500
+EIGENVALUE_ACCURACY, EIGENVALUE_MOST = 1e-2, 100
+
+
+@dataclass(frozen=True)
+class _Fixed:
+    """A method whose update is known already."""
+
+    updated: Tensor
+    sigma: float
+    name: str = NAME
+
+    def run(self, case: Case) -> Outcome:
+        return Outcome(self.updated, self.sigma)
+
+
+def step_as_written(case: Case, seed: int, progress: Progress = silent) -> dict[str, Any]:
+    """Scores, the smallest eigenvalue of `n H_S - m H_U` over n, what MINRES left, and true distance and Deltas."""
+    surrogate, forget, n = case.rows["surrogate"], case.rows["forget"], len(case.rows["train"])
+    problem = SurrogateEquation(case.objective, case.weights, forget, surrogate, n)
+    nothing = torch.zeros_like(case.weights)
+    hessian = RetainHessian(problem, nothing, 0.0, None)
+
+    def product(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        multiplied: NDArray[np.float64] = (
+            hessian.product(torch.from_numpy(values.reshape(nothing.shape))).numpy().reshape(-1)
+        )
+        return multiplied
+
+    size = case.weights.numel()
+    operator = LinearOperator((size, size), matvec=product, dtype=np.float64)
+    start = np.random.default_rng(seed).standard_normal(size)
+    smallest = eigsh(
+        operator, k=1, which="SA", v0=start, tol=EIGENVALUE_ACCURACY, maxiter=EIGENVALUE_MOST, return_eigenvectors=False
+    )
+    wanted = -problem.residual(nothing).numpy().reshape(-1)
+    solution, _ = minres(operator, wanted, rtol=ACCURACY, maxiter=MOST)
+    left = float(np.linalg.norm(product(solution) - wanted) / np.linalg.norm(wanted))
+    update = torch.from_numpy(solution.reshape(nothing.shape))
+    delta = paper_delta(case, math.inf, len(surrogate))
+    method = _Fixed(case.weights + update, sigma_classical(delta, PAPER_EPSILON, PAPER_DELTA))
+    scores = scores_of(evaluate(case, [method], seed, n_models=0, progress=progress))
+    shift = mean_difference(case, update, case.rows["train"], surrogate)
+    residual = float(problem.residual(update).norm())
+    training = float(case.objective.gradient(case.weights, case.rows["train"]).norm())
+    bound = (n * training + residual + n * shift) / ((n - len(forget)) * case.objective.l2)
+    return {
+        "scores": scores,
+        "smallest_eigenvalue": float(smallest[0]) / n,
+        "left": left,
+        "checks": [check(NAME, float((method.updated - case.retrained).norm()), bound, delta, shift=shift)],
+    }

@@ -1,0 +1,133 @@
+"""In every run: the true distance to retraining beside the residual Delta and the paper's own.
+
+The true distance is `||w_R - v||`, v being the weights after the step and before noise. The residual Delta is for the
+same step, with a declared distance, at delta = 1/n: it may fail with that probability. Beside it the same bound with
+`||E_D phi_u - E_S phi_u||` itself, which only somebody with the source can know (`known`): nothing is declared or
+sampled there, and it must never fail. The paper's Delta comes from its theorem with the constants of its experiments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from experiments.protocol.experiment import Record
+from expunge.bounds import PaperConstants, paper_bound, residual_bound
+from expunge.certificate.facts import residual_facts
+from expunge.distance import Distance
+from expunge.evaluate.case import Case
+from expunge.heads import Rows
+from expunge.heads.rows import in_memory
+from expunge.mechanism import measure
+from expunge.request.door import make_request
+
+
+def check(what: str, true: float, residual: float | None, paper: float | None, **more: Any) -> dict[str, Any]:
+    """One entry of a result's `checks`; None where there is no such Delta."""
+    return {"what": what, "true": true, "residual": residual, "paper": paper, **more}
+
+
+def checked(
+    what: str,
+    case: Case,
+    *,
+    distance: Distance | str,
+    kl: float | None = None,
+    step: str = "newton",
+    match_classes: bool = False,
+    with_source: bool = False,
+) -> dict[str, Any]:
+    """The step on this case, and both Deltas for it.
+
+    `distance` is what the residual bound is told (an exact one where it can be computed); `kl` of the surrogate
+    relative to the source goes into the paper's bound (0 with the source, None: no such Delta).
+    """
+    n_source = len(case.rows["train"])
+    request = make_request(
+        case.trained,
+        case.splits.forget,
+        case.splits.source if with_source else case.surrogate,
+        epsilon=1.0,
+        delta=1.0 / n_source,
+        distance="source" if with_source else distance,
+        step=step,
+        match_classes=match_classes and not with_source,
+        force=True,
+    )
+    measured = measure(request, seed=0)
+    bound = residual_bound(residual_facts(measured.facts), measured.distance)
+    updated = case.weights + measured.step.update
+    shift = mean_difference(
+        case, measured.step.update, case.rows["train"], in_memory(request.surrogate, "this comparison")
+    )
+    known = residual_bound(
+        residual_facts(measured.facts), Distance("means", shift, between="samples", provenance="estimated")
+    )
+    divergence = 0.0 if with_source else kl
+    return check(
+        what,
+        float((updated - case.retrained).norm()),
+        bound.total,
+        None if divergence is None else paper_delta(case, divergence, len(request.surrogate)),
+        known=known.total,
+        shift=shift,
+        terms=dict(bound.terms),
+        distance=str(measured.distance),
+        step=step,
+    )
+
+
+def paper_delta(case: Case, kl: float, n_surrogate: int) -> float:
+    """Delta of the paper's corollary with its experiments' constants, lambda being l2/2 as its loss is written."""
+    return paper_bound(
+        PaperConstants.of_the_experiments(case.objective.l2 / 2.0),
+        n_source=len(case.rows["train"]),
+        n_forget=len(case.rows["forget"]),
+        n_surrogate=n_surrogate,
+        gradient_norm=float(case.objective.gradient(case.weights, case.rows["forget"]).norm()),
+        kl=kl,
+    ).total
+
+
+def mean_difference(case: Case, update: torch.Tensor, source: Rows, surrogate: Rows) -> float:
+    """`||E_D phi_u - E_S phi_u||`, which only somebody with the source can know."""
+    means = [case.objective.change_mean(case.weights, update, rows) for rows in (source, surrogate)]
+    return float((means[0] - means[1]).norm())
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Runs with a residual Delta and how many had a true distance above it; the same of the paper's Delta."""
+
+    runs: int
+    violations: int
+    paper_runs: int
+    paper_exceeded: int
+    smallest_ratio: float | None
+
+    def __add__(self, other: Tally) -> Tally:
+        ratios = [ratio for ratio in (self.smallest_ratio, other.smallest_ratio) if ratio is not None]
+        return Tally(
+            self.runs + other.runs,
+            self.violations + other.violations,
+            self.paper_runs + other.paper_runs,
+            self.paper_exceeded + other.paper_exceeded,
+            min(ratios, default=None),
+        )
+
+
+def tally(records: Sequence[Record]) -> Tally:
+    """Counts over all `checks`; a violation is a true distance above either residual Delta, told or `known`."""
+    entries: list[Mapping[str, Any]] = [one for record in records for one in record["result"].get("checks", ())]
+    ours = [one for one in entries if one["residual"] is not None]
+    theirs = [one for one in entries if one["paper"] is not None]
+    return Tally(
+        len(ours),
+        sum(one["true"] > min(one["residual"], one.get("known", one["residual"])) for one in ours),
+        len(theirs),
+        sum(one["true"] > one["paper"] for one in theirs),
+        min((one["residual"] / one["true"] for one in ours if one["true"] > 0), default=None),
+    )

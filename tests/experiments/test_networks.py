@@ -1,0 +1,107 @@
+"""Tables 5 and 6, small: every row and column is there, steps with the source are retraining, bounds hold."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from experiments import architectures, mixed_linear
+from experiments.datasets.folder import DataFolder
+from experiments.protocol.config import config_of
+from experiments.protocol.experiment import Record
+from experiments.shared.pretraining import moved, network
+from expunge.runtime.progress import silent
+
+METRICS = {"train", "test", "retain", "forget", "mia", "rt"}
+SMALL = {"images": 120, "width": 2, "epochs": 4, "batch": 30}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> DataFolder:
+    """Images of ten classes, each of a colour and brightness of its own."""
+    folder = tmp_path_factory.mktemp("images")
+    generator = np.random.default_rng(0)
+    labels = np.arange(520) % 10
+    tones = generator.integers(40, 215, (10, 3, 1, 1))
+    pixels = np.clip(tones[labels] + generator.normal(0, 30, (520, 3, 32, 32)), 0, 255).astype(np.uint8)
+    np.savez(folder / "cifar10-images.npz", X=pixels[:420], y=labels[:420], X_test=pixels[420:], y_test=labels[420:])
+    return DataFolder(folder)
+
+
+def small(name: str, **changes: Any) -> dict[str, Any]:
+    config = copy.deepcopy(dict(config_of(name)))
+    config["run"] |= changes
+    config["run"]["public"] |= SMALL
+    return config
+
+
+def records_of(module: Any, config: dict[str, Any], data: DataFolder) -> list[Record]:
+    found: list[Record] = []
+    for case in module.cases(config, 1):
+        result = json.loads(json.dumps(module.run(case, config, data, device="cpu", progress=silent), allow_nan=False))
+        options = dict(case.options)
+        found.append({"key": case.key, "seed": 0, "options": options, "result": result, "seconds": 0.0, "run": 0})
+    return found
+
+
+def test_table_5_has_every_row_and_its_bounds_hold(images: DataFolder) -> None:
+    config = small("mixed-linear", private=300, l2=0.01, block=64, epsilons=[1.0])
+    (record,) = records_of(mixed_linear, config, images)
+    settings = record["result"]["settings"]
+    assert set(settings) == {"0.1", "0"}
+    for setting in settings.values():
+        assert set(setting["scores"]) == {"Original", "Retrain", "Unlearn (+)", "Unlearn (-)"}
+        assert all(set(scores) >= METRICS for scores in setting["scores"].values())
+    assert settings["0"]["scores"]["Unlearn (+)"]["mia"] is None
+    assert settings["0"]["n_forget"] > 0
+    for check in record["result"]["checks"]:
+        assert check["true"] <= check["residual"]
+        if check["what"].startswith("Unlearn (+)"):
+            assert check["true"] < 1e-6, "with the source's Hessian the step is retraining"
+    first = mixed_linear.tables(config, [record])[0]
+    assert first.rows[0][:2] == ("0.1", "Retrain")
+    assert "paper" in first.columns
+
+
+def test_table_6_has_every_architecture(images: DataFolder) -> None:
+    config = small(
+        "architectures",
+        private=300,
+        channels=3,
+        epochs=2,
+        polish=40,
+        block=256,
+        dampings={"L": [0.0], "C+L": [0.01, 1.0], "2C+L": [0.1]},
+    )
+    records = records_of(architectures, config, images)
+    assert [record["key"] for record in records] == ["L", "C+L", "2C+L"]
+    for record in records:
+        assert all(set(scores) >= METRICS for scores in record["result"]["scores"].values())
+        assert all(step["residual_ratio"] <= 1.0 for step in record["result"]["steps"].values())
+    linear = records[0]["result"]
+    assert linear["steps"]["Unlearn (+)"]["retain_gradient"] < 0.5 * linear["retain_gradient"]
+    assert len(architectures.tables(config, records)[0].rows) == 9
+
+
+def test_images_are_moved_by_at_most_four_pixels() -> None:
+    image = torch.zeros(1, 3, 32, 32)
+    image[0, :, 10, 20] = 1.0
+    seen = set()
+    for seed in range(300):
+        found = moved(image, torch.Generator().manual_seed(seed))
+        assert found.shape == image.shape
+        seen |= {tuple(place) for place in found[0, 0].nonzero().tolist()}
+    down, across = {place[0] for place in seen}, {place[1] for place in seen}
+    assert down == set(range(6, 15))
+    assert across == set(range(16, 25)) | set(range(7, 16)), "20 and its mirror image 11, four either way"
+
+
+def test_the_network_is_small() -> None:
+    parts = network(32)
+    assert sum(value.numel() for part in parts for value in part.parameters()) < 1_000_000
+    assert parts[1](parts[0](torch.zeros(2, 3, 32, 32))).shape == (2, 128)

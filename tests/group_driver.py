@@ -72,9 +72,7 @@ def result(folder: Path, target: Path) -> None:
     if os.environ.get("EXPUNGE_TEST_OTHER") == os.environ["RANK"]:
         forget = (forget[0][1:], forget[1][1:])
     with joined_group("cpu", timeout=60.0) as group:
-        request = asked(
-            model, forget, standing, epsilon=2.0, delta=1e-5, distance="chi2:0.01", force=True, group=group
-        )
+        request = asked(model, forget, standing, epsilon=2.0, delta=1e-5, distance="chi2:0.01", force=True, group=group)
         measured = expunge.mechanism.measure(request, seed=5)
         if group.first:
             made = expunge.mechanism.certify(request, measured, insecure_test_seed=5)

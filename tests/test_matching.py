@@ -65,11 +65,18 @@ def test_weighted_moments_are_those_of_repeated_rows(loss: str) -> None:
         change_moments(made["head"], made["W"], made["U"], made[name], failure=1e-9, heavy=True, seed=0)
         for name in ("once", "repeated")
     )
-    for name in ("mean_norm", "trace", "fourth", "supremum", "eigenvalue_upper", "fourth_eigenvalue_upper"):
+    for name in (
+        "change_mean",
+        "change_trace",
+        "change_fourth",
+        "change_supremum",
+        "change_eigenvalue",
+        "change_fourth_eigenvalue",
+    ):
         assert getattr(found, name) == pytest.approx(getattr(plain, name), rel=1e-9), name
-    assert plain.sampled_trace == plain.trace
-    assert plain.sampled_eigenvalue_upper == plain.eigenvalue_upper
-    assert plain.sampled_largest == plain.largest
+    assert plain.sampled_trace == plain.change_trace
+    assert plain.sampled_eigenvalue == plain.change_eigenvalue
+    assert plain.sampled_largest == plain.change_largest
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -83,7 +90,7 @@ def test_what_a_weighted_mean_varies_by_is_that_of_the_table(loss: str) -> None:
     assert found.sampled_trace == pytest.approx((scaled**2).sum() / len(phi), rel=1e-9)
     assert found.sampled_largest == pytest.approx(np.linalg.norm(scaled, axis=1).max(), rel=1e-9)
     eigenvalue = np.linalg.eigvalsh(scaled.T @ scaled / len(phi))[-1]
-    assert eigenvalue * (1 - 1e-9) <= found.sampled_eigenvalue_upper <= eigenvalue * 1.05
+    assert eigenvalue * (1 - 1e-9) <= found.sampled_eigenvalue <= eigenvalue * 1.05
 
 
 def test_weights_are_ratios_of_proportions() -> None:
@@ -207,7 +214,7 @@ def deltas(seed: int, **options: Any) -> tuple[float, float]:
     request = asked(model, (X[gone], y[gone]), S, epsilon=1.0, delta=0.01, force=True, **options)
     measured = measure(request, seed=1)
     assert isinstance(request.distance, Distance)
-    total = residual_bound(residual_facts(measured.facts), request.distance).total
+    total = residual_bound(residual_facts(measured.facts), request.distance).radius
     kept = np.setdiff1d(np.arange(len(X)), gone)
     target = reference.retrain(X[kept], y[kept], 3, 0.05, "softmax").weights
     return total, float(np.linalg.norm(target - (request.weights + measured.step.update).numpy()))
@@ -371,7 +378,7 @@ def redone(content: dict[str, Any], derived: bool = True) -> Certificate:
         content = content | {
             "sigma": found.sigma, "status": found.status, "guarantee": found.guarantee, "assumptions": list(found.assumptions),
             "limits": list(found.limits), "distance": content["distance"] | {"meaning": claim.distance.meaning},
-            "bound": content["bound"] | {"terms": dict(found.bound.terms), "total": found.bound.total},
+            "bound": content["bound"] | {"terms": dict(found.region.terms), "total": found.region.radius},
             "noise": content["noise"] | {"mu": found.mu, "delta_for_noise": found.delta_for_noise, "delta_at_sigma": found.delta_at_sigma, "grid_exponent": found.grid_exponent},
         }  # fmt: skip
     return Certificate(content | {"digest": digest_of(content)})

@@ -15,8 +15,8 @@ from expunge.solve import precondition
 from expunge.solve.conjugate import solve_conjugate
 from expunge.solve.equation import RetainHessian, SurrogateEquation
 from expunge.solve.newton import newton_step
-from expunge.solve.operators import SetHessian
 from expunge.solve.precondition import ClassBlocks, KroneckerPreconditioner, blocks_pay
+from expunge.train import SetHessian
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -9,16 +9,16 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting import pld
-from expunge.demo import digits
 
 from asking import asked
-from expunge.certificate.facts import Fact
+from expunge.certificate.facts import Fact, weakest
 from expunge.desk import Policy, accept, create_desk, models, run, verify_desk
 from expunge.distance import parse_distance
+from expunge.evaluate.demo import digits
 from expunge.evidence.measured import handed_on
 from expunge.mechanism import certify, measure
 from expunge.model import read_model
-from expunge.request.series import Series, spread_failures, weaker
+from expunge.request.series import Series, spread_failures
 from expunge.train import train
 
 L2 = 0.1
@@ -156,8 +156,8 @@ def test_failures_are_spread_and_add_up() -> None:
 
 
 def test_the_weaker_provenance_wins() -> None:
-    assert weaker("derived", "estimated") == "estimated"
-    assert weaker("declared", "measured") == "declared"
+    assert weakest(["derived", "estimated"]) == "estimated"
+    assert weakest(["declared", "measured"]) == "declared"
 
 
 @pytest.mark.parametrize("change", [{"planned": 0}, {"planned": 2, "position": 3}, {"position": 0}])

@@ -15,16 +15,16 @@ import reference
 from asking import asked
 from expunge.distance import Distance
 from expunge.errors import ExpungeError
-from expunge.heads import Rows, head_for
+from expunge.heads import LinearHead, Rows, head_for, linear
 from expunge.mechanism import certify, measure
 from expunge.request.door import Request
 from expunge.solve import newton as solve
 from expunge.solve.cholesky import solve_dense
 from expunge.solve.conjugate import solve_conjugate
 from expunge.solve.equation import RetainHessian, SurrogateEquation
-from expunge.solve.newton import CONVERGED, dense_is_cheaper, newton_step, solve_linear
-from expunge.solve.operators import SetHessian
+from expunge.solve.newton import CONVERGED, Manner, newton_step, solve_linear
 from expunge.solve.outcome import Step
+from expunge.train import SetHessian
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -41,7 +41,7 @@ DEVICES = [
 @pytest.fixture
 def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Forces one of the two ways to solve, whatever the size."""
-    monkeypatch.setattr(solve, "dense_is_cheaper", lambda *_: request.param == "cholesky")
+    monkeypatch.setattr(LinearHead, "dense_pays", lambda *_: request.param == "cholesky")
     return str(request.param)
 
 
@@ -258,10 +258,10 @@ def test_the_residual_handed_over_is_that_of_the_update_handed_over(method: str,
 @pytest.mark.parametrize("loss", LOSSES)
 def test_conjugate_gradients_and_cholesky_agree(loss: str, seed: int) -> None:
     example = Example(loss, classes=4, width=7, n=300, m=40, l2=10.0 ** -(1 + seed % 3), seed=seed)
-    operator = RetainHessian(example.problem(), torch.zeros(4, 7, dtype=torch.float64), pull=0.0, preconditioner=None)
+    operator = RetainHessian(example.problem(), torch.zeros(4, 7, dtype=torch.float64), pull=0.0, last=None)
     right = torch.tensor(np.random.default_rng(seed).normal(size=(4, 7)))
-    direct = solve_linear(operator, right, tolerance=1e-12, dense=True, working=torch.float64)
-    iterated = solve_linear(operator, right, tolerance=1e-12, dense=False, working=torch.float64)
+    direct = solve_linear(operator, right, Manner(True, torch.float64, 1e-12), 1e-12)
+    iterated = solve_linear(operator, right, Manner(False, torch.float64, 1e-12), 1e-12)
     exact = np.linalg.solve(example.jacobian(), right.numpy().reshape(-1)).reshape(4, 7)
     assert (direct.method, iterated.method) == METHODS
     assert np.allclose(direct.solution, exact, rtol=1e-8, atol=1e-11)
@@ -275,7 +275,7 @@ def test_conjugate_gradients_and_cholesky_agree(loss: str, seed: int) -> None:
 def test_a_solver_s_residual_is_recomputed_and_true(tolerance: float, working: torch.dtype) -> None:
     example = Example(classes=4, width=9, n=200, m=20, l2=1e-2)
     problem = example.problem(surrogate_dtype=working, forget_dtype=working)
-    operator = RetainHessian(problem, torch.zeros(4, 9, dtype=torch.float64), pull=0.0, preconditioner=None)
+    operator = RetainHessian(problem, torch.zeros(4, 9, dtype=torch.float64), pull=0.0, last=None)
     right = torch.tensor(example.m * example.forget_gradient())
     for solved in (solve_conjugate(operator, right, tolerance, working), solve_dense(operator, right)):
         left = right.numpy().reshape(-1) - example.jacobian() @ solved.solution.double().numpy().reshape(-1)
@@ -290,10 +290,10 @@ def test_a_solver_s_residual_is_recomputed_and_true(tolerance: float, working: t
 
 def test_a_zero_right_hand_side_has_the_zero_solution() -> None:
     example = Example()
-    operator = RetainHessian(example.problem(), torch.zeros(3, 5, dtype=torch.float64), pull=0.0, preconditioner=None)
+    operator = RetainHessian(example.problem(), torch.zeros(3, 5, dtype=torch.float64), pull=0.0, last=None)
     zero = torch.zeros(3, 5, dtype=torch.float64)
     for dense in (True, False):
-        solved = solve_linear(operator, zero, tolerance=1e-10, dense=dense, working=torch.float64)
+        solved = solve_linear(operator, zero, Manner(dense, torch.float64, 1e-10), 1e-10)
         assert torch.equal(solved.solution, zero)
         assert solved.relative_residual == 0.0
 
@@ -304,7 +304,7 @@ def test_operators_are_what_they_are_called(loss: str) -> None:
     at = np.random.default_rng(1).normal(size=example.W.shape)
     direction = np.random.default_rng(2).normal(size=example.W.shape)
     update = torch.tensor(at - example.W)
-    retain = RetainHessian(example.problem(), update, pull=0.0, preconditioner=None)
+    retain = RetainHessian(example.problem(), update, pull=0.0, last=None)
     whole = SetHessian(example.head, torch.tensor(at), rows_of(example.X, example.y), preconditioner=None)
     for operator, dense in (
         (retain, example.jacobian(at - example.W)),
@@ -319,24 +319,24 @@ def test_operators_are_what_they_are_called(loss: str) -> None:
 def test_a_hessian_that_does_not_fit_is_never_formed() -> None:
     wide = head_for("softmax", l2=1e-3, n_classes=10, n_features=512, row_bound=1.0)
     small = head_for("softmax", l2=1e-3, n_classes=2, n_features=20, row_bound=1.0)
-    assert wide.n_parameters > solve.DENSE_PARAMETERS
+    assert wide.n_parameters > linear.DENSE_PARAMETERS
 
     def some(count: int) -> Rows:
         return Rows(torch.zeros(1, 1).expand(count, 512), torch.zeros(1, dtype=torch.int64).expand(count))
 
-    assert not dense_is_cheaper(wide, some(10**9))
-    assert not dense_is_cheaper(wide, some(10))
-    assert dense_is_cheaper(small, some(1000))
+    assert not wide.dense_pays(some(10**9))
+    assert not wide.dense_pays(some(10))
+    assert small.dense_pays(some(1000))
 
 
 def test_a_hessian_that_memory_does_not_allow_is_not_formed(monkeypatch: pytest.MonkeyPatch) -> None:
     small = head_for("softmax", l2=1e-3, n_classes=2, n_features=20, row_bound=1.0)
     rows = Rows(torch.zeros(1000, 20), torch.zeros(1000, dtype=torch.int64))
-    allowed = solve.DENSE_COPIES * 8 * small.n_parameters**2
+    allowed = linear.DENSE_COPIES * 8 * small.n_parameters**2
     monkeypatch.setattr(Rows, "affords", lambda self, n_bytes: n_bytes < allowed)
-    assert not dense_is_cheaper(small, rows)
+    assert not small.dense_pays(rows)
     monkeypatch.setattr(Rows, "affords", lambda self, n_bytes: n_bytes <= allowed)
-    assert dense_is_cheaper(small, rows)
+    assert small.dense_pays(rows)
 
 
 # A pull toward no update ----------------------------------------------------------------------------------------
@@ -419,9 +419,9 @@ def test_where_no_damped_step_helps_none_is_taken(method: str, loss: str, single
 def test_a_shifted_solution_reports_the_residual_of_the_matrix_as_it_is(dense: bool) -> None:
     """Not of the shifted one, which it solves well."""
     example = indefinite("ridge", 1e-4, 1000)
-    operator = RetainHessian(example.problem(), torch.zeros(2, 200, dtype=torch.float64), pull=0.0, preconditioner=None)
+    operator = RetainHessian(example.problem(), torch.zeros(2, 200, dtype=torch.float64), pull=0.0, last=None)
     right = torch.tensor(example.m * example.forget_gradient())
-    solved = solve_linear(operator, right, tolerance=1e-10, dense=dense, working=torch.float64)
+    solved = solve_linear(operator, right, Manner(dense, torch.float64, 1e-10), 1e-10)
     left = right.numpy().reshape(-1) - example.jacobian() @ solved.solution.numpy().reshape(-1)
     assert not solved.positive_definite
     assert solved.damping > 0
@@ -458,7 +458,7 @@ def test_no_curvature_at_all_ends(
     method: str, make: Callable[[], SurrogateEquation], single: bool, within: Within
 ) -> None:
     problem = make()
-    dense = RetainHessian(problem, torch.zeros_like(problem.weights), pull=0.0, preconditioner=None).dense()
+    dense = RetainHessian(problem, torch.zeros_like(problem.weights), pull=0.0, last=None).dense()
     start = problem.residual(torch.zeros_like(problem.weights)).reshape(-1)
     assert float(start @ dense @ start) == 0.0
     with within(10):

@@ -19,7 +19,7 @@ import torch
 import reference
 from asking import asked
 from expunge import mechanism
-from expunge.bounds import ErrorBound, PaperConstants, ResidualFacts, paper_bound, residual_bound
+from expunge.bounds import PaperConstants, Region, ResidualFacts, paper_bound, residual_bound
 from expunge.bounds.residual import amplification
 from expunge.certificate.facts import residual_facts
 from expunge.data import prepare
@@ -295,14 +295,12 @@ def internal_cases(problem: Problem, target: reference.Retrained) -> Iterator[Ca
             **residual_bound(facts, Distance("source", 0.0)).terms,
             "surrogate": amplification(facts) * float(shift),
         }
-        yield case_of(problem, target, name, "known", ErrorBound("residual", known), truth)
+        yield case_of(problem, target, name, "known", Region("residual", known), truth)
         for distance in distances:
             yield case_of(problem, target, name, distance.kind, residual_bound(facts, distance), truth)
 
 
-def case_of(
-    problem: Problem, target: reference.Retrained, update: str, kind: str, bound: ErrorBound, truth: float
-) -> Case:
+def case_of(problem: Problem, target: reference.Retrained, update: str, kind: str, bound: Region, truth: float) -> Case:
     return Case(
         seed=problem.seed,
         loss=problem.loss,
@@ -310,7 +308,7 @@ def case_of(
         update=update,
         kind=kind,
         terms=dict(bound.terms),
-        total=bound.total,
+        total=bound.radius,
         truth=truth,
         uncertainty=target.error,
         scale=float(np.linalg.norm(problem.trained)),
@@ -329,8 +327,8 @@ def public_case(problem: Problem, target: reference.Retrained) -> Case:
     certificate = certify(request, measured, insecure_test_seed=problem.seed).certificate
     assert certificate.terms["sampling"] == 0.0
     truth = float(np.linalg.norm(target.weights - (request.weights + measured.step.update).numpy()))
-    bound = ErrorBound("residual", {name: value for name, value in certificate.terms.items() if name != "grid"})
-    assert bound.total < certificate.total < math.inf
+    bound = Region("residual", {name: value for name, value in certificate.terms.items() if name != "grid"})
+    assert bound.radius < certificate.total < math.inf
     return case_of(
         problem, target, f"public {step}", "tv" if distance.kind == "source" else distance.kind, bound, truth
     )
@@ -550,7 +548,7 @@ def test_a_source_kept_in_another_dtype_is_not_the_source() -> None:
         measured = measure(request)
     except ExpungeError:
         return
-    total = residual_bound(residual_facts(measured.facts), request.distance).total
+    total = residual_bound(residual_facts(measured.facts), request.distance).radius
     truth = float(np.linalg.norm(target.weights - (request.weights + measured.step.update).numpy()))
     assert truth - target.error <= total
 
@@ -629,8 +627,8 @@ def test_the_paper_s_claim_is_below_the_truth_where_the_residual_bound_holds(sha
     gradient_norm = float(np.linalg.norm(reference.gradient(trained, X[forgotten], y[forgotten], l2, "softmax")))
     constants = PaperConstants(1.0 + l2, 1.0, 1.0, 1.0)
     sizes = {"n_source": n, "n_forget": len(forgotten), "n_surrogate": n}
-    claimed = paper_bound(constants, **sizes, gradient_norm=gradient_norm, tv=0.0).total
-    proven = residual_bound(residual_facts(measured.facts), request.distance).total
+    claimed = paper_bound(constants, **sizes, gradient_norm=gradient_norm, tv=0.0).radius
+    proven = residual_bound(residual_facts(measured.facts), request.distance).radius
     print(json.dumps({"share": share, "claimed": claimed, "true": truth, "residual bound": proven}))
     assert claimed == pytest.approx(2.0 * share**2 / (1.0 + l2) ** 3, rel=1e-6)
     assert claimed < truth - target.error

@@ -60,8 +60,8 @@ def test_unlearn_plus_with_a_tenth_forgotten_gives_the_papers_two_hundredths(siz
     )
     assert bound.kind == "paper"
     assert bound.terms["surrogate"] == 0.0
-    assert bound.total == pytest.approx(0.01941, abs=5e-6)  # 2 * 0.1^2 / 1.01^3
-    assert round(bound.total, 2) == 0.02
+    assert bound.radius == pytest.approx(0.01941, abs=5e-6)  # 2 * 0.1^2 / 1.01^3
+    assert round(bound.radius, 2) == 0.02
 
 
 # The Newton term -----------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def test_unequal_sizes_cost_something_even_at_distance_zero():
 def test_surrogate_term_is_infinite_where_a_factor_is_not_positive(n, m, s):
     assert hessian_mismatch(ONES, n, m, s, 1.0, 0.1, "surrogate") == math.inf
     assert (
-        paper_bound(ONES, n_source=n, n_forget=m, n_surrogate=s, gradient_norm=1.0, tv=0.1, sizes="surrogate").total
+        paper_bound(ONES, n_source=n, n_forget=m, n_surrogate=s, gradient_norm=1.0, tv=0.1, sizes="surrogate").radius
         == math.inf
     )
 
@@ -235,7 +235,7 @@ def test_no_pair_of_discrete_curvatures_moves_the_step_further():
 def test_bound_is_the_sum_of_its_two_terms():
     bound = paper_bound(UNEVEN, n_source=100, n_forget=20, n_surrogate=50, gradient_norm=4.0, tv=0.2, sizes="surrogate")
     assert dict(bound.terms) == pytest.approx({"newton": 1.75, "surrogate": 3.0})
-    assert bound.total == pytest.approx(4.75, rel=1e-8)
+    assert bound.radius == pytest.approx(4.75, rel=1e-8)
 
 
 def test_the_source_size_is_the_default_convention():
@@ -267,13 +267,13 @@ def test_exactly_one_distance_must_be_given(distances):
 )
 def test_bound_grows_with_distance_and_gradient(constants, gradient, tv, kl):
     given = {"n_source": 10**6, "n_forget": 10, "n_surrogate": 10**5}
-    here = paper_bound(constants, **given, gradient_norm=gradient, tv=tv).total
+    here = paper_bound(constants, **given, gradient_norm=gradient, tv=tv).radius
     assert math.isfinite(here)
-    assert paper_bound(constants, **given, gradient_norm=gradient, tv=tv + 0.1).total > here
-    assert paper_bound(constants, **given, gradient_norm=2 * gradient, tv=tv).total >= here
-    by_kl = paper_bound(constants, **given, gradient_norm=gradient, kl=kl).total
+    assert paper_bound(constants, **given, gradient_norm=gradient, tv=tv + 0.1).radius > here
+    assert paper_bound(constants, **given, gradient_norm=2 * gradient, tv=tv).radius >= here
+    by_kl = paper_bound(constants, **given, gradient_norm=gradient, kl=kl).radius
     assert by_kl == pytest.approx(
-        paper_bound(constants, **given, gradient_norm=gradient, tv=math.sqrt(1.0 - math.exp(-kl))).total, rel=1e-6
+        paper_bound(constants, **given, gradient_norm=gradient, tv=math.sqrt(1.0 - math.exp(-kl))).radius, rel=1e-6
     )
 
 

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from expunge.bounds import ErrorBound, ResidualFacts, residual_bound
+from expunge.bounds import Ball, Region, ResidualFacts, residual_bound
 from expunge.bounds.residual import (
     amplification,
-    grid_term,
     klein_rio_excess,
     rounding_term,
     sampling_term,
@@ -323,14 +322,14 @@ def test_nothing_sampled_costs_nothing():
 
 
 def test_grid_term_in_closed_form():
-    assert grid_term(2.0**-20, 9) == 3 * 2.0**-20
-    assert grid_term(1.0, 1) == 1.0
+    assert Ball(9).grid_term(2.0**-20) == 3 * 2.0**-20
+    assert Ball(1).grid_term(1.0) == 1.0
 
 
 def test_bound_is_the_sum_of_its_terms():
     distance = Distance("chi2", 0.25)
     bound = residual_bound(FACTS, distance)
-    assert bound == ErrorBound(
+    assert bound == Region(
         "residual",
         {
             "training": training_term(FACTS),
@@ -340,8 +339,8 @@ def test_bound_is_the_sum_of_its_terms():
             "rounding": rounding_term(FACTS),
         },
     )
-    assert bound.total == pytest.approx(0.1 + 0.2 + 1.0 + sampling_term(FACTS, distance) + 0.05, rel=1e-8)
-    assert residual_bound(FACTS, SOURCE).total == pytest.approx(0.35, rel=1e-8)
+    assert bound.radius == pytest.approx(0.1 + 0.2 + 1.0 + sampling_term(FACTS, distance) + 0.05, rel=1e-8)
+    assert residual_bound(FACTS, SOURCE).radius == pytest.approx(0.35, rel=1e-8)
 
 
 # Against longer arithmetic -------------------------------------------------------------------------------------
@@ -421,7 +420,7 @@ def test_every_term_agrees_with_fifty_digits(facts, distance):
         terms = naive(facts, distance)
         for name, value in residual_bound(facts, distance).terms.items():
             assert abs(value - terms[name]) <= 1e-12 * terms[name] + 1e-300  # below that float64 has fewer digits
-        assert residual_bound(facts, distance).total > sum(terms.values())
+        assert residual_bound(facts, distance).radius > sum(terms.values())
 
 
 @REPRODUCIBLE
@@ -437,7 +436,7 @@ def test_klein_rio_excess_turns_the_inequality_back_into_the_failure(expected, v
 @given(grid=moderate, parameters=st.integers(min_value=1, max_value=10**7))
 def test_grid_term_covers_two_vectors_rounded_to_the_grid(grid, parameters):
     with mpmath.workdps(50):
-        assert abs(grid_term(grid, parameters) / (mpmath.sqrt(parameters) * mpmath.mpf(grid)) - 1) < 1e-15
+        assert abs(Ball(parameters).grid_term(grid) / (mpmath.sqrt(parameters) * mpmath.mpf(grid)) - 1) < 1e-15
 
 
 def test_rounding_two_vectors_moves_them_apart_by_at_most_the_grid_term():
@@ -449,10 +448,10 @@ def test_rounding_two_vectors_moves_them_apart_by_at_most_the_grid_term():
             moved = np.linalg.norm(np.rint(one / grid) * grid - np.rint(other / grid) * grid) - np.linalg.norm(
                 one - other
             )
-            assert moved <= grid_term(grid, parameters)
+            assert moved <= Ball(parameters).grid_term(grid)
     # just to either side of half a step in every coordinate: nothing smaller would do
     one, other = np.full(50, 0.5 + 1e-9), np.full(50, 0.5 - 1e-9)
-    assert np.linalg.norm(np.rint(one) - np.rint(other)) - np.linalg.norm(one - other) > 0.999 * grid_term(1.0, 50)
+    assert np.linalg.norm(np.rint(one) - np.rint(other)) - np.linalg.norm(one - other) > 0.999 * Ball(50).grid_term(1.0)
 
 
 # Properties ----------------------------------------------------------------------------------------------------
@@ -475,16 +474,17 @@ WORSE = [
     facts=facts_of, distance=distance_of, name=st.sampled_from(WORSE), factor=st.floats(min_value=1.0, max_value=100.0)
 )
 def test_no_fact_that_gets_worse_makes_the_bound_smaller(facts, distance, name, factor):
-    here = residual_bound(facts, distance).total
+    here = residual_bound(facts, distance).radius
     slack = 1 - 1e-12
-    assert residual_bound(replace(facts, **{name: factor * getattr(facts, name)}), distance).total >= here * slack
-    assert residual_bound(replace(facts, l2=facts.l2 * factor), distance).total <= here / slack
+    assert residual_bound(replace(facts, **{name: factor * getattr(facts, name)}), distance).radius >= here * slack
+    assert residual_bound(replace(facts, l2=facts.l2 * factor), distance).radius <= here / slack
     assert (
-        residual_bound(replace(facts, sampling_failure=facts.sampling_failure / factor), distance).total >= here * slack
+        residual_bound(replace(facts, sampling_failure=facts.sampling_failure / factor), distance).radius
+        >= here * slack
     )
-    assert residual_bound(replace(facts, n_surrogate=facts.n_surrogate * 2), distance).total <= here / slack
+    assert residual_bound(replace(facts, n_surrogate=facts.n_surrogate * 2), distance).radius <= here / slack
     if facts.n_forget > 1:
-        assert residual_bound(replace(facts, n_forget=facts.n_forget - 1), distance).total < here
+        assert residual_bound(replace(facts, n_forget=facts.n_forget - 1), distance).radius < here
 
 
 @REPRODUCIBLE
@@ -494,9 +494,9 @@ def test_no_fact_that_gets_worse_makes_the_bound_smaller(facts, distance, name, 
     values=st.lists(st.floats(min_value=0.0, max_value=1.0), min_size=2, max_size=5),
 )
 def test_bound_grows_with_the_distance_from_the_same_distribution_on(facts, kind, values):
-    totals = [residual_bound(facts, Distance(kind, value)).total for value in sorted([0.0, *values])]
+    totals = [residual_bound(facts, Distance(kind, value)).radius for value in sorted([0.0, *values])]
     assert all(one <= other * (1 + 1e-12) for one, other in pairwise(totals))
-    assert totals[0] >= residual_bound(facts, SAME).total * (1 - 1e-12) or facts.change_eigenvalue > facts.change_trace
+    assert totals[0] >= residual_bound(facts, SAME).radius * (1 - 1e-12) or facts.change_eigenvalue > facts.change_trace
 
 
 # Against exact problems ----------------------------------------------------------------------------------------
@@ -572,7 +572,7 @@ def test_bound_holds_for_exactly_solved_problems_with_exactly_known_distances():
                 **moments(change, nu),
             )
             distance = SOURCE if kind == "source" else Distance(kind, divergences(rho, nu)[kind], "samples")
-            bound, truth = residual_bound(facts, distance).total, float(np.linalg.norm(v - retrained))
+            bound, truth = residual_bound(facts, distance).radius, float(np.linalg.norm(v - retrained))
             assert truth <= bound
             tightest[kind] = min(tightest[kind], bound / truth if truth > 1e-9 else math.inf)
     assert tightest["source"] < 1.5
@@ -600,7 +600,7 @@ def test_bound_is_attained_where_the_retained_rows_have_no_curvature():
         rounding=0.0,
         **moments(change, counts / n),
     )
-    assert residual_bound(facts, SOURCE).total == pytest.approx(float(np.linalg.norm(v)), rel=1e-8)
+    assert residual_bound(facts, SOURCE).radius == pytest.approx(float(np.linalg.norm(v)), rel=1e-8)
 
 
 def random_populations(count, seed):

@@ -32,6 +32,7 @@ from expunge.desk.desk import _locked
 from expunge.desk.state import current_state
 from expunge.errors import DataError, FileError, ModelError, OptionError, RetrainNow
 from expunge.model import LinearModel, read_model
+from expunge.request.declared import Declared
 
 Rows = tuple[np.ndarray, np.ndarray]
 
@@ -333,12 +334,12 @@ def test_a_model_without_a_record_and_labels_that_are_words(
 ) -> None:
     bare = LinearModel(trained.weight)
     facts = {"n_source": 300, "l2": 0.1, "loss": "softmax", "max_norm": 1.0, "training_residual": 1e-9}
-    desk = create_desk(tmp_path / "bare", bare, surrogate, policy, **facts)
+    desk = create_desk(tmp_path / "bare", bare, surrogate, policy, declared=Declared(**facts))
     ask(desk, source, 0, 1)
     (made,) = run(desk).published
     assert made.certificate.content["model"]["record"] == "declared"
     with pytest.raises(ModelError, match="agree"):
-        create_desk(tmp_path / "other", trained, surrogate, policy, n_source=299)
+        create_desk(tmp_path / "other", trained, surrogate, policy, declared=Declared(n_source=299))
     from expunge.train import train
 
     words = np.array(["ash", "birch", "cedar"])

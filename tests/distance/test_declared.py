@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from expunge.distance import DISTANCE_KINDS, Distance, parse_distance
+from expunge.distance import KINDS, Distance, parse_distance
 from expunge.distance.inequalities import shift_chi_square, shift_kullback_leibler, shift_total_variation
 from expunge.errors import OptionError
 
@@ -15,7 +15,7 @@ REPRODUCIBLE = settings(derandomize=True, deadline=None, max_examples=100)
 
 
 def test_the_kinds():
-    assert DISTANCE_KINDS == ("same", "tv", "chi2", "kl", "source", "means")
+    assert KINDS == ("same", "tv", "chi2", "kl", "source", "means")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_kinds_without_a_value_refuse_one(kind, value):
         Distance(kind, value)
 
 
-@pytest.mark.parametrize("kind", DISTANCE_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("value", [-1e-9, math.nan, math.inf, -math.inf])
 def test_no_kind_takes_a_negative_or_infinite_value(kind, value):
     with pytest.raises(OptionError, match="finite number, at least 0"):
@@ -117,7 +117,7 @@ def test_what_is_taken_for_rows_unlike_any_that_was_seen_is_kept_and_must_be_kno
         Distance("chi2", 0.1, sampling="loose")
 
 
-@pytest.mark.parametrize("kind", DISTANCE_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_only_the_source_itself_is_measured(kind):
     usual = {"source": "measured", "means": "estimated"}.get(kind, "declared")
     assert Distance(kind, 0.0).provenance == Distance(kind, 0.0, provenance=usual).provenance == usual
@@ -139,14 +139,14 @@ def test_two_samples_of_one_population_are_not_the_same_set():
 
 
 def test_a_sampling_term_is_due_between_populations_unless_the_surrogate_is_the_source():
-    for kind in DISTANCE_KINDS:
+    for kind in KINDS:
         assert Distance(kind, 0.0).samples_rows == (kind != "source")
     for kind in ("tv", "chi2", "kl", "source"):
         assert not Distance(kind, 0.0, "samples").samples_rows
 
 
 def test_meaning_says_which_way_round():
-    assert len({Distance(kind, 0.0).meaning for kind in DISTANCE_KINDS}) == len(DISTANCE_KINDS)
+    assert len({Distance(kind, 0.0).meaning for kind in KINDS}) == len(KINDS)
     for kind in ("chi2", "kl"):
         assert "of the source's feature distribution relative to the surrogate's" in Distance(kind, 0.1).meaning
     assert "total variation" in Distance("tv", 0.1).meaning

@@ -166,7 +166,7 @@ def test_the_projection_is_standard_normal_about_the_true_mu() -> None:
 def test_a_certificate_can_be_audited_in_its_own_setting() -> None:
     task = make_task("sampled", 1.0, 1e-3)
     issued = certify(task.request, task.measured, insecure_test_seed=1).certificate
-    model, digest = task.request.model, task.request.model_sha256
+    model, digest = task.request.subject.model, task.request.subject.sha256
     generator = np.random.default_rng(0)  # the task's own rows
     labels = np.arange(500) % 3
     features = np.eye(3, 5)[labels] + 0.7 * generator.standard_normal((500, 5))

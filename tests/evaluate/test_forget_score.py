@@ -14,7 +14,7 @@ from evaluate import reference
 from expunge.evaluate.case import Case
 from expunge.evaluate.confidence import confidences
 from expunge.evaluate.forget_score import forget_score, row_epsilons, row_points
-from expunge.evaluate.methods import Outcome
+from expunge.evaluate.methods import Outcome, plain_noise
 from expunge.heads import Rows
 
 
@@ -82,7 +82,7 @@ def test_confidences_equal_the_literal_form() -> None:
 
 def test_retraining_is_its_own_ceiling(case: Case) -> None:
     """Two independent sets of retrained models: the score is below 1 by the noise of N models alone, alike for every draw."""
-    outcome = Outcome(case.retrained, 0.01)
+    outcome = Outcome(case.retrained, plain_noise(0.01, case.weights))
     scores = []
     for seed in range(3):
         generator = np.random.default_rng(seed)
@@ -90,7 +90,7 @@ def test_retraining_is_its_own_ceiling(case: Case) -> None:
         scores.append(forget_score(*pair).score)
     values = [score.value for score in scores]
     assert max(values) - min(values) < 4 * max(score.error for score in scores)
-    original = Outcome(case.weights, 0.01)
+    original = Outcome(case.weights, plain_noise(0.01, case.weights))
     generator = np.random.default_rng(9)
     pair = [confidences(one.ensemble(64, generator), case.rows["forget"]) for one in (original, outcome)]
     assert forget_score(*pair).score.value < 0.5 * min(values)

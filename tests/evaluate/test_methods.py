@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from expunge import unlearn
 from expunge.bounds import PaperConstants, paper_bound
 from expunge.data.splits import class_split
 from expunge.data.synthetic import surrogate_kl, surrogate_rows
@@ -42,7 +43,6 @@ from expunge.evaluate.table import (
     to_json,
     to_markdown,
 )
-from expunge.mechanism import unlearn
 from expunge.model import from_matrix
 from expunge.request.guarantee import Budget
 
@@ -70,7 +70,7 @@ def test_the_papers_noise_is_its_formula_and_called_vacuous(case: Case) -> None:
     bound = paper_bound(
         PaperConstants(1.01, 1.0, 1.0, 1.0), n_source=900, n_forget=90, n_surrogate=1000, gradient_norm=gradient, kl=kl
     )
-    assert found.sigma == pytest.approx(bound.total * math.sqrt(2 * math.log(1.25)) / (5 * math.e**3), rel=1e-12)
+    assert found.sigma == pytest.approx(bound.radius * math.sqrt(2 * math.log(1.25)) / (5 * math.e**3), rel=1e-12)
     assert found.notes == (VACUOUS,)
     assert PaperNoise(error=0.4).unlearn(case, True).sigma == pytest.approx(0.4 * 0.66805 / 100.4277, rel=1e-4)
     with pytest.raises(OptionError, match="strictly between 0 and 1"):

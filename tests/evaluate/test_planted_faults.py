@@ -19,8 +19,9 @@ import torch
 
 import expunge.bounds.residual as residual
 import expunge.certificate.derive as certificate
-import expunge.issuing as issuing
 import expunge.mechanism as mechanism
+import expunge.noise as noise_module
+from expunge.bounds import Ball
 from expunge.errors import VacuousClaim
 from expunge.evaluate.audit import audit
 from expunge.evaluate.tasks import make_task
@@ -42,15 +43,20 @@ def without_term(monkeypatch: Patch, name: str) -> None:
     monkeypatch.setattr(residual, name, lambda *anything: 0.0)
 
 
+def calibrate(monkeypatch: Patch, scale: Callable[[float, float, float], float]) -> None:
+    changed = replace(certificate.BOUNDS["residual"], scale=scale)
+    monkeypatch.setitem(certificate.BOUNDS, "residual", changed)
+
+
 # The faults, by the name they have in docs/audits.md ---------------------------------------------------------------
 
 
 def sigma_halved(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(certificate, "sigma_for", lambda *given: sigma_for(*given) / 2)
+    calibrate(monkeypatch, lambda *given: sigma_for(*given) / 2)
 
 
 def variance_for_deviation(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(issuing, "add_noise", lambda values, sigma, *rest: add_noise(values, sigma**2, *rest))
+    monkeypatch.setattr(noise_module, "add_noise", lambda values, sigma, *rest: add_noise(values, sigma**2, *rest))
 
 
 def regulariser_missing(monkeypatch: Patch) -> None:
@@ -62,15 +68,15 @@ def n_for_n_minus_m(monkeypatch: Patch) -> None:
 
 
 def classical_formula(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(certificate, "sigma_for", sigma_classical)
+    calibrate(monkeypatch, sigma_classical)
 
 
 def delta_ignored(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(certificate, "sigma_for", lambda error, epsilon, delta: sigma_for(error, epsilon, 0.5))
+    calibrate(monkeypatch, lambda error, epsilon, delta: sigma_for(error, epsilon, 0.5))
 
 
 def fixed_seed(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(issuing, "seeded_bytes", lambda seed: seeded_bytes(7))
+    monkeypatch.setattr(mechanism, "seeded_bytes", lambda seed: seeded_bytes(7))
 
 
 def noise_on_one_row(monkeypatch: Patch) -> None:
@@ -81,7 +87,7 @@ def noise_on_one_row(monkeypatch: Patch) -> None:
         noised[0] = add_noise(values[0], sigma, exponent, random_bytes)
         return noised
 
-    monkeypatch.setattr(issuing, "add_noise", first_row)
+    monkeypatch.setattr(noise_module, "add_noise", first_row)
 
 
 def one_draw_for_all_weights(monkeypatch: Patch) -> None:
@@ -91,7 +97,7 @@ def one_draw_for_all_weights(monkeypatch: Patch) -> None:
         draw = rounded_gaussian(1, sigma, exponent, random_bytes)
         return np.ldexp((to_grid(values, exponent) + draw).astype(float), exponent)
 
-    monkeypatch.setattr(issuing, "add_noise", same)
+    monkeypatch.setattr(noise_module, "add_noise", same)
 
 
 def change_update(monkeypatch: Patch, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -188,7 +194,7 @@ def test_a_grid_without_its_term_is_found_on_the_grid_itself(monkeypatch: Patch)
         )
 
     assert covered()
-    monkeypatch.setattr(certificate, "grid_term", lambda *anything: 0.0)
+    monkeypatch.setattr(Ball, "grid_term", lambda *anything: 0.0)
     assert not covered()
 
 

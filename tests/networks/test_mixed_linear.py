@@ -18,8 +18,9 @@ from expunge.certificate.content import Certificate, digest_of
 from expunge.certificate.facts import residual_facts
 from expunge.distance import Distance
 from expunge.heads.tangent import Tangent, last_parameters
-from expunge.networks.mixed_linear import read_tangent, train_tangent, unlearn_tangent
-from expunge.networks.tangent_step import measure_tangent, tangent_task
+from expunge.mechanism import measure
+from expunge.networks.mixed_linear import read_tangent, tangent_request, train_tangent, unlearn_tangent
+from expunge.request.guarantee import Guarantee
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -58,8 +59,8 @@ def test_with_the_source_unlearning_is_retraining(last: int, whole_class: bool) 
     torch.testing.assert_close(model.weights, exact(module, inputs, labels, **options), atol=1e-9, rtol=0)
     gone = labels == 0 if whole_class else np.arange(60) < 6
     source = (inputs, labels)
-    task = tangent_task(module, model, (inputs[gone], labels[gone]), source, Distance("source", 0.0))
-    update = measure_tangent(task, delta=1e-5).step.update
+    guarantee = Guarantee(1.0, 1e-5, Distance("source", 0.0))
+    update = measure(tangent_request(module, model, (inputs[gone], labels[gone]), source, guarantee)).step.update
     retrained = exact(module, inputs[~gone], labels[~gone], **options)
     assert float((model.weights + update - retrained).norm()) < 1e-6
     assert float((model.weights - retrained).norm()) > 1e-3, "forgetting must have something to do"
@@ -83,12 +84,13 @@ def one_case(seed: int) -> tuple[float, float, float]:
     value = {"tv": abs(p - q).sum() / 2, "chi2": ((p - q) ** 2 / q).sum(), "kl": (p * np.log(p / q)).sum()}[kind]
     distance = Distance(kind, float(value) * (1 + 1e-12), "samples")
     forget = (points[source[gone]], labels[source[gone]])
-    task = tangent_task(module, model, forget, (points[standing], labels[standing]), distance, force=True)
-    measured = measure_tangent(task, delta=1e-6, seed=seed)
+    guarantee = Guarantee(1.0, 1e-6, distance, force=True)
+    request = tangent_request(module, model, forget, (points[standing], labels[standing]), guarantee)
+    measured = measure(request, seed=seed)
     bound = residual_bound(residual_facts(measured.facts), distance)
     names = tuple(name for name, _ in module.named_parameters())
     retrained = exact(module, points[kept], labels[kept], names=names, **options)
-    return float((model.weights + measured.step.update - retrained).norm()), bound.total, bound.terms["surrogate"]
+    return float((model.weights + measured.step.update - retrained).norm()), bound.radius, bound.terms["surrogate"]
 
 
 def check_cases(seeds: range) -> None:

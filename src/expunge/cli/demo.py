@@ -28,7 +28,7 @@ def demo(target: Path | None, json_output: bool) -> dict[str, Any]:
     certificate, and see before and after: accuracies, the bound term by term, what is proven and what is assumed.
     """
     from expunge.data.output import require_absent
-    from expunge.demo import run
+    from expunge.evaluate.demo import run
 
     say = (lambda text: None) if json_output else (lambda text: out.print(text, markup=False))
     if target is not None:

@@ -139,40 +139,36 @@ def unlearn(
     """  # fmt: skip
     from expunge.certificate.sign import read_private_key, seal
     from expunge.data.output import require_absent, write_folder
-    from expunge.mechanism import unlearn_in_group
+    from expunge.mechanism import carry_out
     from expunge.model import read_model
+    from expunge.request.declared import Declared
+    from expunge.request.door import ask
+    from expunge.request.execution import Execution
+    from expunge.request.guarantee import Guarantee, wanted_distance
     from expunge.runtime.group import joined_group, local_device
 
     require_absent(target)
     key = None if sign_key is None else read_private_key(sign_key)
-    wanted = estimation(distance, between=between, sampling=sampling, **estimating)
+    wanted, _ = wanted_distance(estimation(distance, between=between, sampling=sampling, **estimating), match_classes)
+    guarantee = Guarantee(
+        epsilon, delta, wanted, step=step, bound=bound, constants=_constants(constants), sizes=sizes, force=force
+    )
     model, digest = read_model(model_file)
     leaving, standing = rows_from(forget, surrogate, label, columns, memory)
     device = local_device(device)
     with joined_group(device) as group:
         with progress(group.first and not quiet) as advance:
-            result = unlearn_in_group(
+            request = ask(
                 model,
                 leaving,
                 standing,
-                group=group,
-                memory=memory,
-                epsilon=epsilon,
-                delta=delta,
-                distance=wanted,
-                match_classes=match_classes,
+                guarantee,
                 forget_class=forget_class,
-                step=step,
-                bound=bound,
-                constants=_constants(constants),
-                sizes=sizes,
-                **facts,
-                dtype=dtype,
-                device=device,
-                force=force,
+                declared=Declared(**facts),
+                execution=Execution(dtype, device, memory, group, advance),
                 model_sha256=digest,
-                progress=advance,
             )
+            result = carry_out(request, group=group, progress=advance)
         if result is None:
             raise SystemExit(0)  # the first process of the group writes
         files = {

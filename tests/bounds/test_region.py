@@ -9,32 +9,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from expunge.bounds import ErrorBound
+from expunge.bounds import Region
 
 REPRODUCIBLE = settings(derandomize=True, deadline=None, max_examples=200)
 terms = st.lists(st.floats(min_value=0.0, max_value=1e100), max_size=8)
 
 
 def named(values):
-    return ErrorBound("residual", {str(index): value for index, value in enumerate(values)})
+    return Region("residual", {str(index): value for index, value in enumerate(values)})
 
 
 def test_total_is_the_sum_and_a_billionth():
-    total = named([0.25, 0.5]).total
+    total = named([0.25, 0.5]).radius
     assert total - 0.75 == pytest.approx(0.75e-9, rel=1e-6)
 
 
 def test_total_of_nothing_is_zero_and_of_anything_infinite_is_infinite():
-    assert named([]).total == 0.0
-    assert named([0.0, 0.0]).total == 0.0
-    assert named([1.0, math.inf, 2.0]).total == math.inf
+    assert named([]).radius == 0.0
+    assert named([0.0, 0.0]).radius == 0.0
+    assert named([1.0, math.inf, 2.0]).radius == math.inf
 
 
 @REPRODUCIBLE
 @given(values=terms)
 def test_total_is_never_below_the_exact_sum(values):
     exact = sum((Fraction(value) for value in values), Fraction(0))
-    total = Fraction(named(values).total)
+    total = Fraction(named(values).radius)
     assert exact <= total <= exact * Fraction(1 + 1.001e-9) + Fraction(1, 10**320)
     if exact > Fraction(1, 10**290):
         assert total >= exact * Fraction(1 + 0.999e-9)
@@ -42,7 +42,7 @@ def test_total_is_never_below_the_exact_sum(values):
 
 def test_total_does_not_depend_on_the_order_of_the_terms():
     values = [1.0, 1e-16, 1e-16, 3e-17, 0.1, 1e-9]
-    assert len({named(order).total for order in itertools.permutations(values)}) == 1
+    assert len({named(order).radius for order in itertools.permutations(values)}) == 1
 
 
 @REPRODUCIBLE
@@ -53,14 +53,14 @@ def test_one_more_term_is_added_and_the_bound_it_came_from_kept(values, more):
     assert longer.kind == bound.kind
     assert dict(longer.terms) == {**bound.terms, "grid": more}
     assert "grid" not in bound.terms
-    assert longer.total >= bound.total
-    assert longer.total == named([*values, more]).total
+    assert longer.radius >= bound.radius
+    assert longer.radius == named([*values, more]).radius
 
 
 def test_a_term_of_the_same_name_is_replaced():
-    bound = ErrorBound("paper", {"newton": 1.0, "grid": 2.0}).with_term("grid", 4.0)
-    assert bound == ErrorBound("paper", {"newton": 1.0, "grid": 4.0})
-    assert bound.total == pytest.approx(5.0)
+    bound = Region("paper", {"newton": 1.0, "grid": 2.0}).with_term("grid", 4.0)
+    assert bound == Region("paper", {"newton": 1.0, "grid": 4.0})
+    assert bound.radius == pytest.approx(5.0)
 
 
 def test_a_bound_cannot_be_changed():

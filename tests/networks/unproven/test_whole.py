@@ -8,8 +8,12 @@ from torch import Tensor, nn
 from torch.func import hessian, jacrev
 
 from expunge import DataError, ModelError, OptionError, verify
+from expunge.heads.examples import Examples
 from expunge.heads.module import ModuleObjective
-from expunge.networks.whole import DAMPINGS, damped_step, searched_step, unlearn_module
+from expunge.networks.unproven.whole import DAMPINGS, unlearn_module
+from expunge.solve.balanced import searched_step
+from expunge.solve.equation import SurrogateEquation
+from expunge.solve.newton import newton_step
 
 
 def trained(seed: int = 0) -> nn.Module:
@@ -46,7 +50,7 @@ def test_products_are_those_of_the_dense_matrices(curvature: str) -> None:
         return nn.functional.cross_entropy(objective.outputs(at, inputs), labels) + 0.05 * at.square().sum()
 
     w = objective.weights
-    torch.testing.assert_close(objective.gradient(w, inputs, labels), jacrev(loss)(w))
+    torch.testing.assert_close(objective.gradient(w, Examples(inputs, labels)), jacrev(loss)(w))
     if curvature == "hessian":
         dense = hessian(loss)(w)
     else:
@@ -55,7 +59,7 @@ def test_products_are_those_of_the_dense_matrices(curvature: str) -> None:
         middle = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
         dense = torch.einsum("nkp,nkl,nlq->pq", jacobian, middle, jacobian) / 10 + 0.1 * torch.eye(len(w)).double()
     direction = torch.linspace(-1, 1, len(w), dtype=torch.float64)
-    torch.testing.assert_close(objective.product(w, direction, inputs, labels), dense @ direction)
+    torch.testing.assert_close(objective.product(w, direction, Examples(inputs, labels)), dense @ direction)
 
 
 @pytest.mark.parametrize("curvature", ["gauss-newton", "hessian"])
@@ -70,8 +74,8 @@ def test_blocks_do_not_matter(curvature: str) -> None:
         objective = ModuleObjective(module, l2=0.1, curvature=curvature, block=block)
         w = objective.weights
         direction = torch.linspace(-1, 1, len(w), dtype=torch.float64)
-        products = objective.product(w, direction, inputs, labels)
-        found.append(torch.cat([objective.gradient(w, inputs, labels), products]))
+        products = objective.product(w, direction, Examples(inputs, labels))
+        found.append(torch.cat([objective.gradient(w, Examples(inputs, labels)), products]))
     torch.testing.assert_close(found[0], found[2])
     torch.testing.assert_close(found[1], found[2])
 
@@ -79,36 +83,37 @@ def test_blocks_do_not_matter(curvature: str) -> None:
 def test_a_step_that_would_lead_away_is_not_taken() -> None:
     """Several dampings: that with the smallest residual, and no step where all of them raise it."""
     objective = ModuleObjective(trained(), l2=0.1)
-    source = examples(60)
-    forget = tuple(part[:6] for part in source)
-    steps = [searched_step(objective, forget, source, 60, (damping,)) for damping in DAMPINGS]
-    best = searched_step(objective, forget, source, 60, DAMPINGS)
+    inputs, labels = examples(60)
+    source, forget = Examples(inputs, labels), Examples(inputs[:6], labels[:6])
+    equation = SurrogateEquation(objective, objective.weights, forget, source, 60)
+    steps = [searched_step(equation, (damping,)) for damping in DAMPINGS]
+    best = searched_step(equation, DAMPINGS)
     assert best.residual == min(step.residual for step in steps)
     assert best.residual < best.residual_at_start
-    assert best.damping in DAMPINGS
-    elsewhere = (5.0 * source[0], (source[1] + 1) % 3)  # a surrogate that has nothing to do with the source
-    far = searched_step(objective, forget, elsewhere, 60, DAMPINGS)
+    assert best.pull in DAMPINGS
+    elsewhere = Examples(5.0 * inputs, (labels + 1) % 3)  # a surrogate that has nothing to do with the source
+    far = searched_step(SurrogateEquation(objective, objective.weights, forget, elsewhere, 60), DAMPINGS)
     assert far.residual <= far.residual_at_start
 
 
 @pytest.mark.parametrize("curvature", ["gauss-newton", "hessian"])
 def test_the_step_is_algorithm_one_and_moves_toward_retraining(curvature: str) -> None:
     objective = ModuleObjective(trained(), l2=0.1, curvature=curvature)
-    source = examples(60)
-    forget = tuple(part[:2] for part in source)
-    retain = tuple(part[2:] for part in source)
-    gradient = objective.gradient(objective.weights, *forget)
-    update = damped_step(objective, gradient, forget, source, 60, 0.0).solution
+    inputs, labels = examples(60)
+    source, forget, retain = (Examples(inputs[part], labels[part]) for part in (slice(60), slice(2), slice(2, 60)))
+    gradient = objective.gradient(objective.weights, forget)
+    equation = SurrogateEquation(objective, objective.weights, forget, source, 60)
+    update = newton_step(equation, single=True, safeguarded=False).update
     basis = torch.eye(objective.n_parameters, dtype=torch.float64)
     matrix = torch.stack(
         [
-            60 * objective.product(objective.weights, d, *source) - 2 * objective.product(objective.weights, d, *forget)
+            60 * objective.product(objective.weights, d, source) - 2 * objective.product(objective.weights, d, forget)
             for d in basis
         ]
     )
     torch.testing.assert_close(update, torch.linalg.solve(matrix, 2 * gradient), atol=1e-6, rtol=1e-5)
-    before = objective.gradient(objective.weights, *retain).norm()
-    assert objective.gradient(objective.weights + update, *retain).norm() < 0.5 * before
+    before = objective.gradient(objective.weights, retain).norm()
+    assert objective.gradient(objective.weights + update, retain).norm() < 0.5 * before
 
 
 def test_the_certificate_is_an_estimate_with_its_reason() -> None:
@@ -125,9 +130,9 @@ def test_the_certificate_is_an_estimate_with_its_reason() -> None:
     assert any(sentence.startswith("FALSE for this model") for sentence in content["assumptions"])
     assert all(check.passed for check in verify(result.certificate))
     assert all(torch.equal(value, stored[name]) for name, value in module.state_dict().items())
-    assert not torch.equal(result.module[0].weight, module[0].weight)
-    assert result.module[0].weight.dtype == torch.float32
-    assert result.module(inputs.float()).shape == (60, 3)
+    assert not torch.equal(result.model[0].weight, module[0].weight)
+    assert result.model[0].weight.dtype == torch.float32
+    assert result.model(inputs.float()).shape == (60, 3)
 
 
 def test_running_statistics_are_noted() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from expunge.demo import digits
+from expunge import unlearn
 from expunge.errors import OptionError, UselessModel
-from expunge.evaluate import plan
-from expunge.mechanism import unlearn
+from expunge.evaluate.demo import digits
+from expunge.evaluate.plan import plan
 from expunge.report.plots import frontier
 from expunge.train import train
 

@@ -294,7 +294,7 @@ def _residual_facts(request: Request, step: Step, moments: Moments, sampling: fl
     known = request.record.provenance
     objective, updated = request.objective, request.weights + step.update
     # the change over the surrogate is evaluated at the weights before and after, the forget set's gradient after
-    rounding = request.n_source * objective.rounding(request.weights, request.n_surrogate)
+    rounding = request.n_source * objective.rounding(request.weights, request.surrogate)
     rounding += request.n_source * objective.rounding(updated, request.surrogate)
     rounding += request.n_forget * objective.rounding(updated, request.forget)
     facts = facts_of_step(

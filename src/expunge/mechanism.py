@@ -170,16 +170,15 @@ class Gauge:
 def _gauge(request: Request, progress: Progress) -> Gauge:
     if isinstance(request.distance, Distance):
         return Gauge(request, None)
-    found = estimate_source(
-        request.objective,
-        request.weights,
-        request.record,
-        in_memory(request.surrogate, ESTIMATE),
-        request.distance,
-        progress=progress,
-    )
-    require_converged(found.sampled)
-    return Gauge(request, found)
+    rows = in_memory(request.surrogate, ESTIMATE)
+    if request.made_earlier is not None:
+        estimate = request.made_earlier.belonging_to(request.weights, request.record, rows, request.distance)
+    else:
+        estimate = estimate_source(
+            request.objective, request.weights, request.record, rows, request.distance, progress=progress
+        )
+    require_converged(estimate.sampled)
+    return Gauge(request, estimate)
 
 
 def balanced_step(

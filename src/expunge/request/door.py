@@ -61,6 +61,9 @@ class Request:
     notes: tuple[str, ...]
     force: bool
     series: Series | None = None
+    made_earlier: Any = (
+        None  # the SourceEstimate that was given for a distance, of which `distance` is then the settings
+    )
 
     @property
     def published_dtype(self) -> torch.dtype:
@@ -169,7 +172,7 @@ def make_request(
     *,
     epsilon: float,
     delta: float,
-    distance: Distance | Estimation | str,
+    distance: Distance | Estimation | str | Any,
     match_classes: bool = False,
     forget_class: Label | None = None,
     bias: Any = None,
@@ -195,14 +198,16 @@ def make_request(
 ) -> Request:
     """Check everything that can be checked before any work is done.
 
-    `distance` is declared (`same`, `chi2:0.1`, ...), or to be estimated (`estimate`, `estimate:kl`, an `Estimation`). With
-    `match_classes` surrogate rows are weighted to the source's class counts, and the distance is the source's from that.
+    `distance` is declared (`same`, `chi2:0.1`, ...), or to be estimated (`estimate`, `estimate:kl`, an `Estimation`), or
+    was estimated earlier (a `SourceEstimate`, of this model). With `match_classes` surrogate rows are weighted to the
+    source's class counts, and the distance is the source's from that.
     With `forget_class` the rows of that class among those given are forgotten, and they must be all the source had.
     `memory` (`1.5GB`) is a limit for this process; a stream that does not fit is read anew in each pass. In a `group` each
     process goes over its own share of the surrogate.
     """
     budget = Budget(epsilon, delta)
-    declared = _wanted(distance)
+    made_earlier = None if isinstance(distance, (str, Distance, Estimation)) else distance
+    declared = _wanted(distance if made_earlier is None else made_earlier.wanted)
     if match_classes:
         declared = replace(declared, matched=True)
     choice(bound, BOUNDS, "bound")
@@ -298,6 +303,7 @@ def make_request(
         notes=notes if series is None or series.note is None else (*notes, series.note),
         force=force,
         series=series,
+        made_earlier=made_earlier,
     )
 
 

@@ -11,11 +11,12 @@ import click
 from rich.table import Table
 
 from expunge.cli.console import as_json, on_device, out, progress, quiet, reporting
+from expunge.cli.sections import Command
 
 FOLDER = click.Path(path_type=Path, readable=False)
 
 
-@click.command()
+@click.command(cls=Command, short_help="The paper's tables and figures beside ours.")
 @click.argument("name", required=False)
 @click.option("--list", "listing", is_flag=True, help="Experiments, what they need, and whether it is there.")
 @click.option("--data", type=FOLDER, help="Folder with the data sets; --list says which files.")
@@ -31,7 +32,8 @@ FOLDER = click.Path(path_type=Path, readable=False)
 @click.option(
     "--page",
     type=FOLDER,
-    help="Draw all results in --out anew and put them on one page, this Markdown file; `all` writes one to --out if none is named.",
+    help="Draw all results in --out anew and put them on one page, this Markdown file; `all` writes one to "
+    "--out if none is named.",
 )
 @on_device
 @click.option("--jobs", type=click.IntRange(1, 256), help="Cases at once; default: one a core, one on other devices.")

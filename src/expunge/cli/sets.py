@@ -1,29 +1,48 @@
-"""Options for sets that are larger than memory, shared by the commands that go over one."""
+"""The sets of rows that commands take: options for their files, and for those that are larger than memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+from expunge.cli.sections import section
 
-_OPTIONS = (
-    click.option("--memory", help="A limit for each process, e.g. 1.5GB (default: half the machine's memory). A surrogate that does not fit is read anew in each pass."),
-    click.option("--columns", help="Feature columns of Parquet files, with commas between (default: all but the label's)."),
-)  # fmt: skip
+FILE = click.Path(path_type=Path, readable=False)
+
+label_column = click.option("--label", help="Label column of .csv and .parquet files (default: y, or label).")
+forget_class = click.option(
+    "--forget-class",
+    help="Forget a whole class: of the rows in --forget, those with this label, which must be all the source had "
+    "of it.",
+)
+columns = click.option(
+    "--columns", help="Feature columns of Parquet files, with commas between (default: all but the label's)."
+)
+memory = click.option(
+    "--memory",
+    help="A limit for each process, e.g. 1.5GB (default: half the machine's memory). A surrogate that does not fit is "
+    "read anew in each pass.",
+)
+linear_sets = section(
+    "Sets",
+    click.option(
+        "--model",
+        "model_file",
+        required=True,
+        type=FILE,
+        help="The trained model, .safetensors with weight (K x d) and, where there is one, bias (K).",
+    ),
+    click.option("--forget", required=True, type=FILE, help="The rows to forget, with their labels."),
+    click.option("--surrogate", required=True, type=FILE, help="Rows that resemble the source."),
+    forget_class,
+    label_column,
+    columns,
+)
 
 
-def streaming(function: Command) -> Command:
-    """Add the options to a command."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
-
-
-def rows_from(
+def read_forget_and_surrogate(
     forget: Path, surrogate: Path, label: str | None, columns: str | None, memory: str | None
 ) -> tuple[Any, Any]:
     """What is in the two files or folders, read whole or to be streamed."""
@@ -35,10 +54,10 @@ def rows_from(
 
     limit = Memory.of(memory)
     names = None if columns is None else tuple(name.strip() for name in columns.split(","))
-    found = []
     # a label column may be named though only one of the two files is a table
     tables = [path for path in (forget, surrogate) if path.suffix.lower() in TABLES or is_folder(path)] or [forget]
-    for path in (forget, surrogate):
+
+    def read(path: Path) -> Any:
         opened = open_data(
             path,
             label if path in tables else None,
@@ -46,5 +65,6 @@ def rows_from(
             memory=limit,
             stream=path is surrogate and (memory is not None or launched_as_group() or None),
         )
-        found.append(opened.rows if isinstance(opened, LabelledArrays) else opened)
-    return found[0], found[1]
+        return opened.rows if isinstance(opened, LabelledArrays) else opened
+
+    return read(forget), read(surrogate)

@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 DATA ?= data
 
-.PHONY: demo test check slow libraries bench examples experiments clean
+.PHONY: demo test check slow libraries commands bench examples experiments clean
 
 $(BIN)/expunge: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -32,6 +32,9 @@ check: $(VENV)/dev  ## lint, format, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+commands: $(BIN)/expunge  ## docs/commands.md, from what --help prints
+	$(BIN)/python docs/make_commands.py
 
 bench: $(BIN)/expunge  ## timings; writes benchmarks/results
 	$(BIN)/python benchmarks/unlearn_against_retraining.py

@@ -20,12 +20,11 @@ import torch
 from environment import RESULTS, environment, markdown, seconds, synchronise, write
 
 import expunge
+from asking import asked
 from expunge.heads import Curvature, Rows, head_for
 from expunge.mechanism import certify, measure
 from expunge.model import from_matrix
 from expunge.record import TrainingRecord
-from asking import asked
-from expunge.request.door import ask
 from expunge.train import minimise, residual_upper
 
 CHUNK = 1 << 16

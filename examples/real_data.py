@@ -21,12 +21,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from asking import asked
 from expunge import LinearModel, train
 from expunge._version import __version__
 from expunge.heads import Rows, head_for
 from expunge.mechanism import certify, measure
-from asking import asked
-from expunge.request.door import ask
 from expunge.request.guarantee import Budget
 from expunge.train import minimise
 

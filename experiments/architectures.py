@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from expunge.networks.whole import WholeStep, searched_step
 from torch import Tensor, nn
 
 from experiments.datasets.folder import DataFolder
@@ -33,7 +34,6 @@ from expunge.data.splits import random_split
 from expunge.heads.convolutions import unfold_convolutions
 from expunge.heads.examples import Examples
 from expunge.heads.module import ModuleObjective
-from expunge.networks.whole import WholeStep, searched_step
 from expunge.runtime.progress import Progress, silent
 
 ARCHITECTURES = ("L", "C+L", "2C+L")

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from expunge.issuing import EIGENVALUE_SHARE, SAMPLING_SHARE
+from expunge.networks.tangent_step import TangentTask, measure_tangent, tangent_task
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -39,9 +41,7 @@ from expunge.certificate.facts import residual_facts
 from expunge.data.splits import class_split, dirichlet_split, random_split
 from expunge.distance import Distance
 from expunge.heads.tangent import TangentRows
-from expunge.issuing import EIGENVALUE_SHARE, SAMPLING_SHARE
 from expunge.networks.tangent_model import TangentModel
-from expunge.networks.tangent_step import TangentTask, measure_tangent, tangent_task
 from expunge.networks.tangent_training import minimise_tangent, train_tangent
 from expunge.noise import sigma_for
 from expunge.runtime.progress import Progress, silent

@@ -15,6 +15,7 @@ import expunge.data.streams
 import expunge.evidence.surrogate
 import expunge.heads.rows
 import expunge.mechanism
+import expunge.request.door
 from asking import asked
 from expunge.data import open_data, read_data
 from expunge.model import read_model
@@ -40,7 +41,7 @@ def command(folder: Path, target: Path) -> None:
     from expunge.cli import main
 
     where = {
-        "first pass": (expunge.mechanism, "make_request"),
+        "first pass": (expunge.request.door, "survey"),
         "step": (expunge.mechanism, "newton_step"),
         "moments": (expunge.evidence.surrogate, "change_moments"),
     }

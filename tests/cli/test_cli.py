@@ -22,13 +22,21 @@ from sklearn.datasets import load_digits
 
 import expunge
 from expunge.cli import main
+from expunge.cli.sections import OTHERS, section_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 README = Path(__file__).parents[2] / "README.md"
-COMMANDS = (
-    "embed", "train", "plan", "unlearn", "tangent", "verify", "distance", "evaluate", "audit", "init", "request", "run", "status", "history", "ledger", "report", "keygen", "demo",
+TOP = (
+    "demo", "embed", "train", "plan", "unlearn", "tangent", "verify", "distance", "evaluate", "audit", "keygen", "report", "desk",
 )  # fmt: skip
+DESK = ("init", "request", "withdraw", "run", "status", "history", "report", "head", "verify")
+COMMANDS = (
+    *(name for name in TOP if name not in ("desk", "tangent")),
+    *(f"desk {name}" for name in DESK),
+    "tangent train",
+    "tangent unlearn",
+)
 N_SOURCE, N_FORGET, N_SURROGATE = 200, 3, 150
 UNLEARN = "unlearn --model model.safetensors --forget forget.npz --surrogate surrogate.npz --epsilon 5 --delta 1e-3"
 STATUSES = {"proven", "conditional", "estimated"}
@@ -392,9 +400,17 @@ def test_every_command_offers_json(command: str) -> None:
     assert "--json" in done(f"{command} --help")
 
 
+def command_named(words: str) -> click.Command:
+    found: click.Command = main
+    for word in words.split():
+        assert isinstance(found, click.Group)
+        found = found.commands[word]
+    return found
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_explains_every_option(command: str) -> None:
-    found = main.commands[command]
+    found = command_named(command)
     text = " ".join(done(f"{command} --help").split())
     assert found.help
     assert " ".join(found.help.partition(".")[0].split()) in text
@@ -406,12 +422,48 @@ def test_help_explains_every_option(command: str) -> None:
         assert f"expunge {command} " in text, "an example"
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_many_options_come_in_named_sections(command: str) -> None:
+    found = command_named(command)
+    text = done(f"{command} --help")
+    options = [parameter for parameter in found.params if isinstance(parameter, click.Option)]
+    if len(options) < 11:
+        return
+    titles = {section_of(option) for option in options}
+    assert OTHERS not in titles, "an option of no section"
+    lines = text.splitlines()
+    places = [lines.index(f"{title}:") for title in dict.fromkeys(section_of(option) for option in options)]
+    assert len(places) >= 3
+    assert lines.index("Output:") > max(place for place in places if lines[place] != "Output:")
+
+
 @pytest.mark.parametrize("option", ["-h", "--help"])
-def test_help_lists_every_command_and_the_exit_status(option: str) -> None:
+def test_help_lists_every_command_once_and_the_exit_status(option: str) -> None:
     text = done(option)
-    assert all(command in text for command in COMMANDS)
     assert "Exit status" in text
-    assert set(main.commands) == set(COMMANDS)
+    assert set(main.commands) == set(TOP)
+    listed = [line.split()[0] for line in text.splitlines() if line.startswith("  ") and line.split()[0] in TOP]
+    assert listed == list(TOP)
+    assert [name for names in main.sections.values() for name in names] == list(TOP)
+
+
+@pytest.mark.parametrize("group", ["", "desk", "tangent"])
+def test_every_command_has_a_line_of_its_own(group: str) -> None:
+    found = command_named(group)
+    assert isinstance(found, click.Group)
+    for name, command in found.commands.items():
+        assert command.short_help, name
+        assert command.short_help in done(f"{group} --help"), "cut short at 80 columns"
+
+
+@pytest.mark.parametrize("line", ["--help", "unlearn --help", "verify --help", "desk status --help", "desk --help"])
+def test_help_does_not_wait_for_torch(line: str) -> None:
+    code = (
+        f"import sys\nfrom click.testing import CliRunner\nfrom expunge.cli import main\n"
+        f"assert CliRunner().invoke(main, {line.split()!r}).exit_code == 0\n"
+        f"assert not {{'torch', 'numpy', 'scipy'}} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_version() -> None:
@@ -445,6 +497,6 @@ def test_exit_status_of_a_process(
 # Documentation --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", TOP)
 def test_every_command_is_documented(command: str) -> None:
     assert f"expunge {command}" in README.read_text()

@@ -46,37 +46,37 @@ def done(place: Path, line: str, *more: str) -> Any:
     return json.loads(result.stdout) if "--json" in line else result.stdout
 
 
-INIT = "init {} --model model.safetensors --surrogate surrogate.npz --epsilon 0.5 --delta 1e-3 --distance same --planned 3 --force --json"
+INIT = "desk init {} --model model.safetensors --surrogate surrogate.npz --epsilon 0.5 --delta 1e-3 --distance same --planned 3 --force --json"
 
 
 def test_the_whole_story(folder: Path) -> None:
     assert done(folder, INIT.format("desk"))["policy"]["planned"] == 3
-    first = done(folder, "request desk --forget f0.npz --json --reference", "case <1>")
+    first = done(folder, "desk request desk --forget f0.npz --json --reference", "case <1>")
     assert (first["id"], first["new"]) == (1, True)
-    assert done(folder, "request desk --forget f0.npz --json --reference", "case <1>")["new"] is False
-    done(folder, "request desk --forget f1.npz --reference =2")
-    done(folder, "request desk --forget f2.npz --reference three")
-    assert done(folder, "request desk --withdraw 3 --json")["state"] == "withdrawn"
-    assert [row["reference"] for row in done(folder, "status desk --json")["waiting"]] == ["case <1>", "=2"]
-    assert "case <1>" in done(folder, "status desk")
-    published = done(folder, "run desk --sign-key k --test test.npz --quiet --json")
+    assert done(folder, "desk request desk --forget f0.npz --json --reference", "case <1>")["new"] is False
+    done(folder, "desk request desk --forget f1.npz --reference =2")
+    done(folder, "desk request desk --forget f2.npz --reference three")
+    assert done(folder, "desk withdraw desk 3 --json")["state"] == "withdrawn"
+    assert [row["reference"] for row in done(folder, "desk status desk --json")["waiting"]] == ["case <1>", "=2"]
+    assert "case <1>" in done(folder, "desk status desk")
+    published = done(folder, "desk run desk --sign-key k --test test.npz --quiet --json")
     assert [made["requests"] for made in published["published"]] == [[1], [2]]
     assert published["pending"] == 0
-    assert "nothing was pending" in done(folder, "run desk --quiet")
-    found = done(folder, "status desk --json")
+    assert "nothing was pending" in done(folder, "desk run desk --quiet")
+    found = done(folder, "desk status desk --json")
     assert (found["models"], found["models_left"], found["done"]) == (2, 1, 2)
     signed = "desk/published/0002/certificate.signed.json"
     done(folder, f"verify {signed} --model desk/published/0002/model.safetensors --public-key k.pub")
-    kinds = [entry["kind"] for entry in done(folder, "history desk --json")["entries"]]
+    kinds = [entry["kind"] for entry in done(folder, "desk history desk --json")["entries"]]
     assert kinds[0] == "created"
     assert kinds[-1] == "published"
-    assert "case <1>" in done(folder, "history desk --limit 3")
-    assert done(folder, "ledger head desk --out head.json --json") == found["head"]
-    checked = done(folder, "ledger verify desk --head head.json --json")
+    assert "case <1>" in done(folder, "desk history desk --limit 3")
+    assert done(folder, "desk head desk --out head.json --json") == found["head"]
+    checked = done(folder, "desk verify desk --head head.json --json")
     assert checked["verified"]
     assert checked["models"] == 2
-    assert "cut off" in done(folder, "ledger verify desk"), "says what it cannot see"
-    files = done(folder, "report desk --out pages --json")["files"]
+    assert "cut off" in done(folder, "desk verify desk"), "says what it cannot see"
+    files = done(folder, "desk report desk --out pages --json")["files"]
     assert sorted(Path(name).name for name in files) == [
         "index.html", "model-0001.html", "model-0002.html", "models.csv", "requests.csv",
     ]  # fmt: skip
@@ -90,9 +90,9 @@ def test_the_name_of_a_file_is_nowhere(folder: Path) -> None:
     """People's names are in the names of files they send."""
     done(folder, INIT.format("named"))
     (folder / "canary-jane-doe.npz").write_bytes((folder / "f3.npz").read_bytes())
-    done(folder, "request named --forget canary-jane-doe.npz --reference case-9")
-    done(folder, "run named --quiet")
-    done(folder, "report named --out named-pages")
+    done(folder, "desk request named --forget canary-jane-doe.npz --reference case-9")
+    done(folder, "desk run named --quiet")
+    done(folder, "desk report named --out named-pages")
     files = [path for place in ("named", "named-pages") for path in (folder / place).rglob("*") if path.is_file()]
     assert len(files) > 10
     for path in files:
@@ -102,14 +102,14 @@ def test_the_name_of_a_file_is_nowhere(folder: Path) -> None:
 
 def test_retrain_now_is_exit_status_3(folder: Path) -> None:
     done(folder, INIT.format("small").replace("--planned 3", "--planned 1"))
-    done(folder, "request small --forget f0.npz --reference a")
-    done(folder, "request small --forget f1.npz --reference b")
-    result = run(folder, "run small --quiet")
+    done(folder, "desk request small --forget f0.npz --reference a")
+    done(folder, "desk request small --forget f1.npz --reference b")
+    result = run(folder, "desk run small --quiet")
     assert result.exit_code == 3
     assert "published model 1" in result.stdout
     assert "retrain now" in result.stderr
-    assert "retrain now" in done(folder, "status small")
-    again = run(folder, "run small --quiet --json")
+    assert "retrain now" in done(folder, "desk status small")
+    again = run(folder, "desk run small --quiet --json")
     assert again.exit_code == 3
     assert json.loads(again.stdout)["error"]["kind"] == "RetrainNow"
 
@@ -123,6 +123,10 @@ def test_a_page_for_one_result(folder: Path) -> None:
     assert "not signed" not in (folder / "signed.html").read_text()
     assert run(folder, "report result --out plain.html").exit_code == 2
     assert run(folder, "report pages-of-nothing --out x.html").exit_code == 2
+    done(folder, INIT.format("for-a-page"))
+    refused = run(folder, "report for-a-page --out x.html")
+    assert refused.exit_code == 2
+    assert "expunge desk report for-a-page" in refused.stderr
     certificate = folder / "result" / "certificate.json"
     certificate.write_text(certificate.read_text().replace('"conditional"', '"proven"'))
     refused = run(folder, "report result --out forged.html")
@@ -150,14 +154,18 @@ def test_plan_prints_a_table_and_writes_a_figure(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "status"),
     [
-        ("status nowhere", 2),
-        ("run nowhere --quiet", 2),
-        ("request desk --forget f0.npz", 2),
-        ("request desk --withdraw 77", 2),
-        ("history nowhere", 2),
-        ("ledger verify nowhere", 2),
-        ("ledger head nowhere", 2),
-        ("ledger verify desk --head f0.npz", 2),
+        ("desk status nowhere", 2),
+        ("desk run nowhere --quiet", 2),
+        ("desk request desk --forget f0.npz", 2),
+        ("desk withdraw desk 77", 2),
+        ("desk withdraw desk three", 2),
+        ("desk history nowhere", 2),
+        ("desk verify nowhere", 2),
+        ("desk head nowhere", 2),
+        ("desk report nowhere --out pages-of-nowhere", 2),
+        ("init another", 2),
+        ("run desk", 2),
+        ("desk verify desk --head f0.npz", 2),
         (INIT.format("desk"), 2),
     ],
 )

@@ -350,22 +350,6 @@ def test_what_is_wrong_is_said_and_nothing_is_written(files: Path, more: str, ma
     assert sorted(files.iterdir()) == before
 
 
-def test_unlearn_estimates_and_says_so_on_the_screen(files: Path) -> None:
-    options = "unlearn --model {0}/model.safetensors --forget {0}/forget.npz --surrogate {0}/surrogate.npz --epsilon 5 --delta 1e-3 --distance estimate --chains 200 --steps 400 --step-size 0.005 --force --out {0}/result"
-    result = run(options, files)
-    assert result.exit_code == 0, result.output
-    assert "status   estimated" in result.stdout
-    assert "NOT KNOWN, ESTIMATED" in result.stdout
-    assert run("verify {0}/result/certificate.json --model {0}/result/model.safetensors", files).exit_code == 0
-
-
-def test_options_of_an_estimate_are_refused_where_nothing_is_estimated(files: Path) -> None:
-    options = "unlearn --model {0}/model.safetensors --forget {0}/forget.npz --surrogate {0}/surrogate.npz --epsilon 5 --delta 1e-3 --distance same --support box --out {0}/result"
-    result = run(options, files)
-    assert result.exit_code == 2
-    assert "only an estimated distance uses them" in result.stderr
-
-
 @pytest.mark.parametrize(
     ("mean", "covariance", "match"),
     [

@@ -11,45 +11,49 @@ from typing import Any
 import click
 from rich.table import Table
 
-from expunge.cli.console import as_json, out, progress, quiet, reporting
+from expunge.cli.console import as_json, out, progress, quiet, reporting, written_to
+from expunge.cli.sections import Command, section
+from expunge.cli.sets import FILE, label_column
 
-FILE = click.Path(path_type=Path, readable=False)
 
-
-@click.command()
-@click.option(
-    "--task",
-    multiple=True,
-    type=click.Choice(["tight", "sampled", "single-step"]),
-    help="Built-in tasks with known retrained weights; all three unless files are given.",
+@click.command(cls=Command, short_help="Is the certificate true? Claimed against observed epsilon.")
+@section(
+    "Built-in tasks",
+    click.option(
+        "--task",
+        multiple=True,
+        type=click.Choice(["tight", "sampled", "single-step"]),
+        help="With known retrained weights; all three unless files are given.",
+    ),
+    click.option("--epsilon", type=float, default=1.0, show_default=True, help="What the tasks' certificates claim."),
+    click.option("--delta", type=float, default=1e-3, show_default=True, help="What the tasks' certificates claim."),
 )
-@click.option("--epsilon", type=float, default=1.0, show_default=True, help="What the tasks' certificates claim.")
-@click.option("--delta", type=float, default=1e-3, show_default=True, help="What the tasks' certificates claim.")
-@click.option("--certificate", type=FILE, help="Audit this certificate's setting instead.")
-@click.option("--model", "model_file", type=FILE, help="With --certificate: the model from before.")
-@click.option("--retain", type=FILE, help="With --certificate: source rows that stay.")
-@click.option("--forget", type=FILE, help="Rows that were forgotten.")
-@click.option("--surrogate", type=FILE, help="With --certificate: the surrogate it was made with.")
-@click.option(
-    "--fresh", type=FILE, help="Audit without the source: rows drawn as the forget rows were, never trained on."
+@section(
+    "A certificate of yours, with the source",
+    click.option("--certificate", type=FILE, help="Audit this certificate's setting instead."),
+    click.option("--model", "model_file", type=FILE, help="With --certificate: the model from before."),
+    click.option("--retain", type=FILE, help="With --certificate: source rows that stay."),
+    click.option("--surrogate", type=FILE, help="With --certificate: the surrogate it was made with."),
 )
-@click.option("--published", type=FILE, help="With --fresh: the published model.")
-@click.option("--before", type=FILE, help="With --fresh: the model from before, if it still exists.")
-@click.option("--label", help="Label column of .csv and .parquet files (default: y, or label).")
-@click.option(
-    "--runs",
-    type=click.IntRange(200, 10_000_000),
-    default=20_000,
-    show_default=True,
-    help="Runs of the mechanism a side; half of them choose the test, the other half count.",
+@section(
+    "A published model, without the source",
+    click.option("--fresh", type=FILE, help="Rows drawn as the forget rows were, never trained on."),
+    click.option("--published", type=FILE, help="With --fresh: the published model."),
+    click.option("--before", type=FILE, help="With --fresh: the model from before, if it still exists."),
 )
-@click.option("--confidence", type=float, default=0.999, show_default=True, help="Of the lower bounds.")
-@click.option(
-    "--out",
-    "target",
-    type=FILE,
-    help="A new folder for audit.json and audit.png; also makes a stopped run continuable.",
+@section("Either of these two", click.option("--forget", type=FILE, help="Rows that were forgotten."), label_column)
+@section(
+    "Speed",
+    click.option(
+        "--runs",
+        type=click.IntRange(200, 10_000_000),
+        default=20_000,
+        show_default=True,
+        help="Runs of the mechanism a side; half of them choose the test, the other half count.",
+    ),
+    click.option("--confidence", type=float, default=0.999, show_default=True, help="Of the lower bounds."),
 )
+@written_to("A new folder for audit.json and audit.png; also makes a stopped run continuable.", required=False)
 @quiet
 @as_json
 @reporting
@@ -60,11 +64,11 @@ def audit(
     certificate: Path | None,
     model_file: Path | None,
     retain: Path | None,
-    forget: Path | None,
     surrogate: Path | None,
     fresh: Path | None,
     published: Path | None,
     before: Path | None,
+    forget: Path | None,
     label: str | None,
     runs: int,
     confidence: float,
@@ -74,46 +78,49 @@ def audit(
 ) -> dict[str, Any]:
     """Is the certificate true? Claimed against observed epsilon, with confidence.
 
-    Runs the mechanism many times against retraining plus noise and tries to tell the two apart. A lower bound above the claim shows that
-    the claim is false; one below it shows no fault, which is not a proof. With --fresh, for those without the source: a weaker
-    look at whether forget rows still stand out.
+    Runs the mechanism many times against retraining plus noise and tries to tell the two apart. A lower bound above the
+    claim shows that the claim is false; one below it shows no fault, which is not a proof. With --fresh, for those
+    without the source: a weaker look at whether forget rows still stand out.
 
     \b
     expunge audit
     expunge audit --certificate result/certificate.json --model model.safetensors
                   --retain retain.npz --forget forget.npz --surrogate surrogate.npz
-    expunge audit --published result/model.safetensors --before model.safetensors --forget forget.npz --fresh fresh.npz
-    """  # fmt: skip
-    from expunge.data.output import require_absent, write_folder
-    from expunge.data.partial import open_partial
-    from expunge.evaluate.audit_campaign import run_audits, setting_of, source_free_from_files, task_from_files
+    expunge audit --published result/model.safetensors --before model.safetensors
+                  --forget forget.npz --fresh fresh.npz
+    """
+    from expunge.data.output import require_absent
+    from expunge.evaluate.audit_campaign import source_free_from_files, task_from_files
     from expunge.evaluate.tasks import TASKS, make_task
-    from expunge.report.evaluation import audit_figure
 
     if target is not None:
         require_absent(target)
     if fresh is not None:
-        found = source_free_from_files(published, before, forget, fresh, label)
-        content: dict[str, Any] = {"source_free": asdict(found) | {"sentence": found.sentence}}
-        if target is not None:
-            write_folder(target, {"audit.json": (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()})
-        if not json_output:
-            for name, score, chance in (
-                ("before", found.before, found.before_p),
-                ("after", found.after, found.after_p),
-            ):
-                if score is not None and score.value is not None:
-                    out.print(
-                        f"{name}: a forget row has the smaller loss in {100 * score.value:.1f} % of pairs, p = {chance:.4g}"
-                    )
-            out.print(found.sentence, markup=False)
-            for limit in found.limits:
-                out.print(f"  - {limit}", markup=False)
-        return content
+        look = source_free_from_files(published, before, forget, fresh, label)
+        return _told_source_free(look, target, json_output)
     if certificate is not None:
         tasks = [task_from_files(certificate, model_file, retain, forget, surrogate, label)]
     else:
         tasks = [make_task(name, epsilon, delta) for name in task or TASKS]
+    audits, content = _run_audits(tasks, runs, confidence, target, quiet)
+    if not json_output:
+        _print_audits(audits, runs, confidence, target)
+    if any(one.contradicted for one in audits.values()):
+        if json_output:
+            click.echo(json.dumps(content, allow_nan=False))
+        sys.exit(1)
+    return content
+
+
+def _run_audits(
+    tasks: list[Any], runs: int, confidence: float, target: Path | None, quiet: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The audits, and what is written of them; parts are kept beside the target until all are done."""
+    from expunge.data.output import write_folder
+    from expunge.data.partial import open_partial
+    from expunge.evaluate.audit_campaign import run_audits, setting_of
+    from expunge.report.evaluation import audit_figure
+
     partial = None
     if target is not None:
         partial = open_partial(target.with_name(target.name + ".partial"), setting_of(tasks, runs))
@@ -121,37 +128,52 @@ def audit(
         with progress(not quiet) as advance:
             audits = run_audits(tasks, runs, confidence, partial, advance)
     except KeyboardInterrupt:
-        kept = (
-            "nothing was written"
-            if partial is None
-            else f"parts are kept in {partial.folder}; the same command continues"
-        )
+        kept = "nothing was written"
+        if partial is not None:
+            kept = f"parts are kept in {partial.folder}; the same command continues"
         click.echo(f"stopped; {kept}", err=True)
         sys.exit(130)
-    content = {
+    content: dict[str, Any] = {
         name: asdict(one) | {"contradicted": one.contradicted, "sentence": one.sentence} for name, one in audits.items()
     }
     if target is not None and partial is not None:
-        text = json.dumps(content, indent=2, allow_nan=False) + "\n"
-        write_folder(target, {"audit.json": text.encode(), "audit.png": audit_figure(audits)})
+        write_folder(target, {"audit.json": _as_text(content), "audit.png": audit_figure(audits)})
         partial.remove()
+    return audits, content
+
+
+def _as_text(content: dict[str, Any]) -> bytes:
+    return (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
+
+
+def _print_audits(audits: dict[str, Any], runs: int, confidence: float, target: Path | None) -> None:
+    headings = ("task", "claimed epsilon", "observed", "claimed mu", "observed", "true mu")
+    table = Table(title=f"Lower bounds with {100 * confidence:g} % confidence", title_justify="left")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "task" else "right")
+    for name, one in audits.items():
+        numbers = (one.epsilon, one.lower.epsilon, one.mu_claimed, one.lower.mu, one.true_distance / one.sigma)
+        table.add_row(name, *(f"{number:.3g}" for number in numbers))
+    out.print(table)
+    for name, one in audits.items():
+        out.print(f"{name}: {one.sentence}", markup=False)
+    written = f"; written: {target}" if target else ""
+    out.print(f"{runs:,} runs a side, {runs // 2:,} of them counted{written}", markup=False)
+
+
+def _told_source_free(look: Any, target: Path | None, json_output: bool) -> dict[str, Any]:
+    """What a look without the source shows: written where that is wanted, and on the screen."""
+    from expunge.data.output import write_folder
+
+    content: dict[str, Any] = {"source_free": asdict(look) | {"sentence": look.sentence}}
+    if target is not None:
+        write_folder(target, {"audit.json": _as_text(content)})
     if not json_output:
-        headings = ("task", "claimed epsilon", "observed", "claimed mu", "observed", "true mu")
-        table = Table(title=f"Lower bounds with {100 * confidence:g} % confidence", title_justify="left")
-        for heading in headings:
-            table.add_column(heading, justify="left" if heading == "task" else "right")
-        for name, one in audits.items():
-            numbers = (one.epsilon, one.lower.epsilon, one.mu_claimed, one.lower.mu, one.true_distance / one.sigma)
-            table.add_row(name, *(f"{number:.3g}" for number in numbers))
-        out.print(table)
-        for name, one in audits.items():
-            out.print(f"{name}: {one.sentence}", markup=False)
-        out.print(
-            f"{runs:,} runs a side, {runs // 2:,} of them counted" + (f"; written: {target}" if target else ""),
-            markup=False,
-        )
-    if any(one.contradicted for one in audits.values()):
-        if json_output:
-            click.echo(json.dumps(content, allow_nan=False))
-        sys.exit(1)
+        for name, score, chance in (("before", look.before, look.before_p), ("after", look.after, look.after_p)):
+            if score is not None and score.value is not None:
+                share = f"{100 * score.value:.1f} % of pairs, p = {chance:.4g}"
+                out.print(f"{name}: a forget row has the smaller loss in {share}")
+        out.print(look.sentence, markup=False)
+        for limit in look.limits:
+            out.print(f"  - {limit}", markup=False)
     return content

@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -16,13 +15,17 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
 from expunge.cli.meter import Meter
+from expunge.cli.sections import section
+from expunge.cli.sets import FILE
 from expunge.errors import ExpungeError
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
 
-as_json = click.option("--json", "json_output", is_flag=True, help="Print one JSON object instead of text.")
-quiet = click.option("--quiet", is_flag=True, help="No progress.")
-on_device = click.option("--device", default="cpu", show_default=True, help="Any torch device.")
+as_json = section(
+    "Output", click.option("--json", "json_output", is_flag=True, help="Print one JSON object instead of text.")
+)
+quiet = section("Output", click.option("--quiet", is_flag=True, help="No progress."))
+on_device = section("Speed", click.option("--device", default="cpu", show_default=True, help="Any torch device."))
 
 LINE_SECONDS = 10.0  # between two lines on one stage, where nobody watches
 BAR_SECONDS = 0.1
@@ -31,12 +34,12 @@ out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-def written_to(what: str) -> Callable[[Command], Command]:
+def written_to(what: str, *, required: bool = True) -> Callable[[Function], Function]:
     """The option `--out`: a path, handed over as `target`."""
-    return click.option("--out", "target", required=True, type=click.Path(path_type=Path, readable=False), help=what)
+    return section("Output", click.option("--out", "target", required=required, type=FILE, help=what))
 
 
-def reporting(function: Command) -> Command:
+def reporting(function: Function) -> Function:
     """Turn Expunge's errors into one line on standard error (or JSON) and their exit status; never a traceback."""
 
     @functools.wraps(function)
@@ -139,9 +142,8 @@ def terms_table(bound: Mapping[str, Any]) -> Table:
 
 def print_certificate(content: Mapping[str, Any]) -> None:
     """What a certificate says, on the screen."""
-    out.print(
-        f"status   [bold]{content['status']}[/bold]   epsilon {content['epsilon']:g}   delta {content['delta']:g}   sigma {content['sigma']:.4g}"
-    )
+    promise = f"epsilon {content['epsilon']:g}   delta {content['delta']:g}   sigma {content['sigma']:.4g}"
+    out.print(f"status   [bold]{content['status']}[/bold]   {promise}")
     out.print(terms_table(content["bound"]))
     for title, key in (("Assumed", "assumptions"), ("Noted", "notes"), ("Not proven", "limits")):
         if content[key]:

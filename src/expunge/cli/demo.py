@@ -9,16 +9,12 @@ from typing import Any
 import click
 from rich.table import Table
 
-from expunge.cli.console import as_json, out, print_certificate, reporting
+from expunge.cli.console import as_json, out, print_certificate, reporting, written_to
+from expunge.cli.sections import Command
 
 
-@click.command()
-@click.option(
-    "--out",
-    "target",
-    type=click.Path(path_type=Path, readable=False),
-    help="Keep the files in this new folder (default: a temporary one, removed).",
-)
+@click.command(cls=Command, short_help="The whole story on real data, in seconds.")
+@written_to("Keep the files in this new folder (default: a temporary one, removed).", required=False)
 @as_json
 @reporting
 def demo(target: Path | None, json_output: bool) -> dict[str, Any]:
@@ -48,9 +44,8 @@ def demo(target: Path | None, json_output: bool) -> dict[str, Any]:
         for name, values in story.accuracies.items():
             table.add_row(name, *(f"{100 * values[part]:.1f} %" for part in ("test", "retain", "forget")))
         out.print(table)
-        out.print(
-            f"true distance to the retrained weights {story.true_distance:.3g}, certified bound {content['bound']['total']:.3g}"
-        )
+        bound = content["bound"]["total"]
+        out.print(f"true distance to the retrained weights {story.true_distance:.3g}, certified bound {bound:.3g}")
         out.print(f"verified: {len(story.checks)} checks" + (f"; files in {target}" if target else ""), markup=False)
     return {
         "accuracies": story.accuracies,

@@ -8,30 +8,42 @@ from typing import Any
 import click
 
 from expunge.cli.console import as_json, on_device, out, progress, quiet, reporting, written_to
+from expunge.cli.sections import Command, section
+from expunge.cli.sets import FILE
 
 
-@click.command()
-@click.option(
-    "--data",
-    required=True,
-    type=click.Path(path_type=Path, readable=False),
-    help="Examples with labels: .npz with X and y, a folder of class/name.png, MNIST's images-idx3-ubyte file (.gz or not; labels beside it), CIFAR-10's python batches or the folder of them.",
+@click.command(cls=Command, short_help="Images through an encoder into features.")
+@section(
+    "Examples",
+    click.option(
+        "--data",
+        required=True,
+        type=FILE,
+        help="Examples with labels: .npz with X and y, a folder of class/name.png, MNIST's images-idx3-ubyte file (.gz "
+        "or not; labels beside it), CIFAR-10's python batches or the folder of them.",
+    ),
+    click.option("--split", default="train", show_default=True, help="Of a CIFAR-10 folder: train or test."),
+    click.option(
+        "--size",
+        type=click.IntRange(1, 4096),
+        help="Of pictures in folders: scale the shorter side to it and cut out the middle square, in colour, e.g. 224.",
+    ),
 )
-@click.option("--split", default="train", show_default=True, help="Of a CIFAR-10 folder: train or test.")
-@click.option(
-    "--size",
-    type=click.IntRange(1, 4096),
-    help="Of pictures in folders: scale the shorter side to it and cut out the middle square, in colour, e.g. 224.",
+@section(
+    "Encoder",
+    click.option(
+        "--encoder",
+        required=True,
+        help="A TorchScript file (.pt), an exported torch program (.pt2), an ONNX file (.onnx; needs expunge[onnx]), "
+        "or module:function for a torch module that Python can import. It is run: use only one you trust.",
+    ),
+    click.option(
+        "--head", help="For module:function: take what enters the linear module of this name (fc, classifier.6)."
+    ),
+    click.option("--mean", help="Subtracted from each channel after bytes became 0 to 1, e.g. 0.49,0.48,0.45."),
+    click.option("--std", help="Divided by, each channel, e.g. 0.25,0.24,0.26."),
 )
-@click.option(
-    "--encoder",
-    required=True,
-    help="A TorchScript file (.pt), an exported torch program (.pt2), an ONNX file (.onnx; needs expunge[onnx]), or module:function for a torch module that Python can import. It is run: use only one you trust.",
-)
-@click.option("--head", help="For module:function: take what enters the linear module of this name (fc, classifier.6).")
-@click.option("--mean", help="Subtracted from each channel after bytes became 0 to 1, e.g. 0.49,0.48,0.45.")
-@click.option("--std", help="Divided by, each channel, e.g. 0.25,0.24,0.26.")
-@click.option("--batch", default=256, show_default=True, type=int, help="Examples at a time.")
+@section("Speed", click.option("--batch", default=256, show_default=True, type=int, help="Examples at a time."))
 @on_device
 @written_to("The feature file to write, .npz or .safetensors; it must not exist yet.")
 @quiet
@@ -53,14 +65,15 @@ def embed(
 ) -> dict[str, Any]:
     """Make features of images or other tensors with an encoder.
 
-    Writes a file that train, unlearn, distance, plan and the desk take, with the encoder's digest in it: the model keeps that
-    digest, and features of another encoder are refused later. A run that was stopped continues when it is started again
-    with the same options; until then its parts are in a folder beside the target, with .partial at the end.
+    Writes a file that train, unlearn, distance, plan and the desk take, with the encoder's digest in it: the model
+    keeps that digest, and features of another encoder are refused later. A run that was stopped continues when it is
+    started again with the same options; until then its parts are in a folder beside the target, with .partial at the
+    end.
 
     \b
     expunge embed --data images.npz --encoder encoder.pt --out features.npz
     expunge embed --data photos/ --encoder mypackage.models:resnet --head fc --out features.npz
-    """  # fmt: skip
+    """
     from expunge.data.features import feature_bytes, require_feature_file
     from expunge.data.images import read_examples
     from expunge.data.output import require_absent, write_file
@@ -77,7 +90,7 @@ def embed(
     examples = read_examples(data, split=split, size=size)
     unfinished = Partial(target.with_name(target.name + ".partial"))
     with progress(not quiet) as advance:
-        found = run(
+        embedded = run(
             examples,
             loaded,
             preparation=preparation,
@@ -85,10 +98,10 @@ def embed(
             partial=unfinished.folder,
             progress=advance,
         )
-    write_file(target, feature_bytes(target, found.features, found.labels, found.encoder))
+    write_file(target, feature_bytes(target, embedded.features, embedded.labels, embedded.encoder))
     unfinished.remove()
-    rows, width = found.features.shape
+    rows, width = embedded.features.shape
     if not json_output:
-        out.print(f"embedded {rows:,} examples, {width} features each, by encoder {found.encoder[:16]}...")
+        out.print(f"embedded {rows:,} examples, {width} features each, by encoder {embedded.encoder[:16]}...")
         out.print(f"written: {target}", markup=False)
-    return {"features": str(target), "rows": rows, "width": width, "encoder": found.encoder}
+    return {"features": str(target), "rows": rows, "width": width, "encoder": embedded.encoder}

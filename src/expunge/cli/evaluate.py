@@ -10,138 +10,145 @@ from typing import Any
 import click
 from rich.table import Table
 
-from expunge.cli.console import as_json, out, progress, quiet, reporting
+from expunge.cli.console import as_json, out, progress, quiet, reporting, written_to
+from expunge.cli.sections import Command, section
+from expunge.cli.sets import FILE, label_column
 
-FILE = click.Path(path_type=Path, readable=False)
 
-
-@click.command()
-@click.option(
-    "--task",
-    type=click.Choice(["files", "synthetic", "table1"]),
-    default="files",
-    show_default=True,
-    help="Your own files; the paper's synthetic task, new data for every seed; or that task on the paper's own data set.",
+@click.command(cls=Command, short_help="Where the source still exists: did it forget, metric by metric.")
+@section(
+    "Task",
+    click.option(
+        "--task",
+        type=click.Choice(["files", "synthetic", "table1"]),
+        default="files",
+        show_default=True,
+        help="Your own files; the paper's synthetic task, new data for every seed; or that task on the paper's own "
+        "data set.",
+    ),
+    click.option("--zeta", type=float, multiple=True, help="Of the synthetic task's surrogates; default 0.02 to 0.1."),
+    click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many."),
+    click.option(
+        "--models",
+        "n_models",
+        type=click.IntRange(0, 8000),
+        default=512,
+        show_default=True,
+        help="Models a side for the forget score and U-LiRA; 0 leaves both out.",
+    ),
 )
-@click.option("--model", "model_file", type=FILE, help="The model as trained on retain and forget set together.")
-@click.option("--retain", type=FILE, help="Source rows that stay.")
-@click.option("--forget", type=FILE, help="Source rows to forget.")
-@click.option("--test", type=FILE, help="Rows the model never saw.")
-@click.option("--surrogate", type=FILE, help="Rows that stand in for the source; without them Unlearn (-) is left out.")
-@click.option(
-    "--candidate",
-    multiple=True,
-    metavar="NAME=FILE",
-    help="A model of your own to compare, .safetensors; may be given again.",
+@section(
+    "Sets, for a task of your own files",
+    click.option("--model", "model_file", type=FILE, help="The model as trained on retain and forget set together."),
+    click.option("--retain", type=FILE, help="Source rows that stay."),
+    click.option("--forget", type=FILE, help="Source rows to forget."),
+    click.option("--test", type=FILE, help="Rows the model never saw."),
+    click.option(
+        "--surrogate", type=FILE, help="Rows that stand in for the source; without them Unlearn (-) is left out."
+    ),
+    click.option(
+        "--candidate",
+        multiple=True,
+        metavar="NAME=FILE",
+        help="A model of your own to compare, .safetensors; may be given again.",
+    ),
+    label_column,
 )
-@click.option("--label", help="Label column of .csv and .parquet files (default: y, or label).")
-@click.option("--epsilon", type=float, default=1.0, show_default=True, help="Of Unlearn (+) and Unlearn (-).")
-@click.option("--delta", type=float, default=1e-4, show_default=True, help="Of Unlearn (+) and Unlearn (-).")
-@click.option("--distance", default="same", show_default=True, help="Between source and surrogate, as for unlearn.")
-@click.option(
-    "--match-classes", is_flag=True, help="Weight surrogate rows to the source's class counts, as for unlearn."
+@section(
+    "Guarantee",
+    click.option("--epsilon", type=float, default=1.0, show_default=True, help="Of Unlearn (+) and Unlearn (-)."),
+    click.option("--delta", type=float, default=1e-4, show_default=True, help="Of Unlearn (+) and Unlearn (-)."),
+    click.option(
+        "--distance", default="same", show_default=True, help="Between source and surrogate, declared as for unlearn."
+    ),
+    click.option(
+        "--match-classes", is_flag=True, help="Weight surrogate rows to the source's class counts, as for unlearn."
+    ),
 )
-@click.option("--zeta", type=float, multiple=True, help="Of the synthetic task's surrogates; default 0.02 to 0.1.")
-@click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many.")
-@click.option(
-    "--models",
-    "n_models",
-    type=click.IntRange(0, 8000),
-    default=512,
-    show_default=True,
-    help="Models a side for the forget score and U-LiRA; 0 leaves both out.",
-)
-@click.option("--out", "target", type=FILE, required=True, help="A new folder for table.md, .csv, .json and .png.")
+@written_to("A new folder for table.md, .csv, .json and .png.")
 @quiet
 @as_json
 @reporting
 def evaluate(
     task: str,
+    zeta: tuple[float, ...],
+    seeds: int,
+    n_models: int,
     model_file: Path | None,
     retain: Path | None,
     forget: Path | None,
     test: Path | None,
     surrogate: Path | None,
     candidate: tuple[str, ...],
-    label: str | None,
-    epsilon: float,
-    delta: float,
-    distance: str,
-    match_classes: bool,
-    zeta: tuple[float, ...],
-    seeds: int,
-    n_models: int,
     target: Path,
     quiet: bool,
     json_output: bool,
+    **as_given: Any,
 ) -> dict[str, Any]:
     """Did it forget? Retraining, Unlearn (+), Unlearn (-) and models of your own, metric by metric.
 
-    For those who still have the source: retain and forget set are its two parts. Prints one table, mean and spread over seeds.
-    Finished seeds are kept beside --out until all are done: after Ctrl-C, the same command continues.
+    For those who still have the source: retain and forget set are its two parts. Prints one table, mean and spread over
+    seeds. Finished seeds are kept beside --out until all are done: after Ctrl-C, the same command continues.
 
     \b
     expunge evaluate --model model.safetensors --retain retain.npz --forget forget.npz --test test.npz
                      --surrogate surrogate.npz --epsilon 1 --delta 1e-5 --seeds 5 --out evaluation/
     expunge evaluate --task table1 --out table1/
-    """  # fmt: skip
+    """
     from expunge.data.output import require_absent, write_folder
     from expunge.data.partial import open_partial
     from expunge.evaluate.campaign import files_campaign, synthetic_campaign
-    from expunge.evaluate.evaluation import METRICS
-    from expunge.evaluate.table import PERCENT, TITLES, shown, summarise, to_csv, to_json, to_markdown
-    from expunge.report.evaluation import methods_figure
+    from expunge.evaluate.table import summarise, to_json
 
     require_absent(target)
     if task != "files":
         campaign = synthetic_campaign(zeta, n_models, published=task == "table1")
     else:
-        campaign = files_campaign(
-            model_file,
-            {"retain": retain, "forget": forget, "test": test, "surrogate": surrogate},
-            candidate,
-            label=label,
-            epsilon=epsilon,
-            delta=delta,
-            distance=distance,
-            match_classes=match_classes,
-            n_models=n_models,
-        )
+        parts = {"retain": retain, "forget": forget, "test": test, "surrogate": surrogate}
+        campaign = files_campaign(model_file, parts, candidate, n_models=n_models, **as_given)
     partial = open_partial(target.with_name(target.name + ".partial"), campaign.setting)
     try:
         with progress(not quiet) as advance:
             results = campaign.run(range(seeds), partial, advance)
     except KeyboardInterrupt:
-        click.echo(
-            f"stopped; {len(partial.finished())} of {seeds} seeds are kept in {partial.folder}; "
-            "the same command continues",
-            err=True,
-        )
+        kept = f"{len(partial.finished())} of {seeds} seeds are kept in {partial.folder}; the same command continues"
+        click.echo(f"stopped; {kept}", err=True)
         sys.exit(130)
     table = summarise(results)
     content = {"setting": campaign.setting, **to_json(table)}
-    write_folder(
-        target,
-        {
-            "table.md": to_markdown(table).encode(),
-            "table.csv": to_csv(table).encode(),
-            "table.json": (json.dumps(content, indent=2, allow_nan=False) + "\n").encode(),
-            "table.png": methods_figure(table),
-        },
-    )
+    write_folder(target, _files(table, content))
     partial.remove()
     if not json_output:
-        for columns in (METRICS[:6], METRICS[6:]):
-            present = [metric for metric in columns if metric in table.metrics]
-            screen = Table(title=f"Mean ± standard deviation over {seeds} seeds", title_justify="left")
-            screen.add_column("method")
-            for metric in present:
-                screen.add_column(TITLES[metric] + (" %" if metric in PERCENT else ""), justify="right")
-            for name, row in table.cells.items():
-                screen.add_row(name, *(shown(metric, row.get(metric)) for metric in present))
-            out.print(screen)
-        for name, row in table.cells.items():
-            for flag in dict.fromkeys(flag for cell in row.values() for flag in cell.flags):
-                out.print(f"  - {name}: {flag}", markup=False)
+        _print_table(table, seeds)
         out.print(f"written: {target}", markup=False)
     return {"folder": str(target), **content}
+
+
+def _files(table: Any, content: dict[str, Any]) -> dict[str, bytes]:
+    from expunge.evaluate.table import to_csv, to_markdown
+    from expunge.report.evaluation import methods_figure
+
+    return {
+        "table.md": to_markdown(table).encode(),
+        "table.csv": to_csv(table).encode(),
+        "table.json": (json.dumps(content, indent=2, allow_nan=False) + "\n").encode(),
+        "table.png": methods_figure(table),
+    }
+
+
+def _print_table(table: Any, seeds: int) -> None:
+    from expunge.evaluate.evaluation import METRICS
+    from expunge.evaluate.table import PERCENT, TITLES, shown
+
+    for columns in (METRICS[:6], METRICS[6:]):
+        present = [metric for metric in columns if metric in table.metrics]
+        screen = Table(title=f"Mean ± standard deviation over {seeds} seeds", title_justify="left")
+        screen.add_column("method")
+        for metric in present:
+            screen.add_column(TITLES[metric] + (" %" if metric in PERCENT else ""), justify="right")
+        for name, row in table.cells.items():
+            screen.add_row(name, *(shown(metric, row.get(metric)) for metric in present))
+        out.print(screen)
+    for name, row in table.cells.items():
+        for flag in dict.fromkeys(flag for cell in row.values() for flag in cell.flags):
+            out.print(f"  - {name}: {flag}", markup=False)

@@ -8,20 +8,23 @@ from typing import Any, TypeVar
 
 import click
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+from expunge.cli.sections import section
 
-_OPTIONS = (
-    click.option("--n-source", type=int, help="For a model without a record: number of training rows."),
-    click.option("--l2", type=float, help="For a model without a record: lambda of (lambda/2)||w||^2 beside the mean loss."),
-    click.option("--max-norm", type=float, help="For a model without a record: largest norm of a training row."),
-    click.option("--loss", help="For a model without a record: softmax or ridge."),
-    click.option("--class-counts", help="For a model without a record: training rows of each class, e.g. 120,80."),
-    click.option("--training-residual", type=float, help="For a model without a record: norm of the training gradient at these weights."),
-)  # fmt: skip
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_options = section(
+    "A model without a record",
+    click.option("--n-source", type=int, help="Number of training rows."),
+    click.option("--l2", type=float, help="The lambda of (lambda/2)||w||^2 beside the mean loss."),
+    click.option("--max-norm", type=float, help="Largest norm of a training row."),
+    click.option("--loss", help="softmax or ridge."),
+    click.option("--class-counts", help="Training rows of each class, e.g. 120,80."),
+    click.option("--training-residual", type=float, help="Norm of the training gradient at these weights."),
+)
 
 
-def record_facts(function: Command) -> Command:
-    """Add the options and hand them to the command as one `facts`; goes below `reporting`, so that errors are reported."""
+def record_facts(function: Function) -> Function:
+    """Add the options and hand them over as one `declared`; goes below `reporting`, so that errors are reported."""
 
     @functools.wraps(function)
     def wrapper(
@@ -34,13 +37,14 @@ def record_facts(function: Command) -> Command:
         training_residual: float | None,
         **options: Any,
     ) -> Any:
-        facts = {"n_source": n_source, "l2": l2, "max_norm": max_norm, "loss": loss}
-        counts = {"class_counts": whole_numbers(class_counts), "training_residual": training_residual}
-        return function(*args, facts=facts | counts, **options)
+        from expunge.request.declared import Declared
 
-    for option in reversed(_OPTIONS):
-        wrapper = option(wrapper)
-    return wrapper  # type: ignore[return-value]
+        counts = whole_numbers(class_counts)
+        declared = Declared(n_source, l2, loss, max_norm, training_residual, class_counts=counts)
+        return function(*args, declared=declared, **options)
+
+    decorated: Function = _options(wrapper)  # type: ignore[assignment]
+    return decorated
 
 
 def whole_numbers(text: str | None) -> tuple[int, ...] | None:

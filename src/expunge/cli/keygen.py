@@ -7,17 +7,12 @@ from typing import Any
 
 import click
 
-from expunge.cli.console import as_json, out, reporting
+from expunge.cli.console import as_json, out, reporting, written_to
+from expunge.cli.sections import Command
 
 
-@click.command()
-@click.option(
-    "--out",
-    "target",
-    required=True,
-    type=click.Path(path_type=Path, readable=False),
-    help="The private key to write (mode 0600); the public key is written beside it, with .pub appended.",
-)
+@click.command(cls=Command, short_help="Make a key pair for signing certificates.")
+@written_to("The private key to write (mode 0600); the public key is written beside it, with .pub appended.")
 @as_json
 @reporting
 def keygen(target: Path, json_output: bool) -> dict[str, Any]:

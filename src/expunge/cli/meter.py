@@ -18,9 +18,9 @@ class Meter:
     """
 
     def __init__(self, stage: str, clock: Callable[[], float] = time.monotonic) -> None:
-        found = re.fullmatch(r"(.*?)(?: \((\w+)\))?", stage)
-        assert found is not None
-        self.name, self.unit, self.clock = found[1], found[2] or "", clock
+        named = re.fullmatch(r"(.*?)(?: \((\w+)\))?", stage)
+        assert named is not None
+        self.name, self.unit, self.clock = named[1], named[2] or "", clock
         self.begun = self.now = 0.0
         self.first: int | None = None
         self.done, self.total = 0, None  # type: int, int | None

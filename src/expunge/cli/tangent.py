@@ -7,32 +7,40 @@ from typing import Any
 
 import click
 
-from expunge.cli.console import as_json, on_device, out, print_certificate, progress, quiet, reporting, written_to
+from expunge.cli.console import as_json, on_device, out, progress, quiet, reporting, written_to
+from expunge.cli.results import told_result, write_result
+from expunge.cli.sections import Group, section
+from expunge.cli.sets import FILE
 
 NETWORK = click.option(
     "--network",
     required=True,
-    help="module:function for a torch module that Python can import, with the weights it is linearised at. It is run: use only one you trust.",
+    help="module:function for a torch module that Python can import, with the weights it is linearised at. It is run: "
+    "use only one you trust.",
 )
-BLOCK = click.option("--block", default=64, show_default=True, type=click.IntRange(1), help="Examples at a time.")
+BLOCK = section(
+    "Speed", click.option("--block", default=64, show_default=True, type=click.IntRange(1), help="Examples at a time.")
+)
 
 
-@click.group()
+@click.group(cls=Group, short_help="Networks linearised at their weights: train, and unlearn.")
 def tangent() -> None:
     """Mixed-linear networks: linearise a pretrained network, train its tangent weights, forget rows of them.
 
-    Data are examples before the network, as expunge embed reads them; bytes become floats from 0 to 1, anything else is the
-    network's own business.
+    Data are examples before the network, as expunge embed reads them; bytes become floats from 0 to 1, anything else is
+    the network's own business.
 
     \b
-    expunge tangent train --data images.npz --network mynets:pretrained --last 2 --l2 1e-3 --max-norm 1 --out model.safetensors --json
-    expunge tangent unlearn --model model.safetensors --network mynets:pretrained --forget forget.npz --surrogate surrogate.npz
+    expunge tangent train --data images.npz --network mynets:pretrained --last 2
+                          --l2 1e-3 --max-norm 1 --out model.safetensors --json
+    expunge tangent unlearn --model model.safetensors --network mynets:pretrained
+                            --forget forget.npz --surrogate surrogate.npz
                             --epsilon 1 --delta 1e-5 --distance chi2:0.1 --out result/
-    """  # fmt: skip
+    """
 
 
-@tangent.command()
-@click.option("--data", required=True, type=click.Path(path_type=Path, readable=False), help="The source, labelled.")
+@tangent.command(short_help="While the source exists: train tangent weights to the optimum.")
+@click.option("--data", required=True, type=FILE, help="The source, labelled.")
 @NETWORK
 @click.option("--last", type=click.IntRange(1), help="Train the tangent weights of the last so many parameters alone.")
 @click.option("--l2", required=True, type=float, help="The lambda of (lambda/2)||v||^2 beside the mean loss.")
@@ -58,7 +66,8 @@ def train(
     """Train tangent weights to the optimum while the source still exists.
 
     \b
-    expunge tangent train --data images.npz --network mynets:pretrained --l2 1e-3 --max-norm 1 --out model.safetensors
+    expunge tangent train --data images.npz --network mynets:pretrained
+                          --l2 1e-3 --max-norm 1 --out model.safetensors
     """
     from expunge.data.images import read_examples
     from expunge.data.output import require_absent, write_file
@@ -94,28 +103,27 @@ def train(
     }
 
 
-@tangent.command()
-@click.option(
-    "--model",
-    "model_file",
-    required=True,
-    type=click.Path(path_type=Path, readable=False),
-    help="The tangent weights that expunge tangent train wrote.",
+@tangent.command(short_help="Later, without it: forget examples, with a certificate.")
+@section(
+    "Sets",
+    click.option(
+        "--model",
+        "model_file",
+        required=True,
+        type=FILE,
+        help="The tangent weights that expunge tangent train wrote.",
+    ),
+    NETWORK,
+    click.option("--forget", required=True, type=FILE, help="Examples to forget, labelled."),
+    click.option("--surrogate", required=True, type=FILE, help="Examples that resemble the source, labelled."),
 )
-@NETWORK
-@click.option(
-    "--forget", required=True, type=click.Path(path_type=Path, readable=False), help="Examples to forget, labelled."
+@section(
+    "Guarantee",
+    click.option("--epsilon", required=True, type=float, help="Smaller protects more; 0.1 to 5 is usual."),
+    click.option("--delta", required=True, type=float, help="Probability that the guarantee fails; at most 1/n."),
+    click.option("--distance", required=True, help="same, tv:0.2, chi2:0.1, kl:0.5 or source; see expunge unlearn."),
+    click.option("--force", is_flag=True, help="Hand over a model even if the noise swamps its weights."),
 )
-@click.option(
-    "--surrogate",
-    required=True,
-    type=click.Path(path_type=Path, readable=False),
-    help="Examples that resemble the source, labelled.",
-)
-@click.option("--epsilon", required=True, type=float, help="Smaller protects more; 0.1 to 5 is usual.")
-@click.option("--delta", required=True, type=float, help="Probability that the guarantee fails; at most 1/n.")
-@click.option("--distance", required=True, help="same, tv:0.2, chi2:0.1, kl:0.5 or source; see expunge unlearn.")
-@click.option("--force", is_flag=True, help="Hand over a model even if the noise swamps its weights.")
 @BLOCK
 @on_device
 @written_to("A new folder for model and certificate.")
@@ -127,52 +135,28 @@ def unlearn(
     network: str,
     forget: Path,
     surrogate: Path,
-    epsilon: float,
-    delta: float,
-    distance: str,
-    force: bool,
-    block: int,
-    device: str,
     target: Path,
     quiet: bool,
     json_output: bool,
+    **as_given: Any,
 ) -> dict[str, Any]:
     """Forget examples of a source that is gone, with a certificate; a whole class by giving all its rows.
 
     \b
-    expunge tangent unlearn --model model.safetensors --network mynets:pretrained --forget forget.npz --surrogate surrogate.npz
+    expunge tangent unlearn --model model.safetensors --network mynets:pretrained
+                            --forget forget.npz --surrogate surrogate.npz
                             --epsilon 1 --delta 1e-5 --distance chi2:0.1 --out result/
-    """  # fmt: skip
+    """
     from expunge.data.images import read_examples
-    from expunge.data.output import require_absent, write_folder
+    from expunge.data.output import require_absent
     from expunge.networks.embedding import Preparation
     from expunge.networks.mixed_linear import read_tangent, unlearn_tangent
     from expunge.networks.programs import imported_module
 
     require_absent(target)
     model, module = read_tangent(model_file), imported_module(network)
-    leaving, standing = (read_examples(path) for path in (forget, surrogate))
+    examples = [read_examples(path) for path in (forget, surrogate)]
+    rows = [(Preparation().applied(given.inputs), given.labels) for given in examples]
     with progress(not quiet) as advance:
-        result = unlearn_tangent(
-            module,
-            model,
-            (Preparation().applied(leaving.inputs), leaving.labels),
-            (Preparation().applied(standing.inputs), standing.labels),
-            epsilon=epsilon,
-            delta=delta,
-            distance=distance,
-            force=force,
-            block=block,
-            device=device,
-            progress=advance,
-        )
-    files = {"model.safetensors": result.model.to_bytes(), "certificate.json": result.certificate.to_json().encode()}
-    write_folder(target, files)
-    if not json_output:
-        print_certificate(result.certificate.content)
-        out.print("written: " + ", ".join(str(target / name) for name in files), markup=False)
-    return {
-        "model": str(target / "model.safetensors"),
-        "certificate_file": str(target / "certificate.json"),
-        "certificate": result.certificate.content,
-    }
+        result = unlearn_tangent(module, model, *rows, **as_given, progress=advance)
+    return told_result(target, result, write_result(target, result), json_output)

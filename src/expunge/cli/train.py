@@ -8,35 +8,47 @@ from typing import Any
 import click
 
 from expunge.cli.console import as_json, on_device, out, progress, quiet, reporting, written_to
+from expunge.cli.sections import Command, section
+from expunge.cli.sets import FILE, label_column
 
 
-@click.command()
-@click.option(
-    "--data",
-    required=True,
-    type=click.Path(path_type=Path, readable=False),
-    help="The source: .npz or .safetensors with X and y, .csv or .parquet.",
+@click.command(cls=Command, short_help="While the source exists: train to the optimum, keep a record.")
+@section(
+    "Source",
+    click.option(
+        "--data", required=True, type=FILE, help="The source: .npz or .safetensors with X and y, .csv or .parquet."
+    ),
+    label_column,
 )
-@click.option("--label", help="Label column of a .csv or .parquet file (default: y, or label).")
-@click.option(
-    "--l2",
-    required=True,
-    type=float,
-    help="lambda of (lambda/2)||w||^2 beside the mean loss. Larger makes later certificates stronger.",
+@section(
+    "Model",
+    click.option(
+        "--l2",
+        required=True,
+        type=float,
+        help="lambda of (lambda/2)||w||^2 beside the mean loss. Larger makes later certificates stronger.",
+    ),
+    click.option(
+        "--max-norm",
+        required=True,
+        type=float,
+        help="Rows longer than this are scaled down to it. Choose it before looking at the rows: a bound read off the "
+        "data would itself tell about a person.",
+    ),
+    click.option("--loss", default="softmax", show_default=True, help="softmax or ridge."),
+    click.option("--bias", is_flag=True, help="Add a constant feature 1, regularised like the rest."),
+    click.option(
+        "--store", default="float64", show_default=True, help="What the weights are stored in: float64 or float32."
+    ),
 )
-@click.option(
-    "--max-norm",
-    required=True,
-    type=float,
-    help="Rows longer than this are scaled down to it. Choose it before looking at the rows: a bound read off the data would itself tell about a person.",
-)
-@click.option("--loss", default="softmax", show_default=True, help="softmax or ridge.")
-@click.option("--bias", is_flag=True, help="Add a constant feature 1, regularised like the rest.")
-@click.option(
-    "--dtype", default="float64", show_default=True, help="What rows are kept in while computing: float64 or float32."
-)
-@click.option(
-    "--store", default="float64", show_default=True, help="What the weights are stored in: float64 or float32."
+@section(
+    "Speed",
+    click.option(
+        "--dtype",
+        default="float64",
+        show_default=True,
+        help="What rows are kept in while computing: float64 or float32.",
+    ),
 )
 @on_device
 @written_to("The model to write, a .safetensors file that does not exist yet.")
@@ -46,25 +58,21 @@ from expunge.cli.console import as_json, on_device, out, progress, quiet, report
 def train(
     data: Path,
     label: str | None,
-    l2: float,
-    max_norm: float,
-    loss: str,
-    bias: bool,
-    dtype: str,
-    store: str,
     device: str,
     target: Path,
     quiet: bool,
     json_output: bool,
+    **as_given: Any,
 ) -> dict[str, Any]:
     """Train a linear classifier to its optimum while the source still exists.
 
     Writes the weights with a training record: the number of rows, class counts, l2, loss, norm bound, and how far from
-    the optimum training stopped. This record is all that is kept of the source, and what makes later certificates strong.
+    the optimum training stopped. This record is all that is kept of the source, and what makes later certificates
+    strong.
 
     \b
     expunge train --data source.npz --l2 1e-3 --max-norm 1 --out model.safetensors
-    """  # fmt: skip
+    """
     from expunge.data import read_data
     from expunge.data.output import require_absent, write_file
     from expunge.errors import FileError
@@ -78,23 +86,17 @@ def train(
         model = run(
             source.features,
             source.labels,
-            l2=l2,
-            max_norm=max_norm,
-            loss=loss,
-            bias=bias,
-            dtype=dtype,
-            store=store,
             device=device,
             encoder=source.encoder,
             progress=advance,
+            **as_given,
         )
     write_file(target, model.to_bytes())
     assert model.record is not None
     if not json_output:
         record = model.record
-        out.print(
-            f"trained {record.loss} on {record.n_source:,} rows, {model.n_features} features, {len(record.classes)} classes"
-        )
+        shape = f"{record.n_source:,} rows, {model.n_features} features, {len(record.classes)} classes"
+        out.print(f"trained {record.loss} on {shape}")
         out.print(f"gradient norm at the stored weights: {record.residual:.3g}")
         out.print(f"written: {target}", markup=False)
     return {

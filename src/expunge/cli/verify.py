@@ -8,18 +8,20 @@ from typing import Any
 import click
 
 from expunge.cli.console import as_json, out, reporting
+from expunge.cli.sections import Command
+from expunge.cli.sets import FILE
 
 
-@click.command()
-@click.argument("certificate", type=click.Path(path_type=Path, readable=False))
+@click.command(cls=Command, short_help="Anybody: check a certificate from its file.")
+@click.argument("certificate", type=FILE)
 @click.option(
     "--model",
-    type=click.Path(path_type=Path, readable=False),
+    type=FILE,
     help="The published model; its digest is compared with the certificate's.",
 )
 @click.option(
     "--public-key",
-    type=click.Path(path_type=Path, readable=False),
+    type=FILE,
     help="The issuer's public key: check the signature of a signed certificate, before anything else.",
 )
 @as_json
@@ -36,20 +38,20 @@ def verify(certificate: Path, model: Path | None, public_key: Path | None, json_
     """
     from expunge.certificate.sign import verify_file
 
-    found, checks = verify_file(certificate, public_key, model)
+    checked, checks = verify_file(certificate, public_key, model)
     if not json_output:
         for check in checks:
             out.print(f"  ok  {check.name}", markup=False)
-        out.print(f"verified: {len(checks)} checks; status [bold]{found.status}[/bold]")
+        out.print(f"verified: {len(checks)} checks; status [bold]{checked.status}[/bold]")
         if model is None:
             out.print("the model was not checked; give it with --model")
         if public_key is None:
             out.print("not signed, or not checked: anybody could have written this file; see --public-key")
-        for sentence in found.content["assumptions"]:
+        for sentence in checked.content["assumptions"]:
             out.print(f"  assumes: {sentence}", markup=False)
     return {
         "verified": True,
-        "status": found.status,
+        "status": checked.status,
         "model_checked": model is not None,
         "signature_checked": public_key is not None,
         "checks": [check.name for check in checks],

@@ -167,7 +167,7 @@ def withdraw(desk: Desk, request: int, reason: str) -> RequestRow:
             raise OptionError(
                 f"request {request} is {'unknown' if found is None or found.id != request else found.state}",
                 "only a pending request can be withdrawn",
-                "See expunge status.",
+                "See expunge desk status.",
             )
         ledger.append("withdrawn", {"request": request, "reason": _reference(reason)})
         remove(desk.layout.rows_of(request))

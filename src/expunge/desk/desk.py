@@ -60,7 +60,9 @@ def open_desk(folder: str | Path) -> Desk:
     """The desk in this folder."""
     layout = Layout(Path(folder))
     if not layout.ledger.is_file() or not layout.key.is_file():
-        raise FileError(f"{layout.folder} is not a desk", "a folder made by expunge init is needed", "Check the path.")
+        raise FileError(
+            f"{layout.folder} is not a desk", "a folder made by expunge desk init is needed", "Check the path."
+        )
     with Ledger.open(layout.ledger) as ledger:
         try:
             policy = Policy.from_json(ledger.created()["policy"])

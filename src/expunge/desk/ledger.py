@@ -108,7 +108,7 @@ class Ledger:
     def open(path: Path) -> Iterator[Ledger]:
         """The ledger at this path; errors of SQLite become Expunge's own."""
         if not path.is_file():
-            raise FileError(f"{path} does not exist", "a desk has a ledger", "Open a desk with expunge init.")
+            raise FileError(f"{path} does not exist", "a desk has a ledger", "Open a desk with expunge desk init.")
         with guarded(path):
             connection = _connect(path)
             try:
@@ -170,7 +170,9 @@ class Ledger:
         """The first entry's body: policy, model, surrogate."""
         body = self.connection.execute("SELECT body FROM entries WHERE number = 1 AND kind = 'created'").fetchone()
         if body is None:
-            raise FileError(f"{self.path} is empty", "a desk begins with its policy", "Open a desk with expunge init.")
+            raise FileError(
+                f"{self.path} is empty", "a desk begins with its policy", "Open a desk with expunge desk init."
+            )
         return dict(json.loads(body[0]))
 
     def requests(self, state: str | None = None, limit: int = -1, after: int = 0) -> list[RequestRow]:
@@ -296,7 +298,7 @@ def guarded(path: Path) -> Iterator[None]:
         raise FileError(
             f"{path} could not be used ({error})",
             "a whole ledger on a disk with room is needed",
-            "Nothing that was acknowledged is lost; make room, or check it with expunge ledger verify.",
+            "Nothing that was acknowledged is lost; make room, or check it with expunge desk verify.",
         ) from error
 
 
@@ -309,7 +311,7 @@ def read_head(content: bytes, name: str) -> Head:
             raise ValueError("size or root")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FileError(
-            f"{name} is not a saved head ({error})", "size and root are needed", "Save one with expunge ledger head."
+            f"{name} is not a saved head ({error})", "size and root are needed", "Save one with expunge desk head."
         ) from error
     return head
 

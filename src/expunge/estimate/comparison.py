@@ -1,4 +1,4 @@
-"""Every estimate of the distance side by side, with its uncertainty and its direction; beside the truth where somebody has it."""
+"""Every estimate of the distance side by side, with uncertainty and direction; beside the truth where it is known."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from expunge.distance import Estimation
 from expunge.distance.inequalities import shift_total_variation
 from expunge.errors import ModelError
 from expunge.estimate.conditional import conditional_divergence
-from expunge.estimate.means import MeansDifference
+from expunge.estimate.means import MeansDifference, means_difference
+from expunge.estimate.origin import origin_of
 from expunge.estimate.source import (
     KullbackLeiblerEstimate,
     SampledSource,
@@ -52,13 +53,17 @@ class Comparison:
     """What `expunge distance` reports; `reference_*` are from real source rows."""
 
     lines: tuple[Line, ...]
-    sampled: SampledSource
+    estimate: SourceEstimate
     surrogate: Rows
     reference: Rows | None
     kl: KullbackLeiblerEstimate
     reference_kl: KullbackLeiblerEstimate | None
     means: MeansDifference | None
     reference_means: MeansDifference | None
+
+    @property
+    def sampled(self) -> SampledSource:
+        return self.estimate.sampled
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; null stands for infinite."""
@@ -67,7 +72,7 @@ class Comparison:
             return None if isinstance(value, float) and not math.isfinite(value) else value
 
         lines = [{key: finite(value) for key, value in asdict(line).items()} for line in self.lines]
-        estimate = SourceEstimate(Estimation("kl"), self.sampled, self.kl).evidence()
+        estimate = self.estimate.evidence()
         return {
             "estimates": lines,
             "support": self.sampled.support,
@@ -123,6 +128,7 @@ def compare(
     kl = KullbackLeiblerEstimate(
         conditional, marginal_divergence(standing, sampled.features, wanted, progress=progress)
     )
+    estimate = SourceEstimate(wanted, sampled, kl, origin_of(weights, record, standing))
     real_kl = None
     if real is not None:
         real_features = real.features[:, : model.n_features]
@@ -133,17 +139,16 @@ def compare(
     if leaving is not None:
         problem = SurrogateEquation(objective, weights, leaving, standing, record.n_source)
         update = newton_step(problem, single=False, progress=progress).update
-        means = SourceEstimate(wanted, sampled, None).means(objective, weights, update, standing)
+        means = estimate.means(objective, weights, update, standing)
         if real is not None:
-            real_sampled = replace(sampled, rows=real)
-            real_means = SourceEstimate(wanted, real_sampled, None).means(objective, weights, update, standing)
+            real_means = means_difference(objective, weights, update, real, standing, seed=wanted.seed)
     lines = _kl_lines(kl, SAMPLED)
     lines += _kl_lines(real_kl, REFERENCE)[1:] if real_kl is not None else []
     if means is not None and update is not None:
         lines += _means_lines(objective, update, kl, means, SAMPLED)
         if real_means is not None and real_kl is not None:
             lines += _means_lines(objective, update, real_kl, real_means, REFERENCE)
-    return Comparison(tuple(lines), sampled, standing, real, kl, real_kl, means, real_means)
+    return Comparison(tuple(lines), estimate, standing, real, kl, real_kl, means, real_means)
 
 
 def _kl_lines(kl: KullbackLeiblerEstimate, source: str) -> list[Line]:

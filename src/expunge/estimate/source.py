@@ -11,7 +11,7 @@ docs/sharp-edges.md says what was found where the truth is known.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,12 @@ from torch import Tensor
 from expunge.data import prepare
 from expunge.distance import Distance, Estimation
 from expunge.distance.inequalities import tv_upper_from_kl
-from expunge.errors import DataError, OptionError
+from expunge.errors import DataError, ModelError, OptionError
 from expunge.estimate.conditional import ConditionalDivergence, conditional_divergence
 from expunge.estimate.donsker_varadhan import DonskerVaradhanLower, donsker_varadhan
 from expunge.estimate.langevin import Ball, Box, Diagnostics, LinearEnergy, Support, Target, Whitened, langevin
 from expunge.estimate.means import MeansDifference, means_difference
+from expunge.estimate.origin import Origin, origin_of
 from expunge.heads import LinearHead, Rows
 from expunge.record import TrainingRecord
 from expunge.runtime.memory import memory_limit
@@ -90,11 +91,45 @@ class KullbackLeiblerEstimate:
 
 @dataclass(frozen=True)
 class SourceEstimate:
-    """What was estimated, and the distance it gives for an update."""
+    """What was estimated, of what, and the distance it gives for an update.
+
+    Made by `estimate_source`, or by `compare`; `saved.py` writes it to a file and reads it back.
+    """
 
     wanted: Estimation
     sampled: SampledSource
     kl: KullbackLeiblerEstimate | None
+    origin: Origin
+
+    def belonging_to(
+        self, weights: Tensor, record: TrainingRecord, surrogate: Rows, wanted: Estimation
+    ) -> SourceEstimate:
+        """The estimate for use with this model and surrogate, on their device; refused where it was made of others.
+
+        Samples belong to the model. The KL belongs to the surrogate too, and is left out where the route does not use
+        it. `wanted` may differ from the estimate's own in what its use adds: route, sampling,
+        matched.
+        """
+        origin = origin_of(weights, record, surrogate)
+        for name in ("weights", "encoder", "max_norm", "bias"):
+            made_of, at_hand = getattr(self.origin, name), getattr(origin, name)
+            if made_of != at_hand:
+                raise ModelError(
+                    f"the estimate was made of another model ({name} {_short(made_of)})",
+                    f"samples of one model say nothing of another, and here it is {_short(at_hand)}",
+                    "Estimate again, of this model: expunge distance --out.",
+                )
+        kl = self.kl if wanted.route == "kl" else None
+        if wanted.route == "kl" and (kl is None or self.origin.surrogate != origin.surrogate):
+            raise DataError(
+                "the estimate has no KL" if kl is None else "the estimate's KL is that of another surrogate",
+                "the KL enters this bound, and it is between the surrogate at hand (rows, labels, class weights, "
+                "float64) and the source",
+                "Estimate again, with this surrogate and the same --match-classes: expunge distance --out.",
+            )
+        rows = self.sampled.rows
+        moved = replace(rows, features=rows.features.to(weights.device), labels=rows.labels.to(weights.device))
+        return SourceEstimate(wanted, replace(self.sampled, rows=moved), kl, origin)
 
     def means(self, objective: LinearHead, weights: Tensor, update: Tensor, surrogate: Rows) -> MeansDifference:
         """The difference of means at this update."""
@@ -131,6 +166,10 @@ class SourceEstimate:
         return finite
 
 
+def _short(value: Any) -> str:
+    return f"{value[:16]}..." if isinstance(value, str) else "none" if value is None else str(value)
+
+
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _finite(entry) for key, entry in value.items()}
@@ -154,7 +193,7 @@ def estimate_source(
             conditional_divergence(objective, weights, surrogate, seed=wanted.seed, progress=progress),
             marginal_divergence(surrogate, sampled.features, wanted, progress=progress),
         )
-    return SourceEstimate(wanted, sampled, kl)
+    return SourceEstimate(wanted, sampled, kl, origin_of(weights, record, surrogate))
 
 
 def require_converged(sampled: SampledSource) -> None:

@@ -49,12 +49,11 @@ class SurrogateEvidence:
         """With the estimate made, where there is to be one."""
         if isinstance(request.distance, Distance):
             return cls(request, None, seed, progress)
-        made = request.guarantee.estimate
+        rows, wanted, made = in_memory(request.surrogate, ESTIMATE), request.distance, request.guarantee.estimate
         if made is None:
-            rows = in_memory(request.surrogate, ESTIMATE)
-            made = estimate_source(
-                request.head, request.weights, request.record, rows, request.distance, progress=progress
-            )
+            made = estimate_source(request.head, request.weights, request.record, rows, wanted, progress=progress)
+        else:
+            made = made.belonging_to(request.weights, request.record, rows, wanted)
         require_converged(made.sampled)
         return cls(request, made, seed, progress)
 

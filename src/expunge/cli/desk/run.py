@@ -1,4 +1,4 @@
-"""`expunge run`."""
+"""`expunge desk run`."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from typing import Any
 import click
 
 from expunge.cli.console import as_json, out, progress, quiet, reporting
+from expunge.cli.desk.options import desk_folder
+from expunge.cli.sections import Command
+from expunge.cli.sets import FILE, label_column
 
 
-@click.command()
-@click.argument("desk", type=click.Path(path_type=Path, readable=False))
+@click.command(cls=Command, short_help="Forget what is pending, publish, certify.")
+@desk_folder
 @click.option("--batch", is_flag=True, help="One model for all pending requests: less noise than one model a request.")
-@click.option(
-    "--sign-key", type=click.Path(path_type=Path, readable=False), help="An Ed25519 private key (expunge keygen)."
-)
+@click.option("--sign-key", type=FILE, help="An Ed25519 private key (expunge keygen).")
 @click.option(
     "--test",
-    type=click.Path(path_type=Path, readable=False),
+    type=FILE,
     help="Labelled rows on which to measure accuracy before and after.",
 )
-@click.option("--label", help="Label column of a .csv or .parquet test file (default: y, or label).")
+@label_column
 @quiet
 @as_json
 @reporting
@@ -34,7 +35,7 @@ def run(
     before that stay published, the other requests stay pending.
 
     \b
-    expunge run desk/ --batch --sign-key desk.key --test test.npz
+    expunge desk run desk/ --batch --sign-key desk.key --test test.npz
     """
     from expunge.certificate.sign import read_private_key
     from expunge.data import read_data
@@ -55,8 +56,8 @@ def run(
         for made in outcome.published:
             answered = ", ".join(str(number) for number in made.requests)
             out.print(
-                f"published model {made.number} for request {answered}: {made.certificate.status}, sigma {made.certificate.sigma:.4g}; "
-                f"all models together: epsilon {made.composition.epsilon:.4g}"
+                f"published model {made.number} for request {answered}: {made.certificate.status}, "
+                f"sigma {made.certificate.sigma:.4g}; all models together: epsilon {made.composition.epsilon:.4g}"
             )
         if not outcome.published and outcome.refused is None:
             out.print("nothing was pending")

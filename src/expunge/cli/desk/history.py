@@ -1,4 +1,4 @@
-"""`expunge history`."""
+"""`expunge desk history`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 import click
 
 from expunge.cli.console import as_json, out, reporting
+from expunge.cli.desk.options import desk_folder
+from expunge.cli.sections import Command
 
 
-@click.command()
-@click.argument("desk", type=click.Path(path_type=Path, readable=False))
+@click.command(cls=Command, short_help="What the desk did: the ledger's entries.")
+@desk_folder
 @click.option("--after", default=0, show_default=True, help="Only entries after this number.")
 @click.option("--limit", default=1000, show_default=True, help="At most so many.")
 @as_json
@@ -21,12 +23,12 @@ def history(desk: Path, after: int, limit: int, json_output: bool) -> dict[str, 
     """The ledger's entries, oldest first.
 
     \b
-    expunge history desk/ --after 100
+    expunge desk history desk/ --after 100
     """
-    from expunge.desk import history as find
+    from expunge.desk import history as entries_of
     from expunge.desk import open_desk
 
-    entries = find(open_desk(desk), after=after, limit=limit)
+    entries = entries_of(open_desk(desk), after=after, limit=limit)
     if not json_output:
         for entry in entries:
             shown = {

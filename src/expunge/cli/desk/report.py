@@ -1,0 +1,39 @@
+"""`expunge desk report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from expunge.cli.console import as_json, out, reporting, written_to
+from expunge.cli.desk.options import desk_folder
+from expunge.cli.sections import Command
+
+
+@click.command(cls=Command, short_help="Pages people can read, of all requests and models.")
+@desk_folder
+@written_to("A new folder; private, for it shows references.")
+@as_json
+@reporting
+def report(desk: Path, target: Path, json_output: bool) -> dict[str, Any]:
+    """Pages people can read, of a desk with all its requests and models.
+
+    Each page is one file without scripts that opens offline and prints well; the tables come as CSV too.
+
+    \b
+    expunge desk report desk/ --out desk-report/
+    """
+    from expunge.data.output import require_absent
+    from expunge.desk import desk_report, open_desk
+    from expunge.runtime.durable import make_folder
+
+    require_absent(target)
+    files = desk_report(open_desk(desk))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target, files, private=True)
+    written = [str(target / name) for name in sorted(files)]
+    if not json_output:
+        out.print("written: " + ", ".join(written), markup=False)
+    return {"files": written}

@@ -1,0 +1,58 @@
+"""`expunge desk verify`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from expunge.cli.console import as_json, out, reporting
+from expunge.cli.desk.options import desk_folder
+from expunge.cli.sections import Command
+from expunge.cli.sets import FILE
+
+
+@click.command(cls=Command, short_help="Check the ledger and every published file, offline.")
+@desk_folder
+@click.option(
+    "--head",
+    "heads",
+    multiple=True,
+    type=FILE,
+    help="A head saved earlier, outside the desk: shows whether entries were cut off. May be given several times.",
+)
+@as_json
+@reporting
+def verify(desk: Path, heads: tuple[Path, ...], json_output: bool) -> dict[str, Any]:
+    """Check every entry, the chain, the root, and every published file, offline. Fails with exit status 1.
+
+    \b
+    expunge desk verify desk/ --head saved-head.json
+    """
+    from expunge.desk.check import verify_folder
+    from expunge.desk.layout import Layout
+    from expunge.desk.ledger import saved_head
+
+    saved = [saved_head(path) for path in heads]
+    checked = verify_folder(Layout(desk), saved)
+    if not json_output:
+        out.print(f"verified: {checked.head.size:,} entries, {checked.models} published models")
+        if not saved:
+            out.print(
+                "no saved head was given: that entries were cut off at the end could not be seen; see expunge desk head"
+            )
+        if not checked.sealed:
+            out.print(
+                "the file is newer than its seal (a command was killed): entries were checked, unused bytes were not"
+            )
+        if checked.absent:
+            out.print("folders taken away: " + ", ".join(f"{number:04d}" for number in checked.absent))
+    return {
+        "verified": True,
+        "head": checked.head.to_json(),
+        "sealed": checked.sealed,
+        "models": checked.models,
+        "absent": list(checked.absent),
+        "saved_heads": len(saved),
+    }

@@ -1,0 +1,82 @@
+"""`--help` in named sections: options by what they are about, commands by what they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Decorator = Callable[[Any], Any]
+
+OTHERS = "Options"  # those of no section
+LAST = ("A model without a record", "Speed", "Output", OTHERS)  # in every command, after what is its own
+FEW = 10  # so many options are one list
+
+
+def section(title: str, *options: Decorator) -> Callable[[Function], Function]:
+    """Add options to a command and show them under this title; a title that comes again adds to what is there."""
+
+    def decorate(function: Function) -> Function:
+        for option in reversed(options):
+            function = option(function)
+            function.__click_params__[-1].__dict__["section"] = title  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+def section_of(parameter: click.Parameter) -> str:
+    """The title a parameter is shown under."""
+    title: str = vars(parameter).get("section", OTHERS)
+    return title
+
+
+class Command(click.Command):
+    """A command that shows its options section by section, in the order in which they are declared."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            line = parameter.get_help_record(ctx)
+            if line is not None:
+                sections.setdefault(section_of(parameter), []).append(line)
+        if sum(map(len, sections.values())) <= FEW:
+            sections = {OTHERS: [line for lines in sections.values() for line in lines]}
+        own = [title for title in sections if title not in LAST]
+        for title in [*own, *(title for title in LAST if title in sections)]:
+            with formatter.section(title):
+                formatter.write_dl(sections[title])
+
+
+class Group(click.Group):
+    """A group that lists its commands section by section, in the order in which they were added."""
+
+    command_class = Command
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.sections: dict[str, list[str]] = {}
+
+    def add_section(self, title: str, *commands: click.Command) -> None:
+        """Add commands under a title."""
+        for command in commands:
+            self.add_command(command)
+            assert command.name is not None
+            self.sections.setdefault(title, []).append(command.name)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        listed = [name for names in self.sections.values() for name in names]
+        return [*listed, *(name for name in self.commands if name not in listed)]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        listed = {name for names in self.sections.values() for name in names}
+        rest = [name for name in self.commands if name not in listed]
+        longest = max(map(len, self.commands), default=0)
+        room = formatter.width - longest - 6
+        for title, names in [*self.sections.items(), ("Commands", rest)]:
+            lines = [(name.ljust(longest), self.commands[name].get_short_help_str(room)) for name in names]
+            if lines:
+                with formatter.section(title):
+                    formatter.write_dl(lines)

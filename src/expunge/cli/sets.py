@@ -1,0 +1,70 @@
+"""The sets of rows that commands take: options for their files, and for those that are larger than memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from expunge.cli.sections import section
+
+FILE = click.Path(path_type=Path, readable=False)
+
+label_column = click.option("--label", help="Label column of .csv and .parquet files (default: y, or label).")
+forget_class = click.option(
+    "--forget-class",
+    help="Forget a whole class: of the rows in --forget, those with this label, which must be all the source had "
+    "of it.",
+)
+columns = click.option(
+    "--columns", help="Feature columns of Parquet files, with commas between (default: all but the label's)."
+)
+memory = click.option(
+    "--memory",
+    help="A limit for each process, e.g. 1.5GB (default: half the machine's memory). A surrogate that does not fit is "
+    "read anew in each pass.",
+)
+linear_sets = section(
+    "Sets",
+    click.option(
+        "--model",
+        "model_file",
+        required=True,
+        type=FILE,
+        help="The trained model, .safetensors with weight (K x d) and, where there is one, bias (K).",
+    ),
+    click.option("--forget", required=True, type=FILE, help="The rows to forget, with their labels."),
+    click.option("--surrogate", required=True, type=FILE, help="Rows that resemble the source."),
+    forget_class,
+    label_column,
+    columns,
+)
+
+
+def read_forget_and_surrogate(
+    forget: Path, surrogate: Path, label: str | None, columns: str | None, memory: str | None
+) -> tuple[Any, Any]:
+    """What is in the two files or folders, read whole or to be streamed."""
+    from expunge.data import LabelledArrays, open_data
+    from expunge.data.files import TABLES
+    from expunge.data.opening import is_folder
+    from expunge.runtime.group import launched_as_group
+    from expunge.runtime.memory import Memory
+
+    limit = Memory.of(memory)
+    names = None if columns is None else tuple(name.strip() for name in columns.split(","))
+    # a label column may be named though only one of the two files is a table
+    tables = [path for path in (forget, surrogate) if path.suffix.lower() in TABLES or is_folder(path)] or [forget]
+
+    def read(path: Path) -> Any:
+        opened = open_data(
+            path,
+            label if path in tables else None,
+            columns=names if path in tables else None,
+            memory=limit,
+            stream=path is surrogate and (memory is not None or launched_as_group() or None),
+        )
+        return opened.rows if isinstance(opened, LabelledArrays) else opened
+
+    return read(forget), read(surrogate)

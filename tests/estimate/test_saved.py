@@ -1,0 +1,340 @@
+"""An estimate in a file: written, read back, used, and refused where it is damaged or of something else."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from sklearn.datasets import load_digits
+
+from expunge import LinearModel, train, unlearn
+from expunge.cli import main
+from expunge.distance import Estimation
+from expunge.errors import DataError, FileError, ModelError
+from expunge.estimate.comparison import compare
+from expunge.estimate.saved import SCHEMA, estimate_bytes, read_estimate
+from expunge.estimate.source import SourceEstimate
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+QUICK = Estimation(support="ball", chains=200, steps=400, step_size=0.005, epochs=3)
+OPTIONS: dict[str, Any] = {"epsilon": 5.0, "delta": 1e-3, "force": True, "insecure_test_seed": 3}
+TUNING = "--chains 200 --steps 400 --step-size 0.005 --epochs 3 --quiet"
+MEASURE = "distance --model {0}/model.safetensors --surrogate {0}/surrogate.npz " + TUNING
+UNLEARN = (
+    "unlearn --model {0}/model.safetensors --forget {0}/forget.npz --surrogate {0}/surrogate.npz --epsilon 5 "
+    "--delta 1e-3 --force --quiet --out {0}/result "
+)
+
+
+@pytest.fixture(scope="module")
+def digits() -> dict[str, Any]:
+    X, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(X))
+    X, y = X[order] / np.linalg.norm(X[order], axis=1, keepdims=True), y[order]
+    model = train(X[:900], y[:900], l2=0.02, max_norm=1.0, bias=True)
+    return {"model": model, "forget": (X[:2], y[:2]), "surrogate": (X[900:], y[900:]), "source": (X[:900], y[:900])}
+
+
+@pytest.fixture(scope="module")
+def estimate(digits: dict[str, Any]) -> SourceEstimate:
+    model: LinearModel = digits["model"]
+    assert model.record is not None
+    return compare(model, digits["surrogate"], record=model.record, wanted=QUICK).estimate
+
+
+@pytest.fixture(scope="module")
+def written(estimate: SourceEstimate) -> bytes:
+    return estimate_bytes(estimate)
+
+
+@pytest.fixture
+def files(digits: dict[str, Any], written: bytes, tmp_path: Path) -> Path:
+    for name in ("forget", "surrogate"):
+        np.savez(tmp_path / f"{name}.npz", X=digits[name][0], y=digits[name][1])
+    (tmp_path / "model.safetensors").write_bytes(digits["model"].to_bytes())
+    (tmp_path / "estimate.npz").write_bytes(written)
+    return tmp_path
+
+
+def run(text: str, files: Path) -> Any:
+    result = CliRunner().invoke(main, text.format(files).split())
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    return result
+
+
+def read(content: bytes, folder: Path) -> SourceEstimate:
+    (folder / "read.npz").write_bytes(content)
+    return read_estimate(folder / "read.npz")
+
+
+# Written and read -----------------------------------------------------------------------------------------------
+
+
+def test_what_is_read_is_what_was_written(estimate: SourceEstimate, written: bytes, tmp_path: Path) -> None:
+    found = read(written, tmp_path)
+    assert (found.wanted, found.kl, found.origin) == (estimate.wanted, estimate.kl, estimate.origin)
+    assert torch.equal(found.sampled.rows.features, estimate.sampled.rows.features)
+    assert replace(found.sampled, rows=estimate.sampled.rows) == estimate.sampled
+    assert estimate_bytes(found) == written
+
+
+def test_infinite_parts_and_given_moments_survive(estimate: SourceEstimate, tmp_path: Path) -> None:
+    assert estimate.kl is not None
+    endless = replace(
+        estimate.kl, conditional=replace(estimate.kl.conditional, value=math.inf, standard_error=math.inf)
+    )
+    wanted = replace(QUICK, support="gaussian", mean=np.zeros(64), covariance=np.eye(64))
+    found = read(estimate_bytes(replace(estimate, kl=endless, wanted=wanted)), tmp_path)
+    assert found.kl == endless
+    assert found.wanted.covariance is not None
+    assert np.array_equal(found.wanted.covariance, np.eye(64))
+
+
+def test_nothing_in_it_is_pickled(written: bytes) -> None:
+    with np.load(io.BytesIO(written), allow_pickle=False) as arrays:
+        assert set(arrays.files) == {"samples", "facts"}
+        assert json.loads(arrays["facts"].item())["schema"] == SCHEMA
+
+
+# Used -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("route", ["means", "kl"])
+@pytest.mark.parametrize("match_classes", [False, True])
+def test_it_gives_the_certificate_that_estimating_on_the_way_gives(
+    digits: dict[str, Any], route: str, match_classes: bool, tmp_path: Path
+) -> None:
+    wanted = replace(QUICK, route=route, matched=match_classes)
+    sets = (digits["model"], digits["forget"], digits["surrogate"])
+    made = compare(digits["model"], digits["surrogate"], record=digits["model"].record, wanted=wanted).estimate
+    kept = unlearn(*sets, distance=read(estimate_bytes(made), tmp_path), **OPTIONS)
+    anew = unlearn(*sets, distance=wanted, **OPTIONS)
+    assert kept.certificate.status == "estimated"
+    assert kept.model.to_bytes() == anew.model.to_bytes()
+    for part in ("distance", "estimate", "bound", "assumptions"):
+        assert kept.certificate.content[part] == anew.certificate.content[part]
+
+
+def test_samples_serve_any_surrogate_the_kl_only_its_own(digits: dict[str, Any], estimate: SourceEstimate) -> None:
+    X, y = digits["surrogate"]
+    fewer = (X[:600], y[:600])
+    unlearn(digits["model"], digits["forget"], fewer, distance=estimate, **OPTIONS)
+    by_kl = replace(estimate, wanted=replace(QUICK, route="kl"))
+    with pytest.raises(DataError, match="KL is that of another surrogate"):
+        unlearn(digits["model"], digits["forget"], fewer, distance=by_kl, **OPTIONS)
+    with pytest.raises(DataError, match="KL is that of another surrogate"):
+        unlearn(digits["model"], digits["forget"], (X, y), distance=by_kl, match_classes=True, **OPTIONS)
+    with pytest.raises(DataError, match="has no KL"):
+        unlearn(digits["model"], digits["forget"], (X, y), distance=replace(by_kl, kl=None), **OPTIONS)
+
+
+def test_an_estimate_of_another_model_is_refused(digits: dict[str, Any], estimate: SourceEstimate) -> None:
+    other = train(*digits["source"], l2=0.03, max_norm=1.0, bias=True)
+    with pytest.raises(ModelError, match=r"made of another model \(weights"):
+        unlearn(other, digits["forget"], digits["surrogate"], distance=estimate, **OPTIONS)
+    longer = replace(digits["model"], record=replace(digits["model"].record, max_norm=2.0))
+    with pytest.raises(ModelError, match=r"made of another model \(max_norm 1\.0\)"):
+        unlearn(longer, digits["forget"], digits["surrogate"], distance=estimate, **OPTIONS)
+
+
+def test_chains_that_have_not_converged_are_refused(digits: dict[str, Any], estimate: SourceEstimate) -> None:
+    astray = replace(estimate.sampled, diagnostics=replace(estimate.sampled.diagnostics, r_hat=1.5))
+    with pytest.raises(DataError, match="not converged"):
+        unlearn(
+            digits["model"],
+            digits["forget"],
+            digits["surrogate"],
+            distance=replace(estimate, sampled=astray),
+            **OPTIONS,
+        )
+
+
+# Damaged, or made to deceive ------------------------------------------------------------------------------------
+
+
+def arrays_of(content: bytes) -> dict[str, Any]:
+    with np.load(io.BytesIO(content)) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+def changed(content: bytes, change: Callable[[dict[str, Any]], Any]) -> bytes:
+    arrays = arrays_of(content)
+    facts = json.loads(arrays["facts"].item())
+    change(facts)
+    stream = io.BytesIO()
+    np.savez(stream, **(arrays | {"facts": np.array(json.dumps(facts))}))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda f: f.update(schema="expunge/estimate/2"), "schema 'expunge/estimate/2'"),
+        (lambda f: f.update(more=1), "keys too many"),
+        (lambda f: f.pop("origin"), "too few"),
+        (lambda f: f["settings"].update(support="cube"), "support 'cube'"),
+        (lambda f: f["settings"].update(chains=True), "settings: chains True"),
+        (lambda f: f["settings"].update(chains=300), "samples of shape"),
+        (lambda f: f["settings"].update(seed=-1), "chain seed"),
+        (lambda f: f["settings"].update(route="tv"), "route 'tv'"),
+        (lambda f: f["settings"].update(mean=[0.0]), "settings with keys"),
+        (lambda f: f["settings"].update(epochs="3"), "epochs '3'"),
+        (lambda f: f["diagnostics"].update(r_hat="1"), "r_hat '1'"),
+        (lambda f: f["diagnostics"].update(r_hat=-1.0), "diagnostics below 0"),
+        (lambda f: f["diagnostics"].update(acceptance=2.0), "acceptance"),
+        (lambda f: f["diagnostics"].update(r_hat=math.nan), "not JSON"),
+        (lambda f: f["marginal"].update(value=0.0, raw=3.0), "a marginal part"),
+        (lambda f: f["marginal"].update(standard_error=-1.0), "a marginal part"),
+        (lambda f: f["conditional"].update(folds=0), "conditional part"),
+        (lambda f: f.update(conditional=None), "conditional with keys"),
+        (lambda f: f["origin"].update(weights="abc"), "digests"),
+        (lambda f: f["origin"].update(max_norm=1e-3), "a sample of norm"),
+        (lambda f: f["origin"].update(max_norm=None), "max_norm"),
+        (lambda f: f.update(support="a\nb"), "support in no words"),
+        (lambda f: f.update(step_size=0.0), "step size"),
+        (lambda f: f.update(scaled=-1), "rows scaled"),
+        (lambda f: f.update(support="x" * 30_000), "facts of shape"),
+    ],
+)
+def test_facts_that_cannot_be(change: Callable[[Any], Any], match: str, written: bytes, tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=match) as caught:
+        read(changed(written, change), tmp_path)
+    assert "expunge distance --out" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("samples", "match"),
+    [
+        (np.full((200, 64), np.nan), "not finite"),
+        (np.full((200, 64), np.inf), "not finite"),
+        (np.zeros((200, 64), dtype=np.float32), "dtype float32"),
+        (np.zeros((199, 64)), "shape"),
+        (np.zeros((200, 0)), "shape"),
+        (np.zeros(200), "shape"),
+        (np.ones((200, 64)), "norm"),
+        (np.array([[object()]]), "Python objects"),
+    ],
+)
+def test_samples_that_cannot_be(samples: Any, match: str, written: bytes, tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    np.savez(stream, **(arrays_of(written) | {"samples": samples}))
+    with pytest.raises(FileError, match=match):
+        read(stream.getvalue(), tmp_path)
+
+
+def test_a_size_is_checked_before_anything_is_allocated(
+    written: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXPUNGE_MAX_BYTES", "50000")
+    with pytest.raises(FileError, match="declares 102,400 bytes"):
+        read(written, tmp_path)
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.1, 0.5, 0.99])
+def test_a_file_cut_short(kept: float, written: bytes, tmp_path: Path) -> None:
+    with pytest.raises(FileError):
+        read(written[: int(kept * len(written))], tmp_path)
+
+
+def test_other_npz_files(files: Path) -> None:
+    with pytest.raises(FileError, match="arrays samples and facts are needed"):
+        read_estimate(files / "surrogate.npz")
+    with zipfile.ZipFile(files / "empty.npz", "w"):
+        pass
+    with pytest.raises(FileError, match="holds nothing"):
+        read_estimate(files / "empty.npz")
+
+
+# The commands ---------------------------------------------------------------------------------------------------
+
+
+def test_measured_kept_and_used(files: Path) -> None:
+    printed = run(MEASURE + " --out {0}/kept.npz --json", files)
+    assert printed.exit_code == 0, printed.output
+    assert json.loads(printed.stdout)["estimate_file"] == str(files / "kept.npz")
+    assert (files / "kept.npz").read_bytes() == (files / "estimate.npz").read_bytes()
+    result = run(UNLEARN + "--distance {0}/kept.npz", files)
+    assert result.exit_code == 0, result.output
+    assert "status   estimated" in result.stdout
+    assert "NOT KNOWN, ESTIMATED: means:" in result.stdout
+    assert run("verify {0}/result/certificate.json --model {0}/result/model.safetensors", files).exit_code == 0
+
+
+def test_the_paper_s_route_and_the_options_of_use(files: Path) -> None:
+    result = run(UNLEARN + "--distance {0}/estimate.npz:kl --sampling strict --json", files)
+    assert result.exit_code == 0, result.output
+    distance = json.loads(result.stdout)["certificate"]["distance"]
+    assert (distance["kind"], distance["provenance"], distance["sampling"]) == ("tv", "estimated", "strict")
+
+
+def test_plan_takes_it_too(files: Path) -> None:
+    line = "plan --model {0}/model.safetensors --forget {0}/forget.npz --surrogate {0}/surrogate.npz --delta 1e-3"
+    result = run(line + " --epsilon 5 --distance {0}/estimate.npz --quiet --json", files)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["outlooks"][0]["distance"] == "estimate:means"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--distance estimate", ("--distance estimate names no estimate", "expunge distance --out estimate.npz first")),
+        ("--distance estimate:kl", ("names no estimate", "--distance estimate.npz:kl")),
+        ("--distance {0}/nothing.npz", ("nothing.npz does not exist",)),
+        ("--distance {0}/surrogate.npz", ("arrays samples and facts",)),
+        ("--distance {0}/estimate.npz:tv", ("route 'tv'",)),
+        ("--distance {0}/estimate.npz --between samples", ("estimates are between populations",)),
+        ("--distance {0}/estimate.npz --bound paper", ("takes a total variation",)),
+        ("--distance {0}/estimate.npz:kl --match-classes", ("another surrogate", "the same --match-classes")),
+    ],
+)
+def test_what_is_refused_says_what_to_do_and_writes_nothing(files: Path, options: str, words: tuple[str, ...]) -> None:
+    before = sorted(files.iterdir())
+    result = run(UNLEARN + options, files)
+    assert result.exit_code == 2, result.output
+    for text in words:
+        assert text in result.stderr
+    assert sorted(files.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "option", ["--support", "--box", "--moments", "--chains", "--steps", "--step-size", "--epochs"]
+)
+@pytest.mark.parametrize("command", ["unlearn", "plan"])
+def test_tuning_is_the_business_of_distance_alone(option: str, command: str) -> None:
+    assert f"{option} " in CliRunner().invoke(main, ["distance", "--help"]).stdout
+    assert f"  {option} " not in CliRunner().invoke(main, [command, "--help"]).stdout
+
+
+def test_distance_says_that_it_is_a_heuristic() -> None:
+    text = CliRunner().invoke(main, ["distance", "--help"]).stdout
+    assert "A heuristic" in text
+
+
+def test_neither_file_is_left_where_one_cannot_be_written(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for options, match in (("--out {0}/estimate.npz", "exists already"), ("--out {0}/estimate.json", ".npz file")):
+        result = run(MEASURE + " " + options, files)
+        assert result.exit_code == 2
+        assert match in result.stderr
+    from expunge.data import output
+
+    real = output.write_file
+
+    def failing(path: Path, content: bytes) -> None:
+        if path.suffix == ".png":
+            raise FileError("no room", "a disk with room is needed", "Make room.")
+        real(path, content)
+
+    monkeypatch.setattr(output, "write_file", failing)
+    before = sorted(files.iterdir())
+    assert run(MEASURE + " --out {0}/new.npz --figure {0}/new.png", files).exit_code == 2
+    assert sorted(files.iterdir()) == before

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from expunge.bounds import ErrorBound, PaperConstants, paper_bound, residual_bound
 from expunge.bounds.residual import REVISION, grid_term
 from expunge.certificate.facts import INSECURE, SCHEMA, SCHEMAS, SIZE_NAMES, Claim, Fact, residual_facts
-from expunge.heads import Constants
 from expunge.noise import delta_of, grid_exponent, sigma_classical, sigma_for
+from expunge.record import Constants
 
 
 @dataclass(frozen=True)

@@ -13,20 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from expunge.bounds import ResidualFacts
-from expunge.bounds.residual import WEIGHT_FACTS
+from expunge.bounds.residual import FEWEST_SAMPLED_ROWS, WEIGHT_FACTS
 from expunge.certificate.content import Certificate, digest_of
 from expunge.certificate.derive import beyond_closed_form, calibration, derive
 from expunge.certificate.facts import GENERATORS, SCHEMAS, SIZE_NAMES, Claim, Fact, Json
+from expunge.certificate.model_file import read_model_file
 from expunge.distance import Distance
 from expunge.distance.inequalities import tv_upper_from_kl
 from expunge.errors import ExpungeError, VerificationFailed
-from expunge.heads import head_for
-from expunge.model import read_model
-from expunge.request.rows import FEWEST_SAMPLED_ROWS
+from expunge.record import Loss, loss_named
 from expunge.runtime.memory import require_fits
 from expunge.runtime.paths import readable
 
-ONE_VECTOR = ("tangent", "module")  # losses whose weights are one vector for all outputs
 TOLERANCE = 1e-12  # what another machine's mathematical library may change
 LARGEST_NUMBER = 1e300
 
@@ -178,7 +176,7 @@ def _sizes(claim: Claim, content: Json) -> Json:
     classes, features = (int(_number(content["sizes"][name])) for name in ("classes", "features"))
     width = features + int(content["model"]["bias"] is True)
     sizes["n_retain"] = sizes["n_source"] - sizes["n_forget"]
-    rows = 1 if content["model"]["loss"] in ONE_VECTOR else classes
+    rows = 1 if loss_named(content["model"]["loss"]).one_vector else classes
     return sizes | {"parameters": rows * width, "classes": classes, "features": features}
 
 
@@ -231,32 +229,25 @@ def _is_digest(value: Any) -> bool:
 
 def _step_checks(claim: Claim, content: Json) -> list[Check]:
     """What the certificate says twice must agree; whether the paper's constants can be true is worked out anew."""
+    loss = loss_named(content["model"]["loss"])
     if claim.bound == "residual":
         found = [
             Check("step.residual", content["step"]["residual"], claim.facts["solver_residual"].value),
             Check("model.row_bound", content["model"]["row_bound"], claim.facts["row_bound"].value),
+            Check("the loss is convex", loss.convex, True),
         ]
-        if (
-            content["model"]["loss"] in ONE_VECTOR
-        ):  # what float64 loses in a network is declared; without convexity no such bound
+        if not loss.rounding_derived:
             found += [
-                Check("model.loss", content["model"]["loss"], "tangent"),
                 Check("rounding is declared", claim.facts["rounding"].provenance, "declared"),
                 Check("model.max_norm", content["model"]["max_norm"], claim.facts["row_bound"].value),
             ]
         return found
-    model, sizes = content["model"], content["sizes"]
-    if model["loss"] == "module":  # not convex: no constants can be true of it
+    if loss.constants is None:  # not convex: no constants can be true of it
         return [Check("bound.tuned", claim.tuned, True)]
-    objective = head_for(
-        model["loss"],
-        l2=_number(model["l2"]),
-        n_classes=sizes["classes"],
-        n_features=sizes["features"],
-        row_bound=_number(model["row_bound"]),
-    )
+    l2, row_bound = (_number(content["model"][name]) for name in ("l2", "row_bound"))
+    closed = loss.constants(l2, int(_number(content["sizes"]["classes"])), row_bound, 0.0)
     return [
-        Check("bound.tuned", claim.tuned, beyond_closed_form(claim.facts, objective.constants(0.0))),
+        Check("bound.tuned", claim.tuned, beyond_closed_form(claim.facts, closed)),
         Check("tv_upper", claim.facts["tv_upper"].value, claim.distance.tv_upper),
     ]
 
@@ -266,7 +257,8 @@ def verify(certificate: Certificate, model: str | Path | None = None) -> list[Ch
     found = checks(certificate)
     if model is not None:
         stated = certificate.content["model"]
-        found.append(Check("model.after.sha256", stated["after"]["sha256"], _model_digest(model, stated["loss"])))
+        digest = _model_digest(model, loss_named(stated["loss"]))
+        found.append(Check("model.after.sha256", stated["after"]["sha256"], digest))
     failed = [check for check in found if not check.passed]
     if failed:
         shown = "; ".join(
@@ -278,10 +270,10 @@ def verify(certificate: Certificate, model: str | Path | None = None) -> list[Ch
     return found
 
 
-def _model_digest(path: str | Path, loss: Any) -> str:
+def _model_digest(path: str | Path, loss: Loss) -> str:
     """Of a linear model's file, which must be one; of any other the bytes are enough."""
-    if loss not in ONE_VECTOR:
-        return read_model(path)[1]
+    if not loss.one_vector:
+        return read_model_file(path).sha256
     location = readable(Path(path))
     require_fits(location.stat().st_size, location, "the model")
     return hashlib.sha256(location.read_bytes()).hexdigest()

@@ -79,3 +79,15 @@ def models_left(squares: float, mu: float, delta: float, limit: float) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+def deletions_left(total: float, carried: float, noise_share: float) -> int | None:
+    """How often `total - carried` can be added to the bound before the noise reaches the weights' norm.
+
+    >>> deletions_left(total=0.25, carried=0.125, noise_share=0.25)
+    6
+    """
+    added = total - carried
+    if added <= 0.0 or noise_share <= 0.0:
+        return None
+    return max(0, math.floor((total / noise_share - total) / added))

@@ -62,12 +62,7 @@ def open_desk(folder: str | Path) -> Desk:
     if not layout.ledger.is_file() or not layout.key.is_file():
         raise FileError(f"{layout.folder} is not a desk", "a folder made by expunge init is needed", "Check the path.")
     with Ledger.open(layout.ledger) as ledger:
-        try:
-            policy = Policy.from_json(ledger.created()["policy"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise FileError(
-                f"{layout.ledger} holds no policy ({error})", "a whole ledger is needed", "Restore it from a copy."
-            ) from error
+        policy = ledger.created().policy
     return Desk(layout, policy, layout.key.read_bytes())
 
 

@@ -79,10 +79,6 @@ class Policy:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
-    @staticmethod
-    def from_json(content: dict[str, Any]) -> Policy:
-        return Policy(**content)
-
     def options(self) -> dict[str, Any]:
         """What `make_request` is told for every run."""
         return {

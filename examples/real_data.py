@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from expunge import LinearModel, train
-from expunge._version import __version__
+from expunge import __version__
 from expunge.heads import Rows, head_for
 from expunge.mechanism import certify, measure
 from expunge.request.door import make_request

@@ -23,7 +23,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from expunge import Distance, train
-from expunge._version import __version__
+from expunge import __version__
 from expunge.bounds import residual_bound
 from expunge.certificate.facts import residual_facts
 from expunge.data.splits import dirichlet_split

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from expunge._version import __version__
 from expunge.errors import (
     DataError,
     ExpungeError,
     FileError,
+    GroupError,
     InputError,
     ModelError,
     OptionError,
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from expunge.record import TrainingRecord
     from expunge.train import train
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Certificate",
     "DataError",
@@ -38,6 +40,7 @@ __all__ = [
     "ErrorBound",
     "ExpungeError",
     "FileError",
+    "GroupError",
     "InputError",
     "LinearModel",
     "ModelError",

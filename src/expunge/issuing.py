@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from expunge._version import __version__
+from expunge import __version__
 from expunge.certificate.derive import Derived
 from expunge.certificate.facts import INSECURE, Claim, Fact, Json
 from expunge.distance import Distance

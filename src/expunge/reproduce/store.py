@@ -22,7 +22,7 @@ import numpy as np
 import sklearn
 import torch
 
-from expunge._version import __version__
+from expunge import __version__
 from expunge.errors import FileError
 from expunge.reproduce.experiment import Case, Record, Table
 from expunge.runtime.durable import PUBLIC, write_whole

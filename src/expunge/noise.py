@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 SAFETY = 1.0 + 1e-9  # root finding ends within this of the root; sigma is moved past it
 GRID_BITS = 20  # the grid is at most sigma / 2^GRID_BITS ...
 FINEST_EXPONENT = -40  # ... but not below this power of two
-CLASSICAL_LIMIT = 1.0  # the classical formula is proved for epsilon below this
 
 RandomBytes = Callable[[int], bytes]
 

@@ -28,7 +28,7 @@ from expunge.runtime.safetensors import BFLOAT16, StoredTensor
 
 @dataclass(frozen=True)
 class LinearModel:
-    """`weight` K x d and `bias` K or None, in the dtype they are stored in, with a training record where there is one."""
+    """`weight` K x d and `bias` K or None, in the dtype they are stored in, with a training record if there is one."""
 
     weight: Tensor
     bias: Tensor | None = None

@@ -54,21 +54,24 @@ PREPARED = ModelPrepared(
 WRITTEN: list[tuple[Body, str]] = [
     (
         DeskCreated(Policy(0.5, 0.001, "same"), "aa", "bb", "cc", "float64"),
-        '{"model_sha256":"aa","policy":{"between":"populations","days":30,"delta":0.001,"device":"cpu","distance":"same",'
-        '"dtype":"float64","epsilon":0.5,"force":false,"match_classes":false,"planned":50,"sampling":"seen",'
-        '"step":"converged","total_epsilon":null},"state_mac":"cc","store":"float64","surrogate_mac":"bb"}',
+        '{"model_sha256":"aa","policy":{"between":"populations","days":30,"delta":0.001,"device":"cpu",'
+        '"distance":"same","dtype":"float64","epsilon":0.5,"force":false,"match_classes":false,"planned":50,'
+        '"sampling":"seen","step":"converged","total_epsilon":null},'
+        '"state_mac":"cc","store":"float64","surrogate_mac":"bb"}',
     ),
     (
         RequestAccepted(1, "case 1", "2030-01-01", 1, ("d1",), "f1", "m1"),
-        '{"due":"2030-01-01","file_mac":"m1","fingerprint":"f1","n_rows":1,"reference":"case 1","request":1,"rows":["d1"]}',
+        '{"due":"2030-01-01","file_mac":"m1","fingerprint":"f1","n_rows":1,"reference":"case 1","request":1,'
+        '"rows":["d1"]}',
     ),
     (RunStarted(1, (1,)), '{"model":1,"requests":[1]}'),
     (RunAbandoned(1), '{"model":1}'),
     (
         PREPARED,
-        '{"accuracy":{"after":0.25,"before":0.5,"rows":4},"carried":"declared","composition":{"delta":1e-05,"epsilon":0.5,'
-        '"failures":1e-06,"models":1},"delta":1e-05,"epsilon":1,"failures":1e-06,"files":{"model.safetensors":"11"},'
-        '"keyid":null,"model":1,"mu":0.5,"n_left":299,"n_rows":1,"noise_share":0.75,"requests":[1],"sigma":0.25,'
+        '{"accuracy":{"after":0.25,"before":0.5,"rows":4},"carried":"declared","composition":{"delta":1e-05,'
+        '"epsilon":0.5,"failures":1e-06,"models":1},"delta":1e-05,"epsilon":1,"failures":1e-06,'
+        '"files":{"model.safetensors":"11"},"keyid":null,"model":1,"mu":0.5,"n_left":299,"n_rows":1,'
+        '"noise_share":0.75,"requests":[1],"sigma":0.25,'
         '"state_mac":"00","status":"conditional","terms":{"training":0.0625},"total":0.125}',
     ),
     (ModelPublished(1), '{"model":1}'),

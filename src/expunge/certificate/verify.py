@@ -113,10 +113,12 @@ def checks(certificate: Certificate) -> list[Check]:
     try:
         claim = claim_of(content)
         derived = derive(claim)
-        found = [Check("digest", content["digest"], digest_of(content))]
+        compared = [Check("digest", content["digest"], digest_of(content))]
         terms = content["bound"]["terms"]
-        found += [Check(f"bound.terms.{name}", terms.get(name), value) for name, value in derived.bound.terms.items()]
-        found += [
+        compared += [
+            Check(f"bound.terms.{name}", terms.get(name), value) for name, value in derived.bound.terms.items()
+        ]
+        compared += [
             Check("bound.terms", sorted(terms), sorted(derived.bound.terms)),
             Check("bound.total", content["bound"]["total"], derived.bound.total),
             Check("sigma", content["sigma"], derived.sigma),
@@ -157,7 +159,7 @@ def checks(certificate: Certificate) -> list[Check]:
             "every fact must be there and possible",
             "Do not rely on it.",
         ) from error
-    return found
+    return compared
 
 
 def _failures_are_due(claim: Claim) -> bool:
@@ -187,9 +189,9 @@ def _weight_checks(claim: Claim, content: Json) -> list[Check]:
         effective = content["data"].get("effective_surrogate_rows", float(rows))
         return [Check("data.effective_surrogate_rows", effective, float(rows))]
     effective = _number(content["data"]["effective_surrogate_rows"])
-    found = [Check("sum of class counts", sum(content["data"]["class_counts"]), content["sizes"]["n_source"])]
+    compared = [Check("sum of class counts", sum(content["data"]["class_counts"]), content["sizes"]["n_source"])]
     if claim.bound != "residual":
-        return found
+        return compared
     value = {name: fact.value for name, fact in claim.facts.items()}
     q, few = value["weight_largest"], 1.0 + 1e-9
     trace, eigenvalue, largest = (value[f"sampled_{name}"] for name in ("trace", "eigenvalue", "largest"))
@@ -204,23 +206,23 @@ def _weight_checks(claim: Claim, content: Json) -> list[Check]:
     }
     if claim.distance.samples_rows:
         possible["rows that count"] = rows / q * few >= FEWEST_SAMPLED_ROWS
-    return found + [Check(f"{name} is possible", holds, True) for name, holds in possible.items()]
+    return compared + [Check(f"{name} is possible", holds, True) for name, holds in possible.items()]
 
 
 def _estimate_checks(claim: Claim, content: Json) -> list[Check]:
-    """Evidence of an estimate goes with an estimated distance, and a total variation follows from the KL that is stated there."""
+    """Evidence of an estimate goes with an estimated distance; a total variation follows from the KL stated there."""
     if "estimate" not in content:
         return [Check("evidence of the estimate", claim.distance.kind != "means", True)]
     route = content["estimate"]["route"]
-    found = [
+    compared = [
         Check("distance.provenance", claim.distance.provenance, "estimated"),
         Check("distance.kind", claim.distance.kind, {"means": "means", "kl": "tv"}[route]),
     ]
     if route == "kl":
         upper = content["estimate"]["kl"]["upper"]
         kl = math.inf if upper is None else _number(upper)
-        found.append(Check("distance.value", content["distance"]["value"], tv_upper_from_kl(kl)))
-    return found
+        compared.append(Check("distance.value", content["distance"]["value"], tv_upper_from_kl(kl)))
+    return compared
 
 
 def _is_digest(value: Any) -> bool:
@@ -231,17 +233,17 @@ def _step_checks(claim: Claim, content: Json) -> list[Check]:
     """What the certificate says twice must agree; whether the paper's constants can be true is worked out anew."""
     loss = loss_named(content["model"]["loss"])
     if claim.bound == "residual":
-        found = [
+        compared = [
             Check("step.residual", content["step"]["residual"], claim.facts["solver_residual"].value),
             Check("model.row_bound", content["model"]["row_bound"], claim.facts["row_bound"].value),
             Check("the loss is convex", loss.convex, True),
         ]
         if not loss.rounding_derived:
-            found += [
+            compared += [
                 Check("rounding is declared", claim.facts["rounding"].provenance, "declared"),
                 Check("model.max_norm", content["model"]["max_norm"], claim.facts["row_bound"].value),
             ]
-        return found
+        return compared
     if loss.constants is None:  # not convex: no constants can be true of it
         return [Check("bound.tuned", claim.tuned, True)]
     l2, row_bound = (_number(content["model"][name]) for name in ("l2", "row_bound"))
@@ -254,12 +256,12 @@ def _step_checks(claim: Claim, content: Json) -> list[Check]:
 
 def verify(certificate: Certificate, model: str | Path | None = None) -> list[Check]:
     """Recompute what can be recomputed, with the model's digest where its file is given; raises if anything differs."""
-    found = checks(certificate)
+    compared = checks(certificate)
     if model is not None:
         stated = certificate.content["model"]
         digest = _model_digest(model, loss_named(stated["loss"]))
-        found.append(Check("model.after.sha256", stated["after"]["sha256"], digest))
-    failed = [check for check in found if not check.passed]
+        compared.append(Check("model.after.sha256", stated["after"]["sha256"], digest))
+    failed = [check for check in compared if not check.passed]
     if failed:
         shown = "; ".join(
             f"{check.name}: says {_short(check.claimed)}, is {_short(check.recomputed)}" for check in failed[:5]
@@ -267,7 +269,7 @@ def verify(certificate: Certificate, model: str | Path | None = None) -> list[Ch
         raise VerificationFailed(
             shown, "the file must say what follows from its own numbers", "Do not rely on this certificate."
         )
-    return found
+    return compared
 
 
 def _model_digest(path: str | Path, loss: Loss) -> str:

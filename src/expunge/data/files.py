@@ -34,8 +34,8 @@ Array = NDArray[Any]
 
 # What a damaged or hostile file makes the libraries that read it raise.
 DAMAGE = (
-    ValueError, TypeError, KeyError, IndexError, OverflowError, OSError, EOFError, NotImplementedError, RuntimeError, SyntaxError,
-    struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, pa.ArrowException,
+    ValueError, TypeError, KeyError, IndexError, OverflowError, OSError, EOFError, NotImplementedError, RuntimeError,
+    SyntaxError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, pa.ArrowException,
 )  # fmt: skip
 
 ENCODER = "encoder"  # array of an npz, metadata of a safetensors file: the digest of what made the features
@@ -43,7 +43,7 @@ TABLES = (".csv", ".parquet", ".pq")
 
 
 class EncodedRows(tuple[Any, Any]):
-    """(features, labels), as every function takes them, that also knows the digest of the encoder that made the features."""
+    """(features, labels), as every function takes them, with the digest of the encoder that made the features."""
 
     encoder: str | None
 
@@ -55,13 +55,13 @@ class EncodedRows(tuple[Any, Any]):
 
 def encoder_of(given: object) -> str | None:
     """The digest of the encoder that made these rows, where they know it."""
-    found = getattr(given, "encoder", None)  # of EncodedRows, or of a stream
-    return found if isinstance(found, str) else None
+    named = getattr(given, "encoder", None)  # of EncodedRows, or of a stream
+    return named if isinstance(named, str) else None
 
 
 @dataclass(frozen=True)
 class LabelledArrays:
-    """Features (rows x d) and labels as a file holds them, labels being numbers or strings; `encoder` where it names one."""
+    """Features (rows x d) and labels (numbers or strings) as a file holds them; `encoder` where it names one."""
 
     features: Array
     labels: Array
@@ -77,7 +77,8 @@ def read_data(path: str | Path, label: str | None = None) -> LabelledArrays:
     """Read features and labels from a file; `label` names the label column of a CSV or Parquet file."""
     location = Path(path)
     readers: dict[str, Callable[[Path, str | None], EncodedRows]] = {
-        ".npz": _from_npz, ".safetensors": _from_safetensors, ".csv": _from_csv, ".parquet": _from_parquet, ".pq": _from_parquet,
+        ".npz": _from_npz, ".safetensors": _from_safetensors, ".csv": _from_csv, ".parquet": _from_parquet,
+        ".pq": _from_parquet,
     }  # fmt: skip
     reader = readers.get(location.suffix.lower())
     if reader is None:
@@ -94,10 +95,10 @@ def read_data(path: str | Path, label: str | None = None) -> LabelledArrays:
         )
     readable(location)
     try:
-        found = reader(location, label)
+        rows = reader(location, label)
     except DAMAGE as error:
         raise not_whole(location, error) from error
-    return LabelledArrays(*found, str(location), found.encoder)
+    return LabelledArrays(*rows, str(location), rows.encoder)
 
 
 def read_moments(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -1,7 +1,7 @@
 """What a ledger's entries say, one class a kind, and what follows from each in the ledger's other tables.
 
-An entry is written as JSON with sorted keys and no spaces, and read back strictly: an entry that lacks a key, or has one
-that its kind does not know, is not one.
+An entry is written as JSON with sorted keys and no spaces, and read back strictly: an entry that lacks a key, or has
+one that its kind does not know, is not one.
 """
 
 from __future__ import annotations

@@ -28,11 +28,15 @@ GENESIS = ""
 PATIENCE = 5.0  # seconds to wait for a reader before the log is left for the next command to fold in
 HEAD_LIMIT = 10_000  # bytes of a saved head
 TABLES = ("requests", "row_digests", "models")
+# SQLite keeps this text, and a ledger whose text differs is not one: lines are broken without changing it
 SCHEMA = f"""
 PRAGMA application_id = {APPLICATION_ID};
-CREATE TABLE entries (number INTEGER PRIMARY KEY, time TEXT NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL, leaf BLOB NOT NULL) STRICT;
-CREATE TABLE head (only INTEGER PRIMARY KEY CHECK (only = 1), size INTEGER NOT NULL, last TEXT NOT NULL, frontier TEXT NOT NULL) STRICT;
-CREATE TABLE requests (id INTEGER PRIMARY KEY, reference TEXT NOT NULL UNIQUE, accepted TEXT NOT NULL, due TEXT NOT NULL, n_rows INTEGER NOT NULL,
+CREATE TABLE entries (number INTEGER PRIMARY KEY, time TEXT NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL, \
+leaf BLOB NOT NULL) STRICT;
+CREATE TABLE head (only INTEGER PRIMARY KEY CHECK (only = 1), size INTEGER NOT NULL, last TEXT NOT NULL, \
+frontier TEXT NOT NULL) STRICT;
+CREATE TABLE requests (id INTEGER PRIMARY KEY, reference TEXT NOT NULL UNIQUE, accepted TEXT NOT NULL, \
+due TEXT NOT NULL, n_rows INTEGER NOT NULL,
   fingerprint TEXT NOT NULL UNIQUE, file_mac TEXT NOT NULL, state TEXT NOT NULL, model INTEGER) STRICT;
 CREATE INDEX requests_by_state ON requests (state, id);
 CREATE TABLE row_digests (digest TEXT NOT NULL, request INTEGER NOT NULL) STRICT;
@@ -55,7 +59,7 @@ class Head:
 
 @dataclass(frozen=True)
 class RequestRow:
-    """One request: `state` is `pending`, `prepared`, `done` or `withdrawn`; `model` is the published model it went into."""
+    """One request: `state` is `pending`, `prepared`, `done` or `withdrawn`; `model` is the one it went into."""
 
     id: int
     reference: str

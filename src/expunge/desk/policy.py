@@ -18,8 +18,8 @@ class Policy:
     """(epsilon, delta) of each published model, the distance declared, and how much all models together may say.
 
     `planned` models share the probability that a bound fails; `total_epsilon` limits the composed epsilon of all of
-    them at the same delta; `days` is how long a request may wait; with `match_classes` surrogate rows are weighted to the class
-    counts of the rows still left.
+    them at the same delta; `days` is how long a request may wait; with `match_classes` surrogate rows are weighted to
+    the class counts of the rows still left.
     """
 
     epsilon: float

@@ -73,7 +73,7 @@ def _same(first: sqlite3.Cursor, second: sqlite3.Cursor) -> bool:
             return True
 
 
-def _broken(found: str) -> VerificationFailed:
+def _broken(what: str) -> VerificationFailed:
     return VerificationFailed(
-        f"the ledger: {found}", "every entry must be as it was written", "Do not rely on it; restore a copy."
+        f"the ledger: {what}", "every entry must be as it was written", "Do not rely on it; restore a copy."
     )

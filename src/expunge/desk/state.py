@@ -16,7 +16,7 @@ from expunge.request.series import Sequence
 
 @dataclass(frozen=True)
 class State:
-    """PRIVATE. `number` models are published; `published_sha256` is the last one's digest (the trained model's at first)."""
+    """PRIVATE. `number` models are published; `published_sha256` is the last one's, at first the trained one's."""
 
     number: int
     model: LinearModel = field(repr=False)

@@ -17,7 +17,7 @@ MOST_LISTED = 1000
 
 @dataclass(frozen=True)
 class Status:
-    """`epsilon` is that of all published models together; `deletions_left` is an extrapolation of the last bound's growth."""
+    """`epsilon` is that of all published models together; `deletions_left` extrapolates the last bound's growth."""
 
     pending: int
     overdue: int

@@ -71,11 +71,11 @@ def read_safetensors(content: bytes, path: Path) -> tuple[dict[str, Array], dict
 def safetensors_layout(
     length: int, content: bytes, size: int, path: Path
 ) -> tuple[dict[str, tuple[int, tuple[int, ...], str]], dict[str, str]]:
-    """Where each tensor begins after the header, its shape and type, from a header of `length` in a file of `size` bytes."""
+    """Where each tensor begins after a header of `length` bytes in a file of `size`, its shape and its type."""
 
-    def damaged(found: str) -> FileError:
+    def damaged(what: str) -> FileError:
         return FileError(
-            f"{path}: {found}",
+            f"{path}: {what}",
             "the header must describe the bytes that follow it",
             "The file is damaged; write it again.",
         )

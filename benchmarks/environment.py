@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from expunge._version import __version__
+from expunge import __version__
 
 RESULTS = Path(__file__).parent / "results"
 

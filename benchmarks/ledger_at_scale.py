@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from expunge.desk import Desk, Policy, accept, create_desk, open_desk, requests, run, status, verify_desk
+from expunge.desk.entries import RequestAccepted, RequestWithdrawn
 from expunge.desk.ledger import now
 from expunge.desk.seal import write_seal
 from expunge.train import train
@@ -46,16 +47,19 @@ def fill(desk: Desk, entries: int) -> None:
         ledger.connection.execute("BEGIN IMMEDIATE")
         number = ledger.next_request()
         while size < entries:
-            digest = os.urandom(32).hex()
-            body = {
-                "request": number, "reference": f"case {number}", "due": "2030-01-01", "n_rows": 1, "rows": [digest],
-                "fingerprint": os.urandom(32).hex(), "file_mac": os.urandom(32).hex(),
-            }  # fmt: skip
-            ledger._insert("accepted", json.dumps(body, sort_keys=True, separators=(",", ":")), now())
+            asked = RequestAccepted(
+                request=number,
+                reference=f"case {number}",
+                due="2030-01-01",
+                n_rows=1,
+                rows=(os.urandom(32).hex(),),
+                fingerprint=os.urandom(32).hex(),
+                file_mac=os.urandom(32).hex(),
+            )
+            ledger.insert(asked, now())
             size += 1
             if size < entries - PENDING:
-                text = json.dumps({"request": number, "reason": "filling"}, sort_keys=True, separators=(",", ":"))
-                ledger._insert("withdrawn", text, now())
+                ledger.insert(RequestWithdrawn(number, "filling"), now())
                 size += 1
             number += 1
         ledger.connection.execute("COMMIT")

@@ -23,8 +23,7 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
-from expunge import Distance, train
-from expunge._version import __version__
+from expunge import Distance, __version__, train
 from expunge.bounds import residual_bound
 from expunge.certificate.facts import residual_facts
 from expunge.data.splits import dirichlet_split

@@ -11,14 +11,19 @@ from types import ModuleType
 import pytest
 
 import expunge
+from expunge import errors
+from expunge.desk.entries import DeskCreated
 from expunge.desk.ledger import Ledger
+from expunge.desk.policy import Policy
 
 PACKAGE = Path(expunge.__file__).parent
 ORDER = [
     "errors", "runtime", "distance", "bounds", "noise", "record", "certificate", "heads", "data", "model", "solve", "request",
     "train", "estimate", "evidence", "mechanism", "unlearn", "networks", "evaluate", "report", "desk", "sklearn", "cli",
 ]  # fmt: skip
-WITHOUT_TORCH = ("bounds", "noise", "distance", "errors")
+WITHOUT_TORCH = ("errors", "runtime", "distance", "bounds", "noise", "record", "certificate")
+HEAVY = ("torch", "pyarrow", "matplotlib", "sklearn", "dp_accounting", "mpmath", "pandas")
+STORED = Path(__file__).parent / "stored"
 
 
 def imports(file: Path) -> set[str]:
@@ -46,9 +51,26 @@ def test_a_module_imports_only_from_those_above_it(file: Path) -> None:
             assert ORDER.index(name.split(".")[1]) <= own, f"{room(file)} imports {name}"
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if room(file) in WITHOUT_TORCH], ids=lambda file: file.name)
-def test_bounds_and_noise_know_nothing_of_torch(file: Path) -> None:
+CHECKERS = [file for file in FILES if room(file) in WITHOUT_TORCH and file != PACKAGE / "runtime" / "group.py"]
+
+
+@pytest.mark.parametrize("file", CHECKERS, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_what_a_certificate_is_checked_with_knows_nothing_of_torch(file: Path) -> None:
     assert not any(name.split(".")[0] == "torch" for name in imports(file))
+
+
+def test_nor_does_anything_it_imports() -> None:
+    names = sorted(f"expunge.{'.'.join(file.relative_to(PACKAGE).with_suffix('').parts)}" for file in CHECKERS)
+    assert "expunge.certificate.verify" in names
+    modules = [name.removesuffix(".__init__") for name in names]
+    run_apart(f"import sys, importlib\nfor name in {modules!r}: importlib.import_module(name)")
+
+
+def run_apart(program: str) -> None:
+    """Run a program in a process of its own; fails if it loads what checking a file or a ledger can do without."""
+    asserted = f"{program}\nheavy = sorted(set({HEAVY!r}) & set(sys.modules))\nassert not heavy, heavy"
+    done = subprocess.run([sys.executable, "-c", asserted], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_room_is_in_the_architecture_page() -> None:
@@ -60,14 +82,32 @@ def test_every_room_is_in_the_architecture_page() -> None:
 @pytest.mark.parametrize("name", ["expunge", "expunge.desk"])
 def test_public_names_are_what_is_announced(name: str) -> None:
     package = importlib.import_module(name)
-    assert sorted(package.__all__) == package.__all__ or len(set(package.__all__)) == len(package.__all__)
-    assert set(package.homes) <= set(package.__all__)
-    for public in package.__all__:
-        value = getattr(package, public)
-        assert not isinstance(value, ModuleType), public
-        assert public in dir(package)
+    announced = list(package.__all__)
+    assert announced == sorted(set(announced))
+    assert namespace(package) == {public for public in announced if not public.startswith("_")}
+    assert package.homes == lazy_for_mypy(Path(package.__file__ or ""), name)
     with pytest.raises(AttributeError, match="nothing"):
         _ = package.nothing
+
+
+def namespace(package: ModuleType) -> set[str]:
+    """What can be had of a package, modules and the machinery of lazy loading apart."""
+    names = {name for name in dir(package) if not name.startswith("_")} - {"annotations", "homes", "load_lazily"}
+    return {name for name in names - {"TYPE_CHECKING"} if not isinstance(getattr(package, name), ModuleType)}
+
+
+def lazy_for_mypy(file: Path, package: str) -> dict[str, str]:
+    """Names and their modules as a type checker is told them."""
+    blocks = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.If)]
+    found = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module).removeprefix(f"{package}.") for node in found for alias in node.names}
+
+
+def test_every_exception_is_public_and_drawn_in_the_tree() -> None:
+    tree = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
+    public = {name for name in expunge.__all__ if isinstance(getattr(expunge, name), type)}
+    assert {name for name in public if issubclass(getattr(expunge, name), Exception)} == tree
+    assert set(re.findall(r"\w+", errors.__doc__ or "")) >= tree
 
 
 def test_a_function_stays_public_when_the_module_of_its_name_is_loaded() -> None:
@@ -82,14 +122,20 @@ def test_a_function_stays_public_when_the_module_of_its_name_is_loaded() -> None
 def test_looking_at_a_ledger_does_not_load_torch(command: str, tmp_path: Path) -> None:
     Ledger.create(tmp_path / "ledger.sqlite")
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
-        ledger.append("created", {"policy": {"epsilon": 1.0, "delta": 1e-5, "distance": "same"}})
+        ledger.append(DeskCreated(Policy(1.0, 1e-5, "same"), "00", "00", "00", "float64"))
     (tmp_path / "private").mkdir()
     (tmp_path / "published").mkdir()
     (tmp_path / "private" / "key").write_bytes(bytes(32))
-    line = command.replace("desk", str(tmp_path)).split()
-    program = f"import sys; from expunge.cli import main; main({line!r}, standalone_mode=False); assert 'torch' not in sys.modules, 'torch'"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    run_command(command.replace("desk", str(tmp_path)))
+
+
+@pytest.mark.parametrize("case", ["balanced", "chi2", "paper", "same", "source", "strict"])
+def test_checking_a_certificate_does_not_load_torch(case: str) -> None:
+    run_command(f"verify {STORED}/certificate-1-{case}.json --model {STORED}/model-1-{case}.safetensors")
+
+
+def run_command(line: str) -> None:
+    run_apart(f"import sys; from expunge.cli import main; main({line.split()!r}, standalone_mode=False)")
 
 
 def test_the_request_has_no_field_for_the_source() -> None:

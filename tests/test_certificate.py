@@ -170,7 +170,6 @@ def test_a_declared_record_makes_a_source_certificate_conditional() -> None:
 
 def test_a_seed_makes_a_certificate_that_says_so_and_fails_verification() -> None:
     certificate = made("same", insecure_test_seed=1).certificate
-    assert certificate.insecure
     assert certificate.content["noise"]["generator"] == INSECURE
     assert INSECURE in certificate.content["limits"][0]
     with pytest.raises(VerificationFailed, match="secret"):

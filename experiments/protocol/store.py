@@ -23,7 +23,7 @@ import sklearn
 import torch
 
 from experiments.protocol.experiment import Case, Record, Table
-from expunge._version import __version__
+from expunge import __version__
 from expunge.errors import FileError
 from expunge.runtime.durable import PUBLIC, write_whole
 from expunge.runtime.strict_json import not_a_number, without_duplicates

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from expunge._version import __version__
 from expunge.errors import (
     DataError,
     ExpungeError,
     FileError,
+    GroupError,
     InputError,
     ModelError,
     OptionError,
@@ -32,12 +32,15 @@ if TYPE_CHECKING:
     from expunge.train import train
     from expunge.unlearn import unlearn
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Certificate",
     "DataError",
     "Distance",
     "ExpungeError",
     "FileError",
+    "GroupError",
     "InputError",
     "LinearModel",
     "ModelError",

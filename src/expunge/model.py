@@ -13,19 +13,22 @@ import torch
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
 
-from expunge.data.files import read_safetensors
-from expunge.data.prepare import Label
-from expunge.errors import ModelError
-from expunge.record import METADATA_KEY, TrainingRecord
-from expunge.runtime.memory import require_fits
-from expunge.runtime.paths import readable
-
-MODEL_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+from expunge.certificate.model_file import (
+    not_finite,
+    read_model_file,
+    require_bias,
+    require_floats,
+    require_matrix,
+    require_record,
+    weights_digest,
+)
+from expunge.record import METADATA_KEY, Label, TrainingRecord
+from expunge.runtime.safetensors import BFLOAT16, StoredTensor
 
 
 @dataclass(frozen=True)
 class LinearModel:
-    """`weight` K x d and `bias` K or None, in the dtype they are stored in, with a training record where there is one."""
+    """`weight` K x d and `bias` K or None, in the dtype they are stored in, with a training record if there is one."""
 
     weight: Tensor
     bias: Tensor | None = None
@@ -67,11 +70,15 @@ class LinearModel:
 
     def weights_sha256(self) -> str:
         """SHA-256 over dtype, shape and bytes of each tensor."""
-        digest = hashlib.sha256()
-        for name, tensor in self._tensors().items():
-            digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
+        return weights_digest(
+            (
+                name,
+                str(tensor.dtype).removeprefix("torch."),
+                tuple(tensor.shape),
+                tensor.reshape(-1).view(torch.uint8).numpy().data,
+            )
+            for name, tensor in self._tensors().items()
+        )
 
     def to_bytes(self) -> bytes:
         """The safetensors file, byte for byte."""
@@ -101,89 +108,39 @@ def checked_model(
     weight: Any, bias: Any = None, record: TrainingRecord | None = None, name: str = "the model"
 ) -> LinearModel:
     """A model from arrays or tensors, refusing what cannot be a linear classifier."""
-    tensor = _as_tensor(weight, f"{name}: weight")
-    if tensor.ndim != 2:
-        raise ModelError(
-            f"{name}: weight of shape {tuple(tensor.shape)}",
-            "K x d is needed, one row a class",
-            "Reshape it; see docs/how-to-choose.md.",
-        )
-    if tensor.shape[0] < 2:
-        raise ModelError(
-            f"{name}: weight has {tensor.shape[0]} row",
-            "one row a class is needed, at least two",
-            "Write a two-class model with one weight vector w as the rows -w/2 and w/2 (softmax, l2 doubled) or -w and w (ridge).",
-        )
-    if tensor.shape[1] < 1:
-        raise ModelError(
-            f"{name}: weight of shape {tuple(tensor.shape)}", "at least one feature is needed", "Check the file."
-        )
+    matrix = _as_tensor(weight, f"{name}: weight")
+    require_matrix(tuple(matrix.shape), name)
     offset = None if bias is None else _as_tensor(bias, f"{name}: bias")
-    if offset is not None and tuple(offset.shape) != (tensor.shape[0],):
-        raise ModelError(
-            f"{name}: bias of shape {tuple(offset.shape)}", f"({tensor.shape[0]},) is needed", "One bias a class."
-        )
-    model = LinearModel(tensor, offset if offset is None else offset.to(tensor.dtype), record)
+    if offset is not None:
+        require_bias(tuple(offset.shape), matrix.shape[0], name)
+    model = LinearModel(matrix, offset if offset is None else offset.to(matrix.dtype), record)
     if record is not None:
-        _check_record(model, record, name)
+        require_record(record, model.n_classes, model.bias is not None, model.weights_sha256(), name)
     return model
 
 
 def _as_tensor(values: Any, name: str) -> Tensor:
     tensor = values.detach().cpu() if isinstance(values, Tensor) else torch.as_tensor(np.array(values))
-    if tensor.dtype not in MODEL_DTYPES:
-        raise ModelError(
-            f"{name} of dtype {tensor.dtype}",
-            "floating-point weights are needed",
-            "Convert them to float64 or float32.",
-        )
+    require_floats(str(tensor.dtype).removeprefix("torch."), name)
     if not bool(torch.isfinite(tensor).all()):
-        odd = tensor[~torch.isfinite(tensor)][0]
-        raise ModelError(
-            f"{name} holds {float(odd)}",
-            "every weight must be a finite number",
-            "Training diverged, or the file is damaged.",
-        )
+        raise not_finite(float(tensor[~torch.isfinite(tensor)][0]), name)
     return tensor
-
-
-def _check_record(model: LinearModel, record: TrainingRecord, name: str) -> None:
-    remedy = "Record and weights do not belong together; use the file as it was written."
-    if len(record.classes) != model.n_classes:
-        raise ModelError(
-            f"{name}: {model.n_classes} weight rows, {len(record.classes)} classes recorded", "they must agree", remedy
-        )
-    if record.bias != (model.bias is not None):
-        raise ModelError(f"{name}: the record says bias {record.bias}", "the tensors must agree", remedy)
-    if record.weights_sha256 != model.weights_sha256():
-        raise ModelError(
-            f"{name}: the weights are not those the record was made for", "their digests must agree", remedy
-        )
 
 
 def read_model(path: str | Path) -> tuple[LinearModel, str]:
     """A model from a safetensors file, and the file's SHA-256."""
-    location = Path(path)
-    if location.suffix.lower() != ".safetensors":
-        raise ModelError(
-            f"{location}: unknown model type {location.suffix!r}",
-            "models are .safetensors files with tensors weight (K x d) and bias (K, optional)",
-            "Save with safetensors.torch.save_file({'weight': W, 'bias': b}, path); pickled models are never loaded.",
-        )
-    require_fits(readable(location).stat().st_size, location, "the model")
-    content = location.read_bytes()
-    tensors, metadata = read_safetensors(content, location)
-    if "weight" not in tensors or set(tensors) - {"weight", "bias"}:
-        raise ModelError(
-            f"{location} holds {', '.join(sorted(tensors)) or 'nothing'}",
-            "exactly weight and, where there is one, bias are needed",
-            "Save the linear head alone, under these names.",
-        )
-    record = TrainingRecord.from_json(metadata[METADATA_KEY], str(location)) if METADATA_KEY in metadata else None
-    model = checked_model(
-        np.array(tensors["weight"]), np.array(tensors["bias"]) if "bias" in tensors else None, record, str(location)
-    )
-    return model, hashlib.sha256(content).hexdigest()
+    file = read_model_file(path)
+    weight = _stored(file.weight)
+    bias = None if file.bias is None else _stored(file.bias).to(weight.dtype)
+    return LinearModel(weight, bias, file.record), file.sha256
+
+
+def _stored(tensor: StoredTensor) -> Tensor:
+    """The tensor in the type it is stored in."""
+    if tensor.kind == BFLOAT16:
+        halves = np.frombuffer(tensor.raw, "<i2").reshape(tensor.shape)
+        return torch.from_numpy(halves.copy()).view(torch.bfloat16)
+    return torch.from_numpy(tensor.values.copy())
 
 
 def declared_record(

@@ -15,14 +15,17 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import mpmath
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfcx, log_ndtr
 
 from expunge.bounds.region import GRID, Region, Shape
 from expunge.errors import ModelError
+
+if TYPE_CHECKING:
+    import mpmath
 
 SAFETY = 1.0 + 1e-9  # root finding ends within this of the root; sigma is moved past it
 GRID_BITS = 20  # the grid is at most sigma / 2^GRID_BITS ...
@@ -215,6 +218,8 @@ def rounded_gaussian(
 
 def _settle(first: int, second: int, sigma: float, exponent: int, random_bytes: RandomBytes) -> int:
     """The rounded draw whose uniforms begin with these 64 bits, extended until rounding is certain."""
+    import mpmath  # for one draw in millions; whoever checks a certificate draws none
+
     bits = 64
     while True:
         more = int.from_bytes(random_bytes(32), "little")
@@ -233,6 +238,8 @@ def _settle(first: int, second: int, sigma: float, exponent: int, random_bytes: 
 
 def _ends(value: int, bits: int) -> tuple[mpmath.mpf, mpmath.mpf]:
     """Ends of the interval of uniforms that begin with these bits, kept off 0, where the logarithm has none."""
+    import mpmath
+
     low = mpmath.ldexp(mpmath.mpf(value), -bits) if value else mpmath.ldexp(mpmath.mpf(1), -2 * bits)
     return low, mpmath.ldexp(mpmath.mpf(value + 1), -bits)
 

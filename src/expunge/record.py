@@ -23,7 +23,7 @@ Label = int | str
 
 @dataclass(frozen=True)
 class Constants:
-    """Constants of one example's regularised loss over `||x|| <= row_bound`, as the paper's Assumption asks for them."""
+    """Constants of one example's regularised loss over `||x|| <= row_bound`, as the paper's Assumption asks for."""
 
     strong_convexity: float
     smoothness: float
@@ -36,8 +36,8 @@ class Loss:
     """What a certificate has to know of a loss.
 
     `constants` gives them in closed form from l2, the number of classes, the row bound and a bound on the norm of the
-    weights; None where none hold, since the loss is not convex. `one_vector`: the weights are one vector for all outputs.
-    `rounding_derived`: whether what float64 loses of a gradient is derived, or can only be declared.
+    weights; None where none hold, since the loss is not convex. `one_vector`: the weights are one vector for all
+    outputs. `rounding_derived`: whether what float64 loses of a gradient is derived, or can only be declared.
     """
 
     name: str
@@ -136,7 +136,10 @@ class TrainingRecord:
     @staticmethod
     def from_json(text: str, name: str) -> TrainingRecord:
         """Read a record back, refusing what does not make sense."""
-        remedy = "The file was changed after it was written; use the original, or declare the facts as options for a bare model."
+        remedy = (
+            "The file was changed after it was written; use the original, "
+            "or declare the facts as options for a bare model."
+        )
         try:
             content = json.loads(text, parse_constant=not_a_number, object_pairs_hook=without_duplicates)
         except (ValueError, RecursionError) as error:

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from expunge.data import as_features, as_labels, encode, prepare
-from expunge.data.prepare import Label
 from expunge.errors import DataError
 from expunge.heads import LinearHead, RowSet, head_for
 from expunge.model import LinearModel, from_matrix
-from expunge.record import TrainingRecord
+from expunge.record import Label, TrainingRecord
 from expunge.request.execution import DTYPES, computing_device
 from expunge.runtime.checks import choice, positive
 from expunge.runtime.progress import Progress, silent

@@ -384,7 +384,7 @@ def test_nothing_of_a_row_is_in_anything_that_may_leave(
     artefacts |= {"ledger": desk.layout.ledger.read_bytes(), "seal": desk.layout.seal.read_bytes()}
     artefacts |= {f"report {name}": content for name, content in desk_report(desk).items()}
     artefacts["status"] = json.dumps(status(desk).to_json()).encode()
-    artefacts["history"] = json.dumps([entry.body for entry in history(desk)]).encode()
+    artefacts["history"] = json.dumps([entry.to_json() for entry in history(desk)]).encode()
     assert len(artefacts) >= 12
     for name, content in artefacts.items():
         found = [secret for secret in secrets if secret in content]
@@ -427,8 +427,8 @@ def test_the_ledger_holds_keyed_digests_only(desk: Desk, source: Rows, copy: Cal
     raw = np.ascontiguousarray(X[0], dtype="<f8").tobytes()
     label = np.int64(y[0]).tobytes()
     expected = hmac.new(desk.key, b"row\x00" + raw + label, hashlib.sha256).hexdigest()
-    assert entry.body["rows"] == [expected]
-    text = json.dumps([entry.body for entry in history(desk)])
+    assert entry.body.to_json()["rows"] == (expected,)
+    text = json.dumps([entry.to_json() for entry in history(desk)])
     for bare in (raw, raw + label, desk.layout.rows_of(1).read_bytes()):
         assert hashlib.sha256(bare).hexdigest() not in text
 

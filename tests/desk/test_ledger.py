@@ -7,12 +7,14 @@ import shutil
 import sqlite3
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from expunge.desk import Desk, Head, accept, history, open_desk, requests, run, verify_desk, withdraw
+from expunge.desk.entries import DeskCreated, Entry, RunRefused
 from expunge.desk.ledger import Ledger, entry_bytes, guarded, leaf_hash, read_head
 from expunge.errors import FileError, VerificationFailed
 
@@ -106,37 +108,33 @@ def test_two_entries_that_change_places_are_seen(ledger: Desk) -> None:
     assert "entry 2" in rejected(ledger)
 
 
-def rebuild(desk: Desk, keep: int, edit: Callable[[int, str], str] = lambda number, body: body) -> None:
-    """A forger's work: the same desk with only the first entries, or with other ones, chain and root made anew."""
-    entries = history(desk)[:keep]
+def rebuild(desk: Desk, entries: list[Entry]) -> None:
+    """A forger's work: the same desk with other entries, chain and root made anew."""
     for path in (desk.layout.ledger, desk.layout.seal):
         path.unlink()
     Ledger.create(desk.layout.ledger)
     with Ledger.open(desk.layout.ledger) as ledger:
         for entry in entries:
-            ledger.append(entry.kind, entry.body | {"note": edit(entry.number, "")}, entry.time)
+            ledger.append(entry.body, entry.time)
 
 
 def test_a_cut_off_tail_is_seen_against_a_saved_head(ledger: Desk) -> None:
     saved = head(ledger)
     shutil.rmtree(ledger.layout.published)  # else the certificates' own heads show it
     ledger.layout.published.mkdir()
-    entries = history(ledger)
-    for path in (ledger.layout.ledger, ledger.layout.seal):
-        path.unlink()
-    Ledger.create(ledger.layout.ledger)
-    with Ledger.open(ledger.layout.ledger) as opened:
-        for entry in entries[:-1]:
-            opened.append(entry.kind, entry.body, entry.time)
+    rebuild(ledger, history(ledger)[:-1])
     assert verify_desk(ledger).head.size == saved.size - 1, "by itself it looks whole"
     assert "cut off" in rejected(ledger, [saved])
     with Ledger.open(ledger.layout.ledger) as opened:
-        opened.append("refused", {"requests": [], "kind": "x", "reason": "x"})
+        opened.append(RunRefused((), "x", "x"))
     assert "not those of a saved head" in rejected(ledger, [saved])
 
 
 def test_a_rewritten_history_is_seen_by_the_certificates_it_published(ledger: Desk) -> None:
-    rebuild(ledger, 100)
+    first, *others = history(ledger)
+    assert isinstance(first.body, DeskCreated)
+    forged = replace(first, body=replace(first.body, policy=replace(first.body.policy, days=1)))
+    rebuild(ledger, [forged, *others])
     assert "saved head" in rejected(ledger)
 
 
@@ -206,7 +204,7 @@ def test_a_copy_that_cannot_be_written_is_read_all_the_same(ledger: Desk, monkey
     monkeypatch.setattr("expunge.desk.ledger.os.access", lambda path, mode: False)
     assert verify_desk(ledger) == whole
     with ledger.reading() as opened, pytest.raises(FileError, match="readonly"), guarded(ledger.layout.ledger):
-        opened.append("refused", {})
+        opened.append(RunRefused((), "x", "x"))
     assert sorted(path.name for path in ledger.layout.folder.iterdir()) == before
 
 

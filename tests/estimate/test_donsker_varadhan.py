@@ -34,7 +34,7 @@ def test_correlated_gaussians(d: int, zeta: float) -> None:
     assert abs(estimate.value - known) < max(0.3 * known, 4 * estimate.standard_error)
     assert estimate.value > 0.5 * known
     assert not estimate.saturated
-    assert not estimate.clipped
+    assert estimate.raw >= 0.0
     assert 0 < estimate.best_epoch <= estimate.epochs <= 500
     assert (estimate.n_nu, estimate.n_rho, estimate.ceiling) == (4000, 4000, math.log(800))
 
@@ -89,7 +89,7 @@ def test_equal_distributions_are_at_no_distance_however_few_the_rows(n: int, d: 
     estimate = donsker_varadhan(normal(n, d, 1), normal(n, d, 2), **QUICK)
     assert estimate.raw < 3 * estimate.standard_error + 0.01
     assert estimate.value == max(0.0, estimate.raw)
-    assert estimate.clipped == (estimate.raw < 0.0)
+    assert estimate.value == max(0.0, estimate.raw)
 
 
 @pytest.mark.parametrize("n", [60, 1500])
@@ -156,13 +156,11 @@ def test_the_seed_decides_and_nothing_of_the_callers_changes() -> None:
     assert calls[-1] == (30, 30)
 
 
-def test_saturated_and_clipped() -> None:
+def test_saturated() -> None:
     def result(raw: float, error: float) -> DonskerVaradhanLower:
         return DonskerVaradhanLower(max(0.0, raw), raw, error, 8.0, 1, 1, 100, 100)
 
     assert [result(*pair).saturated for pair in ((3.9, 0.0), (4.0, 0.0), (3.0, 0.5), (-1.0, 0.1))] == [False, True, True, False]  # fmt: skip
-    assert result(-0.1, 0.1).clipped
-    assert not result(0.0, 0.1).clipped
 
 
 def with_column(rows: Tensor, value: float) -> Tensor:

@@ -20,6 +20,7 @@ from expunge.bounds.region import Region, Term
 from expunge.distance import Distance
 
 REVISION = 2
+FEWEST_SAMPLED_ROWS = 100  # below this, a sample's moments say too little about its population
 ALMOST = 1.0 - 1e-6  # a row this close to the bound counts as one that reaches it
 
 

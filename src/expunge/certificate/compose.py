@@ -1,7 +1,7 @@
 """What all published models say together.
 
-If every bound of the series holds, model i is a Gaussian mechanism with `mu_i = Delta_i / sigma_i`; that some bound does
-not has probability at most F, counted once. So all models are (epsilon, delta) together where epsilon is what
+If every bound of the series holds, model i is a Gaussian mechanism with `mu_i = Delta_i / sigma_i`; that some bound
+does not has probability at most F, counted once. So all models are (epsilon, delta) together where epsilon is what
 dp-accounting's privacy loss distribution gives for these mechanisms at `delta - F`.
 """
 
@@ -35,9 +35,9 @@ class Composition:
 def compose(mus: Sequence[float], delta: float, failures: float) -> Composition:
     """All of these Gaussian mechanisms together, by dp-accounting.
 
-    Its root finder may land below the truth by a relative 1e-9; Gaussians compose in closed form (`mu^2` adds), and the larger
-    of the two is taken. Below the tail mass it cuts off (a delta of about 1e-20) it says infinity, and the closed form stands
-    alone.
+    Its root finder may land below the truth by a relative 1e-9; Gaussians compose in closed form (`mu^2` adds), and the
+    larger of the two is taken. Below the tail mass it cuts off (a delta of about 1e-20) it says infinity, and the
+    closed form stands alone.
     """
     remaining = delta - failures
     if not mus:
@@ -79,3 +79,15 @@ def models_left(squares: float, mu: float, delta: float, limit: float) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+def deletions_left(total: float, carried: float, noise_share: float) -> int | None:
+    """How often `total - carried` can be added to the bound before the noise reaches the weights' norm.
+
+    >>> deletions_left(total=0.25, carried=0.125, noise_share=0.25)
+    6
+    """
+    added = total - carried
+    if added <= 0.0 or noise_share <= 0.0:
+        return None
+    return max(0, math.floor((total / noise_share - total) / added))

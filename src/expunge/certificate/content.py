@@ -1,7 +1,7 @@
 """The certificate: what is claimed, every number behind it, and how to check it from the file alone.
 
 The layout is documented in docs/certificate.md. Everything derived (terms, Delta, sigma, delta at sigma, status, the
-sentences under `assumptions` and `limits`) is computed by `derive` from the facts; `verification.py` calls the same
+sentences under `assumptions` and `limits`) is computed by `derive` from the facts; `verify.py` calls the same
 function on the facts it reads from a file and compares.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from expunge.certificate.derive import Derived, bound_named
-from expunge.certificate.facts import INSECURE, SCHEMAS, Claim, Json
+from expunge.certificate.facts import SCHEMAS, Claim, Json
 from expunge.errors import FileError
 from expunge.runtime.memory import require_fits
 from expunge.runtime.paths import readable
@@ -52,10 +52,6 @@ class Certificate:
     @property
     def terms(self) -> dict[str, float]:
         return dict(self.content["bound"]["terms"])
-
-    @property
-    def insecure(self) -> bool:
-        return bool(self.content["noise"]["generator"] == INSECURE)
 
     def to_json(self) -> str:
         return json.dumps(self.content, indent=2, allow_nan=False) + "\n"

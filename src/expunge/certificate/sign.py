@@ -157,11 +157,11 @@ def open_envelope(content: bytes, key: Ed25519PublicKey, name: str) -> Certifica
     """The certificate inside, if this key signed these very bytes; the payload is parsed only after that."""
     payload = _verified_payload(content, key, name)
     try:
-        found = json.loads(payload, object_pairs_hook=without_duplicates, parse_constant=not_a_number)
-        if found["_type"] != STATEMENT_TYPE or found["predicateType"] != PREDICATE_TYPE:
-            raise ValueError(f"{found['_type']!r}, {found['predicateType']!r}")
-        certificate = parse_certificate(json.dumps(found["predicate"]).encode(), name)
-        if found != statement(certificate):
+        told = json.loads(payload, object_pairs_hook=without_duplicates, parse_constant=not_a_number)
+        if told["_type"] != STATEMENT_TYPE or told["predicateType"] != PREDICATE_TYPE:
+            raise ValueError(f"{told['_type']!r}, {told['predicateType']!r}")
+        certificate = parse_certificate(json.dumps(told["predicate"]).encode(), name)
+        if told != statement(certificate):
             raise ValueError("the subject is not the certificate's model")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise VerificationFailed(

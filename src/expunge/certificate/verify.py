@@ -13,21 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from expunge.bounds import ResidualFacts
-from expunge.bounds.residual import WEIGHT_FACTS
+from expunge.bounds.residual import FEWEST_SAMPLED_ROWS, WEIGHT_FACTS
 from expunge.certificate.content import Certificate, digest_of
 from expunge.certificate.derive import beyond_closed_form, bound_named, derive
 from expunge.certificate.facts import GENERATORS, SCHEMAS, SIZE_NAMES, Claim, Fact, Json
+from expunge.certificate.model_file import read_model_file
 from expunge.distance import Distance
 from expunge.distance.estimation import ROUTES
 from expunge.distance.inequalities import tv_upper_from_kl
 from expunge.errors import ExpungeError, VerificationFailed
-from expunge.heads import head_for
-from expunge.model import read_model
-from expunge.request.rows import FEWEST_SAMPLED_ROWS
+from expunge.record import Loss, loss_named
 from expunge.runtime.memory import require_fits
 from expunge.runtime.paths import readable
 
-ONE_VECTOR = ("tangent", "module")  # losses whose weights are one vector for all outputs
 TOLERANCE = 1e-12  # what another machine's mathematical library may change
 LARGEST_NUMBER = 1e300
 
@@ -116,10 +114,12 @@ def checks(certificate: Certificate) -> list[Check]:
     try:
         claim = claim_of(content)
         derived = derive(claim)
-        found = [Check("digest", content["digest"], digest_of(content))]
+        compared = [Check("digest", content["digest"], digest_of(content))]
         terms = content["bound"]["terms"]
-        found += [Check(f"bound.terms.{name}", terms.get(name), value) for name, value in derived.region.terms.items()]
-        found += [
+        compared += [
+            Check(f"bound.terms.{name}", terms.get(name), value) for name, value in derived.region.terms.items()
+        ]
+        compared += [
             Check("bound.terms", sorted(terms), sorted(derived.region.terms)),
             Check("bound.total", content["bound"]["total"], derived.region.radius),
             Check("sigma", content["sigma"], derived.sigma),
@@ -162,7 +162,7 @@ def checks(certificate: Certificate) -> list[Check]:
             "every fact must be there and possible",
             "Do not rely on it.",
         ) from error
-    return found
+    return compared
 
 
 def _failures_are_due(claim: Claim) -> bool:
@@ -181,7 +181,7 @@ def _sizes(claim: Claim, content: Json) -> Json:
     classes, features = (int(_number(content["sizes"][name])) for name in ("classes", "features"))
     width = features + int(content["model"]["bias"] is True)
     sizes["n_retain"] = sizes["n_source"] - sizes["n_forget"]
-    rows = 1 if content["model"]["loss"] in ONE_VECTOR else classes
+    rows = 1 if loss_named(content["model"]["loss"]).one_vector else classes
     return sizes | {"parameters": rows * width, "classes": classes, "features": features}
 
 
@@ -192,9 +192,9 @@ def _weight_checks(claim: Claim, content: Json) -> list[Check]:
         effective = content["data"].get("effective_surrogate_rows", float(rows))
         return [Check("data.effective_surrogate_rows", effective, float(rows))]
     effective = _number(content["data"]["effective_surrogate_rows"])
-    found = [Check("sum of class counts", sum(content["data"]["class_counts"]), content["sizes"]["n_source"])]
+    compared = [Check("sum of class counts", sum(content["data"]["class_counts"]), content["sizes"]["n_source"])]
     if claim.bound != "residual":
-        return found
+        return compared
     value = {name: fact.value for name, fact in claim.facts.items()}
     q, few = value["weight_largest"], 1.0 + 1e-9
     trace, eigenvalue, largest = (value[f"sampled_{name}"] for name in ("trace", "eigenvalue", "largest"))
@@ -209,23 +209,23 @@ def _weight_checks(claim: Claim, content: Json) -> list[Check]:
     }
     if claim.distance.samples_rows:
         possible["rows that count"] = rows / q * few >= FEWEST_SAMPLED_ROWS
-    return found + [Check(f"{name} is possible", holds, True) for name, holds in possible.items()]
+    return compared + [Check(f"{name} is possible", holds, True) for name, holds in possible.items()]
 
 
 def _estimate_checks(claim: Claim, content: Json) -> list[Check]:
-    """Evidence of an estimate goes with an estimated distance, and a total variation follows from the KL that is stated there."""
+    """Evidence of an estimate goes with an estimated distance; a total variation follows from the KL stated there."""
     if "estimate" not in content:
         return [Check("evidence of the estimate", claim.distance.law.provenances != ("estimated",), True)]
     route = content["estimate"]["route"]
-    found = [
+    compared = [
         Check("distance.provenance", claim.distance.provenance, "estimated"),
         Check("distance.kind", claim.distance.kind, ROUTES[route]),
     ]
     if route == "kl":
         upper = content["estimate"]["kl"]["upper"]
         kl = math.inf if upper is None else _number(upper)
-        found.append(Check("distance.value", content["distance"]["value"], tv_upper_from_kl(kl)))
-    return found
+        compared.append(Check("distance.value", content["distance"]["value"], tv_upper_from_kl(kl)))
+    return compared
 
 
 def _is_digest(value: Any) -> bool:
@@ -234,43 +234,37 @@ def _is_digest(value: Any) -> bool:
 
 def _step_checks(claim: Claim, content: Json) -> list[Check]:
     """What the certificate says twice must agree; whether the paper's constants can be true is worked out anew."""
+    loss = loss_named(content["model"]["loss"])
     if claim.bound == "residual":
-        found = [
+        compared = [
             Check("step.residual", content["step"]["residual"], claim.facts["solver_residual"].value),
             Check("model.row_bound", content["model"]["row_bound"], claim.facts["row_bound"].value),
+            Check("the loss is convex", loss.convex, True),
         ]
-        if (
-            content["model"]["loss"] in ONE_VECTOR
-        ):  # what float64 loses in a network is declared; without convexity no such bound
-            found += [
-                Check("model.loss", content["model"]["loss"], "tangent"),
+        if not loss.rounding_derived:
+            compared += [
                 Check("rounding is declared", claim.facts["rounding"].provenance, "declared"),
                 Check("model.max_norm", content["model"]["max_norm"], claim.facts["row_bound"].value),
             ]
-        return found
-    model, sizes = content["model"], content["sizes"]
-    if model["loss"] == "module":  # not convex: no constants can be true of it
+        return compared
+    if loss.constants is None:  # not convex: no constants can be true of it
         return [Check("bound.tuned", claim.tuned, True)]
-    objective = head_for(
-        model["loss"],
-        l2=_number(model["l2"]),
-        n_classes=sizes["classes"],
-        n_features=sizes["features"],
-        row_bound=_number(model["row_bound"]),
-    )
+    l2, row_bound = (_number(content["model"][name]) for name in ("l2", "row_bound"))
+    closed = loss.constants(l2, int(_number(content["sizes"]["classes"])), row_bound, 0.0)
     return [
-        Check("bound.tuned", claim.tuned, beyond_closed_form(claim.facts, objective.constants(0.0))),
+        Check("bound.tuned", claim.tuned, beyond_closed_form(claim.facts, closed)),
         Check("tv_upper", claim.facts["tv_upper"].value, claim.distance.tv_upper),
     ]
 
 
 def verify(certificate: Certificate, model: str | Path | None = None) -> list[Check]:
     """Recompute what can be recomputed, with the model's digest where its file is given; raises if anything differs."""
-    found = checks(certificate)
+    compared = checks(certificate)
     if model is not None:
         stated = certificate.content["model"]
-        found.append(Check("model.after.sha256", stated["after"]["sha256"], _model_digest(model, stated["loss"])))
-    failed = [check for check in found if not check.passed]
+        digest = _model_digest(model, loss_named(stated["loss"]))
+        compared.append(Check("model.after.sha256", stated["after"]["sha256"], digest))
+    failed = [check for check in compared if not check.passed]
     if failed:
         shown = "; ".join(
             f"{check.name}: says {_short(check.claimed)}, is {_short(check.recomputed)}" for check in failed[:5]
@@ -278,13 +272,13 @@ def verify(certificate: Certificate, model: str | Path | None = None) -> list[Ch
         raise VerificationFailed(
             shown, "the file must say what follows from its own numbers", "Do not rely on this certificate."
         )
-    return found
+    return compared
 
 
-def _model_digest(path: str | Path, loss: Any) -> str:
+def _model_digest(path: str | Path, loss: Loss) -> str:
     """Of a linear model's file, which must be one; of any other the bytes are enough."""
-    if loss not in ONE_VECTOR:
-        return read_model(path)[1]
+    if not loss.one_vector:
+        return read_model_file(path).sha256
     location = readable(Path(path))
     require_fits(location.stat().st_size, location, "the model")
     return hashlib.sha256(location.read_bytes()).hexdigest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from expunge._version import __version__
+from expunge import __version__
 from expunge.cli.audit import audit
 from expunge.cli.demo import demo
 from expunge.cli.desk import desk

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def distance(
     reference: Path | None,
     label: str | None,
     match_classes: bool,
-    facts: dict[str, Any],
+    declared: Any,
     device: str,
     target: Path | None,
     figure: Path | None,
@@ -93,7 +94,7 @@ def distance(
     wanted = estimation(matched=match_classes, **tuning)
     sets = {"surrogate": surrogate, "forget": forget, "reference": reference}
     with progress(not quiet) as advance:
-        comparison = _compare(model_file, facts, sets, label, wanted=wanted, device=device, progress=advance)
+        comparison = _compare(model_file, declared, sets, label, wanted=wanted, device=device, progress=advance)
     files: dict[Path, bytes] = {}
     if target is not None:
         files[target] = estimate_bytes(comparison.estimate)
@@ -109,16 +110,14 @@ def distance(
     return content | {name: str(path) for name, path in named.items() if path is not None}
 
 
-def _compare(
-    model_file: Path, facts: dict[str, Any], sets: dict[str, Path | None], label: str | None, **how: Any
-) -> Any:
+def _compare(model_file: Path, declared: Any, sets: dict[str, Path | None], label: str | None, **how: Any) -> Any:
     from expunge.data import read_data
     from expunge.data.files import TABLES
     from expunge.estimate.comparison import compare
     from expunge.model import read_model
 
     model, _ = read_model(model_file)
-    record = _record(model, facts, counted=sets["forget"] is not None)
+    record = _record(model, declared, counted=sets["forget"] is not None)
     rows: dict[str, Any] = {
         name: read_data(path, label if path.suffix.lower() in TABLES else None).rows
         for name, path in sets.items()
@@ -154,17 +153,18 @@ def _require_new(path: Path | None, ending: str, option: str, example: str) -> N
     require_absent(path)
 
 
-def _record(model: Any, facts: dict[str, Any], *, counted: bool) -> Any:
+def _record(model: Any, declared: Any, *, counted: bool) -> Any:
     """The model's record, or what is stated of it; `counted` says that the source's size plays a part."""
-    from expunge.request.door import record_for
+    from expunge.request.declared import record_for
 
     if model.record is None:
         # an estimate is about softmax alone; without rows to forget the source's size plays no part, nor how far
         # training stopped
-        size = None if counted else sum(facts["class_counts"] or (2,))
-        stated = {name: value for name, value in facts.items() if value is not None}
-        facts = facts | {"n_source": size, "loss": "softmax", "training_residual": 0.0} | stated
-    return record_for(model, classes=None, **facts)
+        usual = {"n_source": None if counted else sum(declared.class_counts or (2,))}
+        usual |= {"loss": "softmax", "training_residual": 0.0}
+        unsaid = {name: value for name, value in usual.items() if getattr(declared, name) is None}
+        declared = replace(declared, **unsaid)
+    return record_for(model, declared)
 
 
 def _print_comparison(comparison: Any) -> None:

@@ -6,7 +6,6 @@ holds and against a limit.
 
 from __future__ import annotations
 
-import json
 import lzma
 import math
 import struct
@@ -28,28 +27,23 @@ from expunge.data.tables import table_arrays, table_columns
 from expunge.errors import DataError, FileError
 from expunge.runtime.memory import require_fits
 from expunge.runtime.paths import readable
-from expunge.runtime.strict_json import is_digest, without_duplicates
+from expunge.runtime.safetensors import read_safetensors
+from expunge.runtime.strict_json import is_digest
 
 Array = NDArray[Any]
 
 # What a damaged or hostile file makes the libraries that read it raise.
 DAMAGE = (
-    ValueError, TypeError, KeyError, IndexError, OverflowError, OSError, EOFError, NotImplementedError, RuntimeError, SyntaxError,
-    struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, pa.ArrowException,
+    ValueError, TypeError, KeyError, IndexError, OverflowError, OSError, EOFError, NotImplementedError, RuntimeError,
+    SyntaxError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, pa.ArrowException,
 )  # fmt: skip
 
 ENCODER = "encoder"  # array of an npz, metadata of a safetensors file: the digest of what made the features
 TABLES = (".csv", ".parquet", ".pq")
-HEADER_LIMIT = 100_000_000  # safetensors' own limit on its header
-
-_SAFETENSORS_DTYPES: dict[str, str] = {
-    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "bf16", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "<i1",
-    "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "<u1", "BOOL": "|b1",
-}  # fmt: skip
 
 
 class EncodedRows(tuple[Any, Any]):
-    """(features, labels), as every function takes them, that also knows the digest of the encoder that made the features."""
+    """(features, labels), as every function takes them, with the digest of the encoder that made the features."""
 
     encoder: str | None
 
@@ -61,13 +55,13 @@ class EncodedRows(tuple[Any, Any]):
 
 def encoder_of(given: object) -> str | None:
     """The digest of the encoder that made these rows, where they know it."""
-    found = getattr(given, "encoder", None)  # of EncodedRows, or of a stream
-    return found if isinstance(found, str) else None
+    named = getattr(given, "encoder", None)  # of EncodedRows, or of a stream
+    return named if isinstance(named, str) else None
 
 
 @dataclass(frozen=True)
 class LabelledArrays:
-    """Features (rows x d) and labels as a file holds them, labels being numbers or strings; `encoder` where it names one."""
+    """Features (rows x d) and labels (numbers or strings) as a file holds them; `encoder` where it names one."""
 
     features: Array
     labels: Array
@@ -83,7 +77,8 @@ def read_data(path: str | Path, label: str | None = None) -> LabelledArrays:
     """Read features and labels from a file; `label` names the label column of a CSV or Parquet file."""
     location = Path(path)
     readers: dict[str, Callable[[Path, str | None], EncodedRows]] = {
-        ".npz": _from_npz, ".safetensors": _from_safetensors, ".csv": _from_csv, ".parquet": _from_parquet, ".pq": _from_parquet,
+        ".npz": _from_npz, ".safetensors": _from_safetensors, ".csv": _from_csv, ".parquet": _from_parquet,
+        ".pq": _from_parquet,
     }  # fmt: skip
     reader = readers.get(location.suffix.lower())
     if reader is None:
@@ -100,10 +95,10 @@ def read_data(path: str | Path, label: str | None = None) -> LabelledArrays:
         )
     readable(location)
     try:
-        found = reader(location, label)
+        rows = reader(location, label)
     except DAMAGE as error:
         raise not_whole(location, error) from error
-    return LabelledArrays(*found, str(location), found.encoder)
+    return LabelledArrays(*rows, str(location), rows.encoder)
 
 
 def read_moments(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -247,80 +242,6 @@ def _from_safetensors(path: Path, label: str | None) -> EncodedRows:
             "Save with safetensors.numpy.save_file({'X': features, 'y': labels}, path).",
         )
     return EncodedRows(tensors["X"], tensors["y"], encoder_digest(path, metadata.get(ENCODER)))
-
-
-def read_safetensors(content: bytes, path: Path) -> tuple[dict[str, Array], dict[str, str]]:
-    """Tensors and metadata of a safetensors file, every offset checked against the bytes that are there."""
-    length = struct.unpack("<Q", content[:8])[0] if len(content) >= 8 else 0
-    entries, metadata = safetensors_layout(length, content[8 : 8 + min(length, HEADER_LIMIT)], len(content), path)
-    body = memoryview(content)[8 + length :]
-    tensors: dict[str, Array] = {}
-    for name, (start, shape, kind) in entries.items():
-        count = math.prod(shape)
-        if kind == "bf16":
-            raw = np.frombuffer(body, "<u2", count, start) if count else np.empty(0, "<u2")
-            array: Array = (raw.astype(np.uint32) << 16).view(np.float32)
-        else:
-            array = np.frombuffer(body, kind, count, start) if count else np.empty(0, kind)
-        tensors[name] = array.reshape(shape)
-    return tensors, metadata
-
-
-def safetensors_layout(
-    length: int, content: bytes, size: int, path: Path
-) -> tuple[dict[str, tuple[int, tuple[int, ...], str]], dict[str, str]]:
-    """Where each tensor begins after the header, its shape and type, from a header of `length` in a file of `size` bytes."""
-
-    def damaged(found: str) -> FileError:
-        return FileError(
-            f"{path}: {found}",
-            "the header must describe the bytes that follow it",
-            "The file is damaged; write it again.",
-        )
-
-    if size < 8:
-        raise damaged("shorter than a safetensors header")
-    if length > min(HEADER_LIMIT, size - 8):
-        raise damaged(f"a header of {length:,} bytes is declared in a file of {size:,}")
-    try:
-        header = json.loads(content, object_pairs_hook=without_duplicates)
-    except (ValueError, RecursionError) as error:
-        raise damaged(f"the header is not JSON ({error})") from error
-    if not isinstance(header, dict):
-        raise damaged("the header is not a table")
-    metadata = header.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise damaged("the metadata is not a table of strings")
-    available, covered = size - 8 - length, 0
-    entries: dict[str, tuple[int, tuple[int, ...], str]] = {}
-    for name, entry in sorted(header.items(), key=lambda item: _offsets(item[1])):
-        code = str(entry.get("dtype")) if isinstance(entry, dict) else None
-        shape = entry.get("shape") if isinstance(entry, dict) else None
-        start, end = _offsets(entry)
-        sizes: list[Any] = shape if isinstance(shape, list) else [None]
-        if (
-            code not in _SAFETENSORS_DTYPES
-            or len(sizes) > 8
-            or not all(type(n) is int and 0 <= n < 2**48 for n in sizes)
-        ):
-            raise damaged(f"tensor {name!r} has dtype {code!r} and shape {shape!r}")
-        kind = _SAFETENSORS_DTYPES[code]
-        width = 2 if kind == "bf16" else np.dtype(kind).itemsize
-        declared = math.prod(sizes) * width
-        if start != covered or end - start != declared or end > available:
-            raise damaged(f"tensor {name!r} declares {declared:,} bytes at {start:,} to {end:,} of {available:,}")
-        entries[name] = (start, tuple(sizes), kind)
-        covered = end
-    if covered != available:
-        raise damaged(f"{available - covered:,} bytes belong to no tensor")
-    return entries, metadata
-
-
-def _offsets(entry: object) -> tuple[int, int]:
-    found = entry.get("data_offsets") if isinstance(entry, dict) else None
-    if isinstance(found, list) and len(found) == 2 and all(type(n) is int and n >= 0 for n in found):
-        return found[0], found[1]
-    return -1, -1
 
 
 def _from_csv(path: Path, label: str | None) -> EncodedRows:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import torch
 
-from expunge.data.prepare import Label
 from expunge.errors import DataError
 from expunge.heads import RowSet
+from expunge.record import Label
 
 
 def class_matched(

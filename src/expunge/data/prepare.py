@@ -13,8 +13,8 @@ from torch import Tensor
 
 from expunge.errors import DataError
 from expunge.heads import Rows
+from expunge.record import Label
 
-Label = int | str
 BLOCK = 8192
 QUICK = 1e30  # rows shorter than this have entries float32 can hold
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from expunge.data.files import DAMAGE, ENCODER, HEADER_LIMIT, Array, checked_npy, not_whole, safetensors_layout
+from expunge.data.files import DAMAGE, ENCODER, Array, checked_npy, not_whole
 from expunge.errors import FileError
+from expunge.runtime.safetensors import BFLOAT16, HEADER_LIMIT, raw_type, safetensors_layout
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class RawArray:
 
     @property
     def stored(self) -> np.dtype[Any]:
-        return np.dtype("<u2" if self.kind == "bf16" else self.kind)
+        return raw_type(self.kind)
 
     @property
     def row_bytes(self) -> int:
@@ -63,7 +64,7 @@ class RawArray:
                     "It was cut short while it was read; write it again.",
                 )
             filled += count
-        if self.kind == "bf16":
+        if self.kind == BFLOAT16:
             return (array.astype(np.uint32) << 16).view(np.float32)
         return array
 

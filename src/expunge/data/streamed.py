@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from expunge.data.prepare import (
-    Label,
     any_too_long,
     as_labels,
     as_table,
@@ -28,6 +27,7 @@ from expunge.data.streams import Share, Stream, read_ahead
 from expunge.errors import DataError
 from expunge.heads import Block, RowSet
 from expunge.heads.rows import block_rows
+from expunge.record import Label
 from expunge.runtime.group import ALONE, Group
 from expunge.runtime.memory import Memory
 

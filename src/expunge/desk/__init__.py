@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from expunge.desk.accept import Accepted, accept, withdraw
     from expunge.desk.check import Checked, verify_desk
     from expunge.desk.desk import Desk, open_desk
-    from expunge.desk.ledger import Entry, Head, RequestRow, read_head
+    from expunge.desk.entries import Entry
+    from expunge.desk.ledger import Head, RequestRow, read_head
     from expunge.desk.opening import create_desk
     from expunge.desk.pages import desk_report, result_report
     from expunge.desk.policy import Policy
@@ -49,7 +50,7 @@ load_lazily(
         "Accepted": "accept",
         "Checked": "check",
         "Desk": "desk",
-        "Entry": "ledger",
+        "Entry": "entries",
         "Head": "ledger",
         "Outcome": "run",
         "Policy": "policy",

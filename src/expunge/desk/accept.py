@@ -13,6 +13,7 @@ import torch
 from expunge.data import EncodedRows, as_features, as_labels, encode, prepare
 from expunge.desk.desk import Desk
 from expunge.desk.digests import arrays_bytes, fingerprint, mac, row_digests
+from expunge.desk.entries import RequestAccepted, RequestWithdrawn
 from expunge.desk.ledger import Ledger, RequestRow, now
 from expunge.desk.state import current_state
 from expunge.errors import DataError, OptionError
@@ -62,16 +63,15 @@ def accept(
         content = arrays_bytes(features, labels, encoder)
         write_whole(desk.layout.rows_of(number), content)
         ledger.append(
-            "accepted",
-            {
-                "request": number,
-                "reference": checked,
-                "due": deadline,
-                "n_rows": len(rows),
-                "rows": digests,
-                "fingerprint": mark,
-                "file_mac": mac(desk.key, "rows", content),
-            },
+            RequestAccepted(
+                request=number,
+                reference=checked,
+                due=deadline,
+                n_rows=len(rows),
+                rows=tuple(digests),
+                fingerprint=mark,
+                file_mac=mac(desk.key, "rows", content),
+            )
         )
         (request,) = ledger.requests(after=number - 1, limit=1)
     return Accepted(request, new=True)
@@ -162,14 +162,14 @@ def _refuse_overdrawn(ledger: Ledger, rows: Rows, state: LinearModel) -> None:
 def withdraw(desk: Desk, request: int, reason: str) -> RequestRow:
     """Take back a request that is still pending; its rows are removed, the entry and the reason stay."""
     with desk.writing() as ledger:
-        found = next(iter(ledger.requests(after=request - 1, limit=1)), None)
-        if found is None or found.id != request or found.state != "pending":
+        asked = next(iter(ledger.requests(after=request - 1, limit=1)), None)
+        if asked is None or asked.id != request or asked.state != "pending":
             raise OptionError(
-                f"request {request} is {'unknown' if found is None or found.id != request else found.state}",
+                f"request {request} is {'unknown' if asked is None or asked.id != request else asked.state}",
                 "only a pending request can be withdrawn",
                 "See expunge desk status.",
             )
-        ledger.append("withdrawn", {"request": request, "reason": _reference(reason)})
+        ledger.append(RequestWithdrawn(request, _reference(reason)))
         remove(desk.layout.rows_of(request))
         (taken,) = ledger.requests(after=request - 1, limit=1)
     return taken

@@ -37,14 +37,14 @@ def verify_folder(layout: Layout, saved: list[Head]) -> Checked:
     with Ledger.open(layout.ledger) as ledger:
         listed = ledger.models()
     absent, count = [], 0
-    for number, state, facts in listed:
-        folder = layout.published_model(number)
+    for model in listed:
+        folder = layout.published_model(model.number)
         if folder.exists():
             count += 1
-            for name, digest in facts["files"].items():
+            for name, digest in model.facts.files.items():
                 _require_digest(folder / name, digest)
-        elif state == "published":
-            absent.append(number)
+        elif model.state == "published":
+            absent.append(model.number)
     return Checked(head, sealed, count, tuple(absent))
 
 

@@ -64,12 +64,7 @@ def open_desk(folder: str | Path) -> Desk:
             f"{layout.folder} is not a desk", "a folder made by expunge desk init is needed", "Check the path."
         )
     with Ledger.open(layout.ledger) as ledger:
-        try:
-            policy = Policy.from_json(ledger.created()["policy"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise FileError(
-                f"{layout.ledger} holds no policy ({error})", "a whole ledger is needed", "Restore it from a copy."
-            ) from error
+        policy = ledger.created().policy
     return Desk(layout, policy, layout.key.read_bytes())
 
 

@@ -14,28 +14,29 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+from expunge.desk.entries import Body, DeskCreated, Entry, Json, ModelRow, read_body, read_model_row, written
 from expunge.desk.merkle import Frontier, leaf_hash
 from expunge.errors import FileError
-
-Json = dict[str, Any]
 
 APPLICATION_ID = 0x45585031
 GENESIS = ""
 PATIENCE = 5.0  # seconds to wait for a reader before the log is left for the next command to fold in
 HEAD_LIMIT = 10_000  # bytes of a saved head
-KINDS = ("created", "accepted", "started", "abandoned", "prepared", "published", "refused", "withdrawn")
 TABLES = ("requests", "row_digests", "models")
+# SQLite keeps this text, and a ledger whose text differs is not one: lines are broken without changing it
 SCHEMA = f"""
 PRAGMA application_id = {APPLICATION_ID};
-CREATE TABLE entries (number INTEGER PRIMARY KEY, time TEXT NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL, leaf BLOB NOT NULL) STRICT;
-CREATE TABLE head (only INTEGER PRIMARY KEY CHECK (only = 1), size INTEGER NOT NULL, last TEXT NOT NULL, frontier TEXT NOT NULL) STRICT;
-CREATE TABLE requests (id INTEGER PRIMARY KEY, reference TEXT NOT NULL UNIQUE, accepted TEXT NOT NULL, due TEXT NOT NULL, n_rows INTEGER NOT NULL,
+CREATE TABLE entries (number INTEGER PRIMARY KEY, time TEXT NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL, \
+leaf BLOB NOT NULL) STRICT;
+CREATE TABLE head (only INTEGER PRIMARY KEY CHECK (only = 1), size INTEGER NOT NULL, last TEXT NOT NULL, \
+frontier TEXT NOT NULL) STRICT;
+CREATE TABLE requests (id INTEGER PRIMARY KEY, reference TEXT NOT NULL UNIQUE, accepted TEXT NOT NULL, \
+due TEXT NOT NULL, n_rows INTEGER NOT NULL,
   fingerprint TEXT NOT NULL UNIQUE, file_mac TEXT NOT NULL, state TEXT NOT NULL, model INTEGER) STRICT;
 CREATE INDEX requests_by_state ON requests (state, id);
 CREATE TABLE row_digests (digest TEXT NOT NULL, request INTEGER NOT NULL) STRICT;
@@ -57,18 +58,8 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One entry, as it was written."""
-
-    number: int
-    time: str
-    kind: str
-    body: Json
-
-
-@dataclass(frozen=True)
 class RequestRow:
-    """One request: `state` is `pending`, `prepared`, `done` or `withdrawn`; `model` is the published model it went into."""
+    """One request: `state` is `pending`, `prepared`, `done` or `withdrawn`; `model` is the one it went into."""
 
     id: int
     reference: str
@@ -121,12 +112,11 @@ class Ledger:
 
     # Writing ------------------------------------------------------------------------------------------------------
 
-    def append(self, kind: str, body: Mapping[str, Any], time: str | None = None) -> Entry:
+    def append(self, body: Body, time: str | None = None) -> Entry:
         """Add an entry and what follows from it, in one transaction that is on disk before this returns."""
-        text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
         self.connection.execute("BEGIN IMMEDIATE")
         try:
-            entry = self._insert(kind, text, time or now())
+            entry = self.insert(body, time or now())
             self.connection.execute("COMMIT")
         except BaseException:
             if self.connection.in_transaction:
@@ -134,19 +124,20 @@ class Ledger:
             raise
         return entry
 
-    def _insert(self, kind: str, text: str, time: str) -> Entry:
+    def insert(self, body: Body, time: str) -> Entry:
+        """The same, inside a transaction of the caller's."""
+        kind, text = body.entry_kind, written(body)
         size, last, frontier = self.connection.execute("SELECT size, last, frontier FROM head").fetchone()
         number = size + 1
         leaf = leaf_hash(entry_bytes(number, time, kind, text, last))
         grown = Frontier(size, tuple(bytes.fromhex(part) for part in json.loads(frontier))).append(leaf)
         self.connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (number, time, kind, text, leaf))
-        entry = Entry(number, time, kind, json.loads(text))
-        follow(self.connection, entry)
+        body.follow(self.connection, time)
         self.connection.execute(
             "UPDATE head SET size = ?, last = ?, frontier = ?",
             (number, leaf.hex(), json.dumps([part.hex() for part in grown.subtrees])),
         )
-        return entry
+        return Entry(number, time, body)
 
     def checkpoint(self) -> bool:
         """Move everything from the write-ahead log into the file; whether all of it is there."""
@@ -157,23 +148,39 @@ class Ledger:
 
     def head(self) -> Head:
         size, frontier = self.connection.execute("SELECT size, frontier FROM head").fetchone()
-        found = Frontier(size, tuple(bytes.fromhex(part) for part in json.loads(frontier)))
-        return Head(size, found.root.hex())
+        grown = Frontier(size, tuple(bytes.fromhex(part) for part in json.loads(frontier)))
+        return Head(size, grown.root.hex())
 
     def entries(self, after: int = 0, limit: int = -1) -> Iterator[Entry]:
         """Entries in order, from the one after `after`."""
         query = "SELECT number, time, kind, body FROM entries WHERE number > ? ORDER BY number LIMIT ?"
         for number, time, kind, body in self.connection.execute(query, (after, limit)):
-            yield Entry(number, time, kind, json.loads(body))
+            yield self._entry(number, time, kind, body)
 
-    def created(self) -> Json:
+    def _entry(self, number: int, time: str, kind: str, text: str) -> Entry:
+        with self._reading(f"entry {number}"):
+            return Entry(number, time, read_body(kind, text))
+
+    @contextlib.contextmanager
+    def _reading(self, what: str) -> Iterator[None]:
+        """What is wrong with an entry, as Expunge's own error."""
+        try:
+            yield
+        except (ValueError, RecursionError) as error:
+            raise FileError(
+                f"{self.path}: {what} is not one ({error})",
+                "an entry has the keys of its kind, and no others",
+                "Do not rely on it; restore a copy.",
+            ) from error
+
+    def created(self) -> DeskCreated:
         """The first entry's body: policy, model, surrogate."""
-        body = self.connection.execute("SELECT body FROM entries WHERE number = 1 AND kind = 'created'").fetchone()
-        if body is None:
+        first = next(self.entries(limit=1), None)
+        if first is None or not isinstance(first.body, DeskCreated):
             raise FileError(
                 f"{self.path} is empty", "a desk begins with its policy", "Open a desk with expunge desk init."
             )
-        return dict(json.loads(body[0]))
+        return first.body
 
     def requests(self, state: str | None = None, limit: int = -1, after: int = 0) -> list[RequestRow]:
         """Requests in the order they were accepted."""
@@ -194,14 +201,14 @@ class Ledger:
 
     def holders(self, digests: list[str]) -> dict[str, int]:
         """Which request holds each of these rows, where one does."""
-        found: dict[str, int] = {}
+        holder: dict[str, int] = {}
         for digest in dict.fromkeys(digests):
             row = self.connection.execute(
                 "SELECT request FROM row_digests WHERE digest = ? LIMIT 1", (digest,)
             ).fetchone()
             if row is not None:
-                found[digest] = row[0]
-        return found
+                holder[digest] = row[0]
+        return holder
 
     def accepted_mac(self, request: int) -> str:
         """The keyed digest of the rows' file of a request."""
@@ -225,18 +232,22 @@ class Ledger:
     def next_request(self) -> int:
         return int(self.connection.execute("SELECT coalesce(max(id), 0) + 1 FROM requests").fetchone()[0])
 
-    def models(self) -> list[tuple[int, str, Json]]:
-        """Number, state (`prepared` or `published`) and facts of every model."""
-        rows = self.connection.execute("SELECT number, state, body FROM models ORDER BY number")
-        return [(number, state, json.loads(body)) for number, state, body in rows]
+    def models(self) -> list[ModelRow]:
+        """Every model, prepared or published."""
+        models = []
+        for number, state, text in self.connection.execute("SELECT number, state, body FROM models ORDER BY number"):
+            with self._reading(f"model {number}"):
+                models.append(read_model_row(state, text))
+        return models
 
-    def last(self, *kinds: str) -> Entry | None:
-        """The latest entry of these kinds, looked for from the end."""
+    def last(self, *kinds: type[Body]) -> Body | None:
+        """What the latest entry of these kinds says, looked for from the end."""
         marks = ",".join("?" * len(kinds))
         row = self.connection.execute(
-            f"SELECT number, time, kind, body FROM entries WHERE kind IN ({marks}) ORDER BY number DESC LIMIT 1", kinds
+            f"SELECT number, time, kind, body FROM entries WHERE kind IN ({marks}) ORDER BY number DESC LIMIT 1",
+            [kind.entry_kind for kind in kinds],
         ).fetchone()
-        return None if row is None else Entry(row[0], row[1], row[2], json.loads(row[3]))
+        return None if row is None else self._entry(*row).body
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -246,47 +257,6 @@ def _connect(path: Path) -> sqlite3.Connection:
     if left or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         return sqlite3.connect(path, isolation_level=None, timeout=PATIENCE)
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", isolation_level=None, uri=True)
-
-
-def follow(connection: sqlite3.Connection, entry: Entry) -> None:
-    """What follows from an entry, in the other tables."""
-    body = entry.body
-    if entry.kind == "accepted":
-        connection.execute(
-            "INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?, ?, 'pending', NULL)",
-            (
-                body["request"],
-                body["reference"],
-                entry.time,
-                body["due"],
-                body["n_rows"],
-                body["fingerprint"],
-                body["file_mac"],
-            ),
-        )
-        connection.executemany(
-            "INSERT INTO row_digests VALUES (?, ?)", [(digest, body["request"]) for digest in body["rows"]]
-        )
-    elif entry.kind == "prepared":
-        connection.execute(
-            "INSERT INTO models VALUES (?, 'prepared', ?)",
-            (body["model"], json.dumps(body | {"time": entry.time}, sort_keys=True)),
-        )
-        connection.executemany(
-            "UPDATE requests SET state = 'prepared', model = ? WHERE id = ? AND state = 'pending'",
-            [(body["model"], request) for request in body["requests"]],
-        )
-    elif entry.kind == "published":
-        connection.execute("UPDATE models SET state = 'published' WHERE number = ?", (body["model"],))
-        connection.execute("UPDATE requests SET state = 'done' WHERE model = ?", (body["model"],))
-    elif entry.kind == "withdrawn":
-        # the same rows may be asked for again later
-        connection.execute("DELETE FROM row_digests WHERE request = ?", (body["request"],))
-        connection.execute(
-            "UPDATE requests SET state = 'withdrawn', fingerprint = 'withdrawn ' || id WHERE id = ?", (body["request"],)
-        )
-    elif entry.kind not in KINDS:
-        raise ValueError(f"kind {entry.kind!r}")
 
 
 @contextlib.contextmanager
@@ -305,8 +275,8 @@ def guarded(path: Path) -> Iterator[None]:
 def read_head(content: bytes, name: str) -> Head:
     """A head that was saved."""
     try:
-        found = json.loads(content)
-        head = Head(found["size"], found["root"])
+        saved = json.loads(content)
+        head = Head(saved["size"], saved["root"])
         if type(head.size) is not int or head.size < 0 or len(bytes.fromhex(head.root)) != 32:
             raise ValueError("size or root")
     except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -8,7 +8,6 @@ Only the roots of the complete subtrees are kept (at most one a power of two), s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 EMPTY_ROOT = hashlib.sha256(b"").digest()
@@ -26,7 +25,7 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Frontier:
-    """Roots of the complete subtrees of a list of `size` entries, largest first: one for each 1 in the binary of `size`."""
+    """Roots of the complete subtrees of `size` entries, largest first: one for each 1 in the binary of `size`."""
 
     size: int = 0
     subtrees: tuple[bytes, ...] = ()
@@ -53,11 +52,3 @@ class Frontier:
         for left in reversed(self.subtrees[:-1]):
             root = node_hash(left, root)
         return root
-
-
-def root_of(leaves: Sequence[bytes]) -> bytes:
-    """The root of a whole list."""
-    frontier = Frontier()
-    for leaf in leaves:
-        frontier = frontier.append(leaf)
-    return frontier.root

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from expunge.data import EncodedRows, encoder_of
 from expunge.data.output import require_absent
 from expunge.desk.desk import Desk, Rows, open_desk, storing
 from expunge.desk.digests import arrays_bytes, mac, new_key
+from expunge.desk.entries import DeskCreated
 from expunge.desk.layout import Layout
 from expunge.desk.ledger import Ledger
 from expunge.desk.policy import Policy
@@ -54,13 +54,13 @@ def create_desk(
     _check(model, EncodedRows(features, labels, encoder), policy)
     key = new_key()
     stored = arrays_bytes(features, labels, encoder)
-    body = {
-        "policy": policy.to_json(),
-        "model_sha256": digest or model.sha256(),
-        "surrogate_mac": mac(key, "surrogate", stored),
-        "state_mac": mac(key, "state", model.to_bytes()),
-        "store": str(model.weight.dtype).removeprefix("torch."),
-    }
+    first = DeskCreated(
+        policy=policy,
+        model_sha256=digest or model.sha256(),
+        surrogate_mac=mac(key, "surrogate", stored),
+        state_mac=mac(key, "state", model.to_bytes()),
+        store=str(model.weight.dtype).removeprefix("torch."),
+    )
     # one name, so that what a kill left is found again
     made = layout.folder.with_name(f".expunge-{layout.folder.name}")
     with storing(layout.folder):
@@ -68,7 +68,7 @@ def create_desk(
         if made.exists():
             shutil.rmtree(made)
         try:
-            _fill(Layout(made), model, stored, key, body)
+            _fill(Layout(made), model, stored, key, first)
             made.rename(layout.folder)
             sync_folder(layout.folder.parent)
         except BaseException:
@@ -77,7 +77,7 @@ def create_desk(
     return open_desk(layout.folder)
 
 
-def _fill(layout: Layout, model: LinearModel, surrogate: bytes, key: bytes, body: dict[str, Any]) -> None:
+def _fill(layout: Layout, model: LinearModel, surrogate: bytes, key: bytes, first: DeskCreated) -> None:
     layout.folder.mkdir(mode=PUBLIC_FOLDER)
     for private in (layout.private, layout.rows, layout.states):
         private.mkdir(mode=PRIVATE_FOLDER)
@@ -88,7 +88,7 @@ def _fill(layout: Layout, model: LinearModel, surrogate: bytes, key: bytes, body
     write_whole(layout.state_of(0), model.to_bytes())
     Ledger.create(layout.ledger)
     with Ledger.open(layout.ledger) as ledger:
-        ledger.append("created", body)
+        ledger.append(first)
         write_seal(layout, ledger)
     for folder in (layout.private, layout.folder):
         sync_folder(folder)

@@ -22,8 +22,8 @@ class Policy:
     """(epsilon, delta) of each published model, the distance declared, and how much all models together may say.
 
     `planned` models share the probability that a bound fails; `total_epsilon` limits the composed epsilon of all of
-    them at the same delta; `days` is how long a request may wait; with `match_classes` surrogate rows are weighted to the class
-    counts of the rows still left.
+    them at the same delta; `days` is how long a request may wait; with `match_classes` surrogate rows are weighted to
+    the class counts of the rows still left.
     """
 
     epsilon: float
@@ -82,10 +82,6 @@ class Policy:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-    @staticmethod
-    def from_json(content: dict[str, Any]) -> Policy:
-        return Policy(**content)
 
     def guarantee(self, series: Series) -> Guarantee:
         """What every run promises, at this place of the series."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from expunge.desk.entries import ModelPrepared, ModelPublished, RunAbandoned, RunStarted
 from expunge.desk.layout import Layout
 from expunge.desk.ledger import Ledger
 from expunge.runtime.durable import TEMPORARY, move, remove
@@ -19,15 +20,15 @@ STATE, PUBLIC = "state.safetensors", "public"
 def recover(layout: Layout, ledger: Ledger) -> list[str]:
     """Bring folder and ledger to a state from which any command may go on; says what was done."""
     done = []
-    for number, state, _ in ledger.models():
-        if state == "prepared":
-            finish(layout, ledger, number)
-            done.append(f"finished model {number}")
-    last = ledger.last("started", "abandoned", "prepared", "published")
-    if last is not None and last.kind == "started":
+    for model in ledger.models():
+        if model.state == "prepared":
+            finish(layout, ledger, model.number)
+            done.append(f"finished model {model.number}")
+    last = ledger.last(RunStarted, RunAbandoned, ModelPrepared, ModelPublished)
+    if isinstance(last, RunStarted):
         remove(layout.staging)
-        ledger.append("abandoned", {"model": last.body["model"]})
-        done.append(f"gave up an unfinished model {last.body['model']}")
+        ledger.append(RunAbandoned(last.model))
+        done.append(f"gave up an unfinished model {last.model}")
     tidy(layout, ledger)
     return done
 
@@ -40,13 +41,13 @@ def finish(layout: Layout, ledger: Ledger, number: int) -> None:
     ):
         if not target.exists():
             move(staged, target)
-    ledger.append("published", {"model": number})
+    ledger.append(ModelPublished(number))
 
 
 def tidy(layout: Layout, ledger: Ledger) -> None:
     """Remove what must not stay: rows that are forgotten, earlier weights, files a crash left half-written."""
-    numbers = [number for number, _, _ in ledger.models()]
-    keep = {layout.state_of(numbers[-1] if numbers else 0)}
+    models = ledger.models()
+    keep = {layout.state_of(models[-1].number if models else 0)}
     keep |= {layout.rows_of(request.id) for request in ledger.requests("pending")}
     for folder in (layout.rows, layout.states):
         for path in sorted(folder.iterdir()):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sqlite3
 from typing import Any
 
-from expunge.desk.ledger import GENESIS, SCHEMA, TABLES, Entry, Head, Ledger, entry_bytes, follow
+from expunge.desk.entries import read_body
+from expunge.desk.ledger import GENESIS, SCHEMA, TABLES, Head, Ledger, entry_bytes
 from expunge.desk.merkle import EMPTY_ROOT, Frontier, leaf_hash
 from expunge.errors import VerificationFailed
 
@@ -54,7 +54,7 @@ def _replay(source: sqlite3.Connection, anew: sqlite3.Connection, sizes: set[int
             raise _broken(f"entry {expected} is missing")
         if leaf != leaf_hash(entry_bytes(number, time, kind, body, last)):
             raise _broken(f"entry {number} was changed, or the one before it")
-        follow(anew, Entry(number, time, kind, json.loads(body)))
+        read_body(kind, body).follow(anew, time)
         frontier, last = frontier.append(leaf), leaf.hex()
         if number in sizes:
             roots[number] = frontier.root.hex()
@@ -73,7 +73,7 @@ def _same(first: sqlite3.Cursor, second: sqlite3.Cursor) -> bool:
             return True
 
 
-def _broken(found: str) -> VerificationFailed:
+def _broken(what: str) -> VerificationFailed:
     return VerificationFailed(
-        f"the ledger: {found}", "every entry must be as it was written", "Do not rely on it; restore a copy."
+        f"the ledger: {what}", "every entry must be as it was written", "Do not rely on it; restore a copy."
     )

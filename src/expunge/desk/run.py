@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -17,16 +17,18 @@ from expunge.certificate.sign import keyid_of, seal
 from expunge.data import EncodedRows, encoder_of
 from expunge.desk.desk import Desk, Rows
 from expunge.desk.digests import mac
+from expunge.desk.entries import Accuracy, ModelPrepared, RunRefused, RunStarted
 from expunge.desk.layout import CERTIFICATE, MODEL, REPORT, SIGNED
-from expunge.desk.ledger import Json, Ledger, RequestRow
+from expunge.desk.ledger import Ledger, RequestRow
+from expunge.desk.policy import Policy
 from expunge.desk.recover import PUBLIC, STATE, finish, tidy
 from expunge.desk.state import State, checked_surrogate, current_state
 from expunge.errors import DataError, ExpungeError, InputError, Refused, RetrainNow
-from expunge.evidence.measured import handed_on
-from expunge.mechanism import certify, measure
+from expunge.evidence.measured import Measured, foresee, handed_on
+from expunge.mechanism import Unlearned, certify, measure
 from expunge.model import LinearModel
 from expunge.report.page import run_page
-from expunge.request.door import ask
+from expunge.request.door import Request, ask
 from expunge.request.series import PROVENANCE
 from expunge.runtime.durable import PRIVATE, PRIVATE_FOLDER, make_folder, sync_folder, write_synced
 from expunge.runtime.progress import Progress, silent
@@ -57,9 +59,8 @@ class _Made:
 
     files: dict[str, bytes]
     state: bytes
-    facts: Json
+    facts: ModelPrepared
     certificate: Certificate
-    composition: Composition
 
 
 def run(
@@ -89,21 +90,12 @@ def run(
                 made = _make(desk, ledger, state, group, surrogate, sign_key, test)
             except (Refused, InputError) as error:
                 refused = _retrain(error) if isinstance(error, Refused) else error
-                ledger.append(
-                    "refused",
-                    {
-                        "requests": [request.id for request in group],
-                        "kind": type(refused).__name__,
-                        "reason": str(refused),
-                    },
-                )
+                asked = tuple(request.id for request in group)
+                ledger.append(RunRefused(asked, type(refused).__name__, str(refused)))
                 break
-            _write(desk, ledger, state.number + 1, made)
-            published.append(
-                PublishedModel(
-                    state.number + 1, tuple(request.id for request in group), made.certificate, made.composition
-                )
-            )
+            _write(desk, ledger, made)
+            facts = made.facts
+            published.append(PublishedModel(facts.model, facts.requests, made.certificate, facts.composition))
         left = ledger.counts().get("pending", 0)
     return Outcome(tuple(published), refused, left)
 
@@ -145,53 +137,79 @@ def _make(
     )
     measured = measure(request)
     result = certify(request, measured)
-    noise = result.certificate.content["noise"]
-    failures = math.fsum(noise["failures"].values())
-    mus = [facts["mu"] for _, _, facts in ledger.models()] + [noise["mu"]]
-    composition = compose(mus, policy.delta, failures)
+    composition = _composed(policy, ledger, result.certificate)
+    state_bytes = handed_on(request, measured).to_bytes()
+    accuracy = None if test is None else _accuracies(state.model, result.model, test)
+    files = _files(state.number + 1, policy, group, result, composition, accuracy, sign_key)
+    certificate = result.certificate
+    facts = ModelPrepared(
+        model=state.number + 1,
+        requests=tuple(row.id for row in group),
+        n_rows=request.n_forget,
+        n_left=request.n_source - request.n_forget,
+        state_mac=mac(desk.key, "state", state_bytes),
+        carried=weakest([state.carried or "derived", PROVENANCE[certificate.status]]),
+        status=certificate.status,
+        epsilon=policy.epsilon,
+        delta=policy.delta,
+        sigma=certificate.sigma,
+        mu=certificate.content["noise"]["mu"],
+        total=certificate.total,
+        terms=certificate.terms,
+        failures=composition.failures,
+        composition=composition,
+        noise_share=noise_share(request, measured),
+        accuracy=accuracy,
+        keyid=None if sign_key is None else keyid_of(sign_key.public_key()),
+        files={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+    )
+    return _Made(files, state_bytes, facts, certificate)
+
+
+def _composed(policy: Policy, ledger: Ledger, certificate: Certificate) -> Composition:
+    """What all models say together once this one is published; refuses more than the desk was opened for."""
+    noise = certificate.content["noise"]
+    mus = [model.facts.mu for model in ledger.models()] + [noise["mu"]]
+    composition = compose(mus, policy.delta, math.fsum(noise["failures"].values()))
     if composition.epsilon > policy.limit:
         raise RetrainNow(
-            f"retrain now: with this model all {len(mus)} published models together would have epsilon {composition.epsilon:.4g}",
+            f"retrain now: with this model all {len(mus)} published models together would have epsilon "
+            f"{composition.epsilon:.4g}",
             f"this desk was opened for at most {policy.limit:g}",
             "Retrain without the rows of all requests, and open a new desk.",
         )
-    following = handed_on(request, measured)
-    state_bytes = following.to_bytes()
-    accuracy = None if test is None else _accuracies(state.model, result.model, test)
-    facts: Json = {
-        "model": state.number + 1,
-        "requests": [request_row.id for request_row in group],
-        "n_rows": request.n_forget,
-        "n_left": request.n_source - request.n_forget,
-        "state_mac": mac(desk.key, "state", state_bytes),
-        "carried": weakest([state.carried or "derived", PROVENANCE[result.certificate.status]]),
-        "status": result.certificate.status,
-        "epsilon": policy.epsilon,
-        "delta": policy.delta,
-        "sigma": result.certificate.sigma,
-        "mu": noise["mu"],
-        "total": result.certificate.total,
-        "terms": result.certificate.terms,
-        "failures": failures,
-        "composition": composition.to_json(),
-        "noise_share": result.certificate.sigma * math.sqrt(request.head.n_parameters) / float(request.weights.norm()),
-        "accuracy": accuracy,
-        "keyid": None if sign_key is None else keyid_of(sign_key.public_key()),
-    }
+    return composition
+
+
+def noise_share(request: Request, measured: Measured) -> float:
+    """The noise's expected length over the norm of the weights: at 1 the noise is as large as they are."""
+    noise = foresee(request, measured)[1].noise
+    return math.inf if noise is None else noise.length / float(request.weights.norm())
+
+
+def _files(
+    number: int,
+    policy: Policy,
+    group: list[RequestRow],
+    result: Unlearned,
+    composition: Composition,
+    accuracy: Accuracy | None,
+    sign_key: Ed25519PrivateKey | None,
+) -> dict[str, bytes]:
+    """What is published, by name."""
     files = {MODEL: result.model.to_bytes(), CERTIFICATE: result.certificate.to_json().encode()}
     if sign_key is not None:
         files[SIGNED] = seal(result.certificate, sign_key)
     files[REPORT] = run_page(
         result.certificate.content,
-        number=state.number + 1,
+        number=number,
         requests=[{"id": row.id, "accepted": row.accepted, "due": row.due, "n_rows": row.n_rows} for row in group],
         composition=composition.to_json(),
         limit=policy.limit,
-        accuracy=accuracy,
-        keyid=facts["keyid"],
+        accuracy=None if accuracy is None else asdict(accuracy),
+        keyid=None if sign_key is None else keyid_of(sign_key.public_key()),
     ).encode()
-    facts["files"] = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    return _Made(files, state_bytes, facts, result.certificate, composition)
+    return files
 
 
 def _together(desk: Desk, ledger: Ledger, group: Items[RequestRow]) -> EncodedRows:
@@ -214,24 +232,24 @@ def _together(desk: Desk, ledger: Ledger, group: Items[RequestRow]) -> EncodedRo
     )
 
 
-def _accuracies(before: LinearModel, after: LinearModel, test: Rows) -> dict[str, float]:
+def _accuracies(before: LinearModel, after: LinearModel, test: Rows) -> Accuracy:
     features, labels = test
-    return {
-        "before": float(np.mean(before.predict(features) == np.asarray(labels))),
-        "after": float(np.mean(after.predict(features) == np.asarray(labels))),
-        "rows": len(np.asarray(labels)),
-    }
+    return Accuracy(
+        before=float(np.mean(before.predict(features) == np.asarray(labels))),
+        after=float(np.mean(after.predict(features) == np.asarray(labels))),
+        rows=len(np.asarray(labels)),
+    )
 
 
-def _write(desk: Desk, ledger: Ledger, number: int, made: _Made) -> None:
+def _write(desk: Desk, ledger: Ledger, made: _Made) -> None:
     """Intent, staged files, their digests, names, commit; then what must not stay is removed."""
-    layout = desk.layout
-    ledger.append("started", {"model": number, "requests": made.facts["requests"]})
+    layout, number = desk.layout, made.facts.model
+    ledger.append(RunStarted(number, made.facts.requests))
     layout.staging.mkdir(mode=PRIVATE_FOLDER)
     write_synced(layout.staging / STATE, made.state, PRIVATE)
     make_folder(layout.staging / PUBLIC, made.files, private=False)
     sync_folder(layout.staging)
     sync_folder(layout.private)
-    ledger.append("prepared", made.facts)
+    ledger.append(made.facts)
     finish(layout, ledger, number)
     tidy(layout, ledger)

@@ -1,7 +1,7 @@
 """The seal: a digest of the ledger's file, written after every command that changed it.
 
-The chain speaks for the entries; the seal speaks for every byte of the file, those that SQLite does not use included. If a
-crash came before it could be written it is older than the ledger, which is then checked by its entries alone.
+The chain speaks for the entries; the seal speaks for every byte of the file, those that SQLite does not use included.
+If a crash came before it could be written it is older than the ledger, which is then checked by its entries alone.
 """
 
 from __future__ import annotations

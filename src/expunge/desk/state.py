@@ -7,7 +7,8 @@ from pathlib import Path
 
 from expunge.desk.desk import Desk, Rows
 from expunge.desk.digests import mac
-from expunge.desk.ledger import Json, Ledger
+from expunge.desk.layout import MODEL
+from expunge.desk.ledger import Ledger
 from expunge.errors import FileError
 from expunge.model import LinearModel, read_model
 from expunge.request.series import Series
@@ -15,7 +16,7 @@ from expunge.request.series import Series
 
 @dataclass(frozen=True)
 class State:
-    """PRIVATE. `number` models are published; `published_sha256` is the last one's digest (the trained model's at first)."""
+    """PRIVATE. `number` models are published; `published_sha256` is the last one's, at first the trained one's."""
 
     number: int
     model: LinearModel = field(repr=False)
@@ -32,23 +33,24 @@ class State:
 def current_state(desk: Desk, ledger: Ledger) -> State:
     """The state the ledger says is the last one; refuses a file that is not it."""
     created, models = ledger.created(), ledger.models()
-    number, _, facts = models[-1] if models else (0, "", created)
+    last = models[-1].facts if models else None
+    number = 0 if last is None else last.model
     path = desk.layout.state_of(number)
-    _require_mac(desk, path, "state", facts["state_mac"])
+    _require_mac(desk, path, "state", created.state_mac if last is None else last.state_mac)
     model, _ = read_model(path)
     return State(
         number=number,
         model=model,
-        carried=_carried(facts),
-        published_sha256=facts["files"]["model.safetensors"] if models else created["model_sha256"],
-        store=created["store"],
-        failures=float(facts.get("failures", 0.0)),
+        carried=None if last is None else last.carried,
+        published_sha256=created.model_sha256 if last is None else last.files[MODEL],
+        store=created.store,
+        failures=0.0 if last is None else last.failures,
     )
 
 
 def checked_surrogate(desk: Desk, ledger: Ledger) -> Rows:
     """The surrogate the desk was opened with; refuses another one, since the distance was declared for it."""
-    _require_mac(desk, desk.layout.surrogate, "surrogate", ledger.created()["surrogate_mac"])
+    _require_mac(desk, desk.layout.surrogate, "surrogate", ledger.created().surrogate_mac)
     return desk.surrogate()
 
 
@@ -59,7 +61,3 @@ def _require_mac(desk: Desk, path: Path, purpose: str, expected: str) -> None:
             "private files must be whole",
             "Restore it from a copy.",
         )
-
-
-def _carried(facts: Json) -> str | None:
-    return facts.get("carried")

@@ -6,16 +6,18 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from expunge.certificate.compose import models_left
+from expunge.certificate.compose import deletions_left, models_left
 from expunge.desk.desk import Desk
-from expunge.desk.ledger import Entry, Head, Json, Ledger, RequestRow, now
+from expunge.desk.entries import Entry, Json, ModelPublished, ModelRow, RunRefused
+from expunge.desk.ledger import Head, Ledger, RequestRow, now
+from expunge.errors import RetrainNow
 
 MOST_LISTED = 1000
 
 
 @dataclass(frozen=True)
 class Status:
-    """`epsilon` is that of all published models together; `deletions_left` is an extrapolation of the last bound's growth."""
+    """`epsilon` is that of all published models together; `deletions_left` extrapolates the last bound's growth."""
 
     pending: int
     overdue: int
@@ -44,7 +46,6 @@ def status(desk: Desk) -> Status:
 
 def _status(desk: Desk, ledger: Ledger) -> Status:
     policy, counts, models = desk.policy, ledger.counts(), ledger.models()
-    composed: Json = models[-1][2]["composition"] if models else {"epsilon": 0.0}
     return Status(
         pending=counts.get("pending", 0),
         overdue=ledger.overdue(now()[:10]),
@@ -52,7 +53,7 @@ def _status(desk: Desk, ledger: Ledger) -> Status:
         withdrawn=counts.get("withdrawn", 0),
         models=len(models),
         planned=policy.planned,
-        epsilon=composed["epsilon"],
+        epsilon=models[-1].facts.composition.epsilon if models else 0.0,
         delta=policy.delta,
         limit=policy.limit,
         models_left=_models_left(desk, models),
@@ -63,42 +64,28 @@ def _status(desk: Desk, ledger: Ledger) -> Status:
     )
 
 
-def _models_left(desk: Desk, models: list[tuple[int, str, Json]]) -> int:
+def _models_left(desk: Desk, models: list[ModelRow]) -> int:
     left = desk.policy.planned - len(models)
     if not models:
         return left
-    last = models[-1][2]
-    squares = math.fsum(facts["mu"] ** 2 for _, _, facts in models)
-    delta = desk.policy.delta - last["failures"]
-    return min(left, models_left(squares, last["mu"], delta, desk.policy.limit))
+    last = models[-1].facts
+    squares = math.fsum(model.facts.mu**2 for model in models)
+    delta = desk.policy.delta - last.failures
+    return min(left, models_left(squares, last.mu, delta, desk.policy.limit))
 
 
-def _deletions_left(models: list[tuple[int, str, Json]]) -> int | None:
+def _deletions_left(models: list[ModelRow]) -> int | None:
     """Noise grows with the bound: what the last deletion added to it, until the noise is as large as the weights."""
     if not models:
         return None
-    last = models[-1][2]
-    return deletions_left(float(last["total"]), float(last["terms"]["training"]), float(last["noise_share"]))
-
-
-def deletions_left(total: float, carried: float, noise_share: float) -> int | None:
-    """How often `total - carried` can be added to the bound before the noise reaches the weights' norm.
-
-    >>> deletions_left(total=0.25, carried=0.125, noise_share=0.25)
-    6
-    """
-    added = total - carried
-    if added <= 0.0 or noise_share <= 0.0:
-        return None
-    return max(0, math.floor((total / noise_share - total) / added))
+    last = models[-1].facts
+    return deletions_left(last.total, last.terms["training"], last.noise_share)
 
 
 def _retrain(ledger: Ledger) -> str | None:
     """The reason of the last refusal, if nothing was published since."""
-    last = ledger.last("refused", "published")
-    if last is None or last.kind != "refused" or last.body["kind"] != "RetrainNow":
-        return None
-    return str(last.body["reason"])
+    last = ledger.last(RunRefused, ModelPublished)
+    return last.reason if isinstance(last, RunRefused) and last.kind == RetrainNow.__name__ else None
 
 
 def requests(desk: Desk, state: str | None = None, *, limit: int = -1) -> list[RequestRow]:
@@ -109,9 +96,9 @@ def requests(desk: Desk, state: str | None = None, *, limit: int = -1) -> list[R
 
 
 def models(desk: Desk) -> list[Json]:
-    """Facts of every published model."""
+    """Facts of every published model, as they are written, with the time."""
     with desk.reading() as ledger:
-        return [facts for _, _, facts in ledger.models()]
+        return [model.facts.to_json() | {"time": model.time} for model in ledger.models()]
 
 
 def history(desk: Desk, *, after: int = 0, limit: int = -1) -> list[Entry]:

@@ -7,7 +7,6 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from expunge.distance.inequalities import tv_upper_from_chi_square, tv_upper_from_kl
 from expunge.errors import OptionError
 
 Matrix = NDArray[np.float64]
@@ -48,16 +47,6 @@ def gaussian_chi_square(
     exponent = float(difference @ np.linalg.solve(excess, difference))
     logarithm = _log_determinant(t) - 0.5 * (_log_determinant(s) + _log_determinant(excess)) + exponent
     return max(0.0, math.expm1(logarithm)) if logarithm < 700.0 else math.inf
-
-
-def gaussian_tv_upper(
-    mean: ArrayLike, covariance: ArrayLike, other_mean: ArrayLike, other_covariance: ArrayLike
-) -> float:
-    """Upper bound on the total variation: the least that KL and chi-square, in both directions, allow."""
-    there, back = (mean, covariance, other_mean, other_covariance), (other_mean, other_covariance, mean, covariance)
-    bounds = [tv_upper_from_kl(gaussian_kl(*pair)) for pair in (there, back)]
-    bounds += [tv_upper_from_chi_square(gaussian_chi_square(*pair)) for pair in (there, back)]
-    return min(bounds)
 
 
 def _checked(mean: ArrayLike, covariance: ArrayLike) -> tuple[Matrix, Matrix]:

@@ -69,11 +69,6 @@ class DonskerVaradhanLower:
         """Features were left out, or value and two standard errors reach half the ceiling: KL may be infinite."""
         return self.left_out > 0 or self.value + 2.0 * self.standard_error >= NEAR * self.ceiling
 
-    @property
-    def clipped(self) -> bool:
-        """Whether a negative estimate became 0."""
-        return self.raw < 0.0
-
 
 def donsker_varadhan(
     nu: Tensor,

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from expunge.certificate.compose import deletions_left
 from expunge.certificate.derive import bound_named, derive
 from expunge.certificate.facts import Claim
-from expunge.desk.status import deletions_left
 from expunge.errors import ExpungeError, OptionError
 from expunge.evidence.measured import Measured, foresee
 from expunge.heads import Rows

@@ -7,7 +7,7 @@ from typing import Any
 
 import jinja2
 
-from expunge._version import __version__
+from expunge import __version__
 from expunge.report import chart, words
 
 Json = dict[str, Any]

@@ -9,20 +9,19 @@ from typing import Any
 import numpy as np
 import torch
 
+from expunge.bounds.residual import FEWEST_SAMPLED_ROWS
 from expunge.data import EncodedRows, as_features, as_labels, class_matched, encode, encoder_of, prepare
-from expunge.data.prepare import Label
 from expunge.data.streamed import Form, StreamedRows, Watch, fits, loaded
 from expunge.data.streams import ArrayStream, Stream
 from expunge.errors import DataError, ModelError, OptionError, UselessModel
 from expunge.heads import RowSet
 from expunge.model import LinearModel
-from expunge.record import TrainingRecord
+from expunge.record import Label, TrainingRecord
 from expunge.runtime.group import ALONE, Group
 from expunge.runtime.memory import Memory
 from expunge.runtime.progress import Progress, silent
 
 SOLVER_VECTORS = 160  # as long as the weights: those of Newton's method and of Lanczos
-FEWEST_SAMPLED_ROWS = 100  # below this, a sample's moments say too little about its population
 
 
 def rows_of(

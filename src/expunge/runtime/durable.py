@@ -1,7 +1,8 @@
 """Files that survive a crash: temporary file, fsync, rename, fsync of the folder.
 
-After `write_whole` returns, the file is on disk under its name with all of its bytes; if the process or the machine dies
-before, either the old file is there or none. An error of `fsync` is never retried: what it left unwritten is unknown.
+After `write_whole` returns, the file is on disk under its name with all of its bytes; if the process or the machine
+dies before, either the old file is there or none. An error of `fsync` is never retried: what it left
+unwritten is unknown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The processes that share the rows of one set out among them; mostly there is one.
 
-Each process goes over its own rows, sums are added up over all, and the small algebra is done alike by each. What is drawn
-at random, and what is written, is the first process's alone.
+Each process goes over its own rows, sums are added up over all, and the small algebra is done alike by each. What is
+drawn at random, and what is written, is the first process's alone.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Group:
         """The parts of all processes, in order."""
         parts = torch.zeros(self.size, dtype=torch.float64)
         parts[self.rank] = part
-        found: list[float] = self.total(parts).tolist()
-        return found
+        sums: list[float] = self.total(parts).tolist()
+        return sums
 
     def before(self, part: int) -> int:
         """The sum of the parts of the processes before this one."""

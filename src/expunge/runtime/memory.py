@@ -45,11 +45,11 @@ def parse_size(text: str) -> int:
     >>> parse_size("2 MiB")
     2097152
     """
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(I?)(B?)\s*", text.upper())
-    if found is None or (found[3] and not found[2]):
+    parts = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(I?)(B?)\s*", text.upper())
+    if parts is None or (parts[3] and not parts[2]):
         raise OptionError(f"memory {text!r}", "a number of bytes is needed", "Write for example 1.5GB, 800MB or 1GiB.")
-    unit = UNITS[found[2]] if not found[3] else 1024 ** list(UNITS).index(found[2])
-    return int(float(found[1]) * unit)
+    unit = UNITS[parts[2]] if not parts[3] else 1024 ** list(UNITS).index(parts[2])
+    return int(float(parts[1]) * unit)
 
 
 def resident_bytes() -> int:
@@ -72,19 +72,20 @@ class Memory:
     def of(cls, given: str | int | None) -> Memory:
         """The limit given, or half the machine's memory; refuses one in which nothing can be done."""
         limit = memory_limit() if given is None else parse_size(str(given))
-        found = cls(limit, resident_bytes())
-        return found if given is None else found.less(0)
+        memory = cls(limit, resident_bytes())
+        return memory if given is None else memory.less(0)
 
     def less(self, n_bytes: int) -> Memory:
         """The same, with that much more in use; refuses if nothing is left."""
-        found = Memory(self.limit, self.used + n_bytes)
-        if found.spare <= 0:
+        less = Memory(self.limit, self.used + n_bytes)
+        if less.spare <= 0:
             raise OptionError(
                 f"memory limit of {self.limit / 1e6:,.0f} MB",
-                f"the program takes {self.used / 1e6:,.0f} MB, its vectors {n_bytes / 1e6:,.0f} MB, and {WORKING / 1e6:,.0f} MB are needed to work in",
-                f"Give at least {(found.used + 2 * WORKING) / 1e6:,.0f}MB.",
+                f"the program takes {self.used / 1e6:,.0f} MB, its vectors {n_bytes / 1e6:,.0f} MB, "
+                f"and {WORKING / 1e6:,.0f} MB are needed to work in",
+                f"Give at least {(less.used + 2 * WORKING) / 1e6:,.0f}MB.",
             )
-        return found
+        return less
 
     @property
     def spare(self) -> int:

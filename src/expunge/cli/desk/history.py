@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,8 @@ import click
 from expunge.cli.console import as_json, out, reporting
 from expunge.cli.desk.options import desk_folder
 from expunge.cli.sections import Command
+
+SHOWN = ("request", "requests", "reference", "model", "due", "reason")
 
 
 @click.command(cls=Command, short_help="What the desk did: the ledger's entries.")
@@ -31,11 +32,8 @@ def history(desk: Path, after: int, limit: int, json_output: bool) -> dict[str, 
     entries = entries_of(open_desk(desk), after=after, limit=limit)
     if not json_output:
         for entry in entries:
-            shown = {
-                name: entry.body[name]
-                for name in ("request", "requests", "reference", "model", "due", "reason")
-                if name in entry.body
-            }
+            body = entry.body.to_json()
+            shown = {name: body[name] for name in SHOWN if name in body}
             told = ", ".join(f"{name} {value}" for name, value in shown.items())
             out.print(f"{entry.number:>6}  {entry.time}  {entry.kind:<10} {told}", markup=False)
-    return {"entries": [asdict(entry) for entry in entries]}
+    return {"entries": [entry.to_json() for entry in entries]}

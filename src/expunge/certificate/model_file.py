@@ -1,0 +1,139 @@
+"""A linear model's file, read and checked without torch: all that whoever checks a certificate has to know of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from expunge.errors import ModelError
+from expunge.record import METADATA_KEY, TrainingRecord
+from expunge.runtime.memory import require_fits
+from expunge.runtime.paths import readable
+from expunge.runtime.safetensors import StoredTensor, stored_tensors
+
+FLOATS = ("float64", "float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """`weight` K x d and `bias` K or None as they are stored, the training record, and the digest of the whole file."""
+
+    weight: StoredTensor
+    bias: StoredTensor | None
+    record: TrainingRecord | None
+    sha256: str
+
+
+def read_model_file(path: str | Path) -> ModelFile:
+    """A linear model from a safetensors file, refusing what cannot be one."""
+    location = Path(path)
+    if location.suffix.lower() != ".safetensors":
+        raise ModelError(
+            f"{location}: unknown model type {location.suffix!r}",
+            "models are .safetensors files with tensors weight (K x d) and bias (K, optional)",
+            "Save with safetensors.torch.save_file({'weight': W, 'bias': b}, path); pickled models are never loaded.",
+        )
+    require_fits(readable(location).stat().st_size, location, "the model")
+    content = location.read_bytes()
+    tensors, metadata = stored_tensors(content, location)
+    if "weight" not in tensors or set(tensors) - {"weight", "bias"}:
+        raise ModelError(
+            f"{location} holds {', '.join(sorted(tensors)) or 'nothing'}",
+            "exactly weight and, where there is one, bias are needed",
+            "Save the linear head alone, under these names.",
+        )
+    name = str(location)
+    record = TrainingRecord.from_json(metadata[METADATA_KEY], name) if METADATA_KEY in metadata else None
+    weight, bias = tensors["weight"], tensors.get("bias")
+    _require_numbers(weight, f"{name}: weight")
+    require_matrix(weight.shape, name)
+    if bias is not None:
+        _require_numbers(bias, f"{name}: bias")
+        require_bias(bias.shape, weight.shape[0], name)
+    if record is not None:
+        stored = {"weight": weight} | ({} if bias is None else {"bias": bias})
+        digest = weights_digest((part, tensor.dtype, tensor.shape, tensor.raw) for part, tensor in stored.items())
+        require_record(record, weight.shape[0], bias is not None, digest, name)
+    return ModelFile(weight, bias, record, hashlib.sha256(content).hexdigest())
+
+
+def weights_digest(tensors: Iterable[tuple[str, str, tuple[int, ...], bytes | memoryview]]) -> str:
+    """SHA-256 over name, dtype, shape and bytes of each tensor; weight first, then bias.
+
+    >>> weights_digest([("weight", "float64", (1, 1), bytes(8))])[:16]
+    '13f15b0a1a630ea5'
+    """
+    digest = hashlib.sha256()
+    for name, dtype, shape, raw in tensors:
+        digest.update(f"{name} torch.{dtype} {list(shape)}\n".encode())
+        digest.update(raw)
+    return digest.hexdigest()
+
+
+def require_floats(dtype: str, name: str) -> None:
+    """Refuse weights that are not floating-point numbers."""
+    if dtype not in FLOATS:
+        raise ModelError(
+            f"{name} of dtype torch.{dtype}",
+            "floating-point weights are needed",
+            "Convert them to float64 or float32.",
+        )
+
+
+def not_finite(value: float, name: str) -> ModelError:
+    """The error for weights that hold NaN or an infinity."""
+    return ModelError(
+        f"{name} holds {value}", "every weight must be a finite number", "Training diverged, or the file is damaged."
+    )
+
+
+def _require_numbers(tensor: StoredTensor, name: str) -> None:
+    require_floats(tensor.dtype, name)
+    values = tensor.values
+    finite = np.isfinite(values)
+    if not finite.all():
+        raise not_finite(float(values[~finite][0]), name)
+
+
+def require_matrix(shape: tuple[int, ...], name: str) -> None:
+    """Refuse weights that are not one row a class."""
+    if len(shape) != 2:
+        raise ModelError(
+            f"{name}: weight of shape {shape}",
+            "K x d is needed, one row a class",
+            "Reshape it; see docs/how-to-choose.md.",
+        )
+    if shape[0] < 2:
+        raise ModelError(
+            f"{name}: weight has {shape[0]} row",
+            "one row a class is needed, at least two",
+            "Write a two-class model with one weight vector w as the rows -w/2 and w/2 (softmax, l2 doubled) "
+            "or -w and w (ridge).",
+        )
+    if shape[1] < 1:
+        raise ModelError(f"{name}: weight of shape {shape}", "at least one feature is needed", "Check the file.")
+
+
+def require_bias(shape: tuple[int, ...], n_classes: int, name: str) -> None:
+    """Refuse a bias that is not one number a class."""
+    if shape != (n_classes,):
+        raise ModelError(f"{name}: bias of shape {shape}", f"({n_classes},) is needed", "One bias a class.")
+
+
+def require_record(record: TrainingRecord, n_classes: int, bias: bool, weights_sha256: str, name: str) -> None:
+    """Refuse a record that was made for other weights."""
+    remedy = "Record and weights do not belong together; use the file as it was written."
+    if len(record.classes) != n_classes:
+        raise ModelError(
+            f"{name}: {n_classes} weight rows, {len(record.classes)} classes recorded", "they must agree", remedy
+        )
+    if record.bias != bias:
+        raise ModelError(f"{name}: the record says bias {record.bias}", "the tensors must agree", remedy)
+    if record.weights_sha256 != weights_sha256:
+        raise ModelError(
+            f"{name}: the weights are not those the record was made for", "their digests must agree", remedy
+        )

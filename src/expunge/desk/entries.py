@@ -1,0 +1,240 @@
+"""What a ledger's entries say, one class a kind, and what follows from each in the ledger's other tables.
+
+An entry is written as JSON with sorted keys and no spaces, and read back strictly: an entry that lacks a key, or has
+one that its kind does not know, is not one.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from expunge.certificate.compose import Composition
+from expunge.desk.policy import Policy
+from expunge.runtime.strict_json import not_a_number, without_duplicates
+from expunge.runtime.typed_json import read_as
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Body:
+    """What every kind of entry has: the name it is written under, and what it changes."""
+
+    entry_kind: ClassVar[str]
+
+    def to_json(self) -> Json:
+        return asdict(self)
+
+    def follow(self, connection: sqlite3.Connection, time: str) -> None:
+        """Write what follows from this entry into the other tables; nothing, for most kinds."""
+
+
+@dataclass(frozen=True)
+class DeskCreated(Body):
+    """The first entry: what the desk promises, the model it answers for and the surrogate it was opened with."""
+
+    entry_kind: ClassVar[str] = "created"
+    policy: Policy
+    model_sha256: str
+    surrogate_mac: str
+    state_mac: str
+    store: str
+
+
+@dataclass(frozen=True)
+class RequestAccepted(Body):
+    """Rows are to be forgotten; `rows` are their keyed digests, `file_mac` that of the file they wait in."""
+
+    entry_kind: ClassVar[str] = "accepted"
+    request: int
+    reference: str
+    due: str
+    n_rows: int
+    rows: tuple[str, ...]
+    fingerprint: str
+    file_mac: str
+
+    def follow(self, connection: sqlite3.Connection, time: str) -> None:
+        connection.execute(
+            "INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?, ?, 'pending', NULL)",
+            (self.request, self.reference, time, self.due, self.n_rows, self.fingerprint, self.file_mac),
+        )
+        connection.executemany(
+            "INSERT INTO row_digests VALUES (?, ?)", [(digest, self.request) for digest in self.rows]
+        )
+
+
+@dataclass(frozen=True)
+class RequestWithdrawn(Body):
+    """A pending request was taken back; the same rows may be asked for again later."""
+
+    entry_kind: ClassVar[str] = "withdrawn"
+    request: int
+    reason: str
+
+    def follow(self, connection: sqlite3.Connection, time: str) -> None:
+        connection.execute("DELETE FROM row_digests WHERE request = ?", (self.request,))
+        connection.execute(
+            "UPDATE requests SET state = 'withdrawn', fingerprint = 'withdrawn ' || id WHERE id = ?", (self.request,)
+        )
+
+
+@dataclass(frozen=True)
+class RunStarted(Body):
+    """The intent to publish a model; until `prepared` follows nothing of it counts."""
+
+    entry_kind: ClassVar[str] = "started"
+    model: int
+    requests: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RunAbandoned(Body):
+    """A run that was started, but not prepared, was given up."""
+
+    entry_kind: ClassVar[str] = "abandoned"
+    model: int
+
+
+@dataclass(frozen=True)
+class RunRefused(Body):
+    """A run could not certify these requests; `kind` is the error's name."""
+
+    entry_kind: ClassVar[str] = "refused"
+    requests: tuple[int, ...]
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Shares of test rows classified as labelled, before and after."""
+
+    before: float
+    after: float
+    rows: int
+
+
+@dataclass(frozen=True)
+class ModelPrepared(Body):
+    """All that is known of a published model, its files by their digests.
+
+    `carried` is the provenance of the bound handed on, `failures` the probability spent on bounds that fail, and
+    `noise_share` the noise's expected length over the norm of the weights.
+    """
+
+    entry_kind: ClassVar[str] = "prepared"
+    model: int
+    requests: tuple[int, ...]
+    n_rows: int
+    n_left: int
+    state_mac: str
+    carried: str
+    status: str
+    epsilon: float
+    delta: float
+    sigma: float
+    mu: float
+    total: float
+    terms: dict[str, float]
+    failures: float
+    composition: Composition
+    noise_share: float
+    accuracy: Accuracy | None
+    keyid: str | None
+    files: dict[str, str]
+
+    def follow(self, connection: sqlite3.Connection, time: str) -> None:
+        connection.execute(
+            "INSERT INTO models VALUES (?, 'prepared', ?)",
+            (self.model, json.dumps(self.to_json() | {"time": time}, sort_keys=True)),
+        )
+        connection.executemany(
+            "UPDATE requests SET state = 'prepared', model = ? WHERE id = ? AND state = 'pending'",
+            [(self.model, request) for request in self.requests],
+        )
+
+
+@dataclass(frozen=True)
+class ModelPublished(Body):
+    """A prepared model's files have their names."""
+
+    entry_kind: ClassVar[str] = "published"
+    model: int
+
+    def follow(self, connection: sqlite3.Connection, time: str) -> None:
+        connection.execute("UPDATE models SET state = 'published' WHERE number = ?", (self.model,))
+        connection.execute("UPDATE requests SET state = 'done' WHERE model = ?", (self.model,))
+
+
+KINDS: dict[str, type[Body]] = {
+    body.entry_kind: body
+    for body in (
+        DeskCreated,
+        RequestAccepted,
+        RequestWithdrawn,
+        RunStarted,
+        RunAbandoned,
+        RunRefused,
+        ModelPrepared,
+        ModelPublished,
+    )
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry, as it was written."""
+
+    number: int
+    time: str
+    body: Body
+
+    @property
+    def kind(self) -> str:
+        return self.body.entry_kind
+
+    def to_json(self) -> Json:
+        return {"number": self.number, "time": self.time, "kind": self.kind, "body": self.body.to_json()}
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """A model of the ledger: `state` is `prepared` or `published`, `time` when it was prepared."""
+
+    state: str
+    time: str
+    facts: ModelPrepared
+
+    @property
+    def number(self) -> int:
+        return self.facts.model
+
+
+def written(body: Body) -> str:
+    """An entry's body as it stands in the ledger."""
+    return json.dumps(body.to_json(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def read_body(kind: str, text: str) -> Body:
+    """An entry's body from the ledger; ValueError says what is wrong with it."""
+    if kind not in KINDS:
+        raise ValueError(f"kind {kind!r}")
+    return read_as(KINDS[kind], strict(text))
+
+
+def read_model_row(state: str, text: str) -> ModelRow:
+    """A model from the ledger's table of them."""
+    content = strict(text)
+    time = content.pop("time", None) if isinstance(content, dict) else None
+    if not isinstance(time, str):
+        raise ValueError("a model without a time")
+    return ModelRow(state, time, read_as(ModelPrepared, content))
+
+
+def strict(text: str) -> Any:
+    """JSON without repeated keys and without NaN."""
+    return json.loads(text, object_pairs_hook=without_duplicates, parse_constant=not_a_number)

@@ -1,0 +1,52 @@
+"""Dataclasses from JSON, read strictly: every key, no other key, every value of its type."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable
+from dataclasses import MISSING, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+
+Read = TypeVar("Read")
+
+
+def read_as(kind: type[Read], content: object) -> Read:
+    """An instance of a dataclass from a JSON object; ValueError says what does not fit.
+
+    A field with a default may be missing, since it was added later; no other may, and no unknown key is let through.
+    Fields are int, float (where JSON wrote a whole number it stays one), str, bool, `X | None`, `tuple[X, ...]` (an
+    array), `dict[str, X]`, or dataclasses again.
+    """
+    if not isinstance(content, dict):
+        raise ValueError(f"{content!r} is not an object")
+    types, needed = _layout(cast(Hashable, kind))
+    odd = (needed - content.keys()) | (content.keys() - types.keys())
+    if odd:
+        raise ValueError(f"lacks or adds {', '.join(sorted(odd))}")
+    return kind(**{name: _value(types[name], given, name) for name, given in content.items()})
+
+
+@functools.cache
+def _layout(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
+    """The type of each field, and the fields that must be there."""
+    hints = get_type_hints(kind)
+    types = {field.name: hints[field.name] for field in fields(kind)}
+    return types, frozenset(field.name for field in fields(kind) if field.default is MISSING)
+
+
+def _value(wanted: Any, given: Any, name: str) -> Any:
+    if get_origin(wanted) is UnionType:
+        if given is None and NoneType in get_args(wanted):
+            return None
+        (wanted,) = (option for option in get_args(wanted) if option is not NoneType)
+    origin, inside = get_origin(wanted), get_args(wanted)
+    if isinstance(wanted, type) and is_dataclass(wanted):
+        return read_as(wanted, given)
+    if origin is tuple and isinstance(given, list):
+        return tuple(_value(inside[0], item, name) for item in given)
+    if origin is dict and isinstance(given, dict):
+        return {key: _value(inside[1], item, name) for key, item in given.items()}
+    if type(given) is wanted or (wanted is float and type(given) is int):
+        return given
+    raise ValueError(f"{name} {given!r}")

@@ -125,6 +125,11 @@ def run_series(model: Any, forgets: list[Any], standing: Any, **options: Any) ->
     return found
 
 
+def in_order(value: Any) -> Any:
+    """Keys as a ledger keeps them."""
+    return dict(sorted(value.items())) if isinstance(value, dict) else value
+
+
 def run_desk(model: Any, forgets: list[Rows], standing: Rows, **options: Any) -> list[Json]:
     """Requests through a desk; its noise is secret, so what was published is left out."""
     with tempfile.TemporaryDirectory() as folder, mock.patch("secrets.randbits", return_value=SEED):
@@ -134,7 +139,7 @@ def run_desk(model: Any, forgets: list[Rows], standing: Rows, **options: Any) ->
         outcome = run(desk)
         kept = ("n_rows", "n_left", "carried", "mu", "failures", "composition", "noise_share")
         return [
-            stable({"certificate": made.certificate.content, "facts": {name: facts[name] for name in kept}})
+            stable({"certificate": made.certificate.content, "facts": {name: in_order(facts[name]) for name in kept}})
             for made, facts in zip(outcome.published, models(desk), strict=True)
         ]
 

@@ -379,7 +379,7 @@ def redone(content: dict[str, Any], derived: bool = True) -> Certificate:
             "sigma": found.sigma, "status": found.status, "guarantee": found.guarantee, "assumptions": list(found.assumptions),
             "limits": list(found.limits), "distance": content["distance"] | {"meaning": claim.distance.meaning},
             "bound": content["bound"] | {"terms": dict(found.region.terms), "total": found.region.radius},
-            "noise": content["noise"] | {"mu": found.mu, "delta_for_noise": found.delta_for_noise, "delta_at_sigma": found.delta_at_sigma, "grid_exponent": found.grid_exponent},
+            "noise": content["noise"] | {"mu": found.mu, "delta_for_noise": found.delta_for_noise, "delta_at_sigma": found.delta_at_sigma, "grid_exponent": found.noise.grid_exponent},
         }  # fmt: skip
     return Certificate(content | {"digest": digest_of(content)})
 

@@ -288,7 +288,7 @@ def test_the_step_is_the_same_with_either(pull: float, monkeypatch: pytest.Monke
     head, _, rows = problem("softmax", 3, 6, 200, 1e-2)
     weights = torch.tensor(reference.retrain(rows.features.numpy(), rows.labels.numpy(), 3, head.l2, "softmax").weights)
     task = SurrogateEquation(head, weights, Rows(rows.features[:20], rows.labels[:20]), rows, len(rows))
-    monkeypatch.setattr(solve, "dense_is_cheaper", lambda *_: False)
+    monkeypatch.setattr(LinearHead, "dense_pays", lambda *_: False)
     found = []
     for pays in (False, True):
         monkeypatch.setattr(precondition, "blocks_pay", lambda *_, pays=pays: pays)

@@ -148,7 +148,7 @@ def test_what_needs_all_rows_at_once_says_so(model: LinearModel) -> None:
 
 def test_a_small_stream_of_files_is_held_in_memory(model: LinearModel, tmp_path: Path) -> None:
     request = asked(model, (X[:30], Y[:30]), folder_of(tmp_path / "s"), **OPTIONS)
-    assert isinstance(request.surrogate, expunge.objectives.Rows)
+    assert isinstance(request.surrogate, expunge.heads.Rows)
 
 
 def test_what_is_forgotten_may_come_as_a_stream(model: LinearModel, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ from expunge.evaluate.table import (
     to_markdown,
 )
 from expunge.model import from_matrix
-from expunge.request.guarantee import Budget
+from expunge.request.guarantee import check_budget
 
 
 def test_retraining_is_the_optimum_of_the_retained_rows(case: Case) -> None:
@@ -74,7 +74,7 @@ def test_the_papers_noise_is_its_formula_and_called_vacuous(case: Case) -> None:
     assert found.notes == (VACUOUS,)
     assert PaperNoise(error=0.4).unlearn(case, True).sigma == pytest.approx(0.4 * 0.66805 / 100.4277, rel=1e-4)
     with pytest.raises(OptionError, match="strictly between 0 and 1"):
-        Budget(PaperNoise().epsilon, PaperNoise().delta)  # the mechanism itself still refuses it
+        check_budget(PaperNoise().epsilon, PaperNoise().delta)  # the mechanism itself still refuses it
 
 
 def test_certified_noise_is_that_of_the_mechanism(case: Case) -> None:

@@ -225,7 +225,7 @@ def test_a_bias_is_one_more_constant_feature_regularised_like_the_rest(loss: str
     """Weights and offset given to autograd as two tensors agree with one matrix whose last column is the bias."""
     rng = np.random.default_rng(8)
     raw, y = reference.random_rows(rng, 30, 5, 3, max_norm=2.0)
-    made = prepare(
+    rows = prepare(
         torch.tensor(raw),
         torch.tensor(y),
         max_norm=2.0,
@@ -234,8 +234,8 @@ def test_a_bias_is_one_more_constant_feature_regularised_like_the_rest(loss: str
         device=torch.device("cpu"),
         name="rows",
     ).rows
-    assert made.features.shape == (30, 6)
-    assert torch.equal(made.features[:, -1], torch.ones(30, dtype=torch.float64))
+    assert rows.features.shape == (30, 6)
+    assert torch.equal(rows.features[:, -1], torch.ones(30, dtype=torch.float64))
     head = made(loss, 3, 6, bound=math.sqrt(5.0))
     weight = torch.tensor(rng.normal(size=(3, 5)), requires_grad=True)
     offset = torch.tensor(rng.normal(size=3), requires_grad=True)

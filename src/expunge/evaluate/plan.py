@@ -24,6 +24,7 @@ from expunge.heads.rows import evenly
 from expunge.mechanism import measure
 from expunge.model import LinearModel
 from expunge.noise import Noise
+from expunge.record import Label
 from expunge.request.declared import NOTHING_DECLARED, Declared
 from expunge.request.door import HERE, Request, ask
 from expunge.request.execution import Execution
@@ -88,13 +89,14 @@ def plan(
     distances: Sequence[Any] = DISTANCES,
     progress: Progress = silent,
     match_classes: bool = False,
+    forget_class: Label | None = None,
     step: str | None = None,
     bound: str = "residual",
     declared: Declared = NOTHING_DECLARED,
     execution: Execution = HERE,
     insecure_test_seed: int | None = None,
 ) -> Plan:
-    """The frontier of epsilon against noise and accuracy; `match_classes`, `step` and `bound` are those of `unlearn`."""
+    """The frontier of epsilon against noise and accuracy; `match_classes`, `forget_class`, `step` and `bound` are those of `unlearn`."""
     if not epsilons or not distances:
         raise OptionError(
             "no epsilon or no distance", "at least one of each is needed", "Give --epsilon and --distance."
@@ -107,7 +109,9 @@ def plan(
         progress("Distances", index, len(distances))
         wanted, estimate = wanted_distance(distance, match_classes)
         guarantee = Guarantee(epsilons[0], delta, wanted, step=step, bound=bound, force=True, estimate=estimate)
-        request = ask(model, forget, surrogate, guarantee, declared=declared, execution=execution)
+        request = ask(
+            model, forget, surrogate, guarantee, forget_class=forget_class, declared=declared, execution=execution
+        )
         measured = measure(request, seed=insecure_test_seed)
         shown = evenly(request.surrogate, MOST_ROWS) if labelled and shown is None else shown
         for epsilon in epsilons:

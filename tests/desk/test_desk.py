@@ -427,7 +427,7 @@ def test_the_ledger_holds_keyed_digests_only(desk: Desk, source: Rows, copy: Cal
     raw = np.ascontiguousarray(X[0], dtype="<f8").tobytes()
     label = np.int64(y[0]).tobytes()
     expected = hmac.new(desk.key, b"row\x00" + raw + label, hashlib.sha256).hexdigest()
-    assert entry.body.to_json()["rows"] == (expected,)
+    assert entry.body.to_json()["rows"] == [expected]
     text = json.dumps([entry.to_json() for entry in history(desk)])
     for bare in (raw, raw + label, desk.layout.rows_of(1).read_bytes()):
         assert hashlib.sha256(bare).hexdigest() not in text

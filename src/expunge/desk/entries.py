@@ -26,7 +26,8 @@ class Body:
     entry_kind: ClassVar[str]
 
     def to_json(self) -> Json:
-        return asdict(self)
+        """As it is written: keys in order, arrays as lists."""
+        return dict(json.loads(written(self)))
 
     def follow(self, connection: sqlite3.Connection, time: str) -> None:
         """Write what follows from this entry into the other tables; nothing, for most kinds."""
@@ -216,7 +217,7 @@ class ModelRow:
 
 def written(body: Body) -> str:
     """An entry's body as it stands in the ledger."""
-    return json.dumps(body.to_json(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return json.dumps(asdict(body), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def read_body(kind: str, text: str) -> Body:

@@ -118,7 +118,9 @@ def test_a_function_stays_public_when_the_module_of_its_name_is_loaded() -> None
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
-@pytest.mark.parametrize("command", ["--help", "desk status --help", "desk status FOLDER", "desk verify FOLDER", "desk history FOLDER"])
+@pytest.mark.parametrize(
+    "command", ["--help", "desk status --help", "desk status FOLDER", "desk verify FOLDER", "desk history FOLDER"]
+)
 def test_looking_at_a_ledger_does_not_load_torch(command: str, tmp_path: Path) -> None:
     Ledger.create(tmp_path / "ledger.sqlite")
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:

@@ -10,7 +10,6 @@ import torch
 
 import reference
 from expunge.heads import Block, Curvature, LinearHead, Rows, head_for
-from expunge.solve import newton as solve
 from expunge.solve import precondition
 from expunge.solve.conjugate import solve_conjugate
 from expunge.solve.equation import RetainHessian, SurrogateEquation

@@ -247,8 +247,8 @@ def test_a_bias_is_one_more_constant_feature_regularised_like_the_rest(loss: str
     value = data + 0.5 * head.l2 * (weight.square().sum() + offset.square().sum())
     slopes = torch.autograd.grad(value, (weight, offset))
     matrix = torch.cat([weight.detach(), offset.detach()[:, None]], dim=1)
-    assert head.loss(matrix, made) == pytest.approx(float(value.detach()), rel=1e-12)
-    assert close(head.gradient(matrix, made), torch.cat([slopes[0], slopes[1][:, None]], dim=1))
+    assert head.loss(matrix, rows) == pytest.approx(float(value.detach()), rel=1e-12)
+    assert close(head.gradient(matrix, rows), torch.cat([slopes[0], slopes[1][:, None]], dim=1))
 
 
 def test_an_unknown_loss_is_refused_by_name() -> None:

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from expunge.networks.whole import searched_step
 from torch import Tensor, nn
 
 from experiments.datasets.folder import DataFolder

@@ -21,10 +21,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from expunge._version import __version__
 from sklearn.datasets import load_digits
 
-from expunge import Distance, train
+from expunge import Distance, __version__, train
 from expunge.certificate.derive import region_of
 from expunge.data.splits import dirichlet_split
 from expunge.errors import DataError

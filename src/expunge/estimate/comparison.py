@@ -25,7 +25,7 @@ from expunge.heads import LinearHead, Rows, head_for
 from expunge.heads.rows import in_memory
 from expunge.model import LinearModel
 from expunge.record import TrainingRecord
-from expunge.request.door import require_estimable
+from expunge.request.estimable import require_estimable
 from expunge.request.execution import computing_device
 from expunge.request.rows import matched_rows, require_enough, rows_of
 from expunge.runtime.progress import Progress, silent

@@ -29,6 +29,7 @@ from expunge.evidence.measured import Measured
 from expunge.mechanism import certify
 from expunge.noise import RandomBytes, add_noise, mu_for, seeded_bytes
 from expunge.request.door import Request
+from expunge.request.subject import LinearSubject
 from expunge.runtime.progress import Progress, silent
 
 RUNS = 20_000  # a side; half of them fix the threshold
@@ -233,6 +234,7 @@ def collect(
     exponent = int(certificate.content["noise"]["grid_exponent"])
     models = unlearned_runs(request, measured, runs, seed=seed, progress=progress)
     references = noised_runs(goal, certificate.sigma, exponent, runs, seed=None if seed is None else seed + 1)
+    assert isinstance(request.subject, LinearSubject)
     stored = torch.from_numpy(references).to(request.subject.dtype).double().numpy()
     return Evidence(statistics(models, updated, goal), statistics(stored, updated, goal))
 

@@ -53,9 +53,9 @@ def setting_of(tasks: Sequence[AuditTask], runs: int) -> dict[str, Any]:
     described = [
         {
             "task": task.name,
-            "epsilon": task.request.budget.epsilon,
-            "delta": task.request.budget.delta,
-            "model": task.request.model_sha256,
+            "epsilon": task.request.guarantee.epsilon,
+            "delta": task.request.guarantee.delta,
+            "model": task.request.subject.sha256,
             "facts": {name: fact.value for name, fact in task.measured.facts.items()},
         }
         for task in tasks

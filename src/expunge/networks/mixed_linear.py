@@ -52,13 +52,17 @@ class TangentSubject:
     def n_features(self) -> int:
         return self.head.n_parameters
 
+    @property
+    def sha256(self) -> str:
+        return self.model.sha256()
+
     def published(self, noised: Tensor, record: TrainingRecord) -> TangentModel:
         return TangentModel(noised, self.model.names, replace(record, weights_sha256=weights_digest(noised)))
 
     def described(self, published: TangentModel) -> Json:
         record = self.record
         return {
-            "before": {"sha256": self.model.sha256()},
+            "before": {"sha256": self.sha256},
             "after": {"sha256": published.sha256()},
             "loss": record.loss,
             "l2": record.l2,

@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
-from expunge.data.files import read_safetensors
 from expunge.errors import ModelError
 from expunge.heads.tangent import Tangent
 from expunge.networks.digest import module_digest
@@ -21,6 +20,7 @@ from expunge.record import METADATA_KEY, TrainingRecord
 from expunge.request.execution import computing_device
 from expunge.runtime.memory import require_fits
 from expunge.runtime.paths import readable
+from expunge.runtime.safetensors import read_safetensors
 from expunge.runtime.strict_json import without_duplicates
 
 

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from expunge.data import as_labels, encode
-from expunge.data.prepare import Label
 from expunge.errors import DataError
 from expunge.heads.tangent import ACCURATE, Tangent, TangentRows
 from expunge.networks.tangent_model import TangentModel, network_digest, weights_digest
-from expunge.record import TrainingRecord
+from expunge.record import Label, TrainingRecord
 from expunge.request.execution import computing_device
 from expunge.runtime.checks import positive
 from expunge.runtime.progress import Progress, silent

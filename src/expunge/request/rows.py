@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -182,7 +182,16 @@ def check_sizes(n_forget: int, record: TrainingRecord, force: bool) -> None:
         )
 
 
-def require_enough(surrogate: RowSet) -> None:
+class Counted(Protocol):
+    """A set whose rows may differ in weight."""
+
+    @property
+    def largest_weight(self) -> float: ...
+
+    def __len__(self) -> int: ...
+
+
+def require_enough(surrogate: Counted) -> None:
     """Refuse a surrogate whose moments say too little of its population's. Weights of at most q make s rows count as s/q."""
     if len(surrogate) < FEWEST_SAMPLED_ROWS:
         raise DataError(

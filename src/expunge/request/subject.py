@@ -32,6 +32,10 @@ class Subject(Protocol):
     @property
     def n_features(self) -> int: ...
 
+    @property
+    def sha256(self) -> str:
+        """Digest of the model's file."""
+
     def published(self, noised: Tensor, record: TrainingRecord) -> Any:
         """The model to hand over, from weights on the cpu with their noise; `record` is what it says of itself."""
 

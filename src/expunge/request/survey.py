@@ -12,11 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from expunge.data.prepare import Label
 from expunge.distance import Distance, Estimation
 from expunge.errors import DataError
 from expunge.heads import Block, Rows, RowSet
-from expunge.record import TrainingRecord
+from expunge.record import Label, TrainingRecord
 from expunge.request.execution import DTYPES
 from expunge.runtime.progress import Progress, silent
 

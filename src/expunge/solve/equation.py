@@ -74,7 +74,8 @@ class SurrogateEquation:
         """`a(u)`, float64."""
         change = self.head.change_mean(self.weights, update, self.surrogate) + self.head.l2 * update
         left: Tensor = self.head.gradient(self.weights + update, self.forget)
-        return self.n_source * change - len(self.forget) * left
+        residual: Tensor = self.n_source * change - len(self.forget) * left
+        return residual
 
     def jacobian(self, update: Tensor, pull: float, last: SymmetricOperator | None) -> RetainHessian:
         return RetainHessian(self, update, pull, last)

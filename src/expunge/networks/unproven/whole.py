@@ -64,12 +64,16 @@ class ModuleSubject:
     def n_features(self) -> int:
         return self.head.n_parameters
 
+    @property
+    def sha256(self) -> str:
+        return _parameters_digest(self.network)
+
     def published(self, noised: Tensor, record: TrainingRecord) -> nn.Module:
         return _with_weights(self.network, self.head, noised)
 
     def described(self, published: nn.Module) -> Json:
         return {
-            "before": {"sha256": _parameters_digest(self.network)},
+            "before": {"sha256": self.sha256},
             "after": {"sha256": _parameters_digest(published)},
             "loss": self.record.loss,
             "l2": self.record.l2,

@@ -104,7 +104,7 @@ def test_numbers_changed_together_with_the_digest_are_still_noticed(result) -> N
 
 
 def same_bound(changed: dict, content: dict) -> bool:
-    return derive(claim_of(changed)).bound.total == derive(claim_of(content)).bound.total
+    return derive(claim_of(changed)).region.radius == derive(claim_of(content)).region.radius
 
 
 def test_impossible_facts_are_refused_whatever_the_digest_says(result) -> None:

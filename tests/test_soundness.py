@@ -27,13 +27,14 @@ from expunge.distance import Distance
 from expunge.errors import ExpungeError
 from expunge.evidence.moments import change_moments
 from expunge.heads import Rows
-from expunge.mechanism import certify, measure, unlearn
+from expunge.mechanism import certify, measure
 from expunge.request.door import Request
 from expunge.request.guarantee import STEPS
 from expunge.solve.equation import SurrogateEquation
 from expunge.solve.newton import newton_step
 from expunge.solve.outcome import Step
 from expunge.train import train
+from expunge.unlearn import unlearn
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

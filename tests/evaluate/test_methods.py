@@ -30,6 +30,7 @@ from expunge.evaluate.methods import (
     Retrain,
     UnlearnMinus,
     UnlearnPlus,
+    plain_noise,
 )
 from expunge.evaluate.paper_task import paper_methods, paper_splits, paper_task, published_splits
 from expunge.evaluate.score import Score
@@ -88,7 +89,8 @@ def test_certified_noise_is_that_of_the_mechanism(case: Case) -> None:
 
 
 def test_an_ensemble_has_the_noise_it_says() -> None:
-    outcome = Outcome(torch.arange(6.0, dtype=torch.float64).reshape(2, 3), 0.5)
+    weights = torch.arange(6.0, dtype=torch.float64).reshape(2, 3)
+    outcome = Outcome(weights, plain_noise(0.5, weights))
     models = outcome.ensemble(4000, np.random.default_rng(0)).numpy()
     assert np.abs(models.mean(0) - outcome.updated.numpy()).max() < 4 * 0.5 / math.sqrt(4000)
     assert np.abs(models.std(0) - 0.5).max() < 4 * 0.5 / math.sqrt(8000)
@@ -101,7 +103,7 @@ class Bring:
     name: str = "zeros"
 
     def run(self, case: Case) -> Outcome:
-        return Outcome(torch.zeros_like(case.weights), 0.001)
+        return Outcome(torch.zeros_like(case.weights), plain_noise(0.001, case.weights))
 
 
 def test_every_metric_runs_on_every_method(case: Case) -> None:

@@ -1,12 +1,14 @@
-"""How the time of unlearning grows with rows, features, classes, forgotten rows and weights; and how fast Hessian products are.
+"""How the time of unlearning grows with rows, features, classes, forgotten rows and weights; and of Hessian products.
 
     python benchmarks/growth.py [--small]
 
-One size varies at a time about 20,000 x 128 rows, 10 classes, 100 forgotten, l2 = 1e-3; rows over two decades, 5,000 to 500,000.
- Each case is a process of its own: its peak resident size is that of the case. Reported for each: `expunge.unlearn` and its stages,
-peak memory, Newton and conjugate-gradient iterations, the rate of Hessian products beside that of the plain matrix products they consist of
-(interleaved), and the exponent of the time, by least squares on logarithms. Work that does not depend on the rows (start, certificate, noise) is in the
-times. Processor time (all threads) stands beside wall time, since what else runs on the machine does not add to it. With fixed iteration counts time is linear in the rows; the counts stand beside it, since they vary.
+One size varies at a time about 20,000 x 128 rows, 10 classes, 100 forgotten, l2 = 1e-3; rows over two decades, 5,000 to
+500,000. Each case is a process of its own: its peak resident size is that of the case. Reported for each:
+`expunge.unlearn` and its stages, peak memory, Newton and conjugate-gradient iterations, the rate of Hessian products
+beside that of the plain matrix products they consist of (interleaved), and the exponent of the time, by least squares
+on logarithms. Work that does not depend on the rows (start, certificate, noise) is in the times. Processor time (all
+threads) stands beside wall time, since what else runs on the machine does not add to it. With fixed iteration counts
+time is linear in the rows; the counts stand beside it, since they vary.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ def made_up(rows: int, features: int, classes: int, seed: int) -> tuple[np.ndarr
 
 
 def rates(x: torch.Tensor, classes: int) -> dict[str, float]:
-    """GFLOP/s of Hessian products and of the two plain matrix products, classes first as ours and rows first; interleaved."""
+    """GFLOP/s of Hessian products and of the plain matrix products, classes first (as ours) and rows first."""
     from expunge.heads import Curvature, Rows, head_for
 
     head = head_for("softmax", l2=L2, n_classes=classes, n_features=x.shape[1], row_bound=1.0)
@@ -76,10 +78,10 @@ def rates(x: torch.Tensor, classes: int) -> dict[str, float]:
 
 def one(case: dict[str, int]) -> dict[str, Any]:
     """One case, in this process."""
-    import expunge
-    from expunge.mechanism import certify, measure
-    from asking import asked
-from expunge.request.door import ask
+    from expunge.distance import Distance
+    from expunge.mechanism import carry_out, certify, measure
+    from expunge.request.door import ask
+    from expunge.request.guarantee import Guarantee
     from expunge.train import train
 
     forget, classes = case["forget"], case["classes"]
@@ -88,13 +90,13 @@ from expunge.request.door import ask
     leaving = x[:forget], y[:forget]
     del x
     surrogate = made_up(case["rows"], case["features"], classes, 2)
-    options: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "distance": "same", "force": True}
-    expunge.unlearn(model, leaving, (surrogate[0][:1000], surrogate[1][:1000]), **options)  # warm
+    guarantee = Guarantee(epsilon=1.0, delta=1e-5, distance=Distance("same", 0.0), force=True)
+    carry_out(ask(model, leaving, (surrogate[0][:1000], surrogate[1][:1000]), guarantee))  # warm
     Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
     resident = memory("VmRSS")
     processor = time.process_time()
     began = time.perf_counter()
-    request = asked(model, leaving, surrogate, **options)
+    request = ask(model, leaving, surrogate, guarantee)
     checked = time.perf_counter()
     stages: dict[str, float] = {}
     last = ["step", checked]
@@ -163,14 +165,19 @@ def lines(varied: str, found: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     for one in found["cases"]:
         rate = one["rates"]
         yield (
-            f"{varied} = {size(varied, one):,.0f}", f"{one['seconds']:.2f}", f"{one['processor_seconds']:.2f}",
-            *(f"{one['stages'].get(name, 0.0):.2f}" for name in ("checking", "step", "moments", "certificate and noise")),
+            f"{varied} = {size(varied, one):,.0f}",
+            f"{one['seconds']:.2f}",
+            f"{one['processor_seconds']:.2f}",
+            *(
+                f"{one['stages'].get(name, 0.0):.2f}"
+                for name in ("checking", "step", "moments", "certificate and noise")
+            ),
             f"{one['newton_iterations']} / {one['inner_iterations']}",
             f"{one['peak_beyond_what_was_there_bytes'] / 1e6:.0f} / {one['surrogate_bytes'] / 1e6:.0f}",
             f"{rate['product_gflops']:.1f}",
             f"{max(rate['plain_rows_first_gflops'], rate['plain_classes_first_gflops']):.1f}",
             f"{rate['ratio']:.2f}",
-        )  # fmt: skip
+        )
     yield (f"exponent in {varied}", f"{found['exponent']:.2f}", f"{found['processor_exponent']:.2f}", *[""] * 9)
 
 
@@ -192,8 +199,19 @@ def main() -> None:
             result["growth"][varied] = grown(varied, cases)
     table = [line for varied in result["growth"] for line in lines(varied, result["growth"][varied])]
     columns = (
-        "varied", "s", "processor s", "checking", "step", "moments", "certificate, noise", "Newton / CG", "MB beyond / surrogate", "GFLOP/s", "attainable", "ratio",
-    )  # fmt: skip
+        "varied",
+        "s",
+        "processor s",
+        "checking",
+        "step",
+        "moments",
+        "certificate, noise",
+        "Newton / CG",
+        "MB beyond / surrogate",
+        "GFLOP/s",
+        "attainable",
+        "ratio",
+    )
     page = markdown("Growth of `expunge.unlearn`", columns, table, result["environment"])
     if given.small:
         print(page)

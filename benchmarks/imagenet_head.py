@@ -1,12 +1,13 @@
-"""A head of ImageNet's size, unlearned and certified on one device: 1,281,167 x 2,048 rows, 1,000 classes, two million weights.
+"""A head of ImageNet's size, unlearned and certified on one device.
 
     python benchmarks/imagenet_head.py --device cuda
-    python benchmarks/imagenet_head.py --device cpu --rows 20000 --features 64 --classes 10 --forget 20     # the same, small
+    python benchmarks/imagenet_head.py --device cpu --rows 20000 --features 64 --classes 10 --forget 20  # small
 
-Rows are made on the device: unit norm, second moment with eigenvalues falling like j^-power in a random basis (the
-condition number is measured), labels drawn from a teacher's softmax. The head is trained there to a stated gradient norm, which
-is not counted. Then, from rows on the device: `expunge.unlearn` as a whole, and the same stage by stage; the rate of
-Hessian products beside that of the plain matrix products they consist of, interleaved; peak memory. Writes JSON and a page.
+1,281,167 x 2,048 rows, 1,000 classes, two million weights. Rows are made on the device: unit norm, second moment with
+eigenvalues falling like j^-power in a random basis (the condition number is measured), labels drawn from a teacher's
+softmax. The head is trained there to a stated gradient norm, which is not counted. Then, from rows on the device:
+`expunge.unlearn` as a whole, and the same stage by stage; the rate of Hessian products beside that of the plain matrix
+products they consist of, interleaved; peak memory. Writes JSON and a page.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ import torch
 from environment import RESULTS, environment, markdown, seconds, synchronise, write
 
 import expunge
-from asking import asked
 from expunge.heads import Curvature, Rows, head_for
 from expunge.mechanism import certify, measure
 from expunge.model import from_matrix
 from expunge.record import TrainingRecord
+from expunge.request.door import ask
+from expunge.request.execution import Execution
+from expunge.request.guarantee import Guarantee
 from expunge.train import minimise, residual_upper
 
 CHUNK = 1 << 16
@@ -57,7 +60,7 @@ def made_up(
 
 
 def rates(curvature: Curvature, direction: torch.Tensor, device: str, repeats: int) -> dict[str, float]:
-    """TFLOP/s of Hessian products, and of the two plain matrix products over all rows at once, interleaved in one run."""
+    """TFLOP/s of Hessian products, and of the two plain matrix products over all rows at once, interleaved."""
     rows = curvature.rows
     assert isinstance(rows, Rows)
     inner = torch.randn((len(direction), len(rows)), dtype=direction.dtype, device=direction.device)
@@ -105,11 +108,11 @@ class Stages:
         self.stage, self.began = following, now
 
 
-def staged(model: Any, forget: Any, surrogate: Any, options: dict[str, Any], device: str) -> tuple[Any, dict[str, Any]]:
+def staged(model: Any, forget: Any, surrogate: Any, guarantee: Guarantee, device: str) -> tuple[Any, dict[str, Any]]:
     """`expunge.unlearn`, stage by stage."""
     synchronise(device)
     began = time.perf_counter()
-    request = asked(model, forget, surrogate, **options)
+    request = ask(model, forget, surrogate, guarantee, execution=Execution(device=device))
     synchronise(device)
     checked = time.perf_counter()
     watch = Stages(device)
@@ -169,9 +172,15 @@ def main() -> None:
         progress=lambda stage, done, total: print(stage, done, f"{time.perf_counter() - began:.1f} s", flush=True),
     )  # fmt: skip
     record = TrainingRecord(
-        n_source=given.rows, classes=tuple(range(given.classes)), class_counts=tuple(torch.bincount(y, minlength=given.classes).tolist()),
-        l2=given.l2, loss="softmax", max_norm=1.0, bias=False, residual=residual_upper(head, weights, rows),
-    )  # fmt: skip
+        n_source=given.rows,
+        classes=tuple(range(given.classes)),
+        class_counts=tuple(torch.bincount(y, minlength=given.classes).tolist()),
+        l2=given.l2,
+        loss="softmax",
+        max_norm=1.0,
+        bias=False,
+        residual=residual_upper(head, weights, rows),
+    )
     model = from_matrix(weights, bias=False, dtype=torch.float64).with_record(record)
     synchronise(device)
     predicted = torch.cat([(x[s : s + CHUNK] @ weights.T).argmax(dim=1) for s in range(0, len(x), CHUNK)])
@@ -190,25 +199,38 @@ def main() -> None:
     del x, y, rows, predicted
     surrogate = made_up(given.rows, given.classes, spectrum, rotation, given.sharpness, 2)
     synchronise(device)
-    options: dict[str, Any] = {
-        "epsilon": 1.0, "delta": 1.0 / given.rows, "distance": given.distance, "device": device, "force": True,
-    }  # fmt: skip
+    distance = expunge.parse_distance(given.distance)
+    guarantee = Guarantee(epsilon=1.0, delta=1.0 / given.rows, distance=distance, force=True)
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
-    unlearned = expunge.unlearn(model, forget, surrogate, **options)
+    unlearned = expunge.unlearn(
+        model,
+        forget,
+        surrogate,
+        epsilon=guarantee.epsilon,
+        delta=guarantee.delta,
+        distance=distance,
+        force=True,
+        device=device,
+    )
     result["unlearn_seconds"] = time.perf_counter() - began
     print("unlearned in", result["unlearn_seconds"], flush=True)
     if cuda:
         result["peak_device_bytes"] = torch.cuda.max_memory_allocated()
     content = unlearned.certificate.content
     result |= {
-        "status": content["status"], "step": content["step"], "bound": content["bound"]["terms"] | {"total": content["bound"]["total"]},
-        "sigma": content["sigma"], "noise_norm": content["sigma"] * (given.classes * given.features) ** 0.5, "notes": content["notes"],
-    }  # fmt: skip
+        "status": content["status"],
+        "step": content["step"],
+        "bound": content["bound"]["terms"] | {"total": content["bound"]["total"]},
+        "sigma": content["sigma"],
+        "noise_norm": content["sigma"] * (given.classes * given.features) ** 0.5,
+        "notes": content["notes"],
+    }
     write(name, result, out=given.out)
-    _, result["stages"] = staged(model, forget, surrogate, options, device)
+    _, result["stages"] = staged(model, forget, surrogate, guarantee, device)
+    step, speed = content["step"], result["rates"]
     table = [
         ("rows x features, classes", f"{given.rows:,} x {given.features:,}, {given.classes:,}"),
         ("condition number of the second moment", f"{result['condition_number_of_second_moment']:,.0f}"),
@@ -216,15 +238,21 @@ def main() -> None:
         ("training (not counted)", f"{result['seconds_training']:.1f} s, to a gradient norm of {record.residual:.2g}"),
         ("`expunge.unlearn`, rows on the device to certificate", f"{result['unlearn_seconds']:.1f} s"),
         *((f"of a second run: {key}", f"{value:.2f} s") for key, value in result["stages"]["seconds"].items()),
-        ("Newton and conjugate-gradient iterations", f"{content['step']['iterations']} and {content['step']['inner_iterations']}"),
-        ("Hessian products", f"{result['rates']['hessian_product_tflops']:.3g} TFLOP/s, {result['rates']['hessian_product_seconds']:.3f} s each"),
-        ("plain matrix products", f"{result['rates']['matrix_product_tflops']:.3g} TFLOP/s"),
-        ("ratio", f"{result['rates']['ratio']:.2f}"),
-        ("a square matrix product, and Hessian products beside it", f"{result['rates']['square_matrix_tflops']:.3g} TFLOP/s, {result['rates']['ratio_to_square']:.2f}"),
+        ("Newton and conjugate-gradient iterations", f"{step['iterations']} and {step['inner_iterations']}"),
+        (
+            "Hessian products",
+            f"{speed['hessian_product_tflops']:.3g} TFLOP/s, {speed['hessian_product_seconds']:.3f} s each",
+        ),
+        ("plain matrix products", f"{speed['matrix_product_tflops']:.3g} TFLOP/s"),
+        ("ratio", f"{speed['ratio']:.2f}"),
+        (
+            "a square matrix product, and Hessian products beside it",
+            f"{speed['square_matrix_tflops']:.3g} TFLOP/s, {speed['ratio_to_square']:.2f}",
+        ),
         ("peak device memory", f"{result.get('peak_device_bytes', 0) / 1e9:.1f} GB"),
         ("status, Delta, sigma", f"{content['status']}, {content['bound']['total']:.3g}, {content['sigma']:.3g}"),
         ("norm of the noise, of the weights", f"{result['noise_norm']:.3g}, {result['weights_norm']:.3g}"),
-    ]  # fmt: skip
+    ]
     page = markdown("A head of ImageNet's size", ("", "measured"), table, result["environment"])
     write(name, result, page, given.out)
 

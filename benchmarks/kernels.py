@@ -2,8 +2,9 @@
 
     python benchmarks/kernels.py [--device cpu]
 
-"Attainable" is the faster of the two layouts of the same two products over all rows at once, without anything between them. A covariance product is
-one Lanczos step without its orthogonalisation. The forget set's product is one Hessian product of the step less the surrogate's.
+"Attainable" is the faster of the two layouts of the same two products over all rows at once, without anything between
+them. A covariance product is one Lanczos step without its orthogonalisation. The forget set's product is one Hessian
+product of the step less the surrogate's.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from environment import environment, markdown, synchronise, write
 
 from expunge.heads import Rows, head_for
-from expunge.heads.spread import _Spread
+from expunge.heads.spread import Spread
 from expunge.solve.equation import RetainHessian, SurrogateEquation
 
 CASES = [
@@ -42,7 +43,7 @@ def measured(n: int, width: int, classes: int, dtype: torch.dtype, device: str) 
     forget = n // 100
     problem = SurrogateEquation(head, weights, Rows(x[:forget].double(), y[:forget]), Rows(x, y), n)
     operator = RetainHessian(problem, torch.zeros_like(weights), 0.0, None)
-    spread = _Spread(head, weights, 0.01 * weights, Rows(x, y))
+    spread = Spread(head, weights, 0.01 * weights, Rows(x, y))
     direction = torch.randn((classes, width), dtype=dtype, generator=generator, device=device)
     wide = direction.double()
     by_rows, by_classes = torch.randn((n, classes)).to(x), torch.randn((classes, n)).to(x)
@@ -94,13 +95,23 @@ def main() -> None:
         (
             f"{one['rows']:,} x {one['features']}, {one['classes']} classes, {one['dtype']}",
             *(f"{one[name]:.1f}" for name in ("product_gflops", "rows_first_gflops", "classes_first_gflops")),
-            f"{one['ratio']:.2f}", f"{one['processor_ratio']:.2f}", f"{one['covariance_gflops']:.1f}", f"{100 * one['forget_share']:.0f} %",
+            f"{one['ratio']:.2f}",
+            f"{one['processor_ratio']:.2f}",
+            f"{one['covariance_gflops']:.1f}",
+            f"{100 * one['forget_share']:.0f} %",
         )
         for one in found
-    ]  # fmt: skip
+    ]
     columns = (
-        "rows", "Hessian products, GFLOP/s", "plain, rows first", "plain, classes first", "ratio to the faster", "the same by processor time", "covariance products", "forget set (1 %) adds",
-    )  # fmt: skip
+        "rows",
+        "Hessian products, GFLOP/s",
+        "plain, rows first",
+        "plain, classes first",
+        "ratio to the faster",
+        "the same by processor time",
+        "covariance products",
+        "forget set (1 %) adds",
+    )
     where = environment(given.device)
     name = "kernels-cuda" if given.device.startswith("cuda") else "kernels"
     write(name, {"environment": where, "cases": found}, markdown("Kernels, rows in memory", columns, rows, where))

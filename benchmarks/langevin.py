@@ -2,8 +2,8 @@
 
     python benchmarks/langevin.py [--chains 1000 --steps 4000 --features 512 --classes 10 --device cpu]
 
-The naive form is measured on a part (some chains, some steps) and scaled; the result says so. The bound to compare with is the
-draw of the normal noise alone, which no sampler can do without. Writes JSON beside this file.
+The naive form is measured on a part (some chains, some steps) and scaled; the result says so. The bound to compare with
+is the draw of the normal noise alone, which no sampler can do without. Writes JSON beside this file.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 def recovery(desk: Desk, source: tuple[np.ndarray, np.ndarray]) -> float:
-    """A run killed after its files were staged and before they were published; the time the next command needs to put it right."""
+    """A run killed between staging and publishing its files; how long the next command takes to put that right."""
     from expunge.desk import recover
     from expunge.desk import run as running
 
@@ -110,7 +110,7 @@ def main() -> None:
         fill(desk, options.entries)
         killed = recovery(desk, source)
         opened = open_desk(folder / "desk")
-        command = [sys.executable, "-m", "expunge", "status", str(folder / "desk"), "--json"]
+        command = [sys.executable, "-m", "expunge", "desk", "status", str(folder / "desk"), "--json"]
         found = {
             "entries": verify_desk(opened).head.size,
             "file_bytes": opened.layout.ledger.stat().st_size,

@@ -2,9 +2,9 @@
 
     python benchmarks/naive.py [--rows 13500 --features 50 --classes 10]
 
-Hessian products: by autograd, twice, over a DataLoader, against `Curvature.product`; the naive one on batches of 256 (a usual size) and of
-all rows at once. Dense Hessian: the mean of each row's Kronecker product `C(p) kron x x^T`, with torch and with NumPy, against `Curvature.dense`; on a
-part of the rows, scaled.
+Hessian products: by autograd, twice, over a DataLoader, against `Curvature.product`; the naive one on batches of 256 (a
+usual size) and of all rows at once. Dense Hessian: the mean of each row's Kronecker product `C(p) kron x x^T`, with
+torch and with NumPy, against `Curvature.dense`; on a part of the rows, scaled.
 Langevin: benchmarks/langevin.py. All results are compared with each other first.
 """
 

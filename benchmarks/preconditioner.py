@@ -2,10 +2,11 @@
 
     python benchmarks/preconditioner.py --data FOLDER [--only mnist] [--l2 1e-4]
 
-FOLDER holds .npz files with X and y: MNIST's pixels, embeddings of images. Rows are scaled to unit norm. Half of them train the
-head; the other half is the surrogate; one in a hundred of the first half is forgotten. What is solved is `H_S u = a(0)`, the first Newton
-iteration of the step without the forget set's own Hessian, which with small l2 makes the matrix indefinite. The solve is timed with what
-forming the preconditioner costs. Every case is kept as soon as it is done.
+FOLDER holds .npz files with X and y: MNIST's pixels, embeddings of images. Rows are scaled to unit norm. Half of them
+train the head; the other half is the surrogate; one in a hundred of the first half is forgotten. What is solved is
+`H_S u = a(0)`, the first Newton iteration of the step without the forget set's own Hessian, which with small l2 makes
+the matrix indefinite. The solve is timed with what forming the preconditioner costs. Every case is kept as soon as it
+is done.
 """
 
 from __future__ import annotations
@@ -24,9 +25,8 @@ from environment import RESULTS, environment, markdown, write
 from expunge.heads import Rows, head_for
 from expunge.solve.conjugate import solve_conjugate
 from expunge.solve.equation import SurrogateEquation
-from expunge.solve.operators import SetHessian
 from expunge.solve.precondition import ClassBlocks, KroneckerPreconditioner, blocks_pay
-from expunge.train import minimise
+from expunge.train import SetHessian, minimise
 
 FILES = {
     "MNIST pixels": "mnist.npz",
@@ -37,6 +37,7 @@ FILES = {
 MOST_ROWS = 30_000
 STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 TRAINED = 1e-6  # gradient norm
+KINDS = ("plain", "Kronecker", "blocks")
 
 
 class Plain:
@@ -110,18 +111,28 @@ def main() -> None:
             write("preconditioner", result)
     rows = [
         (
-            name, f"{case['l2']:g}",
-            *(case[kind]["iterations"] for kind in ("plain", "Kronecker", "blocks")),
+            name,
+            f"{case['l2']:g}",
+            *(case[kind]["iterations"] for kind in KINDS),
             f"{case['blocks']['iterations'] / case['plain']['iterations']:.2f}",
-            *(f"{case[kind]['seconds_forming'] + case[kind]['seconds_solving']:.2f}" for kind in ("plain", "Kronecker", "blocks")),
+            *(f"{case[kind]['seconds_forming'] + case[kind]['seconds_solving']:.2f}" for kind in KINDS),
             case["chosen"],
         )
         for name, one in result["sets"].items()
         for case in one["cases"]
-    ]  # fmt: skip
+    ]
     columns = (
-        "features", "l2", "iterations, plain", "Kronecker", "blocks", "blocks / plain", "s, plain", "s, Kronecker", "s, blocks", "chosen",
-    )  # fmt: skip
+        "features",
+        "l2",
+        "iterations, plain",
+        "Kronecker",
+        "blocks",
+        "blocks / plain",
+        "s, plain",
+        "s, Kronecker",
+        "s, blocks",
+        "chosen",
+    )
     page = markdown("Conjugate gradients to a relative residual of 1e-8", columns, rows, result["environment"])
     write("preconditioner", result, page)
 

@@ -191,7 +191,7 @@ def passes(folder: Path, rows: int, memory: str, repeats: int = 3) -> dict[str, 
 import json, sys, time, torch
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import streaming as s
-from expunge.data.memory import WORKING, resident_bytes
+from expunge.runtime.memory import WORKING, resident_bytes
 form = s.Form(tuple(range(s.CLASSES)), 1.0, False, torch.float32, torch.device("cpu"), s.WIDTH, "the set")
 memory = s.Memory(resident_bytes() + WORKING, resident_bytes())
 rows = s.StreamedRows(s.open_data({str(folder)!r}), form, memory)
@@ -220,7 +220,9 @@ def page(result: dict[str, Any]) -> str:
         for state in (WARM, COLD):
             part = result["rates"][state]
             lines.append(
-                f"| {state} | {part['read_gb_per_s']:.2f} | {part['product_gb_per_s']:.2f} | {100 * part['share']:.0f} % | {part['rows_per_s']:,.0f} | {part['read_processor_seconds']:.2f} and {part['product_processor_seconds']:.2f} |"
+                f"| {state} | {part['read_gb_per_s']:.2f} | {part['product_gb_per_s']:.2f} | "
+                f"{100 * part['share']:.0f} % | {part['rows_per_s']:,.0f} | {part['read_processor_seconds']:.2f} and "
+                f"{part['product_processor_seconds']:.2f} |"
             )
         lines += [
             "",
@@ -236,7 +238,8 @@ def page(result: dict[str, Any]) -> str:
                 "|---|---|---|---|---|",
             ]
             lines += [
-                f"| {part['rows']:,} | {part['processes']} | {part['limit_mb']:,.0f} | {part['peak_mb']:,.0f} | {part['seconds']:.0f} |"
+                f"| {part['rows']:,} | {part['processes']} | {part['limit_mb']:,.0f} | {part['peak_mb']:,.0f} | "
+                f"{part['seconds']:.0f} |"
                 for part in result[name]
             ]
             lines.append("")

@@ -65,7 +65,8 @@ def preconditioner(found: dict[str, Any]) -> Iterator[Line]:
 
 def imagenet(found: dict[str, Any]) -> Iterator[Line]:
     task = found["task"]
-    what = f"unlearn {task['rows']:,} x {task['features']:,}, {task['classes']:,} classes, {found['environment'].get('device')}"
+    device = found["environment"].get("device")
+    what = f"unlearn {task['rows']:,} x {task['features']:,}, {task['classes']:,} classes, {device}"
     if "unlearn_seconds" in found:
         yield what, f"{found['unlearn_seconds']:.1f} s"
     yield "its Hessian products over plain matrix products", f"{found['rates']['ratio']:.2f}"

@@ -1,10 +1,11 @@
-"""A mixed-linear network with 11 million tangent weights: time and memory of a Hessian product, of training and of unlearning.
+"""A mixed-linear network with 11 million tangent weights: time and memory of Hessian products, training and unlearning.
 
     python benchmarks/tangent_on_gpu.py [--rows 1000 --forget 10 --width 64 --device cuda]
 
-The network has the shape of a ResNet-18 (7 x 7 stem, four stages of two blocks, 64 to 512 channels), random weights and normalisation statistics of
-one batch; images are random, 3 x 32 x 32. Time and memory of a product do not depend on either. Products are measured at `rows` and at half as
-many, so that one sees what grows with the rows. Everything is float64. Writes JSON beside this file.
+The network has the shape of a ResNet-18 (7 x 7 stem, four stages of two blocks, 64 to 512 channels), random weights and
+normalisation statistics of one batch; images are random, 3 x 32 x 32. Time and memory of a product do not depend on
+either. Products are measured at `rows` and at half as many, so that one sees what grows with the rows. Everything is
+float64. Writes JSON beside this file.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
     python benchmarks/unlearn_against_retraining.py [--rows 50000 --features 512 --classes 10 --forget 500]
 
-Reports, with the environment: wall time of `expunge.unlearn` from arrays to certificate, of the whole `expunge unlearn` process
-(start of Python and reading files included), and of scikit-learn's `fit`; the rate of Hessian products beside that of the plain matrix products they
-consist of; peak resident memory beside the size of the surrogate. Writes JSON and a Markdown table beside this file.
+Reports, with the environment: wall time of `expunge.unlearn` from arrays to certificate, of the whole `expunge unlearn`
+process (start of Python and reading files included), and of scikit-learn's `fit`; the rate of Hessian products beside
+that of the plain matrix products they consist of; peak resident memory beside the size of the surrogate. Writes JSON
+and a Markdown table beside this file.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ def gradient_norm(weights: np.ndarray[Any, Any], x: np.ndarray[Any, Any], y: np.
 def unlearn_process(folder: Path) -> tuple[float, float, dict[str, Any]]:
     """Seconds, peak resident bytes and certificate of one `expunge unlearn`."""
     command = [
-        sys.executable, "-c", MEASURED, "unlearn", "--model", folder / "model.safetensors", "--forget", folder / "forget.npz",
-        "--surrogate", folder / "surrogate.npz", "--epsilon", "1", "--delta", "1e-5", "--distance", "same", "--out", folder / "result",
-        "--quiet", "--json", "--force",
+        sys.executable, "-c", MEASURED, "unlearn", "--model", folder / "model.safetensors",
+        "--forget", folder / "forget.npz", "--surrogate", folder / "surrogate.npz", "--epsilon", "1", "--delta", "1e-5",
+        "--distance", "same", "--out", folder / "result", "--quiet", "--json", "--force",
     ]  # fmt: skip
     began = time.perf_counter()
     done = subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True)
@@ -166,10 +167,16 @@ def main() -> None:
         "step": certificate["step"],
         "bound": certificate["bound"]["total"],
         "environment": {
-            "cores": os.cpu_count(), "threads": torch.get_num_threads(), "machine": platform.machine(), "python": platform.python_version(),
-            "torch": torch.__version__, "numpy": np.__version__, "scikit-learn": sklearn.__version__, "expunge": expunge.__version__,
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "machine": platform.machine(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "scikit-learn": sklearn.__version__,
+            "expunge": expunge.__version__,
         },
-    }  # fmt: skip
+    }
     options.out.mkdir(exist_ok=True, parents=True)
     (options.out / "unlearn_against_retraining.json").write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))

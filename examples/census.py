@@ -1,10 +1,12 @@
 """The census case of docs/tutorial-census.md: its files, and the page itself.
 
-    python -m examples.census files --data FOLDER --out census     source, forget, surrogate and test rows, for the commands of the page
+    python -m examples.census files --data FOLDER --out census
     python -m examples.census accuracy MODEL --test census/test.npz
-    python -m examples.census page --data FOLDER                   runs every command of the page in a new folder and keeps what they print
-    python -m examples.census text                                 the page again, from what was kept
+    python -m examples.census page --data FOLDER
+    python -m examples.census text
 
+`files` writes source, forget, surrogate and test rows, for the commands of the page. `page` runs every command of the
+page in a new folder and keeps what they print. `text` writes the page again, from what was kept.
 Kept are examples/census.json (what the commands printed) and docs/census-report.html. The page's tables are those of
 experiments/results/census.json, written by `python -m experiments census`.
 """
@@ -39,10 +41,12 @@ FILES_OF = "--model census/model.safetensors --forget census/forget.npz --surrog
 COMMANDS = {
     "train": "expunge train --data census/source.npz --l2 1e-3 --max-norm 1 --out census/model.safetensors --quiet",
     "before": "python -m examples.census accuracy census/model.safetensors --test census/test.npz",
-    "plan": f"expunge plan {FILES_OF} --delta 1.6e-5 --epsilon 1 --distance chi2:0.02 --distance chi2:0.1 --distance chi2:1 --distance kl:0.05 --figure census/plan.png --quiet",
+    "plan": f"expunge plan {FILES_OF} --delta 1.6e-5 --epsilon 1 --distance chi2:0.02 --distance chi2:0.1 "
+    "--distance chi2:1 --distance kl:0.05 --figure census/plan.png --quiet",
     "refused": f"expunge unlearn {FILES_OF} --epsilon 1 --delta 1.6e-5 --distance tv:0.05 --out census/tv --quiet",
     "estimate": f"expunge distance {FILES_OF} --chains 500 --steps 500 --epochs 3 --quiet",
-    "unlearn": f"expunge unlearn {FILES_OF} --epsilon 1 --delta 1.6e-5 --distance chi2:0.1 --match-classes --out census/result --quiet",
+    "unlearn": f"expunge unlearn {FILES_OF} --epsilon 1 --delta 1.6e-5 --distance chi2:0.1 --match-classes "
+    "--out census/result --quiet",
     "verify": "expunge verify census/result/certificate.json --model census/result/model.safetensors",
     "after": "python -m examples.census accuracy census/result/model.safetensors --test census/test.npz",
     "report": "expunge report census/result --out census/report.html",
@@ -50,7 +54,7 @@ COMMANDS = {
 
 
 def write_files(data: Path, out: Path) -> None:
-    """The source without a tenth that is held out to test on, the first ten rows of it to forget, and the later years."""
+    """The source without a tenth that is held out to test on, the first ten rows of it to forget, and later years."""
     census, wanted = read_census({name: data / name for name in FILES}), config_of("census")["run"]
     kept, held = random_split(len(census.source.y), wanted["held_out"], np.random.default_rng([0, 15]))
     out.mkdir(parents=True)
@@ -93,7 +97,9 @@ def page_text(kept: dict[str, Any]) -> str:
     """The page: words of the template, what the commands printed, tables of the results."""
     results = read_results(ROOT / "experiments" / "results", "census")
     assert results is not None
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)  # fmt: skip
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
     forget = [record["result"] for record in results.records if record["options"]["kind"] == "forget"]
     rehearsal = next(record["result"] for record in results.records if record["options"]["kind"] == "rehearsal")
     return environment.from_string(TEMPLATE.read_text()).render(

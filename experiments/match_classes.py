@@ -24,12 +24,13 @@ import torch
 from sklearn.datasets import load_digits
 
 from expunge import Distance, __version__, train
-from expunge.bounds import residual_bound
-from expunge.certificate.facts import residual_facts
+from expunge.certificate.derive import region_of
 from expunge.data.splits import dirichlet_split
 from expunge.errors import DataError
+from expunge.evidence.measured import claim_of
 from expunge.mechanism import measure
-from expunge.request.door import make_request
+from expunge.request.door import ask
+from expunge.request.guarantee import Guarantee
 from expunge.request.rows import rows_of
 
 CONCENTRATIONS = (1.0, 13.0, 100.0)
@@ -79,28 +80,22 @@ def one(X: np.ndarray, y: np.ndarray, xi: float, seed: int) -> dict[str, Any]:
         "chi2": chi2,
         "attempts": attempts,
     }
-    for name, distance, matched in (("plain", Distance("chi2", chi2), False), ("matched", Distance("same", 0.0), True)):
-        request = make_request(
+    for name, distance in (("plain", Distance("chi2", chi2)), ("matched", Distance("same", 0.0, matched=True))):
+        request = ask(
             model,
             (X[forget], y[forget]),
             (X[surrogate], y[surrogate]),
-            epsilon=1.0,
-            delta=1.0 / len(source),
-            distance=distance,
-            match_classes=matched,
-            force=True,
+            Guarantee(epsilon=1.0, delta=1.0 / len(source), distance=distance, force=True),
         )
         measured = measure(request, seed=seed)
-        bound = residual_bound(residual_facts(measured.facts), measured.distance)
+        region = region_of(claim_of(request, measured))
         update = measured.step.update
-        difference = request.objective.change_mean(request.weights, update, whole) - request.objective.change_mean(
-            request.weights, update, request.surrogate
-        )
+        means = [request.head.change_mean(request.weights, update, rows) for rows in (whole, request.surrogate)]
         outcome[name] = {
-            "means": float(difference.norm()),
-            "delta": bound.total,
-            "surrogate_term": bound.terms["surrogate"],
-            "sampling_term": bound.terms["sampling"],
+            "means": float((means[0] - means[1]).norm()),
+            "delta": region.radius,
+            "surrogate_term": region.terms["surrogate"],
+            "sampling_term": region.terms["sampling"],
             "true_distance": float((request.weights + update - retrained).norm()),
             "effective_rows": request.surrogate.effective,
         }

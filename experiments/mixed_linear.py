@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from expunge.issuing import EIGENVALUE_SHARE, SAMPLING_SHARE
-from expunge.networks.tangent_step import TangentTask, measure_tangent, tangent_task
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -36,14 +34,19 @@ from experiments.shared.network_scores import (
     with_noise,
 )
 from experiments.shared.pretraining import Public, pretrained
-from expunge.bounds import residual_bound
-from expunge.certificate.facts import residual_facts
+from expunge.bounds import Region
+from expunge.certificate.derive import region_of
 from expunge.data.splits import class_split, dirichlet_split, random_split
 from expunge.distance import Distance
-from expunge.heads.tangent import TangentRows
+from expunge.evidence.measured import claim_of
+from expunge.evidence.surrogate import EIGENVALUE_SHARE, SAMPLING_SHARE
+from expunge.heads.tangent import Tangent, TangentRows
+from expunge.mechanism import measure
+from expunge.networks.mixed_linear import tangent_request
 from expunge.networks.tangent_model import TangentModel
 from expunge.networks.tangent_training import minimise_tangent, train_tangent
 from expunge.noise import sigma_for
+from expunge.request.guarantee import Guarantee
 from expunge.runtime.progress import Progress, silent
 
 PLUS, MINUS = "Unlearn (+)", "Unlearn (-)"
@@ -147,56 +150,56 @@ def setting(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """All rows of one setting: scores by method, and Deltas beside the truth."""
     retain, forget = (_part(private.source, index) for index in split)
-    told = Distance("chi2", private.chi_square)
-    tasks = {
-        PLUS: tangent_task(network, model, forget, private.source, Distance("source", 0.0), **options, force=True),
-        MINUS: tangent_task(network, model, forget, private.surrogate, told, **options, force=True),
+    n = model.record.n_source
+    known = Guarantee(epsilon=1.0, delta=1.0 / n, distance=Distance("source", 0.0), force=True)
+    told = replace(known, distance=Distance("chi2", private.chi_square))
+    requests = {
+        PLUS: tangent_request(network, model, forget, private.source, known, **options),
+        MINUS: tangent_request(network, model, forget, private.surrogate, told, **options),
     }
-    objective, trained = tasks[PLUS].objective, tasks[PLUS].weights
+    head, trained = requests[PLUS].head, requests[PLUS].weights
     rows = {
-        "retain": objective.rows(retain[0], torch.from_numpy(retain[1])),
-        "forget": tasks[PLUS].forget,
-        "test": objective.rows(private.test[0], torch.from_numpy(private.test[1])),
+        "retain": head.rows(retain[0], torch.from_numpy(retain[1])),
+        "forget": requests[PLUS].forget,
+        "test": head.rows(private.test[0], torch.from_numpy(private.test[1])),
     }
-    judged = network_task(tasks[PLUS], rows)
-    retrained = minimise_tangent(objective, rows["retain"], start=trained, progress=progress)[0]
+    judged = network_task(head, trained, rows)
+    retrained = minimise_tangent(head, rows["retain"], start=trained, progress=progress)[0]
     scores = {
         "Original": judged.scores(trained, seed) | {"distance": float((trained - retrained).norm())},
         "Retrain": judged.scores(retrained, seed) | {"distance": 0.0},
     }
     checks, certified = [], {}
-    for number, (method, task) in enumerate(tasks.items()):
-        progress(f"{method}, setting {name}", number, len(tasks))
-        n, m, s = task.record.n_source, len(task.forget), len(task.surrogate)
-        measured = measure_tangent(task, delta=1.0 / n, seed=seed, progress=progress)
+    for number, (method, request) in enumerate(requests.items()):
+        progress(f"{method}, setting {name}", number, len(requests))
+        measured = measure(request, seed=seed, progress=progress)
         updated = trained + measured.step.update
         true = float((updated - retrained).norm())
-        bound = residual_bound(residual_facts(measured.facts), measured.distance)
+        region = region_of(claim_of(request, measured))
         divergence = private.kl_of_surrogate if method == MINUS else 0.0
-        gradient = float(objective.gradient(trained, task.forget).norm())
-        theirs = paper_delta(wanted["l2"], n, m, s, gradient, divergence)
+        gradient = float(head.gradient(trained, request.forget).norm())
+        theirs = paper_delta(wanted["l2"], n, request.n_forget, request.n_surrogate, gradient, divergence)
         generator = np.random.default_rng([seed, 3, number])
         published = with_noise(updated, paper_sigma(theirs), generator)
         scores[method] = judged.scores(published, seed) | {"sigma": paper_sigma(theirs), "distance": true}
         told_of_step = {
-            "terms": dict(bound.terms),
+            "terms": dict(region.terms),
             "distance": str(measured.distance),
             "positive_definite": measured.step.positive_definite,
             "step_size": float(measured.step.update.norm()),
             "iterations": measured.step.inner_iterations,
         }
-        checks.append(check(f"{method}, {name}", true, bound.total, theirs, **told_of_step))
+        checks.append(check(f"{method}, {name}", true, region.radius, theirs, **told_of_step))
         certified[method] = {
-            f"{epsilon:g}": _under_noise(judged, updated, bound.total, epsilon, 1.0 / n, generator)
+            f"{epsilon:g}": _under_noise(judged, updated, region, epsilon, 1.0 / n, generator)
             for epsilon in wanted["epsilons"]
         }
     sizes = {"n_retain": len(retain[1]), "n_forget": len(forget[1])}
     return {"scores": scores, "certified": certified, "weights_norm": float(trained.norm())} | sizes, checks
 
 
-def network_task(task: TangentTask, rows: Mapping[str, TangentRows]) -> NetworkTask:
+def network_task(head: Tangent, trained: Tensor, rows: Mapping[str, TangentRows]) -> NetworkTask:
     """The columns' view of tangent weights."""
-    objective = task.objective
 
     def losses(outputs: Tensor, labels: Tensor) -> Tensor:
         targets = torch.nn.functional.one_hot(labels, outputs.shape[1]).double() * 2 - 1
@@ -204,10 +207,10 @@ def network_task(task: TangentTask, rows: Mapping[str, TangentRows]) -> NetworkT
 
     return NetworkTask(
         labels={name: part.labels for name, part in rows.items()},
-        outputs=lambda weights, name: objective.predictions(weights, rows[name]),
+        outputs=lambda weights, name: head.predictions(weights, rows[name]),
         losses=losses,
-        gradient=lambda weights, batch: objective.gradient(weights, rows["forget"][batch.to(objective.device)]),
-        original=task.weights,
+        gradient=lambda weights, batch: head.gradient(weights, rows["forget"][batch.to(head.device)]),
+        original=trained,
     )
 
 
@@ -216,10 +219,10 @@ def _part(examples: Examples, index: NDArray[np.int64]) -> Examples:
 
 
 def _under_noise(
-    judged: NetworkTask, updated: Tensor, bound: float, epsilon: float, delta: float, generator: np.random.Generator
+    judged: NetworkTask, updated: Tensor, region: Region, epsilon: float, delta: float, generator: np.random.Generator
 ) -> dict[str, float]:
     """Accuracies with the noise that the residual bound needs for this budget."""
-    sigma = sigma_for(bound, epsilon, delta)
+    sigma = sigma_for(region.radius, epsilon, delta)
     noised = with_noise(updated, sigma, generator)
     shares = {part: share_right(judged.outputs(noised, part), judged.labels[part]) for part in ("test", "forget")}
     return shares | {"sigma": sigma}

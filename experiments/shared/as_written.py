@@ -21,8 +21,8 @@ from experiments.shared.checks import check, mean_difference, paper_delta
 from experiments.shared.comparison import scores_of
 from expunge.evaluate.case import Case
 from expunge.evaluate.evaluation import evaluate
-from expunge.evaluate.methods import PAPER_DELTA, PAPER_EPSILON, Outcome
-from expunge.noise import sigma_classical
+from expunge.evaluate.methods import PAPER_DELTA, PAPER_EPSILON, Outcome, plain_noise
+from expunge.noise import Noise, sigma_classical
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.equation import RetainHessian, SurrogateEquation
 
@@ -36,11 +36,11 @@ class _Fixed:
     """A method whose update is known already."""
 
     updated: Tensor
-    sigma: float
+    noise: Noise
     name: str = NAME
 
     def run(self, case: Case) -> Outcome:
-        return Outcome(self.updated, self.sigma)
+        return Outcome(self.updated, self.noise)
 
 
 def step_as_written(case: Case, seed: int, progress: Progress = silent) -> dict[str, Any]:
@@ -67,7 +67,8 @@ def step_as_written(case: Case, seed: int, progress: Progress = silent) -> dict[
     left = float(np.linalg.norm(product(solution) - wanted) / np.linalg.norm(wanted))
     update = torch.from_numpy(solution.reshape(nothing.shape))
     delta = paper_delta(case, math.inf, len(surrogate))
-    method = _Fixed(case.weights + update, sigma_classical(delta, PAPER_EPSILON, PAPER_DELTA))
+    sigma = sigma_classical(delta, PAPER_EPSILON, PAPER_DELTA)
+    method = _Fixed(case.weights + update, plain_noise(sigma, update))
     scores = scores_of(evaluate(case, [method], seed, n_models=0, progress=progress))
     shift = mean_difference(case, update, case.rows["train"], surrogate)
     residual = float(problem.residual(update).norm())

@@ -19,18 +19,19 @@ from torch import Tensor
 from experiments.datasets.folder import DataSet
 from experiments.shared.checks import check, paper_delta
 from experiments.shared.mixture import ROUNDING, of_length
-from expunge.bounds import residual_bound
-from expunge.certificate.facts import residual_facts
+from expunge.certificate.derive import region_of
 from expunge.data.splits import dirichlet_split
 from expunge.distance import Distance
 from expunge.distance.discrete import discrete_chi_square, discrete_kl
 from expunge.evaluate.case import Labelled, Splits, make_case
+from expunge.evaluate.methods import Outcome
+from expunge.evidence.measured import Measured, claim_of, foresee
 from expunge.heads import Rows
 from expunge.heads.rows import in_memory
-from expunge.mechanism import Measured, foresee, measure
+from expunge.mechanism import measure
 from expunge.model import LinearModel
-from expunge.request.door import Request, make_request
-from expunge.request.guarantee import Budget
+from expunge.request.door import Request, ask
+from expunge.request.guarantee import Guarantee
 from expunge.request.rows import rows_of
 from expunge.runtime.progress import Progress, silent
 from expunge.train import train
@@ -118,7 +119,7 @@ def frontier(
             measured = measure(request, seed=0)
             updated = request.weights + measured.step.update
             truth = case.retrained if truth is None else truth
-            bound = residual_bound(residual_facts(measured.facts), measured.distance).total
+            bound = region_of(claim_of(request, measured)).radius
             theorem = paper_delta(case, parts.kl, len(request.surrogate))
             distance = float((updated - truth).norm())
             generator = np.random.default_rng([seed, 3])
@@ -147,30 +148,20 @@ def frontier(
 
 
 def _request(model: LinearModel, forget: Labelled, surrogate: Labelled, delta: float, way: Way) -> Request:
-    return make_request(
-        model,
-        forget,
-        surrogate,
-        epsilon=1.0,
-        delta=delta,
-        distance=way.distance,
-        match_classes=way.matched,
-        force=True,  # what would be refused is shown, and marked
-    )
+    distance = replace(way.distance, matched=way.matched)
+    # forced: what would be refused is shown, and marked
+    return ask(model, forget, surrogate, Guarantee(epsilon=1.0, delta=delta, distance=distance, force=True))
 
 
 def _outcome(
     request: Request, measured: Measured, epsilon: float, test: Rows, draws: int, generator: np.random.Generator
 ) -> dict[str, Any]:
     """Noise and mean accuracy at this epsilon; the measurements do not depend on it."""
-    _, derived = foresee(replace(request, budget=Budget(epsilon, request.budget.delta)), measured)
-    updated = request.weights + measured.step.update
-    shape = tuple(updated.shape)
-    accuracies = [
-        _accuracy(updated + derived.sigma * torch.from_numpy(generator.standard_normal(shape)), test)
-        for _ in range(draws)
-    ]
-    refused = derived.sigma * float(np.sqrt(updated.numel())) > float(request.weights.norm())
+    _, derived = foresee(replace(request, guarantee=replace(request.guarantee, epsilon=epsilon)), measured)
+    assert derived.noise is not None  # the region of a finite distance is finite
+    published = Outcome(request.weights + measured.step.update, derived.noise).ensemble(draws, generator)
+    accuracies = [_accuracy(weights, test) for weights in published]
+    refused = derived.noise.length > float(request.weights.norm())
     return {"epsilon": epsilon, "sigma": derived.sigma, "accuracy": float(np.mean(accuracies)), "refused": refused}
 
 

@@ -9,20 +9,22 @@ sampled there, and it must never fail. The paper's Delta comes from its theorem 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from experiments.protocol.experiment import Record
-from expunge.bounds import PaperConstants, paper_bound, residual_bound
-from expunge.certificate.facts import residual_facts
+from expunge.bounds import PaperConstants, paper_bound
+from expunge.certificate.derive import region_of
 from expunge.distance import Distance
 from expunge.evaluate.case import Case
+from expunge.evidence.measured import claim_of
 from expunge.heads import Rows
 from expunge.heads.rows import in_memory
 from expunge.mechanism import measure
-from expunge.request.door import make_request
+from expunge.request.door import ask
+from expunge.request.guarantee import Guarantee, wanted_distance
 
 
 def check(what: str, true: float, residual: float | None, paper: float | None, **more: Any) -> dict[str, Any]:
@@ -46,35 +48,31 @@ def checked(
     relative to the source goes into the paper's bound (0 with the source, None: no such Delta).
     """
     n_source = len(case.rows["train"])
-    request = make_request(
+    told, _ = wanted_distance("source" if with_source else distance, match_classes and not with_source)
+    request = ask(
         case.trained,
         case.splits.forget,
         case.splits.source if with_source else case.surrogate,
-        epsilon=1.0,
-        delta=1.0 / n_source,
-        distance="source" if with_source else distance,
-        step=step,
-        match_classes=match_classes and not with_source,
-        force=True,
+        Guarantee(epsilon=1.0, delta=1.0 / n_source, distance=told, step=step, force=True),
     )
     measured = measure(request, seed=0)
-    bound = residual_bound(residual_facts(measured.facts), measured.distance)
+    claim = claim_of(request, measured)
+    region = region_of(claim)
     updated = case.weights + measured.step.update
     shift = mean_difference(
         case, measured.step.update, case.rows["train"], in_memory(request.surrogate, "this comparison")
     )
-    known = residual_bound(
-        residual_facts(measured.facts), Distance("means", shift, between="samples", provenance="estimated")
-    )
+    means = Distance("means", shift, between="samples", provenance="estimated")
+    known = region_of(replace(claim, distance=means))
     divergence = 0.0 if with_source else kl
     return check(
         what,
         float((updated - case.retrained).norm()),
-        bound.total,
+        region.radius,
         None if divergence is None else paper_delta(case, divergence, len(request.surrogate)),
-        known=known.total,
+        known=known.radius,
         shift=shift,
-        terms=dict(bound.terms),
+        terms=dict(region.terms),
         distance=str(measured.distance),
         step=step,
     )
@@ -89,7 +87,7 @@ def paper_delta(case: Case, kl: float, n_surrogate: int) -> float:
         n_surrogate=n_surrogate,
         gradient_norm=float(case.objective.gradient(case.weights, case.rows["forget"]).norm()),
         kl=kl,
-    ).total
+    ).radius
 
 
 def mean_difference(case: Case, update: torch.Tensor, source: Rows, surrogate: Rows) -> float:

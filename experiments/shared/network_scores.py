@@ -85,7 +85,7 @@ def paper_delta(l2: float, n_source: int, n_forget: int, n_surrogate: int, gradi
         n_surrogate=n_surrogate,
         gradient_norm=gradient_norm,
         kl=kl,
-    ).total
+    ).radius
 
 
 def paper_sigma(delta: float) -> float:

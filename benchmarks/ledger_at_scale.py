@@ -110,7 +110,7 @@ def main() -> None:
         fill(desk, options.entries)
         killed = recovery(desk, source)
         opened = open_desk(folder / "desk")
-        command = [sys.executable, "-m", "expunge", "status", str(folder / "desk"), "--json"]
+        command = [sys.executable, "-m", "expunge", "desk", "status", str(folder / "desk"), "--json"]
         found = {
             "entries": verify_desk(opened).head.size,
             "file_bytes": opened.layout.ledger.stat().st_size,

@@ -20,9 +20,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from expunge._version import __version__
 
-from expunge import LinearModel, parse_distance, train
+from expunge import LinearModel, __version__, parse_distance, train
 from expunge.evidence.measured import foresee
 from expunge.heads import Rows, head_for
 from expunge.mechanism import certify, measure

@@ -57,6 +57,7 @@ class Outcome:
         """
         drawn = noise or self.noise
         if drawn is None:
+            generator.standard_normal((count, *self.updated.shape))  # what is drawn later does not depend on the method
             return self.updated.expand(count, *self.updated.shape)
         draws = np.stack([drawn.shape.sample(drawn.scale, generator) for _ in range(count)])
         return self.updated + torch.from_numpy(draws).reshape(count, *self.updated.shape)

@@ -18,13 +18,13 @@ import torch
 
 import reference
 from asking import asked
-from expunge import mechanism
 from expunge.bounds import PaperConstants, Region, ResidualFacts, paper_bound, residual_bound
 from expunge.bounds.residual import amplification
 from expunge.certificate.facts import residual_facts
 from expunge.data import prepare
 from expunge.distance import Distance
 from expunge.errors import ExpungeError
+from expunge.evidence import gather
 from expunge.evidence.moments import change_moments
 from expunge.heads import Rows
 from expunge.mechanism import certify, measure
@@ -259,7 +259,7 @@ def facts_of(request: Request, step: Step, seed: int, *, eigenvalue: bool) -> Re
     moments = change_moments(
         request.head, request.weights, step.update, request.surrogate, failure=failure, heavy=False, seed=seed
     )
-    return residual_facts(mechanism._residual_facts(request, step, moments, 0.0))
+    return residual_facts(gather(request)._residual_facts(step, moments, 0.0))
 
 
 def change_mean(problem: Problem, update: Array, X: Array) -> Array:

@@ -1,5 +1,7 @@
 """The residual bound: each term by hand, against exact problems and discrete populations, and the sampling step by simulation."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import replace
 from itertools import pairwise
@@ -51,7 +53,6 @@ FACTS = ResidualFacts(
     row_bound=1.0,
     sampling_failure=math.exp(-2.0),
 )
-
 moderate = st.floats(min_value=1e-6, max_value=1e3)
 facts_of = st.builds(
     ResidualFacts,
@@ -749,3 +750,67 @@ def test_klein_rio_excess_scales_with_the_vectors_and_grows_with_everything(expe
     ]:
         assert klein_rio_excess(*more) >= here
     assert klein_rio_excess(expected, variance, step, failure / 2) > here
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+# The bound ------------------------------------------------------------------------------------------------------
+
+WEIGHTED = ResidualFacts(
+    n_source=100,
+    n_forget=20,
+    n_surrogate=25,
+    l2=0.5,
+    training_residual=0.04,
+    solver_residual=8.0,
+    rounding=2.0,
+    change_mean=0.5,
+    change_eigenvalue=0.64,
+    change_trace=1.0,
+    change_fourth=5.0,
+    change_fourth_eigenvalue=2.25,
+    change_largest=2.5,
+    change_supremum=7.0,
+    longest_row=1.0,
+    row_bound=1.0,
+    sampling_failure=math.exp(-2.0),
+    weight_largest=4.0,
+    sampled_trace=2.25,
+    sampled_eigenvalue=1.5,
+    sampled_largest=5.0,
+)
+MATCHED = Distance("same", 0.0, matched=True)
+
+
+def test_the_sampling_term_with_weights_in_closed_form() -> None:
+    expected = math.sqrt(1.0 / 100 + 2.25 / 25)
+    excess = klein_rio_excess(expected, 0.64 / 100 + 1.5 / 25, 2.0 * 5.0 / 25, math.exp(-2.0))
+    assert sampling_term(WEIGHTED, MATCHED) == pytest.approx(2.5 * (expected + excess), rel=1e-14)
+    # where the source is the smaller set, its own rows are the longest step
+    few = replace(WEIGHTED, n_source=30, sampled_largest=0.1)
+    expected = math.sqrt(1.0 / 30 + 2.25 / 25)
+    excess = klein_rio_excess(expected, 0.64 / 30 + 1.5 / 25, 2.0 * 2.5 / 30, math.exp(-2.0))
+    assert sampling_term(few, MATCHED) == pytest.approx(3.0 / 0.5 * (expected + excess), rel=1e-14)
+
+
+def test_unseen_rows_and_strict_moments_count_the_largest_weight() -> None:
+    short = replace(WEIGHTED, longest_row=0.5, n_surrogate=1000, sampling_failure=3.0 * math.exp(-2.0))
+    mass = 2.0 * 4.0 / 1000
+    count = 100 * mass + math.sqrt(400.0 * mass) + 2.0 / 3.0
+    assert unseen_rows(short, MATCHED) == pytest.approx(count, rel=1e-14)
+    raised = strict_moments(WEIGHTED, 2.0)
+    slack = 3.0 * math.sqrt(2.0 * 4.0 / 50.0)
+    trace = (math.sqrt(1.25 + slack**2) + slack) ** 2
+    assert raised.change_trace == pytest.approx(trace, rel=1e-14)
+    assert raised.sampled_trace == pytest.approx(4.0 * trace, rel=1e-14)
+    assert raised.sampled_largest == pytest.approx(10.0)
+    assert raised.sampled_eigenvalue == pytest.approx(4.0 * min(trace, (math.sqrt(0.89 + slack**2) + slack) ** 2))
+
+
+@pytest.mark.parametrize("name", ["weight_largest", "sampled_trace", "sampled_eigenvalue", "sampled_largest"])
+@pytest.mark.parametrize("sampling", ["seen", "strict"])
+def test_a_larger_weight_never_lowers_the_term(name: str, sampling: str) -> None:
+    distance = replace(MATCHED, sampling=sampling)
+    facts = replace(WEIGHTED, longest_row=0.9)
+    larger = replace(facts, **{name: 1.5 * getattr(facts, name)})
+    assert sampling_term(larger, distance) >= sampling_term(facts, distance)

@@ -21,7 +21,7 @@ from expunge.certificate.verify import verify
 from expunge.cli import main
 from expunge.errors import ExpungeError, FileError, VerificationFailed
 
-STORED = Path(__file__).parent / "stored"
+STORED = Path(__file__).parents[1] / "stored"
 CERTIFICATE, MODEL = STORED / "certificate-1-same.json", STORED / "model-1-same.safetensors"
 
 

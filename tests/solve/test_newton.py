@@ -12,23 +12,17 @@ import pytest
 import torch
 
 import reference
-from asking import asked
 from expunge.distance import Distance
 from expunge.errors import ExpungeError
-from expunge.heads import LinearHead, Rows, head_for, linear
+from expunge.heads import LinearHead, head_for
 from expunge.mechanism import certify, measure
-from expunge.request.door import Request
 from expunge.solve import newton as solve
-from expunge.solve.cholesky import solve_dense
-from expunge.solve.conjugate import solve_conjugate
 from expunge.solve.equation import RetainHessian, SurrogateEquation
-from expunge.solve.newton import CONVERGED, Manner, newton_step, solve_linear
+from expunge.solve.newton import CONVERGED, newton_step
 from expunge.solve.outcome import Step
-from expunge.train import SetHessian
+from step_problems import Array, Example, indefinite, rows_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-Array = Any
 Within = Callable[[float], AbstractContextManager[None]]
 LOSSES = ("softmax", "ridge")
 METHODS = ("cholesky", "conjugate gradients")
@@ -43,80 +37,6 @@ def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     """Forces one of the two ways to solve, whatever the size."""
     monkeypatch.setattr(LinearHead, "dense_pays", lambda *_: request.param == "cholesky")
     return str(request.param)
-
-
-def rows_of(X: Array, y: Array, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Rows:
-    return Rows(torch.tensor(X, dtype=dtype, device=device), torch.tensor(y, dtype=torch.int64, device=device))
-
-
-class Example:
-    """A trained source, a forget set (its first rows) and a surrogate, in numpy and as the library's problem."""
-
-    def __init__(
-        self,
-        loss: str = "softmax",
-        *,
-        classes: int = 3,
-        width: int = 5,
-        n: int = 150,
-        m: int = 15,
-        l2: float = 1e-2,
-        bound: float = 1.0,
-        bias: bool = False,
-        seed: int = 0,
-        surrogate: Callable[[np.random.Generator, Array], Array] | None = None,
-        weights: float | None = None,
-        rescale: float = 1.0,
-    ) -> None:
-        rng = np.random.default_rng([seed, classes, width, n, m])
-        self.loss, self.classes, self.n, self.m, self.l2 = loss, classes, n, m, l2
-        X, self.y = reference.random_rows(rng, n, width, classes, max_norm=bound, bias=bias)
-        S = (
-            reference.random_rows(rng, n, width, classes, max_norm=bound, bias=bias)[0]
-            if surrogate is None
-            else surrogate(rng, X)
-        )
-        self.X, self.S = X * rescale, S * rescale
-        shape = (classes, X.shape[1])
-        self.W = (
-            reference.retrain(X, self.y, classes, l2, loss).weights
-            if weights is None
-            else rng.normal(size=shape) * weights
-        )
-        row_bound = (math.hypot(bound, 1.0) if bias else bound) * rescale
-        self.head = head_for(loss, l2=l2, n_classes=classes, n_features=X.shape[1], row_bound=row_bound)
-
-    def problem(
-        self,
-        *,
-        device: str = "cpu",
-        surrogate_dtype: torch.dtype = torch.float64,
-        forget_dtype: torch.dtype = torch.float64,
-    ) -> SurrogateEquation:
-        forget = rows_of(self.X[: self.m], self.y[: self.m], forget_dtype, device)
-        surrogate = rows_of(self.S, np.zeros(len(self.S), dtype=int), surrogate_dtype, device)
-        return SurrogateEquation(self.head, torch.tensor(self.W, device=device), forget, surrogate, self.n)
-
-    def request(self, **options: Any) -> Request:
-        """The same, as a user would put it; without a bias."""
-        facts = {"n_source": self.n, "l2": self.l2, "loss": self.loss, "max_norm": self.head.row_bound}
-        chosen = {"epsilon": 1.0, "delta": 1e-5, "distance": "chi2:0.1", "training_residual": 1e-12, "force": True}
-        return asked(self.W, (self.X[: self.m], self.y[: self.m]), self.S, **{**chosen, **facts, **options})
-
-    def jacobian(self, U: Array | float = 0.0) -> Array:
-        """n H_S - m H_U, densely."""
-        at = self.W + U
-        H_U = reference.hessian(at, self.X[: self.m], self.l2, self.loss)
-        return self.n * reference.hessian(at, self.S, self.l2, self.loss) - self.m * H_U
-
-    def forget_gradient(self, U: Array | float = 0.0) -> Array:
-        return reference.gradient(self.W + U, self.X[: self.m], self.y[: self.m], self.l2, self.loss)
-
-    def residual(self, U: Array) -> Array:
-        """a(u) = n (g_S(v) - g_S(w)) - m g_U(v), by loops over examples."""
-        change = reference.change_table(self.W, U, self.S, self.loss).mean(axis=0).reshape(U.shape) + self.l2 * U
-        forget = reference.mean_gradient(self.W + U, self.X[: self.m], self.y[: self.m], self.l2, self.loss)
-        return self.n * change - self.m * forget
 
 
 def algorithm_one(example: Example) -> Array:
@@ -205,42 +125,6 @@ def test_softmax_with_the_source_as_surrogate_reaches_the_retrained_weights() ->
     assert np.linalg.norm(example.W + step.update.numpy() - retrained) <= 1e-8
 
 
-# The identity ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("loss", LOSSES)
-def test_the_identity_behind_the_bound_holds_for_any_update(loss: str, seed: int) -> None:
-    """(n-m) g_R(v) = n g_D(w) + a(u) + n (E_D phi - E_S phi), weights anywhere, update anything."""
-    example = Example(loss, classes=3, width=4, n=90, m=30, weights=2.0, seed=seed)
-    rng = np.random.default_rng(seed)
-    U = rng.normal(size=example.W.shape) * 10 ** rng.uniform(-3, 1)
-    n, m, W, l2 = example.n, example.m, example.W, example.l2
-    left = (n - m) * reference.exact_gradient(W + U, example.X[m:], example.y[m:], l2, loss)
-    on_source = reference.change_table(W, U, example.X, loss).mean(axis=0).reshape(U.shape)
-    on_surrogate = reference.change_table(W, U, example.S, loss).mean(axis=0).reshape(U.shape)
-    a = example.problem().residual(torch.tensor(U)).numpy()
-    right = n * reference.exact_gradient(W, example.X, example.y, l2, loss) + a + n * (on_source - on_surrogate)
-    assert np.linalg.norm((left - right).astype(float)) <= 1e-12 * n * (1 + np.linalg.norm(U))
-
-
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
-@pytest.mark.parametrize("loss", LOSSES)
-def test_what_the_mechanism_charges_for_rounding_covers_the_measured_residual(loss: str, scale: float) -> None:
-    """a(u) as computed against 64-bit mantissas, at the mechanism's own update from weights of any size."""
-    for seed in range(6):
-        example = Example(loss, classes=4, width=8, n=400, m=100, weights=scale, seed=seed)
-        measured = measure(example.request())
-        U, n, m, W, l2 = measured.step.update.numpy(), example.n, example.m, example.W, example.l2
-        labels = np.zeros(len(example.S), dtype=int)
-        after, before = (reference.exact_gradient(at, example.S, labels, l2, loss) for at in (W + U, W))
-        exact = n * (after - before) - m * reference.exact_gradient(W + U, example.X[:m], example.y[:m], l2, loss)
-        error = float(np.sqrt(((example.problem().residual(torch.tensor(U)).numpy() - exact) ** 2).sum()))
-        charged, left = measured.facts["rounding"].value, measured.facts["solver_residual"].value
-        assert 0 < error <= charged
-        assert float(np.sqrt((exact**2).sum())) <= left + charged
-
-
 @pytest.mark.parametrize("method", METHODS, indirect=True)
 @pytest.mark.parametrize("single", [True, False])
 @pytest.mark.parametrize("loss", LOSSES)
@@ -249,94 +133,6 @@ def test_the_residual_handed_over_is_that_of_the_update_handed_over(method: str,
     step = newton_step(example.problem(), single=single)
     true = np.linalg.norm(example.residual(step.update.numpy()))
     assert step.residual == pytest.approx(true, abs=1e-12 * example.n, rel=1e-9)
-
-
-# Linear solves --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("loss", LOSSES)
-def test_conjugate_gradients_and_cholesky_agree(loss: str, seed: int) -> None:
-    example = Example(loss, classes=4, width=7, n=300, m=40, l2=10.0 ** -(1 + seed % 3), seed=seed)
-    operator = RetainHessian(example.problem(), torch.zeros(4, 7, dtype=torch.float64), pull=0.0, last=None)
-    right = torch.tensor(np.random.default_rng(seed).normal(size=(4, 7)))
-    direct = solve_linear(operator, right, Manner(True, torch.float64, 1e-12), 1e-12)
-    iterated = solve_linear(operator, right, Manner(False, torch.float64, 1e-12), 1e-12)
-    exact = np.linalg.solve(example.jacobian(), right.numpy().reshape(-1)).reshape(4, 7)
-    assert (direct.method, iterated.method) == METHODS
-    assert np.allclose(direct.solution, exact, rtol=1e-8, atol=1e-11)
-    assert np.allclose(iterated.solution, exact, rtol=1e-8, atol=1e-11)
-    assert direct.positive_definite
-    assert iterated.positive_definite
-
-
-@pytest.mark.parametrize("tolerance", [0.3, 1e-2, 1e-6])
-@pytest.mark.parametrize("working", [torch.float64, torch.float32])
-def test_a_solver_s_residual_is_recomputed_and_true(tolerance: float, working: torch.dtype) -> None:
-    example = Example(classes=4, width=9, n=200, m=20, l2=1e-2)
-    problem = example.problem(surrogate_dtype=working, forget_dtype=working)
-    operator = RetainHessian(problem, torch.zeros(4, 9, dtype=torch.float64), pull=0.0, last=None)
-    right = torch.tensor(example.m * example.forget_gradient())
-    for solved in (solve_conjugate(operator, right, tolerance, working), solve_dense(operator, right)):
-        left = right.numpy().reshape(-1) - example.jacobian() @ solved.solution.double().numpy().reshape(-1)
-        true = np.linalg.norm(left) / np.linalg.norm(right.numpy())
-        assert solved.positive_definite
-        assert solved.relative_residual == pytest.approx(
-            true, rel=1e-3, abs=1e-12 if working == torch.float64 else 1e-4
-        )
-        if solved.method == "conjugate gradients" and working == torch.float64:
-            assert true <= tolerance * (1 + 1e-6)
-
-
-def test_a_zero_right_hand_side_has_the_zero_solution() -> None:
-    example = Example()
-    operator = RetainHessian(example.problem(), torch.zeros(3, 5, dtype=torch.float64), pull=0.0, last=None)
-    zero = torch.zeros(3, 5, dtype=torch.float64)
-    for dense in (True, False):
-        solved = solve_linear(operator, zero, Manner(dense, torch.float64, 1e-10), 1e-10)
-        assert torch.equal(solved.solution, zero)
-        assert solved.relative_residual == 0.0
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_operators_are_what_they_are_called(loss: str) -> None:
-    example = Example(loss)
-    at = np.random.default_rng(1).normal(size=example.W.shape)
-    direction = np.random.default_rng(2).normal(size=example.W.shape)
-    update = torch.tensor(at - example.W)
-    retain = RetainHessian(example.problem(), update, pull=0.0, last=None)
-    whole = SetHessian(example.head, torch.tensor(at), rows_of(example.X, example.y), preconditioner=None)
-    for operator, dense in (
-        (retain, example.jacobian(at - example.W)),
-        (whole, reference.hessian(at, example.X, example.l2, loss)),
-    ):
-        assert np.allclose(operator.dense(), dense, rtol=1e-10, atol=1e-10)
-        assert np.allclose(
-            operator.product(torch.tensor(direction)).reshape(-1), dense @ direction.reshape(-1), rtol=1e-10, atol=1e-10
-        )
-
-
-def test_a_hessian_that_does_not_fit_is_never_formed() -> None:
-    wide = head_for("softmax", l2=1e-3, n_classes=10, n_features=512, row_bound=1.0)
-    small = head_for("softmax", l2=1e-3, n_classes=2, n_features=20, row_bound=1.0)
-    assert wide.n_parameters > linear.DENSE_PARAMETERS
-
-    def some(count: int) -> Rows:
-        return Rows(torch.zeros(1, 1).expand(count, 512), torch.zeros(1, dtype=torch.int64).expand(count))
-
-    assert not wide.dense_pays(some(10**9))
-    assert not wide.dense_pays(some(10))
-    assert small.dense_pays(some(1000))
-
-
-def test_a_hessian_that_memory_does_not_allow_is_not_formed(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = head_for("softmax", l2=1e-3, n_classes=2, n_features=20, row_bound=1.0)
-    rows = Rows(torch.zeros(1000, 20), torch.zeros(1000, dtype=torch.int64))
-    allowed = linear.DENSE_COPIES * 8 * small.n_parameters**2
-    monkeypatch.setattr(Rows, "affords", lambda self, n_bytes: n_bytes < allowed)
-    assert not small.dense_pays(rows)
-    monkeypatch.setattr(Rows, "affords", lambda self, n_bytes: n_bytes <= allowed)
-    assert small.dense_pays(rows)
 
 
 # A pull toward no update ----------------------------------------------------------------------------------------
@@ -371,21 +167,6 @@ def test_a_stronger_pull_gives_a_shorter_update() -> None:
 # Not positive definite ------------------------------------------------------------------------------------------
 
 
-def indefinite(loss: str, l2: float, surrogate: int) -> Example:
-    """Many features, a fifth forgotten, another sample as surrogate: some directions only the forget set has curvature in."""
-    example = Example(
-        loss,
-        classes=2,
-        width=200,
-        n=1000,
-        m=200,
-        l2=l2,
-        surrogate=lambda rng, X: reference.random_rows(rng, surrogate, 200, 2)[0],
-    )
-    assert np.linalg.eigvalsh(example.jacobian())[0] < 0
-    return example
-
-
 @pytest.mark.parametrize("single", [True, False])
 @pytest.mark.parametrize("method", METHODS, indirect=True)
 @pytest.mark.parametrize("loss", LOSSES)
@@ -413,20 +194,6 @@ def test_where_no_damped_step_helps_none_is_taken(method: str, loss: str, single
     assert step.residual <= step.residual_at_start
     assert step.residual == pytest.approx(np.linalg.norm(example.residual(step.update.numpy())), rel=1e-8)
     assert step.converged == (step.residual <= CONVERGED * step.residual_at_start)
-
-
-@pytest.mark.parametrize("dense", [True, False])
-def test_a_shifted_solution_reports_the_residual_of_the_matrix_as_it_is(dense: bool) -> None:
-    """Not of the shifted one, which it solves well."""
-    example = indefinite("ridge", 1e-4, 1000)
-    operator = RetainHessian(example.problem(), torch.zeros(2, 200, dtype=torch.float64), pull=0.0, last=None)
-    right = torch.tensor(example.m * example.forget_gradient())
-    solved = solve_linear(operator, right, Manner(dense, torch.float64, 1e-10), 1e-10)
-    left = right.numpy().reshape(-1) - example.jacobian() @ solved.solution.numpy().reshape(-1)
-    assert not solved.positive_definite
-    assert solved.damping > 0
-    assert solved.relative_residual == pytest.approx(np.linalg.norm(left) / np.linalg.norm(right.numpy()), rel=1e-8)
-    assert solved.relative_residual > 1e-6
 
 
 def zero_curvature() -> SurrogateEquation:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -36,17 +35,6 @@ def test_a_model_comes_back_in_the_type_it_is_stored_in(dtype: torch.dtype, bias
     assert torch.equal(read.weight, model.weight)
     assert (read.bias is None) == (model.bias is None)
     assert read.weights_sha256() == model.weights_sha256()
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_the_reader_without_torch_sees_the_same_numbers(dtype: torch.dtype, tmp_path: Path) -> None:
-    model = stored(dtype)
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(model.to_bytes())
-    file = read_model_file(path)
-    assert file.weight.dtype == str(dtype).removeprefix("torch.")
-    assert np.array_equal(file.weight.values.astype(np.float64), model.weight.double().numpy())
-    assert file.sha256 == model.sha256()
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

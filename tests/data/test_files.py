@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
@@ -25,33 +24,15 @@ from safetensors.torch import save as torch_bytes
 
 from expunge.certificate.content import Certificate, digest_of, parse_certificate
 from expunge.certificate.verify import verify
-from expunge.data.files import LabelledArrays, read_data, read_safetensors
 from expunge.errors import DataError, ExpungeError, FileError
 from expunge.model import read_model
-from expunge.runtime.memory import memory_limit
+from table_files import as_csv, as_parquet, read
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
 FORMATS = ("npz", "safetensors", "csv", "parquet")
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(40, 4))
 Y = np.arange(40) % 3
-
-
-def as_csv(features: np.ndarray, labels: np.ndarray) -> bytes:
-    lines = [",".join([*(f"f{index}" for index in range(features.shape[1])), "y"])]
-    lines += [
-        ",".join([*(repr(float(value)) for value in row), str(label)])
-        for row, label in zip(features, labels, strict=True)
-    ]
-    return ("\n".join(lines) + "\n").encode()
-
-
-def as_parquet(features: np.ndarray, labels: np.ndarray, **options: Any) -> bytes:
-    stream = io.BytesIO()
-    columns = {f"f{index}": features[:, index] for index in range(features.shape[1])}
-    pq.write_table(pa.table({**columns, "y": pa.array(labels)}), stream, **options)
-    return stream.getvalue()
 
 
 def as_npz(features: np.ndarray, labels: np.ndarray, save: Callable[..., None] = np.savez) -> bytes:
@@ -70,12 +51,6 @@ WRITERS: dict[str, Callable[[np.ndarray, np.ndarray], bytes]] = {
     "csv": as_csv,
     "parquet": as_parquet,
 }
-
-
-def read(folder: Path, content: bytes, kind: str, label: str | None = None) -> LabelledArrays:
-    path = folder / f"data.{kind}"
-    path.write_bytes(content)
-    return read_data(path, label)
 
 
 # What the formats have in common --------------------------------------------------------------------------------
@@ -192,31 +167,6 @@ def test_bf16_features_end_to_end(box: Any) -> None:
     assert ran.status == 0, (ran.err, ran.crash)
 
 
-@pytest.mark.parametrize(
-    "column",
-    [
-        pa.array([1, 2], pa.int8()),
-        pa.array([True, False]),
-        pa.array([1.5, 2.5], pa.float32()),
-        pa.array([1, 2], pa.uint64()),
-    ],
-)
-def test_parquet_columns(column: pa.Array, tmp_path: Path) -> None:
-    stream = io.BytesIO()
-    pq.write_table(pa.table({"a": column, "label": ["x", "y"]}), stream)
-    found = read(tmp_path, stream.getvalue(), "parquet")
-    assert found.features.tolist() == [[float(value)] for value in column.to_pylist()]
-
-
-def test_parquet_categories_and_row_groups(tmp_path: Path) -> None:
-    stream = io.BytesIO()
-    names = pa.array(["b", "a", "b"]).dictionary_encode()
-    pq.write_table(pa.table({"a": [1.0, 2.0, 3.0], "y": names}), stream, row_group_size=1)
-    found = read(tmp_path, stream.getvalue(), "parquet")
-    assert found.features.tolist() == [[1.0], [2.0], [3.0]]
-    assert found.labels.tolist() == ["b", "a", "b"]
-
-
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_npz_compressed_or_not(save: Callable[..., None], tmp_path: Path) -> None:
     assert np.array_equal(read(tmp_path, as_npz(X, Y, save), "npz").features, X)
@@ -227,42 +177,6 @@ def test_no_rows_are_refused_as_such(kind: str, box: Any) -> None:
     ran = box.run(box.unlearn(forget=box.write(f"none.{kind}", WRITERS[kind](X[:0], Y[:0]))))
     assert (ran.status, ran.crash) == (2, None)
     assert "no rows" in ran.message
-
-
-# Label columns --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("header", "label"), [("a,y", None), ("a,label", None), ("a,species", "species"), ("y,a", "a")]
-)
-def test_label_column(header: str, label: str | None, tmp_path: Path) -> None:
-    found = read(tmp_path, f"{header}\n1.5,2\n2.5,0\n".encode(), "csv", label)
-    column = header.split(",").index(label or header.split(",")[1])
-    table = np.array([[1.5, 2.0], [2.5, 0.0]])
-    assert np.array_equal(found.labels, table[:, column])
-    assert np.array_equal(found.features[:, 0], table[:, 1 - column])
-
-
-def test_y_goes_before_label(tmp_path: Path) -> None:
-    found = read(tmp_path, b"label,y\n5,0\n6,1\n", "csv")
-    assert found.labels.tolist() == [0, 1]
-
-
-def test_csv_with_a_byte_order_mark_and_dos_line_ends(tmp_path: Path) -> None:
-    found = read(tmp_path, b"\xef\xbb\xbfa,y\r\n1.5,0\r\n2.5,1\r\n", "csv")
-    assert found.features.tolist() == [[1.5], [2.5]]
-
-
-def test_csv_with_very_many_columns(tmp_path: Path) -> None:
-    """A line longer than a megabyte is unusual, not damaged."""
-    wide = 70_000
-    text = (
-        ",".join([*(f"feature_number_{index}" for index in range(wide)), "y"])
-        + "\n"
-        + ",".join(["0.25"] * wide + ["1"])
-        + "\n"
-    )
-    assert read(tmp_path, text.encode(), "csv").features.shape == (1, wide)
 
 
 # Sizes are checked before anything is allocated -----------------------------------------------------------------
@@ -332,18 +246,6 @@ def test_the_limit_itself_is_allowed(kind: str, tmp_path: Path, monkeypatch: pyt
     assert read(tmp_path, content, kind).features.shape == X.shape
 
 
-def test_without_a_setting_the_limit_is_half_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("EXPUNGE_MAX_BYTES", raising=False)
-    assert 2**27 < memory_limit() < 2**50
-
-
-@pytest.mark.parametrize("value", ["", "-1", "1e9", "many", "²", "1.5"])
-def test_a_limit_that_is_no_number_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EXPUNGE_MAX_BYTES", value)
-    with pytest.raises(FileError, match="EXPUNGE_MAX_BYTES"):
-        memory_limit()
-
-
 # Headers that lie -----------------------------------------------------------------------------------------------
 
 SHAPES = st.lists(
@@ -391,68 +293,6 @@ def test_npz_headers(shape: tuple[int, ...], descr: str, tmp_path: Path) -> None
         array = found.features if name == "X" else found.labels
         assert array.nbytes == len(data)
         assert array.shape == shape
-
-
-WORDS = st.sampled_from(
-    [
-        None,
-        True,
-        -1,
-        0,
-        1,
-        2,
-        4,
-        64,
-        80,
-        2**63,
-        10**30,
-        1.5,
-        "F64",
-        "",
-        [],
-        [2, 4],
-        [0, 64],
-        [64, 80],
-        [0, 10**30],
-        {},
-        "BF16",
-    ]
-)
-ENTRIES = st.one_of(
-    WORDS,
-    st.fixed_dictionaries(
-        {
-            "dtype": WORDS,
-            "shape": WORDS | st.lists(WORDS, max_size=3),
-            "data_offsets": WORDS | st.lists(WORDS, max_size=3),
-        }
-    ),
-)
-
-
-@settings(derandomize=True, deadline=None, max_examples=200)
-@given(header=st.one_of(WORDS, st.dictionaries(st.sampled_from(["X", "y", "weight", "__metadata__"]), ENTRIES)))
-@example(header={"X": {"dtype": ["F64"], "shape": [2, 4], "data_offsets": [0, 64]}})
-@example(
-    header={
-        "X": {"dtype": "F64", "shape": [0, 10**30], "data_offsets": [0, 0]},
-        "y": {"dtype": "U8", "shape": [80], "data_offsets": [0, 80]},
-    }
-)
-@example(header={"X": {"dtype": "F64", "shape": [10] + [1] * 70, "data_offsets": [0, 80]}})
-def test_safetensors_headers(header: object) -> None:
-    text = json.dumps(header).encode()
-    try:
-        tensors, _ = read_safetensors(struct.pack("<Q", len(text)) + text + bytes(80), Path("lies.safetensors"))
-    except ExpungeError:
-        return
-    assert (
-        sum(
-            array.nbytes if array.dtype != np.float32 or header[name]["dtype"] != "BF16" else array.nbytes // 2
-            for name, array in tensors.items()
-        )
-        == 80
-    )
 
 
 # Damage at random -----------------------------------------------------------------------------------------------
@@ -544,23 +384,6 @@ def test_damaged_certificate(
     except ExpungeError:
         return
     assert certificate.content == json.loads(content)
-
-
-def test_nested_certificate(workshop: Path) -> None:
-    """What is nested so deep that it can be parsed but hardly written again is refused like the rest."""
-    content = (workshop / "result" / "certificate.json").read_bytes()
-    assert b'"notes": []' in content
-
-    def nested(depth: int) -> Certificate:
-        return parse_certificate(content.replace(b'"notes": []', b'"notes": ' + b"[" * depth + b"]" * depth), "nested")
-
-    readable = []
-    for depth in range(900, 1000):
-        with contextlib.suppress(FileError):
-            readable.append(nested(depth))
-    for certificate in readable[-20:]:
-        with pytest.raises(ExpungeError):
-            verify(certificate)
 
 
 JUNK = st.sampled_from([None, True, False, -1, 0, 1.5, 10**400, 1e308, "", "x", [], {}, [1], {"a": 1}])

@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 
 from expunge.distance.inequalities import (
     bretagnolle_huber,
+    pinsker,
     shift_chi_square,
     shift_kullback_leibler,
     shift_total_variation,
+    tv_upper_from_chi_square,
+    tv_upper_from_kl,
 )
 
 REPRODUCIBLE = settings(derandomize=True, deadline=None, max_examples=100)
@@ -198,3 +201,12 @@ def test_shifts_grow_with_the_distance_and_are_linear_in_the_function(distance, 
 @given(kl=st.floats(min_value=0.0, max_value=1e3), more=st.floats(min_value=0.0, max_value=1e3))
 def test_bretagnolle_huber_grows_and_stays_within_zero_and_one(kl, more):
     assert 0.0 <= bretagnolle_huber(kl) <= bretagnolle_huber(kl + more) <= 1.0
+
+
+def test_from_kl_the_smaller_bound_is_taken() -> None:
+    assert pinsker(0.08) == pytest.approx(0.2, rel=1e-14)
+    assert tv_upper_from_kl(0.08) == pinsker(0.08) < bretagnolle_huber(0.08)
+    assert tv_upper_from_kl(3.0) == bretagnolle_huber(3.0) < pinsker(3.0)
+    assert tv_upper_from_chi_square(0.25) == 0.25
+    assert tv_upper_from_chi_square(15.0) == pytest.approx(math.sqrt(15 / 16), rel=1e-14)
+    assert tv_upper_from_chi_square(math.inf) == tv_upper_from_kl(math.inf) == 1.0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
+import reference
 from class_shift import example
 from expunge.heads import Curvature
+from linear_heads import close, made, rows_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LOSSES = ("softmax", "ridge")
@@ -26,3 +29,24 @@ def test_a_weight_is_a_number_of_repeats(loss: str) -> None:
         (Curvature(head, W, once).feature_factor(), Curvature(head, W, repeated).feature_factor()),
     ):
         torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_sets_of_many_blocks_are_summed_whole(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("expunge.heads.rows.BLOCK_BYTES", 1 << 18)
+    """More rows than fit one block, and a last block that is not full."""
+    rng = np.random.default_rng(5)
+    X, y = reference.random_rows(rng, 20_011, 20, 3)
+    head, rows = made(loss, 3, 20), rows_of(X, y)
+    blocks = list(rows.blocks())
+    assert len(blocks) > 2
+    assert [block.start + index for block in blocks for index in range(len(block))] == list(range(len(X)))
+    W, U = rng.normal(size=(3, 20)), rng.normal(size=(3, 20))
+    curvature = Curvature(head, torch.tensor(W), rows)
+    hessian = reference.hessian(W, X, head.l2, loss)
+    assert close(head.gradient(torch.tensor(W), rows), reference.gradient(W, X, y, head.l2, loss))
+    assert head.loss(torch.tensor(W), rows) == pytest.approx(reference.objective(W, X, y, head.l2, loss), rel=1e-12)
+    assert close(curvature.dense(), hessian)
+    assert close(curvature.product(torch.tensor(U)).reshape(-1), hessian @ U.reshape(-1))
+    change = reference.predictions(W + U, X, loss) - reference.predictions(W, X, loss)
+    assert close(head.change_mean(torch.tensor(W), torch.tensor(U), rows), change.T @ X / len(X))

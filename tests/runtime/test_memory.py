@@ -1,0 +1,36 @@
+"""Limits on memory, as they are written and as they are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from expunge.errors import FileError, OptionError
+from expunge.runtime.memory import Memory, memory_limit, parse_size
+
+
+def test_sizes_are_numbers_of_bytes() -> None:
+    assert parse_size("1.5GB") == 1_500_000_000
+    assert parse_size("300 mib") == 300 * 2**20
+    assert parse_size("12345") == 12345
+    for text in ("", "much", "1.5.2GB", "-3GB", "3iB", "1e9"):
+        with pytest.raises(OptionError, match="a number of bytes"):
+            parse_size(text)
+
+
+def test_a_limit_in_which_nothing_can_be_done_is_refused() -> None:
+    with pytest.raises(OptionError, match="needed to work in"):
+        Memory.of("200MB")
+    with pytest.raises(OptionError, match="its vectors"):
+        Memory(10**9, 0).less(10**9)
+
+
+def test_without_a_setting_the_limit_is_half_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EXPUNGE_MAX_BYTES", raising=False)
+    assert 2**27 < memory_limit() < 2**50
+
+
+@pytest.mark.parametrize("value", ["", "-1", "1e9", "many", "²", "1.5"])
+def test_a_limit_that_is_no_number_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXPUNGE_MAX_BYTES", value)
+    with pytest.raises(FileError, match="EXPUNGE_MAX_BYTES"):
+        memory_limit()

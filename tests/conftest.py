@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 
 from expunge.certificate.content import digest_of
 from expunge.cli import main
+from three_classes import three_classes
 
 FACTS = ["--n-source", "120", "--l2", "0.1", "--max-norm", "1", "--loss", "softmax", "--training-residual", "1e-9"]
 
@@ -226,6 +227,13 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def parts() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Source, surrogate and rows to forget, of three classes that a linear model tells apart roughly."""
+    X, y = three_classes()
+    return {"source": (X[:300], y[:300]), "surrogate": (X[300:], y[300:]), "forget": (X[:4], y[:4])}
 
 
 @pytest.fixture(scope="session")

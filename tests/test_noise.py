@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from expunge import noise
+from expunge.bounds import Ball, Region
 from expunge.errors import ModelError
 from expunge.noise import (
+    Noise,
     add_noise,
+    calibrated,
     delta_of,
     epsilon_for,
     grid_exponent,
@@ -778,3 +781,53 @@ def test_seeded_bytes_repeat_for_a_seed_and_differ_between_seeds(seed, size):
     assert seeded_bytes(seed)(64) != seeded_bytes(seed + 1)(64)
     stream = seeded_bytes(seed)
     assert stream(64) != stream(64)
+
+
+# Noise for a region ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parameters", [1, 30, 5000])
+@pytest.mark.parametrize("radius", [1e-6, 0.3, 40.0])
+def test_calibrated_noise_hides_the_region_and_its_own_grid(radius, parameters):
+    region = Region("residual", {"training": 0.25 * radius, "solver": 0.75 * radius}, Ball(parameters))
+    rounded, found = calibrated(region, 1.0, 1e-5)
+    assert found.grid_exponent == grid_exponent(sigma_for(region.radius, 1.0, 1e-5))
+    assert rounded.terms == {**region.terms, "grid": math.sqrt(parameters) * 2.0**found.grid_exponent}
+    assert found.scale == sigma_for(rounded.radius, 1.0, 1e-5)
+    assert true_delta(1.0, rounded.radius / found.scale) <= 1e-5
+    assert found.length == Ball(parameters).length(found.scale)
+
+
+def test_another_calibration_is_asked_twice_and_its_scale_taken():
+    asked = []
+
+    def classical(radius, epsilon, delta):
+        asked.append(radius)
+        return sigma_classical(radius, epsilon, delta)
+
+    region = Region("paper", {"newton": 0.5}, Ball(4))
+    rounded, found = calibrated(region, 0.5, 1e-3, classical)
+    assert asked == [region.radius, rounded.radius]
+    assert found.scale == sigma_classical(rounded.radius, 0.5, 1e-3)
+
+
+def test_a_ball_s_noise_is_that_of_the_sampler():
+    _, found = calibrated(Region("residual", {"training": 0.1}, Ball(6)), 1.0, 1e-5)
+    values = np.arange(6.0).reshape(2, 3)
+    drawn = found.added_to(values, seeded_bytes(5))
+    assert np.array_equal(drawn, add_noise(values, found.scale, found.grid_exponent, seeded_bytes(5)))
+    assert drawn.shape == values.shape
+    assert not np.array_equal(found.added_to(values), found.added_to(values))
+
+
+def test_what_a_shape_adds_beyond_a_ball_is_added_before_rounding():
+    class Longer(Ball):
+        """A ball, and a fixed further part."""
+
+        def rest(self, scale, random_bytes):
+            return np.full(self.n_parameters, 10.0 * scale)
+
+    found = Noise(0.25, -20, Longer(4))
+    values = np.zeros((2, 2))
+    expected = add_noise(np.full((2, 2), 2.5), 0.25, -20, seeded_bytes(1))
+    assert np.array_equal(found.added_to(values, seeded_bytes(1)), expected)

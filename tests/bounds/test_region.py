@@ -5,11 +5,12 @@ import math
 from dataclasses import FrozenInstanceError
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from expunge.bounds import Region
+from expunge.bounds import Ball, Region
 
 REPRODUCIBLE = settings(derandomize=True, deadline=None, max_examples=200)
 terms = st.lists(st.floats(min_value=0.0, max_value=1e100), max_size=8)
@@ -66,3 +67,27 @@ def test_a_term_of_the_same_name_is_replaced():
 def test_a_bound_cannot_be_changed():
     with pytest.raises(FrozenInstanceError):
         named([1.0]).kind = "paper"
+
+
+def test_a_ball_measures_plain_lengths():
+    """Rounding to the grid moves two models apart by at most the grid's diagonal; noise of scale s has mean square p s^2."""
+    generator = np.random.default_rng(0)
+    for parameters in (1, 7, 400):
+        ball = Ball(parameters)
+        drawn = np.stack([ball.sample(0.3, generator) for _ in range(4000)])
+        assert drawn.shape == (4000, parameters)
+        assert ball.length(0.3) == pytest.approx(0.3 * math.sqrt(parameters), rel=1e-15)
+        mean_square = (drawn**2).sum(axis=1).mean()
+        assert mean_square == pytest.approx(ball.length(0.3) ** 2, rel=6 * math.sqrt(2.0 / drawn.size))
+        values = generator.normal(size=(2, 1000, parameters))
+        rounded = np.rint(values / 0.25) * 0.25
+        apart = np.linalg.norm((rounded[0] - rounded[1]) - (values[0] - values[1]), axis=1)
+        assert apart.max() <= ball.grid_term(0.25)
+    worst = np.full(400, 0.125)
+    assert np.linalg.norm(2 * worst) == pytest.approx(Ball(400).grid_term(0.25)), "attained"
+
+
+def test_a_ball_s_noise_is_all_of_one_size_and_drawn_exactly():
+    assert Ball(3).smallest(0.5) == 0.5
+    assert Ball(3).rest(0.5, bytes) is None
+    assert Ball(3).name == "ball"

@@ -1,4 +1,4 @@
-"""Shared fixtures."""
+"""One certificate, looked at by many."""
 
 import pytest
 
@@ -6,6 +6,6 @@ import expunge
 from certificates import made
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def result() -> expunge.Unlearned:
     return made("chi2:0.1")

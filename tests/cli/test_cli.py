@@ -22,10 +22,8 @@ from sklearn.datasets import load_digits
 
 import expunge
 from expunge.cli import main
-from expunge.cli.sections import OTHERS, section_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
 README = Path(__file__).parents[2] / "README.md"
 TOP = (
     "demo", "embed", "train", "plan", "unlearn", "tangent", "verify", "distance", "evaluate", "audit", "keygen", "report", "desk",
@@ -420,21 +418,6 @@ def test_help_explains_every_option(command: str) -> None:
             assert parameter.opts[0] in text
     if command != "demo":
         assert f"expunge {command} " in text, "an example"
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_many_options_come_in_named_sections(command: str) -> None:
-    found = command_named(command)
-    text = done(f"{command} --help")
-    options = [parameter for parameter in found.params if isinstance(parameter, click.Option)]
-    if len(options) < 11:
-        return
-    titles = {section_of(option) for option in options}
-    assert OTHERS not in titles, "an option of no section"
-    lines = text.splitlines()
-    places = [lines.index(f"{title}:") for title in dict.fromkeys(section_of(option) for option in options)]
-    assert len(places) >= 3
-    assert lines.index("Output:") > max(place for place in places if lines[place] != "Output:")
 
 
 @pytest.mark.parametrize("option", ["-h", "--help"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from expunge.desk import Desk, Policy, create_desk, open_desk
+from expunge.desk import Desk, Policy, accept, create_desk, open_desk, run, withdraw
 from expunge.model import LinearModel
 from expunge.train import train
 
@@ -65,3 +65,23 @@ def copy(tmp_path: Path) -> Callable[[Path], Desk]:
 @pytest.fixture
 def desk(empty: Path, copy: Callable[[Path], Desk]) -> Desk:
     return copy(empty)
+
+
+@pytest.fixture(scope="session")
+def used(empty: Path, source: tuple[np.ndarray, np.ndarray], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A desk with two published models, a withdrawn request and a pending one."""
+    folder = tmp_path_factory.mktemp("used") / "desk"
+    shutil.copytree(empty, folder)
+    desk, (X, y) = open_desk(folder), source
+    for number in range(2):
+        accept(desk, X[number : number + 1], y[number : number + 1], f"case {number}")
+        run(desk)
+    accept(desk, X[5:6], y[5:6], "a mistake")
+    withdraw(desk, 3, "asked by mistake")
+    accept(desk, X[6:8], y[6:8], "waiting")
+    return folder
+
+
+@pytest.fixture
+def ledger(used: Path, copy: Callable[[Path], Desk]) -> Desk:
+    return copy(used)

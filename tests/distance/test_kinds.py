@@ -1,10 +1,30 @@
 """Each kind of distance against the inequality it stands for."""
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from expunge.distance import KINDS, Distance
-from expunge.distance.inequalities import shift_chi_square, shift_kullback_leibler, shift_total_variation
+from expunge.distance.discrete import discrete_chi_square, discrete_kl, discrete_tv
+from expunge.distance.inequalities import (
+    shift_chi_square,
+    shift_kullback_leibler,
+    shift_total_variation,
+    tv_upper_from_chi_square,
+    tv_upper_from_kl,
+)
+from expunge.distance.kinds import (
+    ChiSquare,
+    KullbackLeibler,
+    Means,
+    Same,
+    TheSource,
+    TotalVariation,
+    kind_named,
+    register_kind,
+)
+from expunge.errors import OptionError
 
 REPRODUCIBLE = settings(derandomize=True, deadline=None, max_examples=100)
 
@@ -33,3 +53,66 @@ def test_shift_is_the_inequality_of_its_kind(value, deviation, supremum, centred
     assert Distance("kl", value).shift(deviation, supremum, centred) == shift_kullback_leibler(
         value, deviation, centred
     )
+
+
+# Each kind by itself --------------------------------------------------------------------------------------------
+
+AMOUNTS = st.floats(0.0, 10.0)
+
+
+@REPRODUCIBLE
+@given(st.floats(0.0, 1.0), AMOUNTS, AMOUNTS, AMOUNTS)
+def test_each_kind_shifts_by_its_own_inequality(value, deviation, supremum, centred):
+    moments = (deviation, supremum, centred)
+    assert TotalVariation().shift(value, *moments) == shift_total_variation(value, supremum)
+    assert ChiSquare().shift(value, *moments) == shift_chi_square(value, deviation)
+    assert KullbackLeibler().shift(value, *moments) == shift_kullback_leibler(value, deviation, centred)
+    for nothing in (Same(), TheSource()):
+        assert nothing.shift(0.0, *moments) == nothing.tv_upper(0.0) == 0.0
+    for kind in (TotalVariation(), ChiSquare(), KullbackLeibler()):
+        assert kind.mean_shift(value, *moments) == kind.shift(value, *moments)
+
+
+@REPRODUCIBLE
+@given(st.floats(0.0, 1.0))
+def test_each_kind_implies_the_total_variation_of_its_inequality(value):
+    assert TotalVariation().tv_upper(value) == value
+    assert ChiSquare().tv_upper(value) == tv_upper_from_chi_square(value)
+    assert KullbackLeibler().tv_upper(value) == tv_upper_from_kl(value)
+
+
+def test_two_points_are_no_further_apart_than_any_kind_says():
+    """A coin of 0.3 against one of 0.5, and f the face: every kind, given its exact distance, covers the true shift of 0.2."""
+    source, surrogate = np.array([0.7, 0.3]), np.array([0.5, 0.5])
+    values = {
+        "tv": discrete_tv(source, surrogate),
+        "chi2": discrete_chi_square(source, surrogate),
+        "kl": discrete_kl(source, surrogate),
+    }
+    for name, value in values.items():
+        assert kind_named(name).shift(value, 0.5, 1.0, 0.5) >= 0.2 * (1 - 1e-12), name
+        assert kind_named(name).tv_upper(value) >= 0.2 * (1 - 1e-12), name
+
+
+def test_a_difference_of_means_says_nothing_of_anything_else():
+    means = Means()
+    assert means.mean_shift(0.25, 1.0, 2.0, 3.0) == 0.25
+    with pytest.raises(OptionError, match="nothing of any other"):
+        means.shift(0.25, 1.0, 2.0, 3.0)
+    with pytest.raises(OptionError, match="no total variation follows"):
+        means.tv_upper(0.25)
+    assert means.provenances == ("estimated",)
+
+
+def test_a_name_stands_for_one_kind_and_an_unknown_one_raises():
+    register_kind(ChiSquare())  # the same again is no matter
+
+    class Other(Same):
+        name = "chi2"
+
+    with pytest.raises(OptionError, match="'chi2' is taken"):
+        register_kind(Other())
+    assert type(kind_named("chi2")) is ChiSquare
+    for odd in ("hellinger", "", None, 3):
+        with pytest.raises(OptionError, match="is not known"):
+            kind_named(odd)

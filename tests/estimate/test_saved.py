@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from sklearn.datasets import load_digits
 
-from expunge import LinearModel, train, unlearn
+from expunge import unlearn
 from expunge.cli import main
 from expunge.distance import Estimation
-from expunge.errors import DataError, FileError, ModelError
+from expunge.errors import DataError, FileError
 from expunge.estimate.comparison import compare
 from expunge.estimate.saved import SCHEMA, estimate_bytes, read_estimate
 from expunge.estimate.source import SourceEstimate
@@ -34,22 +33,6 @@ UNLEARN = (
     "unlearn --model {0}/model.safetensors --forget {0}/forget.npz --surrogate {0}/surrogate.npz --epsilon 5 "
     "--delta 1e-3 --force --quiet --out {0}/result "
 )
-
-
-@pytest.fixture(scope="module")
-def digits() -> dict[str, Any]:
-    X, y = load_digits(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(X))
-    X, y = X[order] / np.linalg.norm(X[order], axis=1, keepdims=True), y[order]
-    model = train(X[:900], y[:900], l2=0.02, max_norm=1.0, bias=True)
-    return {"model": model, "forget": (X[:2], y[:2]), "surrogate": (X[900:], y[900:]), "source": (X[:900], y[:900])}
-
-
-@pytest.fixture(scope="module")
-def estimate(digits: dict[str, Any]) -> SourceEstimate:
-    model: LinearModel = digits["model"]
-    assert model.record is not None
-    return compare(model, digits["surrogate"], record=model.record, wanted=QUICK).estimate
 
 
 @pytest.fixture(scope="module")
@@ -123,28 +106,6 @@ def test_it_gives_the_certificate_that_estimating_on_the_way_gives(
     assert kept.model.to_bytes() == anew.model.to_bytes()
     for part in ("distance", "estimate", "bound", "assumptions"):
         assert kept.certificate.content[part] == anew.certificate.content[part]
-
-
-def test_samples_serve_any_surrogate_the_kl_only_its_own(digits: dict[str, Any], estimate: SourceEstimate) -> None:
-    X, y = digits["surrogate"]
-    fewer = (X[:600], y[:600])
-    unlearn(digits["model"], digits["forget"], fewer, distance=estimate, **OPTIONS)
-    by_kl = replace(estimate, wanted=replace(QUICK, route="kl"))
-    with pytest.raises(DataError, match="KL is that of another surrogate"):
-        unlearn(digits["model"], digits["forget"], fewer, distance=by_kl, **OPTIONS)
-    with pytest.raises(DataError, match="KL is that of another surrogate"):
-        unlearn(digits["model"], digits["forget"], (X, y), distance=by_kl, match_classes=True, **OPTIONS)
-    with pytest.raises(DataError, match="has no KL"):
-        unlearn(digits["model"], digits["forget"], (X, y), distance=replace(by_kl, kl=None), **OPTIONS)
-
-
-def test_an_estimate_of_another_model_is_refused(digits: dict[str, Any], estimate: SourceEstimate) -> None:
-    other = train(*digits["source"], l2=0.03, max_norm=1.0, bias=True)
-    with pytest.raises(ModelError, match=r"made of another model \(weights"):
-        unlearn(other, digits["forget"], digits["surrogate"], distance=estimate, **OPTIONS)
-    longer = replace(digits["model"], record=replace(digits["model"].record, max_norm=2.0))
-    with pytest.raises(ModelError, match=r"made of another model \(max_norm 1\.0\)"):
-        unlearn(longer, digits["forget"], digits["surrogate"], distance=estimate, **OPTIONS)
 
 
 def test_chains_that_have_not_converged_are_refused(digits: dict[str, Any], estimate: SourceEstimate) -> None:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
-from sklearn.datasets import load_digits
 
 from asking import asked
-from expunge import Distance, LinearModel, train, unlearn, verify
+from digit_rows import digit_case
+from expunge import train, unlearn, verify
 from expunge.certificate.content import Certificate, digest_of
-from expunge.cli import main
-from expunge.distance import Estimation, parse_distance, parse_route
+from expunge.distance import Estimation
 from expunge.distance.inequalities import tv_upper_from_kl
 from expunge.errors import DataError, OptionError, UselessModel, VerificationFailed
 from expunge.estimate.comparison import compare
@@ -33,51 +29,12 @@ BUDGET = {"epsilon": 5.0, "delta": 1e-3}
 
 @pytest.fixture(scope="module")
 def digits() -> dict[str, Any]:
-    X, y = load_digits(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(X))
-    X, y = X[order] / np.linalg.norm(X[order], axis=1, keepdims=True), y[order]
-    model = train(X[:900], y[:900], l2=0.02, max_norm=1.0)
-    return {"model": model, "forget": (X[:2], y[:2]), "surrogate": (X[900:], y[900:]), "source": (X[:900], y[:900])}
+    return digit_case()
 
 
 def request_of(digits: dict[str, Any], wanted: Any, **options: Any) -> Any:
     given = BUDGET | {"distance": wanted} | options
     return asked(digits["model"], digits["forget"], digits["surrogate"], **given)
-
-
-# What a user may write ------------------------------------------------------------------------------------------
-
-
-def test_routes() -> None:
-    assert parse_route("estimate") == parse_route("estimate:means") == "means"
-    assert parse_route("estimate:kl") == "kl"
-    assert parse_route("chi2:0.1") is None
-    with pytest.raises(OptionError, match="route 'tv'"):
-        Estimation(parse_route("estimate:tv") or "")
-    with pytest.raises(OptionError, match="or estimate"):
-        parse_distance("means:0.1")
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"support": "cube"}, "support 'cube'"),
-        ({"chains": 99}, "99 chains"),
-        ({"box": 1.0}, "box 1.0"),
-        ({"support": "box", "box": -1.0}, "box -1.0"),
-        ({"mean": np.zeros(2)}, "one of mean and covariance"),
-        ({"mean": np.zeros(2), "covariance": np.eye(2)}, "moments with support ball"),
-    ],
-)
-def test_options_that_make_no_sense(options: dict[str, Any], match: str) -> None:
-    with pytest.raises(OptionError, match=match):
-        Estimation(**options)
-
-
-def test_only_an_estimate_is_of_the_kind_means() -> None:
-    assert Distance("means", 0.1).provenance == "estimated"
-    with pytest.raises(OptionError, match="'means' estimated"):
-        Distance("means", 0.1, provenance="declared")
 
 
 # Sampling -------------------------------------------------------------------------------------------------------
@@ -259,111 +216,6 @@ def test_a_surrogate_of_five_rows(digits: dict[str, Any]) -> None:
     model = digits["model"]
     with pytest.raises(DataError, match="5 rows"):
         compare(model, (X[:5], y[:5]), record=model.record, wanted=QUICK)
-
-
-def test_the_surrogate_does_not_vouch_for_itself(digits: dict[str, Any]) -> None:
-    with pytest.raises(OptionError, match="surrogate's own moments"):
-        request_of(digits, Estimation(support="gaussian"))
-    request_of(digits, Estimation(support="gaussian", mean=np.zeros(64), covariance=np.eye(64)))
-
-
-def test_losses_without_probabilities(digits: dict[str, Any]) -> None:
-    X, y = digits["source"]
-    ridge = train(X, y, l2=0.1, max_norm=1.0, loss="ridge")
-    with pytest.raises(OptionError, match="only softmax"):
-        asked(ridge, digits["forget"], digits["surrogate"], distance="estimate", **BUDGET)
-
-
-def test_the_conditional_part_needs_labels(digits: dict[str, Any]) -> None:
-    with pytest.raises(DataError, match="no labels"):
-        asked(digits["model"], digits["forget"], digits["surrogate"][0], distance="estimate:kl", **BUDGET)
-    asked(digits["model"], digits["forget"], digits["surrogate"][0], distance="estimate", **BUDGET)
-
-
-# The command ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def files(digits: dict[str, Any], tmp_path: Path) -> Path:
-    for name in ("forget", "surrogate", "source"):
-        np.savez(tmp_path / f"{name}.npz", X=digits[name][0], y=digits[name][1])
-    model: LinearModel = digits["model"]
-    (tmp_path / "model.safetensors").write_bytes(model.to_bytes())
-    (tmp_path / "old.png").write_bytes(b"old")
-    np.savez(tmp_path / "moments.npz", mean=np.zeros(64), covariance=np.eye(64))
-    return tmp_path
-
-
-COMMAND = "distance --model {0}/model.safetensors --surrogate {0}/surrogate.npz --chains 200 --steps 800 --step-size 0.2 --epochs 5 --support gaussian "
-
-
-def run(text: str, files: Path) -> Any:
-    return CliRunner().invoke(main, text.format(files).split())
-
-
-def test_every_estimate_comes_with_its_side_and_the_picture_is_drawn(files: Path) -> None:
-    result = run(
-        COMMAND + "--forget {0}/forget.npz --reference {0}/source.npz --match-classes --figure {0}/f.png --json", files
-    )
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout.splitlines()[-1])
-    lines = {(line["name"], line["source"]): line for line in found["estimates"]}
-    assert len(lines) == 11
-    assert {line["direction"] for line in lines.values()} == {"lower", "neither"}
-    assert all(line["direction"] == "lower" for (name, _), line in lines.items() if "Donsker" in name)
-    assert found["diagnostics"]["converged"] is True
-    assert found["effective_surrogate_rows"] < found["surrogate_rows"]
-    assert (files / "f.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_on_a_screen_it_says_that_nothing_is_proven(files: Path) -> None:
-    result = run(COMMAND + "--moments {0}/moments.npz", files)
-    assert result.exit_code == 0, result.output
-    for text in ("nothing is proven", "split R-hat", "support: Gaussian reference with the moments given", "lower"):
-        assert text in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("more", "match"),
-    [
-        ("--support cube", "support 'cube'"),
-        ("--moments {0}/forget.npz", "arrays mean and covariance are needed"),
-        ("--moments {0}/nothing.npz", "nothing.npz"),
-        ("--figure {0}/old.png", "exists already"),
-        ("--figure {0}/new.pdf", ".png"),
-        ("--class-counts 1,2", "10 whole numbers"),
-        ("--chain-seed 99999999999999999999", "chain seed"),
-        ("--chains 1000000000000", "chains"),
-        ("--chains 9000000", "memory"),
-        ("--step-size 1e308", "step size"),
-        ("--step-size 2", "jump about"),
-        ("--support box --box 1e300", "box"),
-        ("--box nan", "box"),
-        ("--class-counts 1,x", "whole numbers"),
-    ],
-)
-def test_what_is_wrong_is_said_and_nothing_is_written(files: Path, more: str, match: str) -> None:
-    before = sorted(files.iterdir())
-    result = run(COMMAND + more, files)
-    assert result.exit_code == 2, result.output
-    assert match in result.stderr
-    assert sorted(files.iterdir()) == before
-
-
-@pytest.mark.parametrize(
-    ("mean", "covariance", "match"),
-    [
-        (np.zeros(64), np.eye(64) * 1j, "real numbers"),
-        (np.full(64, np.nan), np.eye(64), "not finite"),
-        (np.zeros(64), np.eye(64) + np.eye(64, k=1), "not symmetric"),
-        (np.zeros(64), np.zeros((64, 3)), "not symmetric"),
-    ],
-)
-def test_moments_that_are_none(files: Path, mean: Any, covariance: Any, match: str) -> None:
-    np.savez(files / "odd.npz", mean=mean, covariance=covariance)
-    result = run(COMMAND + "--moments {0}/odd.npz", files)
-    assert result.exit_code == 2
-    assert match in result.stderr
 
 
 def test_an_estimate_without_its_evidence_or_of_another_route_is_found_out(digits: dict[str, Any]) -> None:

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +14,6 @@ from expunge.evaluate.case import Case
 from expunge.evaluate.confidence import confidences
 from expunge.evaluate.forget_score import forget_score, row_epsilons, row_points
 from expunge.evaluate.methods import Outcome, plain_noise
-from expunge.heads import Rows
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.5, 2.0, 20.0])
@@ -66,18 +64,6 @@ def test_few_models_are_refused() -> None:
 
 def test_points_halve_from_bucket_to_bucket_and_end() -> None:
     assert row_points(np.array([5.4999, 5.5, 6.0]), 400).tolist() == [2.0**-10, 2.0**-11, 0.0]
-
-
-def test_confidences_equal_the_literal_form() -> None:
-    generator = np.random.default_rng(3)
-    models = generator.standard_normal((130, 4, 6))
-    features, labels = generator.standard_normal((9, 6)), generator.integers(0, 4, 9)
-    found = confidences(torch.from_numpy(models), Rows(torch.from_numpy(features), torch.from_numpy(labels)))
-    expected = [
-        [reference.confidence(model, row, label) for row, label in zip(features, labels, strict=True)]
-        for model in models
-    ]
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_retraining_is_its_own_ceiling(case: Case) -> None:

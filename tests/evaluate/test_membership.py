@@ -7,8 +7,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedShuffleSplit, cross_val_score
 
-from expunge.evaluate.case import Case
+from expunge.data.splits import class_split
+from expunge.evaluate.case import Case, Splits, make_case
 from expunge.evaluate.membership import attack, membership, of_other_classes, row_losses
+from expunge.evaluate.paper_task import paper_splits
 
 
 def test_equals_cross_validation() -> None:
@@ -74,3 +76,14 @@ def test_losses_are_those_of_the_objective(case: Case) -> None:
         + 0.5 * case.objective.l2 * float(case.retrained.norm()) ** 2
     )
     assert mean == pytest.approx(case.objective.loss(case.retrained, rows), rel=1e-12)
+
+
+def test_class_unlearning_has_no_membership_attack() -> None:
+    whole = paper_splits(1, 2000)
+    features, labels = whole.source
+    stay, go = class_split(labels, [0])
+    splits = Splits((features[stay], labels[stay]), (features[go], labels[go]), whole.test)
+    made = make_case(splits, l2=0.02, max_norm=20.0)
+    found = membership(made.retrained, made, 0)
+    assert found.value is None
+    assert "class unlearning" in found.flags[0]

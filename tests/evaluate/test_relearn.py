@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import torch
 
-from expunge.evaluate.accuracy import accuracies, accuracy
 from expunge.evaluate.case import Case, make_case
 from expunge.evaluate.paper_task import paper_splits
 from expunge.evaluate.relearn import relearn_time
@@ -64,12 +62,3 @@ def test_what_does_not_come_back_is_flagged(case: Case) -> None:
     found = relearn_time(-1e3 * case.weights, case, 0)
     assert found.value is None
     assert "not back" in found.flags[0]
-
-
-def test_accuracies_by_hand(case: Case) -> None:
-    for part, score in accuracies(case.retrained, case).items():
-        rows = case.rows[part]
-        hits = [int((case.retrained @ x).argmax()) == int(y) for x, y in zip(rows.features, rows.labels, strict=True)]
-        assert score.value == sum(hits) / len(hits)
-    constant = Rows(torch.zeros(4, 50, dtype=torch.float64), torch.tensor([0, 0, 1, 2]))
-    assert accuracy(case.retrained, constant) == 0.5

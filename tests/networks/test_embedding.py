@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,78 +11,13 @@ import torch
 from click.testing import CliRunner
 from torch import Tensor, nn
 
+from encoders import Trunk, examples, net, wanted
 from expunge import DataError, FileError, ModelError, OptionError, read_data, read_model
 from expunge.cli import main
 from expunge.data.images import Examples
-from expunge.networks import embedding as module_under_test
-from expunge.networks import module_digest, split_head, with_head
+from expunge.networks import split_head, with_head
 from expunge.networks.embedding import Preparation, embed
-from expunge.networks.programs import Encoder, load_encoder, module_encoder
-
-RANDOM = np.random.default_rng(3)
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(1, 3, 3)
-        self.drop = nn.Dropout()
-        self.fc = nn.Linear(12, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc(self.drop(torch.relu(self.conv(x)).flatten(1)))
-
-
-class Trunk(nn.Module):
-    def __init__(self, net: Net) -> None:
-        super().__init__()
-        self.conv = net.conv
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.conv(x)).flatten(1)
-
-
-def net() -> Net:
-    torch.manual_seed(5)
-    return Net()
-
-
-def examples(count: int = 90) -> Examples:
-    labels = np.arange(count) % 2
-    images = RANDOM.integers(0, 100, (count, 1, 4, 4), dtype=np.uint8)
-    images[labels == 1, :, :2] += 120
-    return Examples(images, labels, "it")
-
-
-def wanted(given: Examples) -> Tensor:
-    return Trunk(net())(torch.from_numpy(given.inputs).float() / 255).detach()
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
-    path = tmp_path / "encoder.pt"
-    torch.jit.save(torch.jit.trace(Trunk(net()).eval(), torch.zeros(2, 1, 4, 4)), str(path))
-    return path
-
-
-def test_every_kind_of_encoder_gives_the_same_features(script: Path, tmp_path: Path) -> None:
-    program = torch.export.export(
-        Trunk(net()).eval(), (torch.zeros(4, 1, 4, 4),), dynamic_shapes=({0: torch.export.Dim("n", min=1)},)
-    )
-    torch.export.save(program, tmp_path / "encoder.pt2")
-    given = examples()
-    for encoder in (
-        load_encoder(str(script)),
-        load_encoder(str(tmp_path / "encoder.pt2")),
-        module_encoder(Trunk(net())),
-        module_encoder(net(), head="fc"),
-        load_encoder(f"{__name__}:net", head="fc"),
-    ):
-        for batch in (7, 256):
-            found = embed(given, encoder, batch=batch)
-            np.testing.assert_allclose(found.features, wanted(given).numpy(), atol=1e-6)
-            np.testing.assert_array_equal(found.labels, given.labels)
-            assert found.encoder == encoder.digest
+from expunge.networks.programs import Encoder, module_encoder
 
 
 def test_a_stopped_run_continues(tmp_path: Path) -> None:
@@ -121,22 +55,6 @@ def test_preparation_changes_features_and_digest() -> None:
             Preparation(mean, std)
 
 
-class Dropping(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.dropout(x.flatten(1), 0.5, training=True)
-
-
-class Normalising(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.batch_norm(x.flatten(1), None, None, training=True)
-
-
-@pytest.mark.parametrize("kind", [Dropping, Normalising])
-def test_training_mode_is_noticed_in_a_traced_program_too(kind: type[nn.Module], tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="evaluation mode"):
-        embed(examples(), module_encoder(kind()))
-
-
 def test_what_is_not_features() -> None:
     with pytest.raises(ModelError, match="one row of real features"):
         embed(examples(), module_encoder(nn.Identity()))
@@ -146,27 +64,6 @@ def test_what_is_not_features() -> None:
     nn.init.constant_(infinite[1].weight, 3e38)
     with pytest.raises(DataError, match="every feature must be finite"):
         embed(examples(), module_encoder(infinite))
-
-
-def test_encoders_that_cannot_be_loaded(tmp_path: Path, script: Path) -> None:
-    torch.save(Trunk(net()), tmp_path / "pickled.pt")
-    (tmp_path / "cut.pt").write_bytes(script.read_bytes()[:200])
-    (tmp_path / "x.onnx").write_bytes(b"1")
-    for name in ("pickled.pt", "cut.pt"):
-        with pytest.raises(ModelError, match="cannot be loaded"):
-            load_encoder(str(tmp_path / name))
-    if "onnxruntime" not in sys.modules:
-        with pytest.raises(ModelError, match="onnx"):
-            load_encoder(str(tmp_path / "x.onnx"))
-    with pytest.raises(FileError, match="does not exist"):
-        load_encoder(str(tmp_path / "nothing.pt"))
-    for name in ("no_such_module:x", f"{__name__}:nothing", f"{__name__}:RANDOM"):
-        with pytest.raises(ModelError, match="torch module is needed"):
-            load_encoder(name)
-    with pytest.raises(OptionError):
-        load_encoder("resnet")
-    with pytest.raises(OptionError, match="Leave --head out"):
-        load_encoder(str(script), head="fc")
 
 
 def command(*line: object) -> dict[str, object]:
@@ -209,12 +106,3 @@ def test_embed_train_unlearn_and_put_back(tmp_path: Path, end: str) -> None:
     )
     assert result.exit_code == 2
     assert "features of encoder" in result.stderr
-
-
-def test_the_digest_of_a_file_is_that_of_its_bytes(script: Path) -> None:
-    before = load_encoder(str(script)).digest
-    torch.manual_seed(6)
-    torch.jit.save(torch.jit.trace(Trunk(Net()).eval(), torch.zeros(2, 1, 4, 4)), str(script))
-    assert load_encoder(str(script)).digest != before
-    assert module_under_test.pipeline_digest(before, Preparation()) == before
-    assert len(module_digest(net())) == 64

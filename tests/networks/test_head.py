@@ -8,21 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from expunge import DataError, ModelError, train, unlearn
-from expunge.networks import module_digest, split_head, with_head
-
-
-class Small(nn.Module):
-    """A torchvision-like classifier: convolution, batch normalisation, dropout, a linear head."""
-
-    def __init__(self, classes: int = 3) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(1, 4, 3)
-        self.norm = nn.BatchNorm2d(4)
-        self.drop = nn.Dropout(0.5)
-        self.fc = nn.Linear(16, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc(self.drop(torch.relu(self.norm(self.conv(x)))).flatten(1))
+from expunge.networks import split_head, with_head
+from small_networks import Small, images
 
 
 class Answer(dict):
@@ -40,18 +27,6 @@ class Named(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Answer:
         mask = attention_mask[..., None].float()
         return Answer(logits=self.classifier((self.embed(input_ids) * mask).sum(1)))
-
-
-def images(count: int, seed: int = 0) -> Tensor:
-    return torch.randn(count, 1, 4, 4, generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.fixture
-def small() -> Small:
-    torch.manual_seed(0)
-    model = Small()
-    model(images(50))  # running statistics that are not the first ones
-    return model
 
 
 def test_features_and_head_give_what_the_model_gives(small: Small) -> None:
@@ -92,19 +67,6 @@ def test_a_nested_head_with_inputs_by_name() -> None:
     torch.testing.assert_close(outputs, model(**inputs)["logits"], atol=1e-6, rtol=0)
     whole = with_head(model, split.head, "classifier.2")
     torch.testing.assert_close(whole(**inputs)["logits"], model(**inputs)["logits"], atol=1e-6, rtol=0)
-
-
-def test_the_digest_is_of_the_encoder_alone(small: Small) -> None:
-    digest = split_head(small).digest
-    with torch.no_grad():
-        small.fc.weight.add_(1)
-    assert split_head(small).digest == digest
-    with torch.no_grad():
-        small.norm.running_mean.add_(1e-3)
-    assert split_head(small).digest != digest
-    assert module_digest(nn.Linear(2, 2)) != module_digest(nn.Linear(2, 2))
-    relu, gelu = nn.Sequential(nn.ReLU()), nn.Sequential(nn.GELU())
-    assert module_digest(relu) != module_digest(gelu)
 
 
 def test_a_missing_head_names_those_there_are(small: Small) -> None:

@@ -8,17 +8,14 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from safetensors.numpy import save_file
 
-from expunge import DataError, FileError, ModelError, read_data, train, unlearn
+from expunge import DataError, train, unlearn
 from expunge.cli import main
 from expunge.data import EncodedRows
 from expunge.desk import Policy, accept, create_desk, run
 from expunge.distance import Estimation
 from expunge.estimate.comparison import compare
 from expunge.evaluate.plan import plan
-from expunge.model import read_model
-from expunge.record import TrainingRecord
 
 OURS, OTHER = "a" * 64, "b" * 64
 BUDGET = {"epsilon": 20.0, "delta": 1e-3, "distance": "same", "force": True}
@@ -37,48 +34,6 @@ S, T = rows(150, 2)
 @pytest.fixture(scope="module")
 def model() -> object:
     return train(X, Y, l2=0.1, max_norm=1, encoder=OURS)
-
-
-def test_the_record_keeps_it_and_reads_it_back(model: object, tmp_path: Path) -> None:
-    (tmp_path / "m.safetensors").write_bytes(model.to_bytes())
-    found, _ = read_model(tmp_path / "m.safetensors")
-    assert found.record == model.record
-    assert found.record.encoder == OURS
-    assert '"schema": "expunge/record/2"' in model.record.to_json()
-
-
-def test_a_record_without_encoder_is_written_as_before() -> None:
-    text = train(X, Y, l2=0.1, max_norm=1).record.to_json()
-    assert '"schema": "expunge/record/1"' in text
-    assert "encoder" not in text
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [('"expunge/record/2"', '"expunge/record/1"'), (f'"{OURS}"', '"A"'), (f'"{OURS}"', "null"), (f'"{OURS}"', "7")],
-)
-def test_an_impossible_record_is_refused(model: object, old: str, new: str) -> None:
-    with pytest.raises(ModelError):
-        TrainingRecord.from_json(model.record.to_json().replace(old, new), "it")
-
-
-def test_files_name_it(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", X=X, y=Y, encoder=np.array(OURS))
-    save_file({"X": X, "y": Y}, tmp_path / "a.safetensors", metadata={"encoder": OURS})
-    np.savez(tmp_path / "b.npz", X=X, y=Y)
-    assert [read_data(tmp_path / name).encoder for name in ("a.npz", "a.safetensors", "b.npz")] == [OURS, OURS, None]
-    features, labels = read_data(tmp_path / "a.npz").rows
-    np.testing.assert_array_equal(features, X)
-    np.testing.assert_array_equal(labels, Y)
-
-
-@pytest.mark.parametrize("odd", [np.array("a" * 63), np.array([1, 2]), np.array(3.0)])
-def test_an_encoder_that_is_no_digest(tmp_path: Path, odd: np.ndarray) -> None:
-    np.savez(tmp_path / "a.npz", X=X, y=Y, encoder=odd)
-    with pytest.raises(FileError, match="digest"):
-        read_data(tmp_path / "a.npz")
-    with pytest.raises(DataError, match="digest"):
-        train(X, Y, l2=0.1, max_norm=1, encoder="features.npz")
 
 
 def test_unlearning_with_the_same_encoder_says_so_and_nothing_else(model: object) -> None:

@@ -1,0 +1,18 @@
+"""Scikit-learn's digits as a case: a model trained on half of them, the other half to stand in for the source."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from expunge.train import train
+
+
+def digit_case(*, bias: bool = False) -> dict[str, Any]:
+    X, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(X))
+    X, y = X[order] / np.linalg.norm(X[order], axis=1, keepdims=True), y[order]
+    model = train(X[:900], y[:900], l2=0.02, max_norm=1.0, bias=bias)
+    return {"model": model, "forget": (X[:2], y[:2]), "surrogate": (X[900:], y[900:]), "source": (X[:900], y[:900])}

@@ -1,0 +1,58 @@
+"""Scores of several seeds as one table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+
+import pytest
+
+from expunge.evaluate.evaluation import MethodScores
+from expunge.evaluate.score import Score
+from expunge.evaluate.table import (
+    Cell,
+    scores_from_json,
+    scores_to_json,
+    shown,
+    summarise,
+    to_csv,
+    to_json,
+    to_markdown,
+)
+
+
+def scores(value: float | None, name: str = "a", *flags: str) -> list[MethodScores]:
+    return [MethodScores(name, {"test": Score(value, 0.1, flags)}, ("note",))]
+
+
+def test_means_and_spreads_are_over_seeds() -> None:
+    table = summarise([scores(0.5), scores(0.7), scores(None, "a", "odd")])
+    cell = table.cells["a"]["test"]
+    assert cell == Cell(pytest.approx(0.6), pytest.approx(math.sqrt(0.02)), 2, ("odd",))
+    assert summarise([scores(0.5)]).cells["a"]["test"].spread is None
+    assert summarise([scores(None)]).cells["a"]["test"].mean is None
+
+
+def test_the_table_is_written_three_ways() -> None:
+    table = summarise([scores(0.5, "=sum(1)", "odd"), scores(0.7, "=sum(1)")])
+    page = to_markdown(table)
+    assert "| =sum(1) | 60.0 ± 14.1 |" in page
+    assert "- =sum(1), Test: odd" in page
+    (line,) = list(csv.DictReader(io.StringIO(to_csv(table))))
+    assert line["method"] == "'=sum(1)"
+    assert float(line["mean"]) == pytest.approx(0.6)
+    assert (
+        json.loads(json.dumps(to_json(table), allow_nan=False))["methods"]["=sum(1)"]["metrics"]["test"]["seeds"] == 2
+    )
+
+
+def test_no_value_is_shown_as_none() -> None:
+    assert shown("test", Cell(None, None, 0, ("odd",))) == "--"
+    assert shown("fs1", Cell(0.04567, 0.001, 5, ())) == "0.046 ± 0.001"
+
+
+def test_scores_survive_the_file() -> None:
+    rows = [MethodScores("a", {"mia": Score(None, None, ("x",)), "rt": Score(3.0)}, ("n",))]
+    assert scores_from_json(json.loads(json.dumps(scores_to_json(rows)))) == rows

@@ -1,0 +1,81 @@
+"""The door: what a request holds once it is through, and in which order it is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import expunge
+from expunge.bounds import PaperConstants
+from expunge.distance import Distance
+from expunge.errors import DataError, ModelError, OptionError
+from expunge.model import LinearModel
+from expunge.request.door import ask
+from expunge.request.execution import Execution
+from expunge.request.guarantee import Guarantee
+from expunge.request.series import Series
+
+Parts = dict[str, tuple[np.ndarray, np.ndarray]]
+GUARANTEE = Guarantee(1.0, 1e-3, Distance("same", 0.0))
+
+
+@pytest.fixture(scope="module")
+def model(parts: Parts) -> LinearModel:
+    return expunge.train(*parts["source"], l2=0.05, max_norm=2.0)
+
+
+def test_a_request_holds_the_sets_made_ready_and_sizes_that_follow(model: LinearModel, parts: Parts) -> None:
+    request = ask(model, parts["forget"], parts["surrogate"], GUARANTEE, execution=Execution(dtype="float32"))
+    assert (request.n_source, request.n_forget, request.n_surrogate) == (300, 4, 300)
+    assert torch.equal(request.weights, model.matrix())
+    assert request.record is model.record
+    assert request.distance is GUARANTEE.distance
+    assert request.forget.features.dtype == torch.float64, "the evidence is summed in float64 whatever rows are kept in"
+    assert request.surrogate.dtype == torch.float32
+    for rows in (request.forget, request.surrogate):
+        assert float(rows.features.double().norm(dim=1).max()) <= 2.0 * (1 + 1e-6)
+    assert request.constants is None
+
+
+def test_constants_are_there_for_the_papers_bound_alone(model: LinearModel, parts: Parts) -> None:
+    given = PaperConstants(1.0, 2.0, 3.0, 4.0)
+    for constants, expected in ((given, given), ("paper", PaperConstants.of_the_experiments(0.05))):
+        paper = Guarantee(1.0, 1e-3, Distance("tv", 0.01), bound="paper", constants=constants)
+        assert ask(model, parts["forget"], parts["surrogate"], paper).constants == expected
+
+
+def test_a_later_place_in_a_series_is_noted(model: LinearModel, parts: Parts) -> None:
+    first, third = (
+        ask(model, parts["forget"], parts["surrogate"], Guarantee(1.0, 1e-3, GUARANTEE.distance, series=series))
+        for series in (Series(5), Series(5, 3, "declared"))
+    )
+    assert not any("earlier" in note for note in first.notes)
+    assert any("2 earlier deletions" in note for note in third.notes)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "words"),
+    [
+        ({"forget": lambda X, y: (X[:0], y[:0])}, DataError, "no rows"),
+        ({"forget": lambda X, y: (X[:, :3], y)}, DataError, "features"),
+        ({"forget": lambda X, y: (X, y + 9)}, DataError, "label"),
+        ({"surrogate": lambda X, y: (X * np.inf, y)}, DataError, "finite"),
+        ({"surrogate": lambda X, y: (X[:3], y[:3])}, DataError, "at least 100 are needed"),
+        ({"execution": Execution(device="abacus")}, OptionError, "abacus"),
+        ({"forget_class": 7}, OptionError, "class 7 is to be forgotten"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(
+    changed: dict[str, Any], error: type[Exception], words: str, model: LinearModel, parts: Parts
+) -> None:
+    sets = {name: changed.pop(name, lambda X, y: (X, y))(*parts[name]) for name in ("forget", "surrogate")}
+    with pytest.raises(error, match=words):
+        ask(model, sets["forget"], sets["surrogate"], GUARANTEE, **changed)
+
+
+def test_a_model_without_a_record_needs_its_facts(model: LinearModel, parts: Parts) -> None:
+    with pytest.raises(ModelError, match="no training record"):
+        ask(LinearModel(model.weight), parts["forget"], parts["surrogate"], GUARANTEE)

@@ -1,0 +1,73 @@
+"""Results that are refused."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+import expunge
+from expunge.bounds import Ball, Region
+from expunge.certificate.derive import Derived
+from expunge.certificate.facts import Claim
+from expunge.distance import Distance
+from expunge.noise import calibrated, delta_of
+from expunge.request.refusals import refuse_unsound
+from expunge.train import train
+
+
+def test_noise_that_swamps_the_weights_is_refused_with_the_epsilon_that_would_do(parts) -> None:
+    model = train(*parts["source"], l2=1e-3, max_norm=2.0)
+    asked = {"delta": 1e-3, "distance": "chi2:1"}
+    with pytest.raises(expunge.UselessModel) as refusal:
+        expunge.unlearn(model, parts["forget"], parts["surrogate"], epsilon=0.01, **asked)
+    would_do = float(refusal.value.required.split()[1])
+    expunge.unlearn(model, parts["forget"], parts["surrogate"], epsilon=would_do * 1.01, **asked)
+    with pytest.raises(expunge.UselessModel):
+        expunge.unlearn(model, parts["forget"], parts["surrogate"], epsilon=would_do * 0.95, **asked)
+
+
+def test_the_classical_formula_is_refused_where_its_delta_is_wrong(parts) -> None:
+    model = train(*parts["source"], l2=2.0, max_norm=1.0)
+    asked = {"delta": 1e-5, "distance": "tv:0.001", "bound": "paper", "force": True}
+    assert (
+        expunge.unlearn(model, parts["forget"], parts["surrogate"], epsilon=0.9, **asked).certificate.status
+        == "conditional"
+    )
+    with pytest.raises(expunge.VacuousClaim, match="classical"):
+        expunge.unlearn(model, parts["forget"], parts["surrogate"], epsilon=20.0, **asked)
+
+
+CLAIM = Claim(1.0, 1e-3, "residual", {}, Distance("same", 0.0), {}, 100, "operating system")
+
+
+def derived(radius: float, claim: Claim = CLAIM, **changed: object) -> Derived:
+    """What the judge would say of a region of this radius."""
+    region = Region("residual", {"training": 0.25 * radius, "surrogate": 0.75 * radius}, Ball(100))
+    region, noise = calibrated(region, claim.epsilon, claim.delta)
+    made = Derived(region, noise, claim.delta, delta_of(claim.epsilon, region.radius / noise.scale), "", "", (), ())
+    return replace(made, **changed)
+
+
+def test_weights_as_long_as_the_noise_are_where_a_model_begins_to_be_of_use() -> None:
+    found = derived(1.0)
+    length = 10.0 * found.noise.scale
+    assert length == pytest.approx(found.noise.length)
+    weights = torch.zeros(100, dtype=torch.float64)
+    weights[0] = length * 1.001
+    refuse_unsound(CLAIM, found, weights, force=False)
+    with pytest.raises(expunge.UselessModel, match="largest term of the bound is surrogate"):
+        refuse_unsound(CLAIM, found, weights / 1.01, force=False)
+    refuse_unsound(CLAIM, found, weights / 1.01, force=True)
+    with pytest.raises(expunge.UselessModel, match="no epsilon would do"):
+        refuse_unsound(CLAIM, found, 0.0 * weights, force=False)
+
+
+def test_a_claim_that_says_nothing_is_refused_by_force_or_not() -> None:
+    infinite = Derived(Region("paper", {"newton": 1.0, "surrogate": math.inf}), None, 1e-3, 1.0, "none", "", (), ())
+    wrong = derived(1e-3, delta_at_sigma=1.1e-3)
+    for force in (False, True):
+        with pytest.raises(expunge.VacuousClaim, match=r"infinite \(surrogate\)"):
+            refuse_unsound(CLAIM, infinite, torch.ones(100), force)
+        with pytest.raises(expunge.VacuousClaim, match=r"true delta is 0\.0011"):
+            refuse_unsound(CLAIM, wrong, torch.ones(100), force)

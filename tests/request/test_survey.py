@@ -1,0 +1,100 @@
+"""The sets, looked over once: counts and repeats against loops, remarks and refusals one by one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from expunge import DataError, train
+from expunge.distance import Distance
+from expunge.heads import Rows
+from expunge.record import TrainingRecord
+from expunge.request.survey import class_notes, notes_on, survey
+
+SAME, SOURCE = Distance("same", 0.0), Distance("source", 0.0)
+
+
+def rows(features: Any, labels: Any) -> Rows:
+    return Rows(torch.tensor(features, dtype=torch.float64), torch.tensor(labels, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_it_is_what_loops_over_rows_find(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of two small whole numbers: many repeats, within a set and across, under labels equal and not; -0 is 0."""
+    monkeypatch.setattr("expunge.heads.rows.BLOCK_BYTES", 7 * 2 * 8)
+    rng = np.random.default_rng(seed)
+    U, S = (rng.integers(-1, 2, (count, 2)) * np.where(rng.random((count, 1)) < 0.5, -1.0, 1.0) for count in (6, 40))
+    u, s = rng.integers(0, 3, 6), rng.integers(0, 3, 40)
+    found = survey(rows(U, u), rows(S, s), 3)
+    there = Counter((tuple(row + 0.0), int(label)) for row, label in zip(S, s, strict=True))
+    asked = Counter((tuple(row + 0.0), int(label)) for row, label in zip(U, u, strict=True))
+    assert found.counts == tuple(np.bincount(s, minlength=3))
+    assert found.shared == sum(any((row == other).all() for other in S) for row in U)
+    assert found.lacking == sum(max(0, count - there[key]) for key, count in asked.items())
+
+
+@pytest.fixture(scope="module")
+def record() -> TrainingRecord:
+    """Four rows of class 0, two of class 1."""
+    X = np.array([[1.0, 0.0], [0.9, 0.1], [0.8, 0.2], [0.7, 0.1], [0.0, 1.0], [0.1, 0.9]])
+    found = train(X, [0, 0, 0, 0, 1, 1], l2=0.1, max_norm=2.0).record
+    assert found is not None
+    return found
+
+
+def noted(
+    forget: Rows, surrogate: Rows, record: TrainingRecord, distance: Distance = SAME, labelled: bool = True
+) -> Any:
+    return notes_on(forget, surrogate, survey(forget, surrogate, 2), record, distance, has_labels=labelled)
+
+
+def test_what_is_odd_is_remarked_on(record: TrainingRecord) -> None:
+    forget, surrogate = rows([[1, 0], [1, 0], [0, 1]], [0, 0, 1]), rows([[0, 1], [0.5, 0.5]], [0, 0])
+    assert noted(forget, surrogate, record) == (
+        "1 of 3 forget rows are repeats of another; each was counted as one training row",
+        "the surrogate has no rows of class 1",
+        "1 of 3 forget rows are also in the surrogate; it should hold none of them",
+    )
+    assert noted(rows([[1, 0]], [0]), rows([[0, 1], [0.5, 0.5]], [0, 1]), record) == ()
+    assert noted(rows([[1, 0]], [0]), rows([[0, 1], [0.5, 0.5]], [0, 0]), record, labelled=False) == ()
+
+
+def test_more_rows_of_a_class_than_there_were_are_refused(record: TrainingRecord) -> None:
+    three = rows([[0, 1], [0.1, 0.9], [0.2, 0.8]], [1, 1, 1])
+    with pytest.raises(DataError, match="3 rows of class 1 are to be forgotten; the source had 2"):
+        noted(three, rows([[1, 0]], [0]), record)
+    noted(three, rows([[1, 0]], [0]), replace(record, class_counts=None))
+
+
+def test_rows_that_cannot_be_the_source_are_refused(record: TrainingRecord) -> None:
+    X = [[1.0, 0.0], [0.9, 0.1], [0.8, 0.2], [0.7, 0.1], [0.0, 1.0], [0.1, 0.9]]
+    y = [0, 0, 0, 0, 1, 1]
+    forget, source = rows(X[:1], y[:1]), rows(X, y)
+    assert noted(forget, source, record, SOURCE) == ()
+    single = Rows(source.features.float(), source.labels)
+    for given, words, labelled in (
+        (source, "no labels", False),
+        (single, "kept in float32", True),
+        (rows(X[:5], y[:5]), "has 5 rows; the source had 6", True),
+        (rows(X, [0, 0, 0, 1, 1, 1]), "class counts", True),
+        (rows([[0.5, 0.5], *X[1:]], y), "1 of 1 forget rows are not among", True),
+    ):
+        with pytest.raises(DataError, match=words):
+            noted(forget, given, record, SOURCE, labelled)
+
+
+def test_a_class_that_goes_whole_is_told(record: TrainingRecord) -> None:
+    forget, surrogate = rows([[0, 1], [0.1, 0.9], [1, 0]], [1, 1, 0]), rows([[0, 1], [0.5, 0.5]], [1, 1])
+    seen = survey(forget, surrogate, 2)
+    (note,) = class_notes(forget, seen, record, None, has_labels=True)
+    assert note.startswith("every row of class 1 is forgotten (2)")
+    assert "its 2 surrogate rows stay" in note
+    unknown = replace(record, class_counts=None)
+    assert class_notes(forget, seen, unknown, None, has_labels=True) == ()
+    (note,) = class_notes(forget, seen, unknown, 1, has_labels=True)
+    assert "was not checked" in note

@@ -79,6 +79,55 @@ def test_every_room_is_in_the_architecture_page() -> None:
     assert listed == ORDER
 
 
+TESTS = Path(__file__).parent
+# folders whose modules need no test file of their own name, and why
+TESTED_ELSEWHERE = {"cli": "commands compute nothing: tests/cli and tests/test_bad_input.py run them as a user does"}
+# test files that are named after what they check, since it is no one module
+CROSS_CUTTING = {
+    "test_architecture.py": "the source itself",
+    "test_bad_input.py": "every kind of bad input, from the command line to the message",
+    "test_encoder_digest.py": "one fact on its way through training, unlearning, desk and evaluation",
+    "test_reference.py": "results against stored ones",
+    "test_soundness.py": "the bound against the truth",
+    "test_streaming.py": "rows that do not fit in memory, and several processes, through the whole mechanism",
+    "cli/test_cli.py": "what all commands share",
+    "cli/test_desk.py": "the group of commands `expunge desk`",
+    "cli/test_reference.py": "docs/commands.md",
+    "evaluate/test_planted_faults.py": "faults planted in the mechanism, which audits must find",
+    "networks/test_libraries.py": "encoders of other libraries, where they are installed",
+    "networks/test_memory.py": "the peak memory of a process",
+    "networks/test_onnx.py": "encoders in ONNX files, where onnxruntime is installed",
+    "report/test_browser.py": "pages in a browser",
+    "request/test_forget_class.py": "a whole class forgotten, from the request to the predictions",
+}
+
+
+def mirrored(module: Path) -> Path:
+    """Where the tests of a module are: `solve/newton.py` has `solve/test_newton.py`."""
+    place = module.relative_to(PACKAGE)
+    return place.with_name(f"test_{place.name}")
+
+
+MODULES = [file for file in FILES if file.name not in ("__init__.py", "__main__.py")]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_every_module_has_tests_of_its_name(module: Path) -> None:
+    assert (TESTS / mirrored(module)).is_file() or room(module) in TESTED_ELSEWHERE, (
+        f"tests/{mirrored(module)} is missing"
+    )
+
+
+def test_every_test_file_is_named_after_a_module_or_says_what_it_checks() -> None:
+    """So that a module that is renamed takes its tests along; experiments are no part of the package."""
+    there = {file.relative_to(TESTS) for file in TESTS.rglob("test_*.py")} - {
+        file.relative_to(TESTS) for file in (TESTS / "experiments").rglob("*.py")
+    }
+    assert {str(file) for file in there - {mirrored(module) for module in MODULES}} == set(CROSS_CUTTING)
+    missing = {room(module) for module in MODULES if mirrored(module) not in there}
+    assert missing == set(TESTED_ELSEWHERE), "an exception that is none"
+
+
 @pytest.mark.parametrize("name", ["expunge", "expunge.desk"])
 def test_public_names_are_what_is_announced(name: str) -> None:
     package = importlib.import_module(name)

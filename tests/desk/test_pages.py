@@ -1,0 +1,64 @@
+"""The desk's report: every request and model in it, and the page of one result only if its certificate holds."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from expunge.certificate.content import read_certificate
+from expunge.certificate.sign import generate_keys, read_private_key, seal
+from expunge.desk import Desk
+from expunge.desk.layout import CERTIFICATE, MODEL, REPORT, SIGNED
+from expunge.desk.pages import desk_report, result_report
+from expunge.desk.status import models, requests
+from expunge.errors import ExpungeError, FileError
+
+
+def table(content: bytes) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(content.decode(), newline="")))
+
+
+def test_every_request_and_every_model_has_its_line(ledger: Desk) -> None:
+    files = desk_report(ledger)
+    assert sorted(files) == ["index.html", "model-0001.html", "model-0002.html", "models.csv", "requests.csv"]
+    asked, published = table(files["requests.csv"]), table(files["models.csv"])
+    assert [line["reference"] for line in asked] == [request.reference for request in requests(ledger)]
+    assert [line["state"] for line in asked] == ["done", "done", "withdrawn", "pending"]
+    assert [float(line["sigma"]) for line in published] == [facts["sigma"] for facts in models(ledger)]
+    page = files["index.html"].decode()
+    for line in asked:
+        assert line["reference"] in page
+    for number in (1, 2):
+        folder = ledger.layout.published_model(number)
+        assert files[f"model-{number:04d}.html"] == (folder / REPORT).read_bytes()
+
+
+def test_a_model_that_was_taken_away_has_a_line_and_no_page(ledger: Desk) -> None:
+    (ledger.layout.published_model(1) / REPORT).unlink()
+    files = desk_report(ledger)
+    assert "model-0001.html" not in files
+    assert [line["model"] for line in table(files["models.csv"])] == ["1", "2"]
+
+
+def test_the_page_of_one_result_is_made_only_of_a_certificate_that_holds(ledger: Desk, tmp_path: Path) -> None:
+    folder = ledger.layout.published_model(1)
+    certificate = read_certificate(folder / CERTIFICATE)
+    assert certificate.content["digest"] in result_report(folder).decode()
+    keys = generate_keys()
+    (tmp_path / "k").write_bytes(keys.private)
+    (tmp_path / "k").chmod(0o600)
+    (tmp_path / "k.pub").write_bytes(keys.public)
+    with pytest.raises(ExpungeError):
+        result_report(folder, tmp_path / "k.pub")
+    (folder / SIGNED).write_bytes(seal(certificate, read_private_key(tmp_path / "k")))
+    assert keys.keyid in result_report(folder, tmp_path / "k.pub").decode()
+    model = bytearray((folder / MODEL).read_bytes())
+    model[-1] ^= 1
+    (folder / MODEL).write_bytes(bytes(model))
+    with pytest.raises(ExpungeError):
+        result_report(folder)
+    with pytest.raises(FileError, match="neither a desk nor a result"):
+        result_report(tmp_path)

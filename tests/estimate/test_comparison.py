@@ -1,0 +1,77 @@
+"""Every estimate side by side: parts that add up, sides that are said, and infinite as null."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from expunge.distance import Estimation
+from expunge.distance.inequalities import tv_upper_from_kl
+from expunge.errors import DataError, ModelError
+from expunge.estimate.comparison import Comparison, compare
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+QUICK = Estimation(support="ball", chains=200, steps=400, step_size=0.005, epochs=3)
+
+
+@pytest.fixture(scope="module")
+def found(digits: dict[str, Any]) -> Comparison:
+    model = digits["model"]
+    return compare(
+        model,
+        digits["surrogate"],
+        record=model.record,
+        wanted=QUICK,
+        forget=digits["forget"],
+        reference=digits["source"],
+    )
+
+
+def test_lines_are_the_numbers_they_are_called_by(found: Comparison) -> None:
+    lines = {(line.name, line.source): line for line in found.lines}
+    assert len(lines) == len(found.lines) == 11
+    for kl, source in ((found.kl, "samples"), (found.reference_kl, "reference")):
+        assert kl is not None
+        assert lines["KL of features (Donsker-Varadhan)", source].value == kl.marginal.value
+        assert lines["KL in all", source].value == kl.value
+        assert lines["total variation", source].value == tv_upper_from_kl(kl.upper)
+    assert found.means is not None
+    direct = lines["difference of means, direct", "samples"]
+    assert (direct.value, direct.upper) == (found.means.value, found.means.upper)
+    assert {line.direction for line in found.lines} == {"lower", "neither"}, "nothing here is an upper bound"
+
+
+def test_the_direct_route_is_the_tighter_one(found: Comparison) -> None:
+    """`2 TV sup||phi||` bounds what the direct route measures, so it is never below it."""
+    lines = {(line.name, line.source): line for line in found.lines}
+    for source in ("samples", "reference"):
+        direct, by_tv = (lines[f"difference of means, {route}", source] for route in ("direct", "from TV"))
+        assert direct.value <= by_tv.value
+
+
+def test_infinite_is_null_in_json(found: Comparison) -> None:
+    lines = (replace(found.lines[0], value=math.inf, upper=math.nan), *found.lines[1:])
+    content = json.loads(json.dumps(replace(found, lines=lines).to_dict(), allow_nan=False))
+    assert content["estimates"][0]["value"] is None
+    assert content["estimates"][0]["upper"] is None
+    assert content["estimates"][2]["value"] == found.lines[2].value
+    assert content["surrogate_rows"] == len(found.surrogate)
+
+
+def test_what_cannot_be_compared_is_refused(digits: dict[str, Any]) -> None:
+    model = digits["model"]
+    X, y = digits["surrogate"]
+    with pytest.raises(DataError, match="no labels"):
+        compare(model, (X, None), record=model.record, wanted=QUICK)
+    with pytest.raises(ModelError, match="at least one row must be retained"):
+        compare(
+            model,
+            (X, y),
+            record=replace(model.record, n_source=2, class_counts=None),
+            wanted=QUICK,
+            forget=digits["forget"],
+        )

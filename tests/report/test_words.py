@@ -1,0 +1,25 @@
+"""Every name that a certificate can hold has words."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from expunge.certificate.facts import WEAKEST_LAST
+from expunge.report.words import FACTS, PROVENANCE, STATUS, TERMS
+
+STORED = sorted((Path(__file__).parents[1] / "stored").glob("certificate-*.json"))
+
+
+def test_every_provenance_and_every_status_has_words() -> None:
+    assert set(PROVENANCE) == set(WEAKEST_LAST)
+    assert set(STATUS) == {"proven", "conditional", "estimated"}
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_every_term_of_every_certificate_has_words(path: Path) -> None:
+    content = json.loads(path.read_text())
+    assert set(content["bound"]["terms"]) <= set(TERMS)
+    assert content["status"] in STATUS
+    if content["bound"]["kind"] == "residual":
+        assert set(FACTS) <= set(content["bound"]["inputs"]), "no words for a fact that there is not"

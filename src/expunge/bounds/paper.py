@@ -14,8 +14,8 @@ from expunge.distance.inequalities import bretagnolle_huber
 
 SIZE_CONVENTIONS = ("source", "surrogate")
 TERMS = (
-    Term("newton", "what one Newton step leaves out"),
-    Term("surrogate", "surrogate and source differ"),
+    Term("newton", "One step only", "what a single Newton step leaves out"),
+    Term("surrogate", "Surrogate differs", "the stand-in data is not distributed like the source"),
 )
 
 

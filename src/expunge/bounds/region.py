@@ -15,13 +15,14 @@ ROUND_UP = 1.0 + 1e-9  # covers the float64 arithmetic of the terms themselves
 
 @dataclass(frozen=True)
 class Term:
-    """A part of the radius, and what it stands for in a few words."""
+    """A part of the radius, with its title and what it stands for, as screens and pages say it."""
 
     name: str
+    title: str
     words: str
 
 
-GRID = Term("grid", "weights rounded before the noise")
+GRID = Term("grid", "Noise grid", "weights are rounded before the noise is added, so that no digit leaks")
 
 
 class Shape(Protocol):

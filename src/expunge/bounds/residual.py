@@ -225,11 +225,15 @@ def klein_rio_excess(expected: float, variance: float, step: float, failure: flo
 
 
 TERMS = (
-    Term("training", "how far training stopped from the optimum"),
-    Term("solver", "what the step left unsolved"),
-    Term("surrogate", "surrogate and source differ"),
-    Term("sampling", "both are finite samples"),
-    Term("rounding", "float64 arithmetic"),
+    Term(
+        "training",
+        "Training and earlier deletions",
+        "how far the starting model may have been from its own optimum",
+    ),
+    Term("solver", "Unsolved remainder", "what the computation of the update left over; measured"),
+    Term("surrogate", "Surrogate differs", "the stand-in data is not distributed like the source"),
+    Term("sampling", "Finite samples", "source and stand-in are samples, and samples deviate"),
+    Term("rounding", "Arithmetic", "computers round; this is the most it can have done"),
 )
 
 

@@ -17,6 +17,7 @@ import pytest
 import expunge
 from experiments.__main__ import main as experiments_main
 from experiments.protocol.config import configs
+from expunge.bounds import TERMS
 from expunge.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -114,11 +115,11 @@ def check_command(line: str, whole: bool) -> None:
     """Have click parse a line without running it; of one that is not whole, look at command and options alone."""
     words = [word for word in shlex.split(line) if word != "..."]
     command: click.Command = main
-    context = click.Context(main, info_name="expunge")
+    context = click.Context(main, info_name="expunge", **main.context_settings)  # click keeps a command's help option
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         assert words[0] in command.commands, f"expunge {line}: no command {words[0]!r}"
         command = command.commands[words.pop(0)]
-        context = click.Context(command, parent=context, info_name=command.name)
+        context = click.Context(command, parent=context, info_name=command.name, **command.context_settings)
     check_options(command, context, words, f"expunge {line}")
     if whole and not isinstance(command, click.Group):
         command.make_context(command.name, words, parent=context.parent)
@@ -160,7 +161,8 @@ def test_every_experiment_exists(page: Path) -> None:
             assert (ROOT / f"{given[1].replace('.', '/')}.py").exists(), line
             continue
         words = shlex.split(given[2])
-        check_options(experiments_main, click.Context(experiments_main), words, line)
+        context = click.Context(experiments_main, **experiments_main.context_settings)
+        check_options(experiments_main, context, words, line)
         if words and not words[0].startswith("-"):
             assert words[0] in {*configs(), "all"}, line
 
@@ -256,3 +258,9 @@ def test_the_program_of_the_readme_runs() -> None:
     first, second = done.stdout.splitlines()
     assert first.startswith("conditional ")
     assert float(second) > 0.5
+
+
+def test_the_output_in_the_readme_has_the_words_of_today() -> None:
+    shown = dict(re.findall(r"^│ (\w+) +│[^│]*│[^│]*│ (\S.*?) +│$", README.read_text(), flags=re.MULTILINE))
+    assert len(shown) > 2
+    assert shown == {name: TERMS[name].words for name in shown}

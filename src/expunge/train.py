@@ -60,7 +60,10 @@ def minimise(
     tolerance: float = 1e-11,
     progress: Progress = silent,
 ) -> Tensor:
-    """Weights at which the gradient's norm is at most `tolerance`, or as small as float64 lets it be: L-BFGS, then Newton."""
+    """Weights at which the gradient's norm is at most `tolerance`, or as small as float64 lets it be.
+
+    L-BFGS, then Newton.
+    """
     shape = (objective.n_classes, objective.n_features)
     weights = torch.zeros(shape, dtype=torch.float64, device=rows.device) if start is None else start.double()
     if start is None and len(rows) * objective.n_parameters > 1_000_000:
@@ -101,7 +104,10 @@ def _quasi_newton(objective: LinearHead, rows: RowSet, weights: Tensor, progress
 
 
 def _newton(objective: LinearHead, rows: RowSet, weights: Tensor, tolerance: float, progress: Progress) -> Tensor:
-    """Newton's method with backtracking on the loss; near the optimum, where the loss no longer tells, on the gradient."""
+    """Newton's method with backtracking on the loss.
+
+    Near the optimum, where the loss no longer tells, on the gradient.
+    """
     manner = Manner(objective.dense_pays(rows), rows.dtype, objective.accurate(rows.dtype))
     preconditioner: Preconditioner | None = None
     gradient = objective.gradient(weights, rows)
@@ -148,8 +154,8 @@ def train(
     """Train a linear classifier to its optimum; the result carries its training record.
 
     `dtype` is what the rows are kept in while computing, `store` what the weights are stored in. The residual in the
-    record is measured in float64 at the weights as stored, float64 rounding included. `encoder` is the digest of what made
-    the features; later, features of another one are refused.
+    record is measured in float64 at the weights as stored, float64 rounding included. `encoder` is the digest of what
+    made the features; later, features of another one are refused.
     """
     positive(
         l2,

@@ -27,8 +27,8 @@ GRID = Term("grid", "weights rounded before the noise")
 class Shape(Protocol):
     """What lengths are measured by, and with it the shape of the noise; one file a shape.
 
-    The covariance that goes with a `scale` is `smallest(scale)^2 I` plus that of `rest`: the first part is drawn exactly, by
-    the sampler that also rounds to the grid, the second in float64.
+    The covariance that goes with a `scale` is `smallest(scale)^2 I` plus that of `rest`: the first part is drawn
+    exactly, by the sampler that also rounds to the grid, the second in float64.
     """
 
     @property

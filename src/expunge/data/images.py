@@ -4,10 +4,11 @@
     a folder                    class/name.png, one folder a class; the class is the folder's name
     ...-images-idx3-ubyte       MNIST's images, gzipped or not; labels are in the -labels-idx1-ubyte beside it
     data_batch_1, test_batch    CIFAR-10's batches, or the folder that holds them (all data_batch_* files)
-    data_batch_1.png, ...       CIFAR-10 as pictures of one image a line, in a folder with train_lables.json and test_lables.json
+    data_batch_1.png, ...       CIFAR-10 as pictures of one image a line, beside train_lables.json and test_lables.json
 
-Images come out as uint8, channels first (rows x channels x height x width). Nothing is allocated before its declared size
-has been checked. CIFAR-10's batches are pickles: they are read by an unpickler that knows numpy arrays and nothing else.
+Images come out as uint8, channels first (rows x channels x height x width). Nothing is allocated before its declared
+size has been checked. CIFAR-10's batches are pickles: they are read by an unpickler that knows numpy arrays and nothing
+else.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ class Examples:
 
 
 def read_examples(path: str | Path, *, split: str = "train", size: int | None = None) -> Examples:
-    """Read inputs and labels; `split` says which batches of a CIFAR-10 folder (train or test), `size` that pictures in folders become squares."""
+    """Read inputs and labels.
+
+    `split` says which batches of a CIFAR-10 folder (train or test), `size` that pictures in folders become squares.
+    """
     location = Path(path)
     try:
         inputs, labels = _reader(location, split, size)()

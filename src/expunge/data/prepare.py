@@ -164,7 +164,10 @@ def prepare(
     width: int | None = None,
     name: str,
 ) -> Prepared:
-    """Rows with `||x|| <= max_norm`, a column of ones appended where there is a bias. The caller's array is not touched."""
+    """Rows with `||x|| <= max_norm`, a column of ones appended where there is a bias.
+
+    The caller's array is not touched.
+    """
     require_width(features.shape[1], width, name)
     norms = row_norms(features)
     made = made_ready(features, norms, max_norm=max_norm, bias=bias, dtype=dtype, device=device)
@@ -223,10 +226,12 @@ def made_ready(
     out: Tensor | None = None,
     owned: bool = False,
 ) -> Tensor:
-    """The features in dtype and on device, long rows scaled, bias column appended; themselves where nothing is to be done.
+    """The features in dtype and on device, long rows scaled, bias column appended.
 
-    `norms` are None where no row is too long. `out` is where the result goes, if there is to be another one than `features`.
-    Features that are `owned` may be written on.
+    Themselves where nothing is to be done.
+
+    `norms` are None where no row is too long. `out` is where the result goes, if there is to be another one than
+    `features`. Features that are `owned` may be written on.
     """
     no_rows = torch.empty(0, dtype=torch.int64)
     long = no_rows if norms is None else (norms > _limit(max_norm, dtype)).nonzero().reshape(-1)

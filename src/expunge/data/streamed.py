@@ -1,4 +1,7 @@
-"""A set of rows that is read anew in each pass, and made ready block by block; in a group, each process reads its share."""
+"""A set of rows that is read anew in each pass, and made ready block by block.
+
+In a group, each process reads its share.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,8 @@ class Form:
 class _PerRow:
     """Something of every row, in one piece of memory, as long as that is not larger than allowed; then nothing.
 
-    One piece: many small ones that stay, allocated between large ones that do not, would leave holes the system never gets back.
+    One piece: many small ones that stay, allocated between large ones that do not, would leave holes the system never
+    gets back.
     """
 
     def __init__(self, width: int, dtype: torch.dtype, device: torch.device, known: int | None, allowed: float) -> None:
@@ -298,7 +302,8 @@ class StreamedRows(RowSet):
             counts = self.group.each(float(self.stream.n_rows or 0))
             if len(set(counts)) > 1:
                 raise DataError(
-                    f"{self.form.name}: {self.stream.name} has {' and '.join(f'{n:,.0f}' for n in sorted(set(counts)))} rows, depending on the process",
+                    f"{self.form.name}: {self.stream.name} has "
+                    f"{' and '.join(f'{n:,.0f}' for n in sorted(set(counts)))} rows, depending on the process",
                     "all processes must see the same files",
                     "Put them on a file system that all hosts share, or copy them anew.",
                 )
@@ -357,7 +362,10 @@ class StreamedRows(RowSet):
 
 
 def _print(chunk: Tensor, labels: Tensor, whole: bool) -> int:
-    """A checksum of a chunk's size, labels and rows; of the first and last row where something else watches the others."""
+    """A checksum of a chunk's size, labels and rows.
+
+    Of the first and last row where something else watches the others.
+    """
     if not len(chunk):
         return 0
     rows = (chunk if whole else chunk[[0, -1]]).contiguous().cpu().view(torch.uint8).numpy()

@@ -1,7 +1,7 @@
 """Rows that are read anew, block by block, in each pass: raw arrays in files, Parquet row groups, iterators.
 
-Nothing is mapped: what is read lies in buffers that are used again, so that a pass takes as much memory for a thousand rows as
-for a billion. Each process of a group reads its own share.
+Nothing is mapped: what is read lies in buffers that are used again, so that a pass takes as much memory for a thousand
+rows as for a billion. Each process of a group reads its own share.
 """
 
 from __future__ import annotations
@@ -168,7 +168,8 @@ class ParquetStream(Stream):
             lengths = {tuple(_values_a_row(group, name) for name in lists) for group in groups}
             if len(lengths) > 1:
                 raise DataError(
-                    f"{name}: columns {', '.join(lists)} have lists of different lengths in different files or row groups",
+                    f"{name}: columns {', '.join(lists)} have lists of different lengths in different files or row "
+                    "groups",
                     "all rows need as many features",
                     "Pad or drop them as was done for training.",
                 )
@@ -244,7 +245,7 @@ class IteratorStream(Stream):
 
 
 def _copied(values: Any) -> Any:
-    """The values, no matter what the caller, who is asked for more while these are used, does with the memory they came in."""
+    """The values, whatever the caller, asked for more while these are used, does with the memory they came in."""
     copy = getattr(values, "clone", None) or getattr(values, "copy", None)  # of tensors; of arrays, lists and tables
     return values if copy is None else copy()
 

@@ -20,8 +20,8 @@ class Distance:
     `between` says what it is measured between: the `populations` both sets were drawn from (then a sampling term is
     added to the bound) or the two `samples` themselves, each row counted as often as it occurs. `sampling` says what is
     taken for rows unlike any surrogate row: nothing (`seen`: what was seen stands for the population) or the worst
-    (`strict`: they are counted and charged the largest change there can be). `matched` says that the surrogate is taken with
-    its rows weighted by class to the source's class counts; the distance is then the source's from that.
+    (`strict`: they are counted and charged the largest change there can be). `matched` says that the surrogate is taken
+    with its rows weighted by class to the source's class counts; the distance is then the source's from that.
     """
 
     kind: str
@@ -127,7 +127,10 @@ class Distance:
         return self.law.mean_shift(self.value, deviation, supremum, centred_supremum)
 
     def moment_shift(self, deviation: float, supremum: float, centred_supremum: float) -> float:
-        """The same for squares of the change's deviation, and for the share of rows beyond any; 0 where they stay as they are."""
+        """The same for squares of the change's deviation, and for the share of rows beyond any.
+
+        0 where they stay as they are.
+        """
         return self.shift(deviation, supremum, centred_supremum) if self.law.moves_moments else 0.0
 
     def __str__(self) -> str:

@@ -37,7 +37,7 @@ SAMPLED, REFERENCE = "samples", "reference"
 
 @dataclass(frozen=True)
 class Line:
-    """One estimate. `direction` says which side of the truth it falls on in the limit: `lower`, `upper` or `neither`."""
+    """One estimate; in the limit its `direction` is on the `lower` or the `upper` side of the truth, or `neither`."""
 
     name: str
     source: str
@@ -96,7 +96,10 @@ def compare(
     device: str = "cpu",
     progress: Progress = silent,
 ) -> Comparison:
-    """Estimate the distance by both routes. `forget` gives an update to compare means at; `reference` holds source rows."""
+    """Estimate the distance by both routes.
+
+    `forget` gives an update to compare means at; `reference` holds source rows.
+    """
     require_estimable(replace(wanted, route="kl"), record, surrogate[1] is not None, "residual")
     place = computing_device(device)
     objective = head_for(
@@ -165,10 +168,23 @@ def _kl_lines(kl: KullbackLeiblerEstimate, source: str) -> list[Line]:
     part = kl.conditional
     return [
         Line("KL of labels given features", "model", part.value, "neither", part.standard_error),
-        Line("KL of features (Donsker-Varadhan)", source, marginal.value, "lower", marginal.standard_error, remark=remark(marginal.raw)),
+        Line(
+            "KL of features (Donsker-Varadhan)",
+            source,
+            marginal.value,
+            "lower",
+            marginal.standard_error,
+            remark=remark(marginal.raw),
+        ),
         Line("KL in all", source, kl.value, "neither", kl.standard_error, kl.upper, remark(kl.raw)),
-        Line("total variation", source, kl.tv_upper, "neither", remark="from the upper value of the KL (Pinsker; Bretagnolle, Huber)"),
-    ]  # fmt: skip
+        Line(
+            "total variation",
+            source,
+            kl.tv_upper,
+            "neither",
+            remark="from the upper value of the KL (Pinsker; Bretagnolle, Huber)",
+        ),
+    ]
 
 
 def _means_lines(

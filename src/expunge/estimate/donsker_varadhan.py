@@ -1,20 +1,22 @@
-"""Donsker and Varadhan's form of a relative entropy, fitted on rows: `KL(nu || rho) = sup_T E_nu[T] - log E_rho[exp T]`.
+"""Donsker and Varadhan's form of a relative entropy, fitted on rows.
 
-Any function T gives a lower bound, so a fitted T gives a lower bound in the limit of many rows; on k rows it is an estimate,
-and none from k rows of rho can be trusted near `log k` (McAllester and Stratos): what rho does less often than once in k rows
-is not seen.
+`KL(nu || rho) = sup_T E_nu[T] - log E_rho[exp T]`.
 
-T has three linear layers with ReLU between, trained by Adam. It sees a row in coordinates in which the covariances of both
-sets are diagonal, with some of their squares, and starts as the logarithm of the ratio of two Gaussians where that is better
-than starting at 0; all of this is worked out on training rows. Trained on rho alone, T grows without limit where the rows show
-nu and not rho, and one later row of rho there ruins the value. So training tells nu from `q = (1 - a) rho + a nu` with a small a:
-if `T = log dnu/drho`, then `T_a = T - log(1 - a + a exp T)` is `log dnu/dq`, and never above `-log a`. The value reported is that of
-T, on rho itself. The gradient of `log E_q[exp T_a]` on a minibatch is biased, so its denominator is a moving average over
-minibatches, kept as a logarithm.
+Any function T gives a lower bound, so a fitted T gives a lower bound in the limit of many rows; on k rows it is an
+estimate, and none from k rows of rho can be trusted near `log k` (McAllester and Stratos): what rho does less often
+than once in k rows is not seen.
 
-The rows are cut into five folds; each reports once, on a network that was trained on nine tenths of the others and stopped
-on the last tenth. Features are first standardised by the mean and standard deviation of both sets together, which changes
-no relative entropy.
+T has three linear layers with ReLU between, trained by Adam. It sees a row in coordinates in which the covariances of
+both sets are diagonal, with some of their squares, and starts as the logarithm of the ratio of two Gaussians where that
+is better than starting at 0; all of this is worked out on training rows. Trained on rho alone, T grows without limit
+where the rows show nu and not rho, and one later row of rho there ruins the value. So training tells nu from `q = (1 -
+a) rho + a nu` with a small a: if `T = log dnu/drho`, then `T_a = T - log(1 - a + a exp T)` is `log dnu/dq`, and never
+above `-log a`. The value reported is that of T, on rho itself. The gradient of `log E_q[exp T_a]` on a minibatch is
+biased, so its denominator is a moving average over minibatches, kept as a logarithm.
+
+The rows are cut into five folds; each reports once, on a network that was trained on nine tenths of the others and
+stopped on the last tenth. Features are first standardised by the mean and standard deviation of both sets together,
+which changes no relative entropy.
 
 The estimate is low where rho seldom shows what nu often does; `experiments/donsker_varadhan.py` measures by how much.
 """
@@ -45,13 +47,15 @@ OWN = 0.05  # share of rows from which on a value counts as having a probability
 
 @dataclass(frozen=True)
 class DonskerVaradhanLower:
-    """Estimate of KL(nu || rho) on rows that trained nothing and stopped nothing; a lower bound in the limit of many rows.
+    """Estimate of KL(nu || rho) on rows that trained nothing and stopped nothing.
+
+    a lower bound in the limit of many rows.
 
     `raw` is as computed; `value` lies between 0 and `ceiling`. `standard_error` is by the delta method, each row of
     nu and rho counted once: `sum w^2 (T - mean)^2 / (sum w)^2` over nu, plus `var(exp T) / mean(exp T)^2 / k` over rho.
-    It does not know what no row shows: where exp T has heavy tails under rho it is too small. `ceiling` is the logarithm of
-    the rows of rho in the smallest fold. `epochs` and `best_epoch` are those of the fold that ran longest. `left_out` features
-    are constant in one set and not in the other, and may make the distance infinite.
+    It does not know what no row shows: where exp T has heavy tails under rho it is too small. `ceiling` is the
+    logarithm of the rows of rho in the smallest fold. `epochs` and `best_epoch` are those of the fold that ran longest.
+    `left_out` features are constant in one set and not in the other, and may make the distance infinite.
     """
 
     value: float
@@ -85,8 +89,9 @@ def donsker_varadhan(
 ) -> DonskerVaradhanLower:
     """Estimate KL of the distribution of the rows `nu` (the surrogate) relative to that of the rows `rho` (the source).
 
-    `weights` are non-negative, one a row of nu, and count in every mean over nu; only their proportions matter. `patience`
-    is how many epochs may pass without a better value on the stopping rows. The seed only shapes an estimate.
+    `weights` are non-negative, one a row of nu, and count in every mean over nu; only their proportions matter.
+    `patience` is how many epochs may pass without a better value on the stopping rows. The seed only shapes an
+    estimate.
     """
     _require_options(epochs, learning_rate, width, batch, patience)
     nu, weights = _weighted(nu, weights)
@@ -165,9 +170,10 @@ class _Coordinates:
     """What the network sees of a row: coordinates in which the two covariances are diagonal, and some of their squares.
 
     With P the mean of both covariances, the rows are whitened by P and turned so that `P^-1/2 (C_nu - C_rho) P^-1/2` is
-    diagonal. Where one distribution alone made both samples, its entries fill a semicircle of radius `2 sqrt(d (1/n + 1/k))`.
-    Coordinates outside of it tell the sets apart, and their squares are handed over, since a logarithm of a ratio of densities
-    is often near a quadratic; those inside hand over the sum of their squares. Computed on training rows alone.
+    diagonal. Where one distribution alone made both samples, its entries fill a semicircle of radius `2 sqrt(d (1/n +
+    1/k))`. Coordinates outside of it tell the sets apart, and their squares are handed over, since a logarithm of a
+    ratio of densities is often near a quadratic; those inside hand over the sum of their squares. Computed on training
+    rows alone.
     """
 
     centre: Tensor
@@ -206,8 +212,8 @@ class _Coordinates:
     def gaussian(self, seen: _Rows) -> Tensor:
         """Coefficients of what the network sees, constant apart: the logarithm of the ratio of two Gaussians.
 
-        Telling coordinates have a mean and a variance each, `-(z - m)^2/(2v)` for nu less the same for rho; the others have
-        mean 0 and one variance together. `seen` are rows in these coordinates.
+        Telling coordinates have a mean and a variance each, `-(z - m)^2/(2v)` for nu less the same for rho; the others
+        have mean 0 and one variance together. `seen` are rows in these coordinates.
         """
         d, telling = self.turn.shape[1], self.telling
         share = (seen.weights / seen.weights.sum())[:, None]
@@ -423,9 +429,9 @@ def _checked(nu: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
 def _telling(nu: Tensor, rho: Tensor) -> tuple[Tensor, Tensor, int]:
     """The columns that a network can tell the sets apart by, and how many others may make the distance infinite.
 
-    A column of one and the same value in both sets says nothing. One that is constant in a single set, at a value that is
-    rare in the other, makes the distance infinite unless that value has a probability of its own there, which so few rows
-    cannot show; it is left out and counted. Leaving columns out can only lower a relative entropy.
+    A column of one and the same value in both sets says nothing. One that is constant in a single set, at a value that
+    is rare in the other, makes the distance infinite unless that value has a probability of its own there, which so few
+    rows cannot show; it is left out and counted. Leaving columns out can only lower a relative entropy.
     """
     nu_still, rho_still = (nu == nu[0]).all(dim=0), (rho == rho[0]).all(dim=0)
     same = nu_still & rho_still & (nu[0] == rho[0])

@@ -4,8 +4,8 @@
     KL(surrogate || source)          conditional part (conditional.py) + marginal part (donsker_varadhan.py)
     ||E_D phi_u - E_S phi_u||        means.py
 
-Every number here is an estimate. It depends on the support, and a classifier is not trained to know its features' density:
-docs/sharp-edges.md says what was found where the truth is known.
+Every number here is an estimate. It depends on the support, and a classifier is not trained to know its features'
+density: docs/sharp-edges.md says what was found where the truth is known.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ class SampledSource:
 
 @dataclass(frozen=True)
 class KullbackLeiblerEstimate:
-    """KL(surrogate || sampled source) = conditional + marginal; infinite where one part is, or where rows cannot tell."""
+    """KL(surrogate || sampled source) = conditional + marginal.
+
+    Infinite where one part is, or where rows cannot tell.
+    """
 
     conditional: ConditionalDivergence
     marginal: DonskerVaradhanLower
@@ -201,7 +204,8 @@ def require_converged(sampled: SampledSource) -> None:
     found = sampled.diagnostics
     if not found.converged:
         raise DataError(
-            f"the chains have not converged (split R-hat {found.r_hat:.3f}, drift of norms {found.drift:+.2f} standard deviations)",
+            f"the chains have not converged (split R-hat {found.r_hat:.3f}, drift of norms {found.drift:+.2f} "
+            "standard deviations)",
             "R-hat up to 1.1 and a drift within 1 are needed before samples can stand for the source",
             "Use more --steps, another --step-size or another --support.",
         )

@@ -28,7 +28,10 @@ PART = 2_500  # runs a side that are lost at most when a run is stopped
 def run_audits(
     tasks: Sequence[AuditTask], runs: int, confidence: float, partial: Partial | None, progress: Progress
 ) -> dict[str, Audit]:
-    """Each task's audit; parts that `partial` holds are read, the others run and saved. Noise is the operating system's."""
+    """Each task's audit; parts that `partial` holds are read, the others run and saved.
+
+    Noise is the operating system's.
+    """
     found = {}
     for task in tasks:
         parts = []

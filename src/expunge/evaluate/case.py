@@ -44,7 +44,10 @@ class Splits:
 
 @dataclass(frozen=True)
 class Case:
-    """Splits, the trained model, and the same rows as the objective takes them (`train`, `retain`, `forget`, `test`, `surrogate`)."""
+    """Splits, the trained model, and the same rows as the objective takes them.
+
+    They are `train`, `retain`, `forget`, `test` and `surrogate`.
+    """
 
     splits: Splits
     trained: LinearModel
@@ -91,7 +94,10 @@ def make_case(
     trained: LinearModel | None = None,
     progress: Progress = silent,
 ) -> Case:
-    """Train on the source, or take the model that was; with a model given, its record says l2, loss, norm bound and bias."""
+    """Train on the source, or take the model that was.
+
+    With a model given, its record says l2, loss, norm bound and bias.
+    """
     if trained is None:
         if l2 is None or max_norm is None:
             raise ModelError(

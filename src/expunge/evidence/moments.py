@@ -16,10 +16,12 @@ from expunge.solve.lanczos import EIGENVALUE_SLACK, largest_eigenvalue_upper
 
 @dataclass(frozen=True)
 class Moments:
-    """What the residual bound needs to know of `f = phi_u` on the surrogate, under the names it has there (`ResidualFacts`).
+    """What the residual bound needs to know of `f = phi_u` on the surrogate.
 
-    c is f's mean; rows count by their weights. The eigenvalues are bounds from above. `sampled_*` are what a weighted mean
-    varies by: of the weight times `f - c`. Without weights they equal those of `f - c`.
+    Under the names it has there (`ResidualFacts`).
+
+    c is f's mean; rows count by their weights. The eigenvalues are bounds from above. `sampled_*` are what a weighted
+    mean varies by: of the weight times `f - c`. Without weights they equal those of `f - c`.
     """
 
     change_mean: float

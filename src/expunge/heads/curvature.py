@@ -27,7 +27,10 @@ def padded(matrix: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class CoupledRows:
-    """Rows whose `C(p) = diag(p) - p p^T` is kept whole, in float64; `index` counts the sampled rows, `shares` are weight / rows."""
+    """Rows whose `C(p) = diag(p) - p p^T` is kept whole, in float64.
+
+    `index` counts the sampled rows, `shares` are weight / rows.
+    """
 
     index: Tensor
     features: Tensor
@@ -67,8 +70,9 @@ class Curvature:
     def dense(self) -> Tensor:
         """The p x p Hessian, weights in row-major order.
 
-        `C(p)` and `x x^T` are both symmetric: a quarter of the entries says it all. They are the matrix product of the entries
-        of `C(p)` above the diagonal with the products `x_i x_j`, i <= j, which are formed for a few i at a time.
+        `C(p)` and `x x^T` are both symmetric: a quarter of the entries says it all. They are the matrix product of the
+        entries of `C(p)` above the diagonal with the products `x_i x_j`, i <= j, which are formed for a few i at a
+        time.
         """
         objective, rows = self.objective, self.rows
         classes, width = objective.n_classes, objective.n_features
@@ -144,7 +148,10 @@ class Curvature:
         return self.rows.total(total).div_(float(self.rows.total(count)))
 
     def coupled_rows(self, most: int | None, n_chosen: int) -> CoupledRows:
-        """Of the same sample, at most `n_chosen` rows with the largest `w coupling(p) ||x||^2`; this process's rows only."""
+        """Of the same sample, at most `n_chosen` rows with the largest `w coupling(p) ||x||^2`.
+
+        This process's rows only.
+        """
         device = self.weights.device
         scores = torch.zeros(0, dtype=torch.float64, device=device)
         index = torch.zeros(0, dtype=torch.int64, device=device)

@@ -1,9 +1,11 @@
-"""Any torch module with softmax loss and L2, all its parameters trained together: not convex, so nothing about it is proven.
+"""Any torch module with softmax loss and L2, all its parameters trained together.
+
+Not convex, so nothing about it is proven.
 
     L(w) = mean of (logsumexp(f(x; w)) - f_y(x; w)) + (l2/2) ||w||^2
 
-Curvature products, a block of examples at a time, are those of Gauss-Newton, `J^T (diag(p) - p p^T) J + l2 I`, which has no
-negative eigenvalues, or of the Hessian itself (forward over reverse).
+Curvature products, a block of examples at a time, are those of Gauss-Newton, `J^T (diag(p) - p p^T) J + l2 I`, which
+has no negative eigenvalues, or of the Hessian itself (forward over reverse).
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
     mean = rows.total(total) / len(rows)
 
 `Rows` holds a set in memory and its blocks are views. Other sets read their blocks anew in each pass, or hold only a
-share of the rows, the rest being with other processes: `total` and `largest` then go over all of them. The order of blocks is
-fixed, and so is the order of summing.
+share of the rows, the rest being with other processes: `total` and `largest` then go over all of them. The order of
+blocks is fixed, and so is the order of summing.
 """
 
 from __future__ import annotations
@@ -99,7 +99,10 @@ class RowSet(ABC):
 
     @property
     def n_before(self) -> int:
-        """How many rows the processes before this one go over: a row's number in the set does not depend on who has it."""
+        """How many rows the processes before this one go over.
+
+        a row's number in the set does not depend on who has it.
+        """
         return 0
 
     @property
@@ -113,7 +116,10 @@ class RowSet(ABC):
 
     @abstractmethod
     def of_classes(self, shares: Tensor, counts: Tensor) -> RowSet:
-        """The rows of classes whose share is above 0, each weighted by its class's share; `counts` are the rows left of each."""
+        """The rows of classes whose share is above 0, each weighted by its class's share.
+
+        `counts` are the rows left of each.
+        """
 
     def affords(self, n_bytes: int) -> bool:
         """Whether every process may take that much memory for a while: they decide alike, and all have to ask."""
@@ -138,7 +144,7 @@ class RowSet(ABC):
 
 @dataclass(frozen=True)
 class Rows(RowSet):
-    """Rows in memory: features (bias column included), class indices and, where rows differ in weight, `weights` (float64)."""
+    """Rows in memory: features (bias column included), class indices and, where they differ, `weights` (float64)."""
 
     features: Tensor
     labels: Tensor
@@ -216,10 +222,10 @@ def evenly(rows: RowSet, most: int) -> Rows:
 
 
 class Kept:
-    """A value for each block: computed in the first pass and kept for the others, or computed in each where it may not be.
+    """A value for each block: computed in the first pass and kept, or computed in each where it may not be kept.
 
-    `source` gives one pass of tuples that begin with the block; calling this gives the same with the value appended. Values,
-    `height` numbers a row and the rows last, are kept in one piece of memory.
+    `source` gives one pass of tuples that begin with the block; calling this gives the same with the value appended.
+    Values, `height` numbers a row and the rows last, are kept in one piece of memory.
     """
 
     def __init__(

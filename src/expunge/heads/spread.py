@@ -30,7 +30,7 @@ class SpreadSums:
 
 
 class Spread:
-    """`f - c` of each row; per row only `link((W+U) x) - link(W x)` and `||f - c||^2` are kept, where the rows allow it."""
+    """`f - c` of each row; only `link((W+U) x) - link(W x)` and `||f - c||^2` are kept, where the rows allow it."""
 
     knows_fourth = True
 
@@ -80,7 +80,10 @@ class Spread:
         return SpreadSums(trace, fourth, norms[0], norms[1], sampled_trace, norms[2])
 
     def covariance_product(self, direction: Tensor, power: int, fourth: bool) -> Tensor:
-        """Mean over rows of `w^power (f - c) <f - c, direction>`, for the fourth moment times `||f - c||^2`; f is not formed."""
+        """Mean over rows of `w^power (f - c) <f - c, direction>`, for the fourth moment times `||f - c||^2`.
+
+        f is not formed.
+        """
         wide = padded(direction)
         centre = (wide * self.mean).sum()
         total = torch.zeros_like(wide)

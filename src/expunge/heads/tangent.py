@@ -1,4 +1,6 @@
-"""Networks linearised at their weights: ridge regression on Jacobian features, without ever forming the Jacobian of a set.
+"""Networks linearised at their weights.
+
+Ridge regression on Jacobian features, without ever forming the Jacobian of a set.
 
 With weights theta_0 and Jacobian J(x) (K x P, of the outputs by the chosen parameters) the model is
 
@@ -13,7 +15,8 @@ in the tangent weights v (length P). Loss, with targets t(y) of -1 and +1: `||z 
     its size                ||phi_u(x)|| <= ||s J||_2^2 ||u|| <= max_norm^2 ||u||
 
 An example is one row whatever K is: what is scaled, and what the row bound bounds, is the Frobenius norm of its whole
-Jacobian. The outputs f are scaled with it, as they are when the features of a linear head are. Products with J and J^T are torch.func's jvp and vjp, a block of examples at a time.
+Jacobian. The outputs f are scaled with it, as they are when the features of a linear head are. Products with J and J^T
+are torch.func's jvp and vjp, a block of examples at a time.
 """
 
 from __future__ import annotations
@@ -61,7 +64,9 @@ class TangentRows(WholeSet):
 
 
 class Tangent:
-    """The objective. Works on a copy of the network, in float64 and evaluation mode; `names` are the parameters to train.
+    """The objective. Works on a copy of the network, in float64 and evaluation mode.
+
+    `names` are the parameters to train.
 
     A parameter that is used in several places counts once, with the derivative of all its uses.
     """
@@ -136,7 +141,10 @@ class Tangent:
     # Rows ---------------------------------------------------------------------------------------------------------
 
     def rows(self, inputs: Tensor, labels: Tensor) -> TangentRows:
-        """Examples made ready: outputs and scales, one pass of K + 1 products (two more of the first block). `labels` are class indices."""
+        """Examples made ready: outputs and scales, one pass of K + 1 products (two more of the first block).
+
+        `labels` are class indices.
+        """
         require_real(inputs)
         if inputs.ndim < 2 or len(inputs) == 0 or len(labels) != len(inputs):
             raise DataError(
@@ -159,7 +167,8 @@ class Tangent:
                 raise ModelError(
                     f"the network cannot be differentiated example by example ({str(error).splitlines()[0]})",
                     "torch.func's vmap, vjp and jvp must know all its layers, and nothing in it may be drawn at random",
-                    "Switch off dropout that is hard-wired; replace the layer named; for want of memory, use a smaller block.",
+                    "Switch off dropout that is hard-wired; replace the layer named; for want of memory, use a "
+                    "smaller block.",
                 ) from error
             offsets.append(found)
         norm = torch.cat(norms)
@@ -276,8 +285,8 @@ class Tangent:
 class TangentSpread:
     """`f - c` of each row, `f = phi_u = s J^T e` with `e = s J u`. Neither f of all rows nor a covariance is formed.
 
-    The inner product of f with any d is that of e with `s J d`, and sums of f are products with J^T. Only the norms of f need
-    `J^T e` example by example, a block at a time.
+    The inner product of f with any d is that of e with `s J d`, and sums of f are products with J^T. Only the norms of
+    f need `J^T e` example by example, a block at a time.
     """
 
     knows_fourth = False  # products with the fourth moment would cost as much again

@@ -74,7 +74,10 @@ class Embedded:
 
 
 def pipeline_digest(encoder: str, preparation: Preparation) -> str:
-    """The encoder's own digest where nothing but bytes-to-floats precedes it, else one of both: other means, other features."""
+    """The encoder's own digest where nothing but bytes-to-floats precedes it, else one of both.
+
+    Other means, other features.
+    """
     if not preparation.mean:
         return encoder
     told = json.dumps({"encoder": encoder, "mean": preparation.mean, "std": preparation.std}, sort_keys=True)
@@ -90,7 +93,9 @@ def embed(
     partial: Path | None = None,
     progress: Progress = silent,
 ) -> Embedded:
-    """Features of all examples; finished parts are kept in the folder `partial`, to be removed once the result is stored.
+    """Features of all examples.
+
+    Finished parts are kept in the folder `partial`, to be removed once the result is stored.
 
     Refuses an encoder that gives a row other features the second time (dropout) or in another batch (batch
     normalisation in training mode).

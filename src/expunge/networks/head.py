@@ -2,8 +2,8 @@
 
     features(x) = what enters the head          outputs(x) = W features(x) + b
 
-Only the head can be unlearned with a certificate. The encoder stays as it is: what it learnt from the forgotten rows, if
-it was trained on them, stays too.
+Only the head can be unlearned with a certificate. The encoder stays as it is: what it learnt from the forgotten rows,
+if it was trained on them, stays too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class BoundedLinear(nn.Linear):
 
 @dataclass(frozen=True)
 class SplitModel:
-    """A copy of a model in evaluation mode, the name of its head, the head as a `LinearModel`, and the encoder's digest."""
+    """A copy of a model in evaluation mode, its head's name, the head as a `LinearModel`, the encoder's digest."""
 
     module: nn.Module
     name: str

@@ -1,7 +1,7 @@
 """Mixed-linear networks: tangent weights of a network linearised at fixed weights, trained, unlearned, certified.
 
-The problem is ridge regression on Jacobian features (`heads/tangent.py`), so the identity behind the residual bound holds word
-for word with phi_u(x) = s^2 J^T J u, and one Newton step, solved by conjugate gradients, is exact.
+The problem is ridge regression on Jacobian features (`heads/tangent.py`), so the identity behind the residual bound
+holds word for word with phi_u(x) = s^2 J^T J u, and one Newton step, solved by conjugate gradients, is exact.
 """
 
 from __future__ import annotations

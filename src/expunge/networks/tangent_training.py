@@ -34,7 +34,10 @@ def train_tangent(
     device: str = "cpu",
     progress: Progress = silent,
 ) -> TangentModel:
-    """Train tangent weights to the optimum, while the source exists. `names`: see `last_parameters`; None is all of them."""
+    """Train tangent weights to the optimum, while the source exists.
+
+    `names`: see `last_parameters`; None is all of them.
+    """
     positive(l2, "l2", "Give the lambda of (lambda/2)||v||^2 beside the mean loss.")
     positive(max_norm, "max_norm", "Choose it before looking at the rows.")
     place = computing_device(device)

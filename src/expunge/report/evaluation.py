@@ -14,7 +14,10 @@ PANELS = (("train", "test", "retain", "forget"), ("mia", "lira"), ("rt",), ("fs1
 
 
 def methods_figure(table: Table) -> bytes:
-    """One panel a kind of metric: accuracies, attacks, relearn time, forget scores; bars are means, whiskers spreads."""
+    """One panel a kind of metric: accuracies, attacks, relearn time, forget scores.
+
+    Bars are means, whiskers spreads.
+    """
     panels = [[name for name in names if name in table.metrics] for names in PANELS]
     panels = [names for names in panels if names]
     figure, axes = new_figure(len(panels), HEIGHT + 0.18 * len(table.cells))

@@ -61,7 +61,8 @@ def _declared(
     if n_source is None or l2 is None or loss is None or max_norm is None or training_residual is None:
         missing = [name for name, value in given.items() if value is None]
         raise ModelError(
-            f"the model has no training record and {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not given",
+            f"the model has no training record and {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not "
+            "given",
             "a certificate needs these facts",
             "Give them as options ("
             + ", ".join("--" + name.replace("_", "-") for name in missing)

@@ -39,9 +39,9 @@ def check_budget(epsilon: float, delta: float) -> None:
 class Guarantee:
     """What is to be certified, and on what grounds.
 
-    `distance` is declared, or how it is to be estimated; `estimate` is one that was made before. `step` None is `newton` for
-    the paper's bound and `converged` for the residual bound. `sizes` and `constants` are the paper bound's. `force` lets a
-    model through that is of little use. `series` is a place in a series of deletions.
+    `distance` is declared, or how it is to be estimated; `estimate` is one that was made before. `step` None is
+    `newton` for the paper's bound and `converged` for the residual bound. `sizes` and `constants` are the paper
+    bound's. `force` lets a model through that is of little use. `series` is a place in a series of deletions.
     """
 
     epsilon: float
@@ -87,7 +87,8 @@ class Guarantee:
 def wanted_distance(given: Any, match_classes: bool = False) -> tuple[Distance | Estimation, Any]:
     """A distance as the user gives it: words, a Distance, an Estimation, or an estimate that was made before.
 
-    With `match_classes` surrogate rows are weighted to the source's class counts, and the distance is the source's from that.
+    With `match_classes` surrogate rows are weighted to the source's class counts, and the distance is the source's from
+    that.
     """
     estimate = None
     if isinstance(given, str):

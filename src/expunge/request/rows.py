@@ -119,7 +119,10 @@ def encoder_notes(record: TrainingRecord, forget: Any, surrogate: Any) -> tuple[
 
 
 def of_class(given: tuple[Any, Any], wanted: Label, record: TrainingRecord) -> tuple[Any, Any]:
-    """The rows of one class; refuses a class that is unknown or not there, and rows that are not all the source had of it."""
+    """The rows of one class.
+
+    Refuses a class that is unknown or not there, and rows that are not all the source had of it.
+    """
     known: dict[Label, Label] = {
         **{str(value): value for value in record.classes},
         **{value: value for value in record.classes},
@@ -192,7 +195,10 @@ class Counted(Protocol):
 
 
 def require_enough(surrogate: Counted) -> None:
-    """Refuse a surrogate whose moments say too little of its population's. Weights of at most q make s rows count as s/q."""
+    """Refuse a surrogate whose moments say too little of its population's.
+
+    Weights of at most q make s rows count as s/q.
+    """
     if len(surrogate) < FEWEST_SAMPLED_ROWS:
         raise DataError(
             f"the surrogate set has {len(surrogate)} rows",
@@ -201,9 +207,11 @@ def require_enough(surrogate: Counted) -> None:
         )
     if len(surrogate) / surrogate.largest_weight < FEWEST_SAMPLED_ROWS:
         raise DataError(
-            f"with matched classes a surrogate row weighs up to {surrogate.largest_weight:.3g}, so that its {len(surrogate):,} rows count as few as {len(surrogate) / surrogate.largest_weight:.0f}",
+            f"with matched classes a surrogate row weighs up to {surrogate.largest_weight:.3g}, so that its "
+            f"{len(surrogate):,} rows count as few as {len(surrogate) / surrogate.largest_weight:.0f}",
             f"at least {FEWEST_SAMPLED_ROWS} are needed before its moments can stand for its population's",
-            "Add surrogate rows of the classes that it has too few of, or leave --match-classes out and declare a distance.",
+            "Add surrogate rows of the classes that it has too few of, or leave --match-classes out and declare a "
+            "distance.",
         )
 
 

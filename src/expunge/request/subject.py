@@ -18,7 +18,10 @@ from expunge.solve.outcome import Step
 
 
 class Subject(Protocol):
-    """A model: what it minimises, its weights in float64 where they are computed with, its record; and how it is published."""
+    """A model: what it minimises, its weights in float64 where they are computed with, its record.
+
+    And how it is published.
+    """
 
     @property
     def head(self) -> Any: ...

@@ -24,8 +24,8 @@ from expunge.runtime.progress import Progress, silent
 class Survey:
     """What one pass over the surrogate says of it beside the forget set.
 
-    `counts` are its rows by class. `shared` counts forget rows that occur in it, value for value; `lacking` those that do
-    not occur with the same label and as often.
+    `counts` are its rows by class. `shared` counts forget rows that occur in it, value for value; `lacking` those that
+    do not occur with the same label and as often.
     """
 
     counts: tuple[int, ...]
@@ -157,7 +157,8 @@ def _require_source(n_forget: int, given: RowSet, seen: Survey, record: Training
         )
     if seen.lacking:
         raise DataError(
-            f"{seen.lacking} of {n_forget} forget rows are not among the source rows given, with these labels and as often",
+            f"{seen.lacking} of {n_forget} forget rows are not among the source rows given, with these labels and as "
+            "often",
             "with distance source every forget row must be",
             "Give the source itself, or declare another distance.",
         )
@@ -176,7 +177,7 @@ def class_notes(
     for index in sorted(index for index, count in counts.items() if count == record.class_counts[index]):
         kept = "" if not has_labels else f"its {seen.counts[index]:,} surrogate rows stay, since "
         notes.append(
-            f"every row of class {record.classes[index]!r} is forgotten ({counts[index]:,}); the model keeps its weights for that class; "
-            f"{kept}the surrogate stands for the whole source"
+            f"every row of class {record.classes[index]!r} is forgotten ({counts[index]:,}); the model keeps its "
+            f"weights for that class; {kept}the surrogate stands for the whole source"
         )
     return tuple(notes)

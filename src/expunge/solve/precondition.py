@@ -1,11 +1,12 @@
 """Approximate inverses of a Hessian, from its structure, that leave conjugate gradients few iterations.
 
-They change how many iterations a solve takes, never what it converges to. A Hessian is the mean of `C(p) kron x x^T` plus
-`l2 I`; what follows differs in which dependence between `C(p)` and `x` is kept. Factors are taken over rows evenly spread.
+They change how many iterations a solve takes, never what it converges to. A Hessian is the mean of `C(p) kron x x^T`
+plus `l2 I`; what follows differs in which dependence between `C(p)` and `x` is kept. Factors are taken over rows evenly
+spread.
 
-    KroneckerPreconditioner   mean of C(p)  kron  mean of x x^T      nearly free; exact where C(p) is the same for every row
-    ClassBlocks               for each class k, mean of c_k(p) x x^T  K factorisations; rows count where they are undecided;
-                              some rows' C(p) kept whole
+    KroneckerPreconditioner  mean of C(p) kron mean of x x^T         nearly free; exact where all C(p) are the same
+    ClassBlocks              for each class k, mean of c_k(p) x x^T  K factorisations; rows count where undecided; some
+                                                                     rows' C(p) kept whole
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class Preconditioner(Protocol):
 
 
 class KroneckerPreconditioner:
-    """Inverse of `scale (A kron C + (l2 + shift) I)`: class-averaged curvature A, feature second moment C, factorised once."""
+    """Inverse of `scale (A kron C + (l2 + shift) I)`: class-averaged curvature A, feature second moment C,
+    factorised once.
+    """
 
     def __init__(self, curvature: Curvature, scale: float, shift: float = 0.0) -> None:
         factors = [curvature.class_factor().double(), curvature.feature_factor(SAMPLED_ROWS).double()]
@@ -52,10 +55,10 @@ class KroneckerPreconditioner:
 class ClassBlocks:
     """Inverse of `scale (D + (l2 + shift) I - V V^T)`: one block a class, and what couples the classes of a few rows.
 
-    `D_k` is the mean of `c_k(p) x x^T` (`LinearHead.separated`), with `p_k x x^T` for the `coupled` rows whose separated form
-    misses most (`LinearHead.coupling`); `V` has a column `p kron x` for each of those, times the root of its share of the mean.
-    Such a row then counts with `C(p) = diag(p) - p p^T`, which is positive semidefinite: so is the sum. By Woodbury, with
-    `D` for the whole block part,
+    `D_k` is the mean of `c_k(p) x x^T` (`LinearHead.separated`), with `p_k x x^T` for the `coupled` rows whose
+    separated form misses most (`LinearHead.coupling`); `V` has a column `p kron x` for each of those, times the root of
+    its share of the mean. Such a row then counts with `C(p) = diag(p) - p p^T`, which is positive semidefinite: so is
+    the sum. By Woodbury, with `D` for the whole block part,
 
         inverse = D^-1 + D^-1 V (I - V^T D^-1 V)^-1 V^T D^-1
 

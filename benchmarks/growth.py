@@ -101,7 +101,7 @@ def one(case: dict[str, int]) -> dict[str, Any]:
     stages: dict[str, float] = {}
     last = ["step", checked]
 
-    def watch(stage: str, done: int, total: int | None) -> None:
+    def watch(stage: str, *_: int | None) -> None:
         name = "moments" if stage.startswith("Lanczos") else "step"
         now = time.perf_counter()
         stages[str(last[0])] = stages.get(str(last[0]), 0.0) + now - float(last[1])

@@ -66,7 +66,7 @@ def measured(X: torch.Tensor, y: torch.Tensor, classes: int, l2: float) -> dict[
     right = -problem.residual(torch.zeros_like(weights))
     found: dict[str, Any] = {"l2": l2, "chosen": "blocks" if blocks_pay(head, problem.surrogate) else "Kronecker"}
     kinds: dict[str, Callable[[SetHessian], Any]] = {
-        "plain": lambda operator: Plain(),
+        "plain": lambda _: Plain(),
         "Kronecker": lambda operator: KroneckerPreconditioner(operator.curvature, 1.0),
         "blocks": lambda operator: ClassBlocks(operator.curvature, 1.0),
     }

@@ -185,7 +185,7 @@ def exponent(points: list[dict[str, Any]], of: str) -> float:
     return float(np.polyfit(x, y, 1)[0])
 
 
-def passes(folder: Path, rows: int, memory: str, repeats: int = 3) -> dict[str, Any]:
+def passes(folder: Path, repeats: int = 3) -> dict[str, Any]:
     """One Hessian product and one gradient over a streamed set of which nothing is kept, in its own process."""
     program = f"""
 import json, sys, time, torch
@@ -288,7 +288,7 @@ def main() -> None:
             elif part == "processes":
                 result[part] = [unlearn(base, middle, given.memory, count) for count in (1, 2, 4)]
             else:
-                points = [passes(folder, rows, given.memory) for rows, folder in reversed(sets.items())]
+                points = [passes(folder) for folder in reversed(sets.values())]
                 result[part] = {
                     "passes": points,
                     "exponent": exponent(points, "seconds"),

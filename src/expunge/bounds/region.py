@@ -32,7 +32,8 @@ class Shape(Protocol):
     """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What a certificate calls it."""
 
     def grid_term(self, grid: float) -> float:
         """By how much rounding both models to the grid can move them apart."""

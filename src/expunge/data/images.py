@@ -236,7 +236,7 @@ class _ArraysOnly(pickle.Unpickler):
         return found
 
 
-def _empty_array(kind: type, shape: tuple[int, ...], code: bytes) -> Array:
+def _empty_array(kind: type, shape: tuple[int, ...], _code: bytes) -> Array:
     if kind is not np.ndarray or tuple(shape) != (0,):
         raise pickle.UnpicklingError("an array is made of something else")
     return np.ndarray(0, dtype=np.uint8)

@@ -100,7 +100,7 @@ class StreamedRows(RowSet):
         form: Form,
         memory: Memory,
         group: Group = ALONE,
-        watch: Watch = lambda done, total: None,
+        watch: Watch = lambda *_: None,
     ) -> None:
         self.stream, self.form, self.group, self.watch = stream, form, group, watch
         self._spare = memory.spare

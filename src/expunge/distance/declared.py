@@ -35,7 +35,8 @@ class Distance:
         law = kind_named(self.kind)
         if not self.provenance:
             object.__setattr__(self, "provenance", law.provenances[0])
-        for problem in (self._value_problem(law), self._setting_problem(law)):
+        for problem_of in (self._value_problem, self._setting_problem, self._matching_problem, self._sampling_problem):
+            problem = problem_of(law)
             if problem is not None:
                 raise problem
 
@@ -69,6 +70,9 @@ class Distance:
                 "'source' is measured, 'means' estimated; others are declared or estimated",
                 "Leave the provenance out.",
             )
+        return None
+
+    def _matching_problem(self, law: Kind) -> OptionError | None:
         if type(self.matched) is not bool:
             return OptionError(f"matched {self.matched!r}", "it is True or False", "Leave it out, or write True.")
         if self.matched and law.is_source:
@@ -77,6 +81,9 @@ class Distance:
                 "the source's classes are its own",
                 "Leave --match-classes out.",
             )
+        return None
+
+    def _sampling_problem(self, law: Kind) -> OptionError | None:
         if self.between == "samples" and not law.between_samples:
             return OptionError(
                 f"distance {self.kind!r} between samples",

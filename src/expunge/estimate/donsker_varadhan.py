@@ -49,7 +49,7 @@ OWN = 0.05  # share of rows from which on a value counts as having a probability
 class DonskerVaradhanLower:
     """Estimate of KL(nu || rho) on rows that trained nothing and stopped nothing.
 
-    a lower bound in the limit of many rows.
+    A lower bound in the limit of many rows.
 
     `raw` is as computed; `value` lies between 0 and `ceiling`. `standard_error` is by the delta method, each row of
     nu and rho counted once: `sum w^2 (T - mean)^2 / (sum w)^2` over nu, plus `var(exp T) / mean(exp T)^2 / k` over rho.
@@ -105,7 +105,7 @@ def donsker_varadhan(
     lengths: list[tuple[int, int]] = []
     for i in range(FOLDS):
 
-        def advance(stage: str, done: int, total: int | None, before: int = i * epochs) -> None:
+        def advance(stage: str, done: int, _total: int | None, before: int = i * epochs) -> None:
             progress(stage, before + done, FOLDS * epochs)
 
         others = [(i + j) % FOLDS for j in range(1, FOLDS)]

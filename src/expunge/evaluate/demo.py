@@ -57,7 +57,7 @@ def digits() -> dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
 
 
 def run(
-    folder: Path, *, epsilon: float = 1.0, delta: float = 1e-4, say: Callable[[str], None] = lambda text: None
+    folder: Path, *, epsilon: float = 1.0, delta: float = 1e-4, say: Callable[[str], None] = lambda _: None
 ) -> Story:
     """Write data, model and result under `folder` and return what happened."""
     data = digits()

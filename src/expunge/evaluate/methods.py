@@ -77,15 +77,18 @@ class Method(Protocol):
     """A way to forget."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What tables call it."""
 
-    def run(self, case: Case) -> Outcome: ...
+    def run(self, case: Case) -> Outcome:
+        """The weights it ends with, and the noise they are to get."""
 
 
 class NoiseOf(Protocol):
     """A step and the noise that goes with it, from the source itself or from the surrogate."""
 
-    def unlearn(self, case: Case, with_source: bool) -> Outcome: ...
+    def unlearn(self, case: Case, with_source: bool) -> Outcome:
+        """The updated weights and their noise, computed from the source itself or from the case's surrogate."""
 
 
 @dataclass(frozen=True)

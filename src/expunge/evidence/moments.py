@@ -44,9 +44,11 @@ class Spread(Protocol):
     cancellation: float
     knows_fourth: bool
 
-    def sums(self) -> SpreadSums: ...
+    def sums(self) -> SpreadSums:
+        """What one pass over the rows says of `||f - c||`."""
 
-    def covariance_product(self, direction: Tensor, power: int, fourth: bool) -> Tensor: ...
+    def covariance_product(self, direction: Tensor, power: int, fourth: bool) -> Tensor:
+        """Mean of `w^power (f - c) <f - c, direction>`, for the `fourth` moment times `||f - c||^2`."""
 
 
 def change_moments(

@@ -72,15 +72,18 @@ class RowSet(ABC):
 
     @property
     @abstractmethod
-    def dtype(self) -> torch.dtype: ...
+    def dtype(self) -> torch.dtype:
+        """Of the features; weights are float64 whatever it is."""
 
     @property
     @abstractmethod
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        """Where blocks are handed over."""
 
     @property
     @abstractmethod
-    def has_weights(self) -> bool: ...
+    def has_weights(self) -> bool:
+        """Whether rows differ in weight."""
 
     @property
     @abstractmethod
@@ -101,7 +104,7 @@ class RowSet(ABC):
     def n_before(self) -> int:
         """How many rows the processes before this one go over.
 
-        a row's number in the set does not depend on who has it.
+        A row's number in the set does not depend on who has it.
         """
         return 0
 

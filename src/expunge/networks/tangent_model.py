@@ -79,6 +79,7 @@ def read_tangent(path: str | Path) -> TangentModel:
 
 
 def objective_of(network: nn.Module, model: TangentModel, block: int, device: str) -> Tangent:
+    """What the tangent weights minimise; refuses a network that they were not trained on."""
     record = model.record
     objective = Tangent(
         network,
@@ -98,8 +99,10 @@ def objective_of(network: nn.Module, model: TangentModel, block: int, device: st
 
 
 def network_digest(network: nn.Module, names: tuple[str, ...]) -> str:
+    """Of a network and of the parameters that its tangent weights stand for."""
     return hashlib.sha256(f"{module_digest(network)}\n{chr(10).join(names)}".encode()).hexdigest()
 
 
 def weights_digest(weights: Tensor) -> str:
+    """Of the weights' bytes."""
     return hashlib.sha256(weights.contiguous().numpy().tobytes()).hexdigest()

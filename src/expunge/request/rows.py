@@ -189,7 +189,8 @@ class Counted(Protocol):
     """A set whose rows may differ in weight."""
 
     @property
-    def largest_weight(self) -> float: ...
+    def largest_weight(self) -> float:
+        """1 without weights."""
 
     def __len__(self) -> int: ...
 

@@ -18,22 +18,23 @@ from expunge.solve.outcome import Step
 
 
 class Subject(Protocol):
-    """A model: what it minimises, its weights in float64 where they are computed with, its record.
-
-    And how it is published.
-    """
+    """A model, and how it is published."""
 
     @property
-    def head(self) -> Any: ...
+    def head(self) -> Any:
+        """What it minimises; see `heads/`."""
 
     @property
-    def weights(self) -> Tensor: ...
+    def weights(self) -> Tensor:
+        """In float64, on the device they are computed with."""
 
     @property
-    def record(self) -> TrainingRecord: ...
+    def record(self) -> TrainingRecord:
+        """What it says of its training."""
 
     @property
-    def n_features(self) -> int: ...
+    def n_features(self) -> int:
+        """What a certificate states as its features."""
 
     @property
     def sha256(self) -> str:

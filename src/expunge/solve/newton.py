@@ -40,21 +40,28 @@ class Equation(Protocol):
     """`a(u) = 0`. `scale` is what a pull is multiplied by: the number of rows that `a` is a sum over."""
 
     @property
-    def weights(self) -> Tensor: ...
+    def weights(self) -> Tensor:
+        """The weights that an update is added to."""
 
     @property
-    def scale(self) -> int: ...
+    def scale(self) -> int:
+        """What a pull is multiplied by."""
 
     @property
-    def n_rows(self) -> int: ...
+    def n_rows(self) -> int:
+        """The rows that one evaluation goes over."""
 
-    def residual(self, update: Tensor) -> Tensor: ...
+    def residual(self, update: Tensor) -> Tensor:
+        """`a(u)`, in float64."""
 
-    def jacobian(self, update: Tensor, pull: float, last: SymmetricOperator | None) -> SymmetricOperator: ...
+    def jacobian(self, update: Tensor, pull: float, last: SymmetricOperator | None) -> SymmetricOperator:
+        """The derivative of `a(u) + scale pull u`; `last` is that of the iteration before, whose work may be used."""
 
-    def manner(self) -> Manner: ...
+    def manner(self) -> Manner:
+        """How systems with the Jacobian are to be solved."""
 
-    def agreed(self, step: Tensor) -> Tensor: ...
+    def agreed(self, step: Tensor) -> Tensor:
+        """The step that all processes take: each has computed one, and sums may differ in the last digit."""
 
 
 def solve_linear(
@@ -127,6 +134,6 @@ def newton_step(
 def _enough(manner: Manner, size: float, start: float) -> float:
     """Tolerance of an inner solve.
 
-    a tenth of what the outer residual has come down to, but no finer than it can use.
+    A tenth of what the outer residual has come down to, but no finer than it can use.
     """
     return max(manner.accurate, min(1e-2, 0.1 * size / start), 0.3 * CONVERGED * start / size)

@@ -29,13 +29,12 @@ READING = 4  # a number that is read from memory once costs as much as so many m
 class Preconditioner(Protocol):
     """A symmetric positive definite map on K x d matrices, near the inverse of a Hessian."""
 
-    def solve(self, residual: Tensor) -> Tensor: ...
+    def solve(self, residual: Tensor) -> Tensor:
+        """The map's value."""
 
 
 class KroneckerPreconditioner:
-    """Inverse of `scale (A kron C + (l2 + shift) I)`: class-averaged curvature A, feature second moment C,
-    factorised once.
-    """
+    """Inverse of `scale (A kron C + (l2 + shift) I)`, factorised once: mean curvature A, second moment C of x."""
 
     def __init__(self, curvature: Curvature, scale: float, shift: float = 0.0) -> None:
         factors = [curvature.class_factor().double(), curvature.feature_factor(SAMPLED_ROWS).double()]
@@ -117,6 +116,7 @@ def at_hand(objective: LinearHead, rows: RowSet, coupled: int) -> int:
 
 
 def block_entries(objective: LinearHead) -> int:
+    """Numbers in the blocks of all classes."""
     return objective.n_classes * objective.n_features**2
 
 

@@ -1,7 +1,7 @@
 """From (epsilon, delta, Delta) to sigma, and the secret noise itself. Plain float64 and integers; no torch.
 
-Calibration is the analytic Gaussian mechanism (Balle and Wang 2018), exact for every epsilon > 0: with `mu =
-Delta/sigma`
+Calibration is the analytic Gaussian mechanism (Balle and Wang 2018), exact for every epsilon > 0: with
+`mu = Delta/sigma`
 
     delta(epsilon, mu) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu).
 

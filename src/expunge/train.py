@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.optimize
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from expunge.data import as_features, as_labels, encode, prepare
@@ -157,30 +158,11 @@ def train(
     record is measured in float64 at the weights as stored, float64 rounding included. `encoder` is the digest of what
     made the features; later, features of another one are refused.
     """
-    positive(
-        l2,
-        "l2",
-        "Give the lambda of (lambda/2)||w||^2; 1e-4 to 1e-1 is usual, and larger makes later certificates stronger.",
-    )
-    positive(max_norm, "max_norm", "Choose it before looking at the rows, for example 1 for unit-norm features.")
-    positive(tolerance, "tolerance", "1e-11 is the default.")
-    choice(dtype, tuple(DTYPES), "dtype")
-    choice(store, tuple(DTYPES), "store")
-    if encoder is not None and not is_digest(encoder):
-        raise DataError(
-            f"encoder {encoder!r}", "a SHA-256 digest in hexadecimal is needed", "Use SplitModel.digest, or embed's."
-        )
+    _require_options(l2, max_norm, tolerance, dtype, store, encoder)
     place = computing_device(device)
     table = as_features(features, "the source")
     values = as_labels(labels, table.shape[0], "the source")
-    unique, counts = np.unique(values, return_counts=True)
-    if len(unique) < 2:
-        raise DataError(
-            f"the source has one class, {unique[0].item()!r}",
-            "a classifier needs two or more",
-            "Check the label column.",
-        )
-    classes: tuple[Label, ...] = tuple(value.item() for value in unique)
+    classes, counts = _classes_of(values)
     prepared = prepare(
         table,
         encode(values, classes, "the source"),
@@ -193,7 +175,7 @@ def train(
     record = TrainingRecord(
         n_source=len(prepared.rows),
         classes=classes,
-        class_counts=tuple(int(count) for count in counts),
+        class_counts=counts,
         l2=float(l2),
         loss=loss,
         max_norm=float(max_norm),
@@ -208,6 +190,34 @@ def train(
     weights = minimise(objective, prepared.rows, tolerance=tolerance, progress=progress)
     model = from_matrix(weights, bias=bias, dtype=DTYPES[store])
     return model.with_record(replace(record, residual=residual_upper(objective, model.matrix(place), prepared.rows)))
+
+
+def _require_options(l2: float, max_norm: float, tolerance: float, dtype: str, store: str, encoder: str | None) -> None:
+    positive(
+        l2,
+        "l2",
+        "Give the lambda of (lambda/2)||w||^2; 1e-4 to 1e-1 is usual, and larger makes later certificates stronger.",
+    )
+    positive(max_norm, "max_norm", "Choose it before looking at the rows, for example 1 for unit-norm features.")
+    positive(tolerance, "tolerance", "1e-11 is the default.")
+    choice(dtype, tuple(DTYPES), "dtype")
+    choice(store, tuple(DTYPES), "store")
+    if encoder is not None and not is_digest(encoder):
+        raise DataError(
+            f"encoder {encoder!r}", "a SHA-256 digest in hexadecimal is needed", "Use SplitModel.digest, or embed's."
+        )
+
+
+def _classes_of(values: NDArray[Any]) -> tuple[tuple[Label, ...], tuple[int, ...]]:
+    """The classes among the labels, and how many rows each has."""
+    unique, counts = np.unique(values, return_counts=True)
+    if len(unique) < 2:
+        raise DataError(
+            f"the source has one class, {unique[0].item()!r}",
+            "a classifier needs two or more",
+            "Check the label column.",
+        )
+    return tuple(value.item() for value in unique), tuple(int(count) for count in counts)
 
 
 def residual_upper(objective: LinearHead, weights: Tensor, rows: RowSet) -> float:

@@ -18,6 +18,7 @@ from expunge.request.guarantee import Guarantee, wanted_distance
 from expunge.runtime.progress import Progress, silent
 
 
+# Over 60 lines, nearly all of them signature and docstring: every argument is spelled out, so that help() teaches.
 def unlearn(
     model: LinearModel | Any,
     forget: tuple[Any, Any] | Stream,

@@ -107,7 +107,7 @@ speed = section(
 @as_json
 @reporting
 @record_facts
-def unlearn(
+def unlearn(  # over 60 lines: click hands over each of its options by name
     model_file: Path,
     forget: Path,
     surrogate: Path,

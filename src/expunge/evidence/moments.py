@@ -51,6 +51,7 @@ class Spread(Protocol):
         """Mean of `w^power (f - c) <f - c, direction>`, for the `fourth` moment times `||f - c||^2`."""
 
 
+# Over 60 lines: signature and result alone take thirty, and the bounds on eigenvalues share one budget of failure.
 def change_moments(
     head: Any,
     weights: Tensor,

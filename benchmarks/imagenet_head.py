@@ -71,15 +71,15 @@ def rates(curvature: Curvature, direction: torch.Tensor, device: str, repeats: i
         torch.mm(direction, rows.features.T, out=inner)
         torch.mm(inner, rows.features, out=out)
 
-    found: dict[str, list[float]] = {"product": [], "plain": []}
+    runs: dict[str, list[float]] = {"product": [], "plain": []}
     for _ in range(repeats):
-        found["product"].append(seconds(lambda: curvature.product(direction), device=device, warm=1))
-        found["plain"].append(seconds(plain, device=device, warm=1))
+        runs["product"].append(seconds(lambda: curvature.product(direction), device=device, warm=1))
+        runs["plain"].append(seconds(plain, device=device, warm=1))
     side = 8192 if device.startswith("cuda") else 1024
     square = torch.randn((side, side), dtype=direction.dtype, device=direction.device)
     squared = 2.0 * side**3 / seconds(lambda: square @ square, 5, 2, device)
     flops = 4.0 * len(rows) * direction.numel()
-    best = {name: sorted(values)[len(values) // 2] for name, values in found.items()}
+    best = {name: sorted(values)[len(values) // 2] for name, values in runs.items()}
     return {
         "hessian_product_seconds": best["product"],
         "hessian_product_tflops": flops / best["product"] / 1e12,

@@ -111,7 +111,7 @@ def main() -> None:
         killed = recovery(desk)
         opened = open_desk(folder / "desk")
         command = [sys.executable, "-m", "expunge", "desk", "status", str(folder / "desk"), "--json"]
-        found = {
+        result = {
             "entries": verify_desk(opened).head.size,
             "file_bytes": opened.layout.ledger.stat().st_size,
             "recovery_after_a_kill_s": killed,
@@ -126,8 +126,8 @@ def main() -> None:
         }
     finally:
         shutil.rmtree(folder)
-    options.out.write_text(json.dumps(found, indent=2) + "\n")
-    print(json.dumps(found, indent=2))
+    options.out.write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
 
 
 if __name__ == "__main__":

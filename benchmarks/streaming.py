@@ -116,7 +116,7 @@ def rates(folder: Path, memory: str, repeats: int) -> dict[str, Any]:
     direction = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(1))
     curvature = Curvature(head, weights, rows)
     curvature.product(direction)
-    size, found = path.stat().st_size, {}
+    size, result = path.stat().st_size, {}
     for state in (WARM, COLD):
         alone: list[float] = []
         products: list[float] = []
@@ -130,7 +130,7 @@ def rates(folder: Path, memory: str, repeats: int) -> dict[str, Any]:
                 if turn:
                     times.append(time.perf_counter() - began)
                     processor.append(time.process_time() - used)
-        found[state] = {
+        result[state] = {
             "read_gb_per_s": size / median(alone) / 1e9,
             "product_gb_per_s": size / median(products) / 1e9,
             "share": median(alone) / median(products),
@@ -139,11 +139,11 @@ def rates(folder: Path, memory: str, repeats: int) -> dict[str, Any]:
             "product_processor_seconds": median(processor[1::2]),
         }
     flops = 4 * len(rows) * CLASSES * WIDTH
-    found["product_gflop_per_s_warm"] = flops * found[WARM]["rows_per_s"] / len(rows) / 1e9
-    found["rows"] = len(rows)
-    found["predictions_kept"] = rows.keeps(curvature.height * 4)
-    found["peak_mb"] = peak_mb()
-    return found
+    result["product_gflop_per_s_warm"] = flops * result[WARM]["rows_per_s"] / len(rows) / 1e9
+    result["rows"] = len(rows)
+    result["predictions_kept"] = rows.keeps(curvature.height * 4)
+    result["peak_mb"] = peak_mb()
+    return result
 
 
 def unlearn(folder: Path, surrogate: Path, memory: str, processes: int = 1) -> dict[str, Any]:
@@ -207,8 +207,8 @@ for _ in range({repeats}):
 peak = s.peak_mb()
 print(json.dumps({{"rows": len(rows), "seconds": sorted(times)[len(times) // 2], "peak_mb": peak}}))
 """
-    found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    return dict(json.loads(found.stdout))
+    process = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    return dict(json.loads(process.stdout))
 
 
 def page(result: dict[str, Any]) -> str:

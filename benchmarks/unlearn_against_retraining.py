@@ -85,9 +85,9 @@ def retrain(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], goal: float, solve
         estimator.fit(x, y)
         seconds = time.perf_counter() - began
         reached = gradient_norm(estimator.coef_, x, y)
-        found = {"solver": solver, "tolerance": tolerance, "seconds": seconds, "gradient_norm": reached}
+        fit = {"solver": solver, "tolerance": tolerance, "seconds": seconds, "gradient_norm": reached}
         if reached <= goal or tolerance < 1e-3 * goal:
-            return found | {"missed": reached > goal}
+            return fit | {"missed": reached > goal}
         tolerance /= 5
 
 

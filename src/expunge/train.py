@@ -88,7 +88,7 @@ def _quasi_newton(objective: LinearHead, rows: RowSet, weights: Tensor, progress
         done += 1
         progress("L-BFGS iterations", done, None)
 
-    found = scipy.optimize.minimize(
+    optimum = scipy.optimize.minimize(
         value_and_gradient,
         weights.cpu().numpy().reshape(-1),
         jac=True,
@@ -101,7 +101,7 @@ def _quasi_newton(objective: LinearHead, rows: RowSet, weights: Tensor, progress
             "ftol": 0.0,
         },
     )
-    return torch.from_numpy(found.x.reshape(shape)).to(device)
+    return torch.from_numpy(optimum.x.reshape(shape)).to(device)
 
 
 def _newton(objective: LinearHead, rows: RowSet, weights: Tensor, tolerance: float, progress: Progress) -> Tensor:

@@ -157,11 +157,11 @@ def open_envelope(content: bytes, key: Ed25519PublicKey, name: str) -> Certifica
     """The certificate inside, if this key signed these very bytes; the payload is parsed only after that."""
     payload = _verified_payload(content, key, name)
     try:
-        told = json.loads(payload, object_pairs_hook=without_duplicates, parse_constant=not_a_number)
-        if told["_type"] != STATEMENT_TYPE or told["predicateType"] != PREDICATE_TYPE:
-            raise ValueError(f"{told['_type']!r}, {told['predicateType']!r}")
-        certificate = parse_certificate(json.dumps(told["predicate"]).encode(), name)
-        if told != statement(certificate):
+        signed = json.loads(payload, object_pairs_hook=without_duplicates, parse_constant=not_a_number)
+        if signed["_type"] != STATEMENT_TYPE or signed["predicateType"] != PREDICATE_TYPE:
+            raise ValueError(f"{signed['_type']!r}, {signed['predicateType']!r}")
+        certificate = parse_certificate(json.dumps(signed["predicate"]).encode(), name)
+        if signed != statement(certificate):
             raise ValueError("the subject is not the certificate's model")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise VerificationFailed(
@@ -175,9 +175,9 @@ def open_envelope(content: bytes, key: Ed25519PublicKey, name: str) -> Certifica
 def _verified_payload(content: bytes, key: Ed25519PublicKey, name: str) -> bytes:
     try:
         outer: Any = json.loads(content, object_pairs_hook=without_duplicates)
-        (given,) = outer["signatures"]
+        (signature_entry,) = outer["signatures"]
         payload = base64.b64decode(outer["payload"], validate=True)
-        signature = base64.b64decode(given["sig"], validate=True)
+        signature = base64.b64decode(signature_entry["sig"], validate=True)
         if content != _envelope(payload, keyid_of(key), signature):
             raise ValueError("it is not, byte for byte, a certificate signed by this key")
         key.verify(signature, pae(PAYLOAD_TYPE, payload))

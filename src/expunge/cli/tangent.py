@@ -156,7 +156,7 @@ def unlearn(
     require_absent(target)
     model, module = read_tangent(model_file), imported_module(network)
     examples = [read_examples(path) for path in (forget, surrogate)]
-    rows = [(Preparation().applied(given.inputs), given.labels) for given in examples]
+    rows = [(Preparation().applied(part.inputs), part.labels) for part in examples]
     with progress(not quiet) as advance:
         result = unlearn_tangent(module, model, *rows, **as_given, progress=advance)
     return told_result(target, result, write_result(target, result), json_output)

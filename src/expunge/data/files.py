@@ -53,9 +53,9 @@ class EncodedRows(tuple[Any, Any]):
         return made
 
 
-def encoder_of(given: object) -> str | None:
+def encoder_of(rows: object) -> str | None:
     """The digest of the encoder that made these rows, where they know it."""
-    named = getattr(given, "encoder", None)  # of EncodedRows, or of a stream
+    named = getattr(rows, "encoder", None)  # of EncodedRows, or of a stream
     return named if isinstance(named, str) else None
 
 

@@ -211,10 +211,10 @@ def _idx(path: Path) -> Array:
 def _idx_labels(images: Path) -> Path:
     name = re.sub(r"images([.-])idx3", r"labels\1idx1", images.name)
     beside = [images.with_name(name), images.with_name(name.removesuffix(".gz")), images.with_name(name + ".gz")]
-    found = next((path for path in beside if path.exists() and path != images), None)
-    if found is None:
+    labels_file = next((path for path in beside if path.exists() and path != images), None)
+    if labels_file is None:
         raise FileError(f"{images} has no labels beside it", f"{name} is needed", "Put it in the same folder.")
-    return found
+    return labels_file
 
 
 # CIFAR-10: pickles, read without running anything -------------------------------------------------------------------
@@ -230,10 +230,10 @@ class _ArraysOnly(pickle.Unpickler):
             ("dtype", "numpy"): _plain_dtype,
             ("encode", "_codecs"): _latin_bytes,
         }
-        found = known.get((name, "multiarray" if module.endswith("core.multiarray") else module))
-        if found is None:
+        stand_in = known.get((name, "multiarray" if module.endswith("core.multiarray") else module))
+        if stand_in is None:
             raise pickle.UnpicklingError(f"the pickle asks for {module}.{name}, which is never run")
-        return found
+        return stand_in
 
 
 def _empty_array(kind: type, shape: tuple[int, ...], _code: bytes) -> Array:

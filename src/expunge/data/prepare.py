@@ -175,11 +175,11 @@ def prepare(
     return Prepared(Rows(made, labels.to(device), n_scaled=scaled), scaled)
 
 
-def require_width(found: int, width: int | None, name: str) -> None:
+def require_width(features: int, width: int | None, name: str) -> None:
     """Refuse rows of another width than the model takes."""
-    if width is not None and found != width:
+    if width is not None and features != width:
         raise DataError(
-            f"{name}: rows have {found} features",
+            f"{name}: rows have {features} features",
             f"the model takes {width}",
             "Use the same features, in the same order, as for training.",
         )

@@ -149,11 +149,11 @@ class ParquetStream(Stream):
         schemas, metadata = [], {}
         for path in self.files:
             try:
-                found = pa.parquet.ParquetFile(path)
-                metadata[path] = found.metadata
-                schemas.append(found.schema_arrow.remove_metadata())
-                for index in range(found.metadata.num_row_groups):
-                    self.groups.append((path, index, found.metadata.row_group(index).num_rows))
+                file = pa.parquet.ParquetFile(path)
+                metadata[path] = file.metadata
+                schemas.append(file.schema_arrow.remove_metadata())
+                for index in range(file.metadata.num_row_groups):
+                    self.groups.append((path, index, file.metadata.row_group(index).num_rows))
             except DAMAGE as error:
                 raise not_whole(path, error) from error
         if any(schema != schemas[0] for schema in schemas):
@@ -239,8 +239,8 @@ class IteratorStream(Stream):
         self.make, self.name, self.encoder, self.labelled = blocks, name, encoder, labelled
 
     def chunks(self, share: Share) -> Iterator[Chunk]:
-        for given in self.make():
-            features, labels = given if isinstance(given, tuple) else (given, None)
+        for item in self.make():
+            features, labels = item if isinstance(item, tuple) else (item, None)
             yield _copied(features), _copied(labels)
 
 

@@ -201,16 +201,16 @@ READERS: dict[Any, Callable[[Any], Any]] = {
 }
 
 
-def _read(kind: type[Value], given: Any, name: str, arrays: dict[str, Array | None] | None = None) -> Value:
+def _read(kind: type[Value], content: Any, name: str, arrays: dict[str, Array | None] | None = None) -> Value:
     """A dataclass from a JSON object that has its fields, each of its type, and nothing else."""
     arrays = arrays or {}
     types = {field: hint for field, hint in get_type_hints(kind).items() if field not in arrays}
-    if not isinstance(given, dict) or set(given) != set(types):
+    if not isinstance(content, dict) or set(content) != set(types):
         raise _NotAnEstimateError(f"{name} with keys too many or too few")
     values: dict[str, Any] = dict(arrays)
     for field, hint in types.items():
         try:
-            values[field] = READERS[hint](given[field])
+            values[field] = READERS[hint](content[field])
         except (TypeError, OverflowError) as error:
-            raise _NotAnEstimateError(f"{name}: {field} {given[field]!r}"[:200]) from error
+            raise _NotAnEstimateError(f"{name}: {field} {content[field]!r}"[:200]) from error
     return kind(**values)

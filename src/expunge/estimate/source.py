@@ -154,18 +154,18 @@ class SourceEstimate:
             for name, value in asdict(self.wanted).items()
             if name not in ("mean", "covariance", "sampling", "matched", "box")
         }
-        found: dict[str, Any] = wanted | {
+        stated: dict[str, Any] = wanted | {
             "support": self.sampled.support,
             "step_size": self.sampled.step_size,
             "diagnostics": asdict(self.sampled.diagnostics) | {"converged": self.sampled.diagnostics.converged},
         }
         if self.kl is not None:
-            found |= {
+            stated |= {
                 "conditional": asdict(self.kl.conditional),
                 "marginal_lower": asdict(self.kl.marginal) | {"saturated": self.kl.marginal.saturated},
                 "kl": {"raw": self.kl.raw, "standard_error": self.kl.standard_error, "upper": self.kl.upper},
             }
-        finite: dict[str, Any] = _finite(found)
+        finite: dict[str, Any] = _finite(stated)
         return finite
 
 
@@ -201,11 +201,11 @@ def estimate_source(
 
 def require_converged(sampled: SampledSource) -> None:
     """Refuse chains that are still on their way."""
-    found = sampled.diagnostics
-    if not found.converged:
+    diagnostics = sampled.diagnostics
+    if not diagnostics.converged:
         raise DataError(
-            f"the chains have not converged (split R-hat {found.r_hat:.3f}, drift of norms {found.drift:+.2f} "
-            "standard deviations)",
+            f"the chains have not converged (split R-hat {diagnostics.r_hat:.3f}, "
+            f"drift of norms {diagnostics.drift:+.2f} standard deviations)",
             "R-hat up to 1.1 and a drift within 1 are needed before samples can stand for the source",
             "Use more --steps, another --step-size or another --support.",
         )

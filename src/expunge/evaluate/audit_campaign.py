@@ -32,7 +32,7 @@ def run_audits(
 
     Noise is the operating system's.
     """
-    found = {}
+    audits = {}
     for task in tasks:
         parts = []
         for start in range(0, runs, PART):
@@ -47,8 +47,8 @@ def run_audits(
                 part = _from_json(kept)
             parts.append(part)
         progress(f"Audit {task.name}", runs, runs)
-        found[task.name] = conclude(task.request, task.measured, task.retrained, join(parts), confidence=confidence)
-    return found
+        audits[task.name] = conclude(task.request, task.measured, task.retrained, join(parts), confidence=confidence)
+    return audits
 
 
 def setting_of(tasks: Sequence[AuditTask], runs: int) -> dict[str, Any]:
@@ -132,14 +132,14 @@ def _record(model: LinearModel) -> TrainingRecord:
     return model.record
 
 
-def _require(given: dict[str, Path | None], purpose: str) -> None:
-    missing = [name for name, path in given.items() if path is None]
+def _require(files: dict[str, Path | None], purpose: str) -> None:
+    missing = [name for name, path in files.items() if path is None]
     if missing:
-        raise OptionError("no " + ", ".join(missing), f"{purpose} needs {', '.join(given)}", "Give them.")
+        raise OptionError("no " + ", ".join(missing), f"{purpose} needs {', '.join(files)}", "Give them.")
 
 
 def _read(path: Path | None, label: str | None) -> Labelled | None:
     if path is None:
         return None
-    found = read_data(path, label if path.suffix.lower() in TABLES else None)
-    return found.rows
+    data = read_data(path, label if path.suffix.lower() in TABLES else None)
+    return data.rows

@@ -109,7 +109,7 @@ def _epsilons_inside(inside: Confidences, outside: Confidences) -> NDArray[np.fl
         extended = np.minimum(before[: count - hits + 1], after[hits - 1 :])
         fewest = np.where(alarms == 0, extended, alarms).min(axis=0)
         usable = fewest < count
-        found = attack_epsilon(hits, np.where(usable, fewest, 1), count)
-        best = np.where(usable, np.fmax(best, found), best)
+        epsilons = attack_epsilon(hits, np.where(usable, fewest, 1), count)
+        best = np.where(usable, np.fmax(best, epsilons), best)
     apart = high[count - 1] - low[0] == 0
     return np.where(apart, math.inf, best)

@@ -83,8 +83,8 @@ def of_other_classes(first: NDArray[np.int64], second: NDArray[np.int64]) -> boo
         ]
         return 0.5 * float(np.abs(shares[0] - shares[1]).sum())
 
-    found = variation(labels)
-    if found <= OTHER_CLASSES:
+    observed = variation(labels)
+    if observed <= OTHER_CLASSES:
         return False
     generator = np.random.default_rng(0)
-    return all(variation(generator.permutation(labels)) < found for _ in range(PERMUTATIONS))
+    return all(variation(generator.permutation(labels)) < observed for _ in range(PERMUTATIONS))

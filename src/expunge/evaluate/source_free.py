@@ -62,11 +62,12 @@ def source_free(
     if of_other_classes(forget.labels.numpy(), fresh.labels.numpy()):
         flawed = Score.meaningless("forget and fresh rows are of other classes")
         return SourceFree(flawed, None, None, None)
-    found = smaller_losses(row_losses(objective, after, forget), row_losses(objective, after, fresh), seed)
+    smaller_after = smaller_losses(row_losses(objective, after, forget), row_losses(objective, after, fresh), seed)
     if before is None:
-        return SourceFree(*found, None, None)
+        return SourceFree(*smaller_after, None, None)
     return SourceFree(
-        *found, *smaller_losses(row_losses(objective, before, forget), row_losses(objective, before, fresh), seed)
+        *smaller_after,
+        *smaller_losses(row_losses(objective, before, forget), row_losses(objective, before, fresh), seed),
     )
 
 

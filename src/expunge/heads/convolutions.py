@@ -30,7 +30,7 @@ class UnfoldedConv2d(nn.Conv2d):
             input, self.kernel_size, dilation=self.dilation, padding=self.around, stride=self.stride
         )
         # positions as rows: one large product for all examples, and one for the gradient of the weights
-        found = nn.functional.linear(patches.transpose(1, 2), self.weight.flatten(1), self.bias).transpose(1, 2)
+        products = nn.functional.linear(patches.transpose(1, 2), self.weight.flatten(1), self.bias).transpose(1, 2)
         height, width = (
             (size + 2 * around - spread * (kernel - 1) - 1) // step + 1
             for size, kernel, step, around, spread in zip(
@@ -39,7 +39,7 @@ class UnfoldedConv2d(nn.Conv2d):
         )
         # contiguous: torch 2.13 gets batch normalisation's derivatives wrong for one example with the strides of a
         # transpose
-        return found.reshape(len(input), -1, height, width).contiguous()
+        return products.reshape(len(input), -1, height, width).contiguous()
 
 
 def unfold_convolutions(module: nn.Module) -> nn.Module:

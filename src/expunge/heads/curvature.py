@@ -53,9 +53,9 @@ class Curvature:
         self.predicted = kept(rows, self._predict, self.height)
 
     def _predict(self, block: Block) -> Tensor:
-        found = torch.zeros((self.height, len(block)), dtype=self.weights.dtype, device=self.weights.device)
-        found[: self.objective.n_classes] = self.objective.predictions(block.features @ self.weights.T).T
-        return found
+        predictions = torch.zeros((self.height, len(block)), dtype=self.weights.dtype, device=self.weights.device)
+        predictions[: self.objective.n_classes] = self.objective.predictions(block.features @ self.weights.T).T
+        return predictions
 
     def product(self, direction: Tensor) -> Tensor:
         """`H V`, in two matrix products a block and one pass between them."""
@@ -160,8 +160,8 @@ class Curvature:
         count = 0
         for features, predictions, weights in self._sampled(most) if n_chosen else ():
             wide = features.double()
-            found = self.objective.coupling(predictions.double()) * weights * wide.square().sum(dim=1)
-            scores = torch.cat([scores, found])
+            block_scores = self.objective.coupling(predictions.double()) * weights * wide.square().sum(dim=1)
+            scores = torch.cat([scores, block_scores])
             best = torch.sort(scores, descending=True, stable=True).indices[:n_chosen]
             best = best[scores[best] > 0]
             numbers = torch.arange(count, count + len(features), device=device)
@@ -179,8 +179,10 @@ class Curvature:
         for block in self.rows.blocks():
             part = slice(-(self.rows.n_before + block.start) % step, None, step)
             features = block.features[part].clone()  # the block's memory may be used again for the next one
-            given = features.new_ones(len(features)) if block.weights is None else block.weights[part].to(features)
-            waiting.append((features, given.clone()))
+            block_weights = (
+                features.new_ones(len(features)) if block.weights is None else block.weights[part].to(features)
+            )
+            waiting.append((features, block_weights.clone()))
             if sum(len(each) for _, each in waiting) >= SAMPLE_BLOCK:
                 yield self._joined(waiting)
                 waiting = []

@@ -244,19 +244,19 @@ class Kept:
 
     def __call__(self) -> Iterator[tuple[Any, ...]]:
         if self.values is not None:
-            for given, value in zip(self.source(), self.values, strict=True):
-                yield (*given, value)
+            for visited, value in zip(self.source(), self.values, strict=True):
+                yield (*visited, value)
             return
         made: list[Tensor] = []
         room: Tensor | None = None
-        for given in self.source():
-            value = self.compute(*given)
+        for visited in self.source():
+            value = self.compute(*visited)
             if self.keep:
                 if room is None:
                     room = value.new_empty(self.height * self.rows.n_mine)
-                start = self.height * given[0].start
+                start = self.height * visited[0].start
                 made.append(room[start : start + value.numel()].view(value.shape).copy_(value))
-            yield (*given, value)
+            yield (*visited, value)
         if self.keep:
             self.values = made
 

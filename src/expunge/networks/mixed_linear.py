@@ -136,6 +136,6 @@ def tangent_request(
     return Request(TangentSubject(model, head), forget_rows, surrogate_rows, guarantee, notes=notes)
 
 
-def _rows(head: Tangent, given: tuple[Any, Any], record: TrainingRecord, name: str) -> TangentRows:
-    inputs = torch.as_tensor(given[0])
-    return head.rows(inputs, encode(as_labels(given[1], len(inputs), name), record.classes, name))
+def _rows(head: Tangent, arrays: tuple[Any, Any], record: TrainingRecord, name: str) -> TangentRows:
+    inputs = torch.as_tensor(arrays[0])
+    return head.rows(inputs, encode(as_labels(arrays[1], len(inputs), name), record.classes, name))

@@ -99,10 +99,10 @@ def imported_module(reference: str) -> nn.Module:
         )
     remedy = "Install the module, or put its folder in PYTHONPATH; name a function without arguments."
     try:
-        found: Any = importlib.import_module(where)
+        target: Any = importlib.import_module(where)
         for part in what.split("."):
-            found = getattr(found, part)
-        made = found if isinstance(found, nn.Module) else found()
+            target = getattr(target, part)
+        made = target if isinstance(target, nn.Module) else target()
     except ExpungeError:
         raise
     except Exception as error:  # whatever that code raises, it is not a result

@@ -28,12 +28,12 @@ def methods_figure(table: Table) -> bytes:
             factor = 100.0 if metric in PERCENT else 1.0
             cells = [table.cells[method].get(metric) for method in methods]
             known = [place for place, cell in enumerate(cells) if cell is not None and cell.mean is not None]
-            found = [cell for cell in cells if cell is not None and cell.mean is not None]
+            filled = [cell for cell in cells if cell is not None and cell.mean is not None]
             axis.barh(
                 [place + (number - (len(names) - 1) / 2) * thickness for place in known],
-                [factor * (cell.mean or 0.0) for cell in found],
+                [factor * (cell.mean or 0.0) for cell in filled],
                 thickness,
-                xerr=[factor * (cell.spread or 0.0) for cell in found],
+                xerr=[factor * (cell.spread or 0.0) for cell in filled],
                 label=TITLES[metric],
             )
         axis.set_yticks(range(len(methods)), methods if axis is axes[0] else [""] * len(methods))

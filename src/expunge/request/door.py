@@ -120,10 +120,12 @@ def ask(
     notes += class_notes(forget_rows, seen, record, forget_class, has_labels=labelled)
     notes += encoder_notes(record, forget, surrogate)
     if distance.matched:
-        given = len(surrogate_rows)
+        n_before = len(surrogate_rows)
         surrogate_rows = matched_rows(surrogate_rows, record, labelled, seen.counts)
-        if len(surrogate_rows) < given:
-            notes += (f"{given - len(surrogate_rows)} surrogate rows of classes the source had none of were left out",)
+        if len(surrogate_rows) < n_before:
+            notes += (
+                f"{n_before - len(surrogate_rows)} surrogate rows of classes the source had none of were left out",
+            )
     if distance.samples_rows:
         require_enough(surrogate_rows)
     if isinstance(distance, Estimation):

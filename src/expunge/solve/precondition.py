@@ -93,9 +93,9 @@ class ClassBlocks:
             self.features, self.columns, self.factor = self.features[:0], self.columns[:0], self.factor[:0, :0]
 
     def solve(self, residual: Tensor) -> Tensor:
-        given = residual.double()
-        mean = given.mean(dim=0, keepdim=True) if self.centred else torch.zeros_like(given[:1])
-        solved = self._separately(given - mean)
+        right = residual.double()
+        mean = right.mean(dim=0, keepdim=True) if self.centred else torch.zeros_like(right[:1])
+        solved = self._separately(right - mean)
         if len(self.features):
             outputs = (self.columns * (self.features @ solved.T)).sum(dim=1, keepdim=True)
             solved += self._separately((self.columns * torch.cholesky_solve(outputs, self.factor)).T @ self.features)
@@ -103,8 +103,8 @@ class ClassBlocks:
             solved = solved - solved.mean(dim=0, keepdim=True) + mean / self.flat
         return solved.to(residual.dtype)
 
-    def _separately(self, given: Tensor) -> Tensor:
-        return torch.bmm(self.inverses, given[:, :, None])[:, :, 0]
+    def _separately(self, right: Tensor) -> Tensor:
+        return torch.bmm(self.inverses, right[:, :, None])[:, :, 0]
 
 
 def at_hand(objective: LinearHead, rows: RowSet, coupled: int) -> int:

@@ -125,8 +125,8 @@ def unlearn_module(
     network.
     """
     wanted, _ = wanted_distance(distance)
-    given = constants or PaperConstants.of_the_experiments(float(l2))
-    guarantee = Guarantee(epsilon, delta, wanted, bound="paper", constants=given, force=force)
+    paper_constants = constants or PaperConstants.of_the_experiments(float(l2))
+    guarantee = Guarantee(epsilon, delta, wanted, bound="paper", constants=paper_constants, force=force)
     request = module_request(
         network,
         forget,
@@ -195,15 +195,15 @@ def module_request(
 
 
 def _examples(
-    objective: ModuleObjective, given: tuple[Any, Any], classes: tuple[Label, ...] | None, name: str
+    objective: ModuleObjective, arrays: tuple[Any, Any], classes: tuple[Label, ...] | None, name: str
 ) -> Examples:
-    inputs = torch.as_tensor(given[0])
-    values = objective.checked(inputs, len(given[1]))
+    inputs = torch.as_tensor(arrays[0])
+    values = objective.checked(inputs, len(arrays[1]))
     outputs = objective.outputs(objective.weights, values[:1]).shape[1]
     known: tuple[Label, ...] = tuple(range(outputs)) if classes is None else classes
     if len(known) != outputs:
         raise OptionError(f"{len(known)} classes", f"the network has {outputs} outputs", "Name one an output.")
-    labels = encode(as_labels(given[1], len(values), name), known, name)
+    labels = encode(as_labels(arrays[1], len(values), name), known, name)
     return Examples(values, labels.to(objective.device))
 
 

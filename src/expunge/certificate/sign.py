@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from expunge.certificate.content import SIZE_LIMIT, Certificate, parse_certificate, read_certificate
+from expunge.certificate.content import SIZE_LIMIT, Certificate, bytes_of_at_most, parse_certificate, read_certificate
 from expunge.certificate.facts import Json
 from expunge.certificate.verify import Check, verify
 from expunge.errors import FileError, VerificationFailed
@@ -193,14 +193,7 @@ def _verified_payload(content: bytes, key: Ed25519PublicKey, name: str) -> bytes
 
 def certificate_bytes(path: str | Path) -> bytes:
     """The bytes of a certificate's file, signed or not."""
-    location = readable(Path(path))
-    if location.stat().st_size > ENVELOPE_LIMIT:
-        raise FileError(
-            f"{location} has {location.stat().st_size:,} bytes",
-            f"a signed certificate has at most {ENVELOPE_LIMIT:,}",
-            "Check the path.",
-        )
-    return location.read_bytes()
+    return bytes_of_at_most(ENVELOPE_LIMIT, path, "a signed certificate")
 
 
 def verify_file(

@@ -22,13 +22,14 @@ from expunge.estimate.source import (
     marginal_divergence,
     sample_source,
 )
-from expunge.heads import LinearHead, Rows, head_for
+from expunge.heads import LinearHead, Rows
 from expunge.heads.rows import in_memory
 from expunge.model import LinearModel
 from expunge.record import TrainingRecord
 from expunge.request.estimable import require_estimable
 from expunge.request.execution import computing_device
 from expunge.request.rows import matched_rows, require_enough, rows_of
+from expunge.request.subject import head_of
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.equation import SurrogateEquation
 from expunge.solve.newton import newton_step
@@ -103,13 +104,7 @@ def compare(
     """
     require_estimable(replace(wanted, route="kl"), record, surrogate[1] is not None, "residual")
     place = computing_device(device)
-    objective = head_for(
-        record.loss,
-        l2=record.l2,
-        n_classes=model.n_classes,
-        n_features=model.n_features + int(record.bias),
-        row_bound=record.row_bound,
-    )
+    objective = head_of(model, record)
     weights = model.matrix(place)
     sets = _sets(model, record, place, surrogate, forget, reference, wanted.matched)
     sampled = sample_source(weights, record, sets.surrogate, wanted, progress=progress)

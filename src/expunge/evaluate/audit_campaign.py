@@ -17,9 +17,9 @@ from expunge.evaluate.audit import Audit, Evidence, collect, conclude, join
 from expunge.evaluate.case import Labelled, prepared_rows
 from expunge.evaluate.source_free import SourceFree, source_free
 from expunge.evaluate.tasks import AuditTask, certificate_task
-from expunge.heads import head_for
 from expunge.model import LinearModel, read_model
 from expunge.record import TrainingRecord
+from expunge.request.subject import head_of
 from expunge.runtime.progress import Progress
 
 PART = 2_500  # runs a side that are lost at most when a run is stopped
@@ -111,15 +111,8 @@ def source_free_from_files(
         for part, name in zip(parts, ("the forget set", "the fresh set"), strict=True)
         if part
     ]
-    objective = head_for(
-        record.loss,
-        l2=record.l2,
-        n_classes=model.n_classes,
-        n_features=rows[0].n_features,
-        row_bound=record.row_bound,
-    )
     earlier = None if before is None else read_model(before)[0].matrix()
-    return source_free(objective, model.matrix(), *rows, before=earlier)
+    return source_free(head_of(model, record), model.matrix(), *rows, before=earlier)
 
 
 def _record(model: LinearModel) -> TrainingRecord:

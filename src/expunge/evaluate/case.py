@@ -17,10 +17,11 @@ from torch import Tensor
 
 from expunge.data import as_features, as_labels, encode, prepare
 from expunge.errors import DataError, ModelError
-from expunge.heads import LinearHead, Rows, head_for
+from expunge.heads import LinearHead, Rows
 from expunge.model import LinearModel
 from expunge.record import TrainingRecord
 from expunge.request.rows import require_encoder
+from expunge.request.subject import head_of
 from expunge.runtime.progress import Progress, silent
 from expunge.train import minimise, train
 
@@ -122,14 +123,7 @@ def make_case(
             f"the model was trained on {record.n_source:,}",
             "Give the rows it was trained on, parted in two.",
         )
-    objective = head_for(
-        record.loss,
-        l2=record.l2,
-        n_classes=trained.n_classes,
-        n_features=rows["train"].n_features,
-        row_bound=record.row_bound,
-    )
-    return Case(splits, trained, objective, rows)
+    return Case(splits, trained, head_of(trained, record), rows)
 
 
 def prepared_rows(part: Labelled, model: LinearModel, record: TrainingRecord, name: str) -> Rows:

@@ -25,7 +25,7 @@ from expunge.record import TrainingRecord
 from expunge.request.door import Request
 from expunge.request.guarantee import Guarantee, wanted_distance
 from expunge.request.rows import check_sizes, require_enough
-from expunge.request.subject import described_step, require_not_noised
+from expunge.request.subject import described_model, described_step, require_not_noised
 from expunge.request.survey import class_notes, notes_on, survey
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.outcome import Step
@@ -60,19 +60,7 @@ class TangentSubject:
         return TangentModel(noised, self.model.names, replace(record, weights_sha256=weights_digest(noised)))
 
     def described(self, published: TangentModel) -> Json:
-        record = self.record
-        return {
-            "before": {"sha256": self.sha256},
-            "after": {"sha256": published.sha256()},
-            "loss": record.loss,
-            "l2": record.l2,
-            "max_norm": record.max_norm,
-            "row_bound": record.row_bound,
-            "bias": False,
-            "dtype": "float64",
-            "record": record.provenance,
-            "encoder": record.encoder,
-        }
+        return described_model(self.record, self.sha256, published.sha256(), torch.float64)
 
     def described_step(self, step: Step, kind: str) -> Json:
         return described_step(step, kind)

@@ -85,7 +85,7 @@ def progress(wanted: bool) -> Iterator[Callable[[str, int, int | None], None]]:
     Both say how fast it goes and how long it will take, where that can be known.
     """
     if not wanted:
-        yield lambda stage, done, total: None
+        yield lambda *_: None
         return
     meters: dict[str, Meter] = {}
     if not err.is_terminal:

@@ -20,7 +20,7 @@ RESULTS = Path(__file__).parent / "results"
 
 def environment(device: str = "cpu") -> dict[str, Any]:
     """Machine and versions."""
-    found: dict[str, Any] = {
+    machine: dict[str, Any] = {
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "machine": platform.machine(),
@@ -29,7 +29,7 @@ def environment(device: str = "cpu") -> dict[str, Any]:
         "numpy": np.__version__,
         "expunge": __version__,
     }
-    return found | ({"device": torch.cuda.get_device_name()} if device.startswith("cuda") else {})
+    return machine | ({"device": torch.cuda.get_device_name()} if device.startswith("cuda") else {})
 
 
 def synchronise(device: str = "cpu") -> None:

@@ -56,7 +56,7 @@ def rates(x: torch.Tensor, classes: int) -> dict[str, float]:
     direction = torch.randn((classes, x.shape[1]), dtype=torch.float64)
     curvature = Curvature(head, direction, Rows(x, torch.zeros(len(x), dtype=torch.int64)))
     by_rows, by_classes = (torch.randn(shape, dtype=torch.float64) for shape in ((len(x), classes), (classes, len(x))))
-    found: dict[str, list[float]] = {"ours": [], "rows_first": [], "classes_first": []}
+    seconds: dict[str, list[float]] = {"ours": [], "rows_first": [], "classes_first": []}
     for _ in range(4):
         for name, work in (
             ("ours", lambda: curvature.product(direction)),
@@ -65,9 +65,9 @@ def rates(x: torch.Tensor, classes: int) -> dict[str, float]:
         ):
             began = time.perf_counter()
             work()
-            found[name].append(time.perf_counter() - began)
+            seconds[name].append(time.perf_counter() - began)
     flops = 4.0 * x.numel() * classes
-    speed = {name: flops / min(times[1:]) / 1e9 for name, times in found.items()}
+    speed = {name: flops / min(times[1:]) / 1e9 for name, times in seconds.items()}
     return {
         "product_gflops": speed["ours"],
         "plain_rows_first_gflops": speed["rows_first"],
@@ -87,21 +87,21 @@ def one(case: dict[str, int]) -> dict[str, Any]:
     forget, classes = case["forget"], case["classes"]
     x, y = made_up(max(20_000, 2 * forget), case["features"], classes, 1)
     model = train(x, y, l2=L2, max_norm=1.0, tolerance=1e-8)
-    leaving = x[:forget], y[:forget]
+    forget_rows = x[:forget], y[:forget]
     del x
     surrogate = made_up(case["rows"], case["features"], classes, 2)
     guarantee = Guarantee(epsilon=1.0, delta=1e-5, distance=Distance("same", 0.0), force=True)
-    carry_out(ask(model, leaving, (surrogate[0][:1000], surrogate[1][:1000]), guarantee))  # warm
+    carry_out(ask(model, forget_rows, (surrogate[0][:1000], surrogate[1][:1000]), guarantee))  # warm
     Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
     resident = memory("VmRSS")
     processor = time.process_time()
     began = time.perf_counter()
-    request = ask(model, leaving, surrogate, guarantee)
+    request = ask(model, forget_rows, surrogate, guarantee)
     checked = time.perf_counter()
     stages: dict[str, float] = {}
     last = ["step", checked]
 
-    def watch(stage: str, done: int, total: int | None) -> None:
+    def watch(stage: str, *_: int | None) -> None:
         name = "moments" if stage.startswith("Lanczos") else "step"
         now = time.perf_counter()
         stages[str(last[0])] = stages.get(str(last[0]), 0.0) + now - float(last[1])
@@ -140,18 +140,18 @@ def exponent(sizes: list[float], times: list[float]) -> float:
 
 def grown(varied: str, cases: list[dict[str, int]]) -> dict[str, Any]:
     """Every case in a process of its own, and the exponent."""
-    found = []
+    measured = []
     for case in cases:
         command = [sys.executable, __file__, "--case", json.dumps(BASE | case)]
         ran = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
         assert ran.returncode == 0, ran.stderr
-        found.append(json.loads(ran.stdout.splitlines()[-1]))
-        print(varied, json.dumps(found[-1]), flush=True)
-    sizes = [size(varied, one) for one in found]
+        measured.append(json.loads(ran.stdout.splitlines()[-1]))
+        print(varied, json.dumps(measured[-1]), flush=True)
+    sizes = [size(varied, one) for one in measured]
     return {
-        "cases": found,
-        "exponent": exponent(sizes, [one["seconds"] for one in found]),
-        "processor_exponent": exponent(sizes, [one["processor_seconds"] for one in found]),
+        "cases": measured,
+        "exponent": exponent(sizes, [one["seconds"] for one in measured]),
+        "processor_exponent": exponent(sizes, [one["processor_seconds"] for one in measured]),
     }
 
 
@@ -160,9 +160,9 @@ def size(varied: str, one: dict[str, Any]) -> float:
     return float(one["features"] * one["classes"] if varied == "weights" else one[varied])
 
 
-def lines(varied: str, found: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+def lines(varied: str, growth: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     """The table's lines for what is varied."""
-    for one in found["cases"]:
+    for one in growth["cases"]:
         rate = one["rates"]
         yield (
             f"{varied} = {size(varied, one):,.0f}",
@@ -178,7 +178,7 @@ def lines(varied: str, found: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             f"{max(rate['plain_rows_first_gflops'], rate['plain_classes_first_gflops']):.1f}",
             f"{rate['ratio']:.2f}",
         )
-    yield (f"exponent in {varied}", f"{found['exponent']:.2f}", f"{found['processor_exponent']:.2f}", *[""] * 9)
+    yield (f"exponent in {varied}", f"{growth['exponent']:.2f}", f"{growth['processor_exponent']:.2f}", *[""] * 9)
 
 
 def main() -> None:

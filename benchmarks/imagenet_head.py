@@ -30,6 +30,7 @@ from expunge.request.execution import Execution
 from expunge.request.guarantee import Guarantee
 from expunge.train import minimise, residual_upper
 
+EPSILON = 1.0
 CHUNK = 1 << 16
 
 
@@ -70,15 +71,15 @@ def rates(curvature: Curvature, direction: torch.Tensor, device: str, repeats: i
         torch.mm(direction, rows.features.T, out=inner)
         torch.mm(inner, rows.features, out=out)
 
-    found: dict[str, list[float]] = {"product": [], "plain": []}
+    runs: dict[str, list[float]] = {"product": [], "plain": []}
     for _ in range(repeats):
-        found["product"].append(seconds(lambda: curvature.product(direction), device=device, warm=1))
-        found["plain"].append(seconds(plain, device=device, warm=1))
+        runs["product"].append(seconds(lambda: curvature.product(direction), device=device, warm=1))
+        runs["plain"].append(seconds(plain, device=device, warm=1))
     side = 8192 if device.startswith("cuda") else 1024
     square = torch.randn((side, side), dtype=direction.dtype, device=direction.device)
     squared = 2.0 * side**3 / seconds(lambda: square @ square, 5, 2, device)
     flops = 4.0 * len(rows) * direction.numel()
-    best = {name: sorted(values)[len(values) // 2] for name, values in found.items()}
+    best = {name: sorted(values)[len(values) // 2] for name, values in runs.items()}
     return {
         "hessian_product_seconds": best["product"],
         "hessian_product_tflops": flops / best["product"] / 1e12,
@@ -125,7 +126,7 @@ def staged(model: Any, forget: Any, surrogate: Any, guarantee: Guarantee, device
     return result, {"seconds": stages, "counts": watch.counts, "total": ended - began}
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_281_167)
     parser.add_argument("--features", type=int, default=2048)
@@ -138,10 +139,107 @@ def main() -> None:
     parser.add_argument("--distance", default="same")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def trained(given: argparse.Namespace, x: torch.Tensor, y: torch.Tensor) -> tuple[Any, dict[str, Any]]:
+    """The model, and what is to be said of it and of the speed of its Hessian."""
+    head = head_for("softmax", l2=given.l2, n_classes=given.classes, n_features=given.features, row_bound=1.0)
+    rows = Rows(x, y)
+    began = time.perf_counter()
+    zero = torch.zeros((given.classes, given.features), dtype=torch.float64, device=given.device)
+    weights = minimise(
+        head, rows, start=zero, tolerance=given.trained,
+        progress=lambda stage, done, _: print(stage, done, f"{time.perf_counter() - began:.1f} s", flush=True),
+    )  # fmt: skip
+    record = TrainingRecord(
+        n_source=given.rows,
+        classes=tuple(range(given.classes)),
+        class_counts=tuple(torch.bincount(y, minlength=given.classes).tolist()),
+        l2=given.l2,
+        loss="softmax",
+        max_norm=1.0,
+        bias=False,
+        residual=residual_upper(head, weights, rows),
+    )
+    model = from_matrix(weights, bias=False, dtype=torch.float64).with_record(record)
+    synchronise(given.device)
+    predicted = torch.cat([(x[s : s + CHUNK] @ weights.T).argmax(dim=1) for s in range(0, len(x), CHUNK)])
+    said = {
+        "seconds_training": time.perf_counter() - began,
+        "training_residual": record.residual,
+        "training_accuracy": float((predicted == y).double().mean()),
+        "weights_norm": float(weights.norm()),
+    }
+    print("trained", said["seconds_training"], record.residual, said["training_accuracy"], flush=True)
+    speed = rates(Curvature(head, weights, rows), torch.randn_like(weights), given.device, 5)
+    print("rates", speed, flush=True)
+    return model, said | {"rates": speed}
+
+
+def table_of(given: argparse.Namespace, result: dict[str, Any]) -> list[tuple[str, str]]:
+    step, speed, bound = result["step"], result["rates"], result["bound"]
+    residual = result["training_residual"]
+    return [
+        ("rows x features, classes", f"{given.rows:,} x {given.features:,}, {given.classes:,}"),
+        ("condition number of the second moment", f"{result['condition_number_of_second_moment']:,.0f}"),
+        ("l2, rows forgotten", f"{given.l2:g}, {given.forget:,}"),
+        ("training (not counted)", f"{result['seconds_training']:.1f} s, to a gradient norm of {residual:.2g}"),
+        ("`expunge.unlearn`, rows on the device to certificate", f"{result['unlearn_seconds']:.1f} s"),
+        *((f"of a second run: {key}", f"{value:.2f} s") for key, value in result["stages"]["seconds"].items()),
+        ("Newton and conjugate-gradient iterations", f"{step['iterations']} and {step['inner_iterations']}"),
+        (
+            "Hessian products",
+            f"{speed['hessian_product_tflops']:.3g} TFLOP/s, {speed['hessian_product_seconds']:.3f} s each",
+        ),
+        ("plain matrix products", f"{speed['matrix_product_tflops']:.3g} TFLOP/s"),
+        ("ratio", f"{speed['ratio']:.2f}"),
+        (
+            "a square matrix product, and Hessian products beside it",
+            f"{speed['square_matrix_tflops']:.3g} TFLOP/s, {speed['ratio_to_square']:.2f}",
+        ),
+        ("peak device memory", f"{result.get('peak_device_bytes', 0) / 1e9:.1f} GB"),
+        ("status, Delta, sigma", f"{result['status']}, {bound['total']:.3g}, {result['sigma']:.3g}"),
+        ("norm of the noise, of the weights", f"{result['noise_norm']:.3g}, {result['weights_norm']:.3g}"),
+    ]
+
+
+def unlearned(given: argparse.Namespace, model: Any, forget: Any, surrogate: Any) -> dict[str, Any]:
+    """Seconds and memory of one `expunge.unlearn`, and what its certificate says."""
+    cuda = given.device.startswith("cuda")
+    if cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    began = time.perf_counter()
+    certificate = expunge.unlearn(
+        model,
+        forget,
+        surrogate,
+        epsilon=EPSILON,
+        delta=1.0 / given.rows,
+        distance=given.distance,
+        force=True,
+        device=given.device,
+    ).certificate
+    seconds = time.perf_counter() - began
+    print("unlearned in", seconds, flush=True)
+    content = certificate.content
+    return {
+        "unlearn_seconds": seconds,
+        **({"peak_device_bytes": torch.cuda.max_memory_allocated()} if cuda else {}),
+        "status": content["status"],
+        "step": content["step"],
+        "bound": content["bound"]["terms"] | {"total": content["bound"]["total"]},
+        "sigma": content["sigma"],
+        "noise_norm": content["sigma"] * (given.classes * given.features) ** 0.5,
+        "notes": content["notes"],
+    }
+
+
+def main() -> None:
+    given = arguments()
     device = given.device
-    cuda = device.startswith("cuda")
-    name = "imagenet_head" if cuda else "imagenet_head-small"
+    name = "imagenet_head" if device.startswith("cuda") else "imagenet_head-small"
     spectrum = torch.arange(1, given.features + 1, dtype=torch.float64, device=device) ** -given.power
     rotation = basis(given.features, device)
 
@@ -163,97 +261,20 @@ def main() -> None:
         result["condition_number_of_second_moment"],
         flush=True,
     )
-    head = head_for("softmax", l2=given.l2, n_classes=given.classes, n_features=given.features, row_bound=1.0)
-    rows = Rows(x, y)
-    began = time.perf_counter()
-    zero = torch.zeros((given.classes, given.features), dtype=torch.float64, device=device)
-    weights = minimise(
-        head, rows, start=zero, tolerance=given.trained,
-        progress=lambda stage, done, total: print(stage, done, f"{time.perf_counter() - began:.1f} s", flush=True),
-    )  # fmt: skip
-    record = TrainingRecord(
-        n_source=given.rows,
-        classes=tuple(range(given.classes)),
-        class_counts=tuple(torch.bincount(y, minlength=given.classes).tolist()),
-        l2=given.l2,
-        loss="softmax",
-        max_norm=1.0,
-        bias=False,
-        residual=residual_upper(head, weights, rows),
-    )
-    model = from_matrix(weights, bias=False, dtype=torch.float64).with_record(record)
-    synchronise(device)
-    predicted = torch.cat([(x[s : s + CHUNK] @ weights.T).argmax(dim=1) for s in range(0, len(x), CHUNK)])
-    result |= {
-        "seconds_training": time.perf_counter() - began,
-        "training_residual": record.residual,
-        "training_accuracy": float((predicted == y).double().mean()),
-        "weights_norm": float(weights.norm()),
-    }
-    print("trained", result["seconds_training"], record.residual, result["training_accuracy"], flush=True)
-    result["rates"] = rates(Curvature(head, weights, rows), torch.randn_like(weights), device, 5)
-    print("rates", result["rates"], flush=True)
+    model, of_training = trained(given, x, y)
+    result |= of_training
     write(name, result, out=given.out)
 
     forget = x[: given.forget].clone(), y[: given.forget].clone()
-    del x, y, rows, predicted
+    del x, y
     surrogate = made_up(given.rows, given.classes, spectrum, rotation, given.sharpness, 2)
     synchronise(device)
-    distance = expunge.parse_distance(given.distance)
-    guarantee = Guarantee(epsilon=1.0, delta=1.0 / given.rows, distance=distance, force=True)
-    if cuda:
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-    began = time.perf_counter()
-    unlearned = expunge.unlearn(
-        model,
-        forget,
-        surrogate,
-        epsilon=guarantee.epsilon,
-        delta=guarantee.delta,
-        distance=distance,
-        force=True,
-        device=device,
-    )
-    result["unlearn_seconds"] = time.perf_counter() - began
-    print("unlearned in", result["unlearn_seconds"], flush=True)
-    if cuda:
-        result["peak_device_bytes"] = torch.cuda.max_memory_allocated()
-    content = unlearned.certificate.content
-    result |= {
-        "status": content["status"],
-        "step": content["step"],
-        "bound": content["bound"]["terms"] | {"total": content["bound"]["total"]},
-        "sigma": content["sigma"],
-        "noise_norm": content["sigma"] * (given.classes * given.features) ** 0.5,
-        "notes": content["notes"],
-    }
+    result |= unlearned(given, model, forget, surrogate)
     write(name, result, out=given.out)
+    distance = expunge.parse_distance(given.distance)
+    guarantee = Guarantee(epsilon=EPSILON, delta=1.0 / given.rows, distance=distance, force=True)
     _, result["stages"] = staged(model, forget, surrogate, guarantee, device)
-    step, speed = content["step"], result["rates"]
-    table = [
-        ("rows x features, classes", f"{given.rows:,} x {given.features:,}, {given.classes:,}"),
-        ("condition number of the second moment", f"{result['condition_number_of_second_moment']:,.0f}"),
-        ("l2, rows forgotten", f"{given.l2:g}, {given.forget:,}"),
-        ("training (not counted)", f"{result['seconds_training']:.1f} s, to a gradient norm of {record.residual:.2g}"),
-        ("`expunge.unlearn`, rows on the device to certificate", f"{result['unlearn_seconds']:.1f} s"),
-        *((f"of a second run: {key}", f"{value:.2f} s") for key, value in result["stages"]["seconds"].items()),
-        ("Newton and conjugate-gradient iterations", f"{step['iterations']} and {step['inner_iterations']}"),
-        (
-            "Hessian products",
-            f"{speed['hessian_product_tflops']:.3g} TFLOP/s, {speed['hessian_product_seconds']:.3f} s each",
-        ),
-        ("plain matrix products", f"{speed['matrix_product_tflops']:.3g} TFLOP/s"),
-        ("ratio", f"{speed['ratio']:.2f}"),
-        (
-            "a square matrix product, and Hessian products beside it",
-            f"{speed['square_matrix_tflops']:.3g} TFLOP/s, {speed['ratio_to_square']:.2f}",
-        ),
-        ("peak device memory", f"{result.get('peak_device_bytes', 0) / 1e9:.1f} GB"),
-        ("status, Delta, sigma", f"{content['status']}, {content['bound']['total']:.3g}, {content['sigma']:.3g}"),
-        ("norm of the noise, of the weights", f"{result['noise_norm']:.3g}, {result['weights_norm']:.3g}"),
-    ]
-    page = markdown("A head of ImageNet's size", ("", "measured"), table, result["environment"])
+    page = markdown("A head of ImageNet's size", ("", "measured"), table_of(given, result), result["environment"])
     write(name, result, page, given.out)
 
 

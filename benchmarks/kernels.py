@@ -84,13 +84,13 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--most-rows", type=int, default=10_000_000, help="leave larger cases out")
     given = parser.parse_args()
-    found = []
+    cases = []
     for n, width, classes, dtype in CASES:
         if n > given.most_rows:
             continue
         case = {"rows": n, "features": width, "classes": classes, "dtype": str(dtype).removeprefix("torch.")}
-        found.append(case | measured(n, width, classes, dtype, given.device))
-        print(found[-1], flush=True)
+        cases.append(case | measured(n, width, classes, dtype, given.device))
+        print(cases[-1], flush=True)
     rows = [
         (
             f"{one['rows']:,} x {one['features']}, {one['classes']} classes, {one['dtype']}",
@@ -100,7 +100,7 @@ def main() -> None:
             f"{one['covariance_gflops']:.1f}",
             f"{100 * one['forget_share']:.0f} %",
         )
-        for one in found
+        for one in cases
     ]
     columns = (
         "rows",
@@ -114,7 +114,7 @@ def main() -> None:
     )
     where = environment(given.device)
     name = "kernels-cuda" if given.device.startswith("cuda") else "kernels"
-    write(name, {"environment": where, "cases": found}, markdown("Kernels, rows in memory", columns, rows, where))
+    write(name, {"environment": where, "cases": cases}, markdown("Kernels, rows in memory", columns, rows, where))
 
 
 if __name__ == "__main__":

@@ -72,14 +72,14 @@ def seconds(work: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
-def recovery(desk: Desk, source: tuple[np.ndarray, np.ndarray]) -> float:
+def recovery(desk: Desk) -> float:
     """A run killed between staging and publishing its files; how long the next command takes to put that right."""
     from expunge.desk import recover
     from expunge.desk import run as running
 
     process = os.fork()
     if process == 0:
-        recover.finish = running.finish = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+        recover.finish = running.finish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         modules = sys.modules["expunge.desk.run"]
         modules.finish = recover.finish
         run(desk)
@@ -108,10 +108,10 @@ def main() -> None:
         run(desk)
         accept(desk, source[0][1:2], source[1][1:2], "second")
         fill(desk, options.entries)
-        killed = recovery(desk, source)
+        killed = recovery(desk)
         opened = open_desk(folder / "desk")
         command = [sys.executable, "-m", "expunge", "desk", "status", str(folder / "desk"), "--json"]
-        found = {
+        result = {
             "entries": verify_desk(opened).head.size,
             "file_bytes": opened.layout.ledger.stat().st_size,
             "recovery_after_a_kill_s": killed,
@@ -126,8 +126,8 @@ def main() -> None:
         }
     finally:
         shutil.rmtree(folder)
-    options.out.write_text(json.dumps(found, indent=2) + "\n")
-    print(json.dumps(found, indent=2))
+    options.out.write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
 
 
 if __name__ == "__main__":

@@ -60,12 +60,16 @@ def per_example_numpy(weights: Tensor, x: Tensor) -> Tensor:
     return torch.from_numpy(total / len(x) + L2 * np.eye(size))
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=13_500)
     parser.add_argument("--features", type=int, default=50)
     parser.add_argument("--classes", type=int, default=10)
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = arguments()
     generator = torch.Generator().manual_seed(0)
     x = torch.randn((given.rows, given.features), dtype=torch.float64, generator=generator)
     x /= x.norm(dim=1, keepdim=True)
@@ -92,11 +96,8 @@ def main() -> None:
         error = float((autograd_product(weights, direction, loader, given.rows) - image).norm() / image.norm())
         assert error < 1e-10, error
         naive = seconds(lambda loader=loader: autograd_product(weights, direction, loader, given.rows), REPEATS)
-        result[f"autograd_batches_of_{size}"] = {
-            "seconds": naive,
-            "times_slower": naive / ours,
-            "relative_error": error,
-        }
+        row = {"seconds": naive, "times_slower": naive / ours, "relative_error": error}
+        result[f"autograd_batches_of_{size}"] = row
         table.append((f"autograd over a DataLoader, batches of {size}", f"{naive * 1e3:.1f} ms", f"{naive / ours:.0f}"))
     once = seconds(
         lambda: (

@@ -64,9 +64,9 @@ def measured(X: torch.Tensor, y: torch.Tensor, classes: int, l2: float) -> dict[
     forgotten = half // 100
     problem = SurrogateEquation(head, weights, Rows(X[:forgotten], y[:forgotten]), Rows(X[half:], y[half:]), half)
     right = -problem.residual(torch.zeros_like(weights))
-    found: dict[str, Any] = {"l2": l2, "chosen": "blocks" if blocks_pay(head, problem.surrogate) else "Kronecker"}
+    result: dict[str, Any] = {"l2": l2, "chosen": "blocks" if blocks_pay(head, problem.surrogate) else "Kronecker"}
     kinds: dict[str, Callable[[SetHessian], Any]] = {
-        "plain": lambda operator: Plain(),
+        "plain": lambda _: Plain(),
         "Kronecker": lambda operator: KroneckerPreconditioner(operator.curvature, 1.0),
         "blocks": lambda operator: ClassBlocks(operator.curvature, 1.0),
     }
@@ -77,13 +77,13 @@ def measured(X: torch.Tensor, y: torch.Tensor, classes: int, l2: float) -> dict[
         operator._preconditioner = make(operator)
         formed = time.perf_counter()
         solved = solve_conjugate(operator, right, 1e-8, torch.float64)
-        found[name] = {
+        result[name] = {
             "iterations": solved.iterations,
             "relative_residual": solved.relative_residual,
             "seconds_forming": formed - began,
             "seconds_solving": time.perf_counter() - formed,
         }
-    return found
+    return result
 
 
 def main() -> None:

@@ -90,7 +90,7 @@ def write(results: dict[str, dict[str, Any]], repeats: int, out: Path) -> None:
 
     given = environment()
     columns = ("command", "median s", "largest s", "processor s", "peak MB")
-    rows = [(f"`expunge {command}`", *found.values()) for command, found in results.items()]
+    rows = [(f"`expunge {command}`", *numbers.values()) for command, numbers in results.items()]
     page = markdown(f"Start of a process, {repeats} runs each", columns, rows, given)
     write_result("startup", {"commands": results, "repeats": repeats, "environment": given}, page, out)
 

@@ -116,7 +116,7 @@ def rates(folder: Path, memory: str, repeats: int) -> dict[str, Any]:
     direction = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(1))
     curvature = Curvature(head, weights, rows)
     curvature.product(direction)
-    size, found = path.stat().st_size, {}
+    size, result = path.stat().st_size, {}
     for state in (WARM, COLD):
         alone: list[float] = []
         products: list[float] = []
@@ -130,7 +130,7 @@ def rates(folder: Path, memory: str, repeats: int) -> dict[str, Any]:
                 if turn:
                     times.append(time.perf_counter() - began)
                     processor.append(time.process_time() - used)
-        found[state] = {
+        result[state] = {
             "read_gb_per_s": size / median(alone) / 1e9,
             "product_gb_per_s": size / median(products) / 1e9,
             "share": median(alone) / median(products),
@@ -139,11 +139,11 @@ def rates(folder: Path, memory: str, repeats: int) -> dict[str, Any]:
             "product_processor_seconds": median(processor[1::2]),
         }
     flops = 4 * len(rows) * CLASSES * WIDTH
-    found["product_gflop_per_s_warm"] = flops * found[WARM]["rows_per_s"] / len(rows) / 1e9
-    found["rows"] = len(rows)
-    found["predictions_kept"] = rows.keeps(curvature.height * 4)
-    found["peak_mb"] = peak_mb()
-    return found
+    result["product_gflop_per_s_warm"] = flops * result[WARM]["rows_per_s"] / len(rows) / 1e9
+    result["rows"] = len(rows)
+    result["predictions_kept"] = rows.keeps(curvature.height * 4)
+    result["peak_mb"] = peak_mb()
+    return result
 
 
 def unlearn(folder: Path, surrogate: Path, memory: str, processes: int = 1) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def exponent(points: list[dict[str, Any]], of: str) -> float:
     return float(np.polyfit(x, y, 1)[0])
 
 
-def passes(folder: Path, rows: int, memory: str, repeats: int = 3) -> dict[str, Any]:
+def passes(folder: Path, repeats: int = 3) -> dict[str, Any]:
     """One Hessian product and one gradient over a streamed set of which nothing is kept, in its own process."""
     program = f"""
 import json, sys, time, torch
@@ -207,8 +207,8 @@ for _ in range({repeats}):
 peak = s.peak_mb()
 print(json.dumps({{"rows": len(rows), "seconds": sorted(times)[len(times) // 2], "peak_mb": peak}}))
 """
-    found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    return dict(json.loads(found.stdout))
+    process = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    return dict(json.loads(process.stdout))
 
 
 def page(result: dict[str, Any]) -> str:
@@ -288,7 +288,7 @@ def main() -> None:
             elif part == "processes":
                 result[part] = [unlearn(base, middle, given.memory, count) for count in (1, 2, 4)]
             else:
-                points = [passes(folder, rows, given.memory) for rows, folder in reversed(sets.items())]
+                points = [passes(folder) for folder in reversed(sets.values())]
                 result[part] = {
                     "passes": points,
                     "exponent": exponent(points, "seconds"),

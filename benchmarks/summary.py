@@ -14,41 +14,41 @@ from environment import RESULTS
 Line = tuple[str, str]
 
 
-def retraining(found: dict[str, Any]) -> Iterator[Line]:
-    task = found["task"]
+def retraining(result: dict[str, Any]) -> Iterator[Line]:
+    task = result["task"]
     yield (
         f"unlearn {task['rows']:,} x {task['features']}, {task['classes']} classes",
-        f"{found['unlearn_seconds']:.1f} s",
+        f"{result['unlearn_seconds']:.1f} s",
     )
-    for fit in found["retraining"]:
+    for fit in result["retraining"]:
         missed = " (missed the goal)" if fit["missed"] else ""
         yield f"retrain with scikit-learn, {fit['solver']}", f"{fit['seconds']:.1f} s{missed}"
-    yield "peak memory over the surrogate's size", f"{found['peak_over_surrogate']:.2f}"
+    yield "peak memory over the surrogate's size", f"{result['peak_over_surrogate']:.2f}"
 
 
-def kernels(found: dict[str, Any]) -> Iterator[Line]:
-    for one in found["cases"]:
+def kernels(result: dict[str, Any]) -> Iterator[Line]:
+    for one in result["cases"]:
         name = f"Hessian products, {one['rows']:,} x {one['features']}, {one['classes']} classes, {one['dtype']}"
         best = max(one["rows_first_gflops"], one["classes_first_gflops"])
         yield name, f"{one['product_gflops']:.1f} of {best:.1f} GFLOP/s attainable = {one['ratio']:.2f}"
 
 
-def naive(found: dict[str, Any]) -> Iterator[Line]:
-    for name, one in found.items():
+def naive(result: dict[str, Any]) -> Iterator[Line]:
+    for name, one in result.items():
         if name.startswith("autograd"):
             yield f"Hessian product against {name.replace('_', ' ')}", f"{one['times_slower']:.0f} times faster"
     for form in ("torch", "numpy"):
-        times = found["dense"][form]["times_slower"]
+        times = result["dense"][form]["times_slower"]
         yield f"dense Hessian against one Kronecker product a row, {form}", f"{times:.0f} times faster"
 
 
-def langevin(found: dict[str, Any]) -> Iterator[Line]:
-    what = f"Langevin, {found['chains']:,} chains of {found['steps']:,} steps, {found['device']}"
-    yield what, f"{found['seconds_all_chains_at_once']} s, {found['times_faster']:,} times one chain after another"
+def langevin(result: dict[str, Any]) -> Iterator[Line]:
+    what = f"Langevin, {result['chains']:,} chains of {result['steps']:,} steps, {result['device']}"
+    yield what, f"{result['seconds_all_chains_at_once']} s, {result['times_faster']:,} times one chain after another"
 
 
-def growth(found: dict[str, Any]) -> Iterator[Line]:
-    for varied, one in found["growth"].items():
+def growth(result: dict[str, Any]) -> Iterator[Line]:
+    for varied, one in result["growth"].items():
         times = ", ".join(f"{case['seconds']:.2f}" for case in one["cases"])
         yield (
             f"growth with {varied}: exponent of the time",
@@ -56,41 +56,41 @@ def growth(found: dict[str, Any]) -> Iterator[Line]:
         )
 
 
-def preconditioner(found: dict[str, Any]) -> Iterator[Line]:
-    for name, one in found["sets"].items():
+def preconditioner(result: dict[str, Any]) -> Iterator[Line]:
+    for name, one in result["sets"].items():
         for case in one["cases"]:
             counts = ", ".join(f"{kind} {case[kind]['iterations']}" for kind in ("plain", "Kronecker", "blocks"))
             yield f"iterations to 1e-8, {name}, l2 {case['l2']:g}", counts
 
 
-def imagenet(found: dict[str, Any]) -> Iterator[Line]:
-    task = found["task"]
-    device = found["environment"].get("device")
+def imagenet(result: dict[str, Any]) -> Iterator[Line]:
+    task = result["task"]
+    device = result["environment"].get("device")
     what = f"unlearn {task['rows']:,} x {task['features']:,}, {task['classes']:,} classes, {device}"
-    if "unlearn_seconds" in found:
-        yield what, f"{found['unlearn_seconds']:.1f} s"
-    yield "its Hessian products over plain matrix products", f"{found['rates']['ratio']:.2f}"
+    if "unlearn_seconds" in result:
+        yield what, f"{result['unlearn_seconds']:.1f} s"
+    yield "its Hessian products over plain matrix products", f"{result['rates']['ratio']:.2f}"
 
 
-def streaming(found: dict[str, Any]) -> Iterator[Line]:
-    for state, one in found.get("rates", {}).items():
+def streaming(result: dict[str, Any]) -> Iterator[Line]:
+    for state, one in result.get("rates", {}).items():
         if isinstance(one, dict):
             speeds = f"{one['product_gb_per_s']:.2f} of {one['read_gb_per_s']:.2f} GB/s"
             yield f"streamed Hessian products over merely reading the file, {state}", f"{speeds} = {one['share']:.2f}"
-    for one in found.get("complete", []):
+    for one in result.get("complete", []):
         limits = f"peak {one['peak_mb']:,.0f} MB of {one['limit_mb']:,.0f} MB allowed"
-        yield f"unlearn {one['rows']:,} x {found['columns']} from disk", f"{one['seconds']:.0f} s, {limits}"
-    if "growth" in found:
-        grown = found["growth"]
+        yield f"unlearn {one['rows']:,} x {result['columns']} from disk", f"{one['seconds']:.0f} s, {limits}"
+    if "growth" in result:
+        grown = result["growth"]
         yield "streamed: exponent of the time in rows", f"{grown['exponent']:.2f}, memory {grown['memory_mb']:+.0f} MB"
-    for one in found.get("processes", []):
-        yield f"unlearn {one['rows']:,} x {found['columns']}, processes: {one['processes']}", f"{one['seconds']:.0f} s"
+    for one in result.get("processes", []):
+        yield f"unlearn {one['rows']:,} x {result['columns']}, processes: {one['processes']}", f"{one['seconds']:.0f} s"
 
 
-def ledger(found: dict[str, Any]) -> Iterator[Line]:
+def ledger(result: dict[str, Any]) -> Iterator[Line]:
     yield (
-        f"ledger of {found['entries']:,} entries: status, verify",
-        f"{found['status_s']:.3f} s, {found['verify_s']:.1f} s",
+        f"ledger of {result['entries']:,} entries: status, verify",
+        f"{result['status_s']:.3f} s, {result['verify_s']:.1f} s",
     )
 
 
@@ -115,10 +115,10 @@ def main() -> None:
         path = RESULTS / f"{name}.json"
         if not path.exists():
             continue
-        found = json.loads(path.read_text())
-        lines += [f"| [{name}]({name}.json) | {what} | {value} |" for what, value in describe(found)]
-        if "environment" in found:
-            where.append(f"- {name}: " + ", ".join(f"{key} {value}" for key, value in found["environment"].items()))
+        result = json.loads(path.read_text())
+        lines += [f"| [{name}]({name}.json) | {what} | {value} |" for what, value in describe(result)]
+        if "environment" in result:
+            where.append(f"- {name}: " + ", ".join(f"{key} {value}" for key, value in result["environment"].items()))
     page = "\n".join([*lines, "", *where, ""])
     (RESULTS / "README.md").write_text(page)
     print(page)

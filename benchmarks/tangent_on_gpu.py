@@ -88,10 +88,10 @@ class Meter:
         result = work()
         if self.cuda:
             torch.cuda.synchronize()
-        found = {"seconds": round(time.perf_counter() - began, 3)}
+        cost = {"seconds": round(time.perf_counter() - began, 3)}
         if self.cuda:
-            found["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 3)
-        return result, found
+            cost["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 3)
+        return result, cost
 
 
 def products(

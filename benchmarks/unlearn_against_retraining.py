@@ -85,9 +85,9 @@ def retrain(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], goal: float, solve
         estimator.fit(x, y)
         seconds = time.perf_counter() - began
         reached = gradient_norm(estimator.coef_, x, y)
-        found = {"solver": solver, "tolerance": tolerance, "seconds": seconds, "gradient_norm": reached}
+        fit = {"solver": solver, "tolerance": tolerance, "seconds": seconds, "gradient_norm": reached}
         if reached <= goal or tolerance < 1e-3 * goal:
-            return found | {"missed": reached > goal}
+            return fit | {"missed": reached > goal}
         tolerance /= 5
 
 
@@ -117,7 +117,7 @@ def hessian_rates(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], classes: int
     }
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--features", type=int, default=512)
@@ -125,8 +125,11 @@ def main() -> None:
     parser.add_argument("--forget", type=int, default=500)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    options = parser.parse_args()
+    return parser.parse_args()
 
+
+def main() -> None:
+    options = arguments()
     x, y = made_up(options.rows, options.features, options.classes, 1)
     xs, ys = made_up(options.rows, options.features, options.classes, 2)
     model = expunge.train(x, y, l2=L2, max_norm=1.0)

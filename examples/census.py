@@ -72,7 +72,7 @@ def accuracy(model: Path, test: Path) -> str:
 
 def run_commands(data: Path) -> dict[str, Any]:
     """What each command prints, in a folder of its own; the source is removed after training."""
-    found: dict[str, Any] = {}
+    outcomes: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_files(data, folder / "census")
@@ -83,14 +83,14 @@ def run_commands(data: Path) -> dict[str, Any]:
             done = subprocess.run(
                 [*program, *words[1:]], cwd=folder, env=environment, capture_output=True, text=True, check=False
             )
-            found[key] = {"status": done.returncode, "output": (done.stdout + done.stderr).strip()}
-            print(f"$ {command}\n{found[key]['output']}\n", flush=True)
+            outcomes[key] = {"status": done.returncode, "output": (done.stdout + done.stderr).strip()}
+            print(f"$ {command}\n{outcomes[key]['output']}\n", flush=True)
             if key == "before":
                 (folder / "census" / "source.npz").unlink()
         certificate = json.loads((folder / "census" / "result" / "certificate.json").read_text())
         shutil.copy(folder / "census" / "report.html", REPORT)
     names = ("status", "epsilon", "delta", "sigma", "guarantee", "assumptions", "limits", "bound")
-    return {"commands": found, "certificate": {key: certificate[key] for key in names}}
+    return {"commands": outcomes, "certificate": {key: certificate[key] for key in names}}
 
 
 def page_text(kept: dict[str, Any]) -> str:

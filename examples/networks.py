@@ -50,8 +50,8 @@ class Small(nn.Module):
         self.fc = nn.Linear(128, 10)
 
     def forward(self, images: Tensor) -> Tensor:
-        found: Tensor = self.fc(self.middle(self.second(self.first(images))))
-        return found
+        scores: Tensor = self.fc(self.middle(self.second(self.first(images))))
+        return scores
 
 
 class Resized(nn.Module):
@@ -63,8 +63,8 @@ class Resized(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         larger = nn.functional.interpolate(images, size=(224, 224), mode="bilinear", align_corners=False)
-        found: Tensor = self.inner((larger * 255 - 127.0) / 128.0)
-        return found
+        encoded: Tensor = self.inner((larger * 255 - 127.0) / 128.0)
+        return encoded
 
 
 def mnist_model() -> nn.Module:
@@ -143,8 +143,8 @@ def command(*arguments: str, folder: Path, fails: int | None = None) -> dict[str
         raise SystemExit(f"expunge {' '.join(arguments)}: exit status {done.returncode}\n{done.stderr}")
     if fails:
         return {"said": done.stderr if done.stderr.strip().startswith("{") else done.stdout}
-    found: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])  # an encoder may print something first
-    return found
+    output: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])  # an encoder may print something first
+    return output
 
 
 def walk(task: Task, folder: Path, l2: float) -> dict[str, Any]:
@@ -196,13 +196,13 @@ def compared(task: Task, folder: Path) -> dict[str, Any]:
     images = torch.from_numpy(np.load(folder / "test-images.npz")["X"]).float() / 255
     whole = with_head(network, after, task.head)
     with torch.no_grad():
-        found = torch.cat([whole(part) for part in torch.split(images, 100)]).double()
+        together = torch.cat([whole(part) for part in torch.split(images, 100)]).double()
     head = outputs(after, features)
     return {
         "accuracy_before": float(np.mean(before.predict(features) == labels)),
         "accuracy_after": float(np.mean(after.predict(features) == labels)),
-        "same_predictions": float(np.mean(found.argmax(dim=1).numpy() == head.argmax(dim=1).numpy())),
-        "largest_difference": float((found - head).abs().max()),
+        "same_predictions": float(np.mean(together.argmax(dim=1).numpy() == head.argmax(dim=1).numpy())),
+        "largest_difference": float((together - head).abs().max()),
         "largest_output": float(head.abs().max()),
     }
 
@@ -213,8 +213,8 @@ def outputs(model: expunge.LinearModel, features: Array) -> Tensor:
     assert model.record is not None
     bound = model.record.max_norm
     rows = rows * (bound / rows.norm(dim=1, keepdim=True).clamp(min=bound))
-    found = rows @ model.weight.double().T
-    return found if model.bias is None else found + model.bias.double()
+    scores = rows @ model.weight.double().T
+    return scores if model.bias is None else scores + model.bias.double()
 
 
 def page(results: dict[str, Any], facts: dict[str, Any]) -> str:
@@ -257,9 +257,9 @@ def main() -> None:
     data = DataFolder(options.data)
     results: dict[str, Any] = {}
     for name, needs, channels in (("MNIST", "mnist", 1), ("CIFAR-10", "cifar10-images", 3)):
-        found = data.load(needs)
-        order = np.random.default_rng(0).permutation(len(found.y))[: PUBLIC + SOURCE + SURROGATE + TEST]
-        images, labels = found.X[order].reshape(len(order), channels, *found.X.shape[-2:]), found.y[order]
+        loaded = data.load(needs)
+        order = np.random.default_rng(0).permutation(len(loaded.y))[: PUBLIC + SOURCE + SURROGATE + TEST]
+        images, labels = loaded.X[order].reshape(len(order), channels, *loaded.X.shape[-2:]), loaded.y[order]
         with tempfile.TemporaryDirectory() as made:
             folder, short = Path(made), needs.removesuffix("-images")
             for seed, ending in enumerate(("", "-other")):

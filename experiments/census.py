@@ -94,8 +94,8 @@ def _outlooks(
     wanted: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Delta for this declared distance, and noise and mean accuracy at every epsilon."""
-    told, _ = wanted_distance(text, matched)
-    request = ask(model, forget, surrogate, Guarantee(epsilon=1.0, delta=delta, distance=told, force=True))
+    distance, _ = wanted_distance(text, matched)
+    request = ask(model, forget, surrogate, Guarantee(epsilon=1.0, delta=delta, distance=distance, force=True))
     measured = measure(request, seed=0)
     updated = request.weights + measured.step.update
     region = region_of(claim_of(request, measured))

@@ -152,10 +152,10 @@ def setting(
     retain, forget = (_part(private.source, index) for index in split)
     n = model.record.n_source
     known = Guarantee(epsilon=1.0, delta=1.0 / n, distance=Distance("source", 0.0), force=True)
-    told = replace(known, distance=Distance("chi2", private.chi_square))
+    surrogate_known = replace(known, distance=Distance("chi2", private.chi_square))
     requests = {
         PLUS: tangent_request(network, model, forget, private.source, known, **options),
-        MINUS: tangent_request(network, model, forget, private.surrogate, told, **options),
+        MINUS: tangent_request(network, model, forget, private.surrogate, surrogate_known, **options),
     }
     head, trained = requests[PLUS].head, requests[PLUS].weights
     rows = {

@@ -197,3 +197,41 @@ def test_the_request_has_no_field_for_the_source() -> None:
 
     for kind in (Request, Measured, Unlearned, SurrogateEquation):
         assert not [name for name in kind.__dataclass_fields__ if name in ("source", "retain", "retained")]
+
+
+# Sizes ----------------------------------------------------------------------------------------------------------------
+
+MOST_LINES, MOST_FUNCTION_LINES, MOST_ENTRIES = 400, 60, 26
+# functions whose signature or whose one pass is spelled out, with the reason beside them in the source
+LONG_FOR_A_REASON = {"unlearn.py:unlearn", "cli/unlearn.py:unlearn", "evidence/moments.py:change_moments"}
+
+
+def test_few_entries_at_the_top() -> None:
+    entries = {entry.name for entry in PACKAGE.iterdir() if entry.name != "__pycache__"}
+    assert len(entries) <= MOST_ENTRIES, sorted(entries)
+
+
+def test_no_module_is_long_and_the_mechanism_is_short() -> None:
+    lengths = {str(file.relative_to(PACKAGE)): len(file.read_text().splitlines()) for file in PACKAGE.rglob("*.py")}
+    assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
+    assert lengths["mechanism.py"] <= 150
+
+
+def test_no_function_is_long() -> None:
+    long = set()
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno + 1 > MOST_FUNCTION_LINES:
+                long.add(f"{file.relative_to(PACKAGE)}:{node.name}")
+    assert long == LONG_FOR_A_REASON
+
+
+def test_step_region_noise_and_certificate_meet_in_one_place() -> None:
+    """Only the mechanism draws noise and builds a certificate."""
+    for name, home in {
+        "added_to": "noise.py",
+        "build": "certificate/content.py",
+        "refuse_unsound": "request/refusals.py",
+    }.items():
+        users = {str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py") if f"{name}(" in file.read_text()}
+        assert users <= {home, "mechanism.py", *({"evaluate/methods.py"} if name == "refuse_unsound" else ())}, name

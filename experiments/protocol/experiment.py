@@ -92,6 +92,7 @@ class Table:
 
 
 def table_from_json(content: Mapping[str, Any]) -> Table:
+    """The inverse of `Table.to_json`."""
     return Table(
         content["title"],
         tuple(content["columns"]),
@@ -107,15 +108,17 @@ def _line(cells: Sequence[str]) -> str:
 class Experiment(Protocol):
     """What a module offers."""
 
-    def cases(self, config: Config, seeds: int) -> list[Case]: ...
+    def cases(self, config: Config, seeds: int) -> list[Case]:
+        """What is to be run, each case once."""
 
-    def run(
-        self, case: Case, config: Config, data: DataFolder, *, device: str, progress: Progress
-    ) -> dict[str, Any]: ...
+    def run(self, case: Case, config: Config, data: DataFolder, *, device: str, progress: Progress) -> dict[str, Any]:
+        """One case: the numbers that are kept of it, as JSON."""
 
-    def tables(self, config: Config, records: Sequence[Record]) -> list[Table]: ...
+    def tables(self, config: Config, records: Sequence[Record]) -> list[Table]:
+        """What the records of all cases say, beside what the paper says."""
 
-    def figures(self, config: Config, records: Sequence[Record]) -> dict[str, bytes]: ...
+    def figures(self, config: Config, records: Sequence[Record]) -> dict[str, bytes]:
+        """PNG files by name; none where a table says it all."""
 
 
 def module_of(name: str) -> Experiment:

@@ -48,12 +48,12 @@ def checked(
     relative to the source goes into the paper's bound (0 with the source, None: no such Delta).
     """
     n_source = len(case.rows["train"])
-    told, _ = wanted_distance("source" if with_source else distance, match_classes and not with_source)
+    wanted, _ = wanted_distance("source" if with_source else distance, match_classes and not with_source)
     request = ask(
         case.trained,
         case.splits.forget,
         case.splits.source if with_source else case.surrogate,
-        Guarantee(epsilon=1.0, delta=1.0 / n_source, distance=told, step=step, force=True),
+        Guarantee(epsilon=1.0, delta=1.0 / n_source, distance=wanted, step=step, force=True),
     )
     measured = measure(request, seed=0)
     claim = claim_of(request, measured)

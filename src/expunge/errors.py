@@ -63,7 +63,7 @@ class FileError(InputError):
     """A file or folder cannot be read or written."""
 
 
-class Refused(ExpungeError):
+class Refused(ExpungeError):  # noqa: N818 - an outcome, called what a user would call it
     """The input is sound, but the result would not be."""
 
     exit_status = 3
@@ -85,7 +85,7 @@ class GroupError(ExpungeError):
     """A process of a group is gone, so that the others cannot go on."""
 
 
-class VerificationFailed(ExpungeError):
+class VerificationFailed(ExpungeError):  # noqa: N818 - an outcome, as above
     """A certificate does not say what its own numbers say."""
 
     exit_status = 1

@@ -1,9 +1,9 @@
-"""Unlearning without the source: the paper's Algorithm 1 for every model, with a bound that holds. Read this file first.
+"""Read this file first: unlearning without the source, Algorithm 1 for every model, with a bound that holds.
 
-    Algorithm 1                                        here
+    Algorithm 1                                          here
     input: w, forget set U, surrogate S, epsilon, delta  `Request` (request/), checked at the door
     Delta <- bound on ||w_R - w - u||                    `derive`: the region, term by term (bounds/)
-    sigma <- noise for (epsilon, delta) and Delta        `derive`: the noise that hides where in the region w_R is (noise.py)
+    sigma <- noise for (epsilon, delta) and Delta        `derive`: noise that hides where in it w_R is (noise.py)
     u <- m (n H_S - m H_U)^-1 g_U                        `step_of`: Newton's method on a(u) = 0 (evidence/, solve/)
     return w + u + N(0, sigma^2 I)                       `certify`: the noised model, and its certificate
 
@@ -36,7 +36,10 @@ from expunge.solve.balanced import balanced_step, searched_step
 from expunge.solve.newton import newton_step
 from expunge.solve.outcome import Step
 
-NO_UPDATE = "no update was made: with this surrogate every update had a larger bound, so the noise alone covers the forgotten rows"
+NO_UPDATE = (
+    "no update was made: with this surrogate every update had a larger bound, so the noise alone covers the forgotten "
+    "rows"
+)
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ def measure(request: Request, *, progress: Progress = silent, seed: int | None =
 
 
 def step_of(request: Request, evidence: SurrogateEvidence, progress: Progress = silent) -> Step:
-    """u: one Newton step on a(u) = 0 is the paper's; `converged` goes on to the end, `balanced` looks for the smallest bound."""
+    """u: the paper's is one Newton step on a(u) = 0; `converged` goes on, `balanced` seeks the smallest bound."""
 
     def radius(step: Step) -> float:
         distance = evidence.distance_at(step.update)

@@ -1,6 +1,7 @@
 """From (epsilon, delta, Delta) to sigma, and the secret noise itself. Plain float64 and integers; no torch.
 
-Calibration is the analytic Gaussian mechanism (Balle and Wang 2018), exact for every epsilon > 0: with `mu = Delta/sigma`
+Calibration is the analytic Gaussian mechanism (Balle and Wang 2018), exact for every epsilon > 0: with
+`mu = Delta/sigma`
 
     delta(epsilon, mu) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu).
 
@@ -171,7 +172,7 @@ class Noise:
 def calibrated(
     region: Region, epsilon: float, delta: float, calibrate: Calibration | None = None
 ) -> tuple[Region, Noise]:
-    """Noise that hides where in the region the retrained weights are, and the region with the grid's term, which it needs.
+    """Noise that hides where in the region the retrained weights are, and the region with the grid's term.
 
     `calibrate` gives the scale for a radius; by default the analytic Gaussian's.
     """

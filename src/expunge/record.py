@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -50,7 +50,7 @@ class Loss:
         return self.constants is not None
 
 
-def softmax_constants(l2: float, n_classes: int, row_bound: float, weights_norm: float) -> Constants:
+def softmax_constants(l2: float, _n_classes: int, row_bound: float, weights_norm: float) -> Constants:
     """`C(p)` has norm at most 1/2 and `||p - t||` is at most sqrt 2, whatever the number of classes."""
     return Constants(
         strong_convexity=l2,
@@ -169,47 +169,48 @@ class TrainingRecord:
             counts = content["class_counts"]
             content |= {"classes": tuple(content["classes"]), "class_counts": None if counts is None else tuple(counts)}
             record = TrainingRecord(**content)
-            problem = record._problem(schema) or (None if row_bound == record.row_bound else f"row_bound {row_bound!r}")
+            problem = next(record._problems(schema), None)
+            if problem is None and row_bound != record.row_bound:
+                problem = f"row_bound {row_bound!r}"
         if problem is not None:
             raise ModelError(f"{name}: the training record says {problem}", "its facts must be possible", remedy)
         return record
 
-    def _problem(self, schema: str) -> str | None:
-        """The first fact that cannot be, or None."""
+    def _problems(self, schema: str) -> Iterator[str]:
+        """The facts that cannot be, one at a time: a later one may only be looked at if those before it are sound."""
         if schema == ENCODER_SCHEMA and not is_digest(self.encoder):
-            return f"encoder {self.encoder!r}"
+            yield f"encoder {self.encoder!r}"
         if type(self.n_source) is not int or not 1 <= self.n_source <= MOST_ROWS:
-            return f"n_source {self.n_source!r}"
+            yield f"n_source {self.n_source!r}"
         if not isinstance(self.loss, str) or self.loss not in LOSSES or not LOSSES[self.loss].convex:
-            return f"loss {self.loss!r}"
+            yield f"loss {self.loss!r}"
         if not is_digest(self.weights_sha256):
-            return f"weights_sha256 {self.weights_sha256!r}"
+            yield f"weights_sha256 {self.weights_sha256!r}"
         if not _positive(self.l2):
-            return f"l2 {self.l2!r}"
+            yield f"l2 {self.l2!r}"
         if not _positive(self.max_norm):
-            return f"max_norm {self.max_norm!r}"
+            yield f"max_norm {self.max_norm!r}"
         if type(self.bias) is not bool or type(self.noised) is not bool:
-            return f"bias {self.bias!r}, noised {self.noised!r}"
+            yield f"bias {self.bias!r}, noised {self.noised!r}"
         if self.residual is not None and not (type(self.residual) is float and 0 <= self.residual < math.inf):
-            return f"residual {self.residual!r}"
+            yield f"residual {self.residual!r}"
         if self.residual is None and not self.noised:
-            return "no residual"
+            yield "no residual"
         if self.provenance not in ("measured", "declared") or self.rows_dtype not in ("float64", "float32"):
-            return f"provenance {self.provenance!r}, rows_dtype {self.rows_dtype!r}"
+            yield f"provenance {self.provenance!r}, rows_dtype {self.rows_dtype!r}"
         if (
             len(self.classes) < 2
             or len(set(self.classes)) != len(self.classes)
             or not all(type(c) in (int, str) for c in self.classes)
         ):
-            return f"classes {self.classes!r}"
+            yield f"classes {self.classes!r}"
         counts = self.class_counts
         if counts is not None and (
             len(counts) != len(self.classes)
             or not all(type(c) is int and c >= 0 for c in counts)
             or sum(counts) != self.n_source
         ):
-            return f"class counts {counts!r} of {self.n_source} rows"
-        return None
+            yield f"class counts {counts!r} of {self.n_source} rows"
 
 
 def _positive(value: object) -> bool:

@@ -2,8 +2,8 @@
 
 `LogisticRegression` minimises `C sum ell + ||w||^2/2`, which is n C times our objective with `l2 = 1/(C n)`. With two
 classes it has one weight vector w; ours has one row a class, and its optimum is (-w/2, w/2) at twice that l2, since
-`||(-w/2, w/2)||^2 = ||w||^2/2`. `RidgeClassifier` minimises `sum (z - t)^2 + alpha ||w||^2`, so `l2 = alpha/n`; its two-class
-w becomes the rows (-w, w).
+`||(-w/2, w/2)||^2 = ||w||^2/2`. `RidgeClassifier` minimises `sum (z - t)^2 + alpha ||w||^2`, so `l2 = alpha/n`; its
+two-class w becomes the rows (-w, w).
 
 An intercept that scikit-learn does not penalise has no strong convexity, hence no bound: it is refused.
 """
@@ -37,8 +37,8 @@ def from_sklearn(
 ) -> LinearModel:
     """A fitted LogisticRegression or RidgeClassifier as a model with a declared record.
 
-    Give `training_residual`, the norm of OUR objective's gradient at the weights, or `source`, the training rows, to have
-    it measured while they still exist: scikit-learn's default tolerance stops far from the optimum. Rows must have
+    Give `training_residual`, the norm of OUR objective's gradient at the weights, or `source`, the training rows, to
+    have it measured while they still exist: scikit-learn's default tolerance stops far from the optimum. Rows must have
     been trained on unscaled and be at most `max_norm` long; weights per class or per row are not supported.
     """
     _require_plain(estimator)
@@ -95,8 +95,10 @@ def _require_plain(estimator: Estimator) -> None:
     if estimator.fit_intercept:
         raise ModelError(
             f"{name} with fit_intercept=True",
-            "scikit-learn does not penalise the intercept, so the objective is not strongly convex in it and no bound holds",
-            "Append a column of ones to the features and fit with fit_intercept=False, or train with expunge.train(bias=True).",
+            "scikit-learn does not penalise the intercept, so the objective is not strongly convex in it and no bound "
+            "holds",
+            "Append a column of ones to the features and fit with fit_intercept=False, or train with "
+            "expunge.train(bias=True).",
         )
     if estimator.class_weight is not None:
         raise ModelError(f"{name} with class_weight", "every row must count the same", "Fit without class weights.")

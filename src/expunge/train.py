@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.optimize
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from expunge.data import as_features, as_labels, encode, prepare
@@ -60,7 +61,10 @@ def minimise(
     tolerance: float = 1e-11,
     progress: Progress = silent,
 ) -> Tensor:
-    """Weights at which the gradient's norm is at most `tolerance`, or as small as float64 lets it be: L-BFGS, then Newton."""
+    """Weights at which the gradient's norm is at most `tolerance`, or as small as float64 lets it be.
+
+    L-BFGS, then Newton.
+    """
     shape = (objective.n_classes, objective.n_features)
     weights = torch.zeros(shape, dtype=torch.float64, device=rows.device) if start is None else start.double()
     if start is None and len(rows) * objective.n_parameters > 1_000_000:
@@ -84,7 +88,7 @@ def _quasi_newton(objective: LinearHead, rows: RowSet, weights: Tensor, progress
         done += 1
         progress("L-BFGS iterations", done, None)
 
-    found = scipy.optimize.minimize(
+    optimum = scipy.optimize.minimize(
         value_and_gradient,
         weights.cpu().numpy().reshape(-1),
         jac=True,
@@ -97,11 +101,14 @@ def _quasi_newton(objective: LinearHead, rows: RowSet, weights: Tensor, progress
             "ftol": 0.0,
         },
     )
-    return torch.from_numpy(found.x.reshape(shape)).to(device)
+    return torch.from_numpy(optimum.x.reshape(shape)).to(device)
 
 
 def _newton(objective: LinearHead, rows: RowSet, weights: Tensor, tolerance: float, progress: Progress) -> Tensor:
-    """Newton's method with backtracking on the loss; near the optimum, where the loss no longer tells, on the gradient."""
+    """Newton's method with backtracking on the loss.
+
+    Near the optimum, where the loss no longer tells, on the gradient.
+    """
     manner = Manner(objective.dense_pays(rows), rows.dtype, objective.accurate(rows.dtype))
     preconditioner: Preconditioner | None = None
     gradient = objective.gradient(weights, rows)
@@ -148,33 +155,14 @@ def train(
     """Train a linear classifier to its optimum; the result carries its training record.
 
     `dtype` is what the rows are kept in while computing, `store` what the weights are stored in. The residual in the
-    record is measured in float64 at the weights as stored, float64 rounding included. `encoder` is the digest of what made
-    the features; later, features of another one are refused.
+    record is measured in float64 at the weights as stored, float64 rounding included. `encoder` is the digest of what
+    made the features; later, features of another one are refused.
     """
-    positive(
-        l2,
-        "l2",
-        "Give the lambda of (lambda/2)||w||^2; 1e-4 to 1e-1 is usual, and larger makes later certificates stronger.",
-    )
-    positive(max_norm, "max_norm", "Choose it before looking at the rows, for example 1 for unit-norm features.")
-    positive(tolerance, "tolerance", "1e-11 is the default.")
-    choice(dtype, tuple(DTYPES), "dtype")
-    choice(store, tuple(DTYPES), "store")
-    if encoder is not None and not is_digest(encoder):
-        raise DataError(
-            f"encoder {encoder!r}", "a SHA-256 digest in hexadecimal is needed", "Use SplitModel.digest, or embed's."
-        )
+    _require_options(l2, max_norm, tolerance, dtype, store, encoder)
     place = computing_device(device)
     table = as_features(features, "the source")
     values = as_labels(labels, table.shape[0], "the source")
-    unique, counts = np.unique(values, return_counts=True)
-    if len(unique) < 2:
-        raise DataError(
-            f"the source has one class, {unique[0].item()!r}",
-            "a classifier needs two or more",
-            "Check the label column.",
-        )
-    classes: tuple[Label, ...] = tuple(value.item() for value in unique)
+    classes, counts = _classes_of(values)
     prepared = prepare(
         table,
         encode(values, classes, "the source"),
@@ -187,7 +175,7 @@ def train(
     record = TrainingRecord(
         n_source=len(prepared.rows),
         classes=classes,
-        class_counts=tuple(int(count) for count in counts),
+        class_counts=counts,
         l2=float(l2),
         loss=loss,
         max_norm=float(max_norm),
@@ -202,6 +190,34 @@ def train(
     weights = minimise(objective, prepared.rows, tolerance=tolerance, progress=progress)
     model = from_matrix(weights, bias=bias, dtype=DTYPES[store])
     return model.with_record(replace(record, residual=residual_upper(objective, model.matrix(place), prepared.rows)))
+
+
+def _require_options(l2: float, max_norm: float, tolerance: float, dtype: str, store: str, encoder: str | None) -> None:
+    positive(
+        l2,
+        "l2",
+        "Give the lambda of (lambda/2)||w||^2; 1e-4 to 1e-1 is usual, and larger makes later certificates stronger.",
+    )
+    positive(max_norm, "max_norm", "Choose it before looking at the rows, for example 1 for unit-norm features.")
+    positive(tolerance, "tolerance", "1e-11 is the default.")
+    choice(dtype, tuple(DTYPES), "dtype")
+    choice(store, tuple(DTYPES), "store")
+    if encoder is not None and not is_digest(encoder):
+        raise DataError(
+            f"encoder {encoder!r}", "a SHA-256 digest in hexadecimal is needed", "Use SplitModel.digest, or embed's."
+        )
+
+
+def _classes_of(values: NDArray[Any]) -> tuple[tuple[Label, ...], tuple[int, ...]]:
+    """The classes among the labels, and how many rows each has."""
+    unique, counts = np.unique(values, return_counts=True)
+    if len(unique) < 2:
+        raise DataError(
+            f"the source has one class, {unique[0].item()!r}",
+            "a classifier needs two or more",
+            "Check the label column.",
+        )
+    return tuple(value.item() for value in unique), tuple(int(count) for count in counts)
 
 
 def residual_upper(objective: LinearHead, weights: Tensor, rows: RowSet) -> float:

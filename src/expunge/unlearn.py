@@ -18,6 +18,7 @@ from expunge.request.guarantee import Guarantee, wanted_distance
 from expunge.runtime.progress import Progress, silent
 
 
+# Over 60 lines, nearly all of them signature and docstring: every argument is spelled out, so that help() teaches.
 def unlearn(
     model: LinearModel | Any,
     forget: tuple[Any, Any] | Stream,
@@ -52,22 +53,22 @@ def unlearn(
 
     Nothing the caller passes is changed. What is asked of:
 
-    model                     a LinearModel, or a K x d weight array with `bias` and the facts under `n_source` and below
+    model                     a LinearModel, or a K x d weight array with `bias` and the facts from `n_source` on
     forget, surrogate         (features, labels), or streams; the surrogate's labels may be left out
 
     What changes the promise:
 
     epsilon, delta            what is certified; smaller protects more, and delta is to be at most 1/n
-    distance                  how far the surrogate is from the source: `same`, `tv:0.2`, `chi2:0.1`, `kl:0.5`, `source`; where
-                              nobody knows, `estimate`, an Estimation or an estimate made before
-    match_classes             weight surrogate rows to the source's class counts; `distance` is then the source's from that
+    distance                  how far the surrogate is from the source: `same`, `tv:0.2`, `chi2:0.1`, `kl:0.5`,
+                              `source`; where nobody knows, `estimate`, an Estimation or an estimate made before
+    match_classes             weight surrogate rows to the source's class counts; `distance` is then from that
     forget_class              forget the rows of this class among those given, which must be all the source had of it
-    step                      `converged` (the default), `newton` (the paper's one step) or `balanced` (the smallest bound)
+    step                      `converged` (default), `newton` (the paper's one step) or `balanced` (the smallest bound)
     bound, constants, sizes   `residual`, or `paper` with its constants and its convention of sizes
     force                     hand over a model that is of little use; never overrides a claim that says nothing
 
-    Facts of a model without a record, which the certificate then marks as declared: `n_source`, `l2`, `loss`, `max_norm`,
-    `training_residual`, `classes`, `class_counts`.
+    Facts of a model without a record, which the certificate then marks as declared: `n_source`, `l2`, `loss`,
+    `max_norm`, `training_residual`, `classes`, `class_counts`.
 
     What changes only speed and memory: `dtype` of the surrogate's rows, `device`, `memory` (`1.5GB`), `progress`.
     `model_sha256` is the digest of the model's file, where it came from one. `insecure_test_seed` makes the noise

@@ -10,7 +10,9 @@ from torch import Tensor
 from expunge.distance.gaussian import gaussian_kl
 from expunge.errors import DataError, OptionError
 from expunge.estimate import DonskerVaradhanLower, donsker_varadhan
-from expunge.estimate.donsker_varadhan import _cap, _Coordinates, _Fitted, _guarded, _log_denominator, _Network, _Rows
+from expunge.estimate.coordinates import Coordinates
+from expunge.estimate.critic import Critic, FittedCritic, best_cap, guarded, log_denominator
+from expunge.estimate.two_samples import TwoSamples
 
 QUICK = {"learning_rate": 1e-3, "width": 32, "batch": 200, "patience": 3}  # for a d of a few: seconds, not minutes
 
@@ -114,11 +116,11 @@ def test_units_do_not_matter_and_huge_features_do_not_overflow() -> None:
 
 
 def test_value_and_standard_error_are_the_formulas_of_the_docstring() -> None:
-    rows = _Rows(normal(50, 2, 1).float(), normal(50, 1, 2).exp().squeeze(1), normal(70, 2, 3).float())
-    coordinates = _Coordinates.of(rows)
-    network = _Network.start(coordinates.gaussian(coordinates.seen(rows)), 8, torch.Generator().manual_seed(0)).copy()
+    rows = TwoSamples(normal(50, 2, 1).float(), normal(50, 1, 2).exp().squeeze(1), normal(70, 2, 3).float())
+    coordinates = Coordinates.of(rows)
+    network = Critic.start(coordinates.gaussian(coordinates.seen(rows)), 8, torch.Generator().manual_seed(0)).copy()
     network.parameters[4].normal_(generator=torch.Generator().manual_seed(1))
-    value, square = _Fitted(coordinates, network, math.inf, 1, 1).report(rows)
+    value, square = FittedCritic(coordinates, network, math.inf, 1, 1).report(rows)
     seen = coordinates.seen(rows)
     on_nu, on_rho = network(seen.nu).double().numpy(), np.exp(network(seen.rho).double().numpy())
     w = rows.weights.numpy()
@@ -126,16 +128,16 @@ def test_value_and_standard_error_are_the_formulas_of_the_docstring() -> None:
     assert value == pytest.approx(mean - math.log(on_rho.mean()))
     nu_part = (w**2 * (on_nu - mean) ** 2).sum() / w.sum() ** 2
     assert square == pytest.approx(nu_part + on_rho.var(ddof=1) / on_rho.mean() ** 2 / 70)
-    capped, _ = _Fitted(coordinates, network, 0.0, 1, 1).report(rows)
+    capped, _ = FittedCritic(coordinates, network, 0.0, 1, 1).report(rows)
     assert capped == pytest.approx((w * np.minimum(on_nu, 0)).sum() / w.sum() - math.log(np.minimum(on_rho, 1).mean()))
 
 
 def test_the_guard_turns_one_log_ratio_into_the_other() -> None:
     ratio = torch.tensor([1e-6, 0.5, 1.0, 40.0, 1e9], dtype=torch.float64)
-    assert torch.allclose(_guarded(ratio.log()).exp(), ratio / (0.999 + 0.001 * ratio))
+    assert torch.allclose(guarded(ratio.log()).exp(), ratio / (0.999 + 0.001 * ratio))
     on_nu, on_rho, w = normal(9, 1, 1)[:, 0], normal(7, 1, 2)[:, 0], torch.rand(9, dtype=torch.float64, generator=torch.Generator().manual_seed(3))  # fmt: skip
     expected = 0.999 * on_rho.exp().mean() + 0.001 * (w * on_nu.exp()).mean()
-    assert float(_log_denominator(on_nu, w, on_rho)) == pytest.approx(math.log(float(expected)))
+    assert float(log_denominator(on_nu, w, on_rho)) == pytest.approx(math.log(float(expected)))
 
 
 def test_the_seed_decides_and_nothing_of_the_callers_changes() -> None:
@@ -192,23 +194,23 @@ def test_a_column_that_may_make_the_distance_infinite_is_counted_and_said() -> N
 
 def test_coordinates_make_both_covariances_diagonal_and_find_what_tells() -> None:
     nu, rho, _ = family(6, 0.5, 3000, 1)
-    rows = _Rows(nu.float() @ torch.diag(torch.arange(1.0, 7.0)), torch.ones(3000, dtype=torch.float64), rho.float() @ torch.diag(torch.arange(1.0, 7.0)))  # fmt: skip
-    coordinates = _Coordinates.of(rows)
+    rows = TwoSamples(nu.float() @ torch.diag(torch.arange(1.0, 7.0)), torch.ones(3000, dtype=torch.float64), rho.float() @ torch.diag(torch.arange(1.0, 7.0)))  # fmt: skip
+    coordinates = Coordinates.of(rows)
     places = [((side - coordinates.centre) @ coordinates.turn).double().numpy() for side in (rows.nu, rows.rho)]
     moments = [side.T @ side / len(side) for side in places]
     np.testing.assert_allclose(moments[0] + moments[1], 2 * np.eye(6), atol=1e-4)
     assert np.abs(moments[0] - np.diag(np.diag(moments[0]))).max() < 1e-4
     assert int(coordinates.telling.sum()) == 6  # variance 3.5 along (1, ..., 1), half in the five others
-    same = _Rows(normal(3000, 80, 8).float(), torch.ones(3000, dtype=torch.float64), normal(3000, 80, 9).float())
-    assert int(_Coordinates.of(same).telling.sum()) <= 2
+    same = TwoSamples(normal(3000, 80, 8).float(), torch.ones(3000, dtype=torch.float64), normal(3000, 80, 9).float())
+    assert int(Coordinates.of(same).telling.sum()) <= 2
 
 
 def test_the_start_is_the_log_ratio_of_two_gaussians() -> None:
     """Up to a constant, and up to what 20,000 rows tell: means and variances differ in one coordinate, one scale in all others."""
     scale = torch.tensor([2.0, 0.9, 0.9, 0.9, 0.9], dtype=torch.float64)
     nu, rho = normal(20_000, 5, 1) * scale + torch.tensor([1.0, 0, 0, 0, 0]), normal(20_000, 5, 2)
-    rows = _Rows(nu.float(), torch.ones(20_000, dtype=torch.float64), rho.float())
-    coordinates = _Coordinates.of(rows)
+    rows = TwoSamples(nu.float(), torch.ones(20_000, dtype=torch.float64), rho.float())
+    coordinates = Coordinates.of(rows)
     fixed = coordinates.gaussian(coordinates.seen(rows))
     places = torch.cat([normal(500, 5, 3), normal(500, 5, 4) * scale])
     found = (coordinates(places.float()) @ fixed).double().numpy()
@@ -219,13 +221,13 @@ def test_the_start_is_the_log_ratio_of_two_gaussians() -> None:
 
 def test_the_cap_is_the_one_with_the_best_value() -> None:
     """One row of rho lies where T is 100: without a cap it outweighs all others."""
-    network = _Network.start(torch.tensor([1.0]), 4, torch.Generator().manual_seed(0))
+    network = Critic.start(torch.tensor([1.0]), 4, torch.Generator().manual_seed(0))
     rho = torch.zeros(400, 1)
     rho[7] = 100.0
-    rows = _Rows(torch.ones(200, 1), torch.ones(200, dtype=torch.float64), rho)
-    stop = _Rows(torch.ones(200, 1), torch.ones(200, dtype=torch.float64), torch.zeros(400, 1))
+    rows = TwoSamples(torch.ones(200, 1), torch.ones(200, dtype=torch.float64), rho)
+    stop = TwoSamples(torch.ones(200, 1), torch.ones(200, dtype=torch.float64), torch.zeros(400, 1))
     top = 100.0 - math.log(800) + math.log(800)
-    assert _cap(network, rows, stop) == pytest.approx(top - 5.0, abs=1e-3)
+    assert best_cap(network, rows, stop) == pytest.approx(top - 5.0, abs=1e-3)
 
 
 def test_rows_that_tell_nothing_or_an_infinite_distance_are_refused() -> None:

@@ -7,6 +7,6 @@ from expunge.bounds.paper import PaperConstants, paper_bound
 from expunge.bounds.region import GRID, Ball, Region
 from expunge.bounds.residual import ResidualFacts, residual_bound
 
-TERMS_IN_WORDS = {term.name: term.words for term in (*residual.TERMS, *paper.TERMS, GRID)}
+TERMS = {term.name: term for term in (*residual.TERMS, *paper.TERMS, GRID)}
 
-__all__ = ["TERMS_IN_WORDS", "Ball", "PaperConstants", "Region", "ResidualFacts", "paper_bound", "residual_bound"]
+__all__ = ["TERMS", "Ball", "PaperConstants", "Region", "ResidualFacts", "paper_bound", "residual_bound"]

@@ -14,8 +14,8 @@ from expunge.distance.inequalities import bretagnolle_huber
 
 SIZE_CONVENTIONS = ("source", "surrogate")
 TERMS = (
-    Term("newton", "what one Newton step leaves out"),
-    Term("surrogate", "surrogate and source differ"),
+    Term("newton", "One step only", "what a single Newton step leaves out"),
+    Term("surrogate", "Surrogate differs", "the stand-in data is not distributed like the source"),
 )
 
 
@@ -58,7 +58,9 @@ def hessian_mismatch(
     tv: float,
     sizes: str,
 ) -> float:
-    """`||g_U|| m (|n-s| beta + 2 min(n,s) beta TV) / ((n alpha - m beta)(s alpha - m beta))`, infinite if a factor is <= 0.
+    """`||g_U|| m (|n-s| beta + 2 min(n,s) beta TV) / ((n alpha - m beta)(s alpha - m beta))`.
+
+    Infinite if a factor is not positive.
 
     `sizes="surrogate"` is the appendix, which weights H_S by its own size s; `sizes="source"` is the main text's
     Algorithm 1, which weights it by n, so that s drops out.

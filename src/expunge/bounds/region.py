@@ -15,24 +15,26 @@ ROUND_UP = 1.0 + 1e-9  # covers the float64 arithmetic of the terms themselves
 
 @dataclass(frozen=True)
 class Term:
-    """A part of the radius, and what it stands for in a few words."""
+    """A part of the radius, with its title and what it stands for, as screens and pages say it."""
 
     name: str
+    title: str
     words: str
 
 
-GRID = Term("grid", "weights rounded before the noise")
+GRID = Term("grid", "Noise grid", "weights are rounded before the noise is added, so that no digit leaks")
 
 
 class Shape(Protocol):
     """What lengths are measured by, and with it the shape of the noise; one file a shape.
 
-    The covariance that goes with a `scale` is `smallest(scale)^2 I` plus that of `rest`: the first part is drawn exactly, by
-    the sampler that also rounds to the grid, the second in float64.
+    The covariance that goes with a `scale` is `smallest(scale)^2 I` plus that of `rest`: the first part is drawn
+    exactly, by the sampler that also rounds to the grid, the second in float64.
     """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What a certificate calls it."""
 
     def grid_term(self, grid: float) -> float:
         """By how much rounding both models to the grid can move them apart."""

@@ -28,15 +28,15 @@ ALMOST = 1.0 - 1e-6  # a row this close to the bound counts as one that reaches 
 class ResidualFacts:
     """Every number that enters the residual bound.
 
-    `change_*` describe f = phi_u on the surrogate, c its mean: `mean` is ||c||; `eigenvalue` bounds the largest eigenvalue
-    of the covariance and `trace` is its trace; `fourth` is the mean of ||f - c||^4 and `fourth_eigenvalue` bounds the
-    largest eigenvalue of the mean of ||f - c||^2 (f - c)(f - c)^T; `largest` is the largest ||f - c|| seen, `supremum` a
-    bound on ||f|| over every admissible row. `rounding` bounds the float64 error of (n-m) g_R(v). `longest_row` is the
-    longest surrogate row, `row_bound` the longest a row can be.
+    `change_*` describe f = phi_u on the surrogate, c its mean: `mean` is ||c||; `eigenvalue` bounds the largest
+    eigenvalue of the covariance and `trace` is its trace; `fourth` is the mean of ||f - c||^4 and `fourth_eigenvalue`
+    bounds the largest eigenvalue of the mean of ||f - c||^2 (f - c)(f - c)^T; `largest` is the largest ||f - c|| seen,
+    `supremum` a bound on ||f|| over every admissible row. `rounding` bounds the float64 error of (n-m) g_R(v).
+    `longest_row` is the longest surrogate row, `row_bound` the longest a row can be.
 
-    Surrogate rows may be weighted by class; the `change_*` are then weighted, `weight_largest` is the largest weight (their
-    mean is 1), and `sampled_*` are trace, eigenvalue and largest norm of the weight times f - c, which is what the weighted
-    mean varies by. None, without weights: they are then those of f - c itself.
+    Surrogate rows may be weighted by class; the `change_*` are then weighted, `weight_largest` is the largest weight
+    (their mean is 1), and `sampled_*` are trace, eigenvalue and largest norm of the weight times f - c, which is what
+    the weighted mean varies by. None, without weights: they are then those of f - c itself.
     """
 
     n_source: int
@@ -95,7 +95,8 @@ def rounding_term(facts: ResidualFacts) -> float:
 def surrogate_shift(facts: ResidualFacts, distance: Distance) -> float:
     """Bound on `||E_rho phi_u - E_nu phi_u||` from the distance.
 
-    Between samples, a finite KL puts the source on the surrogate's own rows, so the largest deviation seen is the supremum.
+    Between samples, a finite KL puts the source on the surrogate's own rows, so the largest deviation seen is the
+    supremum.
     """
     between_samples = distance.between == "samples"
     deviation = facts.change_largest if between_samples else facts.change_supremum + facts.change_mean
@@ -113,11 +114,11 @@ def sampling_term(facts: ResidualFacts, distance: Distance, revision: int = REVI
     """`n/(n-m)` times a bound on `||(E_D - E_rho) f - (E_S - E_nu) f||`, divided by l2; 0 where nothing was sampled.
 
     Both sample means in one sum of independent centred vectors: its expected norm is at most the root of its total
-    variance, and the excess follows Klein and Rio's (2005) form of Talagrand's inequality (`klein_rio_excess`). Source rows
-    longer than any that was seen are charged the supremum each (`unseen_rows`).
+    variance, and the excess follows Klein and Rio's (2005) form of Talagrand's inequality (`klein_rio_excess`). Source
+    rows longer than any that was seen are charged the supremum each (`unseen_rows`).
 
-    With matched classes both sets are samples class by class: a row's vector is centred at its own class's mean, which has no
-    larger second moments than f - c, and lies no farther from c than the class's rows do.
+    With matched classes both sets are samples class by class: a row's vector is centred at its own class's mean, which
+    has no larger second moments than f - c, and lies no farther from c than the class's rows do.
     """
     if not distance.samples_rows:
         return 0.0
@@ -142,12 +143,14 @@ def sampling_term(facts: ResidualFacts, distance: Distance, revision: int = REVI
 
 
 def strict_moments(facts: ResidualFacts, log_failure: float) -> ResidualFacts:
-    """The facts with moments, now about 0, raised to bound the population's, among rows that change no more than those seen.
+    """The facts with moments, now about 0, raised to bound the population's, among rows like those seen.
+
+    That is, among rows that change no more than those.
 
     A mean L of s independent values in [0, r^2] falls below its expectation E so far only with probability at most
     exp(-s (E - L)^2 / (2 E r^2)), whence sqrt E <= sqrt(L + c^2) + c with c = r sqrt(ln(1/f) / (2 s)). For the largest
-    eigenvalue take the population's own eigenvector, which is fixed: one such mean, no factor for the dimension. Weights of
-    at most q act like s/q rows, and multiply second moments by q at most.
+    eigenvalue take the population's own eigenvector, which is fixed: one such mean, no factor for the dimension.
+    Weights of at most q act like s/q rows, and multiply second moments by q at most.
     """
     reach = facts.change_largest + facts.change_mean
     slack = reach * math.sqrt(log_failure * facts.weight_largest / (2.0 * facts.n_surrogate))
@@ -177,11 +180,12 @@ def source_reach(facts: ResidualFacts, distance: Distance) -> float:
 def unseen_rows(facts: ResidualFacts, distance: Distance) -> float:
     """Bound on how many source rows may change like no row that was seen.
 
-    In `strict` sampling these are the rows with a larger `||f - c||` than every surrogate row. Otherwise only those longer
-    than every surrogate row are counted; none can be if a surrogate row is as long as a row may be (`ALMOST`), as with
-    features of unit norm. The surrogate's population has mass at most q = ln(1/f)/s beyond its sample's maximum (times the
-    largest weight, where rows are weighted), the source's at most that plus its shift, and a sample of n holds at most n q + sqrt(2 n q ln(1/f)) + ln(1/f)/3 of them
-    (Bernstein); f is the share of the failure probability that each of these steps gets.
+    In `strict` sampling these are the rows with a larger `||f - c||` than every surrogate row. Otherwise only those
+    longer than every surrogate row are counted; none can be if a surrogate row is as long as a row may be (`ALMOST`),
+    as with features of unit norm. The surrogate's population has mass at most q = ln(1/f)/s beyond its sample's maximum
+    (times the largest weight, where rows are weighted), the source's at most that plus its shift, and a sample of n
+    holds at most n q + sqrt(2 n q ln(1/f)) + ln(1/f)/3 of them (Bernstein); f is the share of the failure probability
+    that each of these steps gets.
     """
     strict = distance.sampling == "strict"
     if not strict and facts.longest_row >= ALMOST * facts.row_bound:
@@ -196,9 +200,10 @@ def unseen_rows(facts: ResidualFacts, distance: Distance) -> float:
 def source_moments(facts: ResidualFacts, distance: Distance) -> tuple[float, float]:
     """Upper values for trace and largest eigenvalue of f's covariance under the SOURCE, from the surrogate's.
 
-    Both are at most means under rho of a non-negative function, g = ||f - c||^2 or (v.(f - c))^2 for the worst unit v, so
-    the inequalities that shift the mean of f shift them too. Under nu the first has variance `fourth - trace^2`, the
-    second at most `fourth_eigenvalue`, since (v.(f - c))^4 <= ||f - c||^2 (v.(f - c))^2. Both lie between 0 and reach^2.
+    Both are at most means under rho of a non-negative function, g = ||f - c||^2 or (v.(f - c))^2 for the worst unit v,
+    so the inequalities that shift the mean of f shift them too. Under nu the first has variance `fourth - trace^2`, the
+    second at most `fourth_eigenvalue`, since (v.(f - c))^4 <= ||f - c||^2 (v.(f - c))^2. Both lie between 0 and
+    reach^2.
     """
     square = source_reach(facts, distance) ** 2
     spread = math.sqrt(max(0.0, facts.change_fourth - facts.change_trace**2))
@@ -212,8 +217,8 @@ def source_moments(facts: ResidualFacts, distance: Distance) -> tuple[float, flo
 def klein_rio_excess(expected: float, variance: float, step: float, failure: float) -> float:
     """What the norm of a sum of independent centred vectors exceeds its mean by, with probability at most `failure`.
 
-    Klein and Rio 2005, Theorem 1.1: `P(Z >= E Z + x) <= exp(-x^2 / (2 v + 3 b x))`, `v = variance + 2 b E Z`, where each
-    vector is at most b = `step` long and `variance` bounds the sum's variance along any direction; solved for x.
+    Klein and Rio 2005, Theorem 1.1: `P(Z >= E Z + x) <= exp(-x^2 / (2 v + 3 b x))`, `v = variance + 2 b E Z`, where
+    each vector is at most b = `step` long and `variance` bounds the sum's variance along any direction; solved for x.
 
     >>> klein_rio_excess(0.0, 0.5, 0.0, math.exp(-4.0))
     2.0
@@ -225,19 +230,23 @@ def klein_rio_excess(expected: float, variance: float, step: float, failure: flo
 
 
 TERMS = (
-    Term("training", "how far training stopped from the optimum"),
-    Term("solver", "what the step left unsolved"),
-    Term("surrogate", "surrogate and source differ"),
-    Term("sampling", "both are finite samples"),
-    Term("rounding", "float64 arithmetic"),
+    Term(
+        "training",
+        "Training and earlier deletions",
+        "how far the starting model may have been from its own optimum",
+    ),
+    Term("solver", "Unsolved remainder", "what the computation of the update left over; measured"),
+    Term("surrogate", "Surrogate differs", "the stand-in data is not distributed like the source"),
+    Term("sampling", "Finite samples", "source and stand-in are samples, and samples deviate"),
+    Term("rounding", "Arithmetic", "computers round; this is the most it can have done"),
 )
 
 
 def residual_bound(facts: ResidualFacts, distance: Distance, revision: int = REVISION) -> Region:
     """All terms but the grid's, which needs a sigma first.
 
-    `revision` 1 is how certificates of schema 1 were computed: with a KL and strict sampling it took the reach about the
-    mean for second moments about 0, which is a trifle too small.
+    `revision` 1 is how certificates of schema 1 were computed: with a KL and strict sampling it took the reach about
+    the mean for second moments about 0, which is a trifle too small.
     """
     return Region(
         "residual",

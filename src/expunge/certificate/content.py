@@ -121,15 +121,17 @@ def build(
 
 def read_certificate(path: str | Path) -> Certificate:
     """Read a certificate file; refuses what is not one."""
+    return parse_certificate(bytes_of_at_most(SIZE_LIMIT, path, "a certificate"), str(Path(path)))
+
+
+def bytes_of_at_most(limit: int, path: str | Path, what: str) -> bytes:
+    """A file's bytes; refuses one that is too large to be what it should be, before it is read."""
     location = readable(Path(path))
-    if location.stat().st_size > SIZE_LIMIT:
-        raise FileError(
-            f"{location} has {location.stat().st_size:,} bytes",
-            f"a certificate has at most {SIZE_LIMIT:,}",
-            "Check the path.",
-        )
-    require_fits(location.stat().st_size, location, "the certificate")
-    return parse_certificate(location.read_bytes(), str(location))
+    size = location.stat().st_size
+    if size > limit:
+        raise FileError(f"{location} has {size:,} bytes", f"{what} has at most {limit:,}", "Check the path.")
+    require_fits(size, location, "the certificate")
+    return location.read_bytes()
 
 
 def parse_certificate(content: bytes, name: str) -> Certificate:

@@ -1,6 +1,7 @@
 """The only judge: region, noise, status and sentences from the facts alone.
 
-To issue a certificate, `mechanism.py` asks it; to check one, `verify.py` asks it again with the facts read from the file.
+To issue a certificate, `mechanism.py` asks it; to check one, `verify.py` asks it again with the facts read from the
+file.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from expunge.record import Constants
 
 @dataclass(frozen=True)
 class Bound:
-    """A way to a region: how it follows from a claim, how noise is calibrated to it, whether facts alone can prove it."""
+    """A way to a region: how it follows from a claim, how noise is calibrated to it, whether facts can prove it."""
 
     name: str
     region: Callable[[Claim], Region]
@@ -106,7 +107,10 @@ def derive(claim: Claim) -> Derived:
 
 
 def region_of(claim: Claim) -> Region:
-    """Where the retrained weights can be, without what the noise's grid adds; infinite where the facts allow no less."""
+    """Where the retrained weights can be, without what the noise's grid adds.
+
+    Infinite where the facts allow no less.
+    """
     try:
         region = bound_named(claim.bound).region(claim)
     except (OverflowError, ZeroDivisionError):
@@ -125,9 +129,9 @@ def _status(claim: Claim, region: Region) -> str:
 
 def _guarantee(claim: Claim, sigma: float) -> str:
     return (
-        f"The published weights are ({claim.epsilon:g}, {claim.delta:g})-indistinguishable from the weights that retraining without "
-        f"the forgotten rows would have given, with Gaussian noise of the same standard deviation {sigma:.6g} added to each, rounded "
-        "to the same grid and stored in the same type."
+        f"The published weights are ({claim.epsilon:g}, {claim.delta:g})-indistinguishable from the weights that "
+        "retraining without the forgotten rows would have given, with Gaussian noise of the same standard deviation "
+        f"{sigma:.6g} added to each, rounded to the same grid and stored in the same type."
     )
 
 
@@ -141,23 +145,25 @@ def _assumptions(claim: Claim) -> tuple[str, ...]:
         sentences.append(f"Declared: {claim.distance} between {claim.distance.between} ({claim.distance.meaning}).")
     if claim.distance.provenance == "estimated" and claim.schema == SCHEMA:
         sentences.append(
-            f"NOT KNOWN, ESTIMATED: {claim.distance} ({claim.distance.meaning}). Nothing is guaranteed about the error of this "
-            "estimate; the true distance may be larger, and then the guarantee does not hold."
+            f"NOT KNOWN, ESTIMATED: {claim.distance} ({claim.distance.meaning}). Nothing is guaranteed about the "
+            "error of this estimate; the true distance may be larger, and then the guarantee does not hold."
         )
     if claim.distance.matched:
         sentences.append(
-            "Surrogate rows are weighted by class to the source's class counts, and are labelled the way the source was."
+            "Surrogate rows are weighted by class to the source's class counts, and are labelled the way the source "
+            "was."
         )
     if claim.distance.law.assumption is not None:
         sentences.append(claim.distance.law.assumption)
     if claim.distance.samples_rows:
         sentences.append(
-            "Source and surrogate rows are independent samples of their populations; trained weights and update are treated as fixed "
-            "(they are not quite: the weights depend on the source)."
+            "Source and surrogate rows are independent samples of their populations; trained weights and update are "
+            "treated as fixed (they are not quite: the weights depend on the source)."
         )
     if claim.distance.samples_rows and claim.distance.sampling == "seen":
         sentences.append(
-            "The spread and the largest size of the gradient's change seen on the surrogate stand for its population's, among rows no longer than those seen."
+            "The spread and the largest size of the gradient's change seen on the surrogate stand for its "
+            "population's, among rows no longer than those seen."
         )
     if not bound_named(claim.bound).provable:
         sentences.append(
@@ -166,7 +172,8 @@ def _assumptions(claim: Claim) -> tuple[str, ...]:
         sentences.append("The constants alpha, beta, L and gamma hold for every example.")
     if claim.tuned:
         sentences.append(
-            "FALSE for this model: the constants given are smaller than this loss can have, so the bound may be exceeded."
+            "FALSE for this model: the constants given are smaller than this loss can have, so the bound may be "
+            "exceeded."
         )
     return tuple(sentences)
 
@@ -174,12 +181,15 @@ def _assumptions(claim: Claim) -> tuple[str, ...]:
 def _limits(claim: Claim) -> tuple[str, ...]:
     """What the certificate does not prove."""
     sentences = [
-        "It does not prove that the rows given were in the training set, or that they are all that the person contributed.",
+        "It does not prove that the rows given were in the training set, or that they are all that the person "
+        "contributed.",
         "It does not protect against somebody who holds the model from before as well as this one.",
         "It does not prove that no copy of the earlier model or of the data exists elsewhere.",
-        "Its own numbers (sigma, the bound and what entered it) depend on the forgotten rows and carry no noise; share it with those who must check it.",
+        "Its own numbers (sigma, the bound and what entered it) depend on the forgotten rows and carry no noise; "
+        "share it with those who must check it.",
         "It speaks of this one published model; several published models compose to a weaker guarantee.",
-        "It cannot show from the weights alone that the noise was drawn as stated; it binds digests, it is not a proof of execution.",
+        "It cannot show from the weights alone that the noise was drawn as stated; it binds digests, it is not a "
+        "proof of execution.",
     ]
     if claim.generator == INSECURE:
         sentences.insert(0, f"{INSECURE}: the noise was made from a seed for a test; this model protects nobody.")

@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from expunge.certificate.content import SIZE_LIMIT, Certificate, parse_certificate, read_certificate
+from expunge.certificate.content import SIZE_LIMIT, Certificate, bytes_of_at_most, parse_certificate, read_certificate
 from expunge.certificate.facts import Json
 from expunge.certificate.verify import Check, verify
 from expunge.errors import FileError, VerificationFailed
@@ -157,11 +157,11 @@ def open_envelope(content: bytes, key: Ed25519PublicKey, name: str) -> Certifica
     """The certificate inside, if this key signed these very bytes; the payload is parsed only after that."""
     payload = _verified_payload(content, key, name)
     try:
-        told = json.loads(payload, object_pairs_hook=without_duplicates, parse_constant=not_a_number)
-        if told["_type"] != STATEMENT_TYPE or told["predicateType"] != PREDICATE_TYPE:
-            raise ValueError(f"{told['_type']!r}, {told['predicateType']!r}")
-        certificate = parse_certificate(json.dumps(told["predicate"]).encode(), name)
-        if told != statement(certificate):
+        signed = json.loads(payload, object_pairs_hook=without_duplicates, parse_constant=not_a_number)
+        if signed["_type"] != STATEMENT_TYPE or signed["predicateType"] != PREDICATE_TYPE:
+            raise ValueError(f"{signed['_type']!r}, {signed['predicateType']!r}")
+        certificate = parse_certificate(json.dumps(signed["predicate"]).encode(), name)
+        if signed != statement(certificate):
             raise ValueError("the subject is not the certificate's model")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise VerificationFailed(
@@ -175,9 +175,9 @@ def open_envelope(content: bytes, key: Ed25519PublicKey, name: str) -> Certifica
 def _verified_payload(content: bytes, key: Ed25519PublicKey, name: str) -> bytes:
     try:
         outer: Any = json.loads(content, object_pairs_hook=without_duplicates)
-        (given,) = outer["signatures"]
+        (signature_entry,) = outer["signatures"]
         payload = base64.b64decode(outer["payload"], validate=True)
-        signature = base64.b64decode(given["sig"], validate=True)
+        signature = base64.b64decode(signature_entry["sig"], validate=True)
         if content != _envelope(payload, keyid_of(key), signature):
             raise ValueError("it is not, byte for byte, a certificate signed by this key")
         key.verify(signature, pae(PAYLOAD_TYPE, payload))
@@ -193,14 +193,7 @@ def _verified_payload(content: bytes, key: Ed25519PublicKey, name: str) -> bytes
 
 def certificate_bytes(path: str | Path) -> bytes:
     """The bytes of a certificate's file, signed or not."""
-    location = readable(Path(path))
-    if location.stat().st_size > ENVELOPE_LIMIT:
-        raise FileError(
-            f"{location} has {location.stat().st_size:,} bytes",
-            f"a signed certificate has at most {ENVELOPE_LIMIT:,}",
-            "Check the path.",
-        )
-    return location.read_bytes()
+    return bytes_of_at_most(ENVELOPE_LIMIT, path, "a signed certificate")
 
 
 def verify_file(

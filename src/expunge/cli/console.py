@@ -85,7 +85,7 @@ def progress(wanted: bool) -> Iterator[Callable[[str, int, int | None], None]]:
     Both say how fast it goes and how long it will take, where that can be known.
     """
     if not wanted:
-        yield lambda stage, done, total: None
+        yield lambda *_: None
         return
     meters: dict[str, Meter] = {}
     if not err.is_terminal:
@@ -120,22 +120,17 @@ def progress(wanted: bool) -> Iterator[Callable[[str, int, int | None], None]]:
 
 def terms_table(bound: Mapping[str, Any]) -> Table:
     """A bound, term by term."""
-    meaning = {
-        "training": "how far training stopped from the optimum",
-        "solver": "what the step left unsolved",
-        "surrogate": "surrogate and source differ",
-        "sampling": "both are finite samples",
-        "rounding": "float64 arithmetic",
-        "grid": "weights rounded before the noise",
-        "newton": "what one Newton step leaves out",
-    }
+    from expunge.bounds import TERMS
+
     table = Table(title=f"Bound on the distance to the retrained weights ({bound['kind']})", title_justify="left")
     table.add_column("term")
     table.add_column("value", justify="right")
     table.add_column("share", justify="right")
     table.add_column("what it stands for")
     for name, value in bound["terms"].items():
-        table.add_row(name, f"{value:.3g}", f"{100 * value / bound['total']:.1f} %", meaning.get(name, ""))
+        table.add_row(
+            name, f"{value:.3g}", f"{100 * value / bound['total']:.1f} %", TERMS[name].words if name in TERMS else ""
+        )
     table.add_row("total", f"{bound['total']:.3g}", "", "", style="bold")
     return table
 

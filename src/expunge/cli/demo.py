@@ -26,7 +26,7 @@ def demo(target: Path | None, json_output: bool) -> dict[str, Any]:
     from expunge.data.output import require_absent
     from expunge.evaluate.demo import run
 
-    say = (lambda text: None) if json_output else (lambda text: out.print(text, markup=False))
+    say = (lambda _: None) if json_output else (lambda text: out.print(text, markup=False))
     if target is not None:
         require_absent(target)
         target.mkdir(parents=True)

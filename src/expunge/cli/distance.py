@@ -13,13 +13,13 @@ from expunge.cli.console import as_json, on_device, out, progress, quiet, report
 from expunge.cli.estimates import estimate_options, estimation
 from expunge.cli.facts import record_facts
 from expunge.cli.sections import Command, section
-from expunge.cli.sets import FILE, label_column
+from expunge.cli.sets import FILE, label_column, model_option
 
 
 @click.command(cls=Command, short_help="How far is the surrogate from a source that is gone? A heuristic.")
 @section(
     "Sets",
-    click.option("--model", "model_file", required=True, type=FILE, help="The trained model, .safetensors."),
+    model_option("The trained model, .safetensors."),
     click.option("--surrogate", required=True, type=FILE, help="Rows that resemble the source, with labels."),
     click.option(
         "--forget",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,12 @@ import click
 from expunge.cli.sections import section
 
 FILE = click.Path(path_type=Path, readable=False)
+
+
+def model_option(words: str) -> Callable[[Any], Any]:
+    """The option for the model a command starts from; `words` are its help."""
+    return click.option("--model", "model_file", required=True, type=FILE, help=words)
+
 
 label_column = click.option("--label", help="Label column of .csv and .parquet files (default: y, or label).")
 forget_class = click.option(
@@ -27,13 +34,7 @@ memory = click.option(
 )
 linear_sets = section(
     "Sets",
-    click.option(
-        "--model",
-        "model_file",
-        required=True,
-        type=FILE,
-        help="The trained model, .safetensors with weight (K x d) and, where there is one, bias (K).",
-    ),
+    model_option("The trained model, .safetensors with weight (K x d) and, where there is one, bias (K)."),
     click.option("--forget", required=True, type=FILE, help="The rows to forget, with their labels."),
     click.option("--surrogate", required=True, type=FILE, help="Rows that resemble the source."),
     forget_class,

@@ -10,7 +10,7 @@ import click
 from expunge.cli.console import as_json, on_device, out, progress, quiet, reporting, written_to
 from expunge.cli.results import told_result, write_result
 from expunge.cli.sections import Group, section
-from expunge.cli.sets import FILE
+from expunge.cli.sets import FILE, model_option
 
 NETWORK = click.option(
     "--network",
@@ -106,13 +106,7 @@ def train(
 @tangent.command(short_help="Later, without it: forget examples, with a certificate.")
 @section(
     "Sets",
-    click.option(
-        "--model",
-        "model_file",
-        required=True,
-        type=FILE,
-        help="The tangent weights that expunge tangent train wrote.",
-    ),
+    model_option("The tangent weights that expunge tangent train wrote."),
     NETWORK,
     click.option("--forget", required=True, type=FILE, help="Examples to forget, labelled."),
     click.option("--surrogate", required=True, type=FILE, help="Examples that resemble the source, labelled."),
@@ -156,7 +150,7 @@ def unlearn(
     require_absent(target)
     model, module = read_tangent(model_file), imported_module(network)
     examples = [read_examples(path) for path in (forget, surrogate)]
-    rows = [(Preparation().applied(given.inputs), given.labels) for given in examples]
+    rows = [(Preparation().applied(part.inputs), part.labels) for part in examples]
     with progress(not quiet) as advance:
         result = unlearn_tangent(module, model, *rows, **as_given, progress=advance)
     return told_result(target, result, write_result(target, result), json_output)

@@ -107,7 +107,7 @@ speed = section(
 @as_json
 @reporting
 @record_facts
-def unlearn(
+def unlearn(  # over 60 lines: click hands over each of its options by name
     model_file: Path,
     forget: Path,
     surrogate: Path,
@@ -188,10 +188,10 @@ def _constants(text: str | None) -> Any:
         return text
     try:
         pairs = [part.split("=") for part in text.split(",")]
-        given = without_duplicates([(name.strip(), float(value)) for name, value in pairs])
-        constants = PaperConstants(given.pop("alpha"), given.pop("beta"), given.pop("L"), given.pop("gamma"))
-        if given:
-            raise KeyError(*given)
+        by_name = without_duplicates([(name.strip(), float(value)) for name, value in pairs])
+        constants = PaperConstants(by_name.pop("alpha"), by_name.pop("beta"), by_name.pop("L"), by_name.pop("gamma"))
+        if by_name:
+            raise KeyError(*by_name)
     except (ValueError, KeyError) as error:
         raise OptionError(
             f"constants {text!r}",

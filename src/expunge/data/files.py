@@ -53,9 +53,9 @@ class EncodedRows(tuple[Any, Any]):
         return made
 
 
-def encoder_of(given: object) -> str | None:
+def encoder_of(rows: object) -> str | None:
     """The digest of the encoder that made these rows, where they know it."""
-    named = getattr(given, "encoder", None)  # of EncodedRows, or of a stream
+    named = getattr(rows, "encoder", None)  # of EncodedRows, or of a stream
     return named if isinstance(named, str) else None
 
 
@@ -130,7 +130,7 @@ def not_whole(location: Path, error: BaseException) -> FileError:
     )
 
 
-def _from_npz(path: Path, label: str | None) -> EncodedRows:
+def _from_npz(path: Path, _label: str | None) -> EncodedRows:
     arrays = read_npz(path, ("X", "y"), optional=(ENCODER,))
     encoder = arrays.get(ENCODER)
     named = None if encoder is None else encoder.item() if encoder.size == 1 else str(encoder.shape)
@@ -231,7 +231,7 @@ def _npy_header(stream: IO[bytes], path: Path, name: str) -> tuple[tuple[int, ..
     return shape, fortran, dtype, stream.tell()
 
 
-def _from_safetensors(path: Path, label: str | None) -> EncodedRows:
+def _from_safetensors(path: Path, _label: str | None) -> EncodedRows:
     require_fits(path.stat().st_size, path, "the file")
     tensors, metadata = read_safetensors(path.read_bytes(), path)
     missing = [name for name in ("X", "y") if name not in tensors]

@@ -4,10 +4,11 @@
     a folder                    class/name.png, one folder a class; the class is the folder's name
     ...-images-idx3-ubyte       MNIST's images, gzipped or not; labels are in the -labels-idx1-ubyte beside it
     data_batch_1, test_batch    CIFAR-10's batches, or the folder that holds them (all data_batch_* files)
-    data_batch_1.png, ...       CIFAR-10 as pictures of one image a line, in a folder with train_lables.json and test_lables.json
+    data_batch_1.png, ...       CIFAR-10 as pictures of one image a line, beside train_lables.json and test_lables.json
 
-Images come out as uint8, channels first (rows x channels x height x width). Nothing is allocated before its declared size
-has been checked. CIFAR-10's batches are pickles: they are read by an unpickler that knows numpy arrays and nothing else.
+Images come out as uint8, channels first (rows x channels x height x width). Nothing is allocated before its declared
+size has been checked. CIFAR-10's batches are pickles: they are read by an unpickler that knows numpy arrays and nothing
+else.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ class Examples:
 
 
 def read_examples(path: str | Path, *, split: str = "train", size: int | None = None) -> Examples:
-    """Read inputs and labels; `split` says which batches of a CIFAR-10 folder (train or test), `size` that pictures in folders become squares."""
+    """Read inputs and labels.
+
+    `split` says which batches of a CIFAR-10 folder (train or test), `size` that pictures in folders become squares.
+    """
     location = Path(path)
     try:
         inputs, labels = _reader(location, split, size)()
@@ -207,10 +211,10 @@ def _idx(path: Path) -> Array:
 def _idx_labels(images: Path) -> Path:
     name = re.sub(r"images([.-])idx3", r"labels\1idx1", images.name)
     beside = [images.with_name(name), images.with_name(name.removesuffix(".gz")), images.with_name(name + ".gz")]
-    found = next((path for path in beside if path.exists() and path != images), None)
-    if found is None:
+    labels_file = next((path for path in beside if path.exists() and path != images), None)
+    if labels_file is None:
         raise FileError(f"{images} has no labels beside it", f"{name} is needed", "Put it in the same folder.")
-    return found
+    return labels_file
 
 
 # CIFAR-10: pickles, read without running anything -------------------------------------------------------------------
@@ -226,13 +230,13 @@ class _ArraysOnly(pickle.Unpickler):
             ("dtype", "numpy"): _plain_dtype,
             ("encode", "_codecs"): _latin_bytes,
         }
-        found = known.get((name, "multiarray" if module.endswith("core.multiarray") else module))
-        if found is None:
+        stand_in = known.get((name, "multiarray" if module.endswith("core.multiarray") else module))
+        if stand_in is None:
             raise pickle.UnpicklingError(f"the pickle asks for {module}.{name}, which is never run")
-        return found
+        return stand_in
 
 
-def _empty_array(kind: type, shape: tuple[int, ...], code: bytes) -> Array:
+def _empty_array(kind: type, shape: tuple[int, ...], _code: bytes) -> Array:
     if kind is not np.ndarray or tuple(shape) != (0,):
         raise pickle.UnpicklingError("an array is made of something else")
     return np.ndarray(0, dtype=np.uint8)

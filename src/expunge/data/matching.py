@@ -17,13 +17,13 @@ from expunge.record import Label
 
 
 def class_matched(
-    rows: RowSet, counts: Sequence[int], classes: Sequence[Label], found: Sequence[int] | None = None
+    rows: RowSet, counts: Sequence[int], classes: Sequence[Label], surrogate_counts: Sequence[int] | None = None
 ) -> RowSet:
     """The rows of classes that count, weighted (mean 1) so that class k weighs `counts[k]` of `sum(counts)`.
 
     `found` are the rows of each class that there are, where somebody has counted them already.
     """
-    present = torch.tensor(found or class_counts(rows, len(counts)), dtype=torch.float64)
+    present = torch.tensor(surrogate_counts or class_counts(rows, len(counts)), dtype=torch.float64)
     wanted = torch.tensor(counts, dtype=torch.float64)
     absent = [classes[index] for index in torch.nonzero((wanted > 0) & (present == 0)).reshape(-1).tolist()]
     if absent:
@@ -39,7 +39,7 @@ def class_matched(
 
 def class_counts(rows: RowSet, n_classes: int) -> tuple[int, ...]:
     """How many rows each class has, in one pass."""
-    found = torch.zeros(n_classes, dtype=torch.float64)
+    counts = torch.zeros(n_classes, dtype=torch.float64)
     for block in rows.blocks():
-        found += torch.bincount(block.labels, minlength=n_classes).cpu()
-    return tuple(int(count) for count in rows.total(found).tolist())
+        counts += torch.bincount(block.labels, minlength=n_classes).cpu()
+    return tuple(int(count) for count in rows.total(counts).tolist())

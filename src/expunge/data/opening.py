@@ -1,4 +1,4 @@
-"""Where rows come from, by the path a user gives: files that are read whole, and files and folders that are streamed."""
+"""Rows by the path a user gives: of files that are read whole, and of files and folders that are streamed."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def open_data(
 ) -> LabelledArrays | Stream:
     """Rows of a file or folder: read whole, or as a stream where they are larger than `memory` allows.
 
-    With `stream`, as one if that can be, and whoever goes over it then decides; without, where that can be avoided, whole.
-    Always streams are .npy files (`X.npy` with `y.npy` beside it), and folders of those, of .safetensors or of Parquet files.
+    With `stream`, as one if that can be, and whoever goes over it then decides; without, where that can be avoided,
+    whole. Always streams are .npy files (`X.npy` with `y.npy` beside it), and folders of those, of .safetensors or of
+    Parquet files.
     """
     location = Path(path)
     if is_folder(location):

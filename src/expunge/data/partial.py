@@ -39,10 +39,10 @@ class Partial:
         if not path.exists():
             return None
         try:
-            found: NDArray[Any] = np.load(path, allow_pickle=False)
+            array: NDArray[Any] = np.load(path, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise _unreadable(path, error) from error
-        return found
+        return array
 
     def save_array(self, unit: str, values: NDArray[Any]) -> None:
         stream = io.BytesIO()

@@ -164,7 +164,10 @@ def prepare(
     width: int | None = None,
     name: str,
 ) -> Prepared:
-    """Rows with `||x|| <= max_norm`, a column of ones appended where there is a bias. The caller's array is not touched."""
+    """Rows with `||x|| <= max_norm`, a column of ones appended where there is a bias.
+
+    The caller's array is not touched.
+    """
     require_width(features.shape[1], width, name)
     norms = row_norms(features)
     made = made_ready(features, norms, max_norm=max_norm, bias=bias, dtype=dtype, device=device)
@@ -172,11 +175,11 @@ def prepare(
     return Prepared(Rows(made, labels.to(device), n_scaled=scaled), scaled)
 
 
-def require_width(found: int, width: int | None, name: str) -> None:
+def require_width(features: int, width: int | None, name: str) -> None:
     """Refuse rows of another width than the model takes."""
-    if width is not None and found != width:
+    if width is not None and features != width:
         raise DataError(
-            f"{name}: rows have {found} features",
+            f"{name}: rows have {features} features",
             f"the model takes {width}",
             "Use the same features, in the same order, as for training.",
         )
@@ -223,10 +226,12 @@ def made_ready(
     out: Tensor | None = None,
     owned: bool = False,
 ) -> Tensor:
-    """The features in dtype and on device, long rows scaled, bias column appended; themselves where nothing is to be done.
+    """The features in dtype and on device, long rows scaled, bias column appended.
 
-    `norms` are None where no row is too long. `out` is where the result goes, if there is to be another one than `features`.
-    Features that are `owned` may be written on.
+    Themselves where nothing is to be done.
+
+    `norms` are None where no row is too long. `out` is where the result goes, if there is to be another one than
+    `features`. Features that are `owned` may be written on.
     """
     no_rows = torch.empty(0, dtype=torch.int64)
     long = no_rows if norms is None else (norms > _limit(max_norm, dtype)).nonzero().reshape(-1)

@@ -37,8 +37,8 @@ class RawArray:
         return width * self.stored.itemsize
 
     def stamp(self) -> tuple[int, int, int]:
-        found = self.path.stat()
-        return found.st_ino, found.st_size, found.st_mtime_ns
+        status = self.path.stat()
+        return status.st_ino, status.st_size, status.st_mtime_ns
 
     @contextmanager
     def opened(self) -> Iterator[int]:
@@ -81,7 +81,7 @@ def npy_array(path: Path) -> RawArray:
 
 def npz_arrays(path: Path) -> dict[str, RawArray] | None:
     """X and y of an .npz file; None if they are compressed, or an encoder is named beside them."""
-    found = {}
+    arrays = {}
     try:
         with zipfile.ZipFile(path) as archive, path.open("rb") as file:
             members = archive.infolist()
@@ -100,10 +100,10 @@ def npz_arrays(path: Path) -> dict[str, RawArray] | None:
                 begin = info.header_offset + 30 + names + extra
                 with archive.open(info) as member:
                     shape, dtype, header = checked_npy(member, path, info.filename.removesuffix(".npy"), info.file_size)
-                found[info.filename.removesuffix(".npy")] = RawArray(path, begin + header, shape, dtype.str)
+                arrays[info.filename.removesuffix(".npy")] = RawArray(path, begin + header, shape, dtype.str)
     except DAMAGE as error:
         raise not_whole(path, error) from error
-    return found
+    return arrays
 
 
 def safetensors_arrays(path: Path) -> tuple[dict[str, RawArray], dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Splits of one data set: at random, by class, and into source and surrogate with class proportions of a Dirichlet law."""
+"""Splits of one data set: at random, by class, and into source and surrogate, class shares from a Dirichlet law."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def dirichlet_split(
     """Disjoint source and surrogate whose class proportions are two draws of a symmetric Dirichlet law.
 
     Both get `floor(size * proportion)` rows of each class, with the largest common `size` that the data set's own class
-    counts allow; what does not fit is left out. A small concentration makes the two unlike, a large one alike. Returns row
-    numbers of both and the 2 x classes proportions.
+    counts allow; what does not fit is left out. A small concentration makes the two unlike, a large one alike. Returns
+    row numbers of both and the 2 x classes proportions.
     """
     if not 0.0 < concentration < np.inf:
         raise OptionError(

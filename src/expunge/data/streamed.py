@@ -1,4 +1,7 @@
-"""A set of rows that is read anew in each pass, and made ready block by block; in a group, each process reads its share."""
+"""A set of rows that is read anew in each pass, and made ready block by block.
+
+In a group, each process reads its share.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,8 @@ class Form:
 class _PerRow:
     """Something of every row, in one piece of memory, as long as that is not larger than allowed; then nothing.
 
-    One piece: many small ones that stay, allocated between large ones that do not, would leave holes the system never gets back.
+    One piece: many small ones that stay, allocated between large ones that do not, would leave holes the system never
+    gets back.
     """
 
     def __init__(self, width: int, dtype: torch.dtype, device: torch.device, known: int | None, allowed: float) -> None:
@@ -96,7 +100,7 @@ class StreamedRows(RowSet):
         form: Form,
         memory: Memory,
         group: Group = ALONE,
-        watch: Watch = lambda done, total: None,
+        watch: Watch = lambda *_: None,
     ) -> None:
         self.stream, self.form, self.group, self.watch = stream, form, group, watch
         self._spare = memory.spare
@@ -194,8 +198,8 @@ class StreamedRows(RowSet):
 
     def blocks(self) -> Iterable[Block]:
         whole = self._held.values is not None and self._labels.values is not None
-        found = self._views() if whole and self._prints is not None else self._passing()
-        return found if self._shares is None else self._weighted(found, self._shares)
+        one_pass = self._views() if whole and self._prints is not None else self._passing()
+        return one_pass if self._shares is None else self._weighted(one_pass, self._shares)
 
     def _views(self) -> Iterator[Block]:
         """A pass over rows that are held."""
@@ -241,7 +245,7 @@ class StreamedRows(RowSet):
             if first:
                 require_finite(chunk, self.form.name, start)
             labels = self._named(named, start, len(chunk), first)
-            prints.append(_print(chunk, labels, whole=self._stamp is None))
+            prints.append(_fingerprint(chunk, labels, whole=self._stamp is None))
             if self._prints is not None and self._prints[turn : turn + 1] != prints[-1:]:
                 raise self._changed()
             counts += torch.bincount(labels.cpu(), minlength=len(counts))
@@ -283,8 +287,8 @@ class StreamedRows(RowSet):
         """What the first pass found, over all processes."""
         self._counts, self._mine, self._prints = counts, int(counts.sum()), prints
         self._before = self.group.before(self._mine)
-        found = self.group.total(torch.tensor([self._mine, scaled], dtype=torch.float64)).tolist()
-        self._n_rows, self.n_scaled = int(found[0]), int(found[1])
+        totals = self.group.total(torch.tensor([self._mine, scaled], dtype=torch.float64)).tolist()
+        self._n_rows, self.n_scaled = int(totals[0]), int(totals[1])
         self._effective = float(self._n_rows)
         self._require_shared_out(prints)
         if self._n_rows == 0:
@@ -298,14 +302,15 @@ class StreamedRows(RowSet):
             counts = self.group.each(float(self.stream.n_rows or 0))
             if len(set(counts)) > 1:
                 raise DataError(
-                    f"{self.form.name}: {self.stream.name} has {' and '.join(f'{n:,.0f}' for n in sorted(set(counts)))} rows, depending on the process",
+                    f"{self.form.name}: {self.stream.name} has "
+                    f"{' and '.join(f'{n:,.0f}' for n in sorted(set(counts)))} rows, depending on the process",
                     "all processes must see the same files",
                     "Put them on a file system that all hosts share, or copy them anew.",
                 )
             return
         seen = self.group.each(float(zlib.crc32(np.array(prints, np.uint64).tobytes())) if self._mine else -1.0)
-        given = [value for value in seen if value >= 0]
-        if len(set(given)) < len(given):
+        first_prints = [value for value in seen if value >= 0]
+        if len(set(first_prints)) < len(first_prints):
             raise DataError(
                 f"{self.form.name}: two processes gave the same rows",
                 "each must give its own, or every row would be counted more than once",
@@ -317,7 +322,7 @@ class StreamedRows(RowSet):
         if not first and self._labels.values is not None:
             return self._labels.values[start : start + count].long()
         if not self.stream.labelled or not count:
-            found = torch.zeros(count, dtype=torch.int64)
+            indices = torch.zeros(count, dtype=torch.int64)
         elif named is None:
             raise DataError(
                 f"{self.form.name}: {count:,} rows without labels after {start:,}",
@@ -325,10 +330,10 @@ class StreamedRows(RowSet):
                 "Give (features, labels) in every block, or say that there are none: stream(blocks, labelled=False).",
             )
         else:
-            found = encode(as_labels(named, count, self.form.name), self.form.classes, self.form.name)
+            indices = encode(as_labels(named, count, self.form.name), self.form.classes, self.form.name)
         if first:
-            self._labels.put(start, found)
-        return found
+            self._labels.put(start, indices)
+        return indices
 
     def _measured(self, rows: Tensor, start: int, first: bool) -> tuple[Tensor | None, int]:
         """Norms of a block's rows, None where none is too long, and in the first pass how many count as scaled."""
@@ -336,11 +341,11 @@ class StreamedRows(RowSet):
             norms = self._norms.values[start : start + len(rows)]
         else:
             norms = row_norms(rows)
-        found = norms if any_too_long(norms, self.form.max_norm, self.form.dtype) else None
+        norms_to_scale_by = norms if any_too_long(norms, self.form.max_norm, self.form.dtype) else None
         if not first:
-            return found, 0
+            return norms_to_scale_by, 0
         self._norms.put(start, norms)
-        return found, scaled_rows(norms, self.form.max_norm)
+        return norms_to_scale_by, scaled_rows(norms, self.form.max_norm)
 
     def _require_seen(self) -> None:
         """The first pass is made where nobody has made it."""
@@ -356,8 +361,11 @@ class StreamedRows(RowSet):
         )
 
 
-def _print(chunk: Tensor, labels: Tensor, whole: bool) -> int:
-    """A checksum of a chunk's size, labels and rows; of the first and last row where something else watches the others."""
+def _fingerprint(chunk: Tensor, labels: Tensor, whole: bool) -> int:
+    """A checksum of a chunk's size, labels and rows.
+
+    Of the first and last row where something else watches the others.
+    """
     if not len(chunk):
         return 0
     rows = (chunk if whole else chunk[[0, -1]]).contiguous().cpu().view(torch.uint8).numpy()

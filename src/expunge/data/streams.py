@@ -1,7 +1,7 @@
 """Rows that are read anew, block by block, in each pass: raw arrays in files, Parquet row groups, iterators.
 
-Nothing is mapped: what is read lies in buffers that are used again, so that a pass takes as much memory for a thousand rows as
-for a billion. Each process of a group reads its own share.
+Nothing is mapped: what is read lies in buffers that are used again, so that a pass takes as much memory for a thousand
+rows as for a billion. Each process of a group reads its own share.
 """
 
 from __future__ import annotations
@@ -149,11 +149,11 @@ class ParquetStream(Stream):
         schemas, metadata = [], {}
         for path in self.files:
             try:
-                found = pa.parquet.ParquetFile(path)
-                metadata[path] = found.metadata
-                schemas.append(found.schema_arrow.remove_metadata())
-                for index in range(found.metadata.num_row_groups):
-                    self.groups.append((path, index, found.metadata.row_group(index).num_rows))
+                file = pa.parquet.ParquetFile(path)
+                metadata[path] = file.metadata
+                schemas.append(file.schema_arrow.remove_metadata())
+                for index in range(file.metadata.num_row_groups):
+                    self.groups.append((path, index, file.metadata.row_group(index).num_rows))
             except DAMAGE as error:
                 raise not_whole(path, error) from error
         if any(schema != schemas[0] for schema in schemas):
@@ -168,7 +168,8 @@ class ParquetStream(Stream):
             lengths = {tuple(_values_a_row(group, name) for name in lists) for group in groups}
             if len(lengths) > 1:
                 raise DataError(
-                    f"{name}: columns {', '.join(lists)} have lists of different lengths in different files or row groups",
+                    f"{name}: columns {', '.join(lists)} have lists of different lengths in different files or row "
+                    "groups",
                     "all rows need as many features",
                     "Pad or drop them as was done for training.",
                 )
@@ -238,13 +239,13 @@ class IteratorStream(Stream):
         self.make, self.name, self.encoder, self.labelled = blocks, name, encoder, labelled
 
     def chunks(self, share: Share) -> Iterator[Chunk]:
-        for given in self.make():
-            features, labels = given if isinstance(given, tuple) else (given, None)
+        for item in self.make():
+            features, labels = item if isinstance(item, tuple) else (item, None)
             yield _copied(features), _copied(labels)
 
 
 def _copied(values: Any) -> Any:
-    """The values, no matter what the caller, who is asked for more while these are used, does with the memory they came in."""
+    """The values, whatever the caller, asked for more while these are used, does with the memory they came in."""
     copy = getattr(values, "clone", None) or getattr(values, "copy", None)  # of tensors; of arrays, lists and tables
     return values if copy is None else copy()
 

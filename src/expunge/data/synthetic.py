@@ -19,7 +19,7 @@ ZETAS = (0.02, 0.04, 0.06, 0.08, 0.1)
 
 
 def angle_labels(features: Features, n_classes: int) -> Labels:
-    """Class of a row: which of `n_classes` equal sectors the angle of its first two coordinates lies in, from -pi upwards.
+    """Class of a row: which of `n_classes` equal sectors its first two coordinates' angle lies in, from -pi up.
 
     >>> angle_labels(np.array([[-1.0, -1e-9], [1.0, 1e-9], [0.0, -1.0]]), 10).tolist()
     [0, 5, 2]
@@ -44,7 +44,10 @@ def surrogate_rows(
     n_features: int = N_FEATURES,
     n_classes: int = N_CLASSES,
 ) -> tuple[Features, Labels]:
-    """Rows of N(0, (1 - zeta) I + zeta 1 1^T): `sqrt(1 - zeta)` of their own, `sqrt(zeta)` shared by all coordinates."""
+    """Rows of N(0, (1 - zeta) I + zeta 1 1^T).
+
+    `sqrt(1 - zeta)` of their own, `sqrt(zeta)` shared by all coordinates.
+    """
     if not 0.0 <= zeta < 1.0:
         raise OptionError(f"zeta {zeta}", "it must lie from 0 to below 1", "The paper uses 0.01 to 0.1.")
     own = generator.standard_normal((n_rows, n_features))

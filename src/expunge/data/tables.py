@@ -98,8 +98,8 @@ def _numbers(values: pa.ChunkedArray, kind: pa.DataType, name: str, path: Path) 
             "features must be numbers",
             "Encode it as numbers the way it was encoded for training, or drop it.",
         )
-    found: Array = values.cast(pa.float64(), safe=False).to_numpy()
-    return found
+    numbers: Array = values.cast(pa.float64(), safe=False).to_numpy()
+    return numbers
 
 
 def _labels(table: pa.Table, path: Path, column: str) -> Array:
@@ -117,5 +117,5 @@ def _labels(table: pa.Table, path: Path, column: str) -> Array:
         )
     if text:
         return np.array(labels.to_pylist(), dtype=str)
-    found: Array = labels.to_numpy(zero_copy_only=False)
-    return found
+    named: Array = labels.to_numpy(zero_copy_only=False)
+    return named

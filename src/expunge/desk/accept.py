@@ -101,12 +101,12 @@ def _due(value: str | datetime.date | None, days: int) -> str:
         raise OptionError(f"due date {value!r}", "a date such as 2026-01-31 is needed", "Write it that way.") from error
 
 
-def _rows(given: EncodedRows, state: LinearModel) -> Rows:
+def _rows(forget: EncodedRows, state: LinearModel) -> Rows:
     """The rows as they were trained on; refuses what a later run could not use."""
     record = state.record
     assert record is not None
-    require_encoder(given, record, "the rows to forget")
-    features, labels = given
+    require_encoder(forget, record, "the rows to forget")
+    features, labels = forget
     table = as_features(features, "the rows to forget")
     indices = encode(as_labels(labels, table.shape[0], "the rows to forget"), record.classes, "the rows to forget")
     return prepare(

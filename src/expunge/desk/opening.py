@@ -35,8 +35,8 @@ def create_desk(
 ) -> Desk:
     """Open a desk in a new folder; `digest` is the model file's SHA-256, where it came from a file.
 
-    `declared` are the facts of a model without a record. The model becomes the first private state: from now on the desk
-    answers for it, and the file it came from should go.
+    `declared` are the facts of a model without a record. The model becomes the first private state: from now on the
+    desk answers for it, and the file it came from should go.
     """
     policy.checked()
     layout = Layout(Path(folder))

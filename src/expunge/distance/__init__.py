@@ -1,4 +1,7 @@
-"""How far the surrogate is from the source: what a user declares, and what follows from it for a difference of means."""
+"""How far the surrogate is from the source.
+
+What a user declares, and what follows from it for a difference of means.
+"""
 
 from __future__ import annotations
 

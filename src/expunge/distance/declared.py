@@ -20,8 +20,8 @@ class Distance:
     `between` says what it is measured between: the `populations` both sets were drawn from (then a sampling term is
     added to the bound) or the two `samples` themselves, each row counted as often as it occurs. `sampling` says what is
     taken for rows unlike any surrogate row: nothing (`seen`: what was seen stands for the population) or the worst
-    (`strict`: they are counted and charged the largest change there can be). `matched` says that the surrogate is taken with
-    its rows weighted by class to the source's class counts; the distance is then the source's from that.
+    (`strict`: they are counted and charged the largest change there can be). `matched` says that the surrogate is taken
+    with its rows weighted by class to the source's class counts; the distance is then the source's from that.
     """
 
     kind: str
@@ -35,7 +35,8 @@ class Distance:
         law = kind_named(self.kind)
         if not self.provenance:
             object.__setattr__(self, "provenance", law.provenances[0])
-        for problem in (self._value_problem(law), self._setting_problem(law)):
+        for problem_of in (self._value_problem, self._setting_problem, self._matching_problem, self._sampling_problem):
+            problem = problem_of(law)
             if problem is not None:
                 raise problem
 
@@ -69,6 +70,9 @@ class Distance:
                 "'source' is measured, 'means' estimated; others are declared or estimated",
                 "Leave the provenance out.",
             )
+        return None
+
+    def _matching_problem(self, law: Kind) -> OptionError | None:
         if type(self.matched) is not bool:
             return OptionError(f"matched {self.matched!r}", "it is True or False", "Leave it out, or write True.")
         if self.matched and law.is_source:
@@ -77,6 +81,9 @@ class Distance:
                 "the source's classes are its own",
                 "Leave --match-classes out.",
             )
+        return None
+
+    def _sampling_problem(self, law: Kind) -> OptionError | None:
         if self.between == "samples" and not law.between_samples:
             return OptionError(
                 f"distance {self.kind!r} between samples",
@@ -127,7 +134,10 @@ class Distance:
         return self.law.mean_shift(self.value, deviation, supremum, centred_supremum)
 
     def moment_shift(self, deviation: float, supremum: float, centred_supremum: float) -> float:
-        """The same for squares of the change's deviation, and for the share of rows beyond any; 0 where they stay as they are."""
+        """The same for squares of the change's deviation, and for the share of rows beyond any.
+
+        0 where they stay as they are.
+        """
         return self.shift(deviation, supremum, centred_supremum) if self.law.moves_moments else 0.0
 
     def __str__(self) -> str:

@@ -20,11 +20,11 @@ SUPPORTS = ("ball", "projected-ball", "box", "gaussian")
 class Estimation:
     """Options of an estimate; its result makes a certificate `estimated`, whatever they are.
 
-    `route` says what enters the bound: `means`, the difference of means that the residual bound needs, or `kl`, the paper's
-    KL of the surrogate relative to the source, turned into total variation. `support` makes the model's density over
-    features integrable: a ball of radius max_norm (by reflection or projection), a box of half-width `box` (max_norm where
-    not given), or a Gaussian reference with `mean` and `covariance`, by default the surrogate's own. `step_size` None is
-    0.02, the paper's, in units of the support's own variance per feature.
+    `route` says what enters the bound: `means`, the difference of means that the residual bound needs, or `kl`, the
+    paper's KL of the surrogate relative to the source, turned into total variation. `support` makes the model's density
+    over features integrable: a ball of radius max_norm (by reflection or projection), a box of half-width `box`
+    (max_norm where not given), or a Gaussian reference with `mean` and `covariance`, by default the surrogate's own.
+    `step_size` None is 0.02, the paper's, in units of the support's own variance per feature.
     """
 
     route: str = "means"

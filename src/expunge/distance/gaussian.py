@@ -31,7 +31,9 @@ def gaussian_kl(mean: ArrayLike, covariance: ArrayLike, other_mean: ArrayLike, o
 def gaussian_chi_square(
     mean: ArrayLike, covariance: ArrayLike, other_mean: ArrayLike, other_covariance: ArrayLike
 ) -> float:
-    """Chi-square of N(mean, covariance) relative to N(other_mean, other_covariance); infinite unless 2 T - S is positive.
+    """Chi-square of N(mean, covariance) relative to N(other_mean, other_covariance).
+
+    Infinite unless 2 T - S is positive.
 
     `1 + chi2 = det T / sqrt(det S det(2 T - S)) exp((m - k)^T (2 T - S)^-1 (m - k))`.
 

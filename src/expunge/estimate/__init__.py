@@ -1,4 +1,7 @@
-"""Estimates of what nobody knows: samples of the features a model implies, and a distance between samples. What comes from here is `estimated`, never more."""
+"""Estimates of what nobody knows: samples of the features a model implies, and a distance between samples.
+
+What comes from here is `estimated`, never more.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from expunge.distance import Estimation
 from expunge.distance.inequalities import shift_total_variation
@@ -21,13 +22,14 @@ from expunge.estimate.source import (
     marginal_divergence,
     sample_source,
 )
-from expunge.heads import LinearHead, Rows, head_for
+from expunge.heads import LinearHead, Rows
 from expunge.heads.rows import in_memory
 from expunge.model import LinearModel
 from expunge.record import TrainingRecord
 from expunge.request.estimable import require_estimable
 from expunge.request.execution import computing_device
 from expunge.request.rows import matched_rows, require_enough, rows_of
+from expunge.request.subject import head_of
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.equation import SurrogateEquation
 from expunge.solve.newton import newton_step
@@ -37,7 +39,7 @@ SAMPLED, REFERENCE = "samples", "reference"
 
 @dataclass(frozen=True)
 class Line:
-    """One estimate. `direction` says which side of the truth it falls on in the limit: `lower`, `upper` or `neither`."""
+    """One estimate; in the limit its `direction` is on the `lower` or the `upper` side of the truth, or `neither`."""
 
     name: str
     source: str
@@ -96,59 +98,73 @@ def compare(
     device: str = "cpu",
     progress: Progress = silent,
 ) -> Comparison:
-    """Estimate the distance by both routes. `forget` gives an update to compare means at; `reference` holds source rows."""
+    """Estimate the distance by both routes.
+
+    `forget` gives an update to compare means at; `reference` holds source rows.
+    """
     require_estimable(replace(wanted, route="kl"), record, surrogate[1] is not None, "residual")
     place = computing_device(device)
-    objective = head_for(
-        record.loss,
-        l2=record.l2,
-        n_classes=model.n_classes,
-        n_features=model.n_features + int(record.bias),
-        row_bound=record.row_bound,
-    )
+    objective = head_of(model, record)
     weights = model.matrix(place)
+    sets = _sets(model, record, place, surrogate, forget, reference, wanted.matched)
+    sampled = sample_source(weights, record, sets.surrogate, wanted, progress=progress)
+    conditional = conditional_divergence(objective, weights, sets.surrogate, seed=wanted.seed, progress=progress)
 
-    def rows(given: Any, name: str) -> Rows:
-        return in_memory(rows_of(given, model, record, torch.float64, place, name), "an estimate")
+    def divergence_from(features: Tensor) -> KullbackLeiblerEstimate:
+        return KullbackLeiblerEstimate(
+            conditional, marginal_divergence(sets.surrogate, features, wanted, progress=progress)
+        )
 
-    standing = rows(surrogate, "the surrogate set")
-    if wanted.matched:
-        standing = in_memory(matched_rows(standing, record, labelled=True), "an estimate")
-    require_enough(standing)
-    leaving = None if forget is None else rows(forget, "the forget set")
-    if leaving is not None and len(leaving) >= record.n_source:
+    kl = divergence_from(sampled.features)
+    estimate = SourceEstimate(wanted, sampled, kl, origin_of(weights, record, sets.surrogate))
+    real_kl = None if sets.reference is None else divergence_from(sets.reference.features[:, : model.n_features])
+    lines = _kl_lines(kl, SAMPLED)
+    lines += _kl_lines(real_kl, REFERENCE)[1:] if real_kl is not None else []
+    means = real_means = None
+    if sets.forget is not None:
+        problem = SurrogateEquation(objective, weights, sets.forget, sets.surrogate, record.n_source)
+        update = newton_step(problem, single=False, progress=progress).update
+        means = estimate.means(objective, weights, update, sets.surrogate)
+        lines += _means_lines(objective, update, kl, means, SAMPLED)
+        if sets.reference is not None and real_kl is not None:
+            real_means = means_difference(objective, weights, update, sets.reference, sets.surrogate, seed=wanted.seed)
+            lines += _means_lines(objective, update, real_kl, real_means, REFERENCE)
+    return Comparison(tuple(lines), estimate, sets.surrogate, sets.reference, kl, real_kl, means, real_means)
+
+
+@dataclass(frozen=True)
+class _Sets:
+    """The rows given, made ready; `reference` holds source rows."""
+
+    surrogate: Rows
+    forget: Rows | None
+    reference: Rows | None
+
+
+def _sets(
+    model: LinearModel,
+    record: TrainingRecord,
+    place: torch.device,
+    surrogate: tuple[Any, Any],
+    forget: tuple[Any, Any] | None,
+    reference: tuple[Any, Any] | Any,
+    matched: bool,
+) -> _Sets:
+    def rows(arrays: Any, name: str) -> Rows:
+        return in_memory(rows_of(arrays, model, record, torch.float64, place, name), "an estimate")
+
+    surrogate_rows = rows(surrogate, "the surrogate set")
+    if matched:
+        surrogate_rows = in_memory(matched_rows(surrogate_rows, record, labelled=True), "an estimate")
+    require_enough(surrogate_rows)
+    forget_rows = None if forget is None else rows(forget, "the forget set")
+    if forget_rows is not None and len(forget_rows) >= record.n_source:
         raise ModelError(
-            f"{len(leaving)} rows to forget of a source of {record.n_source}",
+            f"{len(forget_rows)} rows to forget of a source of {record.n_source}",
             "at least one row must be retained",
             "Give --n-source.",
         )
-    real = None if reference is None else rows(reference, "the reference set")
-    sampled = sample_source(weights, record, standing, wanted, progress=progress)
-    conditional = conditional_divergence(objective, weights, standing, seed=wanted.seed, progress=progress)
-    kl = KullbackLeiblerEstimate(
-        conditional, marginal_divergence(standing, sampled.features, wanted, progress=progress)
-    )
-    estimate = SourceEstimate(wanted, sampled, kl, origin_of(weights, record, standing))
-    real_kl = None
-    if real is not None:
-        real_features = real.features[:, : model.n_features]
-        real_kl = KullbackLeiblerEstimate(
-            conditional, marginal_divergence(standing, real_features, wanted, progress=progress)
-        )
-    means = real_means = update = None
-    if leaving is not None:
-        problem = SurrogateEquation(objective, weights, leaving, standing, record.n_source)
-        update = newton_step(problem, single=False, progress=progress).update
-        means = estimate.means(objective, weights, update, standing)
-        if real is not None:
-            real_means = means_difference(objective, weights, update, real, standing, seed=wanted.seed)
-    lines = _kl_lines(kl, SAMPLED)
-    lines += _kl_lines(real_kl, REFERENCE)[1:] if real_kl is not None else []
-    if means is not None and update is not None:
-        lines += _means_lines(objective, update, kl, means, SAMPLED)
-        if real_means is not None and real_kl is not None:
-            lines += _means_lines(objective, update, real_kl, real_means, REFERENCE)
-    return Comparison(tuple(lines), estimate, standing, real, kl, real_kl, means, real_means)
+    return _Sets(surrogate_rows, forget_rows, None if reference is None else rows(reference, "the reference set"))
 
 
 def _kl_lines(kl: KullbackLeiblerEstimate, source: str) -> list[Line]:
@@ -165,10 +181,23 @@ def _kl_lines(kl: KullbackLeiblerEstimate, source: str) -> list[Line]:
     part = kl.conditional
     return [
         Line("KL of labels given features", "model", part.value, "neither", part.standard_error),
-        Line("KL of features (Donsker-Varadhan)", source, marginal.value, "lower", marginal.standard_error, remark=remark(marginal.raw)),
+        Line(
+            "KL of features (Donsker-Varadhan)",
+            source,
+            marginal.value,
+            "lower",
+            marginal.standard_error,
+            remark=remark(marginal.raw),
+        ),
         Line("KL in all", source, kl.value, "neither", kl.standard_error, kl.upper, remark(kl.raw)),
-        Line("total variation", source, kl.tv_upper, "neither", remark="from the upper value of the KL (Pinsker; Bretagnolle, Huber)"),
-    ]  # fmt: skip
+        Line(
+            "total variation",
+            source,
+            kl.tv_upper,
+            "neither",
+            remark="from the upper value of the KL (Pinsker; Bretagnolle, Huber)",
+        ),
+    ]
 
 
 def _means_lines(

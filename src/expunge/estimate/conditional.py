@@ -2,8 +2,8 @@
 
     mean over surrogate rows (x, y) of  log p_S(y|x) - log p_D(y|x)
 
-p_D is the trained model's probability, p_S that of a model of the same kind trained on the surrogate. Cross-fitted: each
-row is judged by a surrogate model that was trained on the other folds.
+p_D is the trained model's probability, p_S that of a model of the same kind trained on the surrogate. Cross-fitted:
+each row is judged by a surrogate model that was trained on the other folds.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
-"""Langevin dynamics: samples of the features that a linear classifier implies, `exp(-E(x))` with `E(x) = -logsumexp(W x + b)`.
+"""Langevin dynamics: samples of the features that a linear classifier implies.
 
-All chains move at once: a step is two thin matrix products and one draw of noise. For a linear model `exp(-E)` has no finite
-integral over R^d, and unbounded chains run away, so a run needs a support (`Box`, `Ball`) or a Gaussian reference density
-(`Whitened`). Without Metropolis' correction the stationary distribution is off by an error that grows with the step; with
-it, it is exact. Diagnostics are part of the result; chains that are not finite or run away are an error.
+Their density is `exp(-E(x))` with `E(x) = -logsumexp(W x + b)`.
+
+All chains move at once: a step is two thin matrix products and one draw of noise. For a linear model `exp(-E)` has no
+finite integral over R^d, and unbounded chains run away, so a run needs a support (`Box`, `Ball`) or a Gaussian
+reference density (`Whitened`). Without Metropolis' correction the stationary distribution is off by an error that grows
+with the step; with it, it is exact. Diagnostics are part of the result; chains that are not finite or run away are an
+error.
 """
 
 from __future__ import annotations
@@ -147,9 +150,10 @@ class Ball:
 class Diagnostics:
     """Evidence of convergence, over the second half of the run, for the log density and the norm of the points.
 
-    `r_hat` is the larger split R-hat of the two (1 is perfect, above 1.1 is not converged), `effective_samples` the smaller
-    effective sample size over all chains. From the third to the fourth quarter the mean norm grew by `drift` standard
-    deviations, and by the factor `growth`. `acceptance` is the share of accepted steps (1 without the correction).
+    `r_hat` is the larger split R-hat of the two (1 is perfect, above 1.1 is not converged), `effective_samples` the
+    smaller effective sample size over all chains. From the third to the fourth quarter the mean norm grew by `drift`
+    standard deviations, and by the factor `growth`. `acceptance` is the share of accepted steps (1 without the
+    correction).
     """
 
     r_hat: float
@@ -185,8 +189,8 @@ def langevin(
     """Run one chain a row of `start`: `x + (step/2) force(x) + sqrt(step) noise`, confined to the support.
 
     With `metropolis`, a step is accepted with the probability that makes the target stationary; one that leaves the
-    support is rejected. Steps are taken in as many whole parts as are recorded for the diagnostics. The seed only shapes an
-    estimate; it protects nothing.
+    support is rejected. Steps are taken in as many whole parts as are recorded for the diagnostics. The seed only
+    shapes an estimate; it protects nothing.
     """
     if n_steps < 8 or not 0.0 < step < math.inf:
         raise OptionError(

@@ -68,11 +68,11 @@ def _fluctuations(
         each = rows.weights[chosen]
     changes = objective.change(weights, update, features)
     centre = objective.change_mean(weights, update, rows)
-    found = []
+    parts = []
     for start in range(0, draws, DRAW_BLOCK):
         count = min(DRAW_BLOCK, draws - start)
         multipliers = torch.randn((count, used), generator=generator, dtype=torch.float64, device=weights.device) * each
         by_class = [(multipliers * changes[:, index]) @ features for index in range(objective.n_classes)]
         total = torch.stack(by_class, dim=1) - multipliers.sum(dim=1)[:, None, None] * centre
-        found.append(total.reshape(count, -1) / math.sqrt(used * len(rows)))
-    return torch.cat(found)
+        parts.append(total.reshape(count, -1) / math.sqrt(used * len(rows)))
+    return torch.cat(parts)

@@ -74,7 +74,7 @@ def read_estimate(path: str | Path) -> SourceEstimate:
         arrays = read_npz(location, ("samples", "facts"), optional=ARRAYS)
         facts = _facts(arrays.pop("facts"))
         return _estimate(facts, {name: _numbers(name, array) for name, array in arrays.items()})
-    except _NotAnEstimate as error:
+    except _NotAnEstimateError as error:
         raise FileError(f"{location}: {error}", "an estimate as it was written is needed", REMEDY) from error
     except OptionError as error:
         raise FileError(f"{location}: {error.found}", error.required, REMEDY) from error
@@ -84,7 +84,7 @@ def read_estimate(path: str | Path) -> SourceEstimate:
         raise not_whole(location, error) from error
 
 
-class _NotAnEstimate(Exception):
+class _NotAnEstimateError(Exception):
     """What a file says that no estimate can."""
 
 
@@ -96,22 +96,22 @@ def _null_for_infinite(value: Any) -> Any:
 
 def _facts(array: Array) -> dict[str, Any]:
     if array.shape != () or array.dtype.kind != "U" or array.dtype.itemsize > 4 * LONGEST:
-        raise _NotAnEstimate(f"facts of shape {array.shape} and dtype {array.dtype}")
+        raise _NotAnEstimateError(f"facts of shape {array.shape} and dtype {array.dtype}")
     try:
         facts = json.loads(array.item(), object_pairs_hook=without_duplicates, parse_constant=not_a_number)
     except (ValueError, RecursionError) as error:
-        raise _NotAnEstimate(f"facts that are not JSON ({error})") from error
+        raise _NotAnEstimateError(f"facts that are not JSON ({error})") from error
     expected = {"schema", "settings", "support", "step_size", "scaled"}
     expected |= {"diagnostics", "conditional", "marginal", "origin"}
     if not isinstance(facts, dict) or facts.get("schema") != SCHEMA or set(facts) != expected:
         named = facts.get("schema") if isinstance(facts, dict) else type(facts).__name__
-        raise _NotAnEstimate(f"facts of schema {named!r}, or with keys too many or too few, for {SCHEMA}")
+        raise _NotAnEstimateError(f"facts of schema {named!r}, or with keys too many or too few, for {SCHEMA}")
     return facts
 
 
 def _numbers(name: str, array: Array) -> Array:
     if array.dtype != np.float64 or not np.isfinite(array).all():
-        raise _NotAnEstimate(f"{name} of dtype {array.dtype}, or not finite, for finite float64")
+        raise _NotAnEstimateError(f"{name} of dtype {array.dtype}, or not finite, for finite float64")
     return array
 
 
@@ -167,7 +167,7 @@ def _require_possible(kl: KullbackLeiblerEstimate) -> None:
 
 def _require(holds: bool, said: str) -> None:
     if not holds:
-        raise _NotAnEstimate(said)
+        raise _NotAnEstimateError(said)
 
 
 def _real(value: Any) -> float:
@@ -201,16 +201,16 @@ READERS: dict[Any, Callable[[Any], Any]] = {
 }
 
 
-def _read(kind: type[Value], given: Any, name: str, arrays: dict[str, Array | None] | None = None) -> Value:
+def _read(kind: type[Value], content: Any, name: str, arrays: dict[str, Array | None] | None = None) -> Value:
     """A dataclass from a JSON object that has its fields, each of its type, and nothing else."""
     arrays = arrays or {}
     types = {field: hint for field, hint in get_type_hints(kind).items() if field not in arrays}
-    if not isinstance(given, dict) or set(given) != set(types):
-        raise _NotAnEstimate(f"{name} with keys too many or too few")
+    if not isinstance(content, dict) or set(content) != set(types):
+        raise _NotAnEstimateError(f"{name} with keys too many or too few")
     values: dict[str, Any] = dict(arrays)
     for field, hint in types.items():
         try:
-            values[field] = READERS[hint](given[field])
+            values[field] = READERS[hint](content[field])
         except (TypeError, OverflowError) as error:
-            raise _NotAnEstimate(f"{name}: {field} {given[field]!r}"[:200]) from error
+            raise _NotAnEstimateError(f"{name}: {field} {content[field]!r}"[:200]) from error
     return kind(**values)

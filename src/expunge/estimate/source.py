@@ -4,8 +4,8 @@
     KL(surrogate || source)          conditional part (conditional.py) + marginal part (donsker_varadhan.py)
     ||E_D phi_u - E_S phi_u||        means.py
 
-Every number here is an estimate. It depends on the support, and a classifier is not trained to know its features' density:
-docs/sharp-edges.md says what was found where the truth is known.
+Every number here is an estimate. It depends on the support, and a classifier is not trained to know its features'
+density: docs/sharp-edges.md says what was found where the truth is known.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ class SampledSource:
 
 @dataclass(frozen=True)
 class KullbackLeiblerEstimate:
-    """KL(surrogate || sampled source) = conditional + marginal; infinite where one part is, or where rows cannot tell."""
+    """KL(surrogate || sampled source) = conditional + marginal.
+
+    Infinite where one part is, or where rows cannot tell.
+    """
 
     conditional: ConditionalDivergence
     marginal: DonskerVaradhanLower
@@ -151,18 +154,18 @@ class SourceEstimate:
             for name, value in asdict(self.wanted).items()
             if name not in ("mean", "covariance", "sampling", "matched", "box")
         }
-        found: dict[str, Any] = wanted | {
+        stated: dict[str, Any] = wanted | {
             "support": self.sampled.support,
             "step_size": self.sampled.step_size,
             "diagnostics": asdict(self.sampled.diagnostics) | {"converged": self.sampled.diagnostics.converged},
         }
         if self.kl is not None:
-            found |= {
+            stated |= {
                 "conditional": asdict(self.kl.conditional),
                 "marginal_lower": asdict(self.kl.marginal) | {"saturated": self.kl.marginal.saturated},
                 "kl": {"raw": self.kl.raw, "standard_error": self.kl.standard_error, "upper": self.kl.upper},
             }
-        finite: dict[str, Any] = _finite(found)
+        finite: dict[str, Any] = _finite(stated)
         return finite
 
 
@@ -198,10 +201,11 @@ def estimate_source(
 
 def require_converged(sampled: SampledSource) -> None:
     """Refuse chains that are still on their way."""
-    found = sampled.diagnostics
-    if not found.converged:
+    diagnostics = sampled.diagnostics
+    if not diagnostics.converged:
         raise DataError(
-            f"the chains have not converged (split R-hat {found.r_hat:.3f}, drift of norms {found.drift:+.2f} standard deviations)",
+            f"the chains have not converged (split R-hat {diagnostics.r_hat:.3f}, "
+            f"drift of norms {diagnostics.drift:+.2f} standard deviations)",
             "R-hat up to 1.1 and a drift within 1 are needed before samples can stand for the source",
             "Use more --steps, another --step-size or another --support.",
         )
@@ -226,48 +230,24 @@ def sample_source(
 ) -> SampledSource:
     """Langevin samples on the support that was asked for; rows longer than max_norm are scaled to it, as everywhere."""
     width = weights.shape[1] - int(record.bias)
-    dtype = torch.float64 if wanted.metropolis else torch.float32
-    energy = LinearEnergy(weights[:, :width].to(dtype), weights[:, width].to(dtype) if record.bias else None)
-    generator = torch.Generator(device=weights.device).manual_seed(wanted.seed)
-    shape = (wanted.chains, width)
     if wanted.chains * width * 64 > memory_limit():
         raise OptionError(
             f"{wanted.chains:,} chains of {width:,} features", "they must fit into memory", "Use fewer --chains."
         )
-    target: Target = energy
-    support: Support | None = None
-    whitened: Whitened | None = None
-    if wanted.support == "gaussian":
-        mean, root, origin = _reference(surrogate, width, wanted, dtype)
-        target = whitened = Whitened(energy, mean, root)
-        start = torch.randn(shape, generator=generator, dtype=dtype, device=weights.device)
-        variance, words = 1.0, f"Gaussian reference with {origin}; steps in its whitened coordinates"
-    elif wanted.support == "box":
-        half = record.max_norm if wanted.box is None else wanted.box
-        support = Box(-half, half)
-        start = (torch.rand(shape, generator=generator, dtype=dtype, device=weights.device) * 2 - 1) * half
-        variance, words = half**2 / 3.0, f"box from {-half:g} to {half:g} in every feature, by reflection"
-    else:
-        projected = wanted.support == "projected-ball"
-        support = Ball(record.max_norm, project=projected)
-        start = torch.randn(shape, generator=generator, dtype=dtype, device=weights.device)
-        radius = torch.rand((wanted.chains, 1), generator=generator, dtype=dtype, device=weights.device) ** (1 / width)
-        start = start / start.norm(dim=1, keepdim=True) * radius * record.max_norm
-        variance = record.max_norm**2 / (width + 2)
-        words = f"ball of radius {record.max_norm:g}, by {'projection' if projected else 'reflection'}"
-    step = wanted.step_size if wanted.step_size is not None else _default_step(wanted, variance, width)
-    if step > variance:
+    begun = _beginning(weights, record, surrogate, wanted)
+    step = wanted.step_size if wanted.step_size is not None else _default_step(wanted, begun.variance, width)
+    if step > begun.variance:
         raise OptionError(
             f"step size {step:g}",
-            f"on this support a feature has the variance {variance:.3g}; steps above it jump about at random",
-            f"Use {PAPER_STEP * variance:.3g}, or leave --step-size out.",
+            f"on this support a feature has the variance {begun.variance:.3g}; steps above it jump about at random",
+            f"Use {PAPER_STEP * begun.variance:.3g}, or leave --step-size out.",
         )
     drawn = langevin(
-        target,
-        start,
+        begun.target,
+        begun.start,
         n_steps=wanted.steps,
         step=step,
-        support=support,
+        support=begun.support,
         metropolis=wanted.metropolis,
         seed=wanted.seed + 1,
         progress=progress,
@@ -278,7 +258,7 @@ def sample_source(
             f"at least {100 * LEAST_ACCEPTANCE:g} % are needed for the chains to move",
             f"Use a --step-size well below {step:.3g}.",
         )
-    points = drawn.points if whitened is None else whitened.features(drawn.points)
+    points = begun.target.features(drawn.points) if isinstance(begun.target, Whitened) else drawn.points
     prepared = prepare(
         points,
         torch.zeros(len(points), dtype=torch.int64),
@@ -288,7 +268,43 @@ def sample_source(
         device=weights.device,
         name="the sampled features",
     )
-    return SampledSource(prepared.rows, width, drawn.diagnostics, words, step)
+    return SampledSource(prepared.rows, width, drawn.diagnostics, begun.words, step)
+
+
+@dataclass(frozen=True)
+class _Beginning:
+    """What chains sample and where they start; `variance` is the support's for one feature, `words` describe it."""
+
+    target: Target
+    support: Support | None
+    start: Tensor
+    variance: float
+    words: str
+
+
+def _beginning(weights: Tensor, record: TrainingRecord, surrogate: Rows, wanted: Estimation) -> _Beginning:
+    width = weights.shape[1] - int(record.bias)
+    dtype = torch.float64 if wanted.metropolis else torch.float32
+    energy = LinearEnergy(weights[:, :width].to(dtype), weights[:, width].to(dtype) if record.bias else None)
+    generator = torch.Generator(device=weights.device).manual_seed(wanted.seed)
+    shape = (wanted.chains, width)
+    if wanted.support == "gaussian":
+        mean, root, origin = _reference(surrogate, width, wanted, dtype)
+        start = torch.randn(shape, generator=generator, dtype=dtype, device=weights.device)
+        words = f"Gaussian reference with {origin}; steps in its whitened coordinates"
+        return _Beginning(Whitened(energy, mean, root), None, start, 1.0, words)
+    if wanted.support == "box":
+        half = record.max_norm if wanted.box is None else wanted.box
+        start = (torch.rand(shape, generator=generator, dtype=dtype, device=weights.device) * 2 - 1) * half
+        words = f"box from {-half:g} to {half:g} in every feature, by reflection"
+        return _Beginning(energy, Box(-half, half), start, half**2 / 3.0, words)
+    projected = wanted.support == "projected-ball"
+    start = torch.randn(shape, generator=generator, dtype=dtype, device=weights.device)
+    radius = torch.rand((wanted.chains, 1), generator=generator, dtype=dtype, device=weights.device) ** (1 / width)
+    start = start / start.norm(dim=1, keepdim=True) * radius * record.max_norm
+    words = f"ball of radius {record.max_norm:g}, by {'projection' if projected else 'reflection'}"
+    support = Ball(record.max_norm, project=projected)
+    return _Beginning(energy, support, start, record.max_norm**2 / (width + 2), words)
 
 
 def _default_step(wanted: Estimation, variance: float, width: int) -> float:

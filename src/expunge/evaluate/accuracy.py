@@ -23,8 +23,8 @@ def accuracy(weights: Tensor, rows: Rows) -> float:
 
 def accuracies(weights: Tensor, case: Case) -> dict[str, Score]:
     """Train (retain and forget together), test, retain and forget accuracy, with binomial errors."""
-    found = {}
+    shares_right = {}
     for part in PARTS:
         value = accuracy(weights, case.rows[part])
-        found[part] = Score(value, math.sqrt(value * (1.0 - value) / len(case.rows[part])))
-    return found
+        shares_right[part] = Score(value, math.sqrt(value * (1.0 - value) / len(case.rows[part])))
+    return shares_right

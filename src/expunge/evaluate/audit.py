@@ -1,15 +1,15 @@
 """Could the certificate be wrong? Lower confidence bounds on mu and epsilon from many runs of the mechanism.
 
-On a task whose retrained weights are known, the mechanism is run many times, and retraining plus noise of the stated sigma as
-often. A test that tells the two apart with false positive rate FPR and false negative rate FNR shows
+On a task whose retrained weights are known, the mechanism is run many times, and retraining plus noise of the stated
+sigma as often. A test that tells the two apart with false positive rate FPR and false negative rate FNR shows
 
     mu      >= Phi^-1(1 - FPR) - Phi^-1(FNR)                                            (Dong, Roth and Su)
     epsilon >= max( ln((1 - delta - FPR)/FNR), ln((1 - delta - FNR)/FPR) )              (Kairouz, Oh and Viswanath)
 
-Upper confidence bounds of both rates (Clopper and Pearson) make these lower confidence bounds. Statistic and threshold are chosen
-on one half of the runs and the rates taken from the other, so that choosing costs no confidence. If the bound exceeds the mu that
-the claimed (epsilon, delta) allows, the certificate is false. If not, nothing is proven: an audit can only find fault. It finds
-most where the bound is tight, for which `tasks.tight_task` is made.
+Upper confidence bounds of both rates (Clopper and Pearson) make these lower confidence bounds. Statistic and threshold
+are chosen on one half of the runs and the rates taken from the other, so that choosing costs no confidence. If the
+bound exceeds the mu that the claimed (epsilon, delta) allows, the certificate is false. If not, nothing is proven: an
+audit can only find fault. It finds most where the bound is tight, for which `tasks.tight_task` is made.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def lower_bound(
 
 
 def _best_threshold(unlearned: Values, retrained: Values, larger: bool, failure: float) -> tuple[float, float]:
-    """The threshold with the largest bound on mu, and that bound, among quantiles of both sides and the middles between them."""
+    """The threshold with the largest bound on mu, and that bound, among both sides' quantiles and their middles."""
     sign = 1.0 if larger else -1.0
     own, other = np.sort(sign * unlearned), np.sort(sign * retrained)
     pooled = np.concatenate([own, other])
@@ -172,8 +172,8 @@ def unlearned_runs(
 ) -> Values:
     """Weights that the mechanism published in `runs` runs: the real `certify`, noise and all, once a run.
 
-    With a `seed` each run has a seed of its own and the audit can be repeated; without one the noise comes from the operating
-    system, as in earnest.
+    With a `seed` each run has a seed of its own and the audit can be repeated; without one the noise comes from the
+    operating system, as in earnest.
     """
     published = []
     for run in range(runs):
@@ -195,9 +195,9 @@ def noised_runs(weights: Values, sigma: float, exponent: int, runs: int, *, seed
 def statistics(models: Values, updated: Values, retrained: Values) -> dict[str, Values]:
     """What the audit tells models apart by.
 
-    `projection` on the line from retrained to updated weights is the best test there is for the mechanism as stated (Neyman
-    and Pearson). The others find noise that is not as stated: `distance` to the retrained weights, over all of them, and
-    `nearest`, the weight closest to its value before noise, which is 0 if any weight got none.
+    `projection` on the line from retrained to updated weights is the best test there is for the mechanism as stated
+    (Neyman and Pearson). The others find noise that is not as stated: `distance` to the retrained weights, over all of
+    them, and `nearest`, the weight closest to its value before noise, which is 0 if any weight got none.
     """
     flat = (models - retrained).reshape(len(models), -1)
     direction = (updated - retrained).reshape(-1)

@@ -17,9 +17,9 @@ from expunge.evaluate.audit import Audit, Evidence, collect, conclude, join
 from expunge.evaluate.case import Labelled, prepared_rows
 from expunge.evaluate.source_free import SourceFree, source_free
 from expunge.evaluate.tasks import AuditTask, certificate_task
-from expunge.heads import head_for
 from expunge.model import LinearModel, read_model
 from expunge.record import TrainingRecord
+from expunge.request.subject import head_of
 from expunge.runtime.progress import Progress
 
 PART = 2_500  # runs a side that are lost at most when a run is stopped
@@ -28,8 +28,11 @@ PART = 2_500  # runs a side that are lost at most when a run is stopped
 def run_audits(
     tasks: Sequence[AuditTask], runs: int, confidence: float, partial: Partial | None, progress: Progress
 ) -> dict[str, Audit]:
-    """Each task's audit; parts that `partial` holds are read, the others run and saved. Noise is the operating system's."""
-    found = {}
+    """Each task's audit; parts that `partial` holds are read, the others run and saved.
+
+    Noise is the operating system's.
+    """
+    audits = {}
     for task in tasks:
         parts = []
         for start in range(0, runs, PART):
@@ -44,8 +47,8 @@ def run_audits(
                 part = _from_json(kept)
             parts.append(part)
         progress(f"Audit {task.name}", runs, runs)
-        found[task.name] = conclude(task.request, task.measured, task.retrained, join(parts), confidence=confidence)
-    return found
+        audits[task.name] = conclude(task.request, task.measured, task.retrained, join(parts), confidence=confidence)
+    return audits
 
 
 def setting_of(tasks: Sequence[AuditTask], runs: int) -> dict[str, Any]:
@@ -108,15 +111,8 @@ def source_free_from_files(
         for part, name in zip(parts, ("the forget set", "the fresh set"), strict=True)
         if part
     ]
-    objective = head_for(
-        record.loss,
-        l2=record.l2,
-        n_classes=model.n_classes,
-        n_features=rows[0].n_features,
-        row_bound=record.row_bound,
-    )
     earlier = None if before is None else read_model(before)[0].matrix()
-    return source_free(objective, model.matrix(), *rows, before=earlier)
+    return source_free(head_of(model, record), model.matrix(), *rows, before=earlier)
 
 
 def _record(model: LinearModel) -> TrainingRecord:
@@ -129,14 +125,14 @@ def _record(model: LinearModel) -> TrainingRecord:
     return model.record
 
 
-def _require(given: dict[str, Path | None], purpose: str) -> None:
-    missing = [name for name, path in given.items() if path is None]
+def _require(files: dict[str, Path | None], purpose: str) -> None:
+    missing = [name for name, path in files.items() if path is None]
     if missing:
-        raise OptionError("no " + ", ".join(missing), f"{purpose} needs {', '.join(given)}", "Give them.")
+        raise OptionError("no " + ", ".join(missing), f"{purpose} needs {', '.join(files)}", "Give them.")
 
 
 def _read(path: Path | None, label: str | None) -> Labelled | None:
     if path is None:
         return None
-    found = read_data(path, label if path.suffix.lower() in TABLES else None)
-    return found.rows
+    data = read_data(path, label if path.suffix.lower() in TABLES else None)
+    return data.rows

@@ -84,11 +84,11 @@ def files_campaign(
     if parse_route(distance) is None:
         parse_distance(distance)
     model, digest = read_model(model_file)
-    given = {name: path for name, path in parts.items() if path is not None}
+    files = {name: path for name, path in parts.items() if path is not None}
     read = {}
-    for name, path in given.items():
-        found = read_data(path, label if path.suffix.lower() in TABLES else None)
-        read[name] = found.rows
+    for name, path in files.items():
+        data = read_data(path, label if path.suffix.lower() in TABLES else None)
+        read[name] = data.rows
     case = make_case(Splits(**read), trained=model)
     noise = CertifiedNoise(epsilon, delta, distance, match_classes=match_classes)
     methods: list[Method] = [Original(), Retrain(), UnlearnPlus(noise)]
@@ -104,7 +104,7 @@ def files_campaign(
     setting = {
         "task": "files",
         "model": digest,
-        "parts": {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in given.items()},
+        "parts": {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()},
         "candidates": brought,
         "epsilon": epsilon,
         "delta": delta,

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from expunge.data import as_features, as_labels, encode, prepare
 from expunge.errors import DataError, ModelError
-from expunge.heads import LinearHead, Rows, head_for
+from expunge.heads import LinearHead, Rows
 from expunge.model import LinearModel
 from expunge.record import TrainingRecord
 from expunge.request.rows import require_encoder
+from expunge.request.subject import head_of
 from expunge.runtime.progress import Progress, silent
 from expunge.train import minimise, train
 
@@ -44,7 +45,10 @@ class Splits:
 
 @dataclass(frozen=True)
 class Case:
-    """Splits, the trained model, and the same rows as the objective takes them (`train`, `retain`, `forget`, `test`, `surrogate`)."""
+    """Splits, the trained model, and the same rows as the objective takes them.
+
+    They are `train`, `retain`, `forget`, `test` and `surrogate`.
+    """
 
     splits: Splits
     trained: LinearModel
@@ -91,7 +95,10 @@ def make_case(
     trained: LinearModel | None = None,
     progress: Progress = silent,
 ) -> Case:
-    """Train on the source, or take the model that was; with a model given, its record says l2, loss, norm bound and bias."""
+    """Train on the source, or take the model that was.
+
+    With a model given, its record says l2, loss, norm bound and bias.
+    """
     if trained is None:
         if l2 is None or max_norm is None:
             raise ModelError(
@@ -116,14 +123,7 @@ def make_case(
             f"the model was trained on {record.n_source:,}",
             "Give the rows it was trained on, parted in two.",
         )
-    objective = head_for(
-        record.loss,
-        l2=record.l2,
-        n_classes=trained.n_classes,
-        n_features=rows["train"].n_features,
-        row_bound=record.row_bound,
-    )
-    return Case(splits, trained, objective, rows)
+    return Case(splits, trained, head_of(trained, record), rows)
 
 
 def prepared_rows(part: Labelled, model: LinearModel, record: TrainingRecord, name: str) -> Rows:

@@ -39,7 +39,10 @@ class Story:
 
 
 def digits() -> dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-    """Handwritten digits, unit norm, split at random into source, surrogate and test; the first source rows are to go."""
+    """Handwritten digits, unit norm, split at random into source, surrogate and test.
+
+    The first source rows are to go.
+    """
     features, labels = load_digits(return_X_y=True)
     features = features / np.linalg.norm(features, axis=1, keepdims=True)
     order = np.random.default_rng(2025).permutation(len(features))
@@ -54,7 +57,7 @@ def digits() -> dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
 
 
 def run(
-    folder: Path, *, epsilon: float = 1.0, delta: float = 1e-4, say: Callable[[str], None] = lambda text: None
+    folder: Path, *, epsilon: float = 1.0, delta: float = 1e-4, say: Callable[[str], None] = lambda _: None
 ) -> Story:
     """Write data, model and result under `folder` and return what happened."""
     data = digits()
@@ -63,7 +66,8 @@ def run(
     write_file(folder / "model.safetensors", trained.to_bytes())
     say("2. The source is gone. What is left: the model, its training record, and what these people sent.")
     say(
-        f"3. {N_FORGET} of them ask to be forgotten; a disjoint surrogate of {len(data['surrogate'][0])} digits stands in for the source."
+        f"3. {N_FORGET} of them ask to be forgotten; a disjoint surrogate of {len(data['surrogate'][0])} digits "
+        "stands in for the source."
     )
     unlearned = unlearn(trained, data["forget"], data["surrogate"], epsilon=epsilon, delta=delta, distance="same")
     files = {

@@ -38,9 +38,10 @@ def evaluate(
 ) -> list[MethodScores]:
     """All metrics of METRICS for each method. `n_models` 0 leaves out the forget score and the likelihood ratio.
 
-    `fs1` compares a method's models with retrained ones under the method's own noise, `fs2` under that of Unlearn (+). `Retrain` and other
-    methods without noise get that of Unlearn (+); for `Retrain` both sides then have one distribution, so its score is
-    the ceiling. `sigma` is the noise, `distance` that of the weights before noise from the retrained ones.
+    `fs1` compares a method's models with retrained ones under the method's own noise, `fs2` under that of Unlearn (+).
+    `Retrain` and other methods without noise get that of Unlearn (+); for `Retrain` both sides then have one
+    distribution, so its score is the ceiling. `sigma` is the noise, `distance` that of the weights before noise from
+    the retrained ones.
     """
     outcomes = []
     for number, method in enumerate(methods):

@@ -1,17 +1,17 @@
 """FS, the forget score: how well unlearned models can be told from retrained ones, forgotten row by forgotten row.
 
-For each row, N unlearned and N retrained models give N confidences each. An attack guesses by an interval of confidences, open
-or closed at its ends, so that it has one threshold or two; which of the two kinds lies inside is the attack's choice. With false
-positive and false negative rates its epsilon is
+For each row, N unlearned and N retrained models give N confidences each. An attack guesses by an interval of
+confidences, open or closed at its ends, so that it has one threshold or two; which of the two kinds lies inside is the
+attack's choice. With false positive and false negative rates its epsilon is
 
     max( ln((1 - delta - FPR) / FNR), ln((1 - delta - FNR) / FPR) ),        delta = 1e-5.
 
-A rate of 0 is a sign of too few models, so such attacks are left out, unless both are 0: then epsilon is infinite. The row's
-epsilon is the largest over ALL intervals, and the row scores 2^-k if that lies in [k/2, (k+1)/2), up to the largest epsilon that
-N models can show, ceil(ln(N - 1)), and 0 from there on. The forget score is the mean over rows.
+A rate of 0 is a sign of too few models, so such attacks are left out, unless both are 0: then epsilon is infinite. The
+row's epsilon is the largest over ALL intervals, and the row scores 2^-k if that lies in [k/2, (k+1)/2), up to the
+largest epsilon that N models can show, ceil(ln(N - 1)), and 0 from there on. The forget score is the mean over rows.
 
-The largest of many noisy rates is above 0 even for two sets of models of one distribution: the score of `Retrain` against itself
-is the ceiling to compare with, and about it is the best that any method can reach.
+The largest of many noisy rates is above 0 even for two sets of models of one distribution: the score of `Retrain`
+against itself is the ceiling to compare with, and about it is the best that any method can reach.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def attack_epsilon(hits: int, false_alarms: NDArray[np.int64], count: int) -> ND
 def _epsilons_inside(inside: Confidences, outside: Confidences) -> NDArray[np.float64]:
     """Attacks that guess `inside` within an interval; rows x N.
 
-    For a given number of hits the fewest false alarms are best, and the shortest interval has the fewest: from one value of
-    `inside` to another. Where that has none, the nearest of `outside` is let in, since a rate of 0 does not count. So only
-    N (N + 1) / 2 intervals need a look, not all pairs of thresholds; equal values stay together.
+    For a given number of hits the fewest false alarms are best, and the shortest interval has the fewest: from one
+    value of `inside` to another. Where that has none, the nearest of `outside` is let in, since a rate of 0 does not
+    count. So only N (N + 1) / 2 intervals need a look, not all pairs of thresholds; equal values stay together.
     """
     rows, count = inside.shape
     kind = np.int16 if 4 * count < 2**15 else np.int64
@@ -109,7 +109,7 @@ def _epsilons_inside(inside: Confidences, outside: Confidences) -> NDArray[np.fl
         extended = np.minimum(before[: count - hits + 1], after[hits - 1 :])
         fewest = np.where(alarms == 0, extended, alarms).min(axis=0)
         usable = fewest < count
-        found = attack_epsilon(hits, np.where(usable, fewest, 1), count)
-        best = np.where(usable, np.fmax(best, found), best)
+        epsilons = attack_epsilon(hits, np.where(usable, fewest, 1), count)
+        best = np.where(usable, np.fmax(best, epsilons), best)
     apart = high[count - 1] - low[0] == 0
     return np.where(apart, math.inf, best)

@@ -1,8 +1,9 @@
 """U-LiRA: a likelihood-ratio attack on each forgotten row by itself.
 
-Half of the models fit a normal law to a row's confidence under unlearned and under retrained models; the attack guesses, for
-each model of the other half, whichever is likelier. Per-row figures matter: attacks on the average row overstate protection. The
-models differ by the noise alone (source and forget set are fixed), which is what the certificate speaks of.
+Half of the models fit a normal law to a row's confidence under unlearned and under retrained models; the attack
+guesses, for each model of the other half, whichever is likelier. Per-row figures matter: attacks on the average row
+overstate protection. The models differ by the noise alone (source and forget set are fixed), which is what the
+certificate speaks of.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ Confidences = NDArray[np.float64]
 class LikelihoodRatio:
     """Accuracy of the attack: mean over rows, each row's, and a lower bound on the worst row's.
 
-    `worst_lower` holds for all rows together with 99.9 % confidence: Clopper and Pearson, divided among the rows. 0.5 or
-    less says nothing.
+    `worst_lower` holds for all rows together with 99.9 % confidence: Clopper and Pearson, divided among the rows. 0.5
+    or less says nothing.
     """
 
     mean: Score

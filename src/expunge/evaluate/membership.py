@@ -1,8 +1,8 @@
 """MIA, the paper's membership inference attack: can forget rows be told from test rows by their loss?
 
-As many forget as test rows; a logistic regression on the loss alone, trained on 90 % and scored on 10 % of them in stratified
-shuffled splits. 50 % means that it cannot. One threshold for everybody: it understates what an attacker can do about one
-person (docs/evaluation.md); the likelihood-ratio attack and the audit do not.
+As many forget as test rows; a logistic regression on the loss alone, trained on 90 % and scored on 10 % of them in
+stratified shuffled splits. 50 % means that it cannot. One threshold for everybody: it understates what an attacker can
+do about one person (docs/evaluation.md); the likelihood-ratio attack and the audit do not.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def membership(weights: Tensor, case: Case, seed: int, n_splits: int = 5) -> Sco
     forget, test = case.rows["forget"], case.rows["test"]
     if of_other_classes(forget.labels.numpy(), test.labels.numpy()):
         return Score.meaningless(
-            "forget and test rows are of other classes (class unlearning): the attack would tell classes, not membership"
+            "forget and test rows are of other classes (class unlearning): the attack would tell classes, not "
+            "membership"
         )
     return attack(
         row_losses(case.objective, weights, forget), row_losses(case.objective, weights, test), seed, n_splits
@@ -82,8 +83,8 @@ def of_other_classes(first: NDArray[np.int64], second: NDArray[np.int64]) -> boo
         ]
         return 0.5 * float(np.abs(shares[0] - shares[1]).sum())
 
-    found = variation(labels)
-    if found <= OTHER_CLASSES:
+    observed = variation(labels)
+    if observed <= OTHER_CLASSES:
         return False
     generator = np.random.default_rng(0)
-    return all(variation(generator.permutation(labels)) < found for _ in range(PERMUTATIONS))
+    return all(variation(generator.permutation(labels)) < observed for _ in range(PERMUTATIONS))

@@ -1,7 +1,7 @@
 """Ways to forget, behind one interface: what comes out is a distribution of models, of which one is published.
 
-`Retrain` starts anew on the retain set, `UnlearnPlus` has the source (the paper's Unlearn (+)), `UnlearnMinus` only a surrogate
-(Unlearn (-)), `Given` is a model somebody brings. Anything with a name and a `run` is a method.
+`Retrain` starts anew on the retain set, `UnlearnPlus` has the source (the paper's Unlearn (+)), `UnlearnMinus` only a
+surrogate (Unlearn (-)), `Given` is a model somebody brings. Anything with a name and a `run` is a method.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ VACUOUS = "noise of the paper's experiments (delta 1, alpha > beta): it certifie
 class Outcome:
     """Weights before noise (K x d, float64), and the noise that goes with them, if any.
 
-    `drawn` is False for a published model that somebody brings: its noise, if it has any, was drawn once and for all, so no
-    more models can be drawn from where it came from.
+    `drawn` is False for a published model that somebody brings: its noise, if it has any, was drawn once and for all,
+    so no more models can be drawn from where it came from.
     """
 
     updated: Tensor
@@ -53,7 +53,8 @@ class Outcome:
     def ensemble(self, count: int, generator: np.random.Generator, noise: Noise | None = None) -> Tensor:
         """`count` models at once, count x K x d, with this noise or their own.
 
-        This is the mechanism's own distribution but for its grid, whose step is a millionth of sigma: no metric sees that.
+        This is the mechanism's own distribution but for its grid, whose step is a millionth of sigma: no metric sees
+        that.
         """
         drawn = noise or self.noise
         if drawn is None:
@@ -76,25 +77,28 @@ class Method(Protocol):
     """A way to forget."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What tables call it."""
 
-    def run(self, case: Case) -> Outcome: ...
+    def run(self, case: Case) -> Outcome:
+        """The weights it ends with, and the noise they are to get."""
 
 
 class NoiseOf(Protocol):
     """A step and the noise that goes with it, from the source itself or from the surrogate."""
 
-    def unlearn(self, case: Case, with_source: bool) -> Outcome: ...
+    def unlearn(self, case: Case, with_source: bool) -> Outcome:
+        """The updated weights and their noise, computed from the source itself or from the case's surrogate."""
 
 
 @dataclass(frozen=True)
 class PaperNoise:
     """Algorithm 1 with the paper's constants and formulas, to reproduce its figures.
 
-    alpha = 1 + lambda, beta = L = gamma = 1, epsilon = 5 e^3 and delta = 1, where lambda is l2/2, since the paper's loss has
-    `lambda ||W||^2`. `kl` is the divergence of the surrogate relative to the source. With delta = 1 every mechanism is
-    certified: such noise proves nothing, Expunge issues no certificate for it, and every outcome says so. `error` stands
-    in for the theorem's Delta: the Deltas that the paper prints are larger than its theorem gives.
+    alpha = 1 + lambda, beta = L = gamma = 1, epsilon = 5 e^3 and delta = 1, where lambda is l2/2, since the paper's
+    loss has `lambda ||W||^2`. `kl` is the divergence of the surrogate relative to the source. With delta = 1 every
+    mechanism is certified: such noise proves nothing, Expunge issues no certificate for it, and every outcome says so.
+    `error` stands in for the theorem's Delta: the Deltas that the paper prints are larger than its theorem gives.
     """
 
     kl: float = 0.0

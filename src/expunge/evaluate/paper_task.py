@@ -43,8 +43,8 @@ def paper_splits(seed: int, n_rows: int = N_ROWS) -> Splits:
 def published_splits() -> Splits:
     """The one data set behind the paper's table: its authors' seed, generators and order of drawing.
 
-    NumPy's legacy generator with seed 42 draws the rows, kept in float32; torch's, with the same seed, parts test and then
-    forget set off the end of a permutation each. Table 1 is about this data set and forget set alone.
+    NumPy's legacy generator with seed 42 draws the rows, kept in float32; torch's, with the same seed, parts test and
+    then forget set off the end of a permutation each. Table 1 is about this data set and forget set alone.
     """
     drawn = np.random.RandomState(PUBLISHED_SEED).multivariate_normal(np.zeros(N_FEATURES), np.eye(N_FEATURES), N_ROWS)
     features = drawn.astype(np.float32).astype(np.float64)
@@ -61,7 +61,7 @@ def published_splits() -> Splits:
 def paper_methods(
     seed: int, zetas: Sequence[float] = ZETAS, n_rows: int = N_ROWS, printed: bool = False
 ) -> list[Method]:
-    """Original (a yardstick), Retrain, Unlearn (+), and Unlearn (-) with a fresh surrogate of n_rows rows for each zeta.
+    """Original (a yardstick), Retrain, Unlearn (+), and Unlearn (-) with a fresh surrogate for each zeta.
 
     Noise is that of the paper's theorem with its constants or, if `printed`, of the Deltas in its appendix's table.
     """
@@ -83,7 +83,10 @@ def paper_task(
     published: bool = False,
     progress: Progress = silent,
 ) -> list[MethodScores]:
-    """Table 1 for one seed: of a data set of its own or, if `published`, of the paper's, with surrogates, noise and attacks of its own."""
+    """Table 1 for one seed: of a data set of its own or, if `published`, of the paper's.
+
+    Surrogates, noise and attacks are the seed's own either way.
+    """
     splits = published_splits() if published else paper_splits(seed, n_rows)
     case = make_case(splits, l2=L2, max_norm=MAX_NORM, progress=progress)
     return evaluate(case, paper_methods(seed, zetas, n_rows, printed), seed, n_models=n_models, progress=progress)

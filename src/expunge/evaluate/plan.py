@@ -1,7 +1,7 @@
 """Before you act: what a deletion would cost at several epsilons and declared distances, and what would help most.
 
-Everything is computed as `unlearn` would, up to the noise, which is not drawn: the sigma foreseen is the sigma used. Accuracy
-is measured on the surrogate, with noise that is thrown away afterwards.
+Everything is computed as `unlearn` would, up to the noise, which is not drawn: the sigma foreseen is the sigma used.
+Accuracy is measured on the surrogate, with noise that is thrown away afterwards.
 """
 
 from __future__ import annotations
@@ -96,7 +96,10 @@ def plan(
     execution: Execution = HERE,
     insecure_test_seed: int | None = None,
 ) -> Plan:
-    """The frontier of epsilon against noise and accuracy; `match_classes`, `forget_class`, `step` and `bound` are those of `unlearn`."""
+    """The frontier of epsilon against noise and accuracy.
+
+    `match_classes`, `forget_class`, `step` and `bound` are those of `unlearn`.
+    """
     if not epsilons or not distances:
         raise OptionError(
             "no epsilon or no distance", "at least one of each is needed", "Give --epsilon and --distance."

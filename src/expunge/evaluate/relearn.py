@@ -1,8 +1,9 @@
 """RT, relearn time: optimiser iterations on the forget set until its accuracy is back.
 
-Adam with learning rate 1e-3 on batches of at most 512 forget rows, on the training objective, from the model's weights; the
-accuracy on the whole forget set is looked at after every iteration. Back means within 0.5 points of the ORIGINAL model's, or
-above. A small count says that the forgotten rows left a trace, or that they were easy anyway: compare with `Retrain`.
+Adam with learning rate 1e-3 on batches of at most 512 forget rows, on the training objective, from the model's weights;
+the accuracy on the whole forget set is looked at after every iteration. Back means within 0.5 points of the ORIGINAL
+model's, or above. A small count says that the forgotten rows left a trace, or that they were easy anyway: compare with
+`Retrain`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ def relearn(
     gradient_at: Callable[[Tensor, Tensor], Tensor],
     seed: int,
 ) -> Score:
-    """The same for any model: `gradient_at` is that of the training objective on a batch of the forget rows, given by number."""
+    """The same for any model.
+
+    `gradient_at` is that of the training objective on a batch of the forget rows, given by number.
+    """
     if n_rows < FEWEST_ROWS:
         return Score.meaningless(f"{n_rows} forget rows: within 0.5 points means nothing below {FEWEST_ROWS}")
     if accuracy_at(weights) >= goal:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Score:
-    """`value` is None where it would be meaningless; `flags` say why, or what to mind. `error` is one standard error."""
+    """`value` is None where it would be meaningless; `flags` say why, or what to mind.
+
+    `error` is one standard error.
+    """
 
     value: float | None
     error: float | None = None

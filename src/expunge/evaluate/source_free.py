@@ -1,11 +1,13 @@
 """An audit for those who cannot retrain: forget rows against fresh rows of the same kind.
 
-If the published model owes nothing to the forget rows, it treats them like rows it never saw. Their losses are compared by the area
-under the curve (the chance that a forget row has the smaller loss, 50 % if forgotten) with a permutation test. The model
-from before, where it still exists, shows whether there was anything to see: if it treats both alike too, the audit has no power.
+If the published model owes nothing to the forget rows, it treats them like rows it never saw. Their losses are compared
+by the area under the curve (the chance that a forget row has the smaller loss, 50 % if forgotten) with a permutation
+test. The model from before, where it still exists, shows whether there was anything to see: if it treats both alike
+too, the audit has no power.
 
-It needs fresh rows drawn as the forget rows were. It looks at the average row, and at one model; it cannot contradict a certificate, which
-speaks of each row and of the noise, and passing it proves nothing. It finds forgetting that was skipped or botched.
+It needs fresh rows drawn as the forget rows were. It looks at the average row, and at one model; it cannot contradict a
+certificate, which speaks of each row and of the noise, and passing it proves nothing. It finds forgetting that was
+skipped or botched.
 """
 
 from __future__ import annotations
@@ -60,11 +62,12 @@ def source_free(
     if of_other_classes(forget.labels.numpy(), fresh.labels.numpy()):
         flawed = Score.meaningless("forget and fresh rows are of other classes")
         return SourceFree(flawed, None, None, None)
-    found = smaller_losses(row_losses(objective, after, forget), row_losses(objective, after, fresh), seed)
+    smaller_after = smaller_losses(row_losses(objective, after, forget), row_losses(objective, after, fresh), seed)
     if before is None:
-        return SourceFree(*found, None, None)
+        return SourceFree(*smaller_after, None, None)
     return SourceFree(
-        *found, *smaller_losses(row_losses(objective, before, forget), row_losses(objective, before, fresh), seed)
+        *smaller_after,
+        *smaller_losses(row_losses(objective, before, forget), row_losses(objective, before, fresh), seed),
     )
 
 

@@ -32,7 +32,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Cell:
-    """Mean over seeds, sample standard deviation (None for one seed), how many seeds had a value, and what is flagged."""
+    """Mean over seeds, sample standard deviation (None for one seed), how many had a value, and what is flagged."""
 
     mean: float | None
     spread: float | None

@@ -1,10 +1,10 @@
 """Tasks to audit on: the retrained weights are known, and each part of the bound is needed on some task.
 
-`tight_task` has a bound that equals the true distance. A feature that no row uses has no curvature but the regulariser's, so
-what training left undone there, e, stays: with the source at hand the update solves a(u) = 0, hence
-`(n-m) g_R(v) = n g_D(w) = n l2 e` and `||w_R - v|| = n/(n-m) ||e||`, which is the training term. Any noise below what is due shows.
-`sampled_task` has a surrogate of the same distribution: its bound is nearly all sampling term. `single_step_task` stops
-after one Newton step of a softmax problem, so that its bound is nearly all solver term.
+`tight_task` has a bound that equals the true distance. A feature that no row uses has no curvature but the
+regulariser's, so what training left undone there, e, stays: with the source at hand the update solves a(u) = 0, hence
+`(n-m) g_R(v) = n g_D(w) = n l2 e` and `||w_R - v|| = n/(n-m) ||e||`, which is the training term. Any noise below what
+is due shows. `sampled_task` has a surrogate of the same distribution: its bound is nearly all sampling term.
+`single_step_task` stops after one Newton step of a softmax problem, so that its bound is nearly all solver term.
 """
 
 from __future__ import annotations
@@ -101,7 +101,10 @@ def certificate_task(
     forget: Labelled,
     surrogate: Labelled | None,
 ) -> AuditTask:
-    """A certificate's own setting run again, for somebody who still has the retain set: `model` is the one from BEFORE."""
+    """A certificate's own setting run again, for somebody who still has the retain set.
+
+    `model` is the one from BEFORE.
+    """
     content = certificate.content
     if digest != content["model"]["before"]["sha256"]:
         raise ModelError(

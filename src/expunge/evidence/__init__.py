@@ -1,4 +1,7 @@
-"""What is known of a source that is gone. Each kind answers the same questions; a new one is one file and its line here."""
+"""What is known of a source that is gone.
+
+Each kind answers the same questions; a new one is one file and its line here.
+"""
 
 from __future__ import annotations
 

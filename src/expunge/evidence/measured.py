@@ -55,7 +55,10 @@ def foresee(request: Request, measured: Measured) -> tuple[Claim, Derived]:
 
 
 def handed_on(request: Request, measured: Measured) -> LinearModel:
-    """PRIVATE: the un-noised v for the next of a series, with `n - m` rows and `G = l2 Delta` (less the grid) for a residual."""
+    """PRIVATE: the un-noised v for the next of a series, with `n - m` rows and a residual `G = l2 Delta`.
+
+    Delta is without the grid's term.
+    """
     radius = region_of(claim_of(request, measured)).radius
     record = replace(record_after(request), noised=False, residual=request.record.l2 * radius * ROUND_UP)
     updated = (request.weights + measured.step.update).cpu()

@@ -16,10 +16,12 @@ from expunge.solve.lanczos import EIGENVALUE_SLACK, largest_eigenvalue_upper
 
 @dataclass(frozen=True)
 class Moments:
-    """What the residual bound needs to know of `f = phi_u` on the surrogate, under the names it has there (`ResidualFacts`).
+    """What the residual bound needs to know of `f = phi_u` on the surrogate.
 
-    c is f's mean; rows count by their weights. The eigenvalues are bounds from above. `sampled_*` are what a weighted mean
-    varies by: of the weight times `f - c`. Without weights they equal those of `f - c`.
+    Under the names it has there (`ResidualFacts`).
+
+    c is f's mean; rows count by their weights. The eigenvalues are bounds from above. `sampled_*` are what a weighted
+    mean varies by: of the weight times `f - c`. Without weights they equal those of `f - c`.
     """
 
     change_mean: float
@@ -42,11 +44,14 @@ class Spread(Protocol):
     cancellation: float
     knows_fourth: bool
 
-    def sums(self) -> SpreadSums: ...
+    def sums(self) -> SpreadSums:
+        """What one pass over the rows says of `||f - c||`."""
 
-    def covariance_product(self, direction: Tensor, power: int, fourth: bool) -> Tensor: ...
+    def covariance_product(self, direction: Tensor, power: int, fourth: bool) -> Tensor:
+        """Mean of `w^power (f - c) <f - c, direction>`, for the `fourth` moment times `||f - c||^2`."""
 
 
+# Over 60 lines: signature and result alone take thirty, and the bounds on eigenvalues share one budget of failure.
 def change_moments(
     head: Any,
     weights: Tensor,

@@ -19,7 +19,10 @@ class SourceEvidence(SurrogateEvidence):
         return request.distance.is_source
 
     def training_residual(self) -> Fact:
-        """Upper bound on the gradient's norm on the rows given; refuses rows on which it is not what it was at training."""
+        """Upper bound on the gradient's norm on the rows given.
+
+        Refuses rows on which it is not what it was at training.
+        """
         request, record = self.request, self.request.record
         lost = request.head.rounding(request.weights, request.surrogate)
         measured = float(request.head.gradient(request.weights, request.surrogate).norm()) + lost

@@ -1,7 +1,8 @@
 """Rows that resemble the source, and a distance that says how much: the evidence the paper works with.
 
-It answers what every kind of evidence does: the equation `a(u) = 0` and its Jacobian (`equation`), the facts of the region
-for a step (`facts`), what probability is spent on them (`failures`), and what is assumed (the distance's own sentences).
+It answers what every kind of evidence does: the equation `a(u) = 0` and its Jacobian (`equation`), the facts of the
+region for a step (`facts`), what probability is spent on them (`failures`), and what is assumed (the distance's own
+sentences).
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ class SurrogateEvidence:
         return facts
 
     def _rounding(self, step: Step) -> Fact:
-        """The change over the surrogate is evaluated at the weights before and after, the forget set's gradient after."""
+        """The surrogate's change is evaluated at the weights before and after, the forget set's gradient after."""
         request, head = self.request, self.request.head
         updated = request.weights + step.update
         lost = request.n_source * head.rounding(request.weights, request.surrogate)

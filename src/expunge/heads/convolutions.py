@@ -1,7 +1,9 @@
-"""Convolutions as matrix products: the same function and the same parameters, in an order that suits float64 and torch.func.
+"""Convolutions as matrix products.
 
-Libraries tune convolutions for float32. In float64, and for one gradient an example, patches times a matrix is faster: on a GPU
-by far, since matrix products in float64 are what its tensor cores have.
+The same function and the same parameters, in an order that suits float64 and torch.func.
+
+Libraries tune convolutions for float32. In float64, and for one gradient an example, patches times a matrix is faster:
+on a GPU by far, since matrix products in float64 are what its tensor cores have.
 """
 
 from __future__ import annotations
@@ -11,7 +13,10 @@ from torch import Tensor, nn
 
 
 class UnfoldedConv2d(nn.Conv2d):
-    """`weight (out x in k k) times patches (in k k x positions)`. Shares its parameters with the layer it stands for."""
+    """`weight (out x in k k) times patches (in k k x positions)`.
+
+    Shares its parameters with the layer it stands for.
+    """
 
     def __init__(self, layer: nn.Conv2d) -> None:
         super().__init__(layer.in_channels, layer.out_channels, 1, bias=False, device="meta")
@@ -25,19 +30,23 @@ class UnfoldedConv2d(nn.Conv2d):
             input, self.kernel_size, dilation=self.dilation, padding=self.around, stride=self.stride
         )
         # positions as rows: one large product for all examples, and one for the gradient of the weights
-        found = nn.functional.linear(patches.transpose(1, 2), self.weight.flatten(1), self.bias).transpose(1, 2)
+        products = nn.functional.linear(patches.transpose(1, 2), self.weight.flatten(1), self.bias).transpose(1, 2)
         height, width = (
             (size + 2 * around - spread * (kernel - 1) - 1) // step + 1
             for size, kernel, step, around, spread in zip(
                 input.shape[-2:], self.kernel_size, self.stride, self.around, self.dilation, strict=True
             )
         )
-        # contiguous: torch 2.13 gets batch normalisation's derivatives wrong for one example with the strides of a transpose
-        return found.reshape(len(input), -1, height, width).contiguous()
+        # contiguous: torch 2.13 gets batch normalisation's derivatives wrong for one example with the strides of a
+        # transpose
+        return products.reshape(len(input), -1, height, width).contiguous()
 
 
 def unfold_convolutions(module: nn.Module) -> nn.Module:
-    """Replace, in place, each plain `Conv2d` (no groups, padding with zeros, no hooks); names of parameters stay as they are."""
+    """Replace, in place, each plain `Conv2d` (no groups, padding with zeros, no hooks).
+
+    Names of parameters stay as they are.
+    """
     if _plain(module):
         assert isinstance(module, nn.Conv2d)
         return UnfoldedConv2d(module)

@@ -27,7 +27,10 @@ def padded(matrix: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class CoupledRows:
-    """Rows whose `C(p) = diag(p) - p p^T` is kept whole, in float64; `index` counts the sampled rows, `shares` are weight / rows."""
+    """Rows whose `C(p) = diag(p) - p p^T` is kept whole, in float64.
+
+    `index` counts the sampled rows, `shares` are weight / rows.
+    """
 
     index: Tensor
     features: Tensor
@@ -50,9 +53,9 @@ class Curvature:
         self.predicted = kept(rows, self._predict, self.height)
 
     def _predict(self, block: Block) -> Tensor:
-        found = torch.zeros((self.height, len(block)), dtype=self.weights.dtype, device=self.weights.device)
-        found[: self.objective.n_classes] = self.objective.predictions(block.features @ self.weights.T).T
-        return found
+        predictions = torch.zeros((self.height, len(block)), dtype=self.weights.dtype, device=self.weights.device)
+        predictions[: self.objective.n_classes] = self.objective.predictions(block.features @ self.weights.T).T
+        return predictions
 
     def product(self, direction: Tensor) -> Tensor:
         """`H V`, in two matrix products a block and one pass between them."""
@@ -67,8 +70,9 @@ class Curvature:
     def dense(self) -> Tensor:
         """The p x p Hessian, weights in row-major order.
 
-        `C(p)` and `x x^T` are both symmetric: a quarter of the entries says it all. They are the matrix product of the entries
-        of `C(p)` above the diagonal with the products `x_i x_j`, i <= j, which are formed for a few i at a time.
+        `C(p)` and `x x^T` are both symmetric: a quarter of the entries says it all. They are the matrix product of the
+        entries of `C(p)` above the diagonal with the products `x_i x_j`, i <= j, which are formed for a few i at a
+        time.
         """
         objective, rows = self.objective, self.rows
         classes, width = objective.n_classes, objective.n_features
@@ -144,7 +148,10 @@ class Curvature:
         return self.rows.total(total).div_(float(self.rows.total(count)))
 
     def coupled_rows(self, most: int | None, n_chosen: int) -> CoupledRows:
-        """Of the same sample, at most `n_chosen` rows with the largest `w coupling(p) ||x||^2`; this process's rows only."""
+        """Of the same sample, at most `n_chosen` rows with the largest `w coupling(p) ||x||^2`.
+
+        This process's rows only.
+        """
         device = self.weights.device
         scores = torch.zeros(0, dtype=torch.float64, device=device)
         index = torch.zeros(0, dtype=torch.int64, device=device)
@@ -153,8 +160,8 @@ class Curvature:
         count = 0
         for features, predictions, weights in self._sampled(most) if n_chosen else ():
             wide = features.double()
-            found = self.objective.coupling(predictions.double()) * weights * wide.square().sum(dim=1)
-            scores = torch.cat([scores, found])
+            block_scores = self.objective.coupling(predictions.double()) * weights * wide.square().sum(dim=1)
+            scores = torch.cat([scores, block_scores])
             best = torch.sort(scores, descending=True, stable=True).indices[:n_chosen]
             best = best[scores[best] > 0]
             numbers = torch.arange(count, count + len(features), device=device)
@@ -172,8 +179,10 @@ class Curvature:
         for block in self.rows.blocks():
             part = slice(-(self.rows.n_before + block.start) % step, None, step)
             features = block.features[part].clone()  # the block's memory may be used again for the next one
-            given = features.new_ones(len(features)) if block.weights is None else block.weights[part].to(features)
-            waiting.append((features, given.clone()))
+            block_weights = (
+                features.new_ones(len(features)) if block.weights is None else block.weights[part].to(features)
+            )
+            waiting.append((features, block_weights.clone()))
             if sum(len(each) for _, each in waiting) >= SAMPLE_BLOCK:
                 yield self._joined(waiting)
                 waiting = []

@@ -96,17 +96,17 @@ def require_real(inputs: Tensor) -> None:
 def class_scores(run: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
     """What the network gives for these inputs, one row of scores each; its own errors in words."""
     try:
-        found = run(inputs)
+        scores = run(inputs)
     except FAILED as error:
         raise DataError(
             f"the network does not take inputs of shape {tuple(inputs.shape)} ({error})",
             "inputs as it was trained on are needed",
             "Check their shape.",
         ) from error
-    if found.ndim != 2 or len(found) != len(inputs):
+    if scores.ndim != 2 or len(scores) != len(inputs):
         raise ModelError(
-            f"the network gives {tuple(found.shape)} for {len(inputs)} inputs",
+            f"the network gives {tuple(scores.shape)} for {len(inputs)} inputs",
             "one row of class scores an input is needed",
             "Flatten or pool its outputs.",
         )
-    return found
+    return scores

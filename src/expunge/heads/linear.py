@@ -8,9 +8,9 @@ a constant feature 1 and regularised like the rest). A row is `x` of length d wi
     curvature of one row    V -> (C(p) V x) outer x          C(p) is K x K
     change of gradient      phi_U(x) = (link((W+U) x) - link(W x)) outer x      the label cancels
 
-Means over a set carry the factor 1/rows; rows may be weighted, with weights of mean 1, and every mean is then a weighted
-one. The regulariser is added once per set. Everything that becomes evidence (gradients, changes of gradient) is summed in
-float64 in a fixed order, whatever the dtype the rows are kept in.
+Means over a set carry the factor 1/rows; rows may be weighted, with weights of mean 1, and every mean is then a
+weighted one. The regulariser is added once per set. Everything that becomes evidence (gradients, changes of gradient)
+is summed in float64 in a fixed order, whatever the dtype the rows are kept in.
 """
 
 from __future__ import annotations
@@ -74,7 +74,10 @@ class LinearHead(ABC):
 
     @abstractmethod
     def curve(self, predictions: Tensor, directions: Tensor) -> Tensor:
-        """`C(p) l` for each example's direction `l = V x`; classes first, one column an example, rows of zeros allowed."""
+        """`C(p) l` for each example's direction `l = V x`.
+
+        Classes first, one column an example, rows of zeros allowed.
+        """
 
     @abstractmethod
     def curvature_entries(self, predictions: Tensor) -> Tensor:
@@ -153,7 +156,7 @@ class LinearHead(ABC):
         return 1e-10 if dtype == torch.float64 else 1e-5
 
     def dense_pays(self, rows: RowSet) -> bool:
-        """Whether forming and factorising the Hessian costs less than conjugate gradients, counted in multiplications, and fits."""
+        """Whether forming and factorising the Hessian takes fewer multiplications than the iterations, and fits."""
         parameters, n_rows = self.n_parameters, len(rows)
         if parameters > DENSE_PARAMETERS or not rows.affords(DENSE_COPIES * 8 * parameters**2):
             return False
@@ -165,8 +168,8 @@ class LinearHead(ABC):
         """Upper bound on the float64 rounding error of a mean gradient over these rows, in norm.
 
         Any order of summing k terms is off by at most (k+1) u times the mean of their norms; the outputs z are off by
-        at most (d+1) u ||W|| B in each coordinate, and link is 1-Lipschitz. Weights of mean 1 leave the mean of the norms
-        below the same bound; their own roundings are among the 64.
+        at most (d+1) u ||W|| B in each coordinate, and link is 1-Lipschitz. Weights of mean 1 leave the mean of the
+        norms below the same bound; their own roundings are among the 64.
         """
         norm = float(weights.norm()) * self.row_bound
         of_sum = (len(rows) + 64) * self.residual_sup(weights)

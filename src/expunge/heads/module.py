@@ -1,9 +1,11 @@
-"""Any torch module with softmax loss and L2, all its parameters trained together: not convex, so nothing about it is proven.
+"""Any torch module with softmax loss and L2, all its parameters trained together.
+
+Not convex, so nothing about it is proven.
 
     L(w) = mean of (logsumexp(f(x; w)) - f_y(x; w)) + (l2/2) ||w||^2
 
-Curvature products, a block of examples at a time, are those of Gauss-Newton, `J^T (diag(p) - p p^T) J + l2 I`, which has no
-negative eigenvalues, or of the Hessian itself (forward over reverse).
+Curvature products, a block of examples at a time, are those of Gauss-Newton, `J^T (diag(p) - p p^T) J + l2 I`, which
+has no negative eigenvalues, or of the Hessian itself (forward over reverse).
 """
 
 from __future__ import annotations
@@ -61,8 +63,8 @@ class ModuleObjective:
         values = inputs.to(self.device, torch.float64)
         if len(values) == 1:  # torch 2.13 gets derivatives of some layers wrong for a lone example; see convolutions.py
             values = values.repeat_interleave(2, dim=0)
-        found: Tensor = functional_call(self.module, self.named(weights), (values,))
-        return found[: len(inputs)]
+        scores: Tensor = functional_call(self.module, self.named(weights), (values,))
+        return scores[: len(inputs)]
 
     def named(self, weights: Tensor) -> dict[str, Tensor]:
         """The vector cut into parameters."""
@@ -119,8 +121,8 @@ class ModuleObjective:
         outputs, pushed = jvp(lambda at: self.outputs(at, inputs), (weights,), (direction,))[:2]
         predicted = outputs.softmax(dim=1)
         curved = predicted * (pushed - (predicted * pushed).sum(dim=1, keepdim=True))
-        found: Tensor = vjp(lambda at: self.outputs(at, inputs), weights)[1](curved)[0]
-        return found
+        product: Tensor = vjp(lambda at: self.outputs(at, inputs), weights)[1](curved)[0]
+        return product
 
     def _summed(self, inputs: Tensor, labels: Tensor) -> Callable[[Tensor], Tensor]:
         return lambda at: nn.functional.cross_entropy(self.outputs(at, inputs), labels, reduction="sum")

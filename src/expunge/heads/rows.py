@@ -6,8 +6,8 @@
     mean = rows.total(total) / len(rows)
 
 `Rows` holds a set in memory and its blocks are views. Other sets read their blocks anew in each pass, or hold only a
-share of the rows, the rest being with other processes: `total` and `largest` then go over all of them. The order of blocks is
-fixed, and so is the order of summing.
+share of the rows, the rest being with other processes: `total` and `largest` then go over all of them. The order of
+blocks is fixed, and so is the order of summing.
 """
 
 from __future__ import annotations
@@ -72,15 +72,18 @@ class RowSet(ABC):
 
     @property
     @abstractmethod
-    def dtype(self) -> torch.dtype: ...
+    def dtype(self) -> torch.dtype:
+        """Of the features; weights are float64 whatever it is."""
 
     @property
     @abstractmethod
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        """Where blocks are handed over."""
 
     @property
     @abstractmethod
-    def has_weights(self) -> bool: ...
+    def has_weights(self) -> bool:
+        """Whether rows differ in weight."""
 
     @property
     @abstractmethod
@@ -99,7 +102,10 @@ class RowSet(ABC):
 
     @property
     def n_before(self) -> int:
-        """How many rows the processes before this one go over: a row's number in the set does not depend on who has it."""
+        """How many rows the processes before this one go over.
+
+        A row's number in the set does not depend on who has it.
+        """
         return 0
 
     @property
@@ -113,7 +119,10 @@ class RowSet(ABC):
 
     @abstractmethod
     def of_classes(self, shares: Tensor, counts: Tensor) -> RowSet:
-        """The rows of classes whose share is above 0, each weighted by its class's share; `counts` are the rows left of each."""
+        """The rows of classes whose share is above 0, each weighted by its class's share.
+
+        `counts` are the rows left of each.
+        """
 
     def affords(self, n_bytes: int) -> bool:
         """Whether every process may take that much memory for a while: they decide alike, and all have to ask."""
@@ -138,7 +147,7 @@ class RowSet(ABC):
 
 @dataclass(frozen=True)
 class Rows(RowSet):
-    """Rows in memory: features (bias column included), class indices and, where rows differ in weight, `weights` (float64)."""
+    """Rows in memory: features (bias column included), class indices and, where they differ, `weights` (float64)."""
 
     features: Tensor
     labels: Tensor
@@ -216,10 +225,10 @@ def evenly(rows: RowSet, most: int) -> Rows:
 
 
 class Kept:
-    """A value for each block: computed in the first pass and kept for the others, or computed in each where it may not be.
+    """A value for each block: computed in the first pass and kept, or computed in each where it may not be kept.
 
-    `source` gives one pass of tuples that begin with the block; calling this gives the same with the value appended. Values,
-    `height` numbers a row and the rows last, are kept in one piece of memory.
+    `source` gives one pass of tuples that begin with the block; calling this gives the same with the value appended.
+    Values, `height` numbers a row and the rows last, are kept in one piece of memory.
     """
 
     def __init__(
@@ -235,19 +244,19 @@ class Kept:
 
     def __call__(self) -> Iterator[tuple[Any, ...]]:
         if self.values is not None:
-            for given, value in zip(self.source(), self.values, strict=True):
-                yield (*given, value)
+            for visited, value in zip(self.source(), self.values, strict=True):
+                yield (*visited, value)
             return
         made: list[Tensor] = []
         room: Tensor | None = None
-        for given in self.source():
-            value = self.compute(*given)
+        for visited in self.source():
+            value = self.compute(*visited)
             if self.keep:
                 if room is None:
                     room = value.new_empty(self.height * self.rows.n_mine)
-                start = self.height * given[0].start
+                start = self.height * visited[0].start
                 made.append(room[start : start + value.numel()].view(value.shape).copy_(value))
-            yield (*given, value)
+            yield (*visited, value)
         if self.keep:
             self.values = made
 

@@ -65,8 +65,9 @@ class Softmax(LinearHead):
     def coupling(self, predictions: Tensor) -> Tensor:
         """`sum q^2 / sum q` with `q = p (1 - p)`: large where the doubt is between few classes.
 
-        Along the sum of those classes C(p) is near 0, and its separated form is not. Doubt that is spread over all classes
-        has that direction in common with every other row: the mean over classes, which needs no row to be known.
+        Along the sum of those classes C(p) is near 0, and its separated form is not. Doubt that is spread over all
+        classes has that direction in common with every other row: the mean over classes, which needs no row to be
+        known.
         """
         own = predictions * (1.0 - predictions)
         return own.square().sum(dim=0) / own.sum(dim=0).clamp_(min=torch.finfo(own.dtype).tiny)
@@ -75,6 +76,9 @@ class Softmax(LinearHead):
         return math.sqrt(2.0)
 
     def change_sup(self, update: Tensor) -> float:
-        """`||phi_U(x)|| <= min(||U x||/2, sqrt 2) ||x||`: C(p) has norm at most 1/2, two distributions differ by sqrt 2."""
+        """`||phi_U(x)|| <= min(||U x||/2, sqrt 2) ||x||`: C(p) has norm at most 1/2.
+
+        Two distributions differ by at most sqrt 2.
+        """
         spectral = float(torch.linalg.matrix_norm(update, 2))
         return min(0.5 * spectral * self.row_bound, math.sqrt(2.0)) * self.row_bound

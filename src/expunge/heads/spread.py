@@ -30,7 +30,7 @@ class SpreadSums:
 
 
 class Spread:
-    """`f - c` of each row; per row only `link((W+U) x) - link(W x)` and `||f - c||^2` are kept, where the rows allow it."""
+    """`f - c` of each row; only `link((W+U) x) - link(W x)` and `||f - c||^2` are kept, where the rows allow it."""
 
     knows_fourth = True
 
@@ -48,9 +48,9 @@ class Spread:
         return ((block, block.features.double()) for block in self.rows.blocks())
 
     def _change(self, block: Block, features: Tensor) -> Tensor:
-        found = torch.zeros((self.height, len(block)), dtype=torch.float64, device=self.weights.device)
-        found[: self.objective.n_classes] = self.objective.change(self.weights, self.update, features).T
-        return found  # classes first, as in Curvature
+        change = torch.zeros((self.height, len(block)), dtype=torch.float64, device=self.weights.device)
+        change[: self.objective.n_classes] = self.objective.change(self.weights, self.update, features).T
+        return change  # classes first, as in Curvature
 
     def _mean(self) -> Tensor:
         total = torch.zeros((self.height, self.objective.n_features), dtype=torch.float64, device=self.weights.device)
@@ -63,8 +63,8 @@ class Spread:
         along = (self.mean @ features.T).mul_(change).sum(dim=0)
         sizes = change.square().sum(dim=0) * features.square().sum(dim=1)
         centre = self.mean.square().sum()
-        found: Tensor = sizes - 2 * along + centre + self.cancellation * (sizes + centre)
-        return found.clamp_(min=0.0)
+        squares: Tensor = sizes - 2 * along + centre + self.cancellation * (sizes + centre)
+        return squares.clamp_(min=0.0)
 
     def sums(self) -> SpreadSums:
         totals = torch.zeros(3, dtype=torch.float64, device=self.weights.device)
@@ -80,7 +80,10 @@ class Spread:
         return SpreadSums(trace, fourth, norms[0], norms[1], sampled_trace, norms[2])
 
     def covariance_product(self, direction: Tensor, power: int, fourth: bool) -> Tensor:
-        """Mean over rows of `w^power (f - c) <f - c, direction>`, for the fourth moment times `||f - c||^2`; f is not formed."""
+        """Mean over rows of `w^power (f - c) <f - c, direction>`, for the fourth moment times `||f - c||^2`.
+
+        f is not formed.
+        """
         wide = padded(direction)
         centre = (wide * self.mean).sum()
         total = torch.zeros_like(wide)

@@ -1,4 +1,6 @@
-"""Networks linearised at their weights: ridge regression on Jacobian features, without ever forming the Jacobian of a set.
+"""Networks linearised at their weights.
+
+Ridge regression on Jacobian features, without ever forming the Jacobian of a set.
 
 With weights theta_0 and Jacobian J(x) (K x P, of the outputs by the chosen parameters) the model is
 
@@ -13,7 +15,8 @@ in the tangent weights v (length P). Loss, with targets t(y) of -1 and +1: `||z 
     its size                ||phi_u(x)|| <= ||s J||_2^2 ||u|| <= max_norm^2 ||u||
 
 An example is one row whatever K is: what is scaled, and what the row bound bounds, is the Frobenius norm of its whole
-Jacobian. The outputs f are scaled with it, as they are when the features of a linear head are. Products with J and J^T are torch.func's jvp and vjp, a block of examples at a time.
+Jacobian. The outputs f are scaled with it, as they are when the features of a linear head are. Products with J and J^T
+are torch.func's jvp and vjp, a block of examples at a time.
 """
 
 from __future__ import annotations
@@ -61,7 +64,9 @@ class TangentRows(WholeSet):
 
 
 class Tangent:
-    """The objective. Works on a copy of the network, in float64 and evaluation mode; `names` are the parameters to train.
+    """The objective. Works on a copy of the network, in float64 and evaluation mode.
+
+    `names` are the parameters to train.
 
     A parameter that is used in several places counts once, with the derivative of all its uses.
     """
@@ -101,8 +106,8 @@ class Tangent:
 
     def push(self, inputs: Tensor, direction: Tensor) -> Tensor:
         """`J d` for each example, rows x K."""
-        found: Tensor = jvp(lambda at: self._forward(at, inputs), (self.at,), (self._split(direction),))[1]
-        return found
+        pushed: Tensor = jvp(lambda at: self._forward(at, inputs), (self.at,), (self._split(direction),))[1]
+        return pushed
 
     def pull(self, inputs: Tensor, cotangents: Tensor) -> Tensor:
         """`sum of J^T r` over the examples, length P."""
@@ -116,15 +121,15 @@ class Tangent:
 
         def one(example: Tensor, cotangent: Tensor) -> dict[str, Tensor]:
             back = vjp(lambda at: self._forward(at, example[None])[0], self.at)[1]
-            found: dict[str, Tensor] = back(cotangent)[0]
-            return found
+            gradients: dict[str, Tensor] = back(cotangent)[0]
+            return gradients
 
         parts = vmap(one)(inputs, cotangents)
         return torch.cat([parts[name].reshape(len(inputs), -1) for name in self.names], dim=1)
 
     def _forward(self, at: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        found: Tensor = functional_call(self.module, at, (inputs,))
-        return found
+        outputs: Tensor = functional_call(self.module, at, (inputs,))
+        return outputs
 
     def _split(self, flat: Tensor) -> dict[str, Tensor]:
         pieces = torch.split(flat, [value.numel() for value in self.at.values()])
@@ -136,7 +141,10 @@ class Tangent:
     # Rows ---------------------------------------------------------------------------------------------------------
 
     def rows(self, inputs: Tensor, labels: Tensor) -> TangentRows:
-        """Examples made ready: outputs and scales, one pass of K + 1 products (two more of the first block). `labels` are class indices."""
+        """Examples made ready: outputs and scales, one pass of K + 1 products (two more of the first block).
+
+        `labels` are class indices.
+        """
         require_real(inputs)
         if inputs.ndim < 2 or len(inputs) == 0 or len(labels) != len(inputs):
             raise DataError(
@@ -150,18 +158,19 @@ class Tangent:
         norms: list[Tensor] = []
         for part in self._blocks(len(inputs)):
             values = self._converted(inputs[part])
-            found = class_scores(self.outputs, values)
+            scores = class_scores(self.outputs, values)
             try:
                 if not offsets:
-                    self._require_rows_apart(values, found)
-                norms.append(self._norms(values, found))
+                    self._require_rows_apart(values, scores)
+                norms.append(self._norms(values, scores))
             except FAILED as error:
                 raise ModelError(
                     f"the network cannot be differentiated example by example ({str(error).splitlines()[0]})",
                     "torch.func's vmap, vjp and jvp must know all its layers, and nothing in it may be drawn at random",
-                    "Switch off dropout that is hard-wired; replace the layer named; for want of memory, use a smaller block.",
+                    "Switch off dropout that is hard-wired; replace the layer named; for want of memory, use a "
+                    "smaller block.",
                 ) from error
-            offsets.append(found)
+            offsets.append(scores)
         norm = torch.cat(norms)
         if not bool(torch.isfinite(norm).all()) or not all(bool(torch.isfinite(part).all()) for part in offsets):
             raise DataError("outputs or derivatives that are not finite", "numbers are needed", "Check the inputs.")
@@ -170,21 +179,21 @@ class Tangent:
         scaled = torch.cat(offsets) * scales[:, None]
         return TangentRows(inputs, labels.to(self.device), scaled, scales, norm * scales)
 
-    def _norms(self, inputs: Tensor, found: Tensor) -> Tensor:
+    def _norms(self, inputs: Tensor, outputs: Tensor) -> Tensor:
         """`||J||_F` of each example; `found` are its outputs."""
-        squares = torch.zeros(len(found), dtype=torch.float64, device=self.device)
-        for output in range(found.shape[1]):
-            chosen = torch.zeros_like(found)
+        squares = torch.zeros(len(outputs), dtype=torch.float64, device=self.device)
+        for output in range(outputs.shape[1]):
+            chosen = torch.zeros_like(outputs)
             chosen[:, output] = 1.0
             squares += self.pull_each(inputs, chosen).square().sum(dim=1)
         return squares.sqrt()
 
-    def _require_rows_apart(self, inputs: Tensor, found: Tensor) -> None:
+    def _require_rows_apart(self, inputs: Tensor, outputs: Tensor) -> None:
         """Refuse outputs that change with the other rows of a batch: one example's Jacobian would not be its own."""
         along = self.push(inputs, torch.zeros(self.n_parameters, dtype=torch.float64, device=self.device))
         alone = vmap(lambda example: self._forward(self.at, example[None])[0])(inputs)
-        finite = torch.isfinite(found) & torch.isfinite(along)  # what is not is refused under its own name
-        if not torch.allclose(alone[finite], found[finite], rtol=0.0, atol=SAME * float(found[finite].abs().sum())):
+        finite = torch.isfinite(outputs) & torch.isfinite(along)  # what is not is refused under its own name
+        if not torch.allclose(alone[finite], outputs[finite], rtol=0.0, atol=SAME * float(outputs[finite].abs().sum())):
             raise ModelError(
                 "an example's outputs differ when it is alone in its batch",
                 "they must not depend on other rows",
@@ -214,8 +223,8 @@ class Tangent:
 
     def features_times(self, direction: Tensor, rows: TangentRows) -> Tensor:
         """`s J d` for each example."""
-        found = [self.push(self._converted(rows.inputs[part]), direction) for part in self._blocks(len(rows))]
-        return torch.cat(found) * rows.scales[:, None]
+        parts = [self.push(self._converted(rows.inputs[part]), direction) for part in self._blocks(len(rows))]
+        return torch.cat(parts) * rows.scales[:, None]
 
     def back(self, cotangents: Tensor, rows: TangentRows) -> Tensor:
         """`sum of s J^T r` over the rows."""
@@ -276,8 +285,8 @@ class Tangent:
 class TangentSpread:
     """`f - c` of each row, `f = phi_u = s J^T e` with `e = s J u`. Neither f of all rows nor a covariance is formed.
 
-    The inner product of f with any d is that of e with `s J d`, and sums of f are products with J^T. Only the norms of f need
-    `J^T e` example by example, a block at a time.
+    The inner product of f with any d is that of e with `s J d`, and sums of f are products with J^T. Only the norms of
+    f need `J^T e` example by example, a block at a time.
     """
 
     knows_fourth = False  # products with the fourth moment would cost as much again

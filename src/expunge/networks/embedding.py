@@ -60,7 +60,7 @@ class Preparation:
             )
         shape = [1, -1] + [1] * (values.ndim - 2)
         kind = values.dtype if values.is_floating_point() else torch.float32
-        mean, std = (torch.tensor(given, dtype=kind).reshape(shape) for given in (self.mean, self.std))
+        mean, std = (torch.tensor(channels, dtype=kind).reshape(shape) for channels in (self.mean, self.std))
         return (values - mean) / std
 
 
@@ -74,11 +74,14 @@ class Embedded:
 
 
 def pipeline_digest(encoder: str, preparation: Preparation) -> str:
-    """The encoder's own digest where nothing but bytes-to-floats precedes it, else one of both: other means, other features."""
+    """The encoder's own digest where nothing but bytes-to-floats precedes it, else one of both.
+
+    Other means, other features.
+    """
     if not preparation.mean:
         return encoder
-    told = json.dumps({"encoder": encoder, "mean": preparation.mean, "std": preparation.std}, sort_keys=True)
-    return hashlib.sha256(told.encode()).hexdigest()
+    described = json.dumps({"encoder": encoder, "mean": preparation.mean, "std": preparation.std}, sort_keys=True)
+    return hashlib.sha256(described.encode()).hexdigest()
 
 
 def embed(
@@ -90,7 +93,9 @@ def embed(
     partial: Path | None = None,
     progress: Progress = silent,
 ) -> Embedded:
-    """Features of all examples; finished parts are kept in the folder `partial`, to be removed once the result is stored.
+    """Features of all examples.
+
+    Finished parts are kept in the folder `partial`, to be removed once the result is stored.
 
     Refuses an encoder that gives a row other features the second time (dropout) or in another batch (batch
     normalisation in training mode).
@@ -102,7 +107,7 @@ def embed(
     count, unit = len(examples.inputs), batch * UNIT_BATCHES
     kept = None if partial is None else open_partial(partial, _setting(examples, encoder, digest, batch))
     _check_encoder(examples, encoder, prepared, batch)
-    found: list[NDArray[Any]] = []
+    parts: list[NDArray[Any]] = []
     for start in range(0, count, unit):
         name = f"rows-{start:012d}"
         part = None if kept is None else kept.load_array(name)
@@ -115,8 +120,8 @@ def embed(
             part = torch.cat(rows).numpy()
             if kept is not None:
                 kept.save_array(name, part)
-        found.append(part)
-    features = np.concatenate(found)
+        parts.append(part)
+    features = np.concatenate(parts)
     as_features(features, "the features")
     return Embedded(features, examples.labels, digest)
 
@@ -156,7 +161,7 @@ def _encode(encoder: Encoder, preparation: Preparation, inputs: Sequence[Any] | 
     values = preparation.applied(np.asarray(inputs))
     try:
         with torch.no_grad():
-            found = encoder.run(values.to(encoder.device))
+            encoded = encoder.run(values.to(encoder.device))
     except ExpungeError:
         raise
     except LOADED_WRONG as error:
@@ -166,12 +171,17 @@ def _encode(encoder: Encoder, preparation: Preparation, inputs: Sequence[Any] | 
             "inputs as it was trained on, in batches of any size, are needed",
             f"Check shape and dtype; export programs with a dynamic batch dimension.{whole}",
         ) from error
-    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != len(values) or not found.is_floating_point():
-        shown = f"{tuple(found.shape)} {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
+    if (
+        not isinstance(encoded, Tensor)
+        or encoded.ndim != 2
+        or len(encoded) != len(values)
+        or not encoded.is_floating_point()
+    ):
+        shown = f"{tuple(encoded.shape)} {encoded.dtype}" if isinstance(encoded, Tensor) else type(encoded).__name__
         raise ModelError(
             f"{encoder.name} gives {shown} for {len(values)} inputs",
             "one row of real features an input is needed",
             "Flatten or pool in the encoder, or name the head whose input is wanted (--head).",
         )
-    found = found.detach().cpu()
-    return found if found.dtype == torch.float64 else found.float()
+    encoded = encoded.detach().cpu()
+    return encoded if encoded.dtype == torch.float64 else encoded.float()

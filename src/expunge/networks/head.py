@@ -2,8 +2,8 @@
 
     features(x) = what enters the head          outputs(x) = W features(x) + b
 
-Only the head can be unlearned with a certificate. The encoder stays as it is: what it learnt from the forgotten rows, if
-it was trained on them, stays too.
+Only the head can be unlearned with a certificate. The encoder stays as it is: what it learnt from the forgotten rows,
+if it was trained on them, stays too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class BoundedLinear(nn.Linear):
 
 @dataclass(frozen=True)
 class SplitModel:
-    """A copy of a model in evaluation mode, the name of its head, the head as a `LinearModel`, and the encoder's digest."""
+    """A copy of a model in evaluation mode, its head's name, the head as a `LinearModel`, the encoder's digest."""
 
     module: nn.Module
     name: str
@@ -64,12 +64,12 @@ class SplitModel:
         """What enters the head, rows x features, on the cpu; `inputs` is a tensor, or tensors by argument name."""
         count = _count(inputs)
         module = self.module.to(device)
-        found = []
+        parts = []
         for start in range(0, count, batch):
             progress("Batches", start // batch, -(-count // batch))
-            found.append(self.encode(module, _part(inputs, slice(start, start + batch), device)).cpu())
-        self._check_rows(module, inputs, found[0], device)
-        return torch.cat(found)
+            parts.append(self.encode(module, _part(inputs, slice(start, start + batch), device)).cpu())
+        self._check_rows(module, inputs, parts[0], device)
+        return torch.cat(parts)
 
     def encode(self, module: nn.Module, part: Inputs) -> Tensor:
         """Features of one batch; refuses a head that is not used exactly once, or on something that is not a row."""
@@ -122,12 +122,12 @@ def split_head(module: nn.Module, head: str = "fc") -> SplitModel:
     Works on a copy in evaluation mode: dropout is off and batch normalisation uses its stored statistics. Refused: a
     head that is missing, is not linear, or shares its weights, and batch normalisation that stores no statistics.
     """
-    found = _linear(module, head)
+    layer = _linear(module, head)
     _require_own_weights(module, head)
     require_running_statistics(module)
     frozen = copy.deepcopy(module).eval().requires_grad_(False)
-    bias = None if found.bias is None else found.bias.detach().clone()
-    linear = checked_model(found.weight.detach().clone(), bias, name=f"head {head!r}")
+    bias = None if layer.bias is None else layer.bias.detach().clone()
+    linear = checked_model(layer.weight.detach().clone(), bias, name=f"head {head!r}")
     return SplitModel(frozen, head, linear, module_digest(frozen, head))
 
 
@@ -157,14 +157,14 @@ def _linear(module: nn.Module, head: str) -> nn.Linear:
     shown = ", ".join(linear[-5:]) or "none"
     remedy = f"Name the last linear module; those in this model are: {shown}."
     try:
-        found = module.get_submodule(head) if head else None
+        layer = module.get_submodule(head) if head else None
     except AttributeError:
-        found = None
-    if found is None:
+        layer = None
+    if layer is None:
         raise ModelError(f"the model has no module {head!r}", "the head must be one of its modules", remedy)
-    if not isinstance(found, nn.Linear):
-        raise ModelError(f"{head!r} is a {type(found).__name__}", "the head must be a torch.nn.Linear", remedy)
-    return found
+    if not isinstance(layer, nn.Linear):
+        raise ModelError(f"{head!r} is a {type(layer).__name__}", "the head must be a torch.nn.Linear", remedy)
+    return layer
 
 
 def _require_own_weights(module: nn.Module, head: str) -> None:
@@ -185,7 +185,7 @@ def _require_own_weights(module: nn.Module, head: str) -> None:
 
 @contextmanager
 def _watched(head: nn.Module, seen: list[Tensor]) -> Iterator[None]:
-    handle = head.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
+    handle = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
     try:
         yield
     finally:

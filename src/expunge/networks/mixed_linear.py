@@ -1,7 +1,7 @@
 """Mixed-linear networks: tangent weights of a network linearised at fixed weights, trained, unlearned, certified.
 
-The problem is ridge regression on Jacobian features (`heads/tangent.py`), so the identity behind the residual bound holds word
-for word with phi_u(x) = s^2 J^T J u, and one Newton step, solved by conjugate gradients, is exact.
+The problem is ridge regression on Jacobian features (`heads/tangent.py`), so the identity behind the residual bound
+holds word for word with phi_u(x) = s^2 J^T J u, and one Newton step, solved by conjugate gradients, is exact.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from expunge.record import TrainingRecord
 from expunge.request.door import Request
 from expunge.request.guarantee import Guarantee, wanted_distance
 from expunge.request.rows import check_sizes, require_enough
-from expunge.request.subject import described_step, require_not_noised
+from expunge.request.subject import described_model, described_step, require_not_noised
 from expunge.request.survey import class_notes, notes_on, survey
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.outcome import Step
@@ -60,19 +60,7 @@ class TangentSubject:
         return TangentModel(noised, self.model.names, replace(record, weights_sha256=weights_digest(noised)))
 
     def described(self, published: TangentModel) -> Json:
-        record = self.record
-        return {
-            "before": {"sha256": self.sha256},
-            "after": {"sha256": published.sha256()},
-            "loss": record.loss,
-            "l2": record.l2,
-            "max_norm": record.max_norm,
-            "row_bound": record.row_bound,
-            "bias": False,
-            "dtype": "float64",
-            "record": record.provenance,
-            "encoder": record.encoder,
-        }
+        return described_model(self.record, self.sha256, published.sha256(), torch.float64)
 
     def described_step(self, step: Step, kind: str) -> Json:
         return described_step(step, kind)
@@ -136,6 +124,6 @@ def tangent_request(
     return Request(TangentSubject(model, head), forget_rows, surrogate_rows, guarantee, notes=notes)
 
 
-def _rows(head: Tangent, given: tuple[Any, Any], record: TrainingRecord, name: str) -> TangentRows:
-    inputs = torch.as_tensor(given[0])
-    return head.rows(inputs, encode(as_labels(given[1], len(inputs), name), record.classes, name))
+def _rows(head: Tangent, arrays: tuple[Any, Any], record: TrainingRecord, name: str) -> TangentRows:
+    inputs = torch.as_tensor(arrays[0])
+    return head.rows(inputs, encode(as_labels(arrays[1], len(inputs), name), record.classes, name))

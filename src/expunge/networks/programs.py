@@ -24,7 +24,10 @@ from expunge.networks.digest import module_digest
 from expunge.networks.head import split_head
 from expunge.runtime.paths import readable
 
-LOADED_WRONG = (RuntimeError, ValueError, TypeError, KeyError, OSError, EOFError, AttributeError, IndexError, AssertionError, NotImplementedError)  # fmt: skip
+LOADED_WRONG = (
+    RuntimeError, ValueError, TypeError, KeyError, OSError, EOFError, AttributeError, IndexError, AssertionError,
+    NotImplementedError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -96,10 +99,10 @@ def imported_module(reference: str) -> nn.Module:
         )
     remedy = "Install the module, or put its folder in PYTHONPATH; name a function without arguments."
     try:
-        found: Any = importlib.import_module(where)
+        target: Any = importlib.import_module(where)
         for part in what.split("."):
-            found = getattr(found, part)
-        made = found if isinstance(found, nn.Module) else found()
+            target = getattr(target, part)
+        made = target if isinstance(target, nn.Module) else target()
     except ExpungeError:
         raise
     except Exception as error:  # whatever that code raises, it is not a result
@@ -112,7 +115,10 @@ def imported_module(reference: str) -> nn.Module:
 
 
 def _beside(path: Path) -> list[Path]:
-    """The files that an ONNX file keeps its weights in, where it does not hold them itself: `NAME.onnx.data` and the like."""
+    """The files that an ONNX file keeps its weights in, where it does not hold them itself.
+
+    `NAME.onnx.data` and the like.
+    """
     return sorted(path.parent.glob(f"{path.name}[._]data*")) if path.suffix.lower() == ".onnx" else []
 
 
@@ -169,7 +175,10 @@ def _onnx(path: Path, device: torch.device) -> Callable[[Tensor], Tensor]:
 
 
 def _translated(work: Callable[[], Any]) -> Any:
-    """onnxruntime's own errors derive from nothing but Exception; as a RuntimeError they are handled like those of torch."""
+    """onnxruntime's own errors derive from nothing but Exception.
+
+    As a RuntimeError they are handled like those of torch.
+    """
     try:
         return work()
     except Exception as error:

@@ -35,8 +35,8 @@ class TangentModel:
     def to_bytes(self) -> bytes:
         """The safetensors file: tensor `tangent`, record and names in its metadata."""
         # one key: safetensors writes several in any order, and the file's digest would not be one
-        told = json.dumps({"record": self.record.to_json(), "parameters": self.names})
-        return safetensors_bytes({"tangent": self.weights.contiguous()}, metadata={METADATA_KEY: told})
+        metadata = json.dumps({"record": self.record.to_json(), "parameters": self.names})
+        return safetensors_bytes({"tangent": self.weights.contiguous()}, metadata={METADATA_KEY: metadata})
 
     def sha256(self) -> str:
         return hashlib.sha256(self.to_bytes()).hexdigest()
@@ -44,11 +44,11 @@ class TangentModel:
     def predict(self, network: nn.Module, inputs: Any, *, block: int = 64, device: str = "cpu") -> np.ndarray[Any, Any]:
         """Predicted labels of the linearised network."""
         objective = objective_of(network, self, block, device)
-        given = torch.as_tensor(inputs)
-        rows = objective.rows(given, torch.zeros(len(given), dtype=torch.int64))
+        examples = torch.as_tensor(inputs)
+        rows = objective.rows(examples, torch.zeros(len(examples), dtype=torch.int64))
         outputs = objective.predictions(self.weights.to(objective.device), rows)
-        found: np.ndarray[Any, Any] = np.asarray(self.record.classes)[outputs.argmax(dim=1).cpu().numpy()]
-        return found
+        labels: np.ndarray[Any, Any] = np.asarray(self.record.classes)[outputs.argmax(dim=1).cpu().numpy()]
+        return labels
 
 
 def read_tangent(path: str | Path) -> TangentModel:
@@ -57,8 +57,8 @@ def read_tangent(path: str | Path) -> TangentModel:
     require_fits(location.stat().st_size, location, "the model")
     tensors, metadata = read_safetensors(location.read_bytes(), location)
     try:
-        told = json.loads(metadata[METADATA_KEY], object_pairs_hook=without_duplicates)
-        names, text = tuple(map(str, told["parameters"])), str(told["record"])
+        content = json.loads(metadata[METADATA_KEY], object_pairs_hook=without_duplicates)
+        names, text = tuple(map(str, content["parameters"])), str(content["record"])
         weights = torch.from_numpy(np.array(tensors["tangent"]))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ModelError(
@@ -79,6 +79,7 @@ def read_tangent(path: str | Path) -> TangentModel:
 
 
 def objective_of(network: nn.Module, model: TangentModel, block: int, device: str) -> Tangent:
+    """What the tangent weights minimise; refuses a network that they were not trained on."""
     record = model.record
     objective = Tangent(
         network,
@@ -98,8 +99,10 @@ def objective_of(network: nn.Module, model: TangentModel, block: int, device: st
 
 
 def network_digest(network: nn.Module, names: tuple[str, ...]) -> str:
+    """Of a network and of the parameters that its tangent weights stand for."""
     return hashlib.sha256(f"{module_digest(network)}\n{chr(10).join(names)}".encode()).hexdigest()
 
 
 def weights_digest(weights: Tensor) -> str:
+    """Of the weights' bytes."""
     return hashlib.sha256(weights.contiguous().numpy().tobytes()).hexdigest()

@@ -34,17 +34,20 @@ def train_tangent(
     device: str = "cpu",
     progress: Progress = silent,
 ) -> TangentModel:
-    """Train tangent weights to the optimum, while the source exists. `names`: see `last_parameters`; None is all of them."""
+    """Train tangent weights to the optimum, while the source exists.
+
+    `names`: see `last_parameters`; None is all of them.
+    """
     positive(l2, "l2", "Give the lambda of (lambda/2)||v||^2 beside the mean loss.")
     positive(max_norm, "max_norm", "Choose it before looking at the rows.")
     place = computing_device(device)
     objective = Tangent(network, l2=float(l2), max_norm=float(max_norm), names=names, block=block, device=place)
-    given = torch.as_tensor(inputs)
-    values = as_labels(labels, len(given), "the source")
+    examples = torch.as_tensor(inputs)
+    values = as_labels(labels, len(examples), "the source")
     unique, counts = np.unique(values, return_counts=True)
     classes: tuple[Label, ...] = tuple(value.item() for value in unique)
     progress("Jacobian norms", 0, None)
-    rows = objective.rows(given, encode(values, classes, "the source"))
+    rows = objective.rows(examples, encode(values, classes, "the source"))
     if rows.offsets.shape[1] != len(classes):
         raise DataError(
             f"the network has {rows.offsets.shape[1]} outputs and the source {len(classes)} classes",

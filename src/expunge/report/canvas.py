@@ -1,4 +1,7 @@
-"""Figures drawn without a screen, as the bytes of a PNG file. matplotlib is loaded when one is drawn; no global state is touched."""
+"""Figures drawn without a screen, as the bytes of a PNG file. matplotlib is loaded when one is drawn.
+
+No global state is touched.
+"""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from expunge.bounds import TERMS
 from expunge.noise import sigma_for
-from expunge.report.words import TERMS
 
 # dark enough for 3:1 against white, and told apart without colour by their hatching in the legend's order and labels
 COLOURS = ("#1b5e8c", "#b4480f", "#3d7a2a", "#7a3e9d", "#6b5b00", "#a3195b", "#4a4a4a")
@@ -48,7 +48,7 @@ def stacked(terms: Mapping[str, float]) -> list[Part]:
     parts, start = [], 0.0
     for index, (name, value) in enumerate(terms.items()):
         width = shown.get(name, 0.0) * scale
-        label, meaning = TERMS.get(name, (name, ""))
+        label, meaning = (TERMS[name].title, TERMS[name].words) if name in TERMS else (name, "")
         colour = COLOURS[index % len(COLOURS)]
         parts.append(Part(name, label, meaning, value, 100.0 * value / total if total else 0.0, start, width, colour))
         start += width

@@ -14,13 +14,16 @@ from expunge.report.canvas import new_figure, png
 SHOWN = 2000  # points of a set that a scatter plot shows
 
 
-def principal_components(found: Comparison) -> bytes:
+def principal_components(comparison: Comparison) -> bytes:
     """Sampled features against the surrogate's, along the surrogate's first two principal components."""
-    width = found.sampled.n_features
-    centre, axes = _components(found.surrogate, width)
-    sets = [("surrogate", found.surrogate, "#888888"), ("sampled from the model", found.sampled.rows, "#c03028")]
-    if found.reference is not None:
-        sets.append(("reference (real source rows)", found.reference, "#2060b0"))
+    width = comparison.sampled.n_features
+    centre, axes = _components(comparison.surrogate, width)
+    sets = [
+        ("surrogate", comparison.surrogate, "#888888"),
+        ("sampled from the model", comparison.sampled.rows, "#c03028"),
+    ]
+    if comparison.reference is not None:
+        sets.append(("reference (real source rows)", comparison.reference, "#2060b0"))
     figure, (panel,) = new_figure(1, 5.0, width=6.5)
     for name, rows, colour in sets:
         places = _project(rows, width, centre, axes)

@@ -14,7 +14,10 @@ PANELS = (("train", "test", "retain", "forget"), ("mia", "lira"), ("rt",), ("fs1
 
 
 def methods_figure(table: Table) -> bytes:
-    """One panel a kind of metric: accuracies, attacks, relearn time, forget scores; bars are means, whiskers spreads."""
+    """One panel a kind of metric: accuracies, attacks, relearn time, forget scores.
+
+    Bars are means, whiskers spreads.
+    """
     panels = [[name for name in names if name in table.metrics] for names in PANELS]
     panels = [names for names in panels if names]
     figure, axes = new_figure(len(panels), HEIGHT + 0.18 * len(table.cells))
@@ -25,12 +28,12 @@ def methods_figure(table: Table) -> bytes:
             factor = 100.0 if metric in PERCENT else 1.0
             cells = [table.cells[method].get(metric) for method in methods]
             known = [place for place, cell in enumerate(cells) if cell is not None and cell.mean is not None]
-            found = [cell for cell in cells if cell is not None and cell.mean is not None]
+            filled = [cell for cell in cells if cell is not None and cell.mean is not None]
             axis.barh(
                 [place + (number - (len(names) - 1) / 2) * thickness for place in known],
-                [factor * (cell.mean or 0.0) for cell in found],
+                [factor * (cell.mean or 0.0) for cell in filled],
                 thickness,
-                xerr=[factor * (cell.spread or 0.0) for cell in found],
+                xerr=[factor * (cell.spread or 0.0) for cell in filled],
                 label=TITLES[metric],
             )
         axis.set_yticks(range(len(methods)), methods if axis is axes[0] else [""] * len(methods))

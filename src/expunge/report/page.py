@@ -81,7 +81,7 @@ def run_page(
             if residual
             else None,
             facts=facts,
-            status_words=words.STATUS[certificate["status"]],
+            status_words=words.status_words(certificate["status"]),
             provenance_words=words.PROVENANCE,
             version=__version__,
         )

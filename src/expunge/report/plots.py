@@ -13,7 +13,10 @@ COLOURS = ("#1b5e8c", "#b4480f", "#3d7a2a", "#7a3e9d", "#6b5b00", "#a3195b", "#4
 
 
 def frontier(outlooks: Sequence[Mapping[str, Any]], accuracy_before: float | None) -> bytes:
-    """Noise and predicted accuracy against epsilon, one line a distance; hollow marks are what `unlearn` would refuse."""
+    """Noise and predicted accuracy against epsilon, one line a distance.
+
+    Hollow marks are what `unlearn` would refuse.
+    """
     accurate = any(outlook["accuracy"] is not None for outlook in outlooks)
     figure, axes = new_figure(2 if accurate else 1, 4.2, width=10.0 if accurate else 5.5)
     distances = list(dict.fromkeys(outlook["distance"] for outlook in outlooks))

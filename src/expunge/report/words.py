@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-TERMS = {
-    "training": ("Training and earlier deletions", "how far the starting model may have been from its own optimum"),
-    "solver": ("Unsolved remainder", "what the computation of the update left over; measured"),
-    "surrogate": ("Surrogate differs", "the stand-in data is not distributed like the source"),
-    "sampling": ("Finite samples", "source and stand-in are samples, and samples deviate"),
-    "rounding": ("Arithmetic", "computers round; this is the most it can have done"),
-    "grid": ("Noise grid", "weights are rounded before the noise is added, so that no digit leaks"),
-    "newton": ("One step only", "what a single Newton step leaves out"),
-}
+from expunge.errors import OptionError
+
 STATUS = {
     "proven": "Proven: nothing but checked facts stands behind it.",
     "conditional": "Conditional: true if the facts listed under “assumed” are true. Nobody checked those.",
     "estimated": "Estimated: some number behind it is a heuristic estimate. Do not treat it as a proof.",
 }
+
+
+def status_words(status: object) -> str:
+    """What a status means; whatever is unknown raises."""
+    if not isinstance(status, str) or status not in STATUS:
+        raise OptionError(f"status {status!r}", f"it is one of {', '.join(STATUS)}", "Do not rely on this certificate.")
+    return STATUS[status]
+
+
 PROVENANCE = {
     "measured": "computed from data that was at hand",
     "derived": "follows from other numbers by a formula",

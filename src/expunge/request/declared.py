@@ -34,14 +34,14 @@ def record_for(model: LinearModel, declared: Declared = NOTHING_DECLARED) -> Tra
     """The model's own record, or one declared by options; an option that contradicts a record is an error."""
     n_source, l2, loss, max_norm = declared.n_source, declared.l2, declared.loss, declared.max_norm
     training_residual, class_counts = declared.training_residual, declared.class_counts
-    given = {"n_source": n_source, "l2": l2, "loss": loss, "max_norm": max_norm, "training_residual": training_residual}
+    facts = {"n_source": n_source, "l2": l2, "loss": loss, "max_norm": max_norm, "training_residual": training_residual}
     size = n_source if model.record is None or n_source is not None else model.record.n_source
     counts = None if class_counts is None else _counts(class_counts, model, size or 0)
     if model.record is not None:
         if model.record.class_counts is None and counts is not None and model.record.provenance == "declared":
             return replace(model.record, class_counts=counts)
         own = {**vars(model.record), "training_residual": model.record.residual}
-        for name, value in {**given, "class_counts": counts}.items():
+        for name, value in {**facts, "class_counts": counts}.items():
             if value is not None and value != own[name]:
                 raise ModelError(
                     f"{name} {value} was given, but the model's record says {own[name]}",
@@ -49,19 +49,20 @@ def record_for(model: LinearModel, declared: Declared = NOTHING_DECLARED) -> Tra
                     "Leave the option out; the record was written at training.",
                 )
         return model.record
-    return _declared(model, declared, counts, given)
+    return _declared(model, declared, counts, facts)
 
 
 def _declared(
-    model: LinearModel, declared: Declared, counts: tuple[int, ...] | None, given: dict[str, Any]
+    model: LinearModel, declared: Declared, counts: tuple[int, ...] | None, facts: dict[str, Any]
 ) -> TrainingRecord:
     """A record for a model trained elsewhere, if everything is there and possible."""
     n_source, l2, loss, max_norm = declared.n_source, declared.l2, declared.loss, declared.max_norm
     training_residual, classes = declared.training_residual, declared.classes
     if n_source is None or l2 is None or loss is None or max_norm is None or training_residual is None:
-        missing = [name for name, value in given.items() if value is None]
+        missing = [name for name, value in facts.items() if value is None]
         raise ModelError(
-            f"the model has no training record and {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not given",
+            f"the model has no training record and {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not "
+            "given",
             "a certificate needs these facts",
             "Give them as options ("
             + ", ".join("--" + name.replace("_", "-") for name in missing)
@@ -97,15 +98,15 @@ def _declared(
     )
 
 
-def _counts(given: Sequence[int], model: LinearModel, n_source: int) -> tuple[int, ...]:
+def _counts(class_counts: Sequence[int], model: LinearModel, n_source: int) -> tuple[int, ...]:
     """Class counts that can be."""
     try:
-        counts = tuple(operator.index(count) for count in given)
+        counts = tuple(operator.index(count) for count in class_counts)
     except TypeError:
         counts = ()
     if len(counts) != model.n_classes or min(counts, default=-1) < 0 or sum(counts) != n_source:
         raise OptionError(
-            f"class_counts {tuple(given)}",
+            f"class_counts {tuple(class_counts)}",
             f"{model.n_classes} whole numbers that add up to n_source ({n_source:,}) are needed",
             "Give how many training rows each class had, in the order of the weight rows.",
         )

@@ -34,6 +34,7 @@ def record_after(request: Request) -> TrainingRecord:
 
 
 def described_sizes(request: Request) -> Json:
+    """Of the sets and of the model."""
     return {
         "n_source": request.n_source,
         "n_forget": request.n_forget,
@@ -62,6 +63,7 @@ def described_data(request: Request, distance: Distance) -> Json:
 
 
 def described_software() -> Json:
+    """Versions of what computed the numbers."""
     return {
         "expunge": __version__,
         "python": platform.python_version(),

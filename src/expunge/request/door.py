@@ -37,7 +37,10 @@ HERE = Execution()
 
 @dataclass(frozen=True)
 class Request:
-    """A model, what to forget, what stands in for the source, and the promise wanted. There is no field for the source."""
+    """A model, what to forget, what stands in for the source, and the promise wanted.
+
+    There is no field for the source.
+    """
 
     subject: Subject
     forget: Any
@@ -88,8 +91,9 @@ def ask(
 ) -> Request:
     """A request about a linear classifier, with everything checked that can be before any work is done.
 
-    `forget` and `surrogate` are (features, labels), or streams; with `forget_class` the rows of that class among those given
-    are forgotten, and they must be all the source had. `declared` stands for a record that the model does not have.
+    `forget` and `surrogate` are (features, labels), or streams; with `forget_class` the rows of that class among those
+    given are forgotten, and they must be all the source had. `declared` stands for a record that the model does not
+    have.
     """
     place, group = execution.place, execution.group
     record = record_for(model, declared)
@@ -116,10 +120,12 @@ def ask(
     notes += class_notes(forget_rows, seen, record, forget_class, has_labels=labelled)
     notes += encoder_notes(record, forget, surrogate)
     if distance.matched:
-        given = len(surrogate_rows)
+        n_before = len(surrogate_rows)
         surrogate_rows = matched_rows(surrogate_rows, record, labelled, seen.counts)
-        if len(surrogate_rows) < given:
-            notes += (f"{given - len(surrogate_rows)} surrogate rows of classes the source had none of were left out",)
+        if len(surrogate_rows) < n_before:
+            notes += (
+                f"{n_before - len(surrogate_rows)} surrogate rows of classes the source had none of were left out",
+            )
     if distance.samples_rows:
         require_enough(surrogate_rows)
     if isinstance(distance, Estimation):

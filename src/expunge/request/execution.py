@@ -18,9 +18,9 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32}
 class Execution:
     """How it is computed.
 
-    `dtype` is what surrogate rows are kept in (evidence is summed in float64 either way), `memory` (`1.5GB`) a limit for this
-    process: a stream that does not fit is read anew in each pass. In a `group` each process goes over its own share of the
-    surrogate.
+    `dtype` is what surrogate rows are kept in (evidence is summed in float64 either way), `memory` (`1.5GB`) a limit
+    for this process: a stream that does not fit is read anew in each pass. In a `group` each process goes over its own
+    share of the surrogate.
     """
 
     dtype: str = "float64"

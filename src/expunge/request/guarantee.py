@@ -39,9 +39,9 @@ def check_budget(epsilon: float, delta: float) -> None:
 class Guarantee:
     """What is to be certified, and on what grounds.
 
-    `distance` is declared, or how it is to be estimated; `estimate` is one that was made before. `step` None is `newton` for
-    the paper's bound and `converged` for the residual bound. `sizes` and `constants` are the paper bound's. `force` lets a
-    model through that is of little use. `series` is a place in a series of deletions.
+    `distance` is declared, or how it is to be estimated; `estimate` is one that was made before. `step` None is
+    `newton` for the paper's bound and `converged` for the residual bound. `sizes` and `constants` are the paper
+    bound's. `force` lets a model through that is of little use. `series` is a place in a series of deletions.
     """
 
     epsilon: float
@@ -84,19 +84,22 @@ class Guarantee:
         return not BOUNDS[self.bound].provable
 
 
-def wanted_distance(given: Any, match_classes: bool = False) -> tuple[Distance | Estimation, Any]:
+def wanted_distance(distance: Any, match_classes: bool = False) -> tuple[Distance | Estimation, Any]:
     """A distance as the user gives it: words, a Distance, an Estimation, or an estimate that was made before.
 
-    With `match_classes` surrogate rows are weighted to the source's class counts, and the distance is the source's from that.
+    With `match_classes` surrogate rows are weighted to the source's class counts, and the distance is the source's from
+    that.
     """
     estimate = None
-    if isinstance(given, str):
-        route = parse_route(given)
-        given = parse_distance(given) if route is None else Estimation(route)
-    elif isinstance(getattr(given, "wanted", None), Estimation):
-        given, estimate = given.wanted, given
-    if not isinstance(given, (Distance, Estimation)):
+    if isinstance(distance, str):
+        route = parse_route(distance)
+        distance = parse_distance(distance) if route is None else Estimation(route)
+    elif isinstance(getattr(distance, "wanted", None), Estimation):
+        distance, estimate = distance.wanted, distance
+    if not isinstance(distance, (Distance, Estimation)):
         raise OptionError(
-            f"distance {given!r}", "words, a Distance or an Estimation is needed", "Write for example chi2:0.1 or same."
+            f"distance {distance!r}",
+            "words, a Distance or an Estimation is needed",
+            "Write for example chi2:0.1 or same.",
         )
-    return (replace(given, matched=True) if match_classes else given), estimate
+    return (replace(distance, matched=True) if match_classes else distance), estimate

@@ -19,7 +19,8 @@ def refuse_unsound(claim: Claim, derived: Derived, weights: Tensor, force: bool)
         raise VacuousClaim(
             f"the bound is infinite ({terms})",
             "a certificate needs a finite one",
-            "For the paper's bound n alpha must exceed m beta; use --bound residual, a smaller forget set or a larger l2.",
+            "For the paper's bound n alpha must exceed m beta; use --bound residual, a smaller forget set or a larger "
+            "l2.",
         )
     if derived.delta_at_sigma > claim.delta:
         raise VacuousClaim(

@@ -25,7 +25,7 @@ SOLVER_VECTORS = 160  # as long as the weights: those of Newton's method and of 
 
 
 def rows_of(
-    given: tuple[Any, Any] | Stream | Any,
+    rows: tuple[Any, Any] | Stream | Any,
     model: LinearModel,
     record: TrainingRecord,
     dtype: torch.dtype,
@@ -34,23 +34,23 @@ def rows_of(
     reading: Reading | None = None,
 ) -> RowSet:
     """Rows ready for the model's objective, from (features, labels), features alone, or a stream of them."""
-    require_encoder(given, record, name)
-    if name == "the forget set" and not is_labelled(given):
+    require_encoder(rows, record, name)
+    if name == "the forget set" and not is_labelled(rows):
         raise DataError(
             f"{name}: no labels", "the gradient of what is forgotten needs them", "Give (features, labels)."
         )
     reading = reading or Reading()
-    if reading.group.size > 1 and not isinstance(given, Stream):
-        features, labels = given if isinstance(given, tuple) else (given, None)
-        given = ArrayStream(features, labels, name, encoder_of(given))
-    if isinstance(given, Stream):
+    if reading.group.size > 1 and not isinstance(rows, Stream):
+        features, labels = rows if isinstance(rows, tuple) else (rows, None)
+        rows = ArrayStream(features, labels, name, encoder_of(rows))
+    if isinstance(rows, Stream):
         form = Form(record.classes, record.max_norm, record.bias, dtype, device, model.n_features, name)
-        if reading.group.size > 1 or not fits(given, form, reading.memory):
+        if reading.group.size > 1 or not fits(rows, form, reading.memory):
             parameters = model.n_classes * (model.n_features + int(record.bias))
             memory = reading.memory.less(8 * parameters * SOLVER_VECTORS)
-            return StreamedRows(given, form, memory, reading.group, reading.watch(name))
-        given = loaded(given)
-    values, labels = given if isinstance(given, tuple) else (given, None)
+            return StreamedRows(rows, form, memory, reading.group, reading.watch(name))
+        rows = loaded(rows)
+    values, labels = rows if isinstance(rows, tuple) else (rows, None)
     table = as_features(values, name)
     if labels is None:
         indices = torch.zeros(table.shape[0], dtype=torch.int64)
@@ -68,28 +68,28 @@ def rows_of(
     ).rows
 
 
-def whole_set(given: Any, reading: Reading, name: str) -> Any:
+def whole_set(rows: Any, reading: Reading, name: str) -> Any:
     """A stream's rows in memory, where every process needs all of them."""
-    if not isinstance(given, Stream):
-        return given
-    size = given.bytes_in_memory
+    if not isinstance(rows, Stream):
+        return rows
+    size = rows.bytes_in_memory
     if size is not None and 2 * size > reading.memory.spare:
         raise DataError(
             f"{name}: {size / 1e6:,.0f} MB in memory",
             f"half of {reading.memory.spare / 1e6:,.0f} MB may be used for it",
             "Raise the memory limit, or forget fewer rows at once.",
         )
-    return EncodedRows(*loaded(given), given.encoder)
+    return EncodedRows(*loaded(rows), rows.encoder)
 
 
-def is_labelled(given: Any) -> bool:
+def is_labelled(rows: Any) -> bool:
     """Whether rows, as they are given, come with labels."""
-    return given.labelled if isinstance(given, Stream) else isinstance(given, tuple) and given[1] is not None
+    return rows.labelled if isinstance(rows, Stream) else isinstance(rows, tuple) and rows[1] is not None
 
 
-def require_encoder(given: Any, record: TrainingRecord, name: str) -> None:
+def require_encoder(rows: Any, record: TrainingRecord, name: str) -> None:
     """Refuse features that say they were made by another encoder than those the model was trained on."""
-    made_by = encoder_of(given)
+    made_by = encoder_of(rows)
     if made_by is not None and record.encoder is not None and made_by != record.encoder:
         raise DataError(
             f"{name}: features of encoder {made_by[:16]}...",
@@ -101,7 +101,7 @@ def require_encoder(given: Any, record: TrainingRecord, name: str) -> None:
 def encoder_notes(record: TrainingRecord, forget: Any, surrogate: Any) -> tuple[str, ...]:
     """Which features nobody can say the encoder of; two sets of different encoders are refused."""
     sets = {"the forget set": forget, "the surrogate set": surrogate}
-    made_by = {name: encoder_of(given) for name, given in sets.items()}
+    made_by = {name: encoder_of(rows) for name, rows in sets.items()}
     named = {digest for digest in made_by.values() if digest is not None}
     if len(named) > 1:
         raise DataError(
@@ -118,8 +118,11 @@ def encoder_notes(record: TrainingRecord, forget: Any, surrogate: Any) -> tuple[
     )
 
 
-def of_class(given: tuple[Any, Any], wanted: Label, record: TrainingRecord) -> tuple[Any, Any]:
-    """The rows of one class; refuses a class that is unknown or not there, and rows that are not all the source had of it."""
+def of_class(rows: tuple[Any, Any], wanted: Label, record: TrainingRecord) -> tuple[Any, Any]:
+    """The rows of one class.
+
+    Refuses a class that is unknown or not there, and rows that are not all the source had of it.
+    """
     known: dict[Label, Label] = {
         **{str(value): value for value in record.classes},
         **{value: value for value in record.classes},
@@ -130,8 +133,8 @@ def of_class(given: tuple[Any, Any], wanted: Label, record: TrainingRecord) -> t
             f"class {wanted!r} is to be forgotten", f"the classes are {shown}", "Name one of the model's classes."
         )
     label = known[wanted]
-    features = as_features(given[0], "the forget set")
-    labels = as_labels(given[1], len(features), "the forget set")
+    features = as_features(rows[0], "the forget set")
+    labels = as_labels(rows[1], len(features), "the forget set")
     chosen = (
         labels == label
         if labels.dtype.kind == ("U" if isinstance(label, str) else "i")
@@ -150,7 +153,7 @@ def of_class(given: tuple[Any, Any], wanted: Label, record: TrainingRecord) -> t
             f"the source had {record.class_counts[index]:,}, and a class is forgotten only with all of them",
             "Give all its rows; to forget only these, leave --forget-class out.",
         )
-    return EncodedRows(features[torch.from_numpy(chosen).to(features.device)], labels[chosen], encoder_of(given))
+    return EncodedRows(features[torch.from_numpy(chosen).to(features.device)], labels[chosen], encoder_of(rows))
 
 
 @dataclass(frozen=True)
@@ -186,13 +189,17 @@ class Counted(Protocol):
     """A set whose rows may differ in weight."""
 
     @property
-    def largest_weight(self) -> float: ...
+    def largest_weight(self) -> float:
+        """1 without weights."""
 
     def __len__(self) -> int: ...
 
 
 def require_enough(surrogate: Counted) -> None:
-    """Refuse a surrogate whose moments say too little of its population's. Weights of at most q make s rows count as s/q."""
+    """Refuse a surrogate whose moments say too little of its population's.
+
+    Weights of at most q make s rows count as s/q.
+    """
     if len(surrogate) < FEWEST_SAMPLED_ROWS:
         raise DataError(
             f"the surrogate set has {len(surrogate)} rows",
@@ -201,9 +208,11 @@ def require_enough(surrogate: Counted) -> None:
         )
     if len(surrogate) / surrogate.largest_weight < FEWEST_SAMPLED_ROWS:
         raise DataError(
-            f"with matched classes a surrogate row weighs up to {surrogate.largest_weight:.3g}, so that its {len(surrogate):,} rows count as few as {len(surrogate) / surrogate.largest_weight:.0f}",
+            f"with matched classes a surrogate row weighs up to {surrogate.largest_weight:.3g}, so that its "
+            f"{len(surrogate):,} rows count as few as {len(surrogate) / surrogate.largest_weight:.0f}",
             f"at least {FEWEST_SAMPLED_ROWS} are needed before its moments can stand for its population's",
-            "Add surrogate rows of the classes that it has too few of, or leave --match-classes out and declare a distance.",
+            "Add surrogate rows of the classes that it has too few of, or leave --match-classes out and declare a "
+            "distance.",
         )
 
 

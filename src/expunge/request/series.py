@@ -1,9 +1,9 @@
 """A place in a series of deletions from one model (docs/theory.md, section 16).
 
 The next deletion starts at the un-noised weights v of the last one, with `n - m` rows and training residual
-`G = l2 Delta`, where Delta is the last bound without its grid term: `G` bounds `||g_R(v)||`, so bounds add up and no data
-is needed. A bound that is carried forward holds only if those before it did; each fails with a probability f spent out
-of delta. All `planned` steps get the same f from the start, and every certificate of the series spends `planned f`.
+`G = l2 Delta`, where Delta is the last bound without its grid term: `G` bounds `||g_R(v)||`, so bounds add up and no
+data is needed. A bound that is carried forward holds only if those before it did; each fails with a probability f spent
+out of delta. All `planned` steps get the same f from the start, and every certificate of the series spends `planned f`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ PROVENANCE = {"proven": "derived", "conditional": "declared", "estimated": "esti
 
 @dataclass(frozen=True)
 class Series:
-    """`position` counts from 1; `carried` is the provenance of a residual carried from earlier steps, None for the first.
+    """`position` counts from 1.
+
+    `carried` is the provenance of a residual carried from earlier steps, None for the first.
 
     `store` is the type weights are published in (the private weights stay float64); `head` names the ledger this step
     is recorded in, as it stood before.
@@ -50,8 +52,8 @@ class Series:
             return None
         return (
             f"training_residual is the bound carried from {self.position - 1} earlier "
-            f"{'deletion' if self.position == 2 else 'deletions'} of this sequence; it holds if what their certificates assume "
-            "does, and the distance is about the rows that were still left"
+            f"{'deletion' if self.position == 2 else 'deletions'} of this sequence; it holds if what their "
+            "certificates assume does, and the distance is about the rows that were still left"
         )
 
     def described(self) -> dict[str, object]:

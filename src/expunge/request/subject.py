@@ -18,19 +18,23 @@ from expunge.solve.outcome import Step
 
 
 class Subject(Protocol):
-    """A model: what it minimises, its weights in float64 where they are computed with, its record; and how it is published."""
+    """A model, and how it is published."""
 
     @property
-    def head(self) -> Any: ...
+    def head(self) -> Any:
+        """What it minimises; see `heads/`."""
 
     @property
-    def weights(self) -> Tensor: ...
+    def weights(self) -> Tensor:
+        """In float64, on the device they are computed with."""
 
     @property
-    def record(self) -> TrainingRecord: ...
+    def record(self) -> TrainingRecord:
+        """What it says of its training."""
 
     @property
-    def n_features(self) -> int: ...
+    def n_features(self) -> int:
+        """What a certificate states as its features."""
 
     @property
     def sha256(self) -> str:
@@ -56,6 +60,17 @@ def require_not_noised(record: TrainingRecord) -> None:
         )
 
 
+def head_of(model: LinearModel, record: TrainingRecord) -> LinearHead:
+    """What a linear classifier minimises."""
+    return head_for(
+        record.loss,
+        l2=record.l2,
+        n_classes=model.n_classes,
+        n_features=model.n_features + int(record.bias),
+        row_bound=record.row_bound,
+    )
+
+
 @dataclass(frozen=True)
 class LinearSubject:
     """A linear classifier. `dtype` is what its weights are published in."""
@@ -73,13 +88,7 @@ class LinearSubject:
     ) -> LinearSubject:
         """The model under this record; of a series, published in the type of its first."""
         require_not_noised(record)
-        head = head_for(
-            record.loss,
-            l2=record.l2,
-            n_classes=model.n_classes,
-            n_features=model.n_features + int(record.bias),
-            row_bound=record.row_bound,
-        )
+        head = head_of(model, record)
         kept = None if series is None or series.store is None else getattr(torch, series.store)
         dtype = model.weight.dtype if kept is None else kept
         return LinearSubject(model, record, head, model.matrix(device), sha256 or model.sha256(), dtype)
@@ -99,22 +108,26 @@ class LinearSubject:
         return model.with_record(record)
 
     def described(self, published: LinearModel) -> Json:
-        record = self.record
-        model: Json = {
-            "before": {"sha256": self.sha256},
-            "after": {"sha256": published.sha256()},
-            "loss": record.loss,
-            "l2": record.l2,
-            "max_norm": record.max_norm,
-            "row_bound": record.row_bound,
-            "bias": record.bias,
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "record": record.provenance,
-        }
-        return model if record.encoder is None else model | {"encoder": record.encoder}
+        return described_model(self.record, self.sha256, published.sha256(), self.dtype)
 
     def described_step(self, step: Step, kind: str) -> Json:
         return described_step(step, kind)
+
+
+def described_model(record: TrainingRecord, before: str, after: str, dtype: torch.dtype) -> Json:
+    """What a certificate says of a model with a norm bound on its rows, and its digests before and after."""
+    model: Json = {
+        "before": {"sha256": before},
+        "after": {"sha256": after},
+        "loss": record.loss,
+        "l2": record.l2,
+        "max_norm": record.max_norm,
+        "row_bound": record.row_bound,
+        "bias": record.bias,
+        "dtype": str(dtype).removeprefix("torch."),
+        "record": record.provenance,
+    }
+    return model if record.encoder is None else model | {"encoder": record.encoder}
 
 
 def described_step(step: Step, kind: str) -> Json:

@@ -24,8 +24,8 @@ from expunge.runtime.progress import Progress, silent
 class Survey:
     """What one pass over the surrogate says of it beside the forget set.
 
-    `counts` are its rows by class. `shared` counts forget rows that occur in it, value for value; `lacking` those that do
-    not occur with the same label and as often.
+    `counts` are its rows by class. `shared` counts forget rows that occur in it, value for value; `lacking` those that
+    do not occur with the same label and as often.
     """
 
     counts: tuple[int, ...]
@@ -37,19 +37,19 @@ def survey(forget: Rows, surrogate: RowSet, n_classes: int, progress: Progress =
     """Look the surrogate over, block by block."""
     asked = _Asked(forget, surrogate.dtype)
     counts = torch.zeros(n_classes, dtype=torch.float64)
-    found = torch.zeros(asked.n_rows, dtype=torch.float64)
+    occurrences = torch.zeros(asked.n_rows, dtype=torch.float64)
     labelled = torch.zeros(asked.n_keys, dtype=torch.float64)
     for block in surrogate.blocks():
         progress("Looking over the surrogate (rows)", block.start, surrogate.n_expected)
         counts += torch.bincount(block.labels, minlength=n_classes).cpu()
         for row, label in asked.occurring(block):
-            found[asked.rows[row]] += 1
+            occurrences[asked.rows[row]] += 1
             if (row, label) in asked.keys:
                 labelled[asked.keys[row, label]] += 1
-    counts, found, labelled = (surrogate.total(part) for part in (counts, found, labelled))
+    counts, occurrences, labelled = (surrogate.total(part) for part in (counts, occurrences, labelled))
     return Survey(
         counts=tuple(int(count) for count in counts.tolist()),
-        shared=sum(bool(found[asked.rows[row]]) for row, _ in asked.given),
+        shared=sum(bool(occurrences[asked.rows[row]]) for row, _ in asked.given),
         lacking=sum(max(0, count - int(labelled[asked.keys[key]])) for key, count in Counter(asked.given).items()),
     )
 
@@ -80,8 +80,8 @@ def _fingerprints(features: Tensor, columns: NDArray[Any]) -> NDArray[np.uint64]
     )  # so that -0 is 0
     odd = np.random.default_rng(0).integers(0, 2**63, len(columns), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
     mixed = (chosen ^ (chosen >> np.uint64(29))) * odd
-    found: NDArray[np.uint64] = np.bitwise_xor.reduce(mixed ^ (mixed >> np.uint64(32)), axis=1)
-    return found
+    fingerprints: NDArray[np.uint64] = np.bitwise_xor.reduce(mixed ^ (mixed >> np.uint64(32)), axis=1)
+    return fingerprints
 
 
 def _row_keys(features: Tensor, labels: Tensor) -> list[tuple[bytes, int]]:
@@ -131,21 +131,21 @@ def notes_on(
     return tuple(notes)
 
 
-def _require_source(n_forget: int, given: RowSet, seen: Survey, record: TrainingRecord, has_labels: bool) -> None:
+def _require_source(n_forget: int, source: RowSet, seen: Survey, record: TrainingRecord, has_labels: bool) -> None:
     """Refuse rows that are given as the source but cannot be it."""
     if not has_labels:
         raise DataError(
             "the source rows have no labels", "with distance source they are needed", "Give (features, labels)."
         )
-    if given.dtype != DTYPES[record.rows_dtype]:
+    if source.dtype != DTYPES[record.rows_dtype]:
         raise DataError(
-            f"the source rows are kept in {str(given.dtype).removeprefix('torch.')}",
+            f"the source rows are kept in {str(source.dtype).removeprefix('torch.')}",
             f"the model was trained on {record.rows_dtype}",
             f"Use --dtype {record.rows_dtype}.",
         )
-    if len(given) != record.n_source:
+    if len(source) != record.n_source:
         raise DataError(
-            f"the surrogate has {len(given):,} rows",
+            f"the surrogate has {len(source):,} rows",
             f"the source had {record.n_source:,}",
             "With distance source, give the source itself.",
         )
@@ -157,7 +157,8 @@ def _require_source(n_forget: int, given: RowSet, seen: Survey, record: Training
         )
     if seen.lacking:
         raise DataError(
-            f"{seen.lacking} of {n_forget} forget rows are not among the source rows given, with these labels and as often",
+            f"{seen.lacking} of {n_forget} forget rows are not among the source rows given, with these labels and as "
+            "often",
             "with distance source every forget row must be",
             "Give the source itself, or declare another distance.",
         )
@@ -176,7 +177,7 @@ def class_notes(
     for index in sorted(index for index, count in counts.items() if count == record.class_counts[index]):
         kept = "" if not has_labels else f"its {seen.counts[index]:,} surrogate rows stay, since "
         notes.append(
-            f"every row of class {record.classes[index]!r} is forgotten ({counts[index]:,}); the model keeps its weights for that class; "
-            f"{kept}the surrogate stands for the whole source"
+            f"every row of class {record.classes[index]!r} is forgotten ({counts[index]:,}); the model keeps its "
+            f"weights for that class; {kept}the surrogate stands for the whole source"
         )
     return tuple(notes)

@@ -104,7 +104,7 @@ def joined_group(device: str, timeout: float = TIMEOUT) -> Iterator[Group]:
     with _together():
         torch.distributed.init_process_group("nccl" if cuda else "gloo", timeout=datetime.timedelta(seconds=timeout))
     # told to end because another process died: what is being written is taken back first
-    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     try:
         yield Group(torch.distributed.get_rank(), torch.distributed.get_world_size())
     finally:

@@ -69,11 +69,11 @@ class Memory:
     used: int
 
     @classmethod
-    def of(cls, given: str | int | None) -> Memory:
+    def of(cls, limit_wanted: str | int | None) -> Memory:
         """The limit given, or half the machine's memory; refuses one in which nothing can be done."""
-        limit = memory_limit() if given is None else parse_size(str(given))
+        limit = memory_limit() if limit_wanted is None else parse_size(str(limit_wanted))
         memory = cls(limit, resident_bytes())
-        return memory if given is None else memory.less(0)
+        return memory if limit_wanted is None else memory.less(0)
 
     def less(self, n_bytes: int) -> Memory:
         """The same, with that much more in use; refuses if nothing is left."""

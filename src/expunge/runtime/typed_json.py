@@ -24,7 +24,7 @@ def read_as(kind: type[Read], content: object) -> Read:
     odd = (needed - content.keys()) | (content.keys() - types.keys())
     if odd:
         raise ValueError(f"lacks or adds {', '.join(sorted(odd))}")
-    return kind(**{name: _value(types[name], given, name) for name, given in content.items()})
+    return kind(**{name: _value(types[name], value, name) for name, value in content.items()})
 
 
 @functools.cache
@@ -35,18 +35,18 @@ def _layout(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
     return types, frozenset(field.name for field in fields(kind) if field.default is MISSING)
 
 
-def _value(wanted: Any, given: Any, name: str) -> Any:
+def _value(wanted: Any, content: Any, name: str) -> Any:
     if get_origin(wanted) is UnionType:
-        if given is None and NoneType in get_args(wanted):
+        if content is None and NoneType in get_args(wanted):
             return None
         (wanted,) = (option for option in get_args(wanted) if option is not NoneType)
     origin, inside = get_origin(wanted), get_args(wanted)
     if isinstance(wanted, type) and is_dataclass(wanted):
-        return read_as(wanted, given)
-    if origin is tuple and isinstance(given, list):
-        return tuple(_value(inside[0], item, name) for item in given)
-    if origin is dict and isinstance(given, dict):
-        return {key: _value(inside[1], item, name) for key, item in given.items()}
-    if type(given) is wanted or (wanted is float and type(given) is int):
-        return given
-    raise ValueError(f"{name} {given!r}")
+        return read_as(wanted, content)
+    if origin is tuple and isinstance(content, list):
+        return tuple(_value(inside[0], item, name) for item in content)
+    if origin is dict and isinstance(content, dict):
+        return {key: _value(inside[1], item, name) for key, item in content.items()}
+    if type(content) is wanted or (wanted is float and type(content) is int):
+        return content
+    raise ValueError(f"{name} {content!r}")

@@ -46,7 +46,9 @@ def balanced_step(
 
 
 def searched_step(equation: Equation, pulls: Sequence[float], progress: Progress = silent) -> Step:
-    """One Newton step, as it comes, with the pull that leaves least of the equation; of several, none where all would raise it.
+    """One Newton step, as it comes, with the pull that leaves least of the equation.
+
+    Of several, none where all would raise it.
 
     For losses that are not convex: there a step may lead anywhere, and what it leaves shows where it led.
     """

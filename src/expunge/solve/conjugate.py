@@ -35,7 +35,10 @@ def solve_conjugate(
 def _run(
     operator: SymmetricOperator, right: Tensor, tolerance: float, shift: float, advance: Advance
 ) -> tuple[Tensor, int, float | None]:
-    """One run; the third value is the offending Rayleigh quotient where the shifted operator is not positive definite."""
+    """One run.
+
+    The third value is the offending Rayleigh quotient where the shifted operator is not positive definite.
+    """
     solution = torch.zeros_like(right)
     residual = right.clone()
     conditioned = operator.precondition(residual)

@@ -1,7 +1,8 @@
 """The step: Newton's method on `a(u) = 0`, the equation that the retained rows' optimum satisfies (see `evidence/`).
 
 With a surrogate its first iteration is the paper's Algorithm 1. Nothing here can harm the guarantee: the bound charges
-`||a(u)||`, and that is recomputed in float64 from the update that is handed over, never taken from a solver's own account.
+`||a(u)||`, and that is recomputed in float64 from the update that is handed over, never taken from a solver's own
+account.
 """
 
 from __future__ import annotations
@@ -39,21 +40,28 @@ class Equation(Protocol):
     """`a(u) = 0`. `scale` is what a pull is multiplied by: the number of rows that `a` is a sum over."""
 
     @property
-    def weights(self) -> Tensor: ...
+    def weights(self) -> Tensor:
+        """The weights that an update is added to."""
 
     @property
-    def scale(self) -> int: ...
+    def scale(self) -> int:
+        """What a pull is multiplied by."""
 
     @property
-    def n_rows(self) -> int: ...
+    def n_rows(self) -> int:
+        """The rows that one evaluation goes over."""
 
-    def residual(self, update: Tensor) -> Tensor: ...
+    def residual(self, update: Tensor) -> Tensor:
+        """`a(u)`, in float64."""
 
-    def jacobian(self, update: Tensor, pull: float, last: SymmetricOperator | None) -> SymmetricOperator: ...
+    def jacobian(self, update: Tensor, pull: float, last: SymmetricOperator | None) -> SymmetricOperator:
+        """The derivative of `a(u) + scale pull u`; `last` is that of the iteration before, whose work may be used."""
 
-    def manner(self) -> Manner: ...
+    def manner(self) -> Manner:
+        """How systems with the Jacobian are to be solved."""
 
-    def agreed(self, step: Tensor) -> Tensor: ...
+    def agreed(self, step: Tensor) -> Tensor:
+        """The step that all processes take: each has computed one, and sums may differ in the last digit."""
 
 
 def solve_linear(
@@ -68,11 +76,13 @@ def solve_linear(
 def newton_step(
     equation: Equation, *, single: bool, pull: float = 0.0, safeguarded: bool = True, progress: Progress = silent
 ) -> Step:
-    """Newton's method on `a(u) + scale pull u = 0` from `u = 0`; an iteration is accepted only if it reduces the left side.
+    """Newton's method on `a(u) + scale pull u = 0` from `u = 0`.
+
+    An iteration is accepted only if it reduces the left side.
 
     `single` stops after the first iteration, solved accurately: without a pull, Algorithm 1. Otherwise inner solves are
-    as accurate as the outer residual deserves, until it is `CONVERGED` of its start or no longer falls. A `pull` above 0
-    holds the update nearer to 0; whatever u comes out, the residual reported is that of `a(u)` itself. Without
+    as accurate as the outer residual deserves, until it is `CONVERGED` of its start or no longer falls. A `pull` above
+    0 holds the update nearer to 0; whatever u comes out, the residual reported is that of `a(u)` itself. Without
     `safeguarded` an iteration is taken as it comes.
     """
     update = torch.zeros_like(equation.weights)
@@ -122,5 +132,8 @@ def newton_step(
 
 
 def _enough(manner: Manner, size: float, start: float) -> float:
-    """Tolerance of an inner solve: a tenth of what the outer residual has come down to, but no finer than it can use."""
+    """Tolerance of an inner solve.
+
+    A tenth of what the outer residual has come down to, but no finer than it can use.
+    """
     return max(manner.accurate, min(1e-2, 0.1 * size / start), 0.3 * CONVERGED * start / size)

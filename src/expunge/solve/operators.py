@@ -12,11 +12,14 @@ from torch import Tensor
 class SymmetricOperator(Protocol):
     """A symmetric linear map on tensors of the weights' shape."""
 
-    def product(self, direction: Tensor) -> Tensor: ...
+    def product(self, direction: Tensor) -> Tensor:
+        """The map's value."""
 
-    def dense(self) -> Tensor: ...
+    def dense(self) -> Tensor:
+        """Its matrix, one row and column a weight."""
 
-    def precondition(self, residual: Tensor) -> Tensor: ...
+    def precondition(self, residual: Tensor) -> Tensor:
+        """Roughly the map's inverse, symmetric and positive definite."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,9 @@ class LinearSolution:
 
 @dataclass(frozen=True)
 class Step:
-    """The update, and the evidence for it: `residual` is `||a(u)||`, recomputed in float64; `pull` is what it was held back by.
+    """The update, and the evidence for it: `residual` is `||a(u)||`, recomputed in float64.
+
+    `pull` is what it was held back by.
 
     `relative_residual` is that of the last linear system.
     """

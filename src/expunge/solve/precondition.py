@@ -1,11 +1,12 @@
 """Approximate inverses of a Hessian, from its structure, that leave conjugate gradients few iterations.
 
-They change how many iterations a solve takes, never what it converges to. A Hessian is the mean of `C(p) kron x x^T` plus
-`l2 I`; what follows differs in which dependence between `C(p)` and `x` is kept. Factors are taken over rows evenly spread.
+They change how many iterations a solve takes, never what it converges to. A Hessian is the mean of `C(p) kron x x^T`
+plus `l2 I`; what follows differs in which dependence between `C(p)` and `x` is kept. Factors are taken over rows evenly
+spread.
 
-    KroneckerPreconditioner   mean of C(p)  kron  mean of x x^T      nearly free; exact where C(p) is the same for every row
-    ClassBlocks               for each class k, mean of c_k(p) x x^T  K factorisations; rows count where they are undecided;
-                              some rows' C(p) kept whole
+    KroneckerPreconditioner  mean of C(p) kron mean of x x^T         nearly free; exact where all C(p) are the same
+    ClassBlocks              for each class k, mean of c_k(p) x x^T  K factorisations; rows count where undecided; some
+                                                                     rows' C(p) kept whole
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ READING = 4  # a number that is read from memory once costs as much as so many m
 class Preconditioner(Protocol):
     """A symmetric positive definite map on K x d matrices, near the inverse of a Hessian."""
 
-    def solve(self, residual: Tensor) -> Tensor: ...
+    def solve(self, residual: Tensor) -> Tensor:
+        """The map's value."""
 
 
 class KroneckerPreconditioner:
-    """Inverse of `scale (A kron C + (l2 + shift) I)`: class-averaged curvature A, feature second moment C, factorised once."""
+    """Inverse of `scale (A kron C + (l2 + shift) I)`, factorised once: mean curvature A, second moment C of x."""
 
     def __init__(self, curvature: Curvature, scale: float, shift: float = 0.0) -> None:
         factors = [curvature.class_factor().double(), curvature.feature_factor(SAMPLED_ROWS).double()]
@@ -52,10 +54,10 @@ class KroneckerPreconditioner:
 class ClassBlocks:
     """Inverse of `scale (D + (l2 + shift) I - V V^T)`: one block a class, and what couples the classes of a few rows.
 
-    `D_k` is the mean of `c_k(p) x x^T` (`LinearHead.separated`), with `p_k x x^T` for the `coupled` rows whose separated form
-    misses most (`LinearHead.coupling`); `V` has a column `p kron x` for each of those, times the root of its share of the mean.
-    Such a row then counts with `C(p) = diag(p) - p p^T`, which is positive semidefinite: so is the sum. By Woodbury, with
-    `D` for the whole block part,
+    `D_k` is the mean of `c_k(p) x x^T` (`LinearHead.separated`), with `p_k x x^T` for the `coupled` rows whose
+    separated form misses most (`LinearHead.coupling`); `V` has a column `p kron x` for each of those, times the root of
+    its share of the mean. Such a row then counts with `C(p) = diag(p) - p p^T`, which is positive semidefinite: so is
+    the sum. By Woodbury, with `D` for the whole block part,
 
         inverse = D^-1 + D^-1 V (I - V^T D^-1 V)^-1 V^T D^-1
 
@@ -91,9 +93,9 @@ class ClassBlocks:
             self.features, self.columns, self.factor = self.features[:0], self.columns[:0], self.factor[:0, :0]
 
     def solve(self, residual: Tensor) -> Tensor:
-        given = residual.double()
-        mean = given.mean(dim=0, keepdim=True) if self.centred else torch.zeros_like(given[:1])
-        solved = self._separately(given - mean)
+        right = residual.double()
+        mean = right.mean(dim=0, keepdim=True) if self.centred else torch.zeros_like(right[:1])
+        solved = self._separately(right - mean)
         if len(self.features):
             outputs = (self.columns * (self.features @ solved.T)).sum(dim=1, keepdim=True)
             solved += self._separately((self.columns * torch.cholesky_solve(outputs, self.factor)).T @ self.features)
@@ -101,8 +103,8 @@ class ClassBlocks:
             solved = solved - solved.mean(dim=0, keepdim=True) + mean / self.flat
         return solved.to(residual.dtype)
 
-    def _separately(self, given: Tensor) -> Tensor:
-        return torch.bmm(self.inverses, given[:, :, None])[:, :, 0]
+    def _separately(self, right: Tensor) -> Tensor:
+        return torch.bmm(self.inverses, right[:, :, None])[:, :, 0]
 
 
 def at_hand(objective: LinearHead, rows: RowSet, coupled: int) -> int:
@@ -114,6 +116,7 @@ def at_hand(objective: LinearHead, rows: RowSet, coupled: int) -> int:
 
 
 def block_entries(objective: LinearHead) -> int:
+    """Numbers in the blocks of all classes."""
     return objective.n_classes * objective.n_features**2
 
 

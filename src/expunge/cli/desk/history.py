@@ -34,6 +34,6 @@ def history(desk: Path, after: int, limit: int, json_output: bool) -> dict[str, 
         for entry in entries:
             body = entry.body.to_json()
             shown = {name: body[name] for name in SHOWN if name in body}
-            told = ", ".join(f"{name} {value}" for name, value in shown.items())
-            out.print(f"{entry.number:>6}  {entry.time}  {entry.kind:<10} {told}", markup=False)
+            facts = ", ".join(f"{name} {value}" for name, value in shown.items())
+            out.print(f"{entry.number:>6}  {entry.time}  {entry.kind:<10} {facts}", markup=False)
     return {"entries": [entry.to_json() for entry in entries]}

@@ -11,7 +11,7 @@ from expunge.cli.console import as_json, out, reporting
 from expunge.cli.desk.options import desk_folder
 from expunge.cli.facts import record_facts
 from expunge.cli.sections import Command, section
-from expunge.cli.sets import FILE, label_column
+from expunge.cli.sets import FILE, label_column, model_option
 
 promise = section(
     "Guarantee of each model",
@@ -54,13 +54,7 @@ over_time = section(
 @desk_folder
 @section(
     "Sets",
-    click.option(
-        "--model",
-        "model_file",
-        required=True,
-        type=FILE,
-        help="The trained model with its record (expunge train). The desk keeps its own private copy.",
-    ),
+    model_option("The trained model with its record (expunge train). The desk keeps its own private copy."),
     click.option(
         "--surrogate",
         required=True,

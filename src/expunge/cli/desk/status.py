@@ -32,18 +32,16 @@ def status(desk: Path, json_output: bool) -> dict[str, Any]:
     from expunge.desk import status as standing_of
 
     opened = open_desk(desk)
-    standing = standing_of(opened)
+    state = standing_of(opened)
     waiting = requests(opened, "pending", limit=LISTED)
     if not json_output:
-        out.print(f"requests: {standing.pending:,} pending ({standing.overdue:,} overdue), {standing.done:,} done")
-        out.print(f"models: {standing.models} published of {standing.planned} planned, {standing.models_left} more fit")
-        out.print(
-            f"all models together: epsilon {standing.epsilon:.4g} of {standing.limit:g}, delta {standing.delta:g}"
-        )
-        if standing.deletions_left is not None:
-            out.print(f"about {standing.deletions_left} more deletions like the last before the noise swamps the model")
-        if standing.retrain:
-            out.print(standing.retrain, markup=False, style="bold red")
+        out.print(f"requests: {state.pending:,} pending ({state.overdue:,} overdue), {state.done:,} done")
+        out.print(f"models: {state.models} published of {state.planned} planned, {state.models_left} more fit")
+        out.print(f"all models together: epsilon {state.epsilon:.4g} of {state.limit:g}, delta {state.delta:g}")
+        if state.deletions_left is not None:
+            out.print(f"about {state.deletions_left} more deletions like the last before the noise swamps the model")
+        if state.retrain:
+            out.print(state.retrain, markup=False, style="bold red")
         if waiting:
             table = Table(title=f"Pending (first {len(waiting)})", title_justify="left")
             for heading in ("request", "reference", "accepted", "due", "rows"):
@@ -51,4 +49,4 @@ def status(desk: Path, json_output: bool) -> dict[str, Any]:
             for row in waiting:
                 table.add_row(str(row.id), escape(row.reference), row.accepted, row.due, str(row.n_rows))
             out.print(table)
-    return standing.to_json() | {"waiting": [asdict(row) for row in waiting]}
+    return state.to_json() | {"waiting": [asdict(row) for row in waiting]}

@@ -2,12 +2,12 @@
 
     u = m (n H_S - m H_U + damping n I)^-1 g_U
 
-A Newton step of a loss that is not convex may lead anywhere. Whether it leads towards retraining can be looked at without the source: the
-residual `a(u) = n (g_S(w + u) - g_S(w)) - m g_U(w + u)` would be 0 there if the surrogate were the source. Where no damping is given,
-that with the smallest residual is taken, or no step at all.
+A Newton step of a loss that is not convex may lead anywhere. Whether it leads towards retraining can be looked at
+without the source: the residual `a(u) = n (g_S(w + u) - g_S(w)) - m g_U(w + u)` would be 0 there if the surrogate were
+the source. Where no damping is given, that with the smallest residual is taken, or no step at all.
 
-The loss is not convex, so the constants of the paper's bound (alpha above all) are not true of it, and the certificate is
-`estimated`: it states what was done and with which numbers, and guarantees nothing.
+The loss is not convex, so the constants of the paper's bound (alpha above all) are not true of it, and the certificate
+is `estimated`: it states what was done and with which numbers, and guarantees nothing.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from expunge.solve.outcome import Step
 
 DAMPINGS = (0.0, 1e-3, 1e-2, 1e-1, 1.0)
 NOT_CONVEX = (
-    "the loss of this network is not convex: the declared constants cannot be true of it, and neither the bound nor the "
-    "guarantee is proven"
+    "the loss of this network is not convex: the declared constants cannot be true of it, and neither the bound nor "
+    "the guarantee is proven"
 )
 BUFFERS = (
-    "buffers of the network (running statistics) were neither unlearned nor noised; they were computed from the source, "
-    "forgotten rows included"
+    "buffers of the network (running statistics) were neither unlearned nor noised; they were computed from the "
+    "source, forgotten rows included"
 )
 
 
@@ -120,12 +120,13 @@ def unlearn_module(
 ) -> Unlearned:
     """One damped Newton step, noise by the paper's bound. `constants` None: those the paper's experiments set.
 
-    `classes` are the labels in the order of the network's outputs; None: 0, 1, 2, ... `damping` None: that of `DAMPINGS` with the
-    smallest residual on surrogate and forget set. The model that comes back is a copy of the network.
+    `classes` are the labels in the order of the network's outputs; None: 0, 1, 2, ... `damping` None: that of
+    `DAMPINGS` with the smallest residual on surrogate and forget set. The model that comes back is a copy of the
+    network.
     """
     wanted, _ = wanted_distance(distance)
-    given = constants or PaperConstants.of_the_experiments(float(l2))
-    guarantee = Guarantee(epsilon, delta, wanted, bound="paper", constants=given, force=force)
+    paper_constants = constants or PaperConstants.of_the_experiments(float(l2))
+    guarantee = Guarantee(epsilon, delta, wanted, bound="paper", constants=paper_constants, force=force)
     request = module_request(
         network,
         forget,
@@ -194,15 +195,15 @@ def module_request(
 
 
 def _examples(
-    objective: ModuleObjective, given: tuple[Any, Any], classes: tuple[Label, ...] | None, name: str
+    objective: ModuleObjective, arrays: tuple[Any, Any], classes: tuple[Label, ...] | None, name: str
 ) -> Examples:
-    inputs = torch.as_tensor(given[0])
-    values = objective.checked(inputs, len(given[1]))
+    inputs = torch.as_tensor(arrays[0])
+    values = objective.checked(inputs, len(arrays[1]))
     outputs = objective.outputs(objective.weights, values[:1]).shape[1]
     known: tuple[Label, ...] = tuple(range(outputs)) if classes is None else classes
     if len(known) != outputs:
         raise OptionError(f"{len(known)} classes", f"the network has {outputs} outputs", "Name one an output.")
-    labels = encode(as_labels(given[1], len(values), name), known, name)
+    labels = encode(as_labels(arrays[1], len(values), name), known, name)
     return Examples(values, labels.to(objective.device))
 
 

@@ -1,0 +1,56 @@
+"""A loss from outside the package, in one file: least squares without the factor one half."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sized
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from expunge.heads.ridge import Ridge
+from expunge.record import Constants, Loss
+
+
+def constants(l2: float, n_classes: int, row_bound: float, weights_norm: float) -> Constants:
+    gradient = 2.0 * (weights_norm * row_bound + math.sqrt(n_classes)) * row_bound
+    return Constants(l2, 2.0 * row_bound**2 + l2, gradient + l2 * weights_norm, 0.0)
+
+
+@dataclass(frozen=True)
+class TwiceRidge(Ridge):
+    """`ell(z, y) = ||z - t(y)||^2`: predictions and targets count twice, `C = 2 I`."""
+
+    about: ClassVar[Loss] = Loss("twice-ridge", constants)
+
+    def targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
+        return 2 * super().targets(labels, dtype)
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        return 2 * outputs
+
+    def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return (outputs - super().targets(labels, outputs.dtype)).square().sum(dim=1)
+
+    def curve(self, predictions: Tensor, directions: Tensor) -> Tensor:
+        return 2 * directions
+
+    def curvature_entries(self, predictions: Tensor) -> Tensor:
+        return 2 * super().curvature_entries(predictions)
+
+    def curvature_sum(self, predictions: Tensor, weights: Tensor) -> Tensor:
+        return 2 * super().curvature_sum(predictions, weights)
+
+    def separated(self, predictions: Tensor) -> Tensor:
+        return 2 * super().separated(predictions)
+
+    def residual_sup(self, weights: Tensor) -> float:
+        return 2.0 * super().residual_sup(weights)
+
+    def change_sup(self, update: Tensor) -> float:
+        return 2.0 * super().change_sup(update)
+
+    def rounding(self, weights: Tensor, rows: Sized) -> float:
+        return 2.0 * super().rounding(weights, rows)

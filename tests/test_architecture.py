@@ -86,7 +86,9 @@ TESTED_ELSEWHERE = {"cli": "commands compute nothing: tests/cli and tests/test_b
 CROSS_CUTTING = {
     "test_architecture.py": "the source itself",
     "test_bad_input.py": "every kind of bad input, from the command line to the message",
+    "test_documents.py": "links, commands and names in docs/",
     "test_encoder_digest.py": "one fact on its way through training, unlearning, desk and evaluation",
+    "test_extending.py": "what a new loss or kind of distance touches",
     "test_reference.py": "results against stored ones",
     "test_soundness.py": "the bound against the truth",
     "test_streaming.py": "rows that do not fit in memory, and several processes, through the whole mechanism",

@@ -70,7 +70,7 @@ def test_a_bound_cannot_be_changed():
 
 
 def test_a_ball_measures_plain_lengths():
-    """Rounding to the grid moves two models apart by at most the grid's diagonal; noise of scale s has mean square p s^2."""
+    """Rounding moves two models apart by at most the grid's diagonal; noise of scale s has mean square p s^2."""
     generator = np.random.default_rng(0)
     for parameters in (1, 7, 400):
         ball = Ball(parameters)

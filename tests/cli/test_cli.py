@@ -21,20 +21,11 @@ from safetensors.numpy import save_file
 from sklearn.datasets import load_digits
 
 import expunge
+from command_names import COMMANDS, TOP, command_named
 from expunge.cli import main
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 README = Path(__file__).parents[2] / "README.md"
-TOP = (
-    "demo", "embed", "train", "plan", "unlearn", "tangent", "verify", "distance", "evaluate", "audit", "keygen", "report", "desk",
-)  # fmt: skip
-DESK = ("init", "request", "withdraw", "run", "status", "history", "report", "head", "verify")
-COMMANDS = (
-    *(name for name in TOP if name not in ("desk", "tangent")),
-    *(f"desk {name}" for name in DESK),
-    "tangent train",
-    "tangent unlearn",
-)
 N_SOURCE, N_FORGET, N_SURROGATE = 200, 3, 150
 UNLEARN = "unlearn --model model.safetensors --forget forget.npz --surrogate surrogate.npz --epsilon 5 --delta 1e-3"
 STATUSES = {"proven", "conditional", "estimated"}
@@ -396,14 +387,6 @@ def test_json_is_one_object_on_standard_output(story: tuple[Path, dict[str, Any]
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_offers_json(command: str) -> None:
     assert "--json" in done(f"{command} --help")
-
-
-def command_named(words: str) -> click.Command:
-    found: click.Command = main
-    for word in words.split():
-        assert isinstance(found, click.Group)
-        found = found.commands[word]
-    return found
 
 
 @pytest.mark.parametrize("command", COMMANDS)

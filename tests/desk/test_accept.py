@@ -1,4 +1,4 @@
-"""Requests: there when they are acknowledged, one however often they are asked, refused at once where no run could use them."""
+"""Requests: there when acknowledged, one however often they are asked, refused at once where no run could use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs: one model a request or one for all, certificates that name the model before, and the moment that says: retrain."""
+"""Runs: one model a request or one for all, each certificate naming the model before, until it says: retrain."""
 
 from __future__ import annotations
 

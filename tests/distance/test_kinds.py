@@ -82,7 +82,7 @@ def test_each_kind_implies_the_total_variation_of_its_inequality(value):
 
 
 def test_two_points_are_no_further_apart_than_any_kind_says():
-    """A coin of 0.3 against one of 0.5, and f the face: every kind, given its exact distance, covers the true shift of 0.2."""
+    """A coin of 0.3 against one of 0.5: every kind, given its exact distance, covers the true shift of 0.2."""
     source, surrogate = np.array([0.7, 0.3]), np.array([0.5, 0.5])
     values = {
         "tv": discrete_tv(source, surrogate),

@@ -218,6 +218,12 @@ def test_a_surrogate_of_five_rows(digits: dict[str, Any]) -> None:
         compare(model, (X[:5], y[:5]), record=model.record, wanted=QUICK)
 
 
+def test_the_surrogate_does_not_vouch_for_itself(digits: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match="surrogate's own moments"):
+        request_of(digits, Estimation(support="gaussian"))
+    request_of(digits, Estimation(support="gaussian", mean=np.zeros(64), covariance=np.eye(64)))
+
+
 def test_an_estimate_without_its_evidence_or_of_another_route_is_found_out(digits: dict[str, Any]) -> None:
     result = unlearn(digits["model"], digits["forget"], digits["surrogate"], distance=QUICK, force=True, **BUDGET)
     content = result.certificate.content

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from expunge.bounds import TERMS
 from expunge.certificate.facts import WEAKEST_LAST
-from expunge.report.words import FACTS, PROVENANCE, STATUS, TERMS
+from expunge.errors import OptionError
+from expunge.report.words import FACTS, PROVENANCE, STATUS, status_words
 
 STORED = sorted((Path(__file__).parents[1] / "stored").glob("certificate-*.json"))
 
@@ -14,6 +16,10 @@ STORED = sorted((Path(__file__).parents[1] / "stored").glob("certificate-*.json"
 def test_every_provenance_and_every_status_has_words() -> None:
     assert set(PROVENANCE) == set(WEAKEST_LAST)
     assert set(STATUS) == {"proven", "conditional", "estimated"}
+    assert [status_words(status) for status in STATUS] == list(STATUS.values())
+    for odd in ("none", "", "Proven", None, 1):
+        with pytest.raises(OptionError, match="Do not rely"):
+            status_words(odd)
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from asking import asked
 from digit_rows import digit_case
 from expunge import train
-from expunge.distance import Estimation
 from expunge.errors import DataError, OptionError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -25,12 +23,6 @@ def digits() -> dict[str, Any]:
 def request_of(digits: dict[str, Any], wanted: Any, **options: Any) -> Any:
     given = BUDGET | {"distance": wanted} | options
     return asked(digits["model"], digits["forget"], digits["surrogate"], **given)
-
-
-def test_the_surrogate_does_not_vouch_for_itself(digits: dict[str, Any]) -> None:
-    with pytest.raises(OptionError, match="surrogate's own moments"):
-        request_of(digits, Estimation(support="gaussian"))
-    request_of(digits, Estimation(support="gaussian", mean=np.zeros(64), covariance=np.eye(64)))
 
 
 def test_losses_without_probabilities(digits: dict[str, Any]) -> None:

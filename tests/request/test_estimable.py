@@ -20,11 +20,6 @@ def digits() -> dict[str, Any]:
     return digit_case()
 
 
-def request_of(digits: dict[str, Any], wanted: Any, **options: Any) -> Any:
-    given = BUDGET | {"distance": wanted} | options
-    return asked(digits["model"], digits["forget"], digits["surrogate"], **given)
-
-
 def test_losses_without_probabilities(digits: dict[str, Any]) -> None:
     X, y = digits["source"]
     ridge = train(X, y, l2=0.1, max_norm=1.0, loss="ridge")

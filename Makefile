@@ -49,7 +49,7 @@ bench: $(BIN)/expunge  ## timings; writes benchmarks/results
 examples: $(BIN)/expunge  ## accuracies on real data; make examples DATA=folder
 	$(BIN)/python examples/real_data.py --data $(DATA)
 
-experiments: $(BIN)/expunge  ## tables and figures beside the paper's; up to an hour each; make experiments DATA=folder
+experiments: $(BIN)/expunge  ## tables and figures beside the paper's; minutes to hours each, see python -m experiments --list; make experiments DATA=folder
 	$(BIN)/python -m experiments all --data $(DATA) --page docs/reproduction.md
 	$(BIN)/python -m experiments.donsker_varadhan
 	$(BIN)/python -m experiments.match_classes --data $(DATA)

@@ -26,7 +26,7 @@ GRID = Term("grid", "Noise grid", "weights are rounded before the noise is added
 
 
 class Shape(Protocol):
-    """What lengths are measured by, and with it the shape of the noise; one file a shape.
+    """What lengths are measured by, and with it the shape of the noise; one class a shape.
 
     The covariance that goes with a `scale` is `smallest(scale)^2 I` plus that of `rest`: the first part is drawn
     exactly, by the sampler that also rounds to the grid, the second in float64.

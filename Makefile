@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 DATA ?= data
 
-.PHONY: demo test check slow libraries commands bench examples experiments clean
+.PHONY: demo test check slow mutants libraries commands bench examples experiments clean
 
 $(BIN)/expunge: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -23,6 +23,9 @@ test: $(VENV)/dev  ## all tests but the slow ones
 
 slow: $(VENV)/dev  ## the slow tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow
+
+mutants: $(VENV)/dev  ## one change at a time in what can break the guarantee; make mutants OPTIONS="--sample 110"
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m mutation $(OPTIONS)
 
 libraries: $(VENV)/dev  ## encoders of ONNX, Hugging Face and, where it is installed, torchvision
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,libraries]"
@@ -49,7 +52,7 @@ bench: $(BIN)/expunge  ## timings; writes benchmarks/results
 examples: $(BIN)/expunge  ## accuracies on real data; make examples DATA=folder
 	$(BIN)/python examples/real_data.py --data $(DATA)
 
-experiments: $(BIN)/expunge  ## tables and figures beside the paper's; minutes to hours each, see python -m experiments --list; make experiments DATA=folder
+experiments: $(BIN)/expunge  ## tables and figures beside the paper's; up to an hour each; make experiments DATA=folder
 	$(BIN)/python -m experiments all --data $(DATA) --page docs/reproduction.md
 	$(BIN)/python -m experiments.donsker_varadhan
 	$(BIN)/python -m experiments.match_classes --data $(DATA)

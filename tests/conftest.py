@@ -212,8 +212,8 @@ class Box:
     def certificate(
         self, change: Callable[[dict[str, Any]], object], *, sealed: bool = False, name: str = "bad.json"
     ) -> str:
-        """The good certificate, changed; `sealed` computes its digest anew, as a forger would."""
-        content = json.loads(self.read("result/certificate.json"))
+        """The good dossier, changed; `sealed` computes its digest anew, as a forger would."""
+        content = json.loads(self.read("result/private/dossier.json"))
         change(content)
         if sealed:
             content["digest"] = digest_of(content)

@@ -43,4 +43,5 @@ def exhausted(desk: Desk, source: Rows, count: int, start: int = 0) -> RetrainNo
 
 def opened(source: Rows, surrogate: Rows, trained: LinearModel, folder: Path, **changes: Any) -> Desk:
     options = {"epsilon": 0.5, "delta": 1e-3, "distance": "same", "planned": 10, "force": True} | changes
-    return create_desk(folder / "d", trained, surrogate, Policy(**options))
+    noise = options.pop("noise", "rows:1")
+    return create_desk(folder / "d", trained, surrogate, Policy(**options), noise=noise)

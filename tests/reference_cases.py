@@ -29,7 +29,6 @@ from torch import nn
 import expunge
 from asking import asked
 from expunge.bounds import PaperConstants
-from expunge.certificate.facts import weakest
 from expunge.desk import Policy, accept, create_desk, models, run
 from expunge.distance import Estimation, parse_distance
 from expunge.evidence.measured import handed_on
@@ -37,7 +36,7 @@ from expunge.mechanism import certify, measure
 from expunge.networks.mixed_linear import tangent_request, train_tangent, unlearn_tangent
 from expunge.networks.unproven.whole import module_request, unlearn_module
 from expunge.request.guarantee import Guarantee
-from expunge.request.series import PROVENANCE, Series
+from expunge.request.series import Series
 
 Json = dict[str, Any]
 Rows = tuple[np.ndarray, np.ndarray]
@@ -45,10 +44,10 @@ Rows = tuple[np.ndarray, np.ndarray]
 STORE = Path(__file__).parent / "stored" / "reference"
 DRIVER = Path(__file__).parent / "group_driver.py"
 SEED = 5
-BUDGET: Json = {"epsilon": 1.0, "delta": 1e-4, "force": True}
+BUDGET: Json = {"epsilon": 1.0, "delta": 1e-4, "force": True, "noise": "exact"}
 SIZES = {"source": 600, "surrogate": 800}
 WIDTH, CLASSES, FORGOTTEN = 6, 3, 4
-VOLATILE = {"created", "software", "digest", "sha256", "encoder", "ledger_head"}
+VOLATILE = {"created", "software", "digest", "sha256", "encoder", "ledger_head", "nonce"}
 CASES: dict[str, Callable[[], Json]] = {}
 
 
@@ -112,16 +111,15 @@ def run_linear(model: Any, forget: Any, standing: Any, **options: Any) -> Json:
 def run_series(model: Any, forgets: list[Any], standing: Any, **options: Any) -> list[Json]:
     """Several deletions, each from where the last one stopped, as a desk does it."""
     found: list[Json] = []
-    carried, store = None, str(model.weight.dtype).removeprefix("torch.")
+    past, store = None, str(model.weight.dtype).removeprefix("torch.")
     for position, forget in enumerate(forgets, start=1):
-        place = Series(len(forgets), position, carried, store, None)
+        place = Series(len(forgets), position, past, store, None)
         request = asked(model, forget, standing, series=place, **(BUDGET | options))
         measured = measure(request, seed=SEED)
         made = certify(request, measured, insecure_test_seed=SEED)
-        model = handed_on(request, measured)
-        carried = weakest([carried or "derived", PROVENANCE[made.certificate.status]])
+        past = handed_on(request)
         parts = {"certificate": made.certificate.content, "update": measured.step.update, "noised": made.model.matrix()}
-        found.append(stable(parts | {"handed_on": model.matrix(), "carried": model.record.residual}))
+        found.append(stable(parts | {"forgotten": past.gradients, "counts": list(past.counts)}))
     return found
 
 
@@ -133,7 +131,8 @@ def in_order(value: Any) -> Any:
 def run_desk(model: Any, forgets: list[Rows], standing: Rows, **options: Any) -> list[Json]:
     """Requests through a desk; its noise is secret, so what was published is left out."""
     with tempfile.TemporaryDirectory() as folder, mock.patch("secrets.randbits", return_value=SEED):
-        desk = create_desk(Path(folder) / "desk", model, standing, Policy(**(BUDGET | options)))
+        policy = Policy(**{name: value for name, value in (BUDGET | options).items() if name != "noise"})
+        desk = create_desk(Path(folder) / "desk", model, standing, policy, noise="request")
         for number, forget in enumerate(forgets):
             accept(desk, *forget, f"case {number}")
         outcome = run(desk)

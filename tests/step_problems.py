@@ -13,7 +13,7 @@ import reference
 from asking import asked
 from expunge.heads import Rows, head_for
 from expunge.request.door import Request
-from expunge.solve.equation import SurrogateEquation
+from expunge.solve.equation import SetHessian, SurrogateEquation
 
 Array = Any
 
@@ -105,3 +105,10 @@ def indefinite(loss: str, l2: float, surrogate: int) -> Example:
     )
     assert np.linalg.eigvalsh(example.jacobian())[0] < 0
     return example
+
+
+def preconditioned(head: Any, weights: torch.Tensor, rows: Rows, preconditioner: Any = None) -> SetHessian:
+    """The Hessian of one set, with a preconditioner of one's own choice."""
+    hessian = SetHessian(head.curvature(weights, rows), 1.0, 0.0)
+    hessian._preconditioner = preconditioner
+    return hessian

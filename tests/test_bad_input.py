@@ -151,7 +151,7 @@ def certificate(
 
 
 def certificate_text(change: Callable[[str], str]) -> Callable[[Any], list[str]]:
-    return lambda b: b.verify(b.write("bad.json", change(b.read("result/certificate.json").decode())))
+    return lambda b: b.verify(b.write("bad.json", change(b.read("result/private/dossier.json").decode())))
 
 
 def flip(position: int) -> Callable[[bytes], bytes]:
@@ -299,6 +299,8 @@ SIZES = [
          "the source had 40", "cannot all have been trained on"),
     Kind("surrogate-small", lambda b: b.unlearn(surrogate=b.npz(b.S[:99], b.t[:99])), "99 rows", "at least 100",
          "Add surrogate rows"),
+    Kind("surrogate-copied", lambda b: b.unlearn(surrogate=b.npz(np.tile(b.S, (3, 1)), np.tile(b.t, 3))),
+         "copied, 3 times each", "probability below 1e-09", "Remove the copies"),
     Kind("distance-source-short", option("--distance", "source"), "150 rows", "the source had 120",
          "give the source itself"),
     Kind("distance-source-without-forgotten", without_forgotten, "2 of 2 forget rows", "every forget row",
@@ -661,7 +663,7 @@ CERTIFICATES = [
          "expunge/certificate/1", "later"),
     Kind("verify-oversized", lambda b: b.verify(b.write("bad.json", b" " * 10_000_001)), "10,000,001 bytes",
          "10,000,000", "path"),
-    Kind("verify-model-missing", lambda b: b.verify("result/certificate.json", "lost.safetensors"),
+    Kind("verify-model-missing", lambda b: b.verify("result/private/dossier.json", "lost.safetensors"),
          "lost.safetensors does not exist", "a file", "path"),
     Kind("verify-changed-digit",
          certificate(lambda c: c["bound"]["terms"].update(sampling=c["bound"]["terms"]["sampling"] * (1 + 1e-9))),
@@ -696,8 +698,8 @@ CERTIFICATES = [
     Kind("verify-without-model-digest",
          certificate(lambda c: c["model"].pop("after"), sealed=True, model="result/model.safetensors"), "after", "",
          "Do not rely", 1),
-    Kind("verify-wrong-model", lambda b: b.verify("result/certificate.json", "model.safetensors"),
-         "model.after.sha256", "", "Do not rely", 1),
+    Kind("verify-wrong-model", lambda b: b.verify("result/private/dossier.json", "model.safetensors"),
+         "model.after.sha256", "issued for", "rely on neither", 1),
 ]
 
 KINDS = [
@@ -782,7 +784,7 @@ def test_the_trap_would_spring(box: Any, monkeypatch: pytest.MonkeyPatch) -> Non
         (["unlearn", "--epsilon", "much"], "'much' is not a valid float"),
         (["train", "--n-source", "1"], "No such option"),
         (["train", "--l2", "1"], "Missing option '--data'"),
-        (["verify"], "Missing argument 'CERTIFICATE'"),
+        (["verify"], "Missing argument 'STATEMENT'"),
         (["verify", "a", "b"], "unexpected extra argument"),
         (["unlearn", "--n-source", "1.5"], "'1.5' is not a valid integer"),
     ],
@@ -816,7 +818,7 @@ def test_no_permission(case: str, box: Any) -> None:
     args, locked, mode = {
         "file": (box.unlearn(), box.folder / "forget.npz", 0o000),
         "model": (box.unlearn(), box.folder / "model.safetensors", 0o000),
-        "certificate": (box.verify("result/certificate.json"), box.folder / "result/certificate.json", 0o000),
+        "certificate": (box.verify("result/statement.json"), box.folder / "result/statement.json", 0o000),
         "folder-of-file": (box.unlearn(forget="closed/forget.npz"), closed, 0o000),
         "folder-of-output": (box.unlearn("--out", "closed/new"), closed, 0o500),
         "folder-of-model": (box.train("--out", "closed/new.safetensors"), closed, 0o500),
@@ -918,7 +920,7 @@ def test_extremes(build: Callable[[Any], list[str]], box: Any, within: Callable[
         assert ran.after == ran.before
         assert ran.err.startswith(("error: ", "refused: "))
     elif (box.folder / "new").exists():
-        again = box.run(box.verify("new/certificate.json", "new/model.safetensors"))
+        again = box.run(box.verify("new/statement.json", "new/model.safetensors"))
         assert again.status == 0, again.err
     else:
         assert box.run(box.unlearn("--force", model="new.safetensors")).crash is None
@@ -932,8 +934,14 @@ def test_force_overrides_a_useless_model(name: str, box: Any) -> None:
     kind = next(kind for kind in KINDS if kind.name == name)
     ran = box.run([*kind.build(box), "--force"])
     assert ran.status == 0, (ran.err, ran.crash)
-    assert set(ran.after) - set(ran.before) == {"new", "new/model.safetensors", "new/certificate.json"}
-    assert box.run(box.verify("new/certificate.json", "new/model.safetensors")).status == 0
+    assert set(ran.after) - set(ran.before) == {
+        "new",
+        "new/model.safetensors",
+        "new/statement.json",
+        "new/private",
+        "new/private/dossier.json",
+    }
+    assert box.run(box.verify("new/statement.json", "new/model.safetensors")).status == 0
 
 
 @pytest.mark.parametrize("name", ["vacuous-paper", "vacuous-epsilon", "vacuous-residual"])
@@ -949,16 +957,25 @@ def test_force_does_not_override_a_vacuous_claim(name: str, box: Any) -> None:
 def notes(box: Any, args: list[str]) -> list[str]:
     ran = box.run(args)
     assert ran.status == 0, (ran.err, ran.crash)
-    written = json.loads(box.read("new/certificate.json"))["notes"]
+    written = json.loads(box.read("new/private/dossier.json"))["notes"]
     assert all(note in ran.out for note in written)
     return written
 
 
+def without_class_2(box: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Twice as many rows as the surrogate has of the other classes."""
+    X, y = box.S[box.t != 2], box.t[box.t != 2]
+    return np.vstack([X, 0.9 * X + 0.01 * np.random.default_rng(3).normal(size=X.shape)]), np.tile(y, 2)
+
+
 def test_class_missing_from_the_surrogate_is_noted(box: Any) -> None:
-    keep = box.t != 2
-    surrogate = box.npz(np.vstack([box.S[keep]] * 2), np.tile(box.t[keep], 2))
-    (note,) = notes(box, box.unlearn("--force", surrogate=surrogate))
+    surrogate = box.npz(*without_class_2(box))
+    note, forced, public = notes(box, box.unlearn("--force", surrogate=surrogate))
     assert says(note, ("surrogate", "no rows of class 2"))
+    assert says(forced, ("FORCED", "no row of class 2", "retained rows", "may be false"))
+    assert says(public, ("FORCED", "no row of class 2", "may be false"))
+    statement = json.loads(box.read("new/statement.json"))
+    assert statement["notes"] == [note, public], "how many of whom are retained is in the dossier alone"
 
 
 def test_identical_forget_rows_are_noted(box: Any) -> None:
@@ -972,16 +989,18 @@ def test_forget_rows_in_the_surrogate_are_noted(box: Any) -> None:
     assert says(note, ("1 of 2", "also in the surrogate"))
 
 
-def test_all_three_are_noted(box: Any) -> None:
-    keep = box.t != 2
-    surrogate = np.vstack([box.S[keep], box.S[keep], box.X[:1]]), np.concatenate([box.t[keep], box.t[keep], box.y[:1]])
+def test_all_of_them_are_noted(box: Any) -> None:
+    S, t = without_class_2(box)
+    surrogate = np.vstack([S, box.X[:1]]), np.append(t, box.y[:1])
     found = notes(
         box,
         box.unlearn(
             "--force", forget=box.npz(box.X[[0, 0]], box.y[[0, 0]]), surrogate=box.npz(*surrogate, "other.npz")
         ),
     )
-    assert len(found) == 3
+    for expected in ("repeats", "no rows of class 2", "FORCED", "also in the surrogate"):
+        assert sum(expected in note for note in found) == (2 if expected == "FORCED" else 1), expected
+    assert len(found) == 5
 
 
 def test_good_data_is_not_noted(box: Any) -> None:

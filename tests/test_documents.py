@@ -248,6 +248,21 @@ def test_every_file_of_a_room_that_decides_is_on_the_page() -> None:
         assert not {name for name in files if f"`{name}`" not in row}, room
 
 
+def leaves(command: click.Command) -> Iterator[click.Command]:
+    if isinstance(command, click.Group):
+        for part in command.commands.values():
+            yield from leaves(part)
+    else:
+        yield command
+
+
+def test_no_command_takes_the_test_seed() -> None:
+    """docs/sharp-edges.md, B4: noise from a seed can be had in Python only."""
+    options = [option for command in leaves(main) for param in command.params for option in param.opts]
+    assert "--json" in options
+    assert not [option for option in options if "insecure" in option]
+
+
 # Programs -------------------------------------------------------------------------------------------------------------
 
 
@@ -255,9 +270,11 @@ def test_the_program_of_the_readme_runs() -> None:
     (program,) = re.findall(r"^```python\n(.*?)^```", README.read_text(), flags=re.MULTILINE | re.DOTALL)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    first, second = done.stdout.splitlines()
-    assert first.startswith("conditional ")
-    assert float(second) > 0.5
+    stated, total, accuracy = done.stdout.splitlines()
+    status, sigma = stated.split()
+    assert status == "conditional"
+    assert 0.0 < float(total) < float(sigma)
+    assert float(accuracy) > 0.5
 
 
 def test_the_output_in_the_readme_has_the_words_of_today() -> None:

@@ -1,4 +1,4 @@
-"""Numbers stored before a redesign: the same rows and options still give them, by whatever path.
+"""Numbers that were stored: the same rows and options still give them, by whatever path. A change of a bound stores new ones.
 
 Where sums are added up as on the machine that stored them every case gave the same bits, and 1e-12 is asked of every
 float. Elsewhere what is left of a residual is rounding, conjugate gradients may stop one product sooner, and an

@@ -56,7 +56,7 @@ def rows_and_labels(seed: int, n: int = 300, width: int = 6, classes: int = 4) -
 def test_softmax_is_scikit_learn_s_logistic_regression(classes: int, l2: float, bias: bool) -> None:
     """C = 1/(l2 n); the intercept is a constant feature, regularised like the rest."""
     X, y = rows_and_labels(classes, classes=classes)
-    model = train(X, y, l2=l2, max_norm=2.0, bias=bias)
+    model = train(X, y, l2=l2, max_norm=2.0, bias=bias, force=True)
     rows = cut_back(X, 2.0)
     rows = np.hstack([rows, np.ones((len(X), 1))]) if bias else rows
     other = LogisticRegression(
@@ -69,7 +69,7 @@ def test_softmax_is_scikit_learn_s_logistic_regression(classes: int, l2: float, 
 def test_two_classes_are_scikit_learn_s_with_half_the_penalty() -> None:
     """Rows -w/2 and w/2 of a softmax model with l2 are one logistic weight vector w with l2/2."""
     X, y = rows_and_labels(7, classes=2)
-    model = train(X, y, l2=0.02, max_norm=2.0)
+    model = train(X, y, l2=0.02, max_norm=2.0, force=True)
     other = LogisticRegression(C=1 / (0.01 * len(X)), fit_intercept=False, tol=1e-10, max_iter=5000, solver="newton-cg")
     other.fit(cut_back(X, 2.0), y)
     weights = matrix_of(model)
@@ -83,7 +83,7 @@ def test_ridge_is_the_closed_form_and_scikit_learn_s_ridge_classifier(classes: i
     """alpha = l2 n, targets -1 and +1."""
     X, y = rows_and_labels(classes, classes=classes)
     l2, n = 0.03, len(X)
-    model = train(X, y, l2=l2, max_norm=2.0, loss="ridge", bias=bias)
+    model = train(X, y, l2=l2, max_norm=2.0, loss="ridge", bias=bias, force=True)
     rows = cut_back(X, 2.0)
     rows = np.hstack([rows, np.ones((n, 1))]) if bias else rows
     targets = 2.0 * np.eye(classes)[y] - 1.0
@@ -99,7 +99,7 @@ def test_ridge_is_the_closed_form_and_scikit_learn_s_ridge_classifier(classes: i
 @pytest.mark.parametrize("l2", [1e-8, 1e-4, 1.0, 1e4])
 def test_training_ends_at_the_optimum_retraining_finds(loss: str, l2: float) -> None:
     X, y = rows_and_labels(3, n=120)
-    model = train(X, y, l2=l2, max_norm=1.0, loss=loss)
+    model = train(X, y, l2=l2, max_norm=1.0, loss=loss, force=True)
     expected = reference.retrain(cut_back(X, 1.0), y, 4, l2, loss)
     assert model.record is not None
     assert model.record.residual is not None
@@ -113,7 +113,9 @@ def test_a_problem_large_enough_for_quasi_newton_and_conjugate_gradients_ends_th
     rng = np.random.default_rng(1)
     X, y = reference.random_rows(rng, 600, 300, 6)
     told: list[str] = []
-    model = train(X, y, l2=1e-2, max_norm=1.0, loss=loss, progress=lambda stage, done, total: told.append(stage))
+    model = train(
+        X, y, l2=1e-2, max_norm=1.0, loss=loss, progress=lambda stage, done, total: told.append(stage), force=True
+    )
     assert "L-BFGS iterations" in told
     assert model.record is not None
     assert model.record.residual is not None
@@ -128,7 +130,7 @@ def test_rows_that_can_be_told_apart_do_not_run_away() -> None:
     """Separable classes and a tiny l2: weights grow, but training ends at the optimum."""
     X = np.vstack([np.eye(3)] * 20)
     y = np.tile(np.arange(3), 20)
-    model = train(X, y, l2=1e-8, max_norm=1.0)
+    model = train(X, y, l2=1e-8, max_norm=1.0, force=True)
     assert model.record is not None
     assert model.record.residual is not None
     assert model.record.residual < 1e-10
@@ -148,7 +150,10 @@ def test_minimise_goes_on_from_where_it_is_told() -> None:
 
 def test_a_looser_tolerance_stops_earlier_and_says_so() -> None:
     X, y = rows_and_labels(5)
-    loose, tight = train(X, y, l2=1e-3, max_norm=1.0, tolerance=1e-3), train(X, y, l2=1e-3, max_norm=1.0)
+    loose, tight = (
+        train(X, y, l2=1e-3, max_norm=1.0, tolerance=1e-3, force=True),
+        train(X, y, l2=1e-3, max_norm=1.0, force=True),
+    )
     assert loose.record is not None
     assert tight.record is not None
     assert loose.record.residual is not None
@@ -171,7 +176,15 @@ def test_the_recorded_residual_is_never_below_the_true_gradient_norm(
         n = 40 * 3**seed
         X, y = rows_and_labels(seed, n=n)
         model = train(
-            X / 4, y, l2=10.0 ** (-1 - seed % 4), max_norm=1.0, loss=loss, bias=bias, dtype=dtype, store=store
+            X / 4,
+            y,
+            l2=10.0 ** (-1 - seed % 4),
+            max_norm=1.0,
+            loss=loss,
+            bias=bias,
+            dtype=dtype,
+            store=store,
+            force=True,
         )
         record = model.record
         assert record is not None
@@ -207,7 +220,7 @@ def model_rows(model: LinearModel, raw: Array) -> Array:
 def test_the_record_says_what_the_source_was() -> None:
     X, y = rows_and_labels(9, n=101, classes=3)
     names = np.array(["cat", "ant", "bee"])[y]
-    model = train(X, names, l2=0.02, max_norm=1.5, loss="ridge", bias=True, dtype="float32")
+    model = train(X, names, l2=0.02, max_norm=1.5, loss="ridge", bias=True, dtype="float32", force=True)
     record = model.record
     assert record is not None
     assert record.n_source == 101
@@ -231,7 +244,10 @@ def test_the_record_says_what_the_source_was() -> None:
 
 def test_class_numbers_need_not_be_consecutive() -> None:
     X, y = rows_and_labels(4, classes=3)
-    plain, spaced = train(X, y, l2=0.1, max_norm=1.0), train(X, np.array([-5, 3, 40])[y], l2=0.1, max_norm=1.0)
+    plain, spaced = (
+        train(X, y, l2=0.1, max_norm=1.0, force=True),
+        train(X, np.array([-5, 3, 40])[y], l2=0.1, max_norm=1.0, force=True),
+    )
     assert spaced.record is not None
     assert spaced.record.classes == (-5, 3, 40)
     assert torch.equal(plain.weight, spaced.weight)
@@ -242,21 +258,23 @@ def test_class_numbers_need_not_be_consecutive() -> None:
 def test_rows_of_any_length_are_cut_back_to_the_bound_and_not_to_nothing(length: float) -> None:
     X, y = rows_and_labels(6, n=60)
     X /= np.linalg.norm(X, axis=1, keepdims=True)
-    short, long = train(X, y, l2=0.1, max_norm=1.0), train(X * length, y, l2=0.1, max_norm=1.0)
+    short, long = train(X, y, l2=0.1, max_norm=1.0, force=True), train(X * length, y, l2=0.1, max_norm=1.0, force=True)
     assert np.allclose(matrix_of(short), matrix_of(long), rtol=1e-9, atol=1e-12)
 
 
 def test_the_caller_s_arrays_are_not_changed() -> None:
     X, y = rows_and_labels(8)
     before = X.copy(), y.copy()
-    train(X, y, l2=0.1, max_norm=0.5, bias=True, dtype="float32")
+    train(X, y, l2=0.1, max_norm=0.5, bias=True, dtype="float32", force=True)
     assert np.array_equal(X, before[0])
     assert np.array_equal(y, before[1])
 
 
 def test_training_repeats_itself() -> None:
     X, y = rows_and_labels(8)
-    assert train(X, y, l2=0.1, max_norm=1.0).sha256() == train(X, y, l2=0.1, max_norm=1.0).sha256()
+    assert (
+        train(X, y, l2=0.1, max_norm=1.0, force=True).sha256() == train(X, y, l2=0.1, max_norm=1.0, force=True).sha256()
+    )
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -298,4 +316,4 @@ def test_options_that_make_no_sense_are_refused(changed: dict[str, Any]) -> None
 def test_one_class_is_refused() -> None:
     X, _ = rows_and_labels(0, n=30)
     with pytest.raises(ExpungeError, match="one class"):
-        train(X, np.zeros(30, dtype=int), l2=0.1, max_norm=1.0)
+        train(X, np.zeros(30, dtype=int), l2=0.1, max_norm=1.0, force=True)

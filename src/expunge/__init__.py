@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from expunge.errors import (
+    BeyondPolicy,
     DataError,
     ExpungeError,
     FileError,
@@ -23,7 +24,9 @@ from expunge.runtime.lazy import load_lazily
 if TYPE_CHECKING:
     from expunge.bounds import PaperConstants, Region, ResidualFacts, paper_bound, residual_bound
     from expunge.certificate.content import Certificate, read_certificate
+    from expunge.certificate.statement import Statement, read_statement
     from expunge.certificate.verify import verify
+    from expunge.certificate.verify_statement import verify_statement
     from expunge.data import open_data, read_data, stream
     from expunge.distance import Distance, parse_distance
     from expunge.mechanism import Unlearned
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BeyondPolicy",
     "Certificate",
     "DataError",
     "Distance",
@@ -50,6 +54,7 @@ __all__ = [
     "Region",
     "ResidualFacts",
     "RetrainNow",
+    "Statement",
     "TrainingRecord",
     "Unlearned",
     "UselessModel",
@@ -62,11 +67,13 @@ __all__ = [
     "read_certificate",
     "read_data",
     "read_model",
+    "read_statement",
     "residual_bound",
     "stream",
     "train",
     "unlearn",
     "verify",
+    "verify_statement",
 ]
 
 load_lazily(
@@ -78,6 +85,7 @@ load_lazily(
         "PaperConstants": "bounds",
         "Region": "bounds",
         "ResidualFacts": "bounds",
+        "Statement": "certificate.statement",
         "TrainingRecord": "record",
         "Unlearned": "mechanism",
         "open_data": "data",
@@ -86,10 +94,12 @@ load_lazily(
         "read_certificate": "certificate.content",
         "read_data": "data",
         "read_model": "model",
+        "read_statement": "certificate.statement",
         "residual_bound": "bounds",
         "stream": "data",
         "train": "train",
         "unlearn": "unlearn",
         "verify": "certificate.verify",
+        "verify_statement": "certificate.verify_statement",
     },
 )

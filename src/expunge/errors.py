@@ -9,6 +9,7 @@
     ├── Refused               exit status 3: the input is sound, the result would not be
     │   ├── VacuousClaim          the certificate would say nothing; never overridden
     │   ├── UselessModel          the model would be of no use; `force` overrides
+    │   ├── BeyondPolicy          this request needs more noise than was set before anybody asked
     │   └── RetrainNow            a desk's budget is used up: the next model must be a retrained one
     ├── GroupError            exit status 2: a process of a group is gone
     └── VerificationFailed    exit status 1: a certificate does not say what its numbers say
@@ -75,6 +76,10 @@ class VacuousClaim(Refused):
 
 class UselessModel(Refused):
     """The model would be of no use; `force` overrides."""
+
+
+class BeyondPolicy(Refused):
+    """The request needs more noise than was set beforehand. How much more would tell who asks, so nobody is told."""
 
 
 class RetrainNow(Refused):

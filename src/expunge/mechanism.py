@@ -5,7 +5,7 @@
     Delta <- bound on ||w_R - w - u||                    `derive`: the region, term by term (bounds/)
     sigma <- noise for (epsilon, delta) and Delta        `derive`: noise that hides where in it w_R is (noise.py)
     u <- m (n H_S - m H_U)^-1 g_U                        `step_of`: Newton's method on a(u) = 0 (evidence/, solve/)
-    return w + u + N(0, sigma^2 I)                       `certify`: the noised model, and its certificate
+    return w + u + N(0, sigma^2 I)                       `certify`: the noised model, its statement, its dossier
 
 The paper has Delta before u, from declared constants; here it comes after, since it charges what the step really left.
 Every kind of head (heads/) and of evidence (evidence/) goes this one way; none has a field for the source.
@@ -21,11 +21,13 @@ from typing import Any
 import torch
 
 from expunge.certificate.content import Certificate, build
-from expunge.certificate.derive import derive, region_of
-from expunge.certificate.facts import GENERATORS, INSECURE
+from expunge.certificate.derive import Derived, derive, rank_of
+from expunge.certificate.facts import GENERATORS, INSECURE, Claim
+from expunge.certificate.statement import Statement, statement_of
 from expunge.errors import ExpungeError
 from expunge.evidence import SurrogateEvidence, gather
 from expunge.evidence.measured import Measured, claim_of
+from expunge.evidence.rehearsal import settled
 from expunge.noise import seeded_bytes
 from expunge.request.description import described_data, described_sizes, described_software, record_after, timestamp
 from expunge.request.door import Request
@@ -36,6 +38,7 @@ from expunge.solve.balanced import balanced_step, searched_step
 from expunge.solve.newton import newton_step
 from expunge.solve.outcome import Step
 
+NONCE_BYTES = 32  # of the secret key of the statement's digests
 NO_UPDATE = (
     "no update was made: with this surrogate every update had a larger bound, so the noise alone covers the forgotten "
     "rows"
@@ -44,9 +47,10 @@ NO_UPDATE = (
 
 @dataclass(frozen=True)
 class Unlearned:
-    """What may be published: the noised model and its certificate."""
+    """`model` and `statement` may be published. `certificate` is the dossier: PRIVATE, it tells who left."""
 
     model: Any
+    statement: Statement
     certificate: Certificate
 
 
@@ -54,6 +58,7 @@ def carry_out(
     request: Request, *, group: Group = ALONE, progress: Progress = silent, insecure_test_seed: int | None = None
 ) -> Unlearned | None:
     """Algorithm 1. In a group None but in the first process, which alone draws noise and has something to publish."""
+    request = settled(request, measure, progress=progress, seed=insecure_test_seed)  # noise as for so many rows
     measured = measure(request, progress=progress, seed=insecure_test_seed)
     result, refusal = None, None
     if group.first:
@@ -78,24 +83,37 @@ def measure(request: Request, *, progress: Progress = silent, seed: int | None =
 def step_of(request: Request, evidence: SurrogateEvidence, progress: Progress = silent) -> Step:
     """u: the paper's is one Newton step on a(u) = 0; `converged` goes on, `balanced` seeks the smallest bound."""
 
-    def radius(step: Step) -> float:
+    def rank(step: Step) -> float:
         distance = evidence.distance_at(step.update)
         facts, failures = evidence.facts(step, distance, quick=True), evidence.failures(distance)
-        return region_of(claim_of(request, Measured(step, facts, failures, distance))).radius
+        return rank_of(claim_of(request, Measured(step, facts, failures, distance)))
 
     if not request.head.about.convex:
         return searched_step(evidence.equation, request.head.pulls, progress)
     if request.guarantee.step == "balanced":
-        return balanced_step(evidence.equation, radius, request.record.l2, progress)
+        return balanced_step(evidence.equation, rank, request.record.l2, progress)
     return newton_step(evidence.equation, single=request.guarantee.step == "newton", progress=progress)
 
 
 def certify(request: Request, measured: Measured, *, insecure_test_seed: int | None = None) -> Unlearned:
     """Region, noise, model, certificate; refuses a claim that says nothing and a model that is of no use."""
-    subject, step = request.subject, measured.step
-    claim = claim_of(request, measured, GENERATORS[0] if insecure_test_seed is None else INSECURE)
+    judged = judge(request, measured, insecure=insecure_test_seed is not None)
+    return hand_over(request, measured, *judged, insecure_test_seed=insecure_test_seed)
+
+
+def judge(request: Request, measured: Measured, *, insecure: bool = False) -> tuple[Claim, Derived]:
+    """What is claimed and what follows from it, or a refusal; nothing is drawn yet."""
+    claim = claim_of(request, measured, INSECURE if insecure else GENERATORS[0])
     derived = derive(claim)  # derived.region is Delta, derived.noise is sigma
     refuse_unsound(claim, derived, request.weights, request.guarantee.force)
+    return claim, derived
+
+
+def hand_over(
+    request: Request, measured: Measured, claim: Claim, derived: Derived, *, insecure_test_seed: int | None = None
+) -> Unlearned:
+    """The model with noise that is drawn here, and the certificate of it."""
+    subject, step = request.subject, measured.step
     assert derived.noise is not None
     random_bytes = os.urandom if insecure_test_seed is None else seeded_bytes(insecure_test_seed)
     updated = (request.weights + step.update).cpu().numpy()
@@ -112,8 +130,9 @@ def certify(request: Request, measured: Measured, *, insecure_test_seed: int | N
         notes=notes_of(request, step),
         software=described_software(),
         created=timestamp(),
+        nonce=random_bytes(NONCE_BYTES).hex(),
     )
-    return Unlearned(published, certificate)
+    return Unlearned(published, statement_of(certificate), certificate)
 
 
 def notes_of(request: Request, step: Step) -> tuple[str, ...]:

@@ -22,6 +22,9 @@ from expunge.certificate.model_file import (
     require_record,
     weights_digest,
 )
+from expunge.data.names import is_frame
+from expunge.data.ordered import in_order
+from expunge.data.prepare import as_table
 from expunge.record import METADATA_KEY, Label, TrainingRecord
 from expunge.runtime.safetensors import BFLOAT16, StoredTensor
 
@@ -54,8 +57,12 @@ class LinearModel:
         return torch.cat([weight, self.bias.to(device=device, dtype=torch.float64)[:, None]], dim=1)
 
     def predict(self, features: Any) -> np.ndarray[Any, np.dtype[Any]]:
-        """Predicted labels, for rows as they come (scaled to the record's norm bound, as in training)."""
-        rows = torch.as_tensor(np.asarray(features), dtype=torch.float64)
+        """Predicted labels, for rows as they come: columns matched where both name them, scaled as in training."""
+        named = None if self.record is None else self.record.features
+        given = in_order(features, named, self.n_features, "the rows to predict")
+        rows = (
+            as_table(given, "the rows to predict") if is_frame(given) else torch.as_tensor(np.asarray(given))
+        ).double()
         if self.record is not None:
             rows = rows * (self.record.max_norm / rows.norm(dim=1, keepdim=True).clamp(min=self.record.max_norm))
         outputs = rows @ self.weight.double().T
@@ -115,7 +122,8 @@ def checked_model(
         require_bias(tuple(offset.shape), matrix.shape[0], name)
     model = LinearModel(matrix, offset if offset is None else offset.to(matrix.dtype), record)
     if record is not None:
-        require_record(record, model.n_classes, model.bias is not None, model.weights_sha256(), name)
+        digest = model.weights_sha256()
+        require_record(record, model.n_classes, model.bias is not None, digest, name, model.n_features)
     return model
 
 
@@ -153,6 +161,7 @@ def declared_record(
     residual: float,
     classes: Sequence[Label] | None = None,
     class_counts: Sequence[int] | None = None,
+    features: Sequence[str] | None = None,
 ) -> TrainingRecord:
     """A record for a model trained elsewhere: the same facts, marked `declared`."""
     return TrainingRecord(
@@ -165,4 +174,5 @@ def declared_record(
         bias=model.bias is not None,
         residual=float(residual),
         provenance="declared",
+        features=None if features is None else tuple(features),
     )

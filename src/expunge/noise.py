@@ -15,22 +15,28 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfcx, log_ndtr
 
-from expunge.bounds.region import GRID, Region, Shape
+from expunge.bounds.region import GRID, ROUND_UP, Region, Shape
+from expunge.bounds.sampling import Tail
+from expunge.bounds.scale import EXACT, POLICY, Scale, rung_above
 from expunge.errors import ModelError
 
 if TYPE_CHECKING:
     import mpmath
 
 SAFETY = 1.0 + 1e-9  # root finding ends within this of the root; sigma is moved past it
+AVERAGED_POINTS = 768  # of the upper sums; more would make sigma smaller by less than a thousandth
+SMALLEST_TAIL = 1e-306  # where the sums end at the latest: below a hundred-thousandth of every delta allowed
+SMALLEST_SIGMA = 1e-300
 GRID_BITS = 20  # the grid is at most sigma / 2^GRID_BITS ...
 FINEST_EXPONENT = -40  # ... but not below this power of two
+GRID_COST = 2.0**-10  # of the scale: the most that rounding to a published grid may cost, where the grid can be finer
 
 RandomBytes = Callable[[int], bytes]
 Calibration = Callable[[float, float, float], float]  # of a radius, epsilon and delta
@@ -104,22 +110,93 @@ def sigma_classical(error: float, epsilon: float, delta: float) -> float:
     return error * math.sqrt(2.0 * math.log(1.25 / delta)) / epsilon
 
 
+def log_deltas(epsilon: float, mus: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`log_delta` of many at once."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        a, b = epsilon / mus - mus / 2.0, epsilon / mus + mus / 2.0
+        root = math.sqrt(2.0)
+        near = -a * a / 2.0 - math.log(2.0) + np.log(np.maximum(erfcx(a / root) - erfcx(b / root), 0.0))
+        first, second = log_ndtr(-a), epsilon + log_ndtr(-b)
+        far = first + np.log1p(-np.exp(second - first))
+    logs = np.where(a < -5.0, far, near)
+    return np.where(mus <= 0.0, -math.inf, np.where(np.isinf(mus), 0.0, logs))
+
+
+@dataclass(frozen=True)
+class AveragedDelta:
+    """The mean of the Gaussian's delta at `mu = (radius + deviation)/sigma` over the deviation's law, from above.
+
+    The delta rises with the deviation and its tail falls, so sums over a grid bound the integral from above:
+    `d(s_0) + sum P(S > s_i) (d(s_{i+1}) - d(s_i)) + P(S > s_N) (1 - d(s_N))`. The grid depends on the tail and on the
+    delta
+    that is aimed at, not on sigma.
+    """
+
+    radius: float
+    points: NDArray[np.float64]
+    above: NDArray[np.float64]
+
+    @staticmethod
+    def of(radius: float, tail: Tail, delta: float) -> AveragedDelta:
+        """For noise that aims at this delta."""
+        end = tail.quantile(max(1e-5 * delta, SMALLEST_TAIL))
+        points = np.concatenate([[0.0], np.linspace(min(tail.expected, end), end, AVERAGED_POINTS)])
+        return AveragedDelta(radius, points, tail.above(points))
+
+    def at(self, epsilon: float, sigma: float) -> float:
+        """The upper sum."""
+        if not math.isfinite(self.radius) or not math.isfinite(float(self.points[-1])):
+            return 1.0
+        deltas = np.exp(log_deltas(epsilon, (self.radius + self.points) / sigma))
+        inner = math.fsum((self.above[:-1] * np.maximum(np.diff(deltas), 0.0)).tolist())
+        return min(1.0, (float(deltas[0]) + inner + float(self.above[-1]) * (1.0 - float(deltas[-1]))) * SAFETY)
+
+
+def averaged_sigma(radius: float, tail: Tail, epsilon: float, delta: float) -> float:
+    """The smallest sigma found whose averaged delta is at most `delta`, rounded up; infinite where none is."""
+    averaged = AveragedDelta.of(radius, tail, delta)
+    if averaged.at(epsilon, 1e300) > delta:
+        return math.inf
+    high = max((radius + tail.expected) / mu_for(epsilon, delta), SMALLEST_SIGMA)
+    low = 0.5 * high
+    while averaged.at(epsilon, high) > delta:
+        low, high = high, 2.0 * high
+    while low > SMALLEST_SIGMA and averaged.at(epsilon, low) <= delta:
+        low, high = low / 2.0, low
+    while high - low > 1e-11 * high:
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if averaged.at(epsilon, middle) <= delta else (middle, high)
+    return high * SAFETY
+
+
 def epsilon_for(delta: float, mu: float) -> float:
     """The smallest epsilon at which `mu = Delta/sigma` reaches `delta`, rounded up; 0 if it does without."""
     if not (0.0 <= mu < math.inf and 0.0 < delta < 1.0):
         raise ValueError(f"mu {mu} must be finite and at least 0, delta {delta} strictly between 0 and 1")
     target = math.log(delta)
-    if log_delta(0.0, mu) <= target:
+    return _smallest(lambda epsilon: log_delta(epsilon, mu) <= target)
+
+
+def epsilon_hiding(region: Region, delta: float, scale: float) -> float:
+    """The smallest epsilon at which noise of this scale hides where in the region the retrained weights are."""
+    if region.tail is None:
+        return epsilon_for(delta, region.radius / scale)
+    averaged = AveragedDelta.of(region.radius, region.tail, delta)
+    return _smallest(lambda epsilon: averaged.at(epsilon, scale) <= delta)
+
+
+def _smallest(enough: Callable[[float], bool]) -> float:
+    """The smallest epsilon that is enough, rounded up; 0 if none is needed, infinite if none would do."""
+    if enough(0.0):
         return 0.0
     low, high = 0.0, 1.0
-    while log_delta(high, mu) > target:
+    while not enough(high):
         low, high = high, high * 2.0
+        if not math.isfinite(high):
+            return math.inf
     while high - low > 1e-13 * high:
         middle = 0.5 * (low + high)
-        if log_delta(middle, mu) > target:
-            low = middle
-        else:
-            high = middle
+        low, high = (low, middle) if enough(middle) else (middle, high)
     return high * SAFETY
 
 
@@ -144,6 +221,25 @@ def to_grid(values: NDArray[np.float64], exponent: int) -> NDArray[np.int64]:
             "Rescale the features so that the weights are of ordinary size.",
         )
     return scaled.astype(np.int64)
+
+
+def delta_at(region: Region, epsilon: float, delta: float, scale: float) -> float:
+    """The delta that noise of this scale reaches for the region, averaged over its tail where it has one."""
+    if region.tail is None:
+        return delta_of(epsilon, region.radius / scale)
+    return AveragedDelta.of(region.radius, region.tail, delta).at(epsilon, scale)
+
+
+def effective(region: Region, epsilon: float, delta: float, scale: float) -> Region:
+    """The region without its tail, as large as noise of this scale could hide at this delta: what the tail amounts to.
+
+    What the average allows is added to the sampling term, so that the terms add up to the distance the noise stands
+    for.
+    """
+    if region.tail is None:
+        return region
+    more = max(0.0, scale * mu_for(epsilon, delta) / ROUND_UP - math.fsum(region.terms.values()))
+    return replace(region.with_term("sampling", region.terms["sampling"] + more), tail=None)
 
 
 @dataclass(frozen=True)
@@ -177,10 +273,56 @@ def calibrated(
     `calibrate` gives the scale for a radius; by default the analytic Gaussian's.
     """
     assert region.shape is not None
-    scale_for = calibrate or sigma_for
-    exponent = grid_exponent(scale_for(region.radius, epsilon, delta))
-    rounded = region.with_term(GRID.name, region.shape.grid_term(math.ldexp(1.0, exponent)))
-    return rounded, Noise(scale_for(rounded.radius, epsilon, delta), exponent, region.shape)
+    exponent = grid_exponent(needed(region, epsilon, delta, calibrate))
+    rounded = _on_grid(region, exponent)
+    return rounded, Noise(needed(rounded, epsilon, delta, calibrate), exponent, region.shape)
+
+
+def needed(region: Region, epsilon: float, delta: float, calibrate: Calibration | None = None) -> float:
+    """The smallest scale that hides where in the region the retrained weights are."""
+    if region.tail is not None:
+        return averaged_sigma(region.radius, region.tail, epsilon, delta)
+    return (calibrate or sigma_for)(region.radius, epsilon, delta)
+
+
+def published(
+    region: Region, epsilon: float, delta: float, calibrate: Calibration | None, choice: Scale
+) -> tuple[Region, Noise, float]:
+    """The noise that is handed out: as long as was chosen, on a grid that follows from its length alone.
+
+    The last is the scale that the region needs. Gaussian noise that is longer hides more, so what is proved for that
+    scale holds for every larger one; under a policy the needed one may be the larger, and then nothing is handed out.
+    """
+    assert region.shape is not None
+    if choice.kind == EXACT:
+        rounded, noise = calibrated(region, epsilon, delta, calibrate)
+        return rounded, noise, noise.scale
+    mu = mu_for(epsilon, delta)
+    scale = choice.value if choice.kind == POLICY else rung_above(needed(region, epsilon, delta, calibrate))
+    assert scale is not None
+    while True:
+        exponent = public_grid(scale, region.shape, mu) if math.isfinite(scale) else FINEST_EXPONENT
+        rounded = _on_grid(region, exponent)
+        required = needed(rounded, epsilon, delta, calibrate)
+        if required <= scale or choice.kind == POLICY or not math.isfinite(scale):
+            return rounded, Noise(scale, exponent, region.shape), required
+        scale *= 2.0
+
+
+def public_grid(scale: float, shape: Shape, mu: float) -> int:
+    """Exponent of the grid that goes with a published scale: fine enough that rounding costs little at this mu.
+
+    Of public numbers only, so that anybody can check it.
+    """
+    exponent = grid_exponent(scale)
+    while exponent > FINEST_EXPONENT and shape.grid_term(math.ldexp(1.0, exponent)) > mu * scale * GRID_COST:
+        exponent -= 1
+    return exponent
+
+
+def _on_grid(region: Region, exponent: int) -> Region:
+    assert region.shape is not None
+    return region.with_term(GRID.name, region.shape.grid_term(math.ldexp(1.0, exponent)))
 
 
 def add_noise(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,8 +15,13 @@ from expunge.runtime.strict_json import is_digest, not_a_number, without_duplica
 
 RECORD_SCHEMA = "expunge/record/1"
 ENCODER_SCHEMA = "expunge/record/2"  # as 1, with the encoder the features came from
+NAMES_SCHEMA = "expunge/record/3"  # what its columns are called, and whether its encoder was trained on the source
+RECORD_SCHEMAS = (RECORD_SCHEMA, ENCODER_SCHEMA, NAMES_SCHEMA)
+OPTIONAL = ("encoder", "encoder_trained", "features")  # written where they are known
+TRAINED_ON_SOURCE = ("yes", "no", "unknown")
 METADATA_KEY = "expunge"
 MOST_ROWS = 2**53  # beyond this a count is no longer exact in float64
+MOST_NAMES, LONGEST_NAME, ALL_NAMES = 200_000, 300, 10_000_000  # columns; characters of one, and of all together
 HESSIAN_LIPSCHITZ_FACTOR = math.sqrt(2.0) / (3.0 * math.sqrt(3.0))
 
 Label = int | str
@@ -102,7 +108,9 @@ class TrainingRecord:
     `residual` is an upper bound on the norm of the objective's gradient at the weights AS STORED. `provenance` is
     `measured` if this library trained the model, `declared` if somebody stated the same facts. A `noised` model is the
     result of unlearning: it is no longer near an optimum, and has no residual. `encoder` is the digest of what made the
-    features, where their file named it; a record without one is written as schema 1.
+    features, where their file named it, and `encoder_trained` whether it was trained on source rows (`yes`, `no`,
+    `unknown`). `features` are the names of the columns, in the order of the weights, where the rows had names. A record
+    is written in the oldest schema that holds what it says.
     """
 
     n_source: int
@@ -118,6 +126,8 @@ class TrainingRecord:
     noised: bool = False
     weights_sha256: str = field(default="")
     encoder: str | None = None
+    encoder_trained: str | None = None
+    features: tuple[str, ...] | None = None
 
     @property
     def row_bound(self) -> float:
@@ -125,13 +135,14 @@ class TrainingRecord:
         return math.sqrt(self.max_norm**2 + 1.0) if self.bias else self.max_norm
 
     def to_json(self) -> str:
-        schema = RECORD_SCHEMA if self.encoder is None else ENCODER_SCHEMA
+        older = RECORD_SCHEMA if self.encoder is None else ENCODER_SCHEMA
+        schema = older if self.features is None and self.encoder_trained is None else NAMES_SCHEMA
         return json.dumps({"schema": schema, **self.facts()}, sort_keys=True, allow_nan=False)
 
     def facts(self) -> dict[str, Any]:
         """What the record says, as it is written."""
         known = asdict(self) | {"row_bound": self.row_bound}
-        return {name: value for name, value in known.items() if name != "encoder" or value is not None}
+        return {name: value for name, value in known.items() if name not in OPTIONAL or value is not None}
 
     @staticmethod
     def from_json(text: str, name: str) -> TrainingRecord:
@@ -147,28 +158,24 @@ class TrainingRecord:
                 f"{name}: the training record is not JSON ({error})", "a whole record is needed", remedy
             ) from error
         schema = content.pop("schema", None) if isinstance(content, dict) else None
-        if schema not in (RECORD_SCHEMA, ENCODER_SCHEMA):
+        if schema not in RECORD_SCHEMAS:
             raise ModelError(
                 f"{name}: the training record has schema {schema!r}",
-                f"{RECORD_SCHEMA} and {ENCODER_SCHEMA} are understood",
+                f"{', '.join(RECORD_SCHEMAS)} are understood",
                 remedy,
             )
         row_bound = content.pop("row_bound", None)
-        expected = set(TrainingRecord.__dataclass_fields__) - ({"encoder"} if schema == RECORD_SCHEMA else set())
-        if set(content) != expected:
-            odd = ", ".join(sorted(set(content) ^ expected))
+        odd = ", ".join(sorted(set(content) ^ _expected(schema, content)))
+        if odd:
             raise ModelError(
                 f"{name}: the training record lacks or adds {odd}",
                 "its facts must be possible, under the keys of its schema",
                 remedy,
             )
-        problem = next(
-            (f"{key} {content[key]!r}" for key in ("classes", "class_counts") if not _listed(content[key], key)), None
-        )
+        problem = next((f"{key} {content[key]!r}" for key in LISTS if not _listed(content.get(key), key)), None)
         if problem is None:
-            counts = content["class_counts"]
-            content |= {"classes": tuple(content["classes"]), "class_counts": None if counts is None else tuple(counts)}
-            record = TrainingRecord(**content)
+            lists = {key: content[key] for key in LISTS if content.get(key) is not None}
+            record = TrainingRecord(**content | {key: tuple(value) for key, value in lists.items()})
             problem = next(record._problems(schema), None)
             if problem is None and row_bound != record.row_bound:
                 problem = f"row_bound {row_bound!r}"
@@ -178,8 +185,7 @@ class TrainingRecord:
 
     def _problems(self, schema: str) -> Iterator[str]:
         """The facts that cannot be, one at a time: a later one may only be looked at if those before it are sound."""
-        if schema == ENCODER_SCHEMA and not is_digest(self.encoder):
-            yield f"encoder {self.encoder!r}"
+        yield from self._problems_of_rows(schema)
         if type(self.n_source) is not int or not 1 <= self.n_source <= MOST_ROWS:
             yield f"n_source {self.n_source!r}"
         if not isinstance(self.loss, str) or self.loss not in LOSSES or not LOSSES[self.loss].convex:
@@ -212,10 +218,48 @@ class TrainingRecord:
         ):
             yield f"class counts {counts!r} of {self.n_source} rows"
 
+    def _problems_of_rows(self, schema: str) -> Iterator[str]:
+        """The same, of what the rows were made by and called."""
+        if (schema == ENCODER_SCHEMA or self.encoder is not None) and not is_digest(self.encoder):
+            yield f"encoder {self.encoder!r}"
+        if self.encoder_trained is not None and (self.encoder is None or self.encoder_trained not in TRAINED_ON_SOURCE):
+            yield f"encoder_trained {self.encoder_trained!r}"
+        if self.features is not None and (problem := names_problem(self.features)) is not None:
+            yield problem
+
 
 def _positive(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and SMALLEST <= value <= LARGEST
 
 
+LISTS = ("classes", "class_counts", "features")
+
+
 def _listed(value: object, key: str) -> bool:
-    return isinstance(value, list) or (value is None and key == "class_counts")
+    return isinstance(value, list) or (value is None and key != "classes")
+
+
+def _expected(schema: str, content: dict[str, Any]) -> set[str]:
+    """The keys of a record: those that every one has, and those its schema has or may have."""
+    always = set(TrainingRecord.__dataclass_fields__) - set(OPTIONAL)
+    if schema == NAMES_SCHEMA:
+        return always | (set(OPTIONAL) & set(content))
+    return always | ({"encoder"} if schema == ENCODER_SCHEMA else set())
+
+
+def names_problem(names: Sequence[object]) -> str | None:
+    """What cannot be a list of feature names, in words; None where it can.
+
+    >>> names_problem(["age", "age"])
+    "two features of one name, 'age'"
+    """
+    if not 1 <= len(names) <= MOST_NAMES:
+        return f"{len(names):,} feature names (from 1 to {MOST_NAMES:,} are kept)"
+    for name in names:
+        if not isinstance(name, str) or len(name) > LONGEST_NAME:
+            shown = repr(name)
+            return f"feature name {shown[:60]} (text of at most {LONGEST_NAME} characters is kept)"
+    if sum(len(str(name)) for name in names) > ALL_NAMES:
+        return f"feature names of more than {ALL_NAMES:,} characters together"
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    return None if twice is None else f"two features of one name, {twice!r}"

@@ -18,7 +18,7 @@ import torch
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.utils.validation import check_is_fitted
 
-from expunge.data import as_features, as_labels, encode, prepare
+from expunge.data import as_features, as_labels, encode, in_order, prepare
 from expunge.errors import ModelError
 from expunge.heads import Rows, head_for
 from expunge.model import LinearModel, checked_model, declared_record
@@ -51,6 +51,8 @@ def from_sklearn(
     model = checked_model(weight, name="the scikit-learn model")
     classes = tuple(value.item() for value in estimator.classes_)
     loss = "softmax" if logistic else "ridge"
+    fitted_on = getattr(estimator, "feature_names_in_", None)  # of a data frame
+    names = None if fitted_on is None else tuple(str(name) for name in fitted_on)
     if training_residual is None:
         if source is None:
             raise ModelError(
@@ -58,9 +60,17 @@ def from_sklearn(
                 "the bound needs to know how far training stopped from the optimum",
                 "Pass source=(X, y) while the training rows exist, or the gradient's norm as training_residual.",
             )
+        source = in_order(source, names, model.n_features, "the source")
         training_residual = _measure(model, source, classes, n_source=n_source, l2=l2, loss=loss, max_norm=max_norm)
     record = declared_record(
-        model, n_source=n_source, l2=l2, loss=loss, max_norm=max_norm, residual=training_residual, classes=classes
+        model,
+        n_source=n_source,
+        l2=l2,
+        loss=loss,
+        max_norm=max_norm,
+        residual=training_residual,
+        classes=classes,
+        features=names,
     )
     return model.with_record(record)
 

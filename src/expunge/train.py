@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,46 +12,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from expunge.data import as_features, as_labels, encode, prepare
+from expunge.data import as_features, as_labels, encode, in_order, names_of, prepare
+from expunge.data.names import require_names
+from expunge.data.prepare import require_width
 from expunge.errors import DataError
 from expunge.heads import LinearHead, RowSet, head_for
 from expunge.model import LinearModel, from_matrix
-from expunge.record import Label, TrainingRecord
+from expunge.record import TRAINED_ON_SOURCE, Label, TrainingRecord
 from expunge.request.execution import DTYPES, computing_device
+from expunge.request.scaling import refuse_squashed
 from expunge.runtime.checks import choice, positive
 from expunge.runtime.progress import Progress, silent
 from expunge.runtime.strict_json import is_digest
+from expunge.solve.equation import SetHessian
 from expunge.solve.newton import Manner, solve_linear
-from expunge.solve.precondition import Preconditioner, precondition
 
 QUASI_NEWTON_GOAL = 1e-5  # gradient norm at which Newton's method takes over
 MAX_QUASI_NEWTON = 500
 MAX_NEWTON = 50
-
-
-class SetHessian:
-    """`H` of one set, preconditioned by its own structure or by what was made for an earlier one."""
-
-    def __init__(
-        self, objective: LinearHead, weights: Tensor, rows: RowSet, preconditioner: Preconditioner | None
-    ) -> None:
-        self.curvature = objective.curvature(weights, rows)
-        self._preconditioner = preconditioner
-
-    @property
-    def preconditioner(self) -> Preconditioner:
-        if self._preconditioner is None:
-            self._preconditioner = precondition(self.curvature, 1.0)
-        return self._preconditioner
-
-    def product(self, direction: Tensor) -> Tensor:
-        return self.curvature.product(direction)
-
-    def dense(self) -> Tensor:
-        return self.curvature.dense()
-
-    def precondition(self, residual: Tensor) -> Tensor:
-        return self.preconditioner.solve(residual)
 
 
 def minimise(
@@ -110,18 +89,17 @@ def _newton(objective: LinearHead, rows: RowSet, weights: Tensor, tolerance: flo
     Near the optimum, where the loss no longer tells, on the gradient.
     """
     manner = Manner(objective.dense_pays(rows), rows.dtype, objective.accurate(rows.dtype))
-    preconditioner: Preconditioner | None = None
+    first: SetHessian | None = None  # whose preconditioner serves all
     gradient = objective.gradient(weights, rows)
     size = float(gradient.norm())
     for iteration in range(MAX_NEWTON):
         if size <= tolerance:
             break
         progress("Newton iterations", iteration, None)
-        operator = SetHessian(objective, weights, rows, preconditioner)
+        operator = SetHessian(objective.curvature(weights, rows), 1.0, 0.0, first)
         goal = max(manner.accurate, min(1e-2, 0.1 * size))
         solved = solve_linear(operator, -gradient, manner, goal)
-        if not manner.dense and iteration == 0:
-            preconditioner = operator.preconditioner
+        first = first or operator
         loss = objective.loss(weights, rows)
         slope = float((gradient * solved.solution).sum())
         scale, accepted = 1.0, False
@@ -150,39 +128,40 @@ def train(
     device: str = "cpu",
     tolerance: float = 1e-11,
     encoder: str | None = None,
+    encoder_trained: str | None = None,
+    feature_names: Sequence[str] | None = None,
+    force: bool = False,
     progress: Progress = silent,
 ) -> LinearModel:
     """Train a linear classifier to its optimum; the result carries its training record.
 
     `dtype` is what the rows are kept in while computing, `store` what the weights are stored in. The residual in the
     record is measured in float64 at the weights as stored, float64 rounding included. `encoder` is the digest of what
-    made the features; later, features of another one are refused.
+    made the features, `encoder_trained` whether that was trained on rows of the source (`yes`, `no`, `unknown`); later,
+    features of another one are refused. `feature_names` are what columns are called (a data frame's own, if not given):
+    later sets are matched by them. Rows of which more than half have to be scaled are refused unless `force` is given.
     """
     _require_options(l2, max_norm, tolerance, dtype, store, encoder)
     place = computing_device(device)
-    table = as_features(features, "the source")
+    names, table = _named(features, feature_names)
     values = as_labels(labels, table.shape[0], "the source")
     classes, counts = _classes_of(values)
-    prepared = prepare(
-        table,
-        encode(values, classes, "the source"),
-        max_norm=float(max_norm),
-        bias=bias,
-        dtype=DTYPES[dtype],
-        device=place,
-        name="the source",
-    )
+    indices, bound, kept = encode(values, classes, "the source"), float(max_norm), DTYPES[dtype]
+    prepared = prepare(table, indices, max_norm=bound, bias=bias, dtype=kept, device=place, name="the source")
+    refuse_squashed(prepared.rows.scaling, "the source", bound, force)
     record = TrainingRecord(
         n_source=len(prepared.rows),
         classes=classes,
         class_counts=counts,
         l2=float(l2),
         loss=loss,
-        max_norm=float(max_norm),
+        max_norm=bound,
         bias=bias,
         residual=0.0,
         rows_dtype=dtype,
         encoder=encoder,
+        encoder_trained=_trained(encoder, encoder_trained),
+        features=names,
     )
     objective = head_for(
         loss, l2=float(l2), n_classes=len(classes), n_features=prepared.rows.n_features, row_bound=record.row_bound
@@ -206,6 +185,27 @@ def _require_options(l2: float, max_norm: float, tolerance: float, dtype: str, s
         raise DataError(
             f"encoder {encoder!r}", "a SHA-256 digest in hexadecimal is needed", "Use SplitModel.digest, or embed's."
         )
+
+
+def _named(features: Any, given: Sequence[str] | None) -> tuple[tuple[str, ...] | None, Tensor]:
+    """What the columns are called, if anybody says so, and the features in that order."""
+    named = names_of(features) if given is None else tuple(given)
+    if named is None:
+        return None, as_features(features, "the source")
+    names = require_names(named, "the source")
+    table = as_features(in_order(features, names, len(names), "the source"), "the source")
+    require_width(table.shape[1], len(names), "the source")
+    return names, table
+
+
+def _trained(encoder: str | None, said: str | None) -> str | None:
+    if said is None:
+        return None
+    if encoder is None:
+        raise DataError(
+            f"encoder_trained {said!r}", "there is no encoder that it could be said of", "Give its digest as encoder."
+        )
+    return choice(said, TRAINED_ON_SOURCE, "encoder_trained")
 
 
 def _classes_of(values: NDArray[Any]) -> tuple[tuple[Label, ...], tuple[int, ...]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from expunge.bounds import PaperConstants
+from expunge.bounds.scale import Scale
 from expunge.data.streams import Stream
 from expunge.distance import Distance, Estimation
 from expunge.mechanism import Unlearned, carry_out
@@ -34,6 +35,7 @@ def unlearn(
     constants: PaperConstants | str | None = None,
     sizes: str = "source",
     force: bool = False,
+    noise: float | str | Scale | None = None,
     bias: Any = None,
     n_source: int | None = None,
     l2: float | None = None,
@@ -49,7 +51,9 @@ def unlearn(
     model_sha256: str | None = None,
     insecure_test_seed: int | None = None,
 ) -> Unlearned:
-    """Remove the forget rows from a model whose source is gone; returns the noised model and its certificate.
+    """Remove the forget rows from a model whose source is gone; returns the noised model and what is certified of it.
+
+    Its `model` and `statement` may be handed out; its `certificate`, the dossier, tells who left: for the auditor.
 
     Nothing the caller passes is changed. What is asked of:
 
@@ -66,6 +70,9 @@ def unlearn(
     step                      `converged` (default), `newton` (the paper's one step) or `balanced` (the smallest bound)
     bound, constants, sizes   `residual`, or `paper` with its constants and its convention of sizes
     force                     hand over a model that is of little use; never overrides a claim that says nothing
+    noise                     the noise's standard deviation, set before anybody asks: a number, or `rows:10` (as for
+                              ten rows, rehearsed on surrogate rows); a request that needs more is refused. None: the
+                              request chooses a power of two, and the statement says from how many
 
     Facts of a model without a record, which the certificate then marks as declared: `n_source`, `l2`, `loss`,
     `max_norm`, `training_residual`, `classes`, `class_counts`.
@@ -76,7 +83,16 @@ def unlearn(
     """
     wanted, estimate = wanted_distance(distance, match_classes)
     guarantee = Guarantee(
-        epsilon, delta, wanted, step=step, bound=bound, constants=constants, sizes=sizes, force=force, estimate=estimate
+        epsilon,
+        delta,
+        wanted,
+        step=step,
+        bound=bound,
+        constants=constants,
+        sizes=sizes,
+        force=force,
+        estimate=estimate,
+        noise=noise,
     )
     request = ask(
         model if isinstance(model, LinearModel) else checked_model(model, bias),

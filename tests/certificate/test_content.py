@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def test_nested_certificate(workshop: Path) -> None:
     """What is nested so deep that it can be parsed but hardly written again is refused like the rest."""
-    content = (workshop / "result" / "certificate.json").read_bytes()
+    content = (workshop / "result" / "private" / "dossier.json").read_bytes()
     assert b'"notes": []' in content
 
     def nested(depth: int) -> Certificate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import expunge
-from expunge.certificate.facts import SIZE_NAMES, WEAKEST_LAST, residual_facts, weakest
+from expunge.certificate.facts import SIZE_NAMES, WEAKEST_LAST, retained_facts, weakest
 from expunge.certificate.verify import claim_of
 from expunge.errors import OptionError
 
@@ -33,7 +33,7 @@ def test_a_provenance_nobody_knows_raises_wherever_it_stands(odd: str) -> None:
 
 def test_the_bound_s_numbers_are_the_facts_without_where_they_come_from(result: expunge.Unlearned) -> None:
     claim = claim_of(result.certificate.content)
-    found = residual_facts(claim.facts)
+    found = retained_facts(claim.facts)
     for name, fact in claim.facts.items():
         assert getattr(found, name) == fact.value
     assert all(type(getattr(found, name)) is int for name in SIZE_NAMES)

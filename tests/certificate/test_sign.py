@@ -120,7 +120,7 @@ def sign_statement(content: object, key: Ed25519PrivateKey) -> bytes:
 def test_a_signed_statement_about_something_else_is_rejected(
     part: str, certificate: Certificate, key: Ed25519PrivateKey
 ) -> None:
-    good = signing.statement(certificate)
+    good = signing.in_toto(certificate)
     assert open_envelope(sign_statement(good, key), key.public_key(), "it").content == certificate.content
     other = {"subject": [{"name": "model.safetensors", "digest": {"sha256": "0" * 64}}], "predicate": {"schema": "x"}}
     with pytest.raises((VerificationFailed, FileError)):
@@ -173,16 +173,15 @@ def test_unlearn_signs_and_verify_checks(box: object, tmp_path: Path) -> None:
     ran = box.run(box.unlearn("--sign-key", str(private)))  # type: ignore[attr-defined]
     assert ran.status == 0, ran.err
     folder = box.folder / "new"  # type: ignore[attr-defined]
-    signed, model = folder / "certificate.signed.json", folder / "model.safetensors"
+    signed, model = folder / "statement.signed.json", folder / "model.safetensors"
     line = ["verify", str(signed), "--model", str(model), "--public-key", str(public)]
     result = CliRunner().invoke(main, [*line, "--json"])
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["checks"][0] == "signature"
     found, _ = verify_file(signed, public, model)
-    assert found.content == json.loads((folder / "certificate.json").read_text())
+    assert found.content == json.loads((folder / "statement.json").read_text())
     assert (
-        CliRunner().invoke(main, ["verify", str(folder / "certificate.json"), "--public-key", str(public)]).exit_code
-        == 1
+        CliRunner().invoke(main, ["verify", str(folder / "statement.json"), "--public-key", str(public)]).exit_code == 1
     )
     unkeyed = CliRunner().invoke(main, ["verify", str(signed)])
     assert unkeyed.exit_code == 2

@@ -27,7 +27,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     for name, (features, labels) in parts.items():
         np.savez(folder / f"{name}.npz", X=features, y=labels)
-    model = expunge.train(*splits.source, l2=0.1, max_norm=5.0)
+    model = expunge.train(*splits.source, l2=0.1, max_norm=9.0)
     (folder / "model.safetensors").write_bytes(model.to_bytes())
     done = expunge.unlearn(
         model, splits.forget, parts["surrogate"], epsilon=5.0, delta=1e-2, distance="same", force=True

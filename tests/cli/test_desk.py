@@ -65,7 +65,7 @@ def test_the_whole_story(folder: Path) -> None:
     assert "nothing was pending" in done(folder, "desk run desk --quiet")
     found = done(folder, "desk status desk --json")
     assert (found["models"], found["models_left"], found["done"]) == (2, 1, 2)
-    signed = "desk/published/0002/certificate.signed.json"
+    signed = "desk/published/0002/statement.signed.json"
     done(folder, f"verify {signed} --model desk/published/0002/model.safetensors --public-key k.pub")
     kinds = [entry["kind"] for entry in done(folder, "desk history desk --json")["entries"]]
     assert kinds[0] == "created"
@@ -127,7 +127,7 @@ def test_a_page_for_one_result(folder: Path) -> None:
     refused = run(folder, "report for-a-page --out x.html")
     assert refused.exit_code == 2
     assert "expunge desk report for-a-page" in refused.stderr
-    certificate = folder / "result" / "certificate.json"
+    certificate = folder / "result" / "statement.json"
     certificate.write_text(certificate.read_text().replace('"conditional"', '"proven"'))
     refused = run(folder, "report result --out forged.html")
     assert refused.exit_code == 1

@@ -63,11 +63,11 @@ def test_the_whole_way(folder: Path) -> None:
     found = done(f"{asked} {network} --distance same --force --out result")
     assert found["certificate"]["status"] == "conditional"
     assert found["certificate"]["sizes"]["parameters"] == 27
-    verified = run("verify result/certificate.json --model result/model.safetensors --json")
+    verified = run("verify result/statement.json --model result/model.safetensors --json")
     assert verified.exit_code == 0, verified.output
-    wrong = run("verify result/certificate.json --model model.safetensors --json")
+    wrong = run("verify result/statement.json --model model.safetensors --json")
     assert wrong.exit_code == 1
-    assert "model.after.sha256" in wrong.output
+    assert "model.sha256" in wrong.output
     refused = run(f"{asked} --network tangent_test_networks:other --distance same --out elsewhere")
     assert refused.exit_code == 2
     assert "not the one the tangent weights were trained on" in refused.output

@@ -1,4 +1,4 @@
-"""Surrogate rows weighted to the source's class counts: weights are repeats, moments are weighted, the bound holds and is smaller."""
+"""Surrogate rows weighted to the class counts of what is retained: weights are repeats, moments are weighted, the bound holds and is smaller."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import reference
 from asking import asked
 from class_shift import example, shifted_problem
 from expunge import Distance, unlearn, verify
-from expunge.bounds import residual_bound
+from expunge.bounds import retained_bound
 from expunge.certificate.content import Certificate
-from expunge.certificate.facts import residual_facts
+from expunge.certificate.facts import retained_facts
 from expunge.data import class_matched
-from expunge.errors import DataError
+from expunge.errors import DataError, VacuousClaim
 from expunge.heads import Rows
 from expunge.mechanism import measure
 
@@ -61,21 +61,30 @@ def deltas(seed: int, **options: Any) -> tuple[float, float]:
     request = asked(model, (X[gone], y[gone]), S, epsilon=1.0, delta=0.01, force=True, **options)
     measured = measure(request, seed=1)
     assert isinstance(request.distance, Distance)
-    total = residual_bound(residual_facts(measured.facts), request.distance).radius
+    total = retained_bound(retained_facts(measured.facts), request.distance, averaged=False).radius
     kept = np.setdiff1d(np.arange(len(X)), gone)
     target = reference.retrain(X[kept], y[kept], 3, 0.05, "softmax").weights
     return total, float(np.linalg.norm(target - (request.weights + measured.step.update).numpy()))
 
 
-@pytest.mark.parametrize("sampling", ["seen", "strict"])
-def test_the_bound_holds_under_a_shift_of_class_proportions(sampling: str) -> None:
-    distance = Distance("same", 0.0, sampling=sampling)
-    ratios = []
+def test_the_bound_holds_under_a_shift_of_class_proportions() -> None:
+    found = [deltas(seed, distance="same", match_classes=True) for seed in range(40)]
+    assert all(truth <= total for total, truth in found)
+    assert np.median([total / truth for total, truth in found]) < 35.0
+
+
+def test_so_it_does_with_what_was_seen_where_that_is_not_refused() -> None:
+    """Refused where a forget row changes more than every surrogate row: the surrogate then does not show all there is."""
+    distance, found, refused = Distance("same", 0.0, sampling="seen"), [], []
     for seed in range(40):
-        total, truth = deltas(seed, distance=distance, match_classes=True)
-        assert truth <= total, seed
-        ratios.append(total / truth)
-    assert np.median(ratios) < (60.0 if sampling == "strict" else 30.0)
+        try:
+            found.append(deltas(seed, distance=distance, match_classes=True))
+        except VacuousClaim as refusal:
+            refused.append(refusal.found)
+    assert 0 < len(refused) < 10
+    assert all("a forget row changes by" in words for words in refused)
+    assert all(truth <= total for total, truth in found)
+    assert np.median([total / truth for total, truth in found]) < 10.0
 
 
 def test_matching_brings_the_updated_weights_nearer_to_retraining() -> None:

@@ -70,7 +70,8 @@ def problems(desk: Desk, acknowledged: int, *, finished: bool) -> list[str]:
     folders = {path.name for path in desk.layout.published.iterdir()}
     for folder in sorted(desk.layout.published.iterdir()):
         try:
-            verify_file(folder / "certificate.json", None, folder / "model.safetensors")
+            dossier = desk.layout.dossier_of(int(folder.name))
+            verify_file(folder / "statement.json", None, folder / "model.safetensors", dossier)
         except ExpungeError as error:
             found.append(f"{folder.name}: {error}")
     if not finished:
@@ -88,7 +89,8 @@ def problems(desk: Desk, acknowledged: int, *, finished: bool) -> list[str]:
     if made[-1]["n_left"] != N_SOURCE - gone:
         found.append(f"{made[-1]['n_left']} rows left of {N_SOURCE} less {gone}")
     left = [path.name for path in desk.layout.private.rglob("*") if path.is_file()]
-    if sorted(left) != sorted(["key", "lock", "surrogate.npz", f"{len(made):04d}.safetensors"]):
+    dossiers = [f"{facts['model']:04d}.json" for facts in made]
+    if sorted(left) != sorted(["key", "lock", "surrogate.npz", f"{len(made):04d}.safetensors", *dossiers]):
         found.append(f"private files {left}")
     if list(desk.layout.folder.rglob(".expunge*")):
         found.append("temporary files")

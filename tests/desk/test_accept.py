@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from desk_use import Rows, ask
+from expunge import heads
 from expunge.desk import (
     Desk,
     accept,
@@ -20,6 +22,8 @@ from expunge.desk import (
     verify_desk,
     withdraw,
 )
+from expunge.desk.digests import fingerprint, row_digests
+from expunge.desk.entries import RequestAccepted
 from expunge.errors import DataError, OptionError
 
 
@@ -97,3 +101,49 @@ def test_more_rows_than_the_source_has(desk: Desk, source: Rows) -> None:
         ask(desk, source, 150, 300)
     with pytest.raises(OptionError, match="due date"):
         accept(desk, source[0][200:201], source[1][200:201], "late", "tomorrow")
+
+
+def six_decimals(X: np.ndarray) -> np.ndarray:
+    return np.array([[float(f"{value:.6f}") for value in row] for row in X])
+
+
+@pytest.mark.parametrize("copied", [lambda X: X.astype(np.float32), six_decimals], ids=["float32", "six decimals"])
+def test_a_copy_in_another_precision_is_the_row_itself(copied: Any, desk: Desk, source: Rows) -> None:
+    X, y = source
+    assert not np.array_equal(copied(X[:4]), X[:4])
+    first = accept(desk, X[[0, 1, 1]], y[[0, 1, 1]], "case 1")
+    again = accept(desk, copied(X[[1, 0, 1]]), y[[1, 0, 1]], "case 2")
+    assert (again.request, again.new) == (first.request, False)
+    for rows, held in (([0, 1], "2 of 2"), ([0, 1, 0], "3 of 3"), ([0, 1, 1, 1], "4 of 4"), ([3, 1], "1 of 2")):
+        with pytest.raises(DataError, match=f"{held} rows are already in request 1"):
+            accept(desk, copied(X[rows]), y[rows], "case 3")
+    assert accept(desk, copied(X[3:4]), y[3:4], "case 4").new
+    with pytest.raises(DataError, match="1 of 2 rows are already in request 2"):
+        accept(desk, X[3:5], y[3:5], "case 5")
+    run(desk)
+    assert accept(desk, copied(X[[0, 1, 1]]), y[[0, 1, 1]], "case 6").request.state == "done"
+    withdrawn = accept(desk, X[7:8], y[7:8], "case 7").request.id
+    withdraw(desk, withdrawn, "a mistake")
+    assert accept(desk, copied(X[7:8]), y[7:8], "case 8").new
+
+
+def test_rows_that_differ_in_the_fourth_decimal_are_two(desk: Desk, source: Rows) -> None:
+    X, y = source
+    ask(desk, source, 0, 1)
+    near = X[:1].copy()
+    near[0, 0] -= 1e-4
+    assert accept(desk, near, y[:1], "somebody else").new
+
+
+def test_requests_of_a_ledger_from_before_are_recognised_value_for_value(desk: Desk, source: Rows) -> None:
+    """Entries of earlier versions hold one digest a row, over the row as it was trained on."""
+    X, y = source
+    digests = row_digests(desk.key, heads.Rows(torch.tensor(X[:2]), torch.tensor(y[:2])))  # as trained on: of length 1
+    with desk.writing() as ledger:
+        ledger.append(
+            RequestAccepted(1, "old", "2030-01-01", 2, tuple(digests), fingerprint(desk.key, digests), "not there")
+        )
+    verify_desk(desk)
+    assert not accept(desk, X[1::-1], y[1::-1], "new").new
+    with pytest.raises(DataError, match="1 of 2 rows are already in request 1"):
+        ask(desk, source, 1, 3)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from desk_use import Rows, ask
+from expunge.data.row_hashes import row_hashes
 from expunge.desk import (
     Desk,
     history,
@@ -25,7 +26,8 @@ def test_the_ledger_holds_keyed_digests_only(desk: Desk, source: Rows, copy: Cal
     raw = np.ascontiguousarray(X[0], dtype="<f8").tobytes()
     label = np.int64(y[0]).tobytes()
     expected = hmac.new(desk.key, b"row\x00" + raw + label, hashlib.sha256).hexdigest()
-    assert entry.body.to_json()["rows"] == [expected]
+    marks = row_hashes(desk.key, X[:1], y[:1]).digests
+    assert entry.body.to_json()["rows"] == [expected, *(mark[0].tobytes().hex() for mark in marks)]
     text = json.dumps([entry.to_json() for entry in history(desk)])
     for bare in (raw, raw + label, desk.layout.rows_of(1).read_bytes()):
         assert hashlib.sha256(bare).hexdigest() not in text

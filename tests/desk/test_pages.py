@@ -10,8 +10,9 @@ import pytest
 
 from expunge.certificate.content import read_certificate
 from expunge.certificate.sign import generate_keys, read_private_key, seal
+from expunge.certificate.statement import read_statement
 from expunge.desk import Desk
-from expunge.desk.layout import CERTIFICATE, MODEL, REPORT, SIGNED
+from expunge.desk.layout import MODEL, REPORT, SIGNED, STATEMENT
 from expunge.desk.pages import desk_report, result_report
 from expunge.desk.status import models, requests
 from expunge.errors import ExpungeError, FileError
@@ -32,12 +33,15 @@ def test_every_request_and_every_model_has_its_line(ledger: Desk) -> None:
     for line in asked:
         assert line["reference"] in page
     for number in (1, 2):
-        folder = ledger.layout.published_model(number)
-        assert files[f"model-{number:04d}.html"] == (folder / REPORT).read_bytes()
+        page, public = files[f"model-{number:04d}.html"], (ledger.layout.published_model(number) / REPORT).read_bytes()
+        dossier = read_certificate(ledger.layout.dossier_of(number))
+        assert f"{dossier.total:.4g}" in page.decode(), "the desk's own pages are full ones"
+        assert f"{dossier.total:.4g}" not in public.decode(), "the published one is made from the statement"
 
 
 def test_a_model_that_was_taken_away_has_a_line_and_no_page(ledger: Desk) -> None:
     (ledger.layout.published_model(1) / REPORT).unlink()
+    ledger.layout.dossier_of(1).unlink()
     files = desk_report(ledger)
     assert "model-0001.html" not in files
     assert [line["model"] for line in table(files["models.csv"])] == ["1", "2"]
@@ -45,16 +49,22 @@ def test_a_model_that_was_taken_away_has_a_line_and_no_page(ledger: Desk) -> Non
 
 def test_the_page_of_one_result_is_made_only_of_a_certificate_that_holds(ledger: Desk, tmp_path: Path) -> None:
     folder = ledger.layout.published_model(1)
-    certificate = read_certificate(folder / CERTIFICATE)
-    assert certificate.content["digest"] in result_report(folder).decode()
+    statement = read_statement(folder / STATEMENT)
+    assert statement.content["digest"] in result_report(folder).decode()
     keys = generate_keys()
     (tmp_path / "k").write_bytes(keys.private)
     (tmp_path / "k").chmod(0o600)
     (tmp_path / "k.pub").write_bytes(keys.public)
     with pytest.raises(ExpungeError):
         result_report(folder, tmp_path / "k.pub")
-    (folder / SIGNED).write_bytes(seal(certificate, read_private_key(tmp_path / "k")))
+    (folder / SIGNED).write_bytes(seal(statement, read_private_key(tmp_path / "k")))
     assert keys.keyid in result_report(folder, tmp_path / "k.pub").decode()
+    (folder / "private").mkdir()
+    (folder / "private" / "dossier.json").write_bytes(ledger.layout.dossier_of(1).read_bytes())
+    assert "Private." in result_report(folder, full=True).decode()
+    (folder / "private" / "dossier.json").write_bytes(ledger.layout.dossier_of(2).read_bytes())
+    with pytest.raises(ExpungeError, match="dossier"):
+        result_report(folder, full=True)
     model = bytearray((folder / MODEL).read_bytes())
     model[-1] ^= 1
     (folder / MODEL).write_bytes(bytes(model))

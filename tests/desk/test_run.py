@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from desk_use import Rows, ask, exhausted, opened
+from expunge.certificate.content import read_certificate
 from expunge.certificate.sign import generate_keys, read_private_key, verify_file
 from expunge.desk import (
     Desk,
@@ -21,8 +23,9 @@ from expunge.desk import (
     status,
     verify_desk,
 )
-from expunge.errors import DataError, FileError
+from expunge.errors import DataError, FileError, UselessModel
 from expunge.model import LinearModel, read_model
+from expunge.request.past import read_anchored
 
 
 def test_one_model_a_request_or_one_for_all(empty: Path, desk: Desk, source: Rows, tmp_path: Path) -> None:
@@ -35,7 +38,7 @@ def test_one_model_a_request_or_one_for_all(empty: Path, desk: Desk, source: Row
         ask(desk, source, number, number + 1)
     (made,) = run(desk, batch=True).published
     assert made.requests == (4, 5, 6)
-    assert made.certificate.content["sizes"]["n_source"] == 297
+    assert made.certificate.content["sizes"]["n_source"] == 300, "counted from the trained weights"
     assert made.certificate.content["sizes"]["n_retain"] == 294
     assert run(desk).published == ()
 
@@ -49,15 +52,20 @@ def test_each_certificate_verifies_and_names_the_model_before_it(
     before = trained.sha256()
     for facts in models(desk):
         folder = desk.layout.published_model(facts["model"])
-        certificate, _ = verify_file(folder / "certificate.json", None, folder / "model.safetensors")
-        assert certificate.content["model"]["before"]["sha256"] == before, "never a digest of private weights"
+        dossier = desk.layout.dossier_of(facts["model"])
+        statement, _ = verify_file(folder / "statement.json", None, folder / "model.safetensors", dossier)
+        certificate = read_certificate(dossier)
+        assert certificate.content["model"]["before"]["sha256"] == before
+        assert before not in statement.to_json(), "never a bare digest of private weights"
         before = certificate.content["model"]["after"]["sha256"]
+        assert statement.content["sigma"] == desk.policy.noise
+        assert facts["mu"] == statement.content["mu"], "what all models say together is counted with the target"
         place = certificate.content["data"]["sequence"]
         assert (place["planned"], place["position"]) == (10, facts["model"])
         assert certificate.content["noise"]["failures"]["sequence"] > 0
         assert sum(certificate.content["noise"]["failures"].values()) == pytest.approx(0.41e-3)
         inputs = certificate.content["bound"]["inputs"]["training_residual"]
-        assert inputs["provenance"] == ("measured" if facts["model"] == 1 else "declared")
+        assert inputs["provenance"] == "measured", "nothing is carried"
     assert any("2 earlier deletions" in note for note in certificate.content["notes"])
 
 
@@ -69,7 +77,9 @@ def test_signed_runs(desk: Desk, source: Rows, tmp_path: Path) -> None:
     ask(desk, source, 0, 1)
     run(desk, sign_key=read_private_key(tmp_path / "k"), test=source)
     folder = desk.layout.published_model(1)
-    verify_file(folder / "certificate.signed.json", tmp_path / "k.pub", folder / "model.safetensors")
+    verify_file(folder / "statement.signed.json", tmp_path / "k.pub", folder / "model.safetensors")
+    assert stat.S_IMODE(desk.layout.dossier_of(1).stat().st_mode) == 0o600
+    assert stat.S_IMODE(desk.layout.dossiers.stat().st_mode) == 0o700
     (facts,) = models(desk)
     assert facts["keyid"] == keys.keyid
     assert facts["accuracy"]["rows"] == 300
@@ -88,8 +98,8 @@ def test_what_is_published_is_in_the_type_the_model_came_in(
     for number in (1, 2):
         model, _ = read_model(desk.layout.published_model(number) / "model.safetensors")
         assert str(model.weight.dtype) == "torch.float32"
-    state, _ = read_model(desk.layout.state_of(2))
-    assert str(state.weight.dtype) == "torch.float64"
+    state, past = read_anchored(desk.layout.state_of(2))
+    assert (str(state.weight.dtype), str(past.gradients.dtype)) == ("torch.float32", "torch.float64")
 
 
 def test_private_files_that_were_changed_are_refused(desk: Desk, source: Rows, trained: LinearModel) -> None:
@@ -135,18 +145,36 @@ def test_retrain_when_all_models_together_say_too_much(
 def test_retrain_when_the_noise_would_swamp_the_weights(
     source: Rows, surrogate: Rows, trained: LinearModel, tmp_path: Path
 ) -> None:
-    desk = opened(source, surrogate, trained, tmp_path, epsilon=0.1, distance="chi2:0.5", force=False)
+    desk = opened(source, surrogate, trained, tmp_path, epsilon=0.03, distance="chi2:0.5", force=False, noise="request")
     assert "swamp" in exhausted(desk, source, 10).found
+    assert desk.policy.noise is None
+    with pytest.raises(UselessModel, match="swamp"):  # noise that is set is known when the desk is opened
+        opened(source, surrogate, trained, tmp_path / "set", force=False, noise=100.0)
+
+
+def test_retrain_when_the_noise_that_was_set_is_not_enough(
+    source: Rows, surrogate: Rows, trained: LinearModel, tmp_path: Path
+) -> None:
+    """The bound grows with every deletion, the noise does not; how much was needed is nowhere told."""
+    first = opened(source, surrogate, trained, tmp_path / "first", noise="request")
+    ask(first, source, 0, 1)
+    (made,) = run(first).published
+    needed = made.certificate.content["noise"]["required"]
+    desk = opened(source, surrogate, trained, tmp_path, noise=1.05 * needed)
+    reason = exhausted(desk, source, 10)
+    assert "more noise than was set beforehand" in reason.found
+    assert not any(character.isdigit() for character in str(reason))
     found = status(desk)
-    assert found.models > 0
-    assert found.deletions_left == 0
+    assert 1 <= found.models < 10
+    assert {facts["sigma"] for facts in models(desk)} == {1.05 * needed}
+    assert found.deletions_left is not None
 
 
 def test_a_desk_matches_classes_as_rows_leave(
     trained: LinearModel, source: Rows, surrogate: Rows, policy: Policy, tmp_path: Path
 ) -> None:
     """The second certificate's weights follow the class counts of the rows that are left."""
-    desk = create_desk(tmp_path / "matched", trained, surrogate, replace(policy, match_classes=True))
+    desk = create_desk(tmp_path / "matched", trained, surrogate, replace(policy, match_classes=True), noise="request")
     X, y = source
     gone = np.flatnonzero(y == 0)[:20]
     accept(desk, X[gone], y[gone], "twenty of one class")
@@ -156,6 +184,6 @@ def test_a_desk_matches_classes_as_rows_leave(
     assert all(content["distance"]["matched"] for content in contents)
     largest = [content["bound"]["inputs"]["weight_largest"]["value"] for content in contents]
     shares = np.bincount(surrogate[1]) / len(surrogate[1])
-    assert largest[0] == pytest.approx((np.array([100, 100, 100]) / 300 / shares).max(), rel=1e-12)
-    assert largest[1] == pytest.approx((np.array([80, 100, 100]) / 280 / shares).max(), rel=1e-12)
+    assert largest[0] == pytest.approx((np.array([80, 100, 100]) / 280 / shares).max(), rel=1e-12)
+    assert largest[1] == pytest.approx((np.array([80, 99, 100]) / 279 / shares).max(), rel=1e-12)
     verify_desk(open_desk(desk.layout.folder))

@@ -105,7 +105,7 @@ def test_a_distance_cannot_be_changed_afterwards():
 
 
 def test_what_is_taken_for_rows_unlike_any_that_was_seen_is_kept_and_must_be_known():
-    assert parse_distance("chi2:0.1").sampling == Distance("chi2", 0.1).sampling == "seen"
+    assert parse_distance("chi2:0.1").sampling == Distance("chi2", 0.1).sampling == "strict"
     for text in ("same", "tv:0.1"):
         assert parse_distance(text, sampling="strict").sampling == "strict"
     with pytest.raises(OptionError, match="one of seen, strict"):

@@ -8,11 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
+from asking import asked
 from expunge.distance import Estimation
 from expunge.distance.inequalities import tv_upper_from_kl
 from expunge.errors import DataError, ModelError
 from expunge.estimate.comparison import Comparison, compare
+from expunge.mechanism import measure
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 QUICK = Estimation(support="ball", chains=200, steps=400, step_size=0.005, epochs=3)
@@ -60,6 +63,20 @@ def test_infinite_is_null_in_json(found: Comparison) -> None:
     assert content["estimates"][0]["upper"] is None
     assert content["estimates"][2]["value"] == found.lines[2].value
     assert content["surrogate_rows"] == len(found.surrogate)
+
+
+@pytest.mark.parametrize("matched", [False, True])
+def test_it_is_about_the_update_and_the_weights_that_unlearning_has(digits: dict[str, Any], matched: bool) -> None:
+    model = digits["model"]
+    wanted, sets = replace(QUICK, matched=matched), (digits["forget"], digits["surrogate"])
+    found = compare(model, sets[1], record=model.record, wanted=wanted, forget=sets[0])
+    request = asked(model, *sets, epsilon=1.0, delta=1e-3, distance=wanted, match_classes=matched, force=True)
+    if matched:
+        assert torch.equal(found.surrogate.weights, request.surrogate.weights)
+    assert found.means is not None
+    update = measure(replace(request, guarantee=replace(request.guarantee, estimate=found.estimate))).step.update
+    there = found.estimate.means(request.head, request.weights, update, request.surrogate)
+    assert found.means.value == pytest.approx(there.value, rel=1e-6)
 
 
 def test_what_cannot_be_compared_is_refused(digits: dict[str, Any]) -> None:

@@ -32,4 +32,9 @@ def test_the_story_ends_with_retraining_within_the_bound(tmp_path: Path) -> None
     assert set(story.accuracies) == {"before", "retrained", "unlearned"}
     assert story.accuracies["retrained"]["test"] > 0.8
     files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*"))
-    assert files == ["model.safetensors", "result/certificate.json", "result/model.safetensors"]
+    assert files == [
+        "model.safetensors",
+        "result/model.safetensors",
+        "result/private/dossier.json",
+        "result/statement.json",
+    ]

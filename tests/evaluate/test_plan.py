@@ -8,7 +8,7 @@ import pytest
 from expunge import unlearn
 from expunge.errors import OptionError, UselessModel
 from expunge.evaluate.demo import digits
-from expunge.evaluate.plan import plan
+from expunge.evaluate.plan import DRAWS, plan
 from expunge.report.plots import frontier
 from expunge.train import train
 
@@ -23,7 +23,7 @@ def data() -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 @pytest.fixture(scope="module")
 def model(data: dict[str, tuple[np.ndarray, np.ndarray]]):
-    return train(*data["source"], l2=0.02, max_norm=1.0)
+    return train(*data["source"], l2=0.05, max_norm=1.0)
 
 
 @pytest.mark.parametrize("step", ["converged", "balanced"])
@@ -59,11 +59,12 @@ def test_without_a_seed_it_agrees_to_twelve_digits(model, data) -> None:
         model, data["forget"], data["surrogate"], delta=DELTA, epsilons=(1.0,), distances=("same",)
     ).outlooks
     used = unlearn(model, data["forget"], data["surrogate"], epsilon=1.0, delta=DELTA, distance="same")
-    assert outlook.sigma == pytest.approx(used.certificate.sigma, rel=1e-12)
+    assert outlook.sigma == used.certificate.sigma, "a power of two"
+    assert outlook.total == pytest.approx(used.certificate.total, rel=1e-12)
 
 
 def test_what_it_calls_refused_is_refused_and_accuracy_is_what_comes(model, data) -> None:
-    found = plan(model, data["forget"], data["surrogate"], delta=DELTA, epsilons=(0.05, 1.0), distances=("same",))
+    found = plan(model, data["forget"], data["surrogate"], delta=DELTA, epsilons=(0.05, 2.0), distances=("same",))
     worse, better = found.outlooks
     assert worse.refused
     assert worse.deletions == 0
@@ -71,10 +72,11 @@ def test_what_it_calls_refused_is_refused_and_accuracy_is_what_comes(model, data
     assert better.deletions >= 1
     with pytest.raises(UselessModel):
         unlearn(model, data["forget"], data["surrogate"], epsilon=0.05, delta=DELTA, distance="same")
-    published = unlearn(model, data["forget"], data["surrogate"], epsilon=1.0, delta=DELTA, distance="same").model
     X, y = data["surrogate"]
-    # 700 rows, independent noise: four standard deviations of a share are 0.06
-    assert np.mean(published.predict(X) == y) == pytest.approx(better.accuracy, abs=0.06)
+    asked = {"epsilon": 2.0, "delta": DELTA, "distance": "same"}
+    published = [unlearn(model, data["forget"], data["surrogate"], **asked).model for _ in range(DRAWS)]
+    # a draw of noise moves the accuracy by 0.023: of two means of eight, five standard deviations are 0.06
+    assert np.mean([each.predict(X) == y for each in published]) == pytest.approx(better.accuracy, abs=0.06)
     assert np.mean(model.predict(X) == y) == pytest.approx(found.accuracy_before, abs=1e-9)
 
 
@@ -95,7 +97,8 @@ def test_advice_is_what_the_formula_says(model, data) -> None:
     half = plan(
         model, data["forget"], data["surrogate"], delta=DELTA, epsilons=(1.0,), distances=("chi2:0.05",)
     ).outlooks[0]
-    assert half.sigma / found.outlooks[0].sigma == pytest.approx(shares["half the distance"], rel=1e-6)
+    # the noise needed; what is published is the next power of two
+    assert half.total / found.outlooks[0].total == pytest.approx(shares["half the distance"], rel=1e-6)
     assert shares["twice the l2 at the next training (the model itself changes too)"] == pytest.approx(0.5, rel=1e-3)
 
 

@@ -1,7 +1,7 @@
 """Faults planted in the mechanism, each caught by the audit or by a named check. docs/audits.md has the same table.
 
 Every fault is a small, believable mistake. The audits here take 2,000 runs a side (4,000 at epsilon 20) on tasks whose bound is tight or whose terms are
-all needed; without a fault they find none, which the first test shows for each task and budget used.
+all needed, with noise that is not rounded up to a power of two; without a fault they find none, which the first test shows for each task and budget used.
 """
 
 from __future__ import annotations
@@ -17,30 +17,38 @@ import numpy as np
 import pytest
 import torch
 
-import expunge.bounds.residual as residual
+import expunge.bounds.retained as retained
 import expunge.certificate.derive as certificate
 import expunge.mechanism as mechanism
 import expunge.noise as noise_module
-from expunge.bounds import Ball
-from expunge.errors import VacuousClaim
-from expunge.evaluate.audit import audit
-from expunge.evaluate.tasks import make_task
+from expunge.bounds import Ball, RetainedFacts, retained_bound
+from expunge.bounds.sampling import Tail
+from expunge.bounds.scale import ON_LADDER, rung_above
+from expunge.errors import BeyondPolicy, VacuousClaim
+from expunge.evaluate.audit import Audit, audit
+from expunge.evaluate.tasks import AuditTask, make_task
+from expunge.evidence.measured import Measured
 from expunge.noise import add_noise, rounded_gaussian, seeded_bytes, sigma_classical, sigma_for, to_grid
+from expunge.request.door import Request
 
 RUNS = 2_000
 DOCS = Path(__file__).parents[2] / "docs" / "audits.md"
 Patch = pytest.MonkeyPatch
 
 
-def contradicted(task: str, epsilon: float, delta: float, seed: int = 1) -> bool:
-    made = make_task(task, epsilon, delta)
-    return audit(
-        made.request, made.measured, made.retrained, runs=RUNS if epsilon < 20 else 2 * RUNS, seed=seed
-    ).contradicted
+def audited(task: AuditTask, seed: int = 1) -> Audit:
+    runs = RUNS if task.request.guarantee.epsilon < 20 else 2 * RUNS
+    return audit(task.request, task.measured, task.retrained, runs=runs, seed=seed)
 
 
-def without_term(monkeypatch: Patch, name: str) -> None:
-    monkeypatch.setattr(residual, name, lambda *anything: 0.0)
+def contradicted(task: str, epsilon: float, delta: float) -> bool:
+    return audited(make_task(task, epsilon, delta)).contradicted
+
+
+def with_noise(task: AuditTask, noise: Any) -> AuditTask:
+    """The task with its noise chosen otherwise."""
+    guarantee = replace(task.request.guarantee, noise=noise)
+    return replace(task, request=replace(task.request, guarantee=guarantee))
 
 
 def calibrate(monkeypatch: Patch, scale: Callable[[float, float, float], float]) -> None:
@@ -60,11 +68,15 @@ def variance_for_deviation(monkeypatch: Patch) -> None:
 
 
 def regulariser_missing(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(residual, "amplification", lambda facts: facts.n_source / (facts.n_source - facts.n_forget))
+    monkeypatch.setattr(
+        certificate,
+        "retained_bound",
+        lambda facts, *rest, **options: retained_bound(replace(facts, l2=1.0), *rest, **options),
+    )
 
 
 def n_for_n_minus_m(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(residual, "amplification", lambda facts: 1.0 / facts.l2)
+    monkeypatch.setattr(RetainedFacts, "n_retain", property(lambda facts: facts.n_source))
 
 
 def classical_formula(monkeypatch: Patch) -> None:
@@ -73,6 +85,12 @@ def classical_formula(monkeypatch: Patch) -> None:
 
 def delta_ignored(monkeypatch: Patch) -> None:
     calibrate(monkeypatch, lambda error, epsilon, delta: sigma_for(error, epsilon, 0.5))
+
+
+def tail_left_out(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(
+        noise_module, "averaged_sigma", lambda radius, tail, epsilon, delta: sigma_for(radius, epsilon, delta)
+    )
 
 
 def fixed_seed(monkeypatch: Patch) -> None:
@@ -101,13 +119,12 @@ def one_draw_for_all_weights(monkeypatch: Patch) -> None:
 
 
 def change_update(monkeypatch: Patch, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    step = mechanism.newton_step
+    """What is handed over is not the update whose bound was measured."""
 
-    def changed(*given: Any, **options: Any) -> Any:
-        done = step(*given, **options)
-        return replace(done, update=change(done.update))
+    def changed(step: Any, *rest: Any) -> Measured:
+        return Measured(replace(step, update=change(step.update)), *rest)
 
-    monkeypatch.setattr(mechanism, "newton_step", changed)
+    monkeypatch.setattr(mechanism, "Measured", changed)
 
 
 def forgetting_skipped(monkeypatch: Patch) -> None:
@@ -118,19 +135,24 @@ def wrong_sign(monkeypatch: Patch) -> None:
     change_update(monkeypatch, torch.neg)
 
 
+def forget_rows_not_charged(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(Request, "forgotten", property(lambda request: torch.zeros_like(request.weights)))
+
+
 def training_term_dropped(monkeypatch: Patch) -> None:
-    without_term(monkeypatch, "training_term")
+    monkeypatch.setattr(retained, "training_term", lambda *anything: 0.0)
 
 
 def solver_term_dropped(monkeypatch: Patch) -> None:
-    without_term(monkeypatch, "solver_term")
+    monkeypatch.setattr(retained, "solver_term", lambda *anything: 0.0)
 
 
 def sampling_term_dropped(monkeypatch: Patch) -> None:
-    without_term(monkeypatch, "sampling_term")
+    monkeypatch.setattr(retained, "set_apart", lambda *anything: 0.0)
+    monkeypatch.setattr(retained, "deviation", lambda *anything: Tail(0.0, 0.0, 0.0))
 
 
-CALIBRATION = (sigma_halved, classical_formula, delta_ignored)
+CALIBRATION = (sigma_halved, classical_formula, delta_ignored, tail_left_out)
 AUDITED = [
     (sigma_halved, "tight", 5.0, 1e-2),
     (variance_for_deviation, "tight", 5.0, 1e-2),
@@ -138,11 +160,13 @@ AUDITED = [
     (n_for_n_minus_m, "tight", 5.0, 1e-2),
     (classical_formula, "tight", 20.0, 1e-3),
     (delta_ignored, "tight", 5.0, 1e-2),
+    (tail_left_out, "sampled", 5.0, 1e-2),
     (fixed_seed, "tight", 1.0, 1e-3),
     (noise_on_one_row, "tight", 1.0, 1e-3),
     (one_draw_for_all_weights, "tight", 1.0, 1e-3),
     (forgetting_skipped, "single-step", 5.0, 1e-2),
     (wrong_sign, "single-step", 5.0, 1e-2),
+    (forget_rows_not_charged, "sampled", 5.0, 1e-2),
     (training_term_dropped, "tight", 5.0, 1e-2),
     (solver_term_dropped, "single-step", 5.0, 1e-2),
     (sampling_term_dropped, "sampled", 5.0, 1e-2),
@@ -162,7 +186,7 @@ def test_the_audit_finds(
 ) -> None:
     plant(monkeypatch)
     if plant in CALIBRATION:  # the mechanism's own check would stop it first: see below
-        monkeypatch.setattr(certificate, "delta_of", lambda *anything: 0.0)
+        monkeypatch.setattr(certificate, "delta_at", lambda *anything: 0.0)
     assert contradicted(task, epsilon, delta)
     assert f"| `{plant.__name__}` |" in DOCS.read_text()
 
@@ -172,9 +196,53 @@ def test_the_mechanism_itself_refuses_a_sigma_below_its_delta(
     plant: Callable[[Patch], None], monkeypatch: Patch
 ) -> None:
     plant(monkeypatch)
-    task = make_task("tight", 20.0, 1e-3)
+    task = make_task("sampled" if plant is tail_left_out else "tight", 20.0, 1e-3)
     with pytest.raises(VacuousClaim, match="the true delta is"):
         mechanism.certify(task.request, task.measured)
+
+
+def test_noise_set_too_low_beforehand_is_refused_twice_and_found_by_an_audit(monkeypatch: Patch) -> None:
+    """Half of what the request needs: the policy's own check, that of delta, and with both silenced the audit."""
+    task = make_task("tight", 5.0, 1e-2)
+    low = with_noise(task, mechanism.certify(task.request, task.measured).certificate.sigma / 2)
+    with pytest.raises(BeyondPolicy):
+        mechanism.certify(low.request, low.measured)
+    monkeypatch.setattr(certificate.Derived, "enough", True)
+    with pytest.raises(VacuousClaim, match="the true delta is"):
+        mechanism.certify(low.request, low.measured)
+    monkeypatch.setattr(certificate, "delta_at", lambda *anything: 0.0)
+    assert audited(low).contradicted
+
+
+def test_a_rung_below_what_is_needed_is_climbed_from(monkeypatch: Patch) -> None:
+    """A ladder that begins too low: the noise is compared with what is needed, and is doubled until it is enough."""
+    task = make_task("tight", 5.0, 1e-2)
+    needed = mechanism.certify(task.request, task.measured).certificate.sigma
+    ladder = with_noise(task, ON_LADDER)
+    usual = mechanism.certify(ladder.request, ladder.measured).certificate.sigma
+    assert needed <= usual == rung_above(needed) < 2 * needed
+    monkeypatch.setattr(noise_module, "rung_above", lambda scale: rung_above(scale) / 8)
+    assert mechanism.certify(ladder.request, ladder.measured).certificate.sigma == usual
+
+
+@pytest.mark.parametrize("change", [torch.zeros_like, torch.neg], ids=["none", "wrong sign"])
+def test_an_update_that_is_wrong_when_it_is_measured_is_charged(
+    change: Callable[[torch.Tensor], torch.Tensor], monkeypatch: Patch
+) -> None:
+    """The bound holds for any update: one that the solver got wrong costs noise, and makes no claim false."""
+    solved, step = make_task("single-step", 5.0, 1e-2), mechanism.newton_step
+
+    def changed(*given: Any, **options: Any) -> Any:
+        done = step(*given, **options)
+        return replace(done, update=change(done.update))
+
+    monkeypatch.setattr(mechanism, "newton_step", changed)
+    wrong = make_task("single-step", 5.0, 1e-2)
+    found, usual = audited(wrong), audited(solved)
+    assert found.true_distance > 10 * usual.true_distance
+    assert found.true_distance <= found.bound
+    assert found.sigma > 10 * usual.sigma
+    assert not found.contradicted
 
 
 # Faults too fine for an audit: named checks find them ----------------------------------------------------------------

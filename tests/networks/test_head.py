@@ -42,7 +42,7 @@ def test_the_unlearned_head_put_back_predicts_what_the_head_predicts(small: Smal
     split = split_head(small)
     labels = np.arange(200) % 3
     source = split.features(images(200)).numpy()
-    model = train(source, labels, l2=0.5, max_norm=1.5, bias=True, store=store)
+    model = train(source, labels, l2=0.5, max_norm=1.5, bias=True, store=store, force=True)
     assert (np.linalg.norm(source, axis=1) > 1.5).any(), "some rows must be scaled for this test to mean anything"
     forgotten = unlearn(
         model, (source[:2], labels[:2]), (source, labels), epsilon=50, delta=1e-3, distance="same", force=True

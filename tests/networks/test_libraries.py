@@ -87,7 +87,7 @@ def forgotten_head(module: nn.Module, head: str, inputs: Any, count: int) -> tup
     split = split_head(module, head)
     features = split.features(inputs, batch=16)
     labels = np.arange(count) % split.head.weight.shape[0]
-    model = train(features.numpy(), labels, l2=0.5, max_norm=1.0, bias=True)
+    model = train(features.numpy(), labels, l2=0.5, max_norm=1.0, bias=True, force=True)
     made = unlearn(
         model,
         (features[:1].numpy(), labels[:1]),

@@ -16,6 +16,7 @@ from expunge.model import LinearModel
 from expunge.request.door import ask
 from expunge.request.execution import Execution
 from expunge.request.guarantee import Guarantee
+from expunge.request.past import Past
 from expunge.request.series import Series
 
 Parts = dict[str, tuple[np.ndarray, np.ndarray]]
@@ -24,7 +25,7 @@ GUARANTEE = Guarantee(1.0, 1e-3, Distance("same", 0.0))
 
 @pytest.fixture(scope="module")
 def model(parts: Parts) -> LinearModel:
-    return expunge.train(*parts["source"], l2=0.05, max_norm=2.0)
+    return expunge.train(*parts["source"], l2=0.05, max_norm=2.0, force=True)
 
 
 def test_a_request_holds_the_sets_made_ready_and_sizes_that_follow(model: LinearModel, parts: Parts) -> None:
@@ -48,12 +49,15 @@ def test_constants_are_there_for_the_papers_bound_alone(model: LinearModel, part
 
 
 def test_a_later_place_in_a_series_is_noted(model: LinearModel, parts: Parts) -> None:
+    gone = Past(torch.full_like(model.matrix(), 0.5), (1, 0, 2))
     first, third = (
         ask(model, parts["forget"], parts["surrogate"], Guarantee(1.0, 1e-3, GUARANTEE.distance, series=series))
-        for series in (Series(5), Series(5, 3, "declared"))
+        for series in (Series(5), Series(5, 3, gone))
     )
     assert not any("earlier" in note for note in first.notes)
-    assert any("2 earlier deletions" in note for note in third.notes)
+    assert any("3 rows were forgotten before, in 2 earlier deletions" in note for note in third.notes)
+    assert (first.n_forget, third.n_forget) == (4, 7)
+    torch.testing.assert_close(third.forgotten, first.forgotten + 0.5)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,23 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
+import mpmath
 import pytest
 
 from expunge.bounds import PaperConstants
 from expunge.distance import Distance, Estimation
 from expunge.errors import OptionError
-from expunge.request.guarantee import LARGEST_EPSILON, SMALLEST_DELTA, STEPS, Guarantee, check_budget, wanted_distance
+from expunge.noise import sigma_for
+from expunge.request.guarantee import (
+    LARGEST_EPSILON,
+    SMALLEST_DELTA,
+    SMALLEST_EPSILON,
+    STEPS,
+    Guarantee,
+    budget_notes,
+    check_budget,
+    wanted_distance,
+)
 from expunge.request.series import Series
 
 SAME = Distance("same", 0.0)
@@ -25,6 +36,8 @@ SAME = Distance("same", 0.0)
         ({"epsilon": math.inf}, "above 0"),
         ({"epsilon": math.nan}, "above 0"),
         ({"epsilon": 2 * LARGEST_EPSILON}, "promises nothing"),
+        ({"epsilon": 0.999 * SMALLEST_EPSILON}, "float64 no longer tells"),
+        ({"epsilon": 1e-30}, "float64 no longer tells"),
         ({"delta": 0.0}, "strictly between 0 and 1"),
         ({"delta": -1e-3}, "strictly between 0 and 1"),
         ({"delta": 1.0}, "strictly between 0 and 1"),
@@ -46,9 +59,32 @@ def test_what_cannot_be_promised_is_refused(changed: dict[str, Any], words: str)
 
 
 def test_the_ends_of_a_budget_are_allowed() -> None:
-    for epsilon in (1e-30, LARGEST_EPSILON):
+    for epsilon in (SMALLEST_EPSILON, LARGEST_EPSILON):
         for delta in (SMALLEST_DELTA, 1.0 - 2.0**-53):
             check_budget(epsilon, delta)
+
+
+def true_over_claimed(epsilon: float, delta: float) -> float:
+    """The delta that the calibrated noise really has, to 400 digits, over the one that was asked for."""
+    with mpmath.workdps(400):
+        mu, exact = 1 / mpmath.mpf(sigma_for(1.0, epsilon, delta)), mpmath.mpf(epsilon)
+        found = mpmath.ncdf(mu / 2 - exact / mu) - mpmath.exp(exact) * mpmath.ncdf(-mu / 2 - exact / mu)
+        return float(found / mpmath.mpf(delta))
+
+
+def test_an_epsilon_is_refused_where_its_noise_would_be_too_small() -> None:
+    """Far below the limit the true delta is 399 times the claimed one, and more; at the limit it never exceeds it."""
+    assert 398 < true_over_claimed(1e-20, 1e-18) < 400
+    assert true_over_claimed(1e-16, 1e-20) > 1e4
+    for delta in (1e-2, 1e-5, 1e-10, 1e-20, 1e-50, 1e-100, 1e-200):
+        assert true_over_claimed(SMALLEST_EPSILON, delta) <= 1.0 + 1e-6
+
+
+def test_a_delta_above_one_in_n_is_told_in_plain_words() -> None:
+    assert budget_notes(1e-3, 1000) == ()
+    (note,) = budget_notes(0.01, 1000)
+    assert note.startswith("delta 0.01 is above 1/n (0.001): publishing 10 of the 1,000 source rows outright")
+    assert "more than one person's protection may fail" in note
 
 
 def test_the_step_follows_the_bound_where_none_is_named() -> None:

@@ -8,16 +8,17 @@ import torch
 
 import expunge
 from expunge.bounds import Ball, Region
+from expunge.bounds.scale import ON_LADDER, POLICY, Scale, rung_above
 from expunge.certificate.derive import Derived
 from expunge.certificate.facts import Claim
 from expunge.distance import Distance
-from expunge.noise import calibrated, delta_of
+from expunge.noise import calibrated, delta_of, sigma_for
 from expunge.request.refusals import refuse_unsound
 from expunge.train import train
 
 
 def test_noise_that_swamps_the_weights_is_refused_with_the_epsilon_that_would_do(parts) -> None:
-    model = train(*parts["source"], l2=1e-3, max_norm=2.0)
+    model = train(*parts["source"], l2=1e-3, max_norm=2.0, force=True)
     asked = {"delta": 1e-3, "distance": "chi2:1"}
     with pytest.raises(expunge.UselessModel) as refusal:
         expunge.unlearn(model, parts["forget"], parts["surrogate"], epsilon=0.01, **asked)
@@ -28,8 +29,8 @@ def test_noise_that_swamps_the_weights_is_refused_with_the_epsilon_that_would_do
 
 
 def test_the_classical_formula_is_refused_where_its_delta_is_wrong(parts) -> None:
-    model = train(*parts["source"], l2=2.0, max_norm=1.0)
-    asked = {"delta": 1e-5, "distance": "tv:0.001", "bound": "paper", "force": True}
+    model = train(*parts["source"], l2=2.0, max_norm=1.0, force=True)
+    asked = {"delta": 1e-5, "distance": "tv:0.001", "bound": "paper", "force": True, "noise": "exact"}
     assert (
         expunge.unlearn(model, parts["forget"], parts["surrogate"], epsilon=0.9, **asked).certificate.status
         == "conditional"
@@ -45,7 +46,8 @@ def derived(radius: float, claim: Claim = CLAIM, **changed: object) -> Derived:
     """What the judge would say of a region of this radius."""
     region = Region("residual", {"training": 0.25 * radius, "surrogate": 0.75 * radius}, Ball(100))
     region, noise = calibrated(region, claim.epsilon, claim.delta)
-    made = Derived(region, noise, claim.delta, delta_of(claim.epsilon, region.radius / noise.scale), "", "", (), ())
+    delta = delta_of(claim.epsilon, region.radius / noise.scale)
+    made = Derived(region, noise, noise.scale, claim.delta, delta, "", "", (), ())
     return replace(made, **changed)
 
 
@@ -64,10 +66,36 @@ def test_weights_as_long_as_the_noise_are_where_a_model_begins_to_be_of_use() ->
 
 
 def test_a_claim_that_says_nothing_is_refused_by_force_or_not() -> None:
-    infinite = Derived(Region("paper", {"newton": 1.0, "surrogate": math.inf}), None, 1e-3, 1.0, "none", "", (), ())
+    region = Region("paper", {"newton": 1.0, "surrogate": math.inf})
+    infinite = Derived(region, None, math.inf, 1e-3, 1.0, "none", "", (), ())
     wrong = derived(1e-3, delta_at_sigma=1.1e-3)
     for force in (False, True):
         with pytest.raises(expunge.VacuousClaim, match=r"infinite \(surrogate\)"):
             refuse_unsound(CLAIM, infinite, torch.ones(100), force)
         with pytest.raises(expunge.VacuousClaim, match=r"true delta is 0\.0011"):
             refuse_unsound(CLAIM, wrong, torch.ones(100), force)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_more_noise_than_was_set_is_refused_without_a_number(force: bool) -> None:
+    found = derived(1.0)
+    short = replace(found, noise=replace(found.noise, scale=0.99 * found.required))
+    policy = replace(CLAIM, scale=Scale(POLICY, short.noise.scale))
+    with pytest.raises(expunge.BeyondPolicy) as refusal:
+        refuse_unsound(policy, short, torch.ones(100), force)
+    assert not any(character.isdigit() for character in str(refusal.value))
+
+
+def test_on_the_ladder_the_epsilon_that_would_do_is_that_of_a_rung() -> None:
+    """Weights between two rungs of noise: the lower one has to be enough."""
+    found = derived(1.0)
+    claim = replace(CLAIM, scale=ON_LADDER)
+    rung = rung_above(found.required)
+    on_rung = replace(found, noise=replace(found.noise, scale=rung))
+    weights = torch.zeros(100, dtype=torch.float64)
+    weights[0] = 10.0 * rung * 0.9
+    with pytest.raises(expunge.UselessModel) as refusal:
+        refuse_unsound(claim, on_rung, weights, force=False)
+    would_do = float(refusal.value.required.split()[1])
+    assert sigma_for(found.region.radius, 1.01 * would_do, claim.delta) <= rung / 2.0
+    assert sigma_for(found.region.radius, 0.99 * would_do, claim.delta) > rung / 2.0

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 
 from asking import asked
 from class_shift import shifted_problem
 from expunge import train
 from expunge.errors import DataError, OptionError
+from expunge.heads import Rows
+from expunge.request.rows import matched_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -29,7 +34,7 @@ def test_a_class_with_too_few_surrogate_rows_is_refused() -> None:
     """One row that stands for a whole class has no spread: moments over it would say nothing."""
     rng = np.random.default_rng(5)
     X, y = rng.normal(size=(2000, 4)) / 3, (np.arange(2000) < 2).astype(int)
-    model = train(X, y, l2=0.01, max_norm=1.0)
+    model = train(X, y, l2=0.01, max_norm=1.0, force=True)
     S, sy = rng.normal(size=(401, 4)) / 3, (np.arange(401) > 0).astype(int)
     given = {"epsilon": 1.0, "delta": 1e-4, "match_classes": True, "force": True}
     with pytest.raises(DataError, match="count as few as 1"):
@@ -55,4 +60,13 @@ def test_rows_of_classes_that_do_not_count_are_left_out_and_noted() -> None:
     forget = gone[y[gone] < 2]
     request = asked(model.weight.numpy(), (X[forget], y[forget]), S, **bare, **options)
     assert len(request.surrogate) == int((S[1] < 2).sum())
-    assert any("classes the source had none of were left out" in note for note in request.notes)
+    assert any("classes of which nothing is retained were left out" in note for note in request.notes)
+
+
+def test_more_rows_of_a_class_than_there_were_leave_nothing_to_match_to() -> None:
+    model, X, y, _, _ = shifted_problem(3)
+    assert model.record is not None
+    rows = Rows(torch.tensor(X), torch.tensor(y))
+    with pytest.raises(DataError, match="than the source had"):
+        matched_rows(rows, replace(model.record, class_counts=(301, 300, -1)), labelled=True)
+    assert matched_rows(rows, replace(model.record, class_counts=(300, 300, 0)), labelled=True).largest_weight > 0.0

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from expunge import DataError, train
+from expunge import DataError, UselessModel, train
+from expunge.certificate.facts import PublicNote
 from expunge.distance import Distance
 from expunge.heads import Rows
 from expunge.record import TrainingRecord
@@ -48,20 +49,47 @@ def record() -> TrainingRecord:
 
 
 def noted(
-    forget: Rows, surrogate: Rows, record: TrainingRecord, distance: Distance = SAME, labelled: bool = True
+    forget: Rows,
+    surrogate: Rows,
+    record: TrainingRecord,
+    distance: Distance = SAME,
+    labelled: bool = True,
+    force: bool = False,
 ) -> Any:
-    return notes_on(forget, surrogate, survey(forget, surrogate, 2), record, distance, has_labels=labelled)
+    return notes_on(forget, surrogate, survey(forget, surrogate, 2), record, distance, has_labels=labelled, force=force)
 
 
 def test_what_is_odd_is_remarked_on(record: TrainingRecord) -> None:
     forget, surrogate = rows([[1, 0], [1, 0], [0, 1]], [0, 0, 1]), rows([[0, 1], [0.5, 0.5]], [0, 0])
-    assert noted(forget, surrogate, record) == (
+    unknown = replace(record, class_counts=None)
+    assert noted(forget, surrogate, unknown) == (
         "1 of 3 forget rows are repeats of another; each was counted as one training row",
         "the surrogate has no rows of class 1",
         "1 of 3 forget rows are also in the surrogate; it should hold none of them",
     )
     assert noted(rows([[1, 0]], [0]), rows([[0, 1], [0.5, 0.5]], [0, 1]), record) == ()
     assert noted(rows([[1, 0]], [0]), rows([[0, 1], [0.5, 0.5]], [0, 0]), record, labelled=False) == ()
+
+
+def test_a_class_that_the_declared_distance_says_is_there_is_refused_or_told(record: TrainingRecord) -> None:
+    """Of the five rows that are left two are of class 1, and the surrogate has none of them."""
+    forget, surrogate = rows([[1, 0]], [0]), rows([[0, 1], [0.5, 0.5]], [0, 0])
+    declared = (SAME, Distance("chi2", 1.0), Distance("kl", 1.0), Distance("tv", 0.39), Distance("tv", 0.3, "samples"))
+    for distance in declared:
+        with pytest.raises(UselessModel, match=r"no row of class 1, of which 2 of 5 retained rows are \(40 %\)"):
+            noted(forget, surrogate, record, distance)
+        _, counted, said = noted(forget, surrogate, record, distance, force=True)
+        assert counted.startswith("FORCED: the surrogate has no row of class 1, of which 2 of 5 retained rows are")
+        assert said.startswith("FORCED: the surrogate has no row of class 1, of which rows are retained")
+        for note in (counted, said):
+            assert note.endswith(f"{distance}, says that such rows are there, so it may be false")
+        # whoever reads the statement is told, but not how many rows are left of which class
+        assert isinstance(said, PublicNote)
+        assert not isinstance(counted, PublicNote)
+    # a total variation of two rows in five covers them; a class that goes whole is not retained
+    assert noted(forget, surrogate, record, Distance("tv", 0.4)) == ("the surrogate has no rows of class 1",)
+    both = rows([[0, 1], [0.1, 0.9]], [1, 1])
+    assert "the surrogate has no rows of class 1" in noted(both, surrogate, record)
 
 
 def test_more_rows_of_a_class_than_there_were_are_refused(record: TrainingRecord) -> None:
@@ -91,10 +119,15 @@ def test_rows_that_cannot_be_the_source_are_refused(record: TrainingRecord) -> N
 def test_a_class_that_goes_whole_is_told(record: TrainingRecord) -> None:
     forget, surrogate = rows([[0, 1], [0.1, 0.9], [1, 0]], [1, 1, 0]), rows([[0, 1], [0.5, 0.5]], [1, 1])
     seen = survey(forget, surrogate, 2)
-    (note,) = class_notes(forget, seen, record, None, has_labels=True)
-    assert note.startswith("every row of class 1 is forgotten (2)")
-    assert "its 2 surrogate rows stay" in note
+    (note,) = class_notes(forget, seen, record, None, SAME, has_labels=True)
+    gone = "every row of class 1 is forgotten (2); the model keeps its weights for that class"
+    assert note.startswith(f"{gone}; its 2 surrogate rows stay, so the distance must be")
+    # where they do not stay, or nobody can tell which they are, nothing is said of them
+    for distance, labelled in ((SOURCE, True), (replace(SAME, matched=True), True), (SAME, False)):
+        assert class_notes(forget, seen, record, None, distance, has_labels=labelled) == (gone,)
+    none_left = survey(forget, rows([[1, 0]], [0]), 2)
+    assert class_notes(forget, none_left, record, None, SAME, has_labels=True) == (gone,)
     unknown = replace(record, class_counts=None)
-    assert class_notes(forget, seen, unknown, None, has_labels=True) == ()
-    (note,) = class_notes(forget, seen, unknown, 1, has_labels=True)
+    assert class_notes(forget, seen, unknown, None, SAME, has_labels=True) == ()
+    (note,) = class_notes(forget, seen, unknown, 1, SAME, has_labels=True)
     assert "was not checked" in note

@@ -9,8 +9,7 @@ import torch
 import reference
 from expunge.heads import Rows, head_for, linear
 from expunge.solve.equation import RetainHessian
-from expunge.train import SetHessian
-from step_problems import Example, rows_of
+from step_problems import Example, preconditioned, rows_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LOSSES = ("softmax", "ridge")
@@ -39,7 +38,7 @@ def test_operators_are_what_they_are_called(loss: str) -> None:
     direction = np.random.default_rng(2).normal(size=example.W.shape)
     update = torch.tensor(at - example.W)
     retain = RetainHessian(example.problem(), update, pull=0.0, last=None)
-    whole = SetHessian(example.head, torch.tensor(at), rows_of(example.X, example.y), preconditioner=None)
+    whole = preconditioned(example.head, torch.tensor(at), rows_of(example.X, example.y))
     for operator, dense in (
         (retain, example.jacobian(at - example.W)),
         (whole, reference.hessian(at, example.X, example.l2, loss)),

@@ -15,7 +15,7 @@ from expunge.solve.conjugate import solve_conjugate
 from expunge.solve.equation import RetainHessian, SurrogateEquation
 from expunge.solve.newton import newton_step
 from expunge.solve.precondition import ClassBlocks, KroneckerPreconditioner, blocks_pay
-from expunge.train import SetHessian
+from step_problems import preconditioned
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -185,7 +185,7 @@ def test_coupled_rows_save_iterations() -> None:
     right = torch.tensor(np.random.default_rng(2).normal(size=(12, 40)))
     needed = [
         solve_conjugate(
-            SetHessian(head, 2 * weights, rows, ClassBlocks(curvature, 1.0, coupled=n)), right, 1e-8, torch.float64
+            preconditioned(head, 2 * weights, rows, ClassBlocks(curvature, 1.0, coupled=n)), right, 1e-8, torch.float64
         ).iterations
         for n in (0, 150, 300)
     ]
@@ -196,7 +196,7 @@ def test_coupled_rows_save_iterations() -> None:
 def test_where_the_structure_is_exact_one_iteration_is_enough(kind: Any) -> None:
     """Least squares: the curvature is the same for every row and class."""
     head, weights, rows = problem("ridge", 3, 5, 80, 1e-3)
-    operator = SetHessian(head, weights, rows, kind(Curvature(head, weights, rows), 1.0))
+    operator = preconditioned(head, weights, rows, kind(Curvature(head, weights, rows), 1.0))
     solved = solve_conjugate(operator, torch.randn(3, 5, dtype=torch.float64), 1e-10, torch.float64)
     assert solved.iterations <= 2
     assert solved.relative_residual < 1e-10
@@ -207,7 +207,7 @@ def test_two_even_classes_are_exact_too(kind: Any) -> None:
     """At weights 0 and two classes C(p) is the same for every row, and its blocks with the mean taken out say all of it."""
     head, weights, rows = problem("softmax", 2, 5, 80, 1e-3)
     curvature = Curvature(head, torch.zeros_like(weights), rows)
-    operator = SetHessian(head, torch.zeros_like(weights), rows, kind(curvature, 1.0))
+    operator = preconditioned(head, torch.zeros_like(weights), rows, kind(curvature, 1.0))
     right = torch.randn(2, 5, dtype=torch.float64)
     assert solve_conjugate(operator, right, 1e-10, torch.float64).iterations <= 3
 
@@ -230,7 +230,7 @@ def test_the_solution_does_not_depend_on_it(kind: Any, loss: str) -> None:
     head, weights, rows = problem(loss, 4, 12, 300, 1e-3)
     chosen = Plain() if kind is None else kind(Curvature(head, weights, rows), 1.0)
     right = torch.tensor(np.random.default_rng(2).normal(size=(4, 12)))
-    solved = solve_conjugate(SetHessian(head, weights, rows, chosen), right, 1e-12, torch.float64)
+    solved = solve_conjugate(preconditioned(head, weights, rows, chosen), right, 1e-12, torch.float64)
     dense = reference.hessian(weights.numpy(), rows.features.numpy(), head.l2, loss)
     assert np.allclose(solved.solution.reshape(-1), np.linalg.solve(dense, right.reshape(-1)), rtol=1e-8, atol=1e-8)
 
@@ -243,7 +243,7 @@ def test_blocks_need_fewer_iterations_than_the_others() -> None:
     right -= right.mean(dim=0)
     needed = {
         type(chosen): solve_conjugate(
-            SetHessian(head, 5 * weights, rows, chosen), right, 1e-8, torch.float64
+            preconditioned(head, 5 * weights, rows, chosen), right, 1e-8, torch.float64
         ).iterations
         for chosen in (Plain(), KroneckerPreconditioner(curvature, 1.0), ClassBlocks(curvature, 1.0))
     }

@@ -6,7 +6,18 @@ from expunge.bounds import paper, residual
 from expunge.bounds.paper import PaperConstants, paper_bound
 from expunge.bounds.region import GRID, Ball, Region
 from expunge.bounds.residual import ResidualFacts, residual_bound
+from expunge.bounds.retained import RetainedFacts, retained_bound
 
 TERMS = {term.name: term for term in (*residual.TERMS, *paper.TERMS, GRID)}
 
-__all__ = ["TERMS", "Ball", "PaperConstants", "Region", "ResidualFacts", "paper_bound", "residual_bound"]
+__all__ = [
+    "TERMS",
+    "Ball",
+    "PaperConstants",
+    "Region",
+    "ResidualFacts",
+    "RetainedFacts",
+    "paper_bound",
+    "residual_bound",
+    "retained_bound",
+]

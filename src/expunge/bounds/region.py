@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from expunge.bounds.sampling import Tail
 
 ROUND_UP = 1.0 + 1e-9  # covers the float64 arithmetic of the terms themselves
 
@@ -26,7 +29,7 @@ GRID = Term("grid", "Noise grid", "weights are rounded before the noise is added
 
 
 class Shape(Protocol):
-    """What lengths are measured by, and with it the shape of the noise; one class a shape.
+    """What lengths are measured by, and with it the shape of the noise; one file a shape.
 
     The covariance that goes with a `scale` is `smallest(scale)^2 I` plus that of `rest`: the first part is drawn
     exactly, by the sampler that also rounds to the grid, the second in float64.
@@ -85,7 +88,10 @@ class Ball:
 class Region:
     """`{v + e : ||e|| <= radius}`, the length measured by a shape; the radius is the sum of named terms.
 
-    `shape` and `provenance` (the weakest of what entered it) are added by the judge, who knows the whole claim.
+    `shape` and `provenance` (the weakest of what entered it) are added by the judge, who knows the whole claim. A
+    `tail` is
+    that of a deviation which comes on top of the radius: the noise is then calibrated to its average
+    (`noise.calibrated`).
 
     >>> region = Region("residual", {"training": 0.25, "solver": 0.5})
     >>> 0.75 < region.radius < 0.7500001
@@ -96,6 +102,7 @@ class Region:
     terms: Mapping[str, float]
     shape: Shape | None = None
     provenance: str = ""
+    tail: Tail | None = None
 
     @property
     def radius(self) -> float:
@@ -105,3 +112,10 @@ class Region:
     def with_term(self, name: str, value: float) -> Region:
         """The same region with one more term."""
         return replace(self, terms={**self.terms, name: value})
+
+    def held(self, failure: float) -> Region:
+        """Without a tail: larger by what its deviation exceeds with at most this probability."""
+        if self.tail is None:
+            return self
+        sampling = self.terms["sampling"] + self.tail.quantile(failure)
+        return replace(self, terms={**self.terms, "sampling": sampling}, tail=None)

@@ -99,8 +99,8 @@ def surrogate_shift(facts: ResidualFacts, distance: Distance) -> float:
     supremum.
     """
     between_samples = distance.between == "samples"
-    centred_supremum = facts.change_largest if between_samples else facts.change_supremum + facts.change_mean
-    return distance.mean_shift(math.sqrt(facts.change_eigenvalue), facts.change_supremum, centred_supremum)
+    deviation = facts.change_largest if between_samples else facts.change_supremum + facts.change_mean
+    return distance.mean_shift(math.sqrt(facts.change_eigenvalue), facts.change_supremum, deviation)
 
 
 def surrogate_term(facts: ResidualFacts, distance: Distance) -> float:

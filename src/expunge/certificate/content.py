@@ -1,4 +1,5 @@
-"""The certificate: what is claimed, every number behind it, and how to check it from the file alone.
+"""The dossier: what is claimed, every number behind it, and how to check it from the file alone. PRIVATE: it tells who
+left. What may be handed out is made from it (statement.py). Before schema 3 it was the certificate, and was handed out.
 
 The layout is documented in docs/certificate.md. Everything derived (terms, Delta, sigma, delta at sigma, status, the
 sentences under `assumptions` and `limits`) is computed by `derive` from the facts; `verify.py` calls the same
@@ -11,9 +12,11 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from expunge.certificate.derive import Derived, bound_named
-from expunge.certificate.facts import SCHEMAS, Claim, Json
+from expunge.certificate.facts import SCHEMAS, Claim, Json, PublicNote
+from expunge.certificate.limits import FORM
 from expunge.errors import FileError
 from expunge.runtime.memory import require_fits
 from expunge.runtime.paths import readable
@@ -24,7 +27,7 @@ SIZE_LIMIT = 10_000_000
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate's content, as it stands in the file."""
+    """A dossier's content, as it stands in the file; or that of a certificate of an earlier schema."""
 
     content: Json
 
@@ -43,6 +46,11 @@ class Certificate:
     @property
     def sigma(self) -> float:
         return float(self.content["sigma"])
+
+    @property
+    def model_sha256(self) -> str:
+        """Of the published model's file."""
+        return str(self.content["model"]["after"]["sha256"])
 
     @property
     def total(self) -> float:
@@ -75,9 +83,9 @@ def build(
     notes: tuple[str, ...],
     software: Json,
     created: str,
+    nonce: str,
 ) -> Certificate:
-    """Lay out the file."""
-    assert derived.noise is not None
+    """Lay out the file; `nonce` is 32 secret random bytes in hexadecimal, the key of the statement's digests."""
     content: Json = {
         "schema": claim.schema,
         "status": derived.status,
@@ -87,7 +95,8 @@ def build(
         "guarantee": derived.guarantee,
         "assumptions": list(derived.assumptions),
         "limits": list(derived.limits),
-        "notes": list(notes),
+        "notes": [str(note) for note in notes],
+        "public_notes": [str(note) for note in notes if isinstance(note, PublicNote)],
         "bound": {
             "kind": claim.bound,
             "total": derived.region.radius,
@@ -95,28 +104,40 @@ def build(
             "inputs": {name: asdict(fact) for name, fact in claim.facts.items()},
         },
         "distance": asdict(claim.distance) | {"meaning": claim.distance.meaning},
-        "noise": {
-            "calibration": bound_named(claim.bound).calibration,
-            "mu": derived.mu,
-            "delta_for_noise": derived.delta_for_noise,
-            "failures": dict(claim.failures),
-            "delta_at_sigma": derived.delta_at_sigma,
-            "grid_exponent": derived.noise.grid_exponent,
-            "generator": claim.generator,
-        },
+        "noise": _noise(claim, derived),
         "sizes": sizes,
         "model": model,
         "step": step,
         "data": data,
         "software": software,
         "created": created,
+        "nonce": nonce,
     }
-    if not bound_named(claim.bound).provable:
+    if bound_named(claim.bound).provable:
+        content["bound"]["form"] = FORM
+    else:
         content["bound"] |= {"convention": claim.convention, "tuned": claim.tuned}
     if estimate is not None:
         content["estimate"] = estimate
     content["digest"] = digest_of(content)
     return Certificate(content)
+
+
+def _noise(claim: Claim, derived: Derived) -> Json:
+    assert derived.noise is not None
+    return {
+        "calibration": bound_named(claim.bound).calibration,
+        "averaged": claim.averaged,
+        "mu": derived.mu,
+        "delta_for_noise": derived.delta_for_noise,
+        "failures": dict(claim.failures),
+        "delta_at_sigma": derived.delta_at_sigma,
+        "grid_exponent": derived.noise.grid_exponent,
+        "generator": claim.generator,
+        "choice": claim.scale.kind,
+        "rehearsed_rows": claim.scale.rows,
+        "required": derived.required,
+    }
 
 
 def read_certificate(path: str | Path) -> Certificate:
@@ -136,12 +157,7 @@ def bytes_of_at_most(limit: int, path: str | Path, what: str) -> bytes:
 
 def parse_certificate(content: bytes, name: str) -> Certificate:
     """A certificate from the bytes of its file."""
-    try:
-        loaded = json.loads(content, object_pairs_hook=without_duplicates, parse_constant=not_a_number)
-    except (ValueError, RecursionError) as error:
-        raise FileError(
-            f"{name} is not a certificate ({error})", "JSON is needed", "Use the file as it was written."
-        ) from error
+    loaded = loaded_json(content, name)
     schema = loaded.get("schema") if isinstance(loaded, dict) else None
     if schema not in SCHEMAS:
         raise FileError(
@@ -150,3 +166,13 @@ def parse_certificate(content: bytes, name: str) -> Certificate:
             "Use the version of Expunge that wrote it, or a later one.",
         )
     return Certificate(loaded)
+
+
+def loaded_json(content: bytes, name: str) -> Any:
+    """JSON without repeated keys and without NaN."""
+    try:
+        return json.loads(content, object_pairs_hook=without_duplicates, parse_constant=not_a_number)
+    except (ValueError, RecursionError) as error:
+        raise FileError(
+            f"{name} is not a certificate ({error})", "JSON is needed", "Use the file as it was written."
+        ) from error

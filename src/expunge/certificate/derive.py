@@ -10,12 +10,23 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from expunge.bounds import Ball, PaperConstants, Region, paper_bound, residual_bound
+from expunge.bounds import Ball, PaperConstants, Region, paper_bound, residual_bound, retained_bound
 from expunge.bounds.residual import REVISION
-from expunge.certificate.facts import INSECURE, SCHEMA, SCHEMAS, SIZE_NAMES, Claim, Fact, residual_facts, weakest
+from expunge.bounds.scale import EXACT, LADDER, POLICY
+from expunge.certificate.facts import (
+    INSECURE,
+    OLD_SCHEMAS,
+    SIZE_NAMES,
+    Claim,
+    Fact,
+    residual_facts,
+    retained_facts,
+    weakest,
+)
 from expunge.errors import OptionError
-from expunge.noise import Calibration, Noise, calibrated, delta_of, sigma_classical, sigma_for
+from expunge.noise import Calibration, Noise, delta_at, effective, needed, published, sigma_classical, sigma_for
 from expunge.record import Constants
+from expunge.runtime.rounding import up
 
 
 @dataclass(frozen=True)
@@ -30,8 +41,10 @@ class Bound:
 
 
 def _residual_region(claim: Claim) -> Region:
-    revision = 1 if claim.schema == SCHEMAS[0] else REVISION
-    return residual_bound(residual_facts(claim.facts), claim.distance, revision)
+    if claim.schema in OLD_SCHEMAS:
+        revision = 1 if claim.schema == OLD_SCHEMAS[0] else REVISION
+        return residual_bound(residual_facts(claim.facts), claim.distance, revision)
+    return retained_bound(retained_facts(claim.facts), claim.distance, averaged=claim.averaged)
 
 
 def _paper_region(claim: Claim) -> Region:
@@ -61,18 +74,63 @@ def bound_named(name: object) -> Bound:
     return BOUNDS[name]
 
 
+SEEN = (
+    "What was seen on the surrogate (spread and largest size of the gradient's change) stands for its "
+    "population. This was asked "
+    "for (sampling seen); it fails for categorical rows, rare groups and heavy tails, and then the guarantee does."
+)
+FALSE_CONSTANTS = (
+    "FALSE for this model: the constants given are smaller than this loss can have, so the bound may be exceeded."
+)
+MATCHED_TO = (
+    "Surrogate rows are weighted by class to the class counts of the retained rows, and are labelled the way the "
+    "source was."
+)
+INDEPENDENT = (
+    "Given the forgotten rows and everything published, the retained rows are independent draws of the declared "
+    "law, and "
+    "surrogate rows of theirs; trained weights and update are treated as fixed (they are not quite: the weights "
+    "depend on the "
+    "source, the update on the surrogate)."
+)
+NOT_CHOSEN = (
+    "The forgotten rows were not chosen by somebody who looked at source and surrogate: rows picked along the "
+    "direction in which "
+    "the two differ most can exceed the bound."
+)
+AVERAGED = (
+    "delta is an average over the drawing of the data sets: given the data at hand, the probability exceeds k "
+    "delta for at most "
+    "one drawing in k."
+)
+OWN_ROWS = (
+    "The rows given are the source's own. Their number, their class counts, the gradient on them and that the "
+    "forgotten rows are "
+    "among them were checked; rows that were made to pass these checks would pass."
+)
+OPTIMUM = "Training reached its optimum exactly, and the Hessians of finite sets equal those of their populations."
+CONSTANTS = "The constants alpha, beta, L and gamma hold for every example."
+
+
 @dataclass(frozen=True)
 class Derived:
-    """What follows from a claim. Without a finite region there is no noise."""
+    """What follows from a claim. Without a finite region there is no noise.
+
+    `required` is the scale that the region needs; the noise's own is the one that was chosen, which must not be below.
+    `averaged` is the region as the noise was calibrated to it, its tail included; `region` is what that amounts to at
+    this epsilon and delta, and at no other.
+    """
 
     region: Region
     noise: Noise | None
+    required: float
     delta_for_noise: float
     delta_at_sigma: float
     status: str
     guarantee: str
     assumptions: tuple[str, ...]
     limits: tuple[str, ...]
+    averaged: Region | None = None
 
     @property
     def sigma(self) -> float:
@@ -83,6 +141,11 @@ class Derived:
     def mu(self) -> float:
         return self.region.radius / self.sigma
 
+    @property
+    def enough(self) -> bool:
+        """Whether the noise that was chosen covers the region."""
+        return self.noise is not None and self.required <= self.noise.scale
+
 
 def derive(claim: Claim) -> Derived:
     """Region, noise, status and sentences from the facts alone."""
@@ -91,19 +154,26 @@ def derive(claim: Claim) -> Derived:
     spent = math.fsum(claim.failures.values())
     remaining = claim.delta - spent
     if not math.isfinite(region.radius):
-        return Derived(region, None, remaining, 1.0, "none", "", (), ())
-    region, noise = calibrated(region, claim.epsilon, remaining, bound.scale)
-    achieved = delta_of(claim.epsilon, region.radius / noise.scale)
+        return Derived(region, None, math.inf, remaining, 1.0, "none", "", (), ())
+    region, noise, required = published(region, claim.epsilon, remaining, bound.scale, claim.scale)
+    if not math.isfinite(required) or not math.isfinite(noise.scale):
+        return Derived(region, None, math.inf, remaining, 1.0, "none", "", (), ())
+    achieved = delta_at(region, claim.epsilon, remaining, noise.scale)
     return Derived(
-        region,
+        effective(region, claim.epsilon, remaining, required),
         noise,
+        required,
         remaining,
         achieved + spent,
-        _status(claim, region),
-        _guarantee(claim, noise.scale),
-        _assumptions(claim),
-        _limits(claim),
+        status_of(claim, region.provenance),
+        *sentences(claim, noise.scale),
+        averaged=region,
     )
+
+
+def sentences(claim: Claim, sigma: float) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """Guarantee, assumptions and limits, in words."""
+    return _guarantee(claim, sigma), _assumptions(claim), _limits(claim)
 
 
 def region_of(claim: Claim) -> Region:
@@ -119,31 +189,82 @@ def region_of(claim: Claim) -> Region:
     return replace(region, shape=Ball(claim.n_parameters), provenance=provenance)
 
 
-def _status(claim: Claim, region: Region) -> str:
-    if region.provenance == "estimated" or claim.tuned:
+def held_region(claim: Claim) -> Region:
+    """The same without a tail: it holds the retrained weights but for a probability of delta. To set beside the truth.
+
+    Noise that is averaged over the tail may be less than this region would need.
+    """
+    return region_of(claim).held(claim.delta - math.fsum(claim.failures.values()))
+
+
+def rank_of(claim: Claim) -> float:
+    """What updates are ranked by: the noise that their regions need, at an epsilon of 1 whatever is asked for.
+
+    So the update, and with it a plan's measurements, is the same for every epsilon.
+    """
+    region, spent = region_of(claim), math.fsum(claim.failures.values())
+    return needed(region, 1.0, claim.delta - spent) if math.isfinite(region.radius) else math.inf
+
+
+def status_of(claim: Claim, provenance: str) -> str:
+    """What a claim is worth whose weakest fact has this provenance."""
+    if provenance == "estimated" or claim.tuned:
         return "estimated"
-    if region.provenance == "declared" or claim.distance.samples_rows or not bound_named(claim.bound).provable:
+    if provenance == "declared" or claim.distance.samples_rows or not bound_named(claim.bound).provable:
         return "conditional"
-    return "proven"
+    # rows given as the source can be made to pass every check that their own values allow
+    return "conditional" if claim.distance.is_source and claim.schema not in OLD_SCHEMAS else "proven"
 
 
 def _guarantee(claim: Claim, sigma: float) -> str:
+    epsilon, delta, scale = up(claim.epsilon), up(claim.delta), up(sigma)
+    if claim.schema in OLD_SCHEMAS:  # to the nearest, which may promise a little too much
+        epsilon, delta, scale = f"{claim.epsilon:g}", f"{claim.delta:g}", f"{sigma:.6g}"
     return (
-        f"The published weights are ({claim.epsilon:g}, {claim.delta:g})-indistinguishable from the weights that "
+        f"The published weights are ({epsilon}, {delta})-indistinguishable from the weights that "
         "retraining without the forgotten rows would have given, with Gaussian noise of the same standard deviation "
-        f"{sigma:.6g} added to each, rounded to the same grid and stored in the same type."
+        f"{scale} added to each, rounded to the same grid and stored in the same type."
     )
 
 
 def _assumptions(claim: Claim) -> tuple[str, ...]:
-    """What has to be true for the guarantee, in plain words; empty for a proven one."""
+    """What has to be true for the guarantee, in plain words, the most doubtful first; empty for a proven one."""
+    if claim.schema in OLD_SCHEMAS:
+        return _old_assumptions(claim)
+    distance = claim.distance
+    declared = sorted(name for name, fact in claim.facts.items() if fact.provenance == "declared")
+    sampled = distance.samples_rows and bound_named(claim.bound).provable
+    said = {
+        SEEN: sampled and distance.sampling == "seen",
+        FALSE_CONSTANTS: claim.tuned,
+        f"NOT KNOWN, ESTIMATED: {distance.kind if claim.public else distance} ({distance.meaning}). Nothing is "
+        "guaranteed about the error of this estimate; the true distance may be larger, and then the guarantee does "
+        "not hold.": distance.provenance == "estimated",
+        f"Declared: {distance} between {distance.between} ({distance.meaning}); for the source's rows read the "
+        "rows that are "
+        "retained.": distance.provenance == "declared",
+        "These facts were declared, not checked: " + ", ".join(declared) + ".": bool(declared),
+        MATCHED_TO: distance.matched,
+        str(distance.law.assumption): distance.law.assumption is not None,
+        INDEPENDENT: sampled,
+        NOT_CHOSEN: sampled,
+        AVERAGED: sampled and claim.averaged and distance.sampling == "strict",
+        OWN_ROWS: distance.is_source,
+        OPTIMUM: not bound_named(claim.bound).provable,
+        CONSTANTS: not bound_named(claim.bound).provable,
+    }
+    return tuple(sentence for sentence, applies in said.items() if applies)
+
+
+def _old_assumptions(claim: Claim) -> tuple[str, ...]:
+    """As certificates of schemas 1 and 2 say it."""
     sentences = []
     declared = sorted(name for name, fact in claim.facts.items() if fact.provenance == "declared")
     if declared:
         sentences.append("These facts were declared, not checked: " + ", ".join(declared) + ".")
     if claim.distance.provenance == "declared":
         sentences.append(f"Declared: {claim.distance} between {claim.distance.between} ({claim.distance.meaning}).")
-    if claim.distance.provenance == "estimated" and claim.schema == SCHEMA:
+    if claim.distance.provenance == "estimated" and claim.schema != OLD_SCHEMAS[0]:
         sentences.append(
             f"NOT KNOWN, ESTIMATED: {claim.distance} ({claim.distance.meaning}). Nothing is guaranteed about the "
             "error of this estimate; the true distance may be larger, and then the guarantee does not hold."
@@ -178,6 +299,17 @@ def _assumptions(claim: Claim) -> tuple[str, ...]:
     return tuple(sentences)
 
 
+HEAD_ALONE = "It speaks of the linear head alone, on features that an encoder made."
+ENCODERS = {
+    "yes": f"{HEAD_ALONE} That encoder was trained on rows of the source: what it learnt from the forgotten ones stays "
+    "in it, and with it in every model that uses it.",
+    "no": f"{HEAD_ALONE} That the encoder was not trained on rows of the source was stated when the features were "
+    "made; it was not checked.",
+    "unknown": f"{HEAD_ALONE} Whether the encoder was trained on rows of the source is not known; if it was, what it "
+    "learnt from the forgotten ones stays in it.",
+}
+
+
 def _limits(claim: Claim) -> tuple[str, ...]:
     """What the certificate does not prove."""
     sentences = [
@@ -185,15 +317,39 @@ def _limits(claim: Claim) -> tuple[str, ...]:
         "contributed.",
         "It does not protect against somebody who holds the model from before as well as this one.",
         "It does not prove that no copy of the earlier model or of the data exists elsewhere.",
-        "Its own numbers (sigma, the bound and what entered it) depend on the forgotten rows and carry no noise; "
-        "share it with those who must check it.",
+        _about_itself(claim),
         "It speaks of this one published model; several published models compose to a weaker guarantee.",
         "It cannot show from the weights alone that the noise was drawn as stated; it binds digests, it is not a "
         "proof of execution.",
     ]
+    if claim.encoder is not None and claim.schema not in OLD_SCHEMAS:
+        sentences.append(ENCODERS[claim.encoder])
     if claim.generator == INSECURE:
         sentences.insert(0, f"{INSECURE}: the noise was made from a seed for a test; this model protects nobody.")
     return tuple(sentences)
+
+
+OWN_NUMBERS = (
+    "Its own numbers (sigma, the bound and what entered it) depend on the forgotten rows and carry no noise; share it "
+    "with those who must check it."
+)
+DOSSIER = (
+    "This dossier tells who left: the bound and what entered it depend on the forgotten rows and carry no noise. It is "
+    "for the auditor; what may be handed out is the statement."
+)
+CHOSEN = {
+    POLICY: "That the noise set beforehand was enough for this request is known to whoever reads this.",
+    LADDER: "The noise was chosen for this request, rounded up to a power of two: which one it is depends on who left. "
+    "Noise set beforehand (--noise) would not.",
+    EXACT: "The noise was chosen for this request and not rounded: it tells who left, and must not be published.",
+}
+
+
+def _about_itself(claim: Claim) -> str:
+    """What the file itself gives away."""
+    if claim.schema in OLD_SCHEMAS:
+        return OWN_NUMBERS
+    return CHOSEN[claim.scale.kind] if claim.public else DOSSIER
 
 
 def beyond_closed_form(facts: Mapping[str, Fact], closed: Constants) -> bool:

@@ -6,17 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from expunge.bounds import ResidualFacts
+from expunge.bounds import ResidualFacts, RetainedFacts
+from expunge.bounds.scale import EXACTLY, Scale
 from expunge.distance import Distance
 from expunge.errors import OptionError
 
-SCHEMA = "expunge/certificate/2"
-SCHEMAS = ("expunge/certificate/1", SCHEMA)  # 1 knew neither row weights nor estimates
+SCHEMA = "expunge/dossier/3"
+# 1 knew neither row weights nor estimates; 1 and 2 let the surrogate stand for the forgotten rows too
+OLD_SCHEMAS = ("expunge/certificate/1", "expunge/certificate/2")
+SCHEMAS = (*OLD_SCHEMAS, SCHEMA)
 INSECURE = "INSECURE-TEST"
 GENERATORS = ("operating system", INSECURE)
 SIZE_NAMES = ("n_source", "n_forget", "n_surrogate")
 
 Json = dict[str, Any]
+
+
+class PublicNote(str):
+    """A note that would be the same whoever had left; any other is for the dossier alone."""
 
 
 WEAKEST_LAST = ("derived", "measured", "declared", "estimated")
@@ -46,7 +53,12 @@ class Fact:
 
 @dataclass(frozen=True)
 class Claim:
-    """Everything the certificate's numbers follow from."""
+    """Everything the certificate's numbers and sentences follow from.
+
+    `averaged`: delta is a mean over the drawing of the sets. `encoder`: whether what made the features was trained on
+    the source, in a word; None where nothing did. `scale` is how the noise's scale was chosen. `public`: its sentences
+    are for everybody, so none may depend on who left.
+    """
 
     epsilon: float
     delta: float
@@ -58,12 +70,23 @@ class Claim:
     generator: str
     convention: str = "source"
     tuned: bool = False
+    averaged: bool = False
+    encoder: str | None = None
+    scale: Scale = EXACTLY
+    public: bool = False
     schema: str = SCHEMA
 
 
 def residual_facts(facts: Mapping[str, Fact]) -> ResidualFacts:
+    """The numbers of the bound of schemas 1 and 2, without their provenance."""
+    return ResidualFacts(**_values(facts))
+
+
+def retained_facts(facts: Mapping[str, Fact]) -> RetainedFacts:
     """The residual bound's numbers without their provenance."""
-    values: dict[str, Any] = {
-        name: int(fact.value) if name in SIZE_NAMES else fact.value for name, fact in facts.items()
-    }
-    return ResidualFacts(**values)
+    return RetainedFacts(**_values(facts))
+
+
+def _values(facts: Mapping[str, Fact]) -> dict[str, Any]:
+    whole = (*SIZE_NAMES, "directions")
+    return {name: int(fact.value) if name in whole else fact.value for name, fact in facts.items()}

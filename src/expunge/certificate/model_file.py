@@ -57,7 +57,7 @@ def read_model_file(path: str | Path) -> ModelFile:
     if record is not None:
         stored = {"weight": weight} | ({} if bias is None else {"bias": bias})
         digest = weights_digest((part, tensor.dtype, tensor.shape, tensor.raw) for part, tensor in stored.items())
-        require_record(record, weight.shape[0], bias is not None, digest, name)
+        require_record(record, weight.shape[0], bias is not None, digest, name, weight.shape[1])
     return ModelFile(weight, bias, record, hashlib.sha256(content).hexdigest())
 
 
@@ -124,12 +124,18 @@ def require_bias(shape: tuple[int, ...], n_classes: int, name: str) -> None:
         raise ModelError(f"{name}: bias of shape {shape}", f"({n_classes},) is needed", "One bias a class.")
 
 
-def require_record(record: TrainingRecord, n_classes: int, bias: bool, weights_sha256: str, name: str) -> None:
+def require_record(
+    record: TrainingRecord, n_classes: int, bias: bool, weights_sha256: str, name: str, width: int
+) -> None:
     """Refuse a record that was made for other weights."""
     remedy = "Record and weights do not belong together; use the file as it was written."
     if len(record.classes) != n_classes:
         raise ModelError(
             f"{name}: {n_classes} weight rows, {len(record.classes)} classes recorded", "they must agree", remedy
+        )
+    if record.features is not None and len(record.features) != width:
+        raise ModelError(
+            f"{name}: {width} weight columns, {len(record.features)} features named", "they must agree", remedy
         )
     if record.bias != bias:
         raise ModelError(f"{name}: the record says bias {record.bias}", "the tensors must agree", remedy)

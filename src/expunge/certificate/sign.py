@@ -1,11 +1,12 @@
-"""Signed certificates: Ed25519 over a DSSE envelope whose payload is an in-toto statement.
+"""Signed statements: Ed25519 over a DSSE envelope whose payload is an in-toto statement.
 
     envelope   {"payload": base64, "payloadType": type, "signatures": [{"keyid", "sig"}]}
     signed     PAE(type, payload) = "DSSEv1" SP len(type) SP type SP len(payload) SP payload
-    payload    an in-toto statement v1: its subject is the published model's SHA-256, its predicate the certificate
+    payload    an in-toto statement v1: its subject is the published model's SHA-256, its predicate ours (statement.py)
 
 The signature is checked before the payload is parsed, on bytes that include the payload's type and length. A file must
 be, byte for byte, what `seal` writes: JSON and base64 have many spellings of one value, and none but ours is accepted.
+Certificates of schemas 1 and 2, which were signed themselves, are still opened.
 """
 
 from __future__ import annotations
@@ -30,16 +31,19 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from expunge.certificate.content import SIZE_LIMIT, Certificate, bytes_of_at_most, parse_certificate, read_certificate
+from expunge.certificate.content import SIZE_LIMIT, Certificate, bytes_of_at_most, read_certificate
 from expunge.certificate.facts import Json
+from expunge.certificate.statement import Statement, parse_document, read_document
 from expunge.certificate.verify import Check, verify
+from expunge.certificate.verify_statement import verify_statement
 from expunge.errors import FileError, VerificationFailed
 from expunge.runtime.paths import readable
 from expunge.runtime.strict_json import not_a_number, without_duplicates
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-PREDICATE_TYPE = "https://expunge.invalid/certificate/1"  # a name, not a place: nothing is fetched
+PREDICATE_TYPE = "https://expunge.invalid/statement/3"  # a name, not a place: nothing is fetched
+OLD_PREDICATE_TYPE = "https://expunge.invalid/certificate/1"
 SUBJECT = "model.safetensors"
 KEY_LIMIT = 10_000
 ENVELOPE_LIMIT = 2 * SIZE_LIMIT
@@ -121,20 +125,19 @@ def pae(payload_type: str, payload: bytes) -> bytes:
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
 
 
-def statement(certificate: Certificate) -> Json:
+def in_toto(document: Statement | Certificate) -> Json:
     """An in-toto statement about the published model."""
-    digest = certificate.content["model"]["after"]["sha256"]
     return {
         "_type": STATEMENT_TYPE,
-        "subject": [{"name": SUBJECT, "digest": {"sha256": digest}}],
-        "predicateType": PREDICATE_TYPE,
-        "predicate": certificate.content,
+        "subject": [{"name": SUBJECT, "digest": {"sha256": document.model_sha256}}],
+        "predicateType": PREDICATE_TYPE if isinstance(document, Statement) else OLD_PREDICATE_TYPE,
+        "predicate": document.content,
     }
 
 
-def seal(certificate: Certificate, key: Ed25519PrivateKey) -> bytes:
-    """The signed certificate's file."""
-    payload = json.dumps(statement(certificate), allow_nan=False).encode()
+def seal(document: Statement | Certificate, key: Ed25519PrivateKey) -> bytes:
+    """The signed statement's file."""
+    payload = json.dumps(in_toto(document), allow_nan=False).encode()
     signature = key.sign(pae(PAYLOAD_TYPE, payload))
     return _envelope(payload, keyid_of(key.public_key()), signature)
 
@@ -149,27 +152,27 @@ def _envelope(payload: bytes, keyid: str, signature: bytes) -> bytes:
 
 
 def is_envelope(content: bytes) -> bool:
-    """Whether the file looks like a signed certificate; decides only which message an unfit one gets."""
+    """Whether the file looks like a signed one; decides only which message an unfit one gets."""
     return b'"payloadType"' in content[:ENVELOPE_LIMIT] and b'"schema"' not in content[:2000]
 
 
-def open_envelope(content: bytes, key: Ed25519PublicKey, name: str) -> Certificate:
-    """The certificate inside, if this key signed these very bytes; the payload is parsed only after that."""
+def open_envelope(content: bytes, key: Ed25519PublicKey, name: str) -> Statement | Certificate:
+    """What is inside, if this key signed these very bytes; the payload is parsed only after that."""
     payload = _verified_payload(content, key, name)
     try:
         signed = json.loads(payload, object_pairs_hook=without_duplicates, parse_constant=not_a_number)
-        if signed["_type"] != STATEMENT_TYPE or signed["predicateType"] != PREDICATE_TYPE:
-            raise ValueError(f"{signed['_type']!r}, {signed['predicateType']!r}")
-        certificate = parse_certificate(json.dumps(signed["predicate"]).encode(), name)
-        if signed != statement(certificate):
-            raise ValueError("the subject is not the certificate's model")
+        if signed["_type"] != STATEMENT_TYPE:
+            raise ValueError(f"{signed['_type']!r}")
+        document = parse_document(json.dumps(signed["predicate"]).encode(), name)
+        if signed != in_toto(document):
+            raise ValueError("its type is another, or its subject is not the model it speaks of")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise VerificationFailed(
-            f"{name}: the signed statement is not one about a certificate ({error})",
-            "an in-toto statement whose subject is the certificate's model is needed",
+            f"{name}: what was signed is not a statement about a model ({error})",
+            "an in-toto statement whose subject is the model it speaks of is needed",
             "Do not rely on it.",
         ) from error
-    return certificate
+    return document
 
 
 def _verified_payload(content: bytes, key: Ed25519PublicKey, name: str) -> bytes:
@@ -179,7 +182,7 @@ def _verified_payload(content: bytes, key: Ed25519PublicKey, name: str) -> bytes
         payload = base64.b64decode(outer["payload"], validate=True)
         signature = base64.b64decode(signature_entry["sig"], validate=True)
         if content != _envelope(payload, keyid_of(key), signature):
-            raise ValueError("it is not, byte for byte, a certificate signed by this key")
+            raise ValueError("it is not, byte for byte, a statement signed by this key")
         key.verify(signature, pae(PAYLOAD_TYPE, payload))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error, InvalidSignature) as error:
         reason = "the signature does not fit" if isinstance(error, InvalidSignature) else str(error)
@@ -191,24 +194,39 @@ def _verified_payload(content: bytes, key: Ed25519PublicKey, name: str) -> bytes
     return payload
 
 
-def certificate_bytes(path: str | Path) -> bytes:
-    """The bytes of a certificate's file, signed or not."""
-    return bytes_of_at_most(ENVELOPE_LIMIT, path, "a signed certificate")
+def document_bytes(path: str | Path) -> bytes:
+    """The bytes of a statement's file, signed or not."""
+    return bytes_of_at_most(ENVELOPE_LIMIT, path, "a signed statement")
 
 
 def verify_file(
-    path: str | Path, public_key: str | Path | None = None, model: str | Path | None = None
-) -> tuple[Certificate, list[Check]]:
-    """A certificate's file and what was checked: with a key the signature first; raises if anything differs."""
+    path: str | Path,
+    public_key: str | Path | None = None,
+    model: str | Path | None = None,
+    dossier: str | Path | None = None,
+) -> tuple[Statement | Certificate, list[Check]]:
+    """A statement's file and what was checked: with a key the signature first; raises if anything differs.
+
+    A dossier, and certificates of earlier schemas, are checked by themselves.
+    """
+    compared: list[Check] = []
     if public_key is None:
-        if is_envelope(certificate_bytes(path)):
+        if is_envelope(document_bytes(path)):
             raise FileError(
-                f"{path} is a signed certificate",
+                f"{path} is signed",
                 "the issuer's public key is needed to check it",
-                "Give it with --public-key, or check the unsigned certificate.json beside it.",
+                "Give it with --public-key, or check the unsigned statement.json beside it.",
             )
-        certificate = read_certificate(path)
-        return certificate, verify(certificate, model)
-    key = read_public_key(public_key)
-    certificate = open_envelope(certificate_bytes(path), key, str(path))
-    return certificate, [Check("signature", keyid_of(key), keyid_of(key)), *verify(certificate, model)]
+        document = read_document(path)
+    else:
+        key = read_public_key(public_key)
+        document = open_envelope(document_bytes(path), key, str(path))
+        compared.append(Check("signature", keyid_of(key), keyid_of(key)))
+    if isinstance(document, Statement):
+        private = None if dossier is None else read_certificate(dossier)
+        return document, [*compared, *verify_statement(document, model, private)]
+    if dossier is not None:
+        raise FileError(
+            f"{path} has schema {document.content['schema']!r}", "a dossier goes with a statement", "Check the paths."
+        )
+    return document, [*compared, *verify(document, model)]

@@ -30,7 +30,7 @@ from expunge.cli.sets import FILE, label_column
 )
 @section(
     "A certificate of yours, with the source",
-    click.option("--certificate", type=FILE, help="Audit this certificate's setting instead."),
+    click.option("--certificate", type=FILE, help="Audit the setting of this dossier (or old certificate) instead."),
     click.option("--model", "model_file", type=FILE, help="With --certificate: the model from before."),
     click.option("--retain", type=FILE, help="With --certificate: source rows that stay."),
     click.option("--surrogate", type=FILE, help="With --certificate: the surrogate it was made with."),
@@ -84,7 +84,7 @@ def audit(
 
     \b
     expunge audit
-    expunge audit --certificate result/certificate.json --model model.safetensors
+    expunge audit --certificate result/private/dossier.json --model model.safetensors
                   --retain retain.npz --forget forget.npz --surrogate surrogate.npz
     expunge audit --published result/model.safetensors --before model.safetensors
                   --forget forget.npz --fresh fresh.npz

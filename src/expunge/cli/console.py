@@ -137,7 +137,9 @@ def terms_table(bound: Mapping[str, Any]) -> Table:
 
 def print_certificate(content: Mapping[str, Any]) -> None:
     """What a certificate says, on the screen."""
-    promise = f"epsilon {content['epsilon']:g}   delta {content['delta']:g}   sigma {content['sigma']:.4g}"
+    from expunge.runtime.rounding import up
+
+    promise = f"epsilon {up(content['epsilon'])}   delta {up(content['delta'])}   sigma {content['sigma']:.4g}"
     out.print(f"status   [bold]{content['status']}[/bold]   {promise}")
     out.print(terms_table(content["bound"]))
     for title, key in (("Assumed", "assumptions"), ("Noted", "notes"), ("Not proven", "limits")):

@@ -25,7 +25,7 @@ from expunge.cli.sets import FILE, label_column, model_option
         "--forget",
         type=FILE,
         help="Rows to forget: then the difference of means that the bound needs is estimated too, at the update they "
-        "call for.",
+        "call for; with --match-classes they are not counted.",
     ),
     click.option(
         "--reference",
@@ -34,7 +34,9 @@ from expunge.cli.sets import FILE, label_column, model_option
     ),
     label_column,
     click.option(
-        "--match-classes", is_flag=True, help="Weight surrogate rows so that its class proportions are the source's."
+        "--match-classes",
+        is_flag=True,
+        help="Weight surrogate rows so that its class proportions are the source's, --forget left out.",
     ),
 )
 @estimate_options
@@ -198,5 +200,7 @@ def _print_comparison(comparison: Any) -> None:
             f"classes matched: {len(rows):,} surrogate rows count as {rows.effective:,.0f}; "
             f"largest weight {rows.largest_weight:.3g}"
         )
+    for note in comparison.notes:
+        out.print(f"note: {note}", markup=False)
     out.print("source: samples = drawn from the model, reference = real rows of the source, model = its probabilities")
     out.print("side: lower = below the truth in the limit, upper = above it, neither = may be either")

@@ -10,7 +10,7 @@ from typing import Any
 ESTIMATED = re.compile(r"(?P<file>.+\.npz)(?::(?P<route>.*))?", re.IGNORECASE)
 
 
-def stated_distance(text: str, *, between: str = "populations", sampling: str = "seen") -> Any:
+def stated_distance(text: str, *, between: str = "populations", sampling: str = "strict") -> Any:
     """`chi2:0.1` as a Distance; `estimate.npz` or `estimate.npz:kl`, which `expunge distance` wrote, as an estimate.
 
     An estimate is looked at before a certificate rests on it, so none is made here on the way. Whether classes are

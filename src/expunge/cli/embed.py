@@ -42,6 +42,14 @@ from expunge.cli.sets import FILE
     ),
     click.option("--mean", help="Subtracted from each channel after bytes became 0 to 1, e.g. 0.49,0.48,0.45."),
     click.option("--std", help="Divided by, each channel, e.g. 0.25,0.24,0.26."),
+    click.option(
+        "--trained-on-source",
+        type=click.Choice(["yes", "no", "unknown"]),
+        default="unknown",
+        show_default=True,
+        help="Whether the encoder was trained on rows of the source. What it learnt from them is not forgotten with "
+        "the head; every certificate of a head says which it is.",
+    ),
 )
 @section("Speed", click.option("--batch", default=256, show_default=True, type=int, help="Examples at a time."))
 @on_device
@@ -57,6 +65,7 @@ def embed(
     head: str | None,
     mean: str | None,
     std: str | None,
+    trained_on_source: str,
     batch: int,
     device: str,
     target: Path,
@@ -90,18 +99,18 @@ def embed(
     examples = read_examples(data, split=split, size=size)
     unfinished = Partial(target.with_name(target.name + ".partial"))
     with progress(not quiet) as advance:
-        embedded = run(
-            examples,
-            loaded,
-            preparation=preparation,
-            batch=batch,
-            partial=unfinished.folder,
-            progress=advance,
-        )
-    write_file(target, feature_bytes(target, embedded.features, embedded.labels, embedded.encoder))
+        kept = unfinished.folder
+        embedded = run(examples, loaded, preparation=preparation, batch=batch, partial=kept, progress=advance)
+    write_file(target, feature_bytes(target, embedded.features, embedded.labels, embedded.encoder, trained_on_source))
     unfinished.remove()
     rows, width = embedded.features.shape
     if not json_output:
         out.print(f"embedded {rows:,} examples, {width} features each, by encoder {embedded.encoder[:16]}...")
         out.print(f"written: {target}", markup=False)
-    return {"features": str(target), "rows": rows, "width": width, "encoder": embedded.encoder}
+    return {
+        "features": str(target),
+        "rows": rows,
+        "width": width,
+        "encoder": embedded.encoder,
+        "encoder_trained_on_source": trained_on_source,
+    }

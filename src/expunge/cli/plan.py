@@ -58,7 +58,8 @@ def plan(
 ) -> dict[str, Any]:
     """Before you act: noise and predicted accuracy at several epsilons and distances; nothing is published.
 
-    The noise foreseen is what `expunge unlearn` then uses. Accuracy is measured on the surrogate's labels.
+    The noise foreseen is what `expunge unlearn` then uses if the request chooses it; --noise is what to set it to
+    before anybody asks. Accuracy is measured on the surrogate's labels.
 
     \b
     expunge plan --model model.safetensors --forget forget.npz --surrogate surrogate.npz
@@ -103,7 +104,7 @@ def _print_plan(planned: Any) -> None:
     delta = planned.outlooks[0].delta
     title = f"Forgetting {planned.n_forget:,} of {planned.n_source:,} rows, delta {delta:g}"
     table = Table(title=title, title_justify="left")
-    for heading in ("distance", "epsilon", "bound", "sigma", "noise / weights", "accuracy", "that fit"):
+    for heading in ("distance", "epsilon", "bound", "sigma", "noise / weights", "accuracy", "that fit", "--noise"):
         table.add_column(heading, justify="left" if heading == "distance" else "right")
     for outlook in planned.outlooks:
         table.add_row(
@@ -114,10 +115,17 @@ def _print_plan(planned: Any) -> None:
             f"{100 * outlook.noise_share:.0f} %",
             "" if outlook.accuracy is None else f"{100 * outlook.accuracy:.1f} %",
             "refused" if outlook.refused else str(outlook.deletions),
+            "" if outlook.noise is None else f"{outlook.noise:g}",
         )
     out.print(table)
     if planned.accuracy_before is not None:
         out.print(f"accuracy on the surrogate before: {100 * planned.accuracy_before:.1f} %")
+    for note in planned.notes:
+        out.print(f"note: {note}", markup=False)
+    out.print(
+        f"--noise: as for {planned.n_forget:,} rows, whoever they are, rehearsed on surrogate rows; to be set before "
+        "anybody asks"
+    )
     out.print("that fit: deletions like this one, each published, before the noise swamps the weights")
     for advice in planned.advice:
         out.print(f"{advice.change}: noise falls to {100 * advice.share:.0f} %", markup=False)

@@ -15,19 +15,26 @@ from expunge.cli.sets import FILE
 @click.command(cls=Command, short_help="A page people can read, of one result.")
 @click.argument("result", type=FILE)
 @click.option("--public-key", type=FILE, help="Check the result's signature and say so on the page.")
+@click.option(
+    "--full",
+    is_flag=True,
+    help="The full page, from the private dossier: every term and number. As private as that: it tells who left.",
+)
 @written_to("A new .html file.")
 @as_json
 @reporting
-def report(result: Path, public_key: Path | None, target: Path, json_output: bool) -> dict[str, Any]:
-    """A page people can read, of one result of `expunge unlearn`; its certificate is verified first.
+def report(result: Path, public_key: Path | None, full: bool, target: Path, json_output: bool) -> dict[str, Any]:
+    """A page people can read, of one result of `expunge unlearn`; its statement is verified first.
 
-    The page is one file without scripts that opens offline and prints well. For a desk with all its requests and
-    models: expunge desk report.
+    The page is one file without scripts that opens offline and prints well. It is made from the statement and may be
+    handed out; with --full it is made from the dossier and may not. For a desk with all its requests and models:
+    expunge desk report.
 
     \b
     expunge report result/ --out report.html
+    expunge report result/ --full --out private.html
     """
-    from expunge.data.output import require_absent, write_file
+    from expunge.data.output import require_absent, write_file, write_private
     from expunge.desk import result_report
     from expunge.desk.layout import Layout
     from expunge.errors import FileError
@@ -37,7 +44,8 @@ def report(result: Path, public_key: Path | None, target: Path, json_output: boo
         raise FileError(
             f"{result} is a desk", "a result of expunge unlearn is needed", f"Use expunge desk report {result}."
         )
-    write_file(target, result_report(result, public_key))
+    page = result_report(result, public_key, full=full)
+    write_private(target, page) if full else write_file(target, page)
     if not json_output:
         out.print(f"written: {target}", markup=False)
     return {"files": [str(target)]}

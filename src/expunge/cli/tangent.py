@@ -116,11 +116,14 @@ def train(
     click.option("--epsilon", required=True, type=float, help="Smaller protects more; 0.1 to 5 is usual."),
     click.option("--delta", required=True, type=float, help="Probability that the guarantee fails; at most 1/n."),
     click.option("--distance", required=True, help="same, tv:0.2, chi2:0.1, kl:0.5 or source; see expunge unlearn."),
+    click.option(
+        "--noise", default="request", show_default=True, help="A number, rows:10, or request; see expunge unlearn."
+    ),
     click.option("--force", is_flag=True, help="Hand over a model even if the noise swamps its weights."),
 )
 @BLOCK
 @on_device
-@written_to("A new folder for model and certificate.")
+@written_to("A new folder for model, statement and, private, the dossier.")
 @quiet
 @as_json
 @reporting
@@ -132,6 +135,7 @@ def unlearn(
     target: Path,
     quiet: bool,
     json_output: bool,
+    noise: str,
     **as_given: Any,
 ) -> dict[str, Any]:
     """Forget examples of a source that is gone, with a certificate; a whole class by giving all its rows.
@@ -141,6 +145,7 @@ def unlearn(
                             --forget forget.npz --surrogate surrogate.npz
                             --epsilon 1 --delta 1e-5 --distance chi2:0.1 --out result/
     """
+    from expunge.bounds.scale import publishable
     from expunge.data.images import read_examples
     from expunge.data.output import require_absent
     from expunge.networks.embedding import Preparation
@@ -152,5 +157,5 @@ def unlearn(
     examples = [read_examples(path) for path in (forget, surrogate)]
     rows = [(Preparation().applied(part.inputs), part.labels) for part in examples]
     with progress(not quiet) as advance:
-        result = unlearn_tangent(module, model, *rows, **as_given, progress=advance)
+        result = unlearn_tangent(module, model, *rows, **as_given, noise=publishable(noise), progress=advance)
     return told_result(target, result, write_result(target, result), json_output)

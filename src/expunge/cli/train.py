@@ -11,6 +11,8 @@ from expunge.cli.console import as_json, on_device, out, progress, quiet, report
 from expunge.cli.sections import Command, section
 from expunge.cli.sets import FILE, label_column
 
+MOST_CLASSES = 20  # that are shown
+
 
 @click.command(cls=Command, short_help="While the source exists: train to the optimum, keep a record.")
 @section(
@@ -39,6 +41,9 @@ from expunge.cli.sets import FILE, label_column
     click.option("--bias", is_flag=True, help="Add a constant feature 1, regularised like the rest."),
     click.option(
         "--store", default="float64", show_default=True, help="What the weights are stored in: float64 or float32."
+    ),
+    click.option(
+        "--force", is_flag=True, help="Train although --max-norm scales more than half of the rows down to one length."
     ),
 )
 @section(
@@ -76,6 +81,7 @@ def train(
     from expunge.data import read_data
     from expunge.data.output import require_absent, write_file
     from expunge.errors import FileError
+    from expunge.evaluate.fit import fit_of
     from expunge.train import train as run
 
     if target.suffix.lower() != ".safetensors":
@@ -88,19 +94,37 @@ def train(
             source.labels,
             device=device,
             encoder=source.encoder,
+            encoder_trained=source.encoder_trained,
+            feature_names=source.feature_names,
             progress=advance,
             **as_given,
         )
     write_file(target, model.to_bytes())
     assert model.record is not None
+    fit = fit_of(model, source.rows)
     if not json_output:
         record = model.record
         shape = f"{record.n_source:,} rows, {model.n_features} features, {len(record.classes)} classes"
         out.print(f"trained {record.loss} on {shape}")
         out.print(f"gradient norm at the stored weights: {record.residual:.3g}")
+        _print_fit(fit)
         out.print(f"written: {target}", markup=False)
     return {
         "model": str(target),
         "sha256": model.sha256(),
         "record": model.record.facts(),
+        "fit": fit.to_json(),
     }
+
+
+def _print_fit(fit: Any) -> None:
+    """Accuracy beside what guessing would give, and for each class; then what is odd."""
+    out.print(
+        f"accuracy on the source: {100 * fit.accuracy:.1f} %; always naming the most frequent class: "
+        f"{100 * fit.majority:.1f} %"
+    )
+    shown = ", ".join(f"{label} {100 * share:.1f} %" for label, share in fit.by_class[:MOST_CLASSES])
+    more = len(fit.by_class) - MOST_CLASSES
+    out.print(f"by class: {shown}" + (f" and {more} more" if more > 0 else ""), markup=False)
+    for warning in fit.warnings:
+        out.print(f"warning: {warning}", markup=False, style="bold")

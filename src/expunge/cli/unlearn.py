@@ -41,10 +41,18 @@ guarantee = section(
     ),
     click.option(
         "--sampling",
-        default="seen",
+        default="strict",
         show_default=True,
-        help="What is taken for source rows unlike any surrogate row: seen (the surrogate's rows are typical) or "
-        "strict (such rows are counted and charged the worst; a larger bound that assumes less).",
+        help="What is taken for retained rows unlike any surrogate row: strict (they are counted and charged the "
+        "worst) or seen (the surrogate shows all there is: less noise, but false for categorical rows).",
+    ),
+    click.option(
+        "--noise",
+        default="request",
+        show_default=True,
+        help="The noise's standard deviation, which everybody sees: set before anybody asks, as a number or as for so "
+        "many rows (rows:10, rehearsed on surrogate rows), and a request that needs more is refused; or request: it "
+        "chooses a power of two, which says something of who left. expunge plan recommends a number.",
     ),
     click.option(
         "--force",
@@ -94,13 +102,13 @@ speed = section(
 @step_and_bound
 @speed
 @on_device
-@written_to("The folder to write model.safetensors and certificate.json in; it must not exist yet.")
+@written_to("The folder to write model.safetensors, statement.json and private/dossier.json in; it must not exist yet.")
 @section(
     "Output",
     click.option(
         "--sign-key",
         type=FILE,
-        help="An Ed25519 private key (expunge keygen): also write certificate.signed.json.",
+        help="An Ed25519 private key (expunge keygen): also write statement.signed.json.",
     ),
 )
 @quiet
@@ -120,6 +128,7 @@ def unlearn(  # over 60 lines: click hands over each of its options by name
     match_classes: bool,
     between: str,
     sampling: str,
+    noise: str,
     force: bool,
     step: str | None,
     bound: str,
@@ -134,7 +143,7 @@ def unlearn(  # over 60 lines: click hands over each of its options by name
     quiet: bool,
     json_output: bool,
 ) -> dict[str, Any]:
-    """Forget rows of a source that is gone, with a certificate.
+    """Forget rows of a source that is gone, with a certificate: a public statement and a private dossier.
 
     Needs the model, the rows to forget, and a surrogate: rows that resemble the source. Facts about the training come
     from the model's record, or from options that the certificate then marks as declared.
@@ -143,6 +152,7 @@ def unlearn(  # over 60 lines: click hands over each of its options by name
     expunge unlearn --model model.safetensors --forget forget.npz --surrogate surrogate.npz
                     --epsilon 1 --delta 1e-5 --distance chi2:0.1 --out result/
     """
+    from expunge.bounds.scale import publishable
     from expunge.certificate.sign import read_private_key
     from expunge.data.output import require_absent
     from expunge.mechanism import carry_out
@@ -155,7 +165,8 @@ def unlearn(  # over 60 lines: click hands over each of its options by name
     require_absent(target)
     key = None if sign_key is None else read_private_key(sign_key)
     wanted, estimate = wanted_distance(stated_distance(distance, between=between, sampling=sampling), match_classes)
-    promise = Guarantee(epsilon, delta, wanted, step, bound, _constants(constants), sizes, force, estimate=estimate)
+    terms = {"step": step, "bound": bound, "constants": _constants(constants), "sizes": sizes, "force": force}
+    promise = Guarantee(epsilon, delta, wanted, **terms, estimate=estimate, noise=publishable(noise))
     model, digest = read_model(model_file)
     forget_rows, surrogate_rows = read_forget_and_surrogate(forget, surrogate, label, columns, memory)
     place = local_device(device)

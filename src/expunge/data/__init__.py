@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from expunge.data.files import EncodedRows, LabelledArrays, encoder_of, read_data
 from expunge.data.matching import class_matched
+from expunge.data.names import names_of
 from expunge.data.opening import open_data
+from expunge.data.ordered import in_order
 from expunge.data.prepare import Prepared, as_features, as_labels, encode, prepare
 from expunge.data.streams import Stream, stream
 
@@ -18,6 +20,8 @@ __all__ = [
     "class_matched",
     "encode",
     "encoder_of",
+    "in_order",
+    "names_of",
     "open_data",
     "prepare",
     "read_data",

@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save as safetensors_bytes
 
-from expunge.data.files import ENCODER
+from expunge.data.files import ENCODER, ENCODER_TRAINED
 from expunge.errors import DataError, FileError
+from expunge.record import TRAINED_ON_SOURCE
+from expunge.runtime.checks import choice
 
 FEATURE_FILES = (".npz", ".safetensors")
 
@@ -26,16 +28,22 @@ def require_feature_file(path: Path) -> None:
         )
 
 
-def feature_bytes(path: Path, features: NDArray[Any], labels: NDArray[Any], encoder: str) -> bytes:
-    """The file's content, by the ending of its name."""
+def feature_bytes(
+    path: Path, features: NDArray[Any], labels: NDArray[Any], encoder: str, trained: str = "unknown"
+) -> bytes:
+    """The file's content, by the ending of its name; `trained` says whether the encoder was trained on the source."""
     require_feature_file(path)
+    choice(trained, TRAINED_ON_SOURCE, "trained on source")
+    said = {ENCODER: encoder, ENCODER_TRAINED: trained}
     if path.suffix.lower() == ".npz":
         stream = io.BytesIO()
-        np.savez(stream, allow_pickle=False, X=features, y=labels, **{ENCODER: np.array(encoder)})
+        np.savez(
+            stream, allow_pickle=False, X=features, y=labels, **{name: np.array(text) for name, text in said.items()}
+        )
         return stream.getvalue()
     if labels.dtype.kind not in "iub":
         raise DataError(
             f"labels of dtype {labels.dtype}", "a .safetensors file holds whole numbers", "Write an .npz file."
         )
     arrays = {"X": np.ascontiguousarray(features), "y": np.ascontiguousarray(labels)}
-    return safetensors_bytes(arrays, metadata={ENCODER: encoder})
+    return safetensors_bytes(arrays, metadata=said)

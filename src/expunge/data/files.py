@@ -23,8 +23,9 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from expunge.data.tables import table_arrays, table_columns
+from expunge.data.tables import feature_names, list_lengths, table_arrays, table_columns
 from expunge.errors import DataError, FileError
+from expunge.record import TRAINED_ON_SOURCE
 from expunge.runtime.memory import require_fits
 from expunge.runtime.paths import readable
 from expunge.runtime.safetensors import read_safetensors
@@ -38,19 +39,38 @@ DAMAGE = (
     SyntaxError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, pa.ArrowException,
 )  # fmt: skip
 
-ENCODER = "encoder"  # array of an npz, metadata of a safetensors file: the digest of what made the features
+# arrays of an npz, metadata of a safetensors file: the digest of what made the features, and whether that was trained
+# on rows of the source; an npz may also name its columns
+ENCODER, ENCODER_TRAINED, NAMES = "encoder", "encoder_trained_on_source", "feature_names"
 TABLES = (".csv", ".parquet", ".pq")
 
 
 class EncodedRows(tuple[Any, Any]):
-    """(features, labels), as every function takes them, with the digest of the encoder that made the features."""
+    """(features, labels), as every function takes them, with what their file says of them.
+
+    That is the digest of the encoder that made the features, whether it was trained on rows of the source (`yes`, `no`,
+    `unknown`), and what the columns are called.
+    """
 
     encoder: str | None
+    encoder_trained: str | None
+    feature_names: tuple[str, ...] | None
 
-    def __new__(cls, features: Any, labels: Any, encoder: str | None = None) -> Self:
+    def __new__(
+        cls,
+        features: Any,
+        labels: Any,
+        encoder: str | None = None,
+        feature_names: tuple[str, ...] | None = None,
+        encoder_trained: str | None = None,
+    ) -> Self:
         made = super().__new__(cls, (features, labels))
-        made.encoder = encoder
+        made.encoder, made.feature_names, made.encoder_trained = encoder, feature_names, encoder_trained
         return made
+
+    def with_arrays(self, features: Any, labels: Any) -> EncodedRows:
+        """Other rows of which the same is known."""
+        return EncodedRows(features, labels, self.encoder, self.feature_names, self.encoder_trained)
 
 
 def encoder_of(rows: object) -> str | None:
@@ -61,16 +81,18 @@ def encoder_of(rows: object) -> str | None:
 
 @dataclass(frozen=True)
 class LabelledArrays:
-    """Features (rows x d) and labels (numbers or strings) as a file holds them; `encoder` where it names one."""
+    """Features (rows x d) and labels (numbers or strings) as a file holds them, and what it says of them."""
 
     features: Array
     labels: Array
     name: str
     encoder: str | None = None
+    feature_names: tuple[str, ...] | None = None
+    encoder_trained: str | None = None
 
     @property
     def rows(self) -> EncodedRows:
-        return EncodedRows(self.features, self.labels, self.encoder)
+        return EncodedRows(self.features, self.labels, self.encoder, self.feature_names, self.encoder_trained)
 
 
 def read_data(path: str | Path, label: str | None = None) -> LabelledArrays:
@@ -98,7 +120,7 @@ def read_data(path: str | Path, label: str | None = None) -> LabelledArrays:
         rows = reader(location, label)
     except DAMAGE as error:
         raise not_whole(location, error) from error
-    return LabelledArrays(*rows, str(location), rows.encoder)
+    return LabelledArrays(*rows, str(location), rows.encoder, rows.feature_names, rows.encoder_trained)
 
 
 def read_moments(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -131,10 +153,31 @@ def not_whole(location: Path, error: BaseException) -> FileError:
 
 
 def _from_npz(path: Path, _label: str | None) -> EncodedRows:
-    arrays = read_npz(path, ("X", "y"), optional=(ENCODER,))
-    encoder = arrays.get(ENCODER)
-    named = None if encoder is None else encoder.item() if encoder.size == 1 else str(encoder.shape)
-    return EncodedRows(arrays["X"], arrays["y"], encoder_digest(path, named))
+    arrays = read_npz(path, ("X", "y"), optional=(ENCODER, ENCODER_TRAINED, NAMES))
+
+    def one(name: str) -> Any:
+        array = arrays.get(name)
+        return None if array is None else array.item() if array.size == 1 else str(array.shape)
+
+    encoder, trained = encoder_digest(path, one(ENCODER)), encoder_training(path, one(ENCODER_TRAINED))
+    return EncodedRows(arrays["X"], arrays["y"], encoder, _npz_names(path, arrays), trained)
+
+
+def _npz_names(path: Path, arrays: dict[str, Array]) -> tuple[str, ...] | None:
+    """The names of the columns, where the file has them: as many as there are columns, all different."""
+    names = arrays.get(NAMES)
+    if names is None:
+        return None
+    shape = arrays["X"].shape
+    if names.dtype.kind != "U" or names.ndim != 1 or len(shape) != 2 or len(names) != shape[1]:
+        raise FileError(
+            f"{path}: {NAMES} of dtype {names.dtype} and shape {names.shape} for X of shape {shape}",
+            "one name a column is needed",
+            f"Save them with {NAMES}=numpy.array([...], dtype=str), or leave them out.",
+        )
+    if len(set(names.tolist())) != len(names):
+        raise FileError(f"{path} has two columns of one name", "column names must differ", "Rename one of them.")
+    return tuple(names.tolist())
 
 
 def encoder_digest(path: Path, named: Any) -> str | None:
@@ -146,6 +189,17 @@ def encoder_digest(path: Path, named: Any) -> str | None:
             "Use the file as expunge embed wrote it, or leave the encoder out.",
         )
     return None if named is None else str(named)
+
+
+def encoder_training(path: Path, said: Any) -> str | None:
+    """Whether the encoder was trained on the source, as a file says it."""
+    if said is not None and said not in TRAINED_ON_SOURCE:
+        raise FileError(
+            f"{path}: {ENCODER_TRAINED} {said!r}",
+            f"it is one of {', '.join(TRAINED_ON_SOURCE)}",
+            "Use the file as expunge embed wrote it.",
+        )
+    return None if said is None else str(said)
 
 
 def read_npz(path: Path, names: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, Array]:
@@ -241,7 +295,9 @@ def _from_safetensors(path: Path, _label: str | None) -> EncodedRows:
             "tensors X and y are needed",
             "Save with safetensors.numpy.save_file({'X': features, 'y': labels}, path).",
         )
-    return EncodedRows(tensors["X"], tensors["y"], encoder_digest(path, metadata.get(ENCODER)))
+    encoder = encoder_digest(path, metadata.get(ENCODER))
+    trained = encoder_training(path, metadata.get(ENCODER_TRAINED))
+    return EncodedRows(tensors["X"], tensors["y"], encoder, None, trained)
 
 
 def _from_csv(path: Path, label: str | None) -> EncodedRows:
@@ -269,4 +325,5 @@ def _split(table: pa.Table, path: Path, label: str | None) -> EncodedRows:
     column, names = table_columns(table.schema, path, label, None)
     if table.num_rows == 0:
         raise DataError(f"{path} has no rows", "at least one is needed", "Check how the file was written.")
-    return EncodedRows(*table_arrays(table, path, column, names))
+    features, labels = table_arrays(table, path, column, names)
+    return EncodedRows(features, labels, None, feature_names(names, list_lengths(table, names)))

@@ -8,7 +8,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 
-from expunge.data.files import DAMAGE, ENCODER, LabelledArrays, encoder_digest, not_whole, read_data
+from expunge.data.files import (
+    DAMAGE,
+    ENCODER,
+    ENCODER_TRAINED,
+    LabelledArrays,
+    encoder_digest,
+    encoder_training,
+    not_whole,
+    read_data,
+)
 from expunge.data.raw import RawArray, npy_array, npz_arrays, safetensors_arrays
 from expunge.data.streams import ParquetStream, RawStream, Segment, Stream
 from expunge.errors import FileError
@@ -99,7 +108,7 @@ def _npy(path: Path) -> RawStream:
 
 
 def _safetensors(name: str, files: Sequence[Path]) -> RawStream:
-    segments, encoders = [], set()
+    segments, encoders, trained = [], set(), set()
     for path in files:
         arrays, metadata = safetensors_arrays(path)
         if "X" not in arrays:
@@ -110,13 +119,16 @@ def _safetensors(name: str, files: Sequence[Path]) -> RawStream:
             )
         segments.append(_segment(arrays["X"], arrays.get("y")))
         encoders.add(encoder_digest(path, metadata.get(ENCODER)))
+        trained.add(encoder_training(path, metadata.get(ENCODER_TRAINED)))
     if len(encoders) > 1:
         raise FileError(
             f"{name}: files made by {len(encoders)} encoders, or some by none that is named",
             "all features must come from one",
             "Embed all rows with the same encoder.",
         )
-    return RawStream(name, segments, encoders.pop())
+    made = RawStream(name, segments, encoders.pop())
+    made.encoder_trained = trained.pop() if len(trained) == 1 else "unknown"
+    return made
 
 
 def _segment(features: RawArray, labels: RawArray | None) -> Segment:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from expunge.errors import FileError
-from expunge.runtime.durable import PUBLIC, sync_folder, write_synced
+from expunge.runtime.durable import PRIVATE, PUBLIC, make_folder, sync_folder, write_synced
 
 
 def require_absent(path: Path) -> None:
@@ -39,11 +39,16 @@ def require_absent(path: Path) -> None:
         )
 
 
-def write_file(path: Path, content: bytes) -> None:
+def write_private(path: Path, content: bytes) -> None:
+    """A new file that nobody but its owner can read."""
+    write_file(path, content, mode=PRIVATE)
+
+
+def write_file(path: Path, content: bytes, *, mode: int = PUBLIC) -> None:
     """A new file, whole or not at all."""
 
     def make(temporary: Path) -> None:
-        write_synced(temporary, content, PUBLIC)
+        write_synced(temporary, content, mode)
         try:
             os.link(temporary, path)  # fails where somebody else was faster; a rename would replace
         except OSError as error:
@@ -56,13 +61,17 @@ def write_file(path: Path, content: bytes) -> None:
     _publish(path, make)
 
 
-def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
-    """A new folder with these files, all of them or none."""
+def write_folder(
+    path: Path, files: Mapping[str, bytes], *, private: Mapping[str, Mapping[str, bytes]] | None = None
+) -> None:
+    """A new folder with these files, all of them or none; `private` are folders in it that only its owner reads."""
 
     def make(temporary: Path) -> None:
         temporary.mkdir()
         for name, content in files.items():
             write_synced(temporary / name, content, PUBLIC)
+        for name, kept in (private or {}).items():
+            make_folder(temporary / name, kept, private=True)
         sync_folder(temporary)
         temporary.rename(path)
 

@@ -11,8 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from expunge.data.names import frame_values, is_frame
 from expunge.errors import DataError
 from expunge.heads import Rows
+from expunge.heads.scaling import scaling_of
 from expunge.record import Label
 
 BLOCK = 8192
@@ -40,7 +42,7 @@ def as_table(values: Any, name: str) -> Tensor:
         tensor = values.detach()
     else:
         try:
-            array = np.asarray(values)
+            array = frame_values(values, name) if is_frame(values) else np.asarray(values)
         except ValueError as error:
             raise DataError(
                 f"{name}: rows of different lengths ({error})", "a table is needed", "Give every row as many features."
@@ -104,6 +106,8 @@ def as_labels(values: Any, n_rows: int, name: str) -> NDArray[Any]:
             "one label a row is needed",
             "Check that X and y belong together.",
         )
+    if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.tolist()):
+        array = array.astype(str)  # text of a data frame
     if array.dtype.kind == "U":
         return array
     if array.dtype.kind == "f":
@@ -171,8 +175,9 @@ def prepare(
     require_width(features.shape[1], width, name)
     norms = row_norms(features)
     made = made_ready(features, norms, max_norm=max_norm, bias=bias, dtype=dtype, device=device)
-    scaled = scaled_rows(norms, max_norm)
-    return Prepared(Rows(made, labels.to(device), n_scaled=scaled), scaled)
+    scaling = scaling_of(norms, max_norm)
+    scaled = scaling.n_scaled
+    return Prepared(Rows(made, labels.to(device), n_scaled=scaled, scaling=scaling), scaled)
 
 
 def require_width(features: int, width: int | None, name: str) -> None:
@@ -194,11 +199,6 @@ def _norms(rows: Tensor) -> Tensor:
     largest = rows.abs().amax(dim=1).clamp(min=1e-300)
     scaled: Tensor = (rows / largest[:, None]).norm(dim=1)
     return scaled * largest
-
-
-def scaled_rows(norms: Tensor, max_norm: float) -> int:
-    """How many rows are longer than the bound by more than rounding."""
-    return int((norms > max_norm * (1.0 + 1e-6)).sum())
 
 
 def _limit(max_norm: float, dtype: torch.dtype) -> float:

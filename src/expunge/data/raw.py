@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from expunge.data.files import DAMAGE, ENCODER, Array, checked_npy, not_whole
+from expunge.data.files import DAMAGE, ENCODER, ENCODER_TRAINED, NAMES, Array, checked_npy, not_whole
 from expunge.errors import FileError
 from expunge.runtime.safetensors import BFLOAT16, HEADER_LIMIT, raw_type, safetensors_layout
 
@@ -80,12 +80,12 @@ def npy_array(path: Path) -> RawArray:
 
 
 def npz_arrays(path: Path) -> dict[str, RawArray] | None:
-    """X and y of an .npz file; None if they are compressed, or an encoder is named beside them."""
+    """X and y of an .npz file; None if they are compressed, or an encoder or columns are named beside them."""
     arrays = {}
     try:
         with zipfile.ZipFile(path) as archive, path.open("rb") as file:
             members = archive.infolist()
-            if any(info.filename.removesuffix(".npy") == ENCODER for info in members):
+            if {info.filename.removesuffix(".npy") for info in members} & {ENCODER, ENCODER_TRAINED, NAMES}:
                 return None  # what it names is read with the whole file
             for info in members:
                 if info.filename.removesuffix(".npy") not in ("X", "y"):

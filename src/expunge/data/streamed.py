@@ -24,12 +24,12 @@ from expunge.data.prepare import (
     require_finite,
     require_width,
     row_norms,
-    scaled_rows,
 )
 from expunge.data.streams import Share, Stream, read_ahead
 from expunge.errors import DataError
 from expunge.heads import Block, RowSet
 from expunge.heads.rows import block_rows
+from expunge.heads.scaling import Lengths, Scaling
 from expunge.record import Label
 from expunge.runtime.group import ALONE, Group
 from expunge.runtime.memory import Memory
@@ -108,6 +108,7 @@ class StreamedRows(RowSet):
         stream.require_as_opened()
         self._stamp = stream.stamp()
         self._prints: list[int] | None = None
+        self.scaling: Scaling | None = None
         self._norms = _PerRow(0, torch.float64, form.device, None, 0.0)
         self._labels = _PerRow(0, torch.int32, form.device, None, 0.0)
         self._held = _PerRow(0, form.dtype, form.device, None, 0.0)
@@ -117,7 +118,7 @@ class StreamedRows(RowSet):
         self._before = 0
         self._counts = torch.zeros(len(form.classes), dtype=torch.int64)
         self._largest_weight, self._effective = 1.0, 0.0
-        self.n_scaled = 0
+        self.n_scaled, self._lengths = 0, Lengths(form.max_norm)
 
     # What it is ------------------------------------------------------------------------------------------------
 
@@ -237,7 +238,7 @@ class StreamedRows(RowSet):
         size = self._block_rows
         out = torch.empty((size, self.n_features), dtype=self.form.dtype, device=self.device)
         prints: list[int] = []
-        start, scaled = 0, 0
+        start = 0
         counts = torch.zeros(len(self.form.classes), dtype=torch.int64)
         for turn, (values, named) in enumerate(read_ahead(self.stream.chunks(self._share))):
             chunk = as_table(values, self.form.name) if len(values) else torch.empty((0, self.form.width))
@@ -252,8 +253,7 @@ class StreamedRows(RowSet):
             for begin in range(0, len(chunk), size):
                 part = slice(begin, begin + size)
                 rows = chunk[part]
-                norms, longer = self._measured(rows, start + begin, first)
-                scaled += longer
+                norms = self._measured(rows, start + begin, first)
                 form = self.form
                 ready = made_ready(
                     rows,
@@ -274,21 +274,22 @@ class StreamedRows(RowSet):
         if self.stream.stamp() != self._stamp or (self._prints is not None and self._prints != prints):
             raise self._changed()
         if first:
-            self._settle(counts, scaled, prints)
+            self._settle(counts, prints)
 
     def _begin(self) -> None:
+        self._lengths = Lengths(self.form.max_norm)
         known, device, half = self.n_expected, self.device, REMEMBERED_SHARE / 2 * self._spare
         self._norms = _PerRow(0, torch.float64, torch.device("cpu"), known, half)
         self._labels = _PerRow(0, torch.int32, device, known, half)
         room = self._spare if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
         self._held = _PerRow(self.n_features, self.dtype, device, known, HELD_SHARE * room)
 
-    def _settle(self, counts: Tensor, scaled: int, prints: list[int]) -> None:
+    def _settle(self, counts: Tensor, prints: list[int]) -> None:
         """What the first pass found, over all processes."""
         self._counts, self._mine, self._prints = counts, int(counts.sum()), prints
         self._before = self.group.before(self._mine)
-        totals = self.group.total(torch.tensor([self._mine, scaled], dtype=torch.float64)).tolist()
-        self._n_rows, self.n_scaled = int(totals[0]), int(totals[1])
+        self.scaling = self._lengths.scaling(self.group.total)
+        self._n_rows, self.n_scaled = self.scaling.n_rows, self.scaling.n_scaled
         self._effective = float(self._n_rows)
         self._require_shared_out(prints)
         if self._n_rows == 0:
@@ -335,17 +336,16 @@ class StreamedRows(RowSet):
             self._labels.put(start, indices)
         return indices
 
-    def _measured(self, rows: Tensor, start: int, first: bool) -> tuple[Tensor | None, int]:
-        """Norms of a block's rows, None where none is too long, and in the first pass how many count as scaled."""
+    def _measured(self, rows: Tensor, start: int, first: bool) -> Tensor | None:
+        """Norms of a block's rows, None where none is too long; in the first pass they are counted by length."""
         if not first and self._norms.values is not None:
             norms = self._norms.values[start : start + len(rows)]
         else:
             norms = row_norms(rows)
-        norms_to_scale_by = norms if any_too_long(norms, self.form.max_norm, self.form.dtype) else None
-        if not first:
-            return norms_to_scale_by, 0
-        self._norms.put(start, norms)
-        return norms_to_scale_by, scaled_rows(norms, self.form.max_norm)
+        if first:
+            self._norms.put(start, norms)
+            self._lengths.add(norms)
+        return norms if any_too_long(norms, self.form.max_norm, self.form.dtype) else None
 
     def _require_seen(self) -> None:
         """The first pass is made where nobody has made it."""

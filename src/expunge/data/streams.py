@@ -22,7 +22,7 @@ import torch
 
 from expunge.data.files import DAMAGE, not_whole
 from expunge.data.raw import RawArray
-from expunge.data.tables import is_list, table_arrays, table_columns
+from expunge.data.tables import feature_names, is_list, table_arrays, table_columns
 from expunge.errors import DataError, FileError
 
 READ_BYTES = 1 << 24  # of features at once: long enough for a disk, short enough for memory
@@ -47,6 +47,8 @@ class Stream(ABC):
 
     name: str
     encoder: str | None = None
+    encoder_trained: str | None = None
+    feature_names: tuple[str, ...] | None = None
     labelled: bool = True
     owned: bool = False  # whether a chunk may be written on
     own_rows: bool = False  # whether each process of a group gives its own rows, whatever its share
@@ -151,17 +153,17 @@ class ParquetStream(Stream):
             try:
                 file = pa.parquet.ParquetFile(path)
                 metadata[path] = file.metadata
-                schemas.append(file.schema_arrow.remove_metadata())
+                schemas.append(file.schema_arrow)
                 for index in range(file.metadata.num_row_groups):
                     self.groups.append((path, index, file.metadata.row_group(index).num_rows))
             except DAMAGE as error:
                 raise not_whole(path, error) from error
-        if any(schema != schemas[0] for schema in schemas):
+        if any(not schema.equals(schemas[0], check_metadata=False) for schema in schemas):
             raise FileError(
                 f"{name}: files with different columns", "all need the same, of the same types", "Write them again."
             )
         self.label, self.columns = table_columns(schemas[0], self.files[0], label, columns)
-        self.n_features = len(self.columns)
+        self.n_features, by_list = len(self.columns), {}
         lists = [name for name in self.columns if is_list(schemas[0].field(name).type)]
         if lists:
             groups = (metadata[path].row_group(index) for path, index, rows in self.groups if rows)
@@ -173,7 +175,9 @@ class ParquetStream(Stream):
                     "all rows need as many features",
                     "Pad or drop them as was done for training.",
                 )
-            self.n_features += sum(int(length) - 1 for length in next(iter(lengths), ()))
+            by_list = dict(zip(lists, map(int, next(iter(lengths), (0,) * len(lists))), strict=True))
+            self.n_features += sum(length - 1 for length in by_list.values())
+        self.feature_names = feature_names(self.columns, by_list)
         self.n_rows = sum(rows for _, _, rows in self.groups)
         if self.n_rows == 0:
             raise DataError(f"{name} has no rows", "at least one is needed", "Check how the files were written.")
@@ -228,6 +232,25 @@ class ArrayStream(Stream):
         for start in range(wanted.start, wanted.stop, ARRAY_ROWS):
             part = slice(start, min(start + ARRAY_ROWS, wanted.stop))
             yield self.features[part], None if self.labels is None else self.labels[part]
+
+
+class OrderedStream(Stream):
+    """Another stream's rows, their columns in another order."""
+
+    owned = True
+
+    def __init__(self, stream: Stream, order: Any, names: tuple[str, ...]) -> None:
+        self.stream, self.order, self.feature_names = stream, order, names
+        self.name, self.encoder, self.encoder_trained = stream.name, stream.encoder, stream.encoder_trained
+        self.labelled, self.own_rows, self.opened_as = stream.labelled, stream.own_rows, stream.opened_as
+        self.n_rows, self.n_features = stream.n_rows, stream.n_features
+
+    def stamp(self) -> Any:
+        return self.stream.stamp()
+
+    def chunks(self, share: Share) -> Iterator[Chunk]:
+        for values, labels in self.stream.chunks(share):
+            yield np.ascontiguousarray(values[:, self.order]), labels
 
 
 class IteratorStream(Stream):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,43 @@ def table_columns(
         raise DataError(
             f"{path} has only the label column {column!r}", "at least one feature column is needed", "Add the features."
         )
+    numbers = [name for name in pandas_index(schema) if name in names]
+    if numbers and columns is None:
+        raise FileError(
+            f"{path}: column {numbers[0]!r} is the index of a pandas frame",
+            "features are columns",
+            "Write it with reset_index(drop=True); if it is a feature or the label, with reset_index().",
+        )
     return column, names
+
+
+def pandas_index(schema: pa.Schema) -> list[str]:
+    """Columns that were an index, by what pandas writes beside a table; those it named itself are known by name."""
+    try:
+        written = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
+        index = written.get("index_columns", []) if isinstance(written, dict) else []
+    except (ValueError, RecursionError):
+        return []
+    own = [name for name in index if isinstance(name, str)] if isinstance(index, list) else []
+    return [name for name in own if not name.startswith("__index_level_")]
+
+
+def list_lengths(table: pa.Table, names: Sequence[str]) -> dict[str, int]:
+    """How many features each column of lists has, of a table whose rows have as many."""
+    lists = [name for name in names if is_list(table.schema.field(name).type)]
+    return {name: int(pa.compute.list_value_length(table[name])[0].as_py()) for name in lists}
+
+
+def feature_names(names: Sequence[str], lengths: Mapping[str, int]) -> tuple[str, ...]:
+    """What the features of these columns are called; those of a column of lists by their place in it.
+
+    >>> feature_names(["age", "pixels"], {"pixels": 2})
+    ('age', 'pixels[0]', 'pixels[1]')
+    """
+    named: list[str] = []
+    for name in names:
+        named += [f"{name}[{place}]" for place in range(lengths[name])] if name in lengths else [name]
+    return tuple(named)
 
 
 def table_arrays(table: pa.Table, path: Path, column: str, names: Sequence[str]) -> tuple[Array, Array]:

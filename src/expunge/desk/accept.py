@@ -5,25 +5,30 @@ from __future__ import annotations
 import datetime
 import unicodedata
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from expunge.data import EncodedRows, as_features, as_labels, encode, prepare
+from expunge.data import EncodedRows, as_features, as_labels, encode, in_order, names_of, prepare
+from expunge.data.ordered import plain
 from expunge.desk.desk import Desk
-from expunge.desk.digests import arrays_bytes, fingerprint, mac, row_digests
+from expunge.desk.digests import Marks, arrays_bytes, fingerprint, mac, marks_of
 from expunge.desk.entries import RequestAccepted, RequestWithdrawn
 from expunge.desk.ledger import Ledger, RequestRow, now
 from expunge.desk.state import current_state
 from expunge.errors import DataError, OptionError
 from expunge.heads import Rows
 from expunge.model import LinearModel
+from expunge.record import TrainingRecord
 from expunge.request.execution import DTYPES
 from expunge.request.rows import require_encoder
+from expunge.request.scaling import refuse_squashed
 from expunge.runtime.durable import remove, write_whole
 
 LONGEST_REFERENCE = 200
+WHAT = "the rows to forget"
 
 
 @dataclass(frozen=True)
@@ -41,26 +46,36 @@ def accept(
     reference: str,
     due: str | datetime.date | None = None,
     encoder: str | None = None,
+    feature_names: Sequence[str] | None = None,
 ) -> Accepted:
     """Take in a request to forget these rows; when this returns it is durable.
 
-    The same rows again, in any order and under any reference, are the request that is already there. A reference that
-    stands for other rows, and rows some of which are in another request, are refused: a row can be forgotten once.
+    Columns that have names (`feature_names`, or a data frame's own) are matched to the model's, and kept in its order.
+    The same rows again, in any order and under any reference, are the request that is already there, also as a copy in
+    float32 or with six decimals. A reference that stands for other rows, and rows some of which are in another request,
+    are refused: a row can be forgotten once.
     """
     checked = _reference(reference)
     deadline = _due(due, desk.policy.days)
     with desk.writing() as ledger:
-        state = current_state(desk, ledger).model
-        rows = _rows(EncodedRows(features, labels, encoder), state)
-        digests = row_digests(desk.key, rows)
-        mark = fingerprint(desk.key, digests)
-        same = ledger.find("fingerprint", mark)
+        state = current_state(desk, ledger)
+        known = state.model.record
+        assert known is not None
+        names = names_of(features) if feature_names is None else tuple(feature_names)
+        asked = EncodedRows(features, labels, encoder, names)
+        require_encoder(asked, known, WHAT)
+        asked = in_order(asked, known.features, state.model.n_features, WHAT)
+        rows = _rows(asked, state.model)
+        refuse_squashed(rows.scaling, WHAT, known.max_norm, desk.policy.force)
+        marks = marks_of(desk.key, rows, *plain(asked, WHAT))
+        mark = fingerprint(desk.key, marks.kinds[0])
+        same = ledger.find("fingerprint", mark) or _copied(ledger, marks)
         if same is not None:
             return Accepted(same, new=False)
-        _refuse_reuse(ledger, checked, digests)
-        _refuse_overdrawn(ledger, rows, state)
+        _refuse_reuse(ledger, checked, marks)
+        _refuse_overdrawn(ledger, rows, state.record)
         number = ledger.next_request()
-        content = arrays_bytes(features, labels, encoder)
+        content = arrays_bytes(*plain(asked, WHAT), encoder, names_of(asked))
         write_whole(desk.layout.rows_of(number), content)
         ledger.append(
             RequestAccepted(
@@ -68,7 +83,7 @@ def accept(
                 reference=checked,
                 due=deadline,
                 n_rows=len(rows),
-                rows=tuple(digests),
+                rows=marks.every,
                 fingerprint=mark,
                 file_mac=mac(desk.key, "rows", content),
             )
@@ -105,10 +120,9 @@ def _rows(forget: EncodedRows, state: LinearModel) -> Rows:
     """The rows as they were trained on; refuses what a later run could not use."""
     record = state.record
     assert record is not None
-    require_encoder(forget, record, "the rows to forget")
     features, labels = forget
-    table = as_features(features, "the rows to forget")
-    indices = encode(as_labels(labels, table.shape[0], "the rows to forget"), record.classes, "the rows to forget")
+    table = as_features(features, WHAT)
+    indices = encode(as_labels(labels, table.shape[0], WHAT), record.classes, WHAT)
     return prepare(
         table,
         indices,
@@ -117,11 +131,24 @@ def _rows(forget: EncodedRows, state: LinearModel) -> Rows:
         dtype=DTYPES[record.rows_dtype],
         device=torch.device("cpu"),
         width=state.n_features,
-        name="the rows to forget",
+        name=WHAT,
     ).rows
 
 
-def _refuse_reuse(ledger: Ledger, reference: str, digests: list[str]) -> None:
+def _copied(ledger: Ledger, marks: Marks) -> RequestRow | None:
+    """The request whose rows these are, each as often, in another precision."""
+    for digests in marks.kinds[1:]:
+        wanted = Counter(digests)
+        request = next(iter(ledger.holders(digests[:1]).values()), None)
+        if request is None or any(ledger.times(digest, request) != count for digest, count in wanted.items()):
+            continue
+        (found,) = ledger.requests(after=request - 1, limit=1)
+        if found.n_rows == len(digests):
+            return found
+    return None
+
+
+def _refuse_reuse(ledger: Ledger, reference: str, marks: Marks) -> None:
     other = ledger.find("reference", reference)
     if other is not None:
         raise OptionError(
@@ -129,20 +156,19 @@ def _refuse_reuse(ledger: Ledger, reference: str, digests: list[str]) -> None:
             "a reference stands for one request",
             "Choose another reference.",
         )
-    held = ledger.holders(digests)
-    if held:
-        where = ", ".join(str(request) for request in sorted(set(held.values()))[:5])
+    holders = ledger.holders(list(marks.every))
+    held = [next((holders[digest] for digest in row if digest in holders), 0) for row in marks.by_row]
+    if any(held):
+        where = ", ".join(str(request) for request in sorted(set(held) - {0})[:5])
         raise DataError(
-            f"{len(held)} of {len(digests)} rows are already in request {where}",
+            f"{sum(map(bool, held))} of {len(held)} rows are already in request {where}",
             "a row can be forgotten once",
             "Ask for the others alone.",
         )
 
 
-def _refuse_overdrawn(ledger: Ledger, rows: Rows, state: LinearModel) -> None:
+def _refuse_overdrawn(ledger: Ledger, rows: Rows, record: TrainingRecord) -> None:
     """Refuse more rows than the source has left once pending requests are done, or than it has of a class."""
-    record = state.record
-    assert record is not None
     asked = len(rows) + ledger.pending_rows()
     if asked >= record.n_source:
         raise DataError(

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from expunge.desk.desk import Desk
-from expunge.desk.layout import CERTIFICATE, Layout
+from expunge.desk.layout import OLD_CERTIFICATE, STATEMENT, Layout
 from expunge.desk.ledger import Head, Ledger, read_head
 from expunge.desk.seal import verify_ledger
 from expunge.errors import FileError, VerificationFailed
+
+NAMING = (STATEMENT, OLD_CERTIFICATE)  # the files that name a head of the ledger
 
 
 @dataclass(frozen=True)
@@ -49,15 +51,16 @@ def verify_folder(layout: Layout, saved: list[Head]) -> Checked:
 
 
 def _named_heads(layout: Layout) -> list[Head]:
-    """The heads that published certificates name: each is a copy of what the ledger was before that run."""
+    """The heads that published statements name: each is a copy of what the ledger was before that run."""
     heads = []
-    for path in sorted(layout.published.glob(f"[0-9]*/{CERTIFICATE}")):
+    for path in sorted(path for name in NAMING for path in layout.published.glob(f"[0-9]*/{name}")):
         try:
-            sequence = json.loads(path.read_bytes())["data"]["sequence"]
+            content = json.loads(path.read_bytes())
+            sequence = content["series"] if path.name == STATEMENT else content["data"]["sequence"]
             heads.append(read_head(json.dumps(sequence["ledger_head"]).encode(), str(path)))
         except (OSError, ValueError, KeyError, TypeError, RecursionError, FileError) as error:
             raise VerificationFailed(
-                f"{path} is not a certificate of this desk ({error})",
+                f"{path} is not a statement of this desk ({error})",
                 "it must be as it was written",
                 "Do not rely on it.",
             ) from error

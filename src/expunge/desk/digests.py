@@ -6,14 +6,14 @@ import hashlib
 import hmac
 import io
 import secrets
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from expunge.data.files import ENCODER
+from expunge.data.files import ENCODER, NAMES
+from expunge.data.row_hashes import KEY_BYTES, PRECISIONS, row_hashes
 from expunge.heads import Rows
-
-KEY_BYTES = 32
 
 
 def new_key() -> bytes:
@@ -36,14 +36,44 @@ def row_digests(key: bytes, rows: Rows) -> list[str]:
     ]
 
 
+@dataclass(frozen=True)
+class Marks:
+    """What rows are recognised by: lists of keyed digests, one digest a row in each.
+
+    The first list is over rows as they were trained on, the others are the hashes of rows as given, at every precision
+    (`data/row_hashes.py`): a copy in float32 or with six decimals has one of these in common with its original.
+    """
+
+    kinds: tuple[list[str], ...]
+
+    @property
+    def every(self) -> tuple[str, ...]:
+        """All of them, as the ledger keeps them."""
+        return tuple(digest for kind in self.kinds for digest in kind)
+
+    @property
+    def by_row(self) -> list[tuple[str, ...]]:
+        """The digests of each row."""
+        return list(zip(*self.kinds, strict=True))
+
+
+def marks_of(key: bytes, rows: Rows, features: Any, labels: Any) -> Marks:
+    """What `rows`, given as `features` and `labels`, are recognised by."""
+    given = row_hashes(key, features, labels)
+    return Marks((row_digests(key, rows), *(given.hex(precision) for precision in range(len(PRECISIONS)))))
+
+
 def fingerprint(key: bytes, digests: list[str]) -> str:
     """One digest for a request: the same rows in any order are the same request."""
     return mac(key, "request", "\n".join(sorted(digests)).encode())
 
 
-def arrays_bytes(features: Any, labels: Any, encoder: str | None = None) -> bytes:
-    """Rows as the bytes of an npz file, nothing pickled, with the digest of their encoder where it is known."""
+def arrays_bytes(
+    features: Any, labels: Any, encoder: str | None = None, feature_names: tuple[str, ...] | None = None
+) -> bytes:
+    """Rows as the bytes of an npz file, nothing pickled, with their encoder and their columns where these are known."""
     stream = io.BytesIO()
     named = {} if encoder is None else {ENCODER: np.array(encoder)}
+    named |= {} if feature_names is None else {NAMES: np.array(feature_names, dtype=str)}
     np.savez(stream, allow_pickle=False, X=np.asarray(features), y=np.asarray(labels), **named)
     return stream.getvalue()

@@ -47,7 +47,11 @@ class DeskCreated(Body):
 
 @dataclass(frozen=True)
 class RequestAccepted(Body):
-    """Rows are to be forgotten; `rows` are their keyed digests, `file_mac` that of the file they wait in."""
+    """Rows are to be forgotten; `file_mac` is the keyed digest of the file they wait in.
+
+    `rows` are the keyed digests that they are recognised by: first one a row as it was trained on, then one a row for
+    each precision of rows as given. Entries of earlier versions have only the first.
+    """
 
     entry_kind: ClassVar[str] = "accepted"
     request: int

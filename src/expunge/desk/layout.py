@@ -8,8 +8,9 @@ desk/
     surrogate.npz                   what stands in for the source
     rows/000001.npz                 rows of a pending request; removed once forgotten
     states/0001.safetensors         weights before noise; the last one only
+    dossiers/0001.json              every number behind a published model, for the auditor: it tells who left
     staging/                        a run that is not finished
-  published/0001/                 may be handed out: model, certificate, signed certificate, report
+  published/0001/                 may be handed out: model, statement, signed statement, report
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-MODEL, CERTIFICATE, SIGNED, REPORT = "model.safetensors", "certificate.json", "certificate.signed.json", "report.html"
+MODEL, STATEMENT, SIGNED, REPORT = "model.safetensors", "statement.json", "statement.signed.json", "report.html"
+OLD_CERTIFICATE = "certificate.json"  # what earlier versions published in the place of a statement
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,10 @@ class Layout:
         return self.private / "states"
 
     @property
+    def dossiers(self) -> Path:
+        return self.private / "dossiers"
+
+    @property
     def staging(self) -> Path:
         return self.private / "staging"
 
@@ -71,6 +77,9 @@ class Layout:
 
     def state_of(self, number: int) -> Path:
         return self.states / f"{number:04d}.safetensors"
+
+    def dossier_of(self, number: int) -> Path:
+        return self.dossiers / f"{number:04d}.json"
 
     def published_model(self, number: int) -> Path:
         return self.published / f"{number:04d}"

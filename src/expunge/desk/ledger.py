@@ -210,6 +210,11 @@ class Ledger:
                 holder[digest] = row[0]
         return holder
 
+    def times(self, digest: str, request: int) -> int:
+        """How often a request holds a row."""
+        query = "SELECT count(*) FROM row_digests WHERE digest = ? AND request = ?"
+        return int(self.connection.execute(query, (digest, request)).fetchone()[0])
+
     def accepted_mac(self, request: int) -> str:
         """The keyed digest of the rows' file of a request."""
         row = self.connection.execute("SELECT file_mac FROM requests WHERE id = ?", (request,)).fetchone()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from expunge.data import EncodedRows, encoder_of
+from expunge.bounds import Ball
+from expunge.bounds.scale import LADDER, REHEARSAL, Scale, asked_scale
+from expunge.data import EncodedRows, encoder_of, in_order, names_of
+from expunge.data.ordered import plain
 from expunge.data.output import require_absent
 from expunge.desk.desk import Desk, Rows, open_desk, storing
 from expunge.desk.digests import arrays_bytes, mac, new_key
@@ -17,12 +21,20 @@ from expunge.desk.layout import Layout
 from expunge.desk.ledger import Ledger
 from expunge.desk.policy import Policy
 from expunge.desk.seal import write_seal
-from expunge.errors import ModelError
+from expunge.errors import ModelError, UselessModel
+from expunge.evidence.rehearsal import rehearsed_scale
+from expunge.mechanism import measure
 from expunge.model import LinearModel
+from expunge.request.columns import column_notes
 from expunge.request.declared import NOTHING_DECLARED, Declared, record_for
-from expunge.request.door import ask
+from expunge.request.door import Request, ask
+from expunge.request.guarantee import budget_notes
+from expunge.request.past import anchored_bytes, nothing_forgotten
+from expunge.request.scaling import FORCED, refuse_squashed
 from expunge.request.series import Series
 from expunge.runtime.durable import PRIVATE_FOLDER, PUBLIC_FOLDER, sync_folder, write_whole
+
+DEFAULT_NOISE = "rows:1"  # a model
 
 
 def create_desk(
@@ -32,8 +44,15 @@ def create_desk(
     policy: Policy,
     digest: str | None = None,
     declared: Declared = NOTHING_DECLARED,
+    say: Callable[[str], None] = lambda _: None,
+    *,
+    noise: float | str | Scale | None = DEFAULT_NOISE,
 ) -> Desk:
     """Open a desk in a new folder; `digest` is the model file's SHA-256, where it came from a file.
+
+    `noise` is what the noise of every model is set to, now, before anybody asks: a number, or `rows:10`, as for so many
+    rows a model, rehearsed on surrogate rows for all planned models; `request`: each request chooses a power of two. A
+    policy that has its noise already keeps it. `say` is told what every certificate will note.
 
     `declared` are the facts of a model without a record. The model becomes the first private state: from now on the
     desk answers for it, and the file it came from should go.
@@ -50,42 +69,51 @@ def create_desk(
         )
     model = model if model.record is not None else model.with_record(record)
     encoder = encoder_of(surrogate)
-    features, labels = np.asarray(surrogate[0]), np.asarray(surrogate[1])
-    _check(model, EncodedRows(features, labels, encoder), policy)
+    surrogate = in_order(surrogate, record.features, model.n_features, "the surrogate set")
+    names = names_of(surrogate)
+    features, labels = map(np.asarray, plain(EncodedRows(*surrogate), "the surrogate set"))
+    request, notes = _check(model, EncodedRows(features, labels, encoder, names), policy)
+    policy = _settled(request, policy, asked_scale(noise))
     key = new_key()
-    stored = arrays_bytes(features, labels, encoder)
+    stored = arrays_bytes(features, labels, encoder, names)
     first = DeskCreated(
         policy=policy,
         model_sha256=digest or model.sha256(),
         surrogate_mac=mac(key, "surrogate", stored),
-        state_mac=mac(key, "state", model.to_bytes()),
+        state_mac=mac(key, "state", anchored_bytes(model, nothing_forgotten(model))),
         store=str(model.weight.dtype).removeprefix("torch."),
     )
-    # one name, so that what a kill left is found again
-    made = layout.folder.with_name(f".expunge-{layout.folder.name}")
     with storing(layout.folder):
-        layout.folder.parent.mkdir(parents=True, exist_ok=True)
-        if made.exists():
-            shutil.rmtree(made)
-        try:
-            _fill(Layout(made), model, stored, key, first)
-            made.rename(layout.folder)
-            sync_folder(layout.folder.parent)
-        except BaseException:
-            shutil.rmtree(made, ignore_errors=True)
-            raise
+        _appear(layout, model, stored, key, first)
+    for note in notes:
+        say(note)
     return open_desk(layout.folder)
+
+
+def _appear(layout: Layout, model: LinearModel, surrogate: bytes, key: bytes, first: DeskCreated) -> None:
+    """Fill a folder beside it, under one name, so that what a kill left is found again; then rename it."""
+    made = layout.folder.with_name(f".expunge-{layout.folder.name}")
+    layout.folder.parent.mkdir(parents=True, exist_ok=True)
+    if made.exists():
+        shutil.rmtree(made)
+    try:
+        _fill(Layout(made), model, surrogate, key, first)
+        made.rename(layout.folder)
+        sync_folder(layout.folder.parent)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
 
 
 def _fill(layout: Layout, model: LinearModel, surrogate: bytes, key: bytes, first: DeskCreated) -> None:
     layout.folder.mkdir(mode=PUBLIC_FOLDER)
-    for private in (layout.private, layout.rows, layout.states):
+    for private in (layout.private, layout.rows, layout.states, layout.dossiers):
         private.mkdir(mode=PRIVATE_FOLDER)
     layout.published.mkdir(mode=PUBLIC_FOLDER)
     write_whole(layout.key, key)
     write_whole(layout.lock, b"")
     write_whole(layout.surrogate, surrogate)
-    write_whole(layout.state_of(0), model.to_bytes())
+    write_whole(layout.state_of(0), anchored_bytes(model, nothing_forgotten(model)))
     Ledger.create(layout.ledger)
     with Ledger.open(layout.ledger) as ledger:
         ledger.append(first)
@@ -94,7 +122,44 @@ def _fill(layout: Layout, model: LinearModel, surrogate: bytes, key: bytes, firs
         sync_folder(folder)
 
 
-def _check(model: LinearModel, surrogate: Rows, policy: Policy) -> None:
-    """Refuse a model and a surrogate that could never be used together, before anything is promised."""
+def _check(model: LinearModel, surrogate: Rows, policy: Policy) -> tuple[Request, tuple[str, ...]]:
+    """Refuse a model and a surrogate that could never be used together, before anything is promised.
+
+    A request to look at, and what every certificate will note of them.
+    """
     guarantee = replace(policy.guarantee(Series(policy.planned)), force=True)
-    ask(model, (surrogate[0][:1], surrogate[1][:1]), surrogate, guarantee, execution=policy.execution())
+    first = EncodedRows(surrogate[0][:1], surrogate[1][:1], encoder_of(surrogate), names_of(surrogate))
+    request = ask(model, first, surrogate, guarantee, execution=policy.execution())
+    forced = tuple(note for note in request.notes if note.startswith(FORCED))
+    if forced and not policy.force:
+        raise UselessModel(
+            forced[0].removeprefix(FORCED),
+            "every run of this desk would be refused",
+            "Give a surrogate, and features, as the model was trained on; or insist with --force.",
+        )
+    record, name = request.record, "the surrogate set"
+    notes = budget_notes(policy.delta, record.n_source) + column_notes(record, {name: surrogate}) + forced
+    scaled = refuse_squashed(request.surrogate.scaling, name, record.max_norm, force=True)
+    return request, tuple(dict.fromkeys(notes + scaled))
+
+
+def _settled(request: Request, policy: Policy, noise: Scale) -> Policy:
+    """The policy with its noise; a rehearsal is for the rows of all planned models, at most half of what there is."""
+    if policy.noise is not None or noise.kind == LADDER:
+        return policy
+    if noise.kind == REHEARSAL:
+        assert noise.rows is not None
+        rows = max(1, min(noise.rows * policy.planned, min(request.n_source, request.n_surrogate) // 2))
+        policy = replace(policy, noise=rehearsed_scale(request, rows, measure), noise_rows=rows)
+    else:
+        policy = replace(policy, noise=noise.value)
+    assert policy.noise is not None
+    length, size = Ball(request.head.n_parameters).length(policy.noise), float(request.weights.norm())
+    if length > size and not policy.force:
+        raise UselessModel(
+            f"the noise (norm {length:.3g}) would swamp the weights (norm {size:.3g}) of every model",
+            f"at most {size / length * policy.noise:.3g} is of use",
+            "Set less noise, plan fewer models or raise epsilon (expunge plan shows what that costs), use a larger "
+            "surrogate, train with a larger l2, or insist with --force.",
+        )
+    return policy

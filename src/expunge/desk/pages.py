@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from expunge.certificate.content import read_certificate
+from expunge.certificate.sign import keyid_of, read_public_key, verify_file
+from expunge.certificate.statement import read_statement
 from expunge.certificate.verify import verify
+from expunge.certificate.verify_statement import verify_statement
 from expunge.desk.desk import Desk
-from expunge.desk.layout import CERTIFICATE, MODEL, REPORT, SIGNED
+from expunge.desk.entries import Json
+from expunge.desk.layout import MODEL, OLD_CERTIFICATE, REPORT, SIGNED, STATEMENT
 from expunge.desk.ledger import now
 from expunge.desk.status import MOST_LISTED, as_row, models, requests, status
 from expunge.errors import FileError
-from expunge.report import csv_text, desk_page, run_page
+from expunge.report import csv_text, desk_page, run_page, statement_page
+
+DOSSIER = Path("private") / "dossier.json"  # in a result of expunge unlearn
 
 
 def desk_report(desk: Desk) -> dict[str, bytes]:
@@ -22,10 +29,10 @@ def desk_report(desk: Desk) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     pages: dict[int, str] = {}
     for facts in published:
-        page = desk.layout.published_model(facts["model"]) / REPORT
-        if page.is_file():
+        page = _page_of(desk, facts, rows)
+        if page is not None:
             pages[facts["model"]] = f"model-{facts['model']:04d}.html"
-            files[pages[facts["model"]]] = page.read_bytes()
+            files[pages[facts["model"]]] = page
     latest = rows[-MOST_LISTED:][::-1]
     files["index.html"] = desk_page(
         status(desk).to_json(), latest, published[::-1], shown=len(latest), total=len(rows), pages=pages
@@ -37,25 +44,47 @@ def desk_report(desk: Desk) -> dict[str, bytes]:
     return files
 
 
-def result_report(folder: Path, public_key: Path | None = None) -> bytes:
-    """The page of one result of `expunge unlearn`; its certificate is verified first."""
-    from expunge.certificate.content import read_certificate
-    from expunge.certificate.sign import keyid_of, read_public_key, verify_file
+def _page_of(desk: Desk, facts: Json, rows: list[Json]) -> bytes | None:
+    """The full page of a model, from its dossier; of an earlier version's the one that was published."""
+    dossier, published = desk.layout.dossier_of(facts["model"]), desk.layout.published_model(facts["model"]) / REPORT
+    if dossier.is_file():
+        return run_page(
+            read_certificate(dossier).content,
+            number=facts["model"],
+            requests=[row for row in rows if row["id"] in facts["requests"]],
+            composition=facts["composition"],
+            limit=desk.policy.limit,
+            accuracy=facts["accuracy"],
+            keyid=facts["keyid"],
+        ).encode()
+    return published.read_bytes() if published.is_file() else None
 
-    if not (folder / CERTIFICATE).is_file():
+
+def result_report(folder: Path, public_key: Path | None = None, *, full: bool = False) -> bytes:
+    """The page of one result of `expunge unlearn`, which is verified first.
+
+    The public page is made from the statement; with `full` it is made from the dossier, and is as private as that.
+    """
+    if (folder / OLD_CERTIFICATE).is_file() and not (folder / STATEMENT).is_file():
+        certificate = read_certificate(folder / OLD_CERTIFICATE)
+        verify(certificate, folder / MODEL)
+        return run_page(certificate.content).encode()
+    if not (folder / STATEMENT).is_file():
         raise FileError(
             f"{folder} is neither a desk nor a result of expunge unlearn",
-            "a folder with a ledger or a certificate is needed",
+            "a folder with a ledger or a statement is needed",
             "Check the path.",
         )
-    certificate = read_certificate(folder / CERTIFICATE)
-    keyid = None
+    statement, keyid = read_statement(folder / STATEMENT), None
     if public_key is not None:
         signed, _ = verify_file(folder / SIGNED, public_key, folder / MODEL)
-        if signed.content != certificate.content:
+        if signed.content != statement.content:
             raise FileError(
-                f"{folder / SIGNED} is another certificate", "the two must be one", "Do not rely on the unsigned one."
+                f"{folder / SIGNED} is another statement", "the two must be one", "Do not rely on the unsigned one."
             )
         keyid = keyid_of(read_public_key(public_key))
-    verify(certificate, folder / MODEL)
-    return run_page(certificate.content, keyid=keyid).encode()
+    dossier = read_certificate(folder / DOSSIER) if full else None
+    verify_statement(statement, folder / MODEL, dossier)
+    if dossier is None:
+        return statement_page(statement.content, keyid=keyid).encode()
+    return run_page(dossier.content, keyid=keyid).encode()

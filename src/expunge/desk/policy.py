@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from expunge.bounds.scale import ON_LADDER, POLICY, Scale
 from expunge.distance import Distance, parse_distance, parse_route
 from expunge.errors import OptionError
 from expunge.request.series import Series
@@ -23,14 +24,16 @@ class Policy:
 
     `planned` models share the probability that a bound fails; `total_epsilon` limits the composed epsilon of all of
     them at the same delta; `days` is how long a request may wait; with `match_classes` surrogate rows are weighted to
-    the class counts of the rows still left.
+    the class counts of the rows still left. `noise` is the standard deviation of every model's noise, set when the
+    desk is opened, and `noise_rows` what it was rehearsed with; None, as in desks of earlier versions: each request
+    chooses a power of two.
     """
 
     epsilon: float
     delta: float
     distance: str
     between: str = "populations"
-    sampling: str = "seen"
+    sampling: str = "strict"
     step: str = "converged"
     planned: int = DEFAULT_PLANNED
     total_epsilon: float | None = None
@@ -39,10 +42,13 @@ class Policy:
     device: str = "cpu"
     force: bool = False
     match_classes: bool = False
+    noise: float | None = None
+    noise_rows: int | None = None
 
     def checked(self) -> Policy:
         """The policy, if a desk can be opened for it."""
-        from expunge.request.guarantee import STEPS, check_budget
+        from expunge.certificate.limits import STEPS
+        from expunge.request.guarantee import check_budget
         from expunge.runtime.checks import choice, positive
 
         check_budget(self.epsilon, self.delta)
@@ -60,6 +66,7 @@ class Policy:
             )
         choice(self.step, STEPS, "step")
         Series(self.planned)
+        _ = self.scale
         positive(self.limit, "total_epsilon", "Ten times epsilon is the default.")
         if type(self.days) is not int or not 0 <= self.days <= 36_500:
             raise OptionError(
@@ -76,6 +83,11 @@ class Policy:
         return parse_distance(self.distance, between=self.between, sampling=self.sampling)
 
     @property
+    def scale(self) -> Scale:
+        """How every model's noise is chosen."""
+        return ON_LADDER if self.noise is None else Scale(POLICY, self.noise, self.noise_rows)
+
+    @property
     def limit(self) -> float:
         """The composed epsilon that is not exceeded."""
         return DEFAULT_FACTOR * self.epsilon if self.total_epsilon is None else self.total_epsilon
@@ -88,7 +100,9 @@ class Policy:
         from expunge.request.guarantee import Guarantee, wanted_distance
 
         wanted, _ = wanted_distance(self.declared, self.match_classes)
-        return Guarantee(self.epsilon, self.delta, wanted, step=self.step, force=self.force, series=series)
+        return Guarantee(
+            self.epsilon, self.delta, wanted, step=self.step, force=self.force, series=series, noise=self.scale
+        )
 
     def execution(self) -> Execution:
         """How every run computes."""

@@ -12,9 +12,9 @@ from pathlib import Path
 from expunge.desk.entries import ModelPrepared, ModelPublished, RunAbandoned, RunStarted
 from expunge.desk.layout import Layout
 from expunge.desk.ledger import Ledger
-from expunge.runtime.durable import TEMPORARY, move, remove
+from expunge.runtime.durable import TEMPORARY, make_private, move, remove
 
-STATE, PUBLIC = "state.safetensors", "public"
+STATE, PUBLIC, DOSSIER = "state.safetensors", "public", "dossier.json"
 
 
 def recover(layout: Layout, ledger: Ledger) -> list[str]:
@@ -35,10 +35,14 @@ def recover(layout: Layout, ledger: Ledger) -> list[str]:
 
 def finish(layout: Layout, ledger: Ledger, number: int) -> None:
     """Give the staged files of a prepared model their names, then say so in the ledger."""
-    for staged, target in (
+    pairs = [
         (layout.staging / STATE, layout.state_of(number)),
         (layout.staging / PUBLIC, layout.published_model(number)),
-    ):
+    ]
+    if (layout.staging / DOSSIER).exists():  # earlier versions wrote none
+        make_private(layout.dossiers)
+        pairs.insert(0, (layout.staging / DOSSIER, layout.dossier_of(number)))
+    for staged, target in pairs:
         if not target.exists():
             move(staged, target)
     ledger.append(ModelPublished(number))

@@ -5,41 +5,42 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence as Items
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from expunge.certificate.compose import Composition, compose
 from expunge.certificate.content import Certificate
-from expunge.certificate.facts import weakest
 from expunge.certificate.sign import keyid_of, seal
-from expunge.data import EncodedRows, encoder_of
+from expunge.certificate.statement import Statement
+from expunge.data import EncodedRows, encoder_of, in_order, names_of
 from expunge.desk.desk import Desk, Rows
 from expunge.desk.digests import mac
 from expunge.desk.entries import Accuracy, ModelPrepared, RunRefused, RunStarted
-from expunge.desk.layout import CERTIFICATE, MODEL, REPORT, SIGNED
+from expunge.desk.layout import MODEL, REPORT, SIGNED, STATEMENT
 from expunge.desk.ledger import Ledger, RequestRow
 from expunge.desk.policy import Policy
-from expunge.desk.recover import PUBLIC, STATE, finish, tidy
+from expunge.desk.recover import DOSSIER, PUBLIC, STATE, finish, tidy
 from expunge.desk.state import State, checked_surrogate, current_state
 from expunge.errors import DataError, ExpungeError, InputError, Refused, RetrainNow
 from expunge.evidence.measured import Measured, foresee, handed_on
 from expunge.mechanism import Unlearned, certify, measure
 from expunge.model import LinearModel
-from expunge.report.page import run_page
+from expunge.report.page import statement_page
 from expunge.request.door import Request, ask
-from expunge.request.series import PROVENANCE
+from expunge.request.past import anchored_bytes
 from expunge.runtime.durable import PRIVATE, PRIVATE_FOLDER, make_folder, sync_folder, write_synced
 from expunge.runtime.progress import Progress, silent
 
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """One model that was published, and the requests it answers."""
+    """One model that was published, and the requests it answers. `certificate` is its dossier, which is private."""
 
     number: int
     requests: tuple[int, ...]
+    statement: Statement
     certificate: Certificate
     composition: Composition
 
@@ -60,6 +61,7 @@ class _Made:
     files: dict[str, bytes]
     state: bytes
     facts: ModelPrepared
+    statement: Statement
     certificate: Certificate
 
 
@@ -95,7 +97,9 @@ def run(
                 break
             _write(desk, ledger, made)
             facts = made.facts
-            published.append(PublishedModel(facts.model, facts.requests, made.certificate, facts.composition))
+            published.append(
+                PublishedModel(facts.model, facts.requests, made.statement, made.certificate, facts.composition)
+            )
         left = ledger.counts().get("pending", 0)
     return Outcome(tuple(published), refused, left)
 
@@ -137,23 +141,23 @@ def _make(
     )
     measured = measure(request)
     result = certify(request, measured)
-    composition = _composed(policy, ledger, result.certificate)
-    state_bytes = handed_on(request, measured).to_bytes()
+    composition = _composed(policy, ledger, result.statement)
+    state_bytes = anchored_bytes(state.model, handed_on(request))
     accuracy = None if test is None else _accuracies(state.model, result.model, test)
-    files = _files(state.number + 1, policy, group, result, composition, accuracy, sign_key)
+    files = _files(state.number + 1, policy, result, composition, sign_key)
     certificate = result.certificate
     facts = ModelPrepared(
         model=state.number + 1,
         requests=tuple(row.id for row in group),
-        n_rows=request.n_forget,
+        n_rows=len(request.forget),
         n_left=request.n_source - request.n_forget,
         state_mac=mac(desk.key, "state", state_bytes),
-        carried=weakest([state.carried or "derived", PROVENANCE[certificate.status]]),
+        carried="measured" if request.record.provenance == "measured" else "declared",
         status=certificate.status,
         epsilon=policy.epsilon,
         delta=policy.delta,
         sigma=certificate.sigma,
-        mu=certificate.content["noise"]["mu"],
+        mu=result.statement.mu,
         total=certificate.total,
         terms=certificate.terms,
         failures=composition.failures,
@@ -163,14 +167,16 @@ def _make(
         keyid=None if sign_key is None else keyid_of(sign_key.public_key()),
         files={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     )
-    return _Made(files, state_bytes, facts, certificate)
+    return _Made(files, state_bytes, facts, result.statement, certificate)
 
 
-def _composed(policy: Policy, ledger: Ledger, certificate: Certificate) -> Composition:
-    """What all models say together once this one is published; refuses more than the desk was opened for."""
-    noise = certificate.content["noise"]
-    mus = [model.facts.mu for model in ledger.models()] + [noise["mu"]]
-    composition = compose(mus, policy.delta, math.fsum(noise["failures"].values()))
+def _composed(policy: Policy, ledger: Ledger, statement: Statement) -> Composition:
+    """What all models say together once this one is published; refuses more than the desk was opened for.
+
+    Each counts with the mu that its (epsilon, delta) allows, whatever it reached: the sum is published.
+    """
+    mus = [model.facts.mu for model in ledger.models()] + [statement.mu]
+    composition = compose(mus, policy.delta, math.fsum(statement.content["noise"]["failures"].values()))
     if composition.epsilon > policy.limit:
         raise RetrainNow(
             f"retrain now: with this model all {len(mus)} published models together would have epsilon "
@@ -190,23 +196,19 @@ def noise_share(request: Request, measured: Measured) -> float:
 def _files(
     number: int,
     policy: Policy,
-    group: list[RequestRow],
     result: Unlearned,
     composition: Composition,
-    accuracy: Accuracy | None,
     sign_key: Ed25519PrivateKey | None,
 ) -> dict[str, bytes]:
-    """What is published, by name."""
-    files = {MODEL: result.model.to_bytes(), CERTIFICATE: result.certificate.to_json().encode()}
+    """What is published, by name: nothing in it, nor its size, may depend on who left."""
+    files = {MODEL: result.model.to_bytes(), STATEMENT: result.statement.to_json().encode()}
     if sign_key is not None:
-        files[SIGNED] = seal(result.certificate, sign_key)
-    files[REPORT] = run_page(
-        result.certificate.content,
+        files[SIGNED] = seal(result.statement, sign_key)
+    files[REPORT] = statement_page(
+        result.statement.content,
         number=number,
-        requests=[{"id": row.id, "accepted": row.accepted, "due": row.due, "n_rows": row.n_rows} for row in group],
         composition=composition.to_json(),
         limit=policy.limit,
-        accuracy=None if accuracy is None else asdict(accuracy),
         keyid=None if sign_key is None else keyid_of(sign_key.public_key()),
     ).encode()
     return files
@@ -224,16 +226,24 @@ def _together(desk: Desk, ledger: Ledger, group: Items[RequestRow]) -> EncodedRo
                 "Restore the file, or withdraw the request and ask again.",
             )
         parts.append(desk.pending_rows(request.id))
-    encoders = {encoder_of(part) for part in parts}
+    encoders, names = {encoder_of(part) for part in parts}, {names_of(part) for part in parts}
+    if len(names - {None}) > 1:
+        raise DataError(
+            f"the rows of {len(parts)} requests have other columns, or the same in another order",
+            "the model's record names no columns, so nobody can say which are right",
+            "Withdraw the requests, and ask with the columns of training in the order of training.",
+        )
     return EncodedRows(
         np.concatenate([features for features, _ in parts]),
         np.concatenate([labels for _, labels in parts]),
         encoders.pop() if len(encoders) == 1 else None,
+        names.pop() if len(names) == 1 else None,  # all are in the model's order
     )
 
 
 def _accuracies(before: LinearModel, after: LinearModel, test: Rows) -> Accuracy:
-    features, labels = test
+    record, width = before.record, before.n_features
+    features, labels = in_order(test, None if record is None else record.features, width, "the test set")
     return Accuracy(
         before=float(np.mean(before.predict(features) == np.asarray(labels))),
         after=float(np.mean(after.predict(features) == np.asarray(labels))),
@@ -247,6 +257,7 @@ def _write(desk: Desk, ledger: Ledger, made: _Made) -> None:
     ledger.append(RunStarted(number, made.facts.requests))
     layout.staging.mkdir(mode=PRIVATE_FOLDER)
     write_synced(layout.staging / STATE, made.state, PRIVATE)
+    write_synced(layout.staging / DOSSIER, made.certificate.to_json().encode(), PRIVATE)
     make_folder(layout.staging / PUBLIC, made.files, private=False)
     sync_folder(layout.staging)
     sync_folder(layout.private)

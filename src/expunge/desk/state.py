@@ -1,4 +1,4 @@
-"""The private state between two runs: weights before noise, and the bound carried with them."""
+"""The private state between two runs: the trained model, and what was forgotten of it since."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from expunge.desk.digests import mac
 from expunge.desk.layout import MODEL
 from expunge.desk.ledger import Ledger
 from expunge.errors import FileError
-from expunge.model import LinearModel, read_model
+from expunge.model import LinearModel
+from expunge.record import TrainingRecord
+from expunge.request.past import Past, left_over, read_anchored
 from expunge.request.series import Series
 
 
@@ -20,14 +22,20 @@ class State:
 
     number: int
     model: LinearModel = field(repr=False)
-    carried: str | None
+    past: Past = field(repr=False)
     published_sha256: str
     store: str
     failures: float
 
+    @property
+    def record(self) -> TrainingRecord:
+        """Of what is left of the source."""
+        assert self.model.record is not None
+        return left_over(self.model.record, self.past)
+
     def series(self, planned: int, head: dict[str, int | str]) -> Series:
         """The next place in the series."""
-        return Series(planned, self.number + 1, self.carried, self.store, head)
+        return Series(planned, self.number + 1, self.past, self.store, head)
 
 
 def current_state(desk: Desk, ledger: Ledger) -> State:
@@ -37,11 +45,11 @@ def current_state(desk: Desk, ledger: Ledger) -> State:
     number = 0 if last is None else last.model
     path = desk.layout.state_of(number)
     _require_mac(desk, path, "state", created.state_mac if last is None else last.state_mac)
-    model, _ = read_model(path)
+    model, past = read_anchored(path)
     return State(
         number=number,
         model=model,
-        carried=None if last is None else last.carried,
+        past=past,
         published_sha256=created.model_sha256 if last is None else last.files[MODEL],
         store=created.store,
         failures=0.0 if last is None else last.failures,

@@ -57,7 +57,7 @@ def _status(desk: Desk, ledger: Ledger) -> Status:
         delta=policy.delta,
         limit=policy.limit,
         models_left=_models_left(desk, models),
-        deletions_left=_deletions_left(models),
+        deletions_left=_deletions_left(desk, models),
         retrain=_retrain(ledger),
         head=ledger.head(),
         time=now(),
@@ -74,11 +74,16 @@ def _models_left(desk: Desk, models: list[ModelRow]) -> int:
     return min(left, models_left(squares, last.mu, delta, desk.policy.limit))
 
 
-def _deletions_left(models: list[ModelRow]) -> int | None:
-    """Noise grows with the bound: what the last deletion added to it, until the noise is as large as the weights."""
+def _deletions_left(desk: Desk, models: list[ModelRow]) -> int | None:
+    """The bound grows with every deletion: how many like those so far until the noise that was set does not cover it.
+
+    Where requests choose their noise: until it is as large as the weights.
+    """
     if not models:
         return None
     last = models[-1].facts
+    if desk.policy.noise is not None:
+        return max(0, math.floor((last.mu * desk.policy.noise - last.total) / last.total * len(models)))
     return deletions_left(last.total, last.terms["training"], last.noise_share)
 
 

@@ -19,8 +19,10 @@ class Distance:
 
     `between` says what it is measured between: the `populations` both sets were drawn from (then a sampling term is
     added to the bound) or the two `samples` themselves, each row counted as often as it occurs. `sampling` says what is
-    taken for rows unlike any surrogate row: nothing (`seen`: what was seen stands for the population) or the worst
-    (`strict`: they are counted and charged the largest change there can be). `matched` says that the surrogate is taken
+    taken for rows unlike any surrogate row: the worst (`strict`: they are counted and charged the largest change
+    there can
+    be) or nothing (`seen`: what was seen stands for the population; false for categorical rows). `matched` says that
+    the surrogate is taken
     with its rows weighted by class to the source's class counts; the distance is then the source's from that.
     """
 
@@ -28,7 +30,7 @@ class Distance:
     value: float
     between: str = "populations"
     provenance: str = ""
-    sampling: str = "seen"
+    sampling: str = "strict"
     matched: bool = False
 
     def __post_init__(self) -> None:
@@ -144,7 +146,7 @@ class Distance:
         return f"{self.kind}:{self.value:g}" if self.law.takes_value else self.kind
 
 
-def parse_distance(text: str, *, between: str = "populations", sampling: str = "seen") -> Distance:
+def parse_distance(text: str, *, between: str = "populations", sampling: str = "strict") -> Distance:
     """Read `same`, `source`, `tv:0.2`, `chi2:0.3` or `kl:0.5`."""
     kind, colon, value = text.strip().partition(":")
     declarable = [name for name, law in KINDS.items() if law.provenances != ("estimated",)]

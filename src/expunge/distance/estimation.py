@@ -38,7 +38,7 @@ class Estimation:
     covariance: NDArray[np.float64] | None = None
     epochs: int = 500
     seed: int = 0
-    sampling: str = "seen"
+    sampling: str = "strict"
     matched: bool = False
 
     def __post_init__(self) -> None:

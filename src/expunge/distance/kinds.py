@@ -4,7 +4,7 @@ same          the surrogate is a sample of the source's own distribution
 tv:0.2        total variation between the feature distributions, in [0, 1]
 chi2:0.3      chi-square of the source relative to the surrogate
 kl:0.5        Kullback-Leibler divergence of the source relative to the surrogate
-source        the surrogate IS the source (the paper's Unlearn (+)); checked, not believed
+source        the surrogate IS the source (the paper's Unlearn (+)); checked as far as its rows show it
 means         only ever estimated: the difference of means that the residual bound needs, for one update
 
 A new kind is one class and one call of `register_kind`; nothing outside this folder asks for a kind by its name.
@@ -32,6 +32,7 @@ class Kind(ABC):
     meaning: ClassVar[str]
     assumption: ClassVar[str | None] = None  # a further sentence for the certificate
     takes_value: ClassVar[bool] = True
+    one_population: ClassVar[bool] = False  # rows of both sets are draws of one law
     largest_value: ClassVar[float | None] = None
     provenances: ClassVar[tuple[str, ...]] = ("declared", "estimated")  # the first is the usual one
     first_schema: ClassVar[int] = 1  # of certificates: older ones do not know it
@@ -60,6 +61,7 @@ class Same(Kind):
     name = "same"
     meaning = "the surrogate is an independent sample of the source's own distribution"
     takes_value = False
+    one_population = True
     between_samples = False
     moves_moments = False
 

@@ -26,12 +26,15 @@ from expunge.heads import LinearHead, Rows
 from expunge.heads.rows import in_memory
 from expunge.model import LinearModel
 from expunge.record import TrainingRecord
+from expunge.request.columns import column_notes
 from expunge.request.estimable import require_estimable
 from expunge.request.execution import computing_device
+from expunge.request.past import without
 from expunge.request.rows import matched_rows, require_enough, rows_of
+from expunge.request.scaling import refuse_squashed
 from expunge.request.subject import head_of
 from expunge.runtime.progress import Progress, silent
-from expunge.solve.equation import SurrogateEquation
+from expunge.solve.equation import RetainedEquation
 from expunge.solve.newton import newton_step
 
 SAMPLED, REFERENCE = "samples", "reference"
@@ -62,6 +65,7 @@ class Comparison:
     reference_kl: KullbackLeiblerEstimate | None
     means: MeansDifference | None
     reference_means: MeansDifference | None
+    notes: tuple[str, ...] = ()
 
     @property
     def sampled(self) -> SampledSource:
@@ -84,6 +88,7 @@ class Comparison:
             "conditional": estimate["conditional"],
             "surrogate_rows": len(self.surrogate),
             "effective_surrogate_rows": self.surrogate.effective,
+            "notes": list(self.notes),
         }
 
 
@@ -100,7 +105,8 @@ def compare(
 ) -> Comparison:
     """Estimate the distance by both routes.
 
-    `forget` gives an update to compare means at; `reference` holds source rows.
+    `forget` gives an update to compare means at, and with matched classes what the surrogate is matched to: the rows
+    that are retained. `reference` holds source rows.
     """
     require_estimable(replace(wanted, route="kl"), record, surrogate[1] is not None, "residual")
     place = computing_device(device)
@@ -122,14 +128,17 @@ def compare(
     lines += _kl_lines(real_kl, REFERENCE)[1:] if real_kl is not None else []
     means = real_means = None
     if sets.forget is not None:
-        problem = SurrogateEquation(objective, weights, sets.forget, sets.surrogate, record.n_source)
+        gone = len(sets.forget) * objective.gradient(weights, sets.forget)
+        problem = RetainedEquation(objective, weights, gone, sets.surrogate, record.n_source - len(sets.forget))
         update = newton_step(problem, single=False, progress=progress).update
         means = estimate.means(objective, weights, update, sets.surrogate)
         lines += _means_lines(objective, update, kl, means, SAMPLED)
         if sets.reference is not None and real_kl is not None:
             real_means = means_difference(objective, weights, update, sets.reference, sets.surrogate, seed=wanted.seed)
             lines += _means_lines(objective, update, real_kl, real_means, REFERENCE)
-    return Comparison(tuple(lines), estimate, sets.surrogate, sets.reference, kl, real_kl, means, real_means)
+    given = {"the surrogate set": surrogate, "the forget set": forget, "the reference set": reference}
+    notes = column_notes(record, {name: rows for name, rows in given.items() if rows is not None}) + sets.notes(record)
+    return Comparison(tuple(lines), estimate, sets.surrogate, sets.reference, kl, real_kl, means, real_means, notes)
 
 
 @dataclass(frozen=True)
@@ -139,6 +148,12 @@ class _Sets:
     surrogate: Rows
     forget: Rows | None
     reference: Rows | None
+
+    def notes(self, record: TrainingRecord) -> tuple[str, ...]:
+        """Which of them had rows that are longer than the norm bound."""
+        sets = {"the surrogate set": self.surrogate, "the forget set": self.forget, "the reference set": self.reference}
+        given = {name: rows for name, rows in sets.items() if rows is not None}
+        return sum((refuse_squashed(rows.scaling, name, record.max_norm, True) for name, rows in given.items()), ())
 
 
 def _sets(
@@ -154,9 +169,6 @@ def _sets(
         return in_memory(rows_of(arrays, model, record, torch.float64, place, name), "an estimate")
 
     surrogate_rows = rows(surrogate, "the surrogate set")
-    if matched:
-        surrogate_rows = in_memory(matched_rows(surrogate_rows, record, labelled=True), "an estimate")
-    require_enough(surrogate_rows)
     forget_rows = None if forget is None else rows(forget, "the forget set")
     if forget_rows is not None and len(forget_rows) >= record.n_source:
         raise ModelError(
@@ -164,6 +176,10 @@ def _sets(
             "at least one row must be retained",
             "Give --n-source.",
         )
+    if matched:
+        left = record if forget_rows is None else without(record, forget_rows)
+        surrogate_rows = in_memory(matched_rows(surrogate_rows, left, labelled=True), "an estimate")
+    require_enough(surrogate_rows)
     return _Sets(surrogate_rows, forget_rows, None if reference is None else rows(reference, "the reference set"))
 
 

@@ -1,4 +1,4 @@
-"""What the residual bound really needs: `||E_D phi_u - E_S phi_u||`, with samples standing for the source.
+"""What the residual bound really needs: `||E_R phi_u - E_S phi_u||`, with samples standing for the retained rows.
 
 No density has to be estimated for it, only two means of one function. The upper value is a bootstrap's: Gaussian
 multipliers move both means the way other samples would have.

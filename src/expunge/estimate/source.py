@@ -128,7 +128,8 @@ class SourceEstimate:
                 "the estimate has no KL" if kl is None else "the estimate's KL is that of another surrogate",
                 "the KL enters this bound, and it is between the surrogate at hand (rows, labels, class weights, "
                 "float64) and the source",
-                "Estimate again, with this surrogate and the same --match-classes: expunge distance --out.",
+                "Estimate again, with this surrogate, the same --match-classes and with it the same --forget: expunge "
+                "distance --out.",
             )
         rows = self.sampled.rows
         moved = replace(rows, features=rows.features.to(weights.device), labels=rows.labels.to(weights.device))

@@ -26,7 +26,7 @@ from scipy.stats import beta
 
 from expunge.errors import OptionError
 from expunge.evidence.measured import Measured
-from expunge.mechanism import certify
+from expunge.mechanism import certify, hand_over, judge
 from expunge.noise import RandomBytes, add_noise, mu_for, seeded_bytes
 from expunge.request.door import Request
 from expunge.request.subject import LinearSubject
@@ -170,17 +170,19 @@ def _best_threshold(unlearned: Values, retrained: Values, larger: bool, failure:
 def unlearned_runs(
     request: Request, measured: Measured, runs: int, *, seed: int | None = None, progress: Progress = silent
 ) -> Values:
-    """Weights that the mechanism published in `runs` runs: the real `certify`, noise and all, once a run.
+    """Weights that the mechanism published in `runs` runs: the real `hand_over`, noise and all, once a run.
+
+    What it is handed is judged once: it is the same in each run.
 
     With a `seed` each run has a seed of its own and the audit can be repeated; without one the noise comes from the
     operating system, as in earnest.
     """
-    published = []
+    published, judged = [], judge(request, measured, insecure=seed is not None)
     for run in range(runs):
         if run % 500 == 0:
             progress("Mechanism", run, runs)
         own = None if seed is None else seed * 2**32 + run  # no two runs of two audits share a seed
-        published.append(certify(request, measured, insecure_test_seed=own).model.matrix().numpy())
+        published.append(hand_over(request, measured, *judged, insecure_test_seed=own).model.matrix().numpy())
     progress("Mechanism", runs, runs)
     return np.stack(published)
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from expunge.certificate.content import read_certificate
+from expunge.certificate.statement import Statement, read_document
 from expunge.data import read_data
 from expunge.data.files import TABLES
 from expunge.data.partial import Partial
-from expunge.errors import OptionError
+from expunge.errors import FileError, OptionError
 from expunge.evaluate.audit import Audit, Evidence, collect, conclude, join
 from expunge.evaluate.case import Labelled, prepared_rows
 from expunge.evaluate.source_free import SourceFree, source_free
@@ -87,14 +87,21 @@ def task_from_files(
     surrogate: Path | None,
     label: str | None,
 ) -> AuditTask:
-    """The setting of a certificate, from files."""
+    """The setting of a certificate, from files; of a statement nobody can tell."""
     _require({"--model": model_file, "--retain": retain, "--forget": forget}, "auditing a certificate's setting")
     assert model_file is not None
     model, digest = read_model(model_file)
     stay, leave = _read(retain, label), _read(forget, label)
     assert stay is not None
     assert leave is not None
-    return certificate_task(read_certificate(certificate_file), model, digest, stay, leave, _read(surrogate, label))
+    document = read_document(certificate_file)
+    if isinstance(document, Statement):
+        raise FileError(
+            f"{certificate_file} is a statement",
+            "its setting is in the dossier, which tells who left",
+            "Give private/dossier.json, which was written with it.",
+        )
+    return certificate_task(document, model, digest, stay, leave, _read(surrogate, label))
 
 
 def source_free_from_files(

@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from expunge.data import as_features, as_labels, encode, prepare
+from expunge.data import EncodedRows, as_features, as_labels, encode, encoder_of, in_order, names_of, prepare
+from expunge.data.ordered import plain
 from expunge.errors import DataError, ModelError
 from expunge.heads import LinearHead, Rows
 from expunge.model import LinearModel
@@ -39,8 +40,34 @@ class Splits:
 
     @property
     def source(self) -> Labelled:
-        features = np.concatenate([self.retain[0], self.forget[0]])
-        return features, np.concatenate([self.retain[1], self.forget[1]])
+        """Retain and forget set, in one order of columns."""
+        names = names_of(self.retain)
+        forget = in_order(self.forget, names, self.retain[0].shape[1], "the forget set")
+        features = np.concatenate([self.retain[0], forget[0]])
+        known = names if names_of(forget) == names else None
+        return EncodedRows(features, np.concatenate([self.retain[1], forget[1]]), encoder_of(self.retain), known)
+
+    def named(self) -> dict[str, Labelled]:
+        """The parts that are there, each as arrays, under what they are called."""
+        parts = {"retain": self.retain, "forget": self.forget, "test": self.test, "surrogate": self.surrogate}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def ordered(self, names: tuple[str, ...] | None, width: int) -> Splits:
+        """The same with every part's columns in the order of these names, or of the first part that has names."""
+        parts = self.named()
+        known = {part: own for part, rows in parts.items() if (own := names_of(rows)) is not None}
+        if names is None and len(set(known.values())) > 1:
+            raise DataError(
+                f"{', '.join(f'the {part} set' for part in known)} have other columns, or the same in another order",
+                "the model's record names no columns, so nobody can say which are right",
+                "Give all sets the columns of training, in the order of training.",
+            )
+        made = {part: in_order(rows, names, width, f"the {part} set") for part, rows in parts.items()}
+        as_arrays = {
+            part: plain(EncodedRows(rows[0], rows[1], encoder_of(rows), names_of(rows)), f"the {part} set")
+            for part, rows in made.items()
+        }
+        return Splits(**as_arrays)
 
 
 @dataclass(frozen=True)
@@ -104,7 +131,18 @@ def make_case(
             raise ModelError(
                 "neither a model nor l2 and max_norm are given", "one of the two is needed", "Give l2 and max_norm."
             )
-        trained = train(*splits.source, l2=l2, max_norm=max_norm, loss=loss, bias=bias, progress=progress)
+        splits = splits.ordered(names_of(splits.retain), np.shape(splits.retain[0])[1])
+        names, source = names_of(splits.source), splits.source
+        trained = train(
+            *source,
+            l2=l2,
+            max_norm=max_norm,
+            loss=loss,
+            bias=bias,
+            feature_names=names,
+            force=True,
+            progress=progress,
+        )
     record = trained.record
     if record is None or record.noised:
         raise ModelError(
@@ -112,10 +150,8 @@ def make_case(
             "methods are compared from the model as it was trained",
             "Use the file that expunge train wrote.",
         )
-    parts: dict[str, Labelled] = {"train": splits.source, "retain": splits.retain, "forget": splits.forget}
-    parts["test"] = splits.test
-    if splits.surrogate is not None:
-        parts["surrogate"] = splits.surrogate
+    splits = splits.ordered(record.features, trained.n_features)
+    parts: dict[str, Labelled] = {"train": splits.source, **splits.named()}
     rows = {name: prepared_rows(part, trained, record, f"the {name} set") for name, part in parts.items()}
     if len(rows["train"]) != record.n_source:
         raise DataError(
@@ -129,9 +165,10 @@ def make_case(
 def prepared_rows(part: Labelled, model: LinearModel, record: TrainingRecord, name: str) -> Rows:
     """Rows as they are for training: scaled to the norm bound, bias column, labels as class indices.
 
-    Features that say they were made by another encoder than the model's are refused.
+    Features that say they were made by another encoder than the model's are refused, as are other columns.
     """
     require_encoder(part, record, name)
+    part = in_order(part, record.features, model.n_features, name)
     features = as_features(part[0], name)
     return prepare(
         features,

@@ -12,7 +12,9 @@ import torch
 from sklearn.datasets import load_digits
 
 from expunge.certificate.content import read_certificate
-from expunge.certificate.verify import Check, verify
+from expunge.certificate.statement import read_statement
+from expunge.certificate.verify import Check
+from expunge.certificate.verify_statement import verify_statement
 from expunge.data.output import write_file, write_folder
 from expunge.distance import Distance
 from expunge.mechanism import Unlearned, measure
@@ -23,7 +25,7 @@ from expunge.train import train
 from expunge.unlearn import unlearn
 
 N_FORGET = 3
-L2 = 0.02
+L2 = 0.1
 
 
 @dataclass(frozen=True)
@@ -70,13 +72,19 @@ def run(
         "stands in for the source."
     )
     unlearned = unlearn(trained, data["forget"], data["surrogate"], epsilon=epsilon, delta=delta, distance="same")
-    files = {
+    public = {
         "model.safetensors": unlearned.model.to_bytes(),
-        "certificate.json": unlearned.certificate.to_json().encode(),
+        "statement.json": unlearned.statement.to_json().encode(),
     }
-    write_folder(folder / "result", files)
-    say("4. Somebody else verifies the certificate from its file.")
-    checks = verify(read_certificate(folder / "result" / "certificate.json"), folder / "result" / "model.safetensors")
+    dossier = {"dossier.json": unlearned.certificate.to_json().encode()}
+    result = folder / "result"
+    write_folder(result, public, private={"private": dossier})
+    say("4. Somebody else verifies the statement and the model from their files; an auditor has the dossier too.")
+    checks = verify_statement(
+        read_statement(result / "statement.json"),
+        result / "model.safetensors",
+        read_certificate(result / "private" / "dossier.json"),
+    )
     say("5. Only a demo can do this: retrain without the forgotten rows, to see the true distance.")
     retrained = train(*data["retain"], l2=L2, max_norm=1.0)
     updated = _before_noise(trained, data, epsilon, delta)

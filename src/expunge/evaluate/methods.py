@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from expunge.bounds import Ball, PaperConstants, paper_bound
+from expunge.data.names import order_of
 from expunge.distance import Distance, Estimation
 from expunge.errors import ModelError
 from expunge.evaluate.case import Case, Labelled
@@ -206,4 +207,9 @@ class Given:
                 f"the trained model has {tuple(case.weights.shape)}",
                 "Compare models of the same features and classes.",
             )
+        own = None if self.model.record is None else self.model.record.features
+        if own is not None and case.record.features is not None:
+            order = order_of(own, case.record.features, f"the model {self.name}")
+            width = self.model.n_features
+            matrix = matrix if order is None else torch.cat([matrix[:, :width][:, order], matrix[:, width:]], dim=1)
         return Outcome(matrix, None, drawn=False)

@@ -19,6 +19,7 @@ from expunge.certificate.derive import bound_named, derive
 from expunge.certificate.facts import Claim
 from expunge.errors import ExpungeError, OptionError
 from expunge.evidence.measured import Measured, foresee
+from expunge.evidence.rehearsal import rehearse, scale_of
 from expunge.heads import Rows
 from expunge.heads.rows import evenly
 from expunge.mechanism import measure
@@ -30,6 +31,7 @@ from expunge.request.door import HERE, Request, ask
 from expunge.request.execution import Execution
 from expunge.request.guarantee import Guarantee, wanted_distance
 from expunge.request.rows import is_labelled
+from expunge.request.scaling import FORCED
 from expunge.runtime.progress import Progress, silent
 
 EPSILONS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -42,7 +44,9 @@ MOST_ROWS = 4096  # of the surrogate, for predicting accuracy
 class Outlook:
     """One (distance, epsilon): `noise_share` is the noise's norm over the weights'; above 1 `unlearn` refuses.
 
-    `deletions` counts deletions like this one, published each, until the noise would swamp the weights.
+    `deletions` counts deletions like this one, published each, until the noise would swamp the weights. `noise` is what
+    is recommended for --noise: as for so many rows, whoever they are, rehearsed on surrogate rows; None where these are
+    too few.
     """
 
     distance: str
@@ -54,11 +58,12 @@ class Outlook:
     accuracy: float | None
     deletions: int
     refused: bool
+    noise: float | None
 
 
 @dataclass(frozen=True)
 class Advice:
-    """A change, and the noise it would leave as a share of the noise without it."""
+    """A change, and the noise needed with it as a share of the noise needed without it, before either is rounded up."""
 
     change: str
     share: float
@@ -66,7 +71,10 @@ class Advice:
 
 @dataclass(frozen=True)
 class Plan:
-    """The frontier, for each declared distance and epsilon; `advice` is for the first distance, most helpful first."""
+    """The frontier, for each declared distance and epsilon; `advice` is for the first distance, most helpful first.
+
+    `notes` are what a certificate would say of the data; one that begins with FORCED is a refusal to come.
+    """
 
     n_source: int
     n_forget: int
@@ -74,6 +82,7 @@ class Plan:
     accuracy_before: float | None
     outlooks: tuple[Outlook, ...]
     advice: tuple[Advice, ...]
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -108,6 +117,7 @@ def plan(
     outlooks: list[Outlook] = []
     advice: tuple[Advice, ...] = ()
     shown: Rows | None = None
+    notes: dict[str, None] = {}
     for index, distance in enumerate(distances):
         progress("Distances", index, len(distances))
         wanted, estimate = wanted_distance(distance, match_classes)
@@ -115,14 +125,18 @@ def plan(
         request = ask(
             model, forget, surrogate, guarantee, forget_class=forget_class, declared=declared, execution=execution
         )
+        notes |= dict.fromkeys(request.notes)
         measured = measure(request, seed=insecure_test_seed)
         shown = evenly(request.surrogate, MOST_ROWS) if labelled and shown is None else shown
+        enough = 2 * len(request.forget) <= min(request.n_surrogate, request.n_source)
+        trial = rehearse(request, len(request.forget), measure, seed=insecure_test_seed) if enough else None
         for epsilon in epsilons:
-            outlooks.append(_outlook(_at(request, epsilon), measured, shown))
+            noise = None if trial is None else scale_of(_at(trial[0], epsilon), trial[1])
+            outlooks.append(_outlook(_at(request, epsilon), measured, shown, noise))
         if index == 0:
             advice = _advice(_at(request, _middle(epsilons)), measured)
     before = None if shown is None else _accuracy(shown, request.weights, None)
-    return Plan(request.n_source, request.n_forget, request.n_surrogate, before, tuple(outlooks), advice)
+    return Plan(request.n_source, request.n_forget, request.n_surrogate, before, tuple(outlooks), advice, tuple(notes))
 
 
 def _at(request: Request, epsilon: float) -> Request:
@@ -133,7 +147,7 @@ def _middle(values: Sequence[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
-def _outlook(request: Request, measured: Measured, shown: Rows | None) -> Outlook:
+def _outlook(request: Request, measured: Measured, shown: Rows | None, recommended: float | None) -> Outlook:
     _, derived = foresee(request, measured)
     norm = float(request.weights.norm())
     share = math.inf if derived.noise is None or norm == 0.0 else derived.noise.length / norm
@@ -148,7 +162,8 @@ def _outlook(request: Request, measured: Measured, shown: Rows | None) -> Outloo
         noise_share=share,
         accuracy=None if shown is None or derived.noise is None else _accuracy(shown, updated, derived.noise),
         deletions=0 if share > 1.0 or more is None else more + 1,
-        refused=share > 1.0,
+        refused=share > 1.0 or any(note.startswith(FORCED) for note in request.notes),
+        noise=recommended,
     )
 
 
@@ -179,7 +194,7 @@ def _advice(request: Request, measured: Measured) -> tuple[Advice, ...]:
     advice = []
     for change, changed in changes.items():
         try:
-            advice.append(Advice(change, derive(changed).sigma / derived.sigma))
+            advice.append(Advice(change, derive(changed).required / derived.required))
         except ExpungeError:
             continue
     return tuple(sorted(advice, key=lambda each: each.share))

@@ -16,11 +16,12 @@ import numpy as np
 from torch import Tensor
 
 from expunge.bounds import PaperConstants
+from expunge.bounds.scale import EXACT
 from expunge.certificate.content import Certificate
 from expunge.certificate.derive import bound_named
 from expunge.distance import Distance
 from expunge.errors import DataError, ModelError, OptionError
-from expunge.evaluate.case import Labelled, prepared_rows
+from expunge.evaluate.case import Labelled, Splits, prepared_rows
 from expunge.evidence.measured import Measured
 from expunge.mechanism import measure
 from expunge.model import LinearModel, checked_model
@@ -66,7 +67,7 @@ def tight_task(
         checked_model(weights),
         (features[:n_forget], labels[:n_forget]),
         (features, labels),
-        Guarantee(epsilon, delta, Distance("source", 0.0), force=True),
+        Guarantee(epsilon, delta, Distance("source", 0.0), force=True, noise=EXACT),
         declared=Declared(n_source, l2=0.1, loss="ridge", max_norm=1.0, training_residual=0.1 * left),
     )
     return _task("tight", request, (features[n_forget:], labels[n_forget:]), seed)
@@ -78,7 +79,7 @@ def sampled_task(epsilon: float, delta: float, seed: int = 0) -> AuditTask:
     features, labels = _clusters(generator, 500, 5, 3)
     surrogate = _clusters(generator, 500, 5, 3)
     model = train(features[:300], labels[:300], l2=0.05, max_norm=1.0)
-    guarantee = Guarantee(epsilon, delta, Distance("same", 0.0), force=True)
+    guarantee = Guarantee(epsilon, delta, Distance("same", 0.0), force=True, noise=EXACT)
     request = ask(model, (features[:30], labels[:30]), surrogate, guarantee)
     return _task("sampled", request, (features[30:300], labels[30:300]), seed)
 
@@ -88,7 +89,7 @@ def single_step_task(epsilon: float, delta: float, seed: int = 0) -> AuditTask:
     generator = np.random.default_rng(seed)
     features, labels = _clusters(generator, 150, 5, 3)
     model = train(features, labels, l2=0.02, max_norm=1.0)
-    guarantee = Guarantee(epsilon, delta, Distance("source", 0.0), step="newton", force=True)
+    guarantee = Guarantee(epsilon, delta, Distance("source", 0.0), step="newton", force=True, noise=EXACT)
     request = ask(model, (features[:50], labels[:50]), (features, labels), guarantee)
     return _task("single-step", request, (features[50:], labels[50:]), seed)
 
@@ -122,7 +123,8 @@ def certificate_task(
         **{key: content["distance"][key] for key in Distance.__dataclass_fields__ if key in content["distance"]}
     )
     if distance.is_source:
-        surrogate = tuple(np.concatenate(pair) for pair in zip(retain, forget, strict=True))  # type: ignore[assignment]
+        names = None if model.record is None else model.record.features
+        surrogate = Splits(retain, forget, forget).ordered(names, model.n_features).source
     if surrogate is None:
         raise DataError(
             "no surrogate", f"the certificate's distance is {distance}", "Give the surrogate it was made with."
@@ -136,6 +138,7 @@ def certificate_task(
         constants=_constants(content),
         sizes=content["bound"].get("convention", "source"),
         force=True,
+        noise=EXACT if content["noise"].get("choice", EXACT) == EXACT else certificate.sigma,
     )
     request = ask(
         model,

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
-from expunge.bounds.region import ROUND_UP
-from expunge.certificate.derive import Derived, beyond_closed_form, derive, region_of
+from expunge.certificate.derive import Derived, beyond_closed_form, derive
 from expunge.certificate.facts import GENERATORS, Claim, Fact, Json
 from expunge.distance import Distance
-from expunge.model import LinearModel, from_matrix
-from expunge.request.description import record_after
 from expunge.request.door import Request
+from expunge.request.past import Past
 from expunge.solve.outcome import Step
 
 
@@ -45,6 +43,9 @@ def claim_of(request: Request, measured: Measured, generator: str = GENERATORS[0
         generator=generator,
         convention=guarantee.sizes,
         tuned=beyond,
+        encoder=None if request.record.encoder is None else request.record.encoder_trained or "unknown",
+        averaged=guarantee.averaged,
+        scale=guarantee.scale,
     )
 
 
@@ -54,12 +55,9 @@ def foresee(request: Request, measured: Measured) -> tuple[Claim, Derived]:
     return claim, derive(claim)
 
 
-def handed_on(request: Request, measured: Measured) -> LinearModel:
-    """PRIVATE: the un-noised v for the next of a series, with `n - m` rows and a residual `G = l2 Delta`.
-
-    Delta is without the grid's term.
-    """
-    radius = region_of(claim_of(request, measured)).radius
-    record = replace(record_after(request), noised=False, residual=request.record.l2 * radius * ROUND_UP)
-    updated = (request.weights + measured.step.update).cpu()
-    return from_matrix(updated, bias=record.bias, dtype=torch.float64).with_record(record)
+def handed_on(request: Request) -> Past:
+    """PRIVATE: what has been forgotten once these rows are gone too, for the next of a series."""
+    counts = torch.bincount(request.forget.labels.cpu(), minlength=len(request.record.classes)).tolist()
+    past = request.past or Past(torch.zeros_like(request.weights.cpu()), (0,) * len(counts))
+    own = len(request.forget) * request.head.gradient(request.weights, request.forget)
+    return past.with_rows(own, tuple(counts))

@@ -30,6 +30,7 @@ class Moments:
     change_fourth: float
     change_fourth_eigenvalue: float
     change_largest: float
+    change_longest: float
     change_supremum: float
     longest_row: float
     sampled_trace: float
@@ -109,6 +110,7 @@ def change_moments(
         change_fourth=sums.fourth,
         change_fourth_eigenvalue=fourth_eigenvalue,
         change_largest=largest,
+        change_longest=sums.longest,
         change_supremum=head.change_sup(update),
         longest_row=sums.longest_row,
         sampled_trace=sums.sampled_trace,

@@ -1,4 +1,9 @@
-"""The source itself, for those who still have it: the paper's Unlearn (+). Its gradient is measured, not believed."""
+"""The source itself, for those who still have it: the paper's Unlearn (+). Its gradient is measured, not believed.
+
+The forget rows are among the rows given and are taken out: the sums over what is left are those over all, less
+theirs. So `a'(u)` with the retained rows themselves in the surrogate's place is `n (g_D(v) - g_D(w)) - m g_U(v)`, the
+paper's `a(u)`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,9 @@ from expunge.certificate.facts import Fact
 from expunge.errors import DataError
 from expunge.evidence.surrogate import SurrogateEvidence
 from expunge.request.door import Request
+from expunge.solve.equation import SurrogateEquation
+from expunge.solve.newton import Equation
+from expunge.solve.outcome import Step
 
 
 @dataclass(frozen=True)
@@ -17,6 +25,15 @@ class SourceEvidence(SurrogateEvidence):
     @staticmethod
     def is_given(request: Request) -> bool:
         return request.distance.is_source
+
+    @property
+    def retained(self) -> Equation:
+        request = self.request
+        return SurrogateEquation(request.head, request.weights, request.forget, request.surrogate, request.n_source)
+
+    def _rounding(self, step: Step) -> Fact:
+        """The whole source's change is evaluated at the weights before and after, the forget rows' gradient after."""
+        return self._lost(step, self.request.n_source, self.request.weights + step.update)
 
     def training_residual(self) -> Fact:
         """Upper bound on the gradient's norm on the rows given.

@@ -12,20 +12,22 @@ from dataclasses import asdict, dataclass
 from torch import Tensor
 
 from expunge.certificate.facts import Fact, Json
+from expunge.certificate.limits import due_failures
 from expunge.distance import Distance
 from expunge.errors import VacuousClaim
 from expunge.estimate.source import SourceEstimate, estimate_source, require_converged
 from expunge.evidence.moments import Moments, change_moments
 from expunge.heads.rows import in_memory
 from expunge.request.door import Request
-from expunge.request.series import spread_failures
 from expunge.runtime.progress import Progress, silent
-from expunge.solve.equation import SurrogateEquation
+from expunge.solve.equation import RetainedEquation, SurrogateEquation
 from expunge.solve.lanczos import EIGENVALUE_SLACK, SAMPLING_SLACK
+from expunge.solve.newton import Equation
 from expunge.solve.outcome import Step
 
-SAMPLING_SHARE = 0.4  # of delta: the probability that source or surrogate is an unlucky sample
-EIGENVALUE_SHARE = 1e-2  # of delta: the probability that Lanczos started in an unlucky direction
+CHARGED = (
+    1e-7  # of ||a'(0)||: what is charged for a step that left less, so that the charge does not vary with the sample
+)
 QUICK_FAILURE = 0.5  # of Lanczos, where it only ranks candidates
 WEIGHTED = ("sampled_trace", "sampled_eigenvalue", "sampled_largest")
 ESTIMATE = "an estimated distance"
@@ -59,12 +61,34 @@ class SurrogateEvidence:
         return cls(request, made, seed, progress)
 
     @property
-    def equation(self) -> SurrogateEquation:
+    def equation(self) -> Equation:
+        """What the update must satisfy: the paper's equation where the paper's step is wanted, else the retained
+        rows'.
+        """
         request = self.request
+        if not self.paper_step:
+            return self.retained
         # the paper's appendix weights the surrogate's Hessian by its own size; everything else by the source's
         appendix = request.guarantee.paper and request.guarantee.sizes == "surrogate"
         n = request.n_surrogate if appendix else request.n_source
         return SurrogateEquation(request.head, request.weights, request.forget, request.surrogate, n)
+
+    @property
+    def paper_step(self) -> bool:
+        """Whether the update is the paper's; rows forgotten before are no longer there to take its Hessian of."""
+        guarantee = self.request.guarantee
+        return guarantee.paper or (guarantee.step == "newton" and self.request.past is None)
+
+    @property
+    def retained(self) -> Equation:
+        """The equation whose residual the bound charges, whatever the update was made by."""
+        request = self.request
+        n_retain = request.n_source - request.n_forget
+        return RetainedEquation(request.head, request.weights, request.forgotten, request.surrogate, n_retain)
+
+    def left_of(self, step: Step) -> float:
+        """`||a'(u)||` of the update handed over."""
+        return float(self.retained.residual(step.update).norm()) if self.paper_step else step.residual
 
     def distance_at(self, update: Tensor) -> Distance:
         """How far the surrogate is from the source, for an update: the same for all where it was declared."""
@@ -79,17 +103,20 @@ class SurrogateEvidence:
         """For the certificate: how an estimate came about."""
         return None if self.estimate is None else self.estimate.evidence()
 
+    @property
+    def averaged(self) -> bool:
+        """Whether noise may be calibrated to the average over the drawing of the sets: for one published model
+        alone.
+        """
+        return self.request.guarantee.averaged
+
     def failures(self, distance: Distance) -> dict[str, float]:
         """Probabilities spent out of delta, by what they are spent on."""
         guarantee = self.request.guarantee
         if guarantee.paper:
             return {}
-        failures = {}
-        if distance.samples_rows:
-            failures["sampling"] = SAMPLING_SHARE * guarantee.delta
-        if distance.needs_eigenvalue:
-            failures["eigenvalue"] = EIGENVALUE_SHARE * guarantee.delta
-        return failures if guarantee.series is None else spread_failures(failures, guarantee.series.planned)
+        planned = 1 if guarantee.series is None else guarantee.series.planned
+        return due_failures(guarantee.delta, distance, averaged=self.averaged, planned=planned)
 
     def facts(self, step: Step, distance: Distance, *, quick: bool = False) -> dict[str, Fact]:
         """Every number the region needs, each with where it comes from; `quick` ones only rank candidates."""
@@ -97,14 +124,15 @@ class SurrogateEvidence:
             return self._paper_facts(step, distance)
         failures = self.failures(distance)
         moments = self._moments(step, distance, failures.get("eigenvalue"), quick)
+        if not quick and distance.samples_rows and distance.sampling == "seen":
+            self._require_seen(step, moments)
         return self._residual_facts(step, moments, failures.get("sampling", 0.0))
 
     def training_residual(self) -> Fact:
-        """How far training stopped from the optimum: as recorded, or as carried from the deletions before."""
-        record, series = self.request.record, self.request.guarantee.series
+        """How far training stopped from the optimum, as recorded."""
+        record = self.request.record
         assert record.residual is not None
-        carried = None if series is None else series.carried
-        return Fact(record.residual, carried or record.provenance)
+        return Fact(record.residual, record.provenance)
 
     def _moments(self, step: Step, distance: Distance, failure: float | None, quick: bool) -> Moments:
         request = self.request
@@ -121,6 +149,18 @@ class SurrogateEvidence:
             advance=silent if quick else self.progress,
         )
 
+    def _require_seen(self, step: Step, moments: Moments) -> None:
+        """Refuse to take what was seen for all there is where the forget rows themselves show that it is not."""
+        request = self.request
+        largest = request.head.spread(request.weights, step.update, request.forget).sums().longest
+        if largest > moments.change_longest * (1.0 + 1e-9):
+            raise VacuousClaim(
+                f"a forget row changes by {largest:.3g}, and no surrogate row by more than "
+                f"{moments.change_longest:.3g}",
+                "with sampling seen the surrogate must show the largest change there is",
+                "Use --sampling strict, which counts rows unlike any seen, or a larger surrogate.",
+            )
+
     def _residual_facts(self, step: Step, moments: Moments, sampling: float) -> dict[str, Fact]:
         request, record = self.request, self.request.record
         known = record.provenance
@@ -131,10 +171,11 @@ class SurrogateEvidence:
             "n_surrogate": Fact(request.n_surrogate, "measured"),
             "l2": Fact(record.l2, known),
             "training_residual": self.training_residual(),
-            "solver_residual": Fact(step.residual, "measured"),
+            "solver_residual": Fact(max(self.left_of(step), CHARGED * float(request.forgotten.norm())), "measured"),
             "rounding": self._rounding(step),
             **{name: Fact(value, "measured") for name, value in measured.items() if name not in WEIGHTED},
             "row_bound": Fact(record.row_bound, known),
+            "directions": Fact(request.head.n_directions, "measured"),
             "sampling_failure": Fact(sampling, "derived"),
         }
         facts["change_supremum"] = Fact(moments.change_supremum, "derived")
@@ -145,12 +186,17 @@ class SurrogateEvidence:
         return facts
 
     def _rounding(self, step: Step) -> Fact:
-        """The surrogate's change is evaluated at the weights before and after, the forget set's gradient after."""
+        """The surrogate's change is evaluated at the weights before and after, the forget rows' gradient before."""
+        request = self.request
+        return self._lost(step, request.n_source - request.n_forget, request.weights)
+
+    def _lost(self, step: Step, n_rows: int, forget_at: Tensor) -> Fact:
+        """What float64 may hide of `n_rows` times the surrogate's change, and of the forget rows' gradient."""
         request, head = self.request, self.request.head
-        updated = request.weights + step.update
-        lost = request.n_source * head.rounding(request.weights, request.surrogate)
-        lost += request.n_source * head.rounding(updated, request.surrogate)
-        lost += request.n_forget * head.rounding(updated, request.forget)
+        lost = n_rows * head.rounding(request.weights, request.surrogate)
+        lost += n_rows * head.rounding(request.weights + step.update, request.surrogate)
+        gone = request.forget if request.past is None else range(request.n_forget)
+        lost += request.n_forget * head.rounding(forget_at, gone)
         return Fact(lost, "derived" if head.about.rounding_derived else "declared")
 
     def _paper_facts(self, step: Step, distance: Distance) -> dict[str, Fact]:

@@ -58,6 +58,11 @@ class LinearHead(ABC):
     def n_parameters(self) -> int:
         return self.n_classes * self.n_features
 
+    @property
+    def n_directions(self) -> int:
+        """How many directions a row has."""
+        return self.n_features
+
     # What a loss must say about itself -------------------------------------------------------------------------
 
     @abstractmethod

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from expunge.errors import DataError
+from expunge.heads.scaling import Scaling
 
 BLOCK_BYTES = 1 << 22  # a block of rows stays in cache between the two products that use it
 
@@ -60,6 +61,7 @@ class RowSet(ABC):
     """
 
     n_scaled: int
+    scaling: Scaling | None = None  # how many, and by how much, where that was looked at
 
     @abstractmethod
     def __len__(self) -> int:
@@ -153,6 +155,7 @@ class Rows(RowSet):
     labels: Tensor
     weights: Tensor | None = None
     n_scaled: int = 0
+    scaling: Scaling | None = None
 
     def __len__(self) -> int:
         return int(self.features.shape[0])
@@ -186,7 +189,7 @@ class Rows(RowSet):
         chosen = each > 0
         if bool(chosen.all()):
             return replace(self, weights=each)
-        return Rows(self.features[chosen], self.labels[chosen], each[chosen], self.n_scaled)
+        return Rows(self.features[chosen], self.labels[chosen], each[chosen], self.n_scaled, self.scaling)
 
     @cached_property
     def _views(self) -> tuple[Block, ...]:

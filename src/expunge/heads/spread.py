@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SpreadSums:
-    """What one pass over the rows says of `f - c`."""
+    """What one pass over the rows says of `f - c`; `longest` is the largest `||f||`."""
 
     trace: float
     fourth: float
     largest: float
+    longest: float
     longest_row: float
     sampled_trace: float
     sampled_largest: float
@@ -68,16 +69,18 @@ class Spread:
 
     def sums(self) -> SpreadSums:
         totals = torch.zeros(3, dtype=torch.float64, device=self.weights.device)
-        largest = torch.zeros(3, dtype=torch.float64, device=self.weights.device)
-        for block, features, _, squares in self.squares():
+        largest = torch.zeros(4, dtype=torch.float64, device=self.weights.device)
+        for block, features, change, squares in self.squares():
             once = block.weighted(squares, 0)
             twice = block.weighted(once, 0)
             totals += torch.stack((once.sum(), block.weighted(squares.square(), 0).sum(), twice.sum()))
-            each = torch.stack((squares.max(), features.square().sum(dim=1).max(), twice.max()))
+            lengths = features.square().sum(dim=1)
+            sizes = change.square().sum(dim=0) * lengths * (1.0 + self.cancellation)
+            each = torch.stack((squares.max(), lengths.max(), twice.max(), sizes.max()))
             largest = torch.maximum(largest, each)
         trace, fourth, sampled_trace = (self.rows.total(totals) / len(self.rows)).tolist()
         norms = [math.sqrt(self.rows.largest(value)) for value in largest.tolist()]
-        return SpreadSums(trace, fourth, norms[0], norms[1], sampled_trace, norms[2])
+        return SpreadSums(trace, fourth, norms[0], norms[3], norms[1], sampled_trace, norms[2])
 
     def covariance_product(self, direction: Tensor, power: int, fourth: bool) -> Tensor:
         """Mean over rows of `w^power (f - c) <f - c, direction>`, for the fourth moment times `||f - c||^2`.

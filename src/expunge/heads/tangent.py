@@ -31,6 +31,7 @@ from torch.func import functional_call, jvp, vjp, vmap
 
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.heads.examples import FAILED, ProductsOnly, WholeSet, class_scores, frozen_copy, require_real
+from expunge.heads.scaling import Scaling, scaling_of
 from expunge.heads.spread import SpreadSums
 from expunge.record import TANGENT
 
@@ -56,6 +57,11 @@ class TangentRows(WholeSet):
     @property
     def n_scaled(self) -> int:
         return int((self.scales < 1.0).sum())
+
+    @property
+    def scaling(self) -> Scaling:
+        longest = float(self.lengths.max())  # the norm bound, where an example was scaled to it
+        return scaling_of(self.lengths / self.scales, longest if self.n_scaled else math.inf)
 
     def __getitem__(self, chosen: Tensor | slice) -> TangentRows:
         return TangentRows(
@@ -96,7 +102,7 @@ class Tangent:
                 f"The last ones are: {', '.join(list(known)[-6:])}.",
             )
         self.at = {name: known[name].detach() for name in self.names}
-        self.n_parameters = sum(value.numel() for value in self.at.values())
+        self.n_parameters = self.n_directions = sum(value.numel() for value in self.at.values())
 
     # Products -----------------------------------------------------------------------------------------------------
 
@@ -303,8 +309,9 @@ class TangentSpread:
         along = (self.images * self.head.features_times(self.mean, self.rows)).sum(dim=1)
         squares = (sizes - 2 * along + centre + self.cancellation * (sizes + centre)).clamp(min=0.0)
         trace, largest = float(squares.mean()), math.sqrt(float(squares.max()))
-        longest = float(self.rows.lengths.max())
-        return SpreadSums(trace, float(squares.square().mean()), largest, longest, trace, largest)
+        longest = math.sqrt(float(sizes.max()) * (1.0 + self.cancellation))
+        row = float(self.rows.lengths.max())
+        return SpreadSums(trace, float(squares.square().mean()), largest, longest, row, trace, largest)
 
     def covariance_product(self, direction: Tensor, power: int, fourth: bool) -> Tensor:
         """Mean over rows of `(f - c) <f - c, direction>`; rows have no weights here."""

@@ -12,19 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from expunge.bounds.scale import Scale
 from expunge.certificate.facts import Json
 from expunge.data import as_labels, encode
 from expunge.distance import Distance
 from expunge.errors import DataError, OptionError
 from expunge.heads import Rows
+from expunge.heads.scaling import FEW
 from expunge.heads.tangent import Tangent, TangentRows, last_parameters
 from expunge.mechanism import Unlearned, carry_out
 from expunge.networks.tangent_model import TangentModel, objective_of, read_tangent, weights_digest
 from expunge.networks.tangent_training import train_tangent
 from expunge.record import TrainingRecord
 from expunge.request.door import Request
-from expunge.request.guarantee import Guarantee, wanted_distance
+from expunge.request.guarantee import Guarantee, budget_notes, wanted_distance
+from expunge.request.multiplicities import Multiplicities
 from expunge.request.rows import check_sizes, require_enough
+from expunge.request.scaling import scaling_words
 from expunge.request.subject import described_model, described_step, require_not_noised
 from expunge.request.survey import class_notes, notes_on, survey
 from expunge.runtime.progress import Progress, silent
@@ -76,14 +80,18 @@ def unlearn_tangent(
     delta: float,
     distance: Distance | str,
     force: bool = False,
+    noise: float | str | Scale | None = None,
     block: int = 64,
     device: str = "cpu",
     insecure_test_seed: int | None = None,
     progress: Progress = silent,
 ) -> Unlearned:
-    """Remove the forget examples from tangent weights whose source is gone; a whole class by giving all its rows."""
+    """Remove the forget examples from tangent weights whose source is gone; a whole class by giving all its rows.
+
+    `noise` is as for `unlearn`.
+    """
     wanted, _ = wanted_distance(distance)
-    guarantee = Guarantee(epsilon, delta, wanted, force=force)
+    guarantee = Guarantee(epsilon, delta, wanted, force=force, noise=noise)
     request = tangent_request(network, model, forget, surrogate, guarantee, block=block, device=device)
     result = carry_out(request, progress=progress, insecure_test_seed=insecure_test_seed)
     assert result is not None  # there is one process
@@ -118,9 +126,13 @@ def tangent_request(
     flat_forget, flat_surrogate = (Rows(part.inputs.flatten(1), part.labels) for part in (forget_rows, surrogate_rows))
     # whatever they are kept in, all is computed in float64
     kept = replace(record, rows_dtype=str(surrogate_rows.inputs.dtype).removeprefix("torch."))
-    seen = survey(flat_forget, flat_surrogate, len(record.classes))
-    notes = notes_on(flat_forget, flat_surrogate, seen, kept, distance, has_labels=True)
-    notes += class_notes(flat_forget, seen, record, None, has_labels=True)
+    seen = survey(flat_forget, flat_surrogate, len(record.classes), repeats=Multiplicities.of(distance))
+    notes = notes_on(flat_forget, flat_surrogate, seen, kept, distance, has_labels=True, force=guarantee.force)
+    notes += budget_notes(guarantee.delta, record.n_source)
+    for rows, name in ((surrogate_rows, "the surrogate set"), (forget_rows, "the forget set")):
+        # only said: Jacobians are scaled to one length on purpose
+        notes += (scaling_words(rows.scaling, name),) if rows.scaling.share > FEW else ()
+    notes += class_notes(flat_forget, seen, record, None, distance, has_labels=True)
     return Request(TangentSubject(model, head), forget_rows, surrogate_rows, guarantee, notes=notes)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from expunge.report.page import desk_page, run_page
+from expunge.report.page import desk_page, run_page, statement_page
 from expunge.report.tables import csv_text
 
-__all__ = ["csv_text", "desk_page", "run_page"]
+__all__ = ["csv_text", "desk_page", "run_page", "statement_page"]

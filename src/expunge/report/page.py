@@ -44,6 +44,30 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
+def statement_page(
+    statement: Mapping[str, Any],
+    *,
+    number: int | None = None,
+    composition: Json | None = None,
+    limit: float | None = None,
+    keyid: str | None = None,
+) -> str:
+    """The public page of one published model, from its statement; it may be handed out with the model."""
+    return (
+        _environment()
+        .get_template("statement.html")
+        .render(
+            statement=statement,
+            number=number,
+            composition=composition,
+            limit=limit,
+            keyid=keyid,
+            status_words=words.status_words(statement["status"]),
+            version=__version__,
+        )
+    )
+
+
 def run_page(
     certificate: Mapping[str, Any],
     *,
@@ -54,7 +78,7 @@ def run_page(
     accuracy: Mapping[str, float] | None = None,
     keyid: str | None = None,
 ) -> str:
-    """The page of one published model; it names requests by number alone, and may be handed out with the model."""
+    """The full page of one published model, from its dossier. Not for publication: its numbers tell who left."""
     bound, noise = certificate["bound"], certificate["noise"]
     facts = {
         kind: [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import platform
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -15,22 +14,21 @@ from expunge.certificate.facts import Json
 from expunge.distance import Distance
 from expunge.record import TrainingRecord
 from expunge.request.door import Request
+from expunge.request.past import left_over, without
 
 
 def record_after(request: Request) -> TrainingRecord:
-    """The record of the published model: rows of these classes gone, marked as noised, no residual, no digest yet."""
-    record, counts = request.record, request.record.class_counts
-    if counts is not None:
-        gone = Counter(request.forget.labels.tolist())
-        counts = tuple(count - gone[index] for index, count in enumerate(counts))
-    return replace(
-        record,
-        n_source=record.n_source - request.n_forget,
-        class_counts=counts,
-        residual=None,
-        noised=True,
-        weights_sha256="",
-    )
+    """The record of the published model: as at training, marked as noised, without residual and class counts.
+
+    Nothing in it may depend on who left: not how many rows, nor of which class.
+    """
+    return replace(request.record, class_counts=None, residual=None, noised=True, weights_sha256="")
+
+
+def retained_counts(request: Request) -> list[int]:
+    """PRIVATE: rows of each class that are left, where that is known."""
+    left = request.record if request.past is None else left_over(request.record, request.past)
+    return list(without(left, request.forget).class_counts or ())
 
 
 def described_sizes(request: Request) -> Json:
@@ -56,9 +54,10 @@ def described_data(request: Request, distance: Distance) -> Json:
         "effective_surrogate_rows": request.surrogate.effective,
     }
     if distance.matched:
-        described["class_counts"] = list(request.record.class_counts or ())
+        described["class_counts"] = retained_counts(request)
     if request.guarantee.series is not None:
-        described["sequence"] = request.guarantee.series.described()
+        earlier = 0 if request.past is None else request.past.n_rows
+        described["sequence"] = request.guarantee.series.described() | {"forgotten_before": earlier}
     return described
 
 

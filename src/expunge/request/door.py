@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
 
 from expunge.bounds.paper import PaperConstants
+from expunge.certificate.facts import PublicNote
 from expunge.distance import Distance, Estimation
-from expunge.heads.rows import in_memory
+from expunge.heads.rows import RowSet, in_memory
 from expunge.model import LinearModel
 from expunge.record import Label, TrainingRecord
+from expunge.request.columns import column_notes
 from expunge.request.declared import NOTHING_DECLARED, Declared, record_for
 from expunge.request.estimable import paper_constants, require_estimable, require_own_source
 from expunge.request.execution import DTYPES, Execution
-from expunge.request.guarantee import Guarantee
+from expunge.request.guarantee import Guarantee, budget_notes
+from expunge.request.multiplicities import Multiplicities
+from expunge.request.past import Past, left_over, nothing_forgotten, without
 from expunge.request.rows import (
     Reading,
     check_sizes,
@@ -27,6 +32,7 @@ from expunge.request.rows import (
     rows_of,
     whole_set,
 )
+from expunge.request.scaling import refuse_squashed
 from expunge.request.subject import LinearSubject, Subject
 from expunge.request.survey import class_notes, notes_on, survey
 from expunge.runtime.group import Group
@@ -70,8 +76,21 @@ class Request:
         return self.record.n_source
 
     @property
+    def past(self) -> Past | None:
+        """What was forgotten before, in a series."""
+        series = self.guarantee.series
+        return None if series is None or series.past is None or series.past.n_rows == 0 else series.past
+
+    @property
     def n_forget(self) -> int:
-        return len(self.forget)
+        """All rows forgotten since training, these included."""
+        return len(self.forget) + (0 if self.past is None else self.past.n_rows)
+
+    @cached_property
+    def forgotten(self) -> Tensor:
+        """`sum m_j g_{U_j}(w)`: the gradients of all of them at the trained weights, regulariser included."""
+        gradients: Tensor = len(self.forget) * self.head.gradient(self.weights, self.forget)
+        return gradients if self.past is None else gradients + self.past.gradients.to(gradients.device)
 
     @property
     def n_surrogate(self) -> int:
@@ -95,17 +114,21 @@ def ask(
     given are forgotten, and they must be all the source had. `declared` stands for a record that the model does not
     have.
     """
+    # long: one check after the other, in the order in which a mistake is best told
     place, group = execution.place, execution.group
     record = record_for(model, declared)
     subject = LinearSubject.of(model, record, place, model_sha256, guarantee.series)
+    series = guarantee.series
+    past = nothing_forgotten(model) if series is None or series.past is None else series.past
+    left = left_over(record, past)
     reading = Reading(Memory.of(execution.memory), group, execution.progress)
     forget = whole_set(forget, reading, "the forget set")
     if forget_class is not None:
-        forget = of_class(forget, forget_class, record)
+        forget = of_class(forget, forget_class, left)
     given_rows = rows_of(forget, model, record, DTYPES[record.rows_dtype], place, "the forget set")
     forget_rows = in_memory(given_rows, "what is to be forgotten")
     forget_rows = replace(forget_rows, features=forget_rows.features.double())
-    check_sizes(len(forget_rows), record, guarantee.force)
+    check_sizes(len(forget_rows) + past.n_rows, record, guarantee.force)
     if group.size > 1:
         _require_alike(group, guarantee, execution.dtype, subject, forget_rows)
     surrogate_rows = rows_of(surrogate, model, record, execution.rows_dtype, place, "the surrogate set", reading)
@@ -115,27 +138,38 @@ def ask(
         alike = rows_of(forget, model, record, execution.rows_dtype, place, "the forget set")
         asked = in_memory(alike, "what is to be forgotten")
     distance = guarantee.distance
-    seen = survey(asked, surrogate_rows, model.n_classes, execution.progress)
-    notes = notes_on(forget_rows, surrogate_rows, seen, record, distance, has_labels=labelled)
-    notes += class_notes(forget_rows, seen, record, forget_class, has_labels=labelled)
-    notes += encoder_notes(record, forget, surrogate)
+    seen = survey(asked, surrogate_rows, model.n_classes, execution.progress, Multiplicities.of(distance))
+    notes = notes_on(forget_rows, surrogate_rows, seen, left, distance, has_labels=labelled, force=guarantee.force)
+    notes += class_notes(forget_rows, seen, left, forget_class, distance, has_labels=labelled)
+    notes += _notes_on_rows(record, (forget, forget_rows), (surrogate, surrogate_rows), guarantee)
     if distance.matched:
         n_before = len(surrogate_rows)
-        surrogate_rows = matched_rows(surrogate_rows, record, labelled, seen.counts)
+        surrogate_rows = matched_rows(surrogate_rows, without(left, forget_rows), labelled, seen.counts)
         if len(surrogate_rows) < n_before:
-            notes += (
-                f"{n_before - len(surrogate_rows)} surrogate rows of classes the source had none of were left out",
-            )
+            gone = n_before - len(surrogate_rows)
+            notes += (f"{gone} surrogate rows of classes of which nothing is retained were left out",)
     if distance.samples_rows:
         require_enough(surrogate_rows)
     if isinstance(distance, Estimation):
         in_memory(surrogate_rows, "an estimated distance")
         require_estimable(distance, record, labelled, guarantee.bound)
         require_own_source(distance)
-    if guarantee.series is not None and guarantee.series.note is not None:
-        notes += (guarantee.series.note,)
+    if series is not None and series.note is not None:
+        notes += (series.note,)
     constants = paper_constants(guarantee.constants, subject.head, record) if guarantee.paper else None
     return Request(subject, forget_rows, surrogate_rows, guarantee, constants, notes)
+
+
+def _notes_on_rows(
+    record: TrainingRecord, forget: tuple[Any, RowSet], surrogate: tuple[Any, RowSet], guarantee: Guarantee
+) -> tuple[str, ...]:
+    """What is said of encoders, lengths, columns and delta, from sets as given and as made ready."""
+    sets = {"the surrogate set": surrogate, "the forget set": forget}
+    notes = encoder_notes(record, forget[0], surrogate[0]) + budget_notes(guarantee.delta, record.n_source)
+    for name, (_, rows) in sets.items():
+        said = refuse_squashed(rows.scaling, name, record.max_norm, guarantee.force)
+        notes += tuple(map(PublicNote, said)) if name == "the surrogate set" else said
+    return notes + column_notes(record, {"the forget set": forget[0], "the surrogate set": surrogate[0]})
 
 
 def _require_alike(group: Group, guarantee: Guarantee, dtype: str, subject: LinearSubject, forget: Any) -> None:

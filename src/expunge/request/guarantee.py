@@ -6,19 +6,26 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from expunge.bounds.paper import SIZE_CONVENTIONS, PaperConstants
+from expunge.bounds.scale import REHEARSAL, Scale, asked_scale
 from expunge.certificate.derive import BOUNDS, bound_named
+from expunge.certificate.facts import PublicNote
+from expunge.certificate.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON, STEPS
 from expunge.distance import Distance, Estimation, parse_distance, parse_route
 from expunge.errors import OptionError
 from expunge.request.series import Series
 from expunge.runtime.checks import choice, positive
-
-STEPS = ("converged", "newton", "balanced")
-LARGEST_EPSILON, SMALLEST_DELTA = 1e6, 1e-300
+from expunge.runtime.rounding import up
 
 
 def check_budget(epsilon: float, delta: float) -> None:
     """Refuse an epsilon or a delta that promises nothing."""
     positive(epsilon, "epsilon", "Values from 0.1 to 5 are usual; smaller protects more.")
+    if epsilon < SMALLEST_EPSILON:
+        raise OptionError(
+            f"epsilon {epsilon}",
+            f"below {SMALLEST_EPSILON:g} float64 no longer tells how much noise is enough",
+            "Values from 0.1 to 5 are usual; so little privacy loss hides nothing that delta does not.",
+        )
     if epsilon > LARGEST_EPSILON:
         raise OptionError(
             f"epsilon {epsilon}",
@@ -35,13 +42,26 @@ def check_budget(epsilon: float, delta: float) -> None:
         )
 
 
+def budget_notes(delta: float, n_source: int) -> tuple[str, ...]:
+    """What a large delta means, where it is one."""
+    if delta * n_source <= 1.0:
+        return ()
+    said = (
+        f"delta {up(delta)} is above 1/n ({1.0 / n_source:.3g}): publishing {up(delta * n_source, 3)} of the "
+        f"{n_source:,} source rows outright, picked at random, would be within it, so that on average more than one "
+        "person's protection may fail altogether; 1/n or less is usual"
+    )
+    return (PublicNote(said),)
+
+
 @dataclass(frozen=True)
 class Guarantee:
     """What is to be certified, and on what grounds.
 
     `distance` is declared, or how it is to be estimated; `estimate` is one that was made before. `step` None is
     `newton` for the paper's bound and `converged` for the residual bound. `sizes` and `constants` are the paper
-    bound's. `force` lets a model through that is of little use. `series` is a place in a series of deletions.
+    bound's. `force` lets a model through that is of little use. `series` is a place in a series of deletions. `noise`
+    is what its scale is chosen by (`bounds/scale.py`): None or `request`, a number, `rows:10`, `exact`.
     """
 
     epsilon: float
@@ -54,9 +74,11 @@ class Guarantee:
     force: bool = False
     series: Series | None = None
     estimate: Any = None
+    noise: Any = None
 
     def __post_init__(self) -> None:
         check_budget(self.epsilon, self.delta)
+        object.__setattr__(self, "noise", asked_scale(self.noise))
         bound_named(self.bound)
         paper = not BOUNDS[self.bound].provable
         object.__setattr__(self, "step", choice(self.step or ("newton" if paper else "converged"), STEPS, "step"))
@@ -77,6 +99,26 @@ class Guarantee:
                 "only the residual bound can be carried forward",
                 "Use --bound residual.",
             )
+
+    @property
+    def scale(self) -> Scale:
+        """How the noise's scale is chosen; one that is to be rehearsed must have been (`evidence/rehearsal.py`)."""
+        assert isinstance(self.noise, Scale)
+        if self.noise.kind == REHEARSAL:
+            raise OptionError(
+                f"noise as for {self.noise.rows} rows was not rehearsed",
+                "its scale has to be a number before anything is promised",
+                "Hand the request through settled (evidence/rehearsal.py) first, as carry_out does.",
+            )
+        return self.noise
+
+    @property
+    def averaged(self) -> bool:
+        """Whether delta is an average over the drawing of the sets: for one model, of a step that leaves nothing.
+
+        What another step leaves varies with the surrogate, as the deviation does that is averaged.
+        """
+        return self.step == "converged" and (self.series is None or self.series.planned == 1)
 
     @property
     def paper(self) -> bool:

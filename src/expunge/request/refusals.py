@@ -6,10 +6,11 @@ import math
 
 from torch import Tensor
 
+from expunge.bounds.scale import LADDER, POLICY, on_ladder, rung_above
 from expunge.certificate.derive import Derived
 from expunge.certificate.facts import Claim
-from expunge.errors import UselessModel, VacuousClaim
-from expunge.noise import epsilon_for
+from expunge.errors import BeyondPolicy, UselessModel, VacuousClaim
+from expunge.noise import epsilon_hiding
 
 
 def refuse_unsound(claim: Claim, derived: Derived, weights: Tensor, force: bool) -> None:
@@ -22,6 +23,12 @@ def refuse_unsound(claim: Claim, derived: Derived, weights: Tensor, force: bool)
             "For the paper's bound n alpha must exceed m beta; use --bound residual, a smaller forget set or a larger "
             "l2.",
         )
+    if not derived.enough:
+        raise BeyondPolicy(
+            "this request needs more noise than was set beforehand",
+            "the noise is the same for everybody, since its size would tell who left",
+            "Retrain without the rows; for the next model set more noise, as for more rows (see expunge plan).",
+        )
     if derived.delta_at_sigma > claim.delta:
         raise VacuousClaim(
             f"at the classical formula's sigma the true delta is {derived.delta_at_sigma:.3g}",
@@ -31,11 +38,15 @@ def refuse_unsound(claim: Claim, derived: Derived, weights: Tensor, force: bool)
     size, length = float(weights.norm()), derived.noise.length
     if length > size and not force:
         usable = size / length * derived.noise.scale  # the scale at which both are as long
+        if claim.scale.kind == LADDER and usable:
+            usable = rung_above(usable) if on_ladder(usable) else rung_above(usable) / 2.0
         would_do = (
-            f"epsilon {epsilon_for(derived.delta_for_noise, derived.region.radius / usable):.3g} or more"
+            f"epsilon {epsilon_hiding(derived.averaged or derived.region, derived.delta_for_noise, usable):.3g} or more"
             if usable
             else "no epsilon"
         )
+        if claim.scale.kind == POLICY:
+            would_do = f"a noise of {usable:.3g} or less, if that is enough,"
         largest = max(derived.region.terms, key=lambda name: derived.region.terms[name])
         raise UselessModel(
             f"the noise (norm {length:.3g}) would swamp the weights (norm {size:.3g})",

@@ -10,7 +10,19 @@ import numpy as np
 import torch
 
 from expunge.bounds.residual import FEWEST_SAMPLED_ROWS
-from expunge.data import EncodedRows, as_features, as_labels, class_matched, encode, encoder_of, prepare
+from expunge.certificate.facts import PublicNote
+from expunge.data import (
+    EncodedRows,
+    as_features,
+    as_labels,
+    class_matched,
+    encode,
+    encoder_of,
+    in_order,
+    names_of,
+    prepare,
+)
+from expunge.data.names import is_frame
 from expunge.data.streamed import Form, StreamedRows, Watch, fits, loaded
 from expunge.data.streams import ArrayStream, Stream
 from expunge.errors import DataError, ModelError, OptionError, UselessModel
@@ -35,6 +47,7 @@ def rows_of(
 ) -> RowSet:
     """Rows ready for the model's objective, from (features, labels), features alone, or a stream of them."""
     require_encoder(rows, record, name)
+    rows = in_order(rows, record.features, model.n_features, name)
     if name == "the forget set" and not is_labelled(rows):
         raise DataError(
             f"{name}: no labels", "the gradient of what is forgotten needs them", "Give (features, labels)."
@@ -42,6 +55,7 @@ def rows_of(
     reading = reading or Reading()
     if reading.group.size > 1 and not isinstance(rows, Stream):
         features, labels = rows if isinstance(rows, tuple) else (rows, None)
+        features = as_features(features, name) if is_frame(features) else features
         rows = ArrayStream(features, labels, name, encoder_of(rows))
     if isinstance(rows, Stream):
         form = Form(record.classes, record.max_norm, record.bias, dtype, device, model.n_features, name)
@@ -79,7 +93,7 @@ def whole_set(rows: Any, reading: Reading, name: str) -> Any:
             f"half of {reading.memory.spare / 1e6:,.0f} MB may be used for it",
             "Raise the memory limit, or forget fewer rows at once.",
         )
-    return EncodedRows(*loaded(rows), rows.encoder)
+    return EncodedRows(*loaded(rows), rows.encoder, rows.feature_names, rows.encoder_trained)
 
 
 def is_labelled(rows: Any) -> bool:
@@ -111,11 +125,12 @@ def encoder_notes(record: TrainingRecord, forget: Any, surrogate: Any) -> tuple[
         )
     if record.encoder is None:
         return ("the model's record names no encoder; that of the rows could not be compared",) if named else ()
-    return tuple(
-        f"{name} names no encoder; that its features come from the one recorded at training was not checked"
+    unnamed = {
+        name: f"{name} names no encoder; that its features come from the one recorded at training was not checked"
         for name, digest in made_by.items()
         if digest is None
-    )
+    }
+    return tuple(PublicNote(note) if sets[name] is surrogate else note for name, note in unnamed.items())
 
 
 def of_class(rows: tuple[Any, Any], wanted: Label, record: TrainingRecord) -> tuple[Any, Any]:
@@ -153,7 +168,8 @@ def of_class(rows: tuple[Any, Any], wanted: Label, record: TrainingRecord) -> tu
             f"the source had {record.class_counts[index]:,}, and a class is forgotten only with all of them",
             "Give all its rows; to forget only these, leave --forget-class out.",
         )
-    return EncodedRows(features[torch.from_numpy(chosen).to(features.device)], labels[chosen], encoder_of(rows))
+    of_these = features[torch.from_numpy(chosen).to(features.device)]
+    return EncodedRows(of_these, labels[chosen], encoder_of(rows), names_of(rows))
 
 
 @dataclass(frozen=True)
@@ -219,7 +235,7 @@ def require_enough(surrogate: Counted) -> None:
 def matched_rows(
     surrogate: RowSet, record: TrainingRecord, labelled: bool, present: Sequence[int] | None = None
 ) -> RowSet:
-    """The surrogate, weighted to the class counts of the source."""
+    """The surrogate, weighted to the class counts of the record: of the rows that are retained."""
     if record.class_counts is None:
         raise ModelError(
             "the model's record has no class counts",
@@ -229,5 +245,11 @@ def matched_rows(
     if not labelled:
         raise DataError(
             "the surrogate has no labels", "matching classes needs them", "Give (features, labels), or a label column."
+        )
+    if min(record.class_counts) < 0:
+        raise DataError(
+            "more rows of a class are to be forgotten than the source had",
+            "the surrogate is matched to what is left",
+            "Check the labels; these rows cannot all have been trained on.",
         )
     return class_matched(surrogate, record.class_counts, record.classes, present)

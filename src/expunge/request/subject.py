@@ -127,7 +127,9 @@ def described_model(record: TrainingRecord, before: str, after: str, dtype: torc
         "dtype": str(dtype).removeprefix("torch."),
         "record": record.provenance,
     }
-    return model if record.encoder is None else model | {"encoder": record.encoder}
+    if record.encoder is None:
+        return model
+    return model | {"encoder": record.encoder, "encoder_trained_on_source": record.encoder_trained or "unknown"}
 
 
 def described_step(step: Step, kind: str) -> Json:

@@ -12,11 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from expunge.certificate.facts import PublicNote
 from expunge.distance import Distance, Estimation
-from expunge.errors import DataError
+from expunge.errors import DataError, UselessModel
 from expunge.heads import Block, Rows, RowSet
 from expunge.record import Label, TrainingRecord
+from expunge.request.copies import IMPLAUSIBLE
 from expunge.request.execution import DTYPES
+from expunge.request.multiplicities import Multiplicities
+from expunge.request.scaling import FORCED
 from expunge.runtime.progress import Progress, silent
 
 
@@ -25,16 +29,27 @@ class Survey:
     """What one pass over the surrogate says of it beside the forget set.
 
     `counts` are its rows by class. `shared` counts forget rows that occur in it, value for value; `lacking` those that
-    do not occur with the same label and as often.
+    do not occur with the same label and as often. `copied` says how often rows were copied, where independent draws do
+    not repeat as these rows do; 0 otherwise, and where nobody asked.
     """
 
     counts: tuple[int, ...]
     shared: int
     lacking: int
+    copied: int = 0
 
 
-def survey(forget: Rows, surrogate: RowSet, n_classes: int, progress: Progress = silent) -> Survey:
-    """Look the surrogate over, block by block."""
+def survey(
+    forget: Rows,
+    surrogate: RowSet,
+    n_classes: int,
+    progress: Progress = silent,
+    repeats: Multiplicities | None = None,
+) -> Survey:
+    """Look the surrogate over, block by block; with `repeats` also for rows that were copied.
+
+    Copies are looked for by each process among the rows that it goes over.
+    """
     asked = _Asked(forget, surrogate.dtype)
     counts = torch.zeros(n_classes, dtype=torch.float64)
     occurrences = torch.zeros(asked.n_rows, dtype=torch.float64)
@@ -46,11 +61,15 @@ def survey(forget: Rows, surrogate: RowSet, n_classes: int, progress: Progress =
             occurrences[asked.rows[row]] += 1
             if (row, label) in asked.keys:
                 labelled[asked.keys[row, label]] += 1
+        if repeats is not None:
+            repeats.add(block.features)
+    copied = 0 if repeats is None else repeats.copied([int(count) for count in counts.tolist()])
     counts, occurrences, labelled = (surrogate.total(part) for part in (counts, occurrences, labelled))
     return Survey(
         counts=tuple(int(count) for count in counts.tolist()),
         shared=sum(bool(occurrences[asked.rows[row]]) for row, _ in asked.given),
         lacking=sum(max(0, count - int(labelled[asked.keys[key]])) for key, count in Counter(asked.given).items()),
+        copied=int(surrogate.largest(float(copied))),
     )
 
 
@@ -101,9 +120,19 @@ def notes_on(
     record: TrainingRecord,
     distance: Distance | Estimation,
     has_labels: bool,
+    force: bool = False,
 ) -> tuple[str, ...]:
-    """What is odd about the data but not an error; each is recorded in the certificate."""
-    notes = []
+    """What is odd about the data but not an error; each is recorded in the certificate.
+
+    What contradicts the declared distance is refused, unless forced.
+    """
+    notes: list[str] = []
+    if seen.copied:
+        raise DataError(
+            f"the surrogate's rows repeat as if they had been copied, {seen.copied} times each",
+            f"independent draws repeat so with a probability below {IMPLAUSIBLE:g}, and the sampling term needs such",
+            "Remove the copies, or declare the distance between the sets themselves (between samples) if it is known.",
+        )
     repeated = len(forget) - len({row for row, _ in _row_keys(forget.features, forget.labels)})
     if repeated:
         notes.append(
@@ -121,7 +150,9 @@ def notes_on(
     if has_labels:
         absent = [value for value, count in zip(record.classes, seen.counts, strict=True) if count == 0]
         if absent:
-            notes.append("the surrogate has no rows of class " + ", ".join(repr(value) for value in absent))
+            named = ", ".join(repr(value) for value in absent)
+            notes.append(PublicNote("the surrogate has no rows of class " + named))
+        notes += _against_the_distance(counts, seen, record, distance, force)
     if distance.is_source:
         _require_source(len(forget), surrogate, seen, record, has_labels)
     elif seen.shared:
@@ -129,6 +160,35 @@ def notes_on(
             f"{seen.shared} of {len(forget)} forget rows are also in the surrogate; it should hold none of them"
         )
     return tuple(notes)
+
+
+def _against_the_distance(
+    forgotten: Counter[int], seen: Survey, record: TrainingRecord, distance: Distance | Estimation, force: bool
+) -> tuple[str, ...]:
+    """Refuse a surrogate without any row of a class that is retained, where the distance says that cannot be."""
+    if record.class_counts is None or not isinstance(distance, Distance) or distance.provenance != "declared":
+        return ()
+    left = [count - forgotten[index] for index, count in enumerate(record.class_counts)]
+    absent = [index for index, count in enumerate(left) if count > 0 and seen.counts[index] == 0]
+    missing = sum(left[index] for index in absent)
+    covered = distance.kind == "tv" and missing <= distance.value * sum(left)  # what it declares may well be missing
+    if not absent or covered:
+        return ()
+    named = ", ".join(repr(record.classes[index]) for index in absent[:12])
+    said = (
+        f"the surrogate has no row of class {named}, of which {missing:,} of {sum(left):,} retained rows are "
+        f"({100 * missing / sum(left):.3g} %)"
+    )
+    if not force:
+        raise UselessModel(
+            said,
+            f"the distance declared, {distance}, says that such rows are there",
+            "Add surrogate rows of that class; declare a tv that covers its share; or insist with --force "
+            "(force=True), and the certificate says so.",
+        )
+    against = f"the distance declared, {distance}, says that such rows are there, so it may be false"
+    without_counts = f"{FORCED}the surrogate has no row of class {named}, of which rows are retained; {against}"
+    return (f"{FORCED}{said}; {against}", PublicNote(without_counts))
 
 
 def _require_source(n_forget: int, source: RowSet, seen: Survey, record: TrainingRecord, has_labels: bool) -> None:
@@ -165,9 +225,18 @@ def _require_source(n_forget: int, source: RowSet, seen: Survey, record: Trainin
 
 
 def class_notes(
-    forget: Rows, seen: Survey, record: TrainingRecord, asked: Label | None, has_labels: bool
+    forget: Rows,
+    seen: Survey,
+    record: TrainingRecord,
+    asked: Label | None,
+    distance: Distance | Estimation,
+    has_labels: bool,
 ) -> tuple[str, ...]:
-    """What becomes of classes that are forgotten whole."""
+    """What becomes of classes that are forgotten whole.
+
+    Their surrogate rows stay unless classes are matched, and what is declared is declared of the retained rows, of
+    which there are none.
+    """
     if record.class_counts is None:
         if asked is None:
             return ()
@@ -175,9 +244,14 @@ def class_notes(
     counts = Counter(forget.labels.tolist())
     notes = []
     for index in sorted(index for index, count in counts.items() if count == record.class_counts[index]):
-        kept = "" if not has_labels else f"its {seen.counts[index]:,} surrogate rows stay, since "
-        notes.append(
+        note = (
             f"every row of class {record.classes[index]!r} is forgotten ({counts[index]:,}); the model keeps its "
-            f"weights for that class; {kept}the surrogate stands for the whole source"
+            "weights for that class"
         )
+        if has_labels and seen.counts[index] and not (distance.is_source or distance.matched):
+            note += (
+                f"; its {seen.counts[index]:,} surrogate rows stay, so the distance must be that of retained rows "
+                "without the class from surrogate rows with it (leave them out, or match classes)"
+            )
+        notes.append(note)
     return tuple(notes)

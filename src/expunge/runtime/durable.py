@@ -53,6 +53,13 @@ def make_folder(path: Path, files: Mapping[str, bytes], *, private: bool) -> Non
     sync_folder(path)
 
 
+def make_private(path: Path) -> None:
+    """A folder that nobody but its owner can read, if it is not there yet."""
+    if not path.is_dir():
+        path.mkdir(mode=PRIVATE_FOLDER)
+        sync_folder(path.parent)
+
+
 def move(source: Path, target: Path) -> None:
     """Give a file or folder its final name, durably."""
     source.rename(target)

@@ -1,8 +1,12 @@
-"""The surrogate stands in for the source: the equation of the step, from what is at hand.
+"""The equation of the step, from what is at hand. The surrogate stands in for the retained rows, or for the whole
+source.
 
-    a(u) = n (g_S(w+u) - g_S(w)) - m g_U(w+u),      a(0) = -m g_U(w),      a'(u) = n H_S(w+u) - m H_U(w+u)
+    a'(u) = (n-m) (g_S(w+u) - g_S(w)) - m g_U(w),   with Jacobian (n-m) H_S(w+u)                RetainedEquation
+    a(u)  = n (g_S(w+u) - g_S(w)) - m g_U(w+u),     with Jacobian n H_S(w+u) - m H_U(w+u)       SurrogateEquation
 
-Its first Newton iteration is the paper's Algorithm 1, `u = m (n H_S - m H_U)^-1 g_U`.
+Both start at `-m g_U(w)`. The second is the paper's: its first Newton iteration is Algorithm 1,
+`u = m (n H_S - m H_U)^-1 g_U`. The first charges the forget rows, which u is made from, where they are known, and its
+Jacobian is always positive definite.
 """
 
 from __future__ import annotations
@@ -79,6 +83,69 @@ class SurrogateEquation:
 
     def jacobian(self, update: Tensor, pull: float, last: SymmetricOperator | None) -> RetainHessian:
         return RetainHessian(self, update, pull, last)
+
+    def manner(self) -> Manner:
+        working = self.surrogate.dtype
+        return Manner(self.head.dense_pays(self.surrogate), working, self.head.accurate(working), self.head.inexact)
+
+    def agreed(self, step: Tensor) -> Tensor:
+        agreed: Tensor = self.surrogate.agreed(step)
+        return agreed
+
+
+class SetHessian:
+    """`scale (H + pull I)` of one set, preconditioned by its own structure or by what was made for an earlier one."""
+
+    def __init__(self, curvature: Any, scale: float, pull: float, last: SymmetricOperator | None = None) -> None:
+        self.curvature, self.scale, self.pull = curvature, scale, pull
+        self._preconditioner: Preconditioner | None = last.preconditioner if isinstance(last, SetHessian) else None
+
+    @property
+    def preconditioner(self) -> Preconditioner | None:
+        """Made once, from the first Hessian; None where it has no structure to make one from."""
+        if self._preconditioner is None and isinstance(self.curvature, Curvature):
+            self._preconditioner = precondition(self.curvature, self.scale, self.pull)
+        return self._preconditioner
+
+    def product(self, direction: Tensor) -> Tensor:
+        product: Tensor = self.curvature.product(direction).add_(direction, alpha=self.pull).mul_(self.scale)
+        return product
+
+    def dense(self) -> Tensor:
+        matrix: Tensor = self.curvature.dense()
+        matrix.diagonal().add_(self.pull)
+        return matrix.mul_(self.scale)
+
+    def precondition(self, residual: Tensor) -> Tensor:
+        return residual.clone() if self.preconditioner is None else self.preconditioner.solve(residual)
+
+
+@dataclass(frozen=True)
+class RetainedEquation:
+    """`a'(u) = 0`: `forgotten` is the sum of the gradients, at the trained weights, of all rows that leave."""
+
+    head: Any
+    weights: Tensor
+    forgotten: Tensor
+    surrogate: Any
+    n_retain: int
+
+    @property
+    def scale(self) -> int:
+        return self.n_retain
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.surrogate)
+
+    def residual(self, update: Tensor) -> Tensor:
+        """`a'(u)`, float64."""
+        change = self.head.change_mean(self.weights, update, self.surrogate) + self.head.l2 * update
+        residual: Tensor = self.n_retain * change - self.forgotten
+        return residual
+
+    def jacobian(self, update: Tensor, pull: float, last: SymmetricOperator | None) -> SetHessian:
+        return SetHessian(self.head.curvature(self.weights + update, self.surrogate), float(self.n_retain), pull, last)
 
     def manner(self) -> Manner:
         working = self.surrogate.dtype

@@ -26,11 +26,19 @@ promise = section(
         show_default=True,
         help="What the distance is between: populations or samples.",
     ),
-    click.option("--sampling", default="seen", show_default=True, help="seen or strict; see expunge unlearn."),
+    click.option("--sampling", default="strict", show_default=True, help="seen or strict; see expunge unlearn."),
     click.option(
         "--match-classes", is_flag=True, help="Weight surrogate rows to the source's class counts; see expunge unlearn."
     ),
     click.option("--step", default="converged", show_default=True, help="converged, newton or balanced."),
+    click.option(
+        "--noise",
+        default="rows:1",
+        show_default=True,
+        help="Of every model, set now, before anybody asks: a standard deviation, or as for so many rows a model "
+        "(rows:10, rehearsed on surrogate rows for all planned models). A request that needs more is refused: retrain. "
+        "request: each chooses a power of two, which says something of who left. expunge plan recommends a number.",
+    ),
     click.option("--force", is_flag=True, help="Publish models of little use too; see expunge unlearn."),
 )
 over_time = section(
@@ -73,6 +81,7 @@ def init(
     model_file: Path,
     surrogate: Path,
     label: str | None,
+    noise: str,
     declared: Any,
     json_output: bool,
     **policy_options: Any,
@@ -86,16 +95,25 @@ def init(
     expunge desk init desk/ --model model.safetensors --surrogate surrogate.npz
                       --epsilon 1 --delta 1e-5 --distance chi2:0.1
     """
+    from expunge.bounds.scale import publishable
     from expunge.data import read_data
     from expunge.desk import Policy, create_desk
     from expunge.model import read_model
 
     policy = Policy(**policy_options).checked()
     model, digest = read_model(model_file)
-    create_desk(desk, model, read_data(surrogate, label).rows, policy, digest, declared)
+    notes: list[str] = []
+    rows = read_data(surrogate, label).rows
+    opened = create_desk(desk, model, rows, policy, digest, declared, notes.append, noise=publishable(noise))
+    policy = opened.policy
     if not json_output:
+        for note in notes:
+            out.print(f"note: {note}", markup=False)
+        if policy.noise is not None:
+            rehearsed = "" if policy.noise_rows is None else f", rehearsed with {policy.noise_rows:,} surrogate rows"
+            out.print(f"noise of every model: {policy.noise:g}{rehearsed}")
         out.print(f"opened: {desk}; {desk / 'private'} must never leave", markup=False)
         out.print(
             f"the desk has its own copy of {model_file}: remove the file, it is the model before deletion", markup=False
         )
-    return {"desk": str(desk), "policy": policy.to_json()}
+    return {"desk": str(desk), "policy": policy.to_json(), "notes": notes}

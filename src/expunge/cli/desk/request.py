@@ -42,7 +42,15 @@ def request(
 
     opened = open_desk(desk)
     rows = read_data(forget, label)
-    accepted = accept(opened, rows.features, rows.labels, reference, due, encoder=rows.encoder)
+    accepted = accept(
+        opened,
+        rows.features,
+        rows.labels,
+        reference,
+        due,
+        encoder=rows.encoder,
+        feature_names=rows.feature_names,
+    )
     if not json_output:
         known = "accepted" if accepted.new else f"known already ({accepted.request.state})"
         out.print(f"{known}: request {accepted.request.id}, {accepted.request.n_rows} rows, due {accepted.request.due}")

@@ -49,7 +49,7 @@ def run(
             open_desk(desk),
             batch=batch,
             sign_key=key,
-            test=None if rows is None else (rows.features, rows.labels),
+            test=None if rows is None else rows.rows,
             progress=advance,
         )
     if not json_output:

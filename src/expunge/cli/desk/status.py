@@ -39,7 +39,7 @@ def status(desk: Path, json_output: bool) -> dict[str, Any]:
         out.print(f"models: {state.models} published of {state.planned} planned, {state.models_left} more fit")
         out.print(f"all models together: epsilon {state.epsilon:.4g} of {state.limit:g}, delta {state.delta:g}")
         if state.deletions_left is not None:
-            out.print(f"about {state.deletions_left} more deletions like the last before the noise swamps the model")
+            out.print(f"about {state.deletions_left} more deletions like those so far before a model must be retrained")
         if state.retrain:
             out.print(state.retrain, markup=False, style="bold red")
         if waiting:

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from expunge.bounds import PaperConstants
-from expunge.certificate.facts import Json
+from expunge.bounds.scale import Scale
+from expunge.certificate.facts import Json, PublicNote
 from expunge.data import as_labels, encode
 from expunge.distance import Distance
 from expunge.errors import DataError, OptionError
@@ -32,17 +33,17 @@ from expunge.mechanism import Unlearned, carry_out
 from expunge.record import MODULE, Label, TrainingRecord
 from expunge.request.door import Request
 from expunge.request.execution import computing_device
-from expunge.request.guarantee import Guarantee, wanted_distance
+from expunge.request.guarantee import Guarantee, budget_notes, wanted_distance
 from expunge.runtime.checks import positive
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.outcome import Step
 
 DAMPINGS = (0.0, 1e-3, 1e-2, 1e-1, 1.0)
-NOT_CONVEX = (
+NOT_CONVEX = PublicNote(
     "the loss of this network is not convex: the declared constants cannot be true of it, and neither the bound nor "
     "the guarantee is proven"
 )
-BUFFERS = (
+BUFFERS = PublicNote(
     "buffers of the network (running statistics) were neither unlearned nor noised; they were computed from the "
     "source, forgotten rows included"
 )
@@ -113,6 +114,7 @@ def unlearn_module(
     curvature: str = "gauss-newton",
     damping: float | None = None,
     force: bool = False,
+    noise: float | str | Scale | None = None,
     block: int = 256,
     device: str = "cpu",
     insecure_test_seed: int | None = None,
@@ -122,11 +124,11 @@ def unlearn_module(
 
     `classes` are the labels in the order of the network's outputs; None: 0, 1, 2, ... `damping` None: that of
     `DAMPINGS` with the smallest residual on surrogate and forget set. The model that comes back is a copy of the
-    network.
+    network. `noise` is as for `unlearn`, but a number or None.
     """
     wanted, _ = wanted_distance(distance)
     paper_constants = constants or PaperConstants.of_the_experiments(float(l2))
-    guarantee = Guarantee(epsilon, delta, wanted, bound="paper", constants=paper_constants, force=force)
+    guarantee = Guarantee(epsilon, delta, wanted, bound="paper", constants=paper_constants, force=force, noise=noise)
     request = module_request(
         network,
         forget,
@@ -190,6 +192,7 @@ def module_request(
         provenance="declared",
     )
     notes = (NOT_CONVEX, *((BUFFERS,) if any(b.is_floating_point() for b in network.buffers()) else ()))
+    notes += budget_notes(guarantee.delta, record.n_source)
     constants = guarantee.constants if isinstance(guarantee.constants, PaperConstants) else None
     return Request(ModuleSubject(network, head, record), forget_rows, surrogate_rows, guarantee, constants, notes)
 

@@ -1,0 +1,117 @@
+"""How the noise's scale is chosen. It is seen in every published model, so it must not say who left.
+
+policy    a number set before anybody asked, or rehearsed on rows that are nobody's who asks; a request that needs more
+          is refused
+ladder    the request chooses, rounded up to a power of two; which rung it is says something of who left, so a
+          statement says how many rungs there were
+exact     what the request needs, to the last digit. It tells who left: for audits and experiments, never published
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from expunge.errors import OptionError
+
+POLICY, LADDER, EXACT, REHEARSAL = "policy", "ladder", "exact", "rows"
+CHOICES = (POLICY, LADDER, EXACT)  # what a scale can have been chosen by; a rehearsal becomes a policy
+LOWEST_RUNG = -20  # 2 to this: below it noise is finer than the finest grid allows for (noise.py)
+HIGHEST_RUNG = 1000
+LARGEST_SCALE = 1e6
+MOST_REHEARSED = 2**53
+REMEDY = "Write a standard deviation such as 0.01, rows:10 (as for ten rows), or request."
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How the scale is chosen; `value` is a policy's, `rows` how many rows it was rehearsed with, or is to be."""
+
+    kind: str
+    value: float | None = None
+    rows: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.kind not in (*CHOICES, REHEARSAL)) or (self.kind == POLICY) != (self.value is not None):
+            raise OptionError(f"noise {self.kind!r} of {self.value}", "only a policy has a value", REMEDY)
+        if self.value is not None and not (
+            isinstance(self.value, float) and 2.0**LOWEST_RUNG <= self.value <= LARGEST_SCALE
+        ):
+            raise OptionError(
+                f"noise {self.value}",
+                f"a standard deviation from 2^{LOWEST_RUNG} to {LARGEST_SCALE:g} is needed",
+                REMEDY,
+            )
+        if self.rows is not None and not (type(self.rows) is int and 1 <= self.rows <= MOST_REHEARSED):
+            raise OptionError(f"noise as for {self.rows} rows", "at least one row is needed", REMEDY)
+
+
+ON_LADDER, EXACTLY = Scale(LADDER), Scale(EXACT)
+
+
+def asked_scale(noise: Any) -> Scale:
+    """How it is asked for: None or `request`, a number, `rows:10`; `exact` for audits.
+
+    >>> asked_scale("rows:10")
+    Scale(kind='rows', value=None, rows=10)
+    >>> asked_scale("0.25").value
+    0.25
+    """
+    if isinstance(noise, Scale):
+        return noise
+    if noise is None or noise == "request":
+        return ON_LADDER
+    if noise == EXACT:
+        return EXACTLY
+    if isinstance(noise, (int, float)) and not isinstance(noise, bool):
+        return Scale(POLICY, float(noise))
+    text = str(noise).strip()
+    try:
+        if text.startswith(f"{REHEARSAL}:"):
+            return Scale(REHEARSAL, rows=int(text.partition(":")[2]))
+        return Scale(POLICY, float(text))
+    except ValueError as error:
+        raise OptionError(f"noise {text!r}", "a number, rows:NUMBER or request is needed", REMEDY) from error
+
+
+def publishable(noise: Any) -> Scale:
+    """The same, but nothing that must not be published."""
+    scale = asked_scale(noise)
+    if scale.kind == EXACT:
+        raise OptionError("noise exact", "it would tell who left", REMEDY)
+    return scale
+
+
+def rung_above(scale: float) -> float:
+    """The lowest rung, a power of two, that is not below this.
+
+    >>> rung_above(0.3), rung_above(0.25), rung_above(0.0) == 2.0**-20
+    (0.5, 0.25, True)
+    """
+    if not math.isfinite(scale) or scale > 2.0**HIGHEST_RUNG:
+        return math.inf
+    mantissa, exponent = math.frexp(scale)
+    rung = exponent - 1 if mantissa == 0.5 else exponent
+    return math.ldexp(1.0, max(rung, LOWEST_RUNG) if scale > 0.0 else LOWEST_RUNG)
+
+
+def on_ladder(scale: float) -> bool:
+    """Whether this is a rung."""
+    return math.isfinite(scale) and scale > 0.0 and rung_above(scale) == scale
+
+
+def rungs(l2: float, classes: int, parameters: int, scale: float) -> int:
+    """How many rungs there were to choose from, from public numbers alone.
+
+    From the lowest to the first at which noise is as long as trained weights can be: an objective that is at most
+    `0.7 K` at zero, as that of each loss is, allows `sqrt(1.4 K / l2)`. A scale above that, which somebody insisted
+    on, adds the
+    rungs up to it.
+
+    >>> rungs(0.01, 10, 640, 0.25), rungs(0.01, 10, 640, 4.0)
+    (22, 23)
+    """
+    longest = math.sqrt(1.4 * max(classes, 2) / l2)
+    highest = max(rung_above(longest / math.sqrt(parameters)), scale)
+    return max(1, math.frexp(highest)[1] - LOWEST_RUNG)

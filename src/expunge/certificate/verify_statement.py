@@ -1,0 +1,178 @@
+"""Checking a statement: for anybody from the file and the model, for the auditor with the dossier too.
+
+A statement says little, since it may not say who left. What can be recomputed from it is: its digest, its sentences,
+its status, the target mu, that its noise is a rung or a policy's, the noise's grid; and of the model its digest, its
+shape and type, that its weights are on that grid, and that its record gives nothing away.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from expunge.bounds import Ball
+from expunge.bounds.scale import LADDER, POLICY, on_ladder
+from expunge.certificate.check import Check, require_passed
+from expunge.certificate.content import Certificate, digest_of
+from expunge.certificate.derive import bound_named, sentences, status_of
+from expunge.certificate.facts import GENERATORS, SCHEMA, Claim, Json, weakest
+from expunge.certificate.published import model_check, read_published, tensor_checks
+from expunge.certificate.statement import DAY, SERIES, SIZES, Statement, public_claim, rungs_of, statement_of
+from expunge.certificate.verify import checks
+from expunge.errors import ExpungeError, FileError, VerificationFailed
+from expunge.noise import mu_for, public_grid
+from expunge.record import loss_named
+from expunge.runtime.strict_json import is_digest
+
+KEYS = {
+    *("schema", "status", "epsilon", "delta", "mu", "sigma", "guarantee", "assumptions", "limits", "notes", "bound"),
+    *("distance", "noise", "sizes", "model", "dossier", "software", "created", "digest"),
+}
+NOISE = {
+    *("calibration", "averaged", "delta_for_noise", "failures", "grid_exponent", "generator", "choice"),
+    *("rehearsed_rows", "rungs"),
+}
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, ExpungeError)
+
+
+def statement_checks(statement: Statement) -> list[Check]:
+    """Everything that can be recomputed from the statement alone."""
+    content = statement.content
+    try:
+        claim = public_claim(content)
+        guarantee, assumptions, limits = sentences(claim, content["sigma"])
+        provenance = weakest([claim.distance.provenance, *(fact.provenance for fact in claim.facts.values())])
+        status = status_of(claim, provenance)
+        spent = math.fsum(content["noise"]["failures"].values())
+        return [
+            Check("digest", content["digest"], digest_of(content)),
+            Check("keys", sorted(content), sorted(KEYS | ({"series"} if "series" in content else set()))),
+            Check("noise", sorted(content["noise"]), sorted(NOISE)),
+            Check("sizes", sorted(content["sizes"]), sorted(SIZES)),
+            Check("epsilon and delta", 0.0 < content["epsilon"] < math.inf and 0.0 < content["delta"] < 1.0, True),
+            Check("noise.delta_for_noise", content["noise"]["delta_for_noise"], content["delta"] - spent),
+            Check("mu", content["mu"], mu_for(content["epsilon"], content["noise"]["delta_for_noise"])),
+            Check("status", content["status"], status),
+            Check("guarantee", content["guarantee"], guarantee),
+            Check("assumptions", content["assumptions"], assumptions),
+            Check("limits", content["limits"], limits),
+            Check("distance.meaning", content["distance"]["meaning"], claim.distance.meaning),
+            Check("noise.calibration", content["noise"]["calibration"], bound_named(claim.bound).calibration),
+            Check("noise is secret", claim.generator, GENERATORS[0]),
+            *_scale_checks(content, claim),
+            *_size_checks(content),
+            Check("digests", all(map(is_digest, _digests(content))), True),
+            Check("created is a day", isinstance(content["created"], str) and len(content["created"]) == DAY, True),
+            Check("series", sorted(content.get("series", SERIES)), sorted(SERIES)),
+        ]
+    except UNREADABLE as error:
+        raise _unreadable("statement", error) from error
+
+
+def _unreadable(what: str, error: Exception) -> VerificationFailed:
+    return VerificationFailed(
+        f"the {what} cannot be recomputed ({type(error).__name__}: {error})",
+        "everything it says must be there and possible",
+        "Do not rely on it.",
+    )
+
+
+def _scale_checks(content: Json, claim: Claim) -> list[Check]:
+    """Noise whose size nobody chose for this request, or one of few."""
+    choice, sigma, rehearsed = content["noise"]["choice"], content["sigma"], content["noise"]["rehearsed_rows"]
+    grid = public_grid(sigma, Ball(claim.n_parameters), content["mu"])
+    return [
+        Check("the noise was set beforehand or is a rung", choice in (POLICY, LADDER), True),
+        Check("sigma is a rung", (choice == POLICY and rehearsed is None) or on_ladder(sigma), True),
+        Check("noise.rungs", content["noise"]["rungs"], rungs_of(content, choice)),
+        Check("noise.grid_exponent", content["noise"]["grid_exponent"], grid),
+    ]
+
+
+def _size_checks(content: Json) -> list[Check]:
+    sizes, model = content["sizes"], content["model"]
+    rows = 1 if loss_named(model["loss"]).one_vector else sizes["classes"]
+    width = sizes["features"] + int(model["bias"] is True)
+    return [
+        Check("sizes.parameters", sizes["parameters"], rows * width),
+        Check("model.l2", model["l2"] > 0.0 and math.isfinite(model["l2"]), True),
+    ]
+
+
+def _digests(content: Json) -> list[Any]:
+    return [content["model"]["sha256"], content["model"]["before"], content["dossier"]]
+
+
+def model_checks(statement: Statement, path: str | Path) -> list[Check]:
+    """What a statement and a published model must agree on."""
+    content = statement.content
+    stated, loss = content["model"], loss_named(content["model"]["loss"])
+    model = read_published(Path(path), loss)
+    digest = f"its file has digest {model.sha256[:16]}..., the statement's {str(stated['sha256'])[:16]}..."
+    compared = [
+        model_check("the model is the one of the statement (model.sha256)", stated["sha256"], model.sha256, digest)
+    ]
+    if not loss.convex:  # a whole network: its file is its owner's, and only its digest is known
+        return compared
+    record = model.record
+    if record is None:
+        return [
+            *compared,
+            model_check("the model has a record", False, True, "a published model says how it was trained"),
+        ]
+    same = {"l2": record.l2, "loss": record.loss, "max_norm": record.max_norm, "bias": record.bias}
+    return [
+        *compared,
+        model_check(
+            "the model has its noise",
+            record.noised and record.residual is None,
+            True,
+            "its record says that none was added: this is the trained model, not the published one",
+        ),
+        model_check(
+            "the model's record has no class counts", record.class_counts is None, True, "they would say who left"
+        ),
+        *(
+            model_check(f"the model has the {name} of the statement", stated[name], found, f"its record says {found}")
+            for name, found in {**same, "encoder": record.encoder, "record": record.provenance}.items()
+            if name in stated
+        ),
+        *tensor_checks(content, model),
+    ]
+
+
+def dossier_checks(statement: Statement, dossier: Certificate) -> list[Check]:
+    """For the auditor: the dossier itself, and that the statement is its public part, keyed digests included."""
+    if dossier.content["schema"] != SCHEMA:
+        raise FileError(
+            f"the dossier has schema {dossier.content['schema']!r}",
+            f"a statement goes with {SCHEMA}",
+            "Give the dossier that was written with the statement.",
+        )
+    compared = [replace(check, name=f"dossier: {check.name}") for check in checks(dossier)]
+    said = statement.content
+    try:
+        made = statement_of(dossier).content
+    except UNREADABLE as error:
+        raise _unreadable("dossier", error) from error
+    return [
+        *compared,
+        Check("the dossier is the one the statement names", said["dossier"], made["dossier"]),
+        Check("the model before is the dossier's", said["model"]["before"], made["model"]["before"]),
+        Check("the statement follows from the dossier", said, made),
+    ]
+
+
+def verify_statement(
+    statement: Statement, model: str | Path | None = None, dossier: Certificate | None = None
+) -> list[Check]:
+    """Check a statement, with the model and the dossier where they are at hand; raises if anything differs."""
+    compared = statement_checks(statement)
+    if model is not None:
+        compared += model_checks(statement, model)
+    if dossier is not None:
+        compared += dossier_checks(statement, dossier)
+    require_passed(compared)
+    return compared

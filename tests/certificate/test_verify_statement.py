@@ -1,0 +1,221 @@
+"""Checking a statement: for anybody, with the model, with the dossier; every way of changing one is found."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from expunge import FileError, LinearModel, Unlearned, VerificationFailed, train, unlearn
+from expunge.certificate.content import Certificate, digest_of, read_certificate
+from expunge.certificate.statement import Statement, rungs_of
+from expunge.certificate.verify import found_since
+from expunge.certificate.verify_statement import verify_statement
+
+STORED = Path(__file__).parent.parent / "stored"
+Json = dict[str, Any]
+
+
+def rows(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    labels = np.arange(count) % 3
+    features = np.eye(3, 4)[labels] + 0.4 * np.random.default_rng(seed).normal(size=(count, 4))
+    return features / np.linalg.norm(features, axis=1, keepdims=True), labels
+
+
+SOURCE, SURROGATE = rows(600, 1), rows(600, 2)
+
+
+@pytest.fixture(scope="module")
+def trained() -> LinearModel:
+    return train(*SOURCE, l2=0.1, max_norm=1.0)
+
+
+def forgotten(trained: LinearModel, **options: Any) -> Unlearned:
+    forget = SOURCE[0][:2], SOURCE[1][:2]
+    return unlearn(trained, forget, SURROGATE, epsilon=1.0, delta=1e-3, distance="same", force=True, **options)
+
+
+@pytest.fixture(scope="module")
+def made(trained: LinearModel) -> Unlearned:
+    return forgotten(trained)
+
+
+@pytest.fixture(scope="module")
+def model(made: Unlearned, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("published") / "model.safetensors"
+    path.write_bytes(made.model.to_bytes())
+    return path
+
+
+def test_what_was_issued_verifies(made: Unlearned, model: Path) -> None:
+    alone = len(verify_statement(made.statement))
+    with_model = len(verify_statement(made.statement, model))
+    assert alone < with_model < len(verify_statement(made.statement, model, made.certificate))
+
+
+@pytest.mark.parametrize(
+    "options", [{"noise": 0.25}, {"noise": "rows:2"}, {"distance": "chi2:0.1"}, {"step": "newton"}]
+)
+def test_so_does_every_kind(trained: LinearModel, options: Json, tmp_path: Path) -> None:
+    forget = SOURCE[0][:2], SOURCE[1][:2]
+    given = {"epsilon": 1.0, "delta": 1e-3, "distance": "same", "force": True} | options
+    found = unlearn(trained, forget, SURROGATE, **given)
+    (tmp_path / "model.safetensors").write_bytes(found.model.to_bytes())
+    verify_statement(found.statement, tmp_path / "model.safetensors", found.certificate)
+
+
+def forged(statement: Statement, change: Callable[[Json], object]) -> Statement:
+    """Changed, and its digest computed anew, as a forger would."""
+    content = copy.deepcopy(statement.content)
+    change(content)
+    content["digest"] = digest_of(content)
+    return Statement(content)
+
+
+def put(*path: str, value: Any) -> Callable[[Json], object]:
+    def change(content: Json) -> None:
+        for key in path[:-1]:
+            content = content[key]
+        content[path[-1]] = value
+
+    return change
+
+
+def with_l2(value: float) -> Callable[[Json], object]:
+    """Another l2, and the ladder that goes with it."""
+
+    def change(content: Json) -> None:
+        content["model"]["l2"] = value
+        content["noise"]["rungs"] = rungs_of(content, content["noise"]["choice"])
+
+    return change
+
+
+UNREADABLE = "cannot be recomputed|do not hold"
+FORGERIES: dict[str, tuple[Callable[[Json], object], str]] = {
+    "a stronger status": (put("status", value="proven"), "status"),
+    "a smaller epsilon": (put("epsilon", value=0.1), "mu"),
+    "a smaller delta": (put("delta", value=1e-6), "delta_for_noise"),
+    "an achieved mu": (put("mu", value=0.01), "mu"),
+    "an epsilon that is none": (put("epsilon", value=-1.0), UNREADABLE),
+    "a sigma between rungs": (put("sigma", value=0.003), "rung"),
+    "another rung": (put("sigma", value=2.0**-6), "guarantee"),
+    "noise said to be set beforehand": (put("noise", "choice", value="policy"), "limits"),
+    "noise that was not rounded": (put("noise", "choice", value="exact"), "set beforehand"),
+    "a shorter ladder": (put("noise", "rungs", value=2), "rungs"),
+    "another grid": (put("noise", "grid_exponent", value=-10), "grid"),
+    "noise of a test": (put("noise", "generator", value="INSECURE-TEST"), "secret"),
+    "a generator nobody knows": (put("noise", "generator", value="dice"), "secret"),
+    "an assumption left out": (lambda c: c["assumptions"].pop(), "assumptions"),
+    "a limit left out": (lambda c: c["limits"].pop(), "limits"),
+    "facts that were declared": (lambda c: c["bound"]["declared"].append("l2"), "assumptions"),
+    "a distance with another value": (put("distance", "value", value=3.0), UNREADABLE),
+    "a closer distance": (put("distance", "sampling", value="seen"), "assumptions"),
+    "another calibration": (put("noise", "calibration", value="classical"), "calibration"),
+    "fewer parameters": (put("sizes", "parameters", value=3), "parameters"),
+    "sizes that tell": (put("sizes", "n_forget", value=2), "sizes"),
+    "class counts": (put("class_counts", value=[1, 2, 3]), "keys"),
+    "an achieved delta": (put("noise", "delta_at_sigma", value=1e-9), "noise"),
+    "a time of day": (put("created", value="2026-01-31T11:12:13"), "day"),
+    "a digest that is none": (put("dossier", value="none"), "digests"),
+    "a place in a series that tells": (put("series", value={"forgotten_before": 3}), "series"),
+    "no noise": (lambda c: c.pop("noise"), UNREADABLE),
+    "no sigma": (put("sigma", value=None), UNREADABLE),
+    "an unknown bound": (put("bound", "kind", value="tight"), UNREADABLE),
+    "an unknown distance": (put("distance", "kind", value="near"), UNREADABLE),
+    "an unknown loss": (put("model", "loss", value="hinge"), UNREADABLE),
+    "an l2 that is none": (put("model", "l2", value=0.0), UNREADABLE),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_statement_that_was_changed_is_refused(made: Unlearned, name: str) -> None:
+    change, words = FORGERIES[name]
+    with pytest.raises(VerificationFailed, match=words):
+        verify_statement(forged(made.statement, change))
+
+
+def test_a_change_without_a_new_digest_is_found(made: Unlearned) -> None:
+    content = made.statement.content | {"software": {}}
+    with pytest.raises(VerificationFailed, match="digest"):
+        verify_statement(Statement(content))
+
+
+def test_a_model_that_is_not_the_published_one_is_refused(
+    made: Unlearned, trained: LinearModel, tmp_path: Path
+) -> None:
+    (tmp_path / "before.safetensors").write_bytes(trained.to_bytes())
+    digest = put("model", "sha256", value=trained.sha256())
+    with pytest.raises(VerificationFailed, match=r"model\.sha256"):
+        verify_statement(made.statement, tmp_path / "before.safetensors")
+    with pytest.raises(VerificationFailed, match=r"has its noise.*class counts"):
+        verify_statement(forged(made.statement, digest), tmp_path / "before.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (put("model", "dtype", value="float32"), "type"),
+        (with_l2(0.2), "the l2 of the statement"),
+        (put("model", "max_norm", value=2.0), "max_norm"),
+        (lambda c: c["sizes"].update(features=6, classes=2), "shape"),
+        (lambda c: c["model"].update(bias=True) or c["sizes"].update(features=3), "bias"),
+    ],
+)
+def test_a_model_unlike_what_is_stated_is_refused(made: Unlearned, model: Path, change: Any, words: str) -> None:
+    with pytest.raises(VerificationFailed, match=words):
+        verify_statement(forged(made.statement, change), model)
+
+
+def test_a_model_without_a_record_is_refused(made: Unlearned, tmp_path: Path) -> None:
+    (tmp_path / "bare.safetensors").write_bytes(LinearModel(made.model.weight).to_bytes())
+    with pytest.raises(VerificationFailed, match="record"):
+        verify_statement(made.statement, tmp_path / "bare.safetensors")
+
+
+def test_the_dossier_of_another_result_is_refused(made: Unlearned, trained: LinearModel) -> None:
+    other = forgotten(trained)
+    with pytest.raises(VerificationFailed, match="the dossier is the one the statement names"):
+        verify_statement(made.statement, None, other.certificate)
+    with pytest.raises(FileError, match="dossier/3"):
+        verify_statement(made.statement, None, read_certificate(STORED / "certificate-1-same.json"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        put("nonce", value="0" * 64),
+        put("nonce", value="short"),
+        put("noise", "required", value=1e-9),
+        put("public_notes", value=["made up"]),
+        put("noise", "choice", value="guess"),
+        put("bound", "inputs", "change_mean", "value", value=0.0),
+    ],
+)
+def test_a_dossier_that_was_changed_is_refused(made: Unlearned, change: Callable[[Json], object]) -> None:
+    content = json.loads(made.certificate.to_json())
+    change(content)
+    content["digest"] = digest_of(content)
+    with pytest.raises(VerificationFailed):
+        verify_statement(made.statement, None, Certificate(content))
+
+
+def test_a_statement_that_does_not_follow_from_its_dossier_is_refused(made: Unlearned) -> None:
+    note = forged(made.statement, lambda c: c["notes"].append("all is well"))
+    verify_statement(note)  # nobody but the auditor can tell
+    with pytest.raises(VerificationFailed, match="follows from the dossier"):
+        verify_statement(note, None, made.certificate)
+
+
+def test_of_statements_nothing_was_found_since(made: Unlearned) -> None:
+    assert found_since(made.statement.content) == ()
+    assert found_since(made.certificate.content) == ()
+    said = " ".join(found_since(read_certificate(STORED / "certificate-1-same.json").content))
+    assert "categorical rows" in said
+    assert "forgotten rows too" in said
+    assert "tell who left" in said

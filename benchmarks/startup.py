@@ -37,7 +37,7 @@ def prepare(folder: Path) -> None:
     budget: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-3, "distance": "same", "force": True}
     result = expunge.unlearn(model, (features[:1], labels[:1]), surrogate, **budget)
     (folder / "model.safetensors").write_bytes(result.model.to_bytes())
-    (folder / "certificate.json").write_text(result.certificate.to_json())
+    (folder / "statement.json").write_text(result.statement.to_json())
     desk = create_desk(folder / "desk", model, surrogate, Policy(**budget))
     accept(desk, features[:1], labels[:1], "case 1")
     assert len(run(desk).published) == 1
@@ -76,7 +76,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as made:
         subprocess.run([sys.executable, __file__, "--prepare", made], check=True)
-        certificate = ["verify", f"{made}/certificate.json", "--model", f"{made}/model.safetensors"]
+        certificate = ["verify", f"{made}/statement.json", "--model", f"{made}/model.safetensors"]
         grouped = subprocess.run([sys.executable, "-m", "expunge", "desk", "--help"], capture_output=True, check=False)
         name = STATUS[0] if grouped.returncode == 0 else STATUS[1]
         commands = {"verify --model": certificate, name: [*name.split(), f"{made}/desk"]}

@@ -47,7 +47,7 @@ COMMANDS = {
     "estimate": f"expunge distance {FILES_OF} --chains 500 --steps 500 --epochs 3 --quiet",
     "unlearn": f"expunge unlearn {FILES_OF} --epsilon 1 --delta 1.6e-5 --distance chi2:0.1 --match-classes "
     "--out census/result --quiet",
-    "verify": "expunge verify census/result/certificate.json --model census/result/model.safetensors",
+    "verify": "expunge verify census/result/statement.json --model census/result/model.safetensors",
     "after": "python -m examples.census accuracy census/result/model.safetensors --test census/test.npz",
     "report": "expunge report census/result --out census/report.html",
 }
@@ -87,7 +87,7 @@ def run_commands(data: Path) -> dict[str, Any]:
             print(f"$ {command}\n{outcomes[key]['output']}\n", flush=True)
             if key == "before":
                 (folder / "census" / "source.npz").unlink()
-        certificate = json.loads((folder / "census" / "result" / "certificate.json").read_text())
+        certificate = json.loads((folder / "census" / "result" / "private" / "dossier.json").read_text())
         shutil.copy(folder / "census" / "report.html", REPORT)
     names = ("status", "epsilon", "delta", "sigma", "guarantee", "assumptions", "limits", "bound")
     return {"commands": outcomes, "certificate": {key: certificate[key] for key in names}}

@@ -166,8 +166,8 @@ def walk(task: Task, folder: Path, l2: float) -> dict[str, Any]:
         "embed", "--data", "forget-images.npz", "--encoder", task.other, "--head", "fc",
         "--out", "wrong.npz", "--json", "--quiet", folder=folder,
     )  # fmt: skip
-    command(
-        "train", "--data", "source.npz", "--l2", str(l2), "--max-norm", "1", "--bias",
+    command(  # forced: features are scaled to length 1 on purpose
+        "train", "--data", "source.npz", "--l2", str(l2), "--max-norm", "1", "--bias", "--force",
         "--out", "model.safetensors", "--json", "--quiet", folder=folder,
     )  # fmt: skip
     asked = ("unlearn", "--model", "model.safetensors", "--surrogate", "surrogate.npz", "--distance", "same")
@@ -175,7 +175,7 @@ def walk(task: Task, folder: Path, l2: float) -> dict[str, Any]:
     budget = ("--epsilon", "5", "--delta", "1e-3", "--force", "--json", "--quiet")
     refused = command(*asked, "--forget", "wrong.npz", *budget, "--out", "refused", folder=folder, fails=2)
     certificate = command(*asked, "--forget", "forget.npz", *budget, "--out", "result", folder=folder)
-    command("verify", "result/certificate.json", "--model", "result/model.safetensors", "--json", folder=folder)
+    command("verify", "result/statement.json", "--model", "result/model.safetensors", "--json", folder=folder)
     return {
         "encoder": task.described,
         "features": int(np.load(folder / "test.npz")["X"].shape[1]),

@@ -19,7 +19,7 @@ from experiments.datasets.folder import DataFolder
 from experiments.protocol.experiment import Case, Config, Record, Table, percent, spread
 from experiments.shared.checks import check
 from experiments.shared.mixture import ROUNDING
-from expunge.certificate.derive import region_of
+from expunge.certificate.derive import held_region
 from expunge.data.splits import random_split
 from expunge.evaluate.case import Labelled, Splits, make_case
 from expunge.evaluate.methods import Outcome
@@ -95,10 +95,12 @@ def _outlooks(
 ) -> dict[str, Any]:
     """Delta for this declared distance, and noise and mean accuracy at every epsilon."""
     distance, _ = wanted_distance(text, matched)
-    request = ask(model, forget, surrogate, Guarantee(epsilon=1.0, delta=delta, distance=distance, force=True))
+    request = ask(
+        model, forget, surrogate, Guarantee(epsilon=1.0, delta=delta, distance=distance, force=True, noise="exact")
+    )
     measured = measure(request, seed=0)
     updated = request.weights + measured.step.update
-    region = region_of(claim_of(request, measured))
+    region = held_region(claim_of(request, measured))
     generator, outcomes = np.random.default_rng(0), []
     for epsilon in wanted["epsilons"]:
         _, derived = foresee(replace(request, guarantee=replace(request.guarantee, epsilon=epsilon)), measured)

@@ -85,7 +85,7 @@ def _synthetic(case: Case, wanted: Mapping[str, Any], device: str, progress: Pro
     result: dict[str, Any] = {
         "kl": surrogate_kl(zeta),
         "delta": paper_delta(task, surrogate_kl(zeta), len(rows)),
-        "means": mean_difference(task, update, task.rows["train"], rows),
+        "means": mean_difference(task, update, rows),
         "estimates": {
             name: _sampled(task, update, _estimation(name, wanted, case.seed), device, progress)
             for name in ((MANY,) if many else SUPPORTS)

@@ -3,7 +3,7 @@
     python -m experiments.match_classes [--data FOLDER --seeds 5 --out experiments/results]
 
 One data set is split into source and surrogate whose class proportions are two Dirichlet(xi) draws. 1 % of the source
-is forgotten. Reported with and without class-matched weights: the true `||E_D phi_u - E_S phi_u||`, the true distance
+is forgotten. Reported with and without class-matched weights: the true `||E_R phi_u - E_S phi_u||`, the true distance
 to the retrained weights, and Delta. Without weights Delta is for the exact chi-square of the class proportions (which
 bounds that of the features), with them for `same`. Data: mnist.npz (X, y) from `--data`, else scikit-learn's small
 digits. Writes match_classes.json and .md.
@@ -24,7 +24,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from expunge import Distance, __version__, train
-from expunge.certificate.derive import region_of
+from expunge.certificate.derive import held_region
 from expunge.data.splits import dirichlet_split
 from expunge.errors import DataError
 from expunge.evidence.measured import claim_of
@@ -70,7 +70,7 @@ def one(X: np.ndarray, y: np.ndarray, xi: float, seed: int) -> dict[str, Any]:
     retrained = train(X[retain], y[retain], l2=L2, max_norm=1.0).matrix()
     rho, nu = (part / part.sum() for part in counts)
     chi2 = float(((rho - nu) ** 2 / nu).sum())
-    whole = rows_of((X[source], y[source]), model, model.record, torch.float64, torch.device("cpu"), "the source")
+    kept = rows_of((X[retain], y[retain]), model, model.record, torch.float64, torch.device("cpu"), "what is retained")
     outcome: dict[str, Any] = {
         "xi": xi,
         "seed": seed,
@@ -85,12 +85,12 @@ def one(X: np.ndarray, y: np.ndarray, xi: float, seed: int) -> dict[str, Any]:
             model,
             (X[forget], y[forget]),
             (X[surrogate], y[surrogate]),
-            Guarantee(epsilon=1.0, delta=1.0 / len(source), distance=distance, force=True),
+            Guarantee(epsilon=1.0, delta=1.0 / len(source), distance=distance, force=True, noise="exact"),
         )
         measured = measure(request, seed=seed)
-        region = region_of(claim_of(request, measured))
+        region = held_region(claim_of(request, measured))
         update = measured.step.update
-        means = [request.head.change_mean(request.weights, update, rows) for rows in (whole, request.surrogate)]
+        means = [request.head.change_mean(request.weights, update, rows) for rows in (kept, request.surrogate)]
         outcome[name] = {
             "means": float((means[0] - means[1]).norm()),
             "delta": region.radius,

@@ -24,7 +24,7 @@ from expunge.evaluate.evaluation import evaluate
 from expunge.evaluate.methods import PAPER_DELTA, PAPER_EPSILON, Outcome, plain_noise
 from expunge.noise import Noise, sigma_classical
 from expunge.runtime.progress import Progress, silent
-from expunge.solve.equation import RetainHessian, SurrogateEquation
+from expunge.solve.equation import RetainedEquation, RetainHessian, SurrogateEquation
 
 NAME = "Unlearn (-), Algorithm 1 as written"
 ACCURACY, MOST = 1e-6, 500
@@ -70,10 +70,11 @@ def step_as_written(case: Case, seed: int, progress: Progress = silent) -> dict[
     sigma = sigma_classical(delta, PAPER_EPSILON, PAPER_DELTA)
     method = _Fixed(case.weights + update, plain_noise(sigma, update))
     scores = scores_of(evaluate(case, [method], seed, n_models=0, progress=progress))
-    shift = mean_difference(case, update, case.rows["train"], surrogate)
-    residual = float(problem.residual(update).norm())
+    shift, kept = mean_difference(case, update, surrogate), n - len(forget)
+    gone = len(forget) * case.objective.gradient(case.weights, forget)
+    charged = RetainedEquation(case.objective, case.weights, gone, surrogate, kept)
     training = float(case.objective.gradient(case.weights, case.rows["train"]).norm())
-    bound = (n * training + residual + n * shift) / ((n - len(forget)) * case.objective.l2)
+    bound = (n / kept * training + float(charged.residual(update).norm()) / kept + shift) / case.objective.l2
     return {
         "scores": scores,
         "smallest_eigenvalue": float(smallest[0]) / n,

@@ -19,7 +19,7 @@ from torch import Tensor
 from experiments.datasets.folder import DataSet
 from experiments.shared.checks import check, paper_delta
 from experiments.shared.mixture import ROUNDING, of_length
-from expunge.certificate.derive import region_of
+from expunge.certificate.derive import held_region
 from expunge.data.splits import dirichlet_split
 from expunge.distance import Distance
 from expunge.distance.discrete import discrete_chi_square, discrete_kl
@@ -119,7 +119,7 @@ def frontier(
             measured = measure(request, seed=0)
             updated = request.weights + measured.step.update
             truth = case.retrained if truth is None else truth
-            bound = region_of(claim_of(request, measured)).radius
+            bound = held_region(claim_of(request, measured)).radius
             theorem = paper_delta(case, parts.kl, len(request.surrogate))
             distance = float((updated - truth).norm())
             generator = np.random.default_rng([seed, 3])
@@ -150,7 +150,9 @@ def frontier(
 def _request(model: LinearModel, forget: Labelled, surrogate: Labelled, delta: float, way: Way) -> Request:
     distance = replace(way.distance, matched=way.matched)
     # forced: what would be refused is shown, and marked
-    return ask(model, forget, surrogate, Guarantee(epsilon=1.0, delta=delta, distance=distance, force=True))
+    return ask(
+        model, forget, surrogate, Guarantee(epsilon=1.0, delta=delta, distance=distance, force=True, noise="exact")
+    )
 
 
 def _outcome(

@@ -2,8 +2,9 @@
 
 The true distance is `||w_R - v||`, v being the weights after the step and before noise. The residual Delta is for the
 same step, with a declared distance, at delta = 1/n: it may fail with that probability. Beside it the same bound with
-`||E_D phi_u - E_S phi_u||` itself, which only somebody with the source can know (`known`): nothing is declared or
-sampled there, and it must never fail. The paper's Delta comes from its theorem with the constants of its experiments.
+`||E_R phi_u - E_S phi_u||` itself, which only somebody with the retained rows can know (`known`): nothing is declared
+or sampled there, and it must never fail. The paper's Delta comes from its theorem with the constants of its
+experiments.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 
 from experiments.protocol.experiment import Record
 from expunge.bounds import PaperConstants, paper_bound
-from expunge.certificate.derive import region_of
+from expunge.certificate.derive import held_region
 from expunge.distance import Distance
 from expunge.evaluate.case import Case
 from expunge.evidence.measured import claim_of
@@ -53,17 +54,17 @@ def checked(
         case.trained,
         case.splits.forget,
         case.splits.source if with_source else case.surrogate,
-        Guarantee(epsilon=1.0, delta=1.0 / n_source, distance=wanted, step=step, force=True),
+        Guarantee(epsilon=1.0, delta=1.0 / n_source, distance=wanted, step=step, force=True, noise="exact"),
     )
     measured = measure(request, seed=0)
     claim = claim_of(request, measured)
-    region = region_of(claim)
+    region = held_region(claim)
     updated = case.weights + measured.step.update
-    shift = mean_difference(
-        case, measured.step.update, case.rows["train"], in_memory(request.surrogate, "this comparison")
-    )
+    stand_in = in_memory(request.surrogate, "this comparison")
+    # the source's own rows are there without the forget rows, which is no difference at all
+    shift = 0.0 if with_source else mean_difference(case, measured.step.update, stand_in)
     means = Distance("means", shift, between="samples", provenance="estimated")
-    known = region_of(replace(claim, distance=means))
+    known = held_region(replace(claim, distance=means))
     divergence = 0.0 if with_source else kl
     return check(
         what,
@@ -90,9 +91,9 @@ def paper_delta(case: Case, kl: float, n_surrogate: int) -> float:
     ).radius
 
 
-def mean_difference(case: Case, update: torch.Tensor, source: Rows, surrogate: Rows) -> float:
-    """`||E_D phi_u - E_S phi_u||`, which only somebody with the source can know."""
-    means = [case.objective.change_mean(case.weights, update, rows) for rows in (source, surrogate)]
+def mean_difference(case: Case, update: torch.Tensor, surrogate: Rows) -> float:
+    """`||E_R phi_u - E_S phi_u||`, which only somebody with the retained rows can know."""
+    means = [case.objective.change_mean(case.weights, update, rows) for rows in (case.rows["retain"], surrogate)]
     return float((means[0] - means[1]).norm())
 
 

@@ -41,7 +41,8 @@ def changed(content: Json, changes: Mapping[str, Any]) -> Json:
 def redone(content: Json) -> Certificate:
     """With sizes, terms, noise, status, sentences and digest as they follow; what cannot be derived stays as it was."""
     content = copy.deepcopy(content)
-    sizes = {name: content["bound"]["inputs"][name]["value"] for name in ("n_source", "n_forget", "n_surrogate")}
+    inputs = content["bound"]["inputs"]
+    sizes = {name: inputs[name]["value"] for name in ("n_source", "n_forget", "n_surrogate") if name in inputs}
     content["sizes"] |= sizes | {"n_retain": sizes["n_source"] - sizes["n_forget"]}
     try:
         claim = claim_of(content)

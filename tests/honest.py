@@ -19,6 +19,7 @@ from torch import nn
 
 import expunge
 from asking import asked
+from deposit_problems import made as made_deposit
 from expunge import Certificate
 from expunge.certificate.check import Check
 from expunge.certificate.possible import RULES
@@ -92,6 +93,15 @@ def series(seed: int = 0, planned: int = 3, **options: Any) -> list[Honest]:
         past = handed_on(request)
         found.append(Honest(made.certificate, made.model.to_bytes(), model.to_bytes()))
     return found
+
+
+def kept(loss: str = "softmax", m: int = 1, *, copies: bool = False, **options: Any) -> Honest:
+    """One deletion with a deposit, of the first rows or of copies in float32."""
+    case = made_deposit(loss, **options)
+    rows_given = case.X[:m].astype(np.float32) if copies else case.X[:m]
+    settings: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "deposit": case.deposit, "force": True}
+    found = expunge.unlearn(case.model, (rows_given, case.y[:m]), **settings)
+    return Honest(found.certificate, found.model.to_bytes(), case.deposit.model.to_bytes())
 
 
 @cache

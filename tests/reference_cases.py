@@ -181,11 +181,11 @@ def run_group(model: Any, forget: Rows, standing: Rows, processes: int) -> Json:
         (folder / "shards").mkdir()
         for part, array in zip("Xy", standing, strict=True):
             np.save(folder / "shards" / f"{part}.npy", array)
-        _together([sys.executable, str(DRIVER), name, str(folder / "found.json")], processes)
+        together([sys.executable, str(DRIVER), name, str(folder / "found.json")], processes)
         return stable(json.loads((folder / "found.json").read_text()))
 
 
-def _together(command: list[str], count: int) -> None:
+def together(command: list[str], count: int) -> None:
     """The processes torchrun would start, without the seconds torchrun takes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -84,7 +84,6 @@ TESTS = Path(__file__).parent
 TESTED_ELSEWHERE = {"cli": "commands compute nothing: tests/cli and tests/test_bad_input.py run them as a user does"}
 # test files that are named after what they check, since it is no one module
 CROSS_CUTTING = {
-    "test_averaged_noise.py": "noise whose delta is an average over the drawing of the sets",
     "test_architecture.py": "the source itself",
     "test_bad_input.py": "every kind of bad input, from the command line to the message",
     "test_documents.py": "links, commands and names in docs/",
@@ -106,6 +105,7 @@ CROSS_CUTTING = {
     "networks/test_onnx.py": "encoders in ONNX files, where onnxruntime is installed",
     "report/test_browser.py": "pages in a browser",
     "request/test_forget_class.py": "a whole class forgotten, from the request to the predictions",
+    "soundness/test_deposits.py": "deposits beside exact retraining, on thousands of problems",
     "soundness/test_hard_families.py": "bounds beside exact retraining on the families that are hardest for them",
     "soundness/test_named_settings.py": "the settings in which certificates were once false",
     "mutation/test_changes.py": "the changes of `make mutants`",

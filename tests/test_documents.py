@@ -223,7 +223,11 @@ def test_every_path_of_the_architecture_page_exists_where_it_says() -> None:
     for line in ARCHITECTURE.read_text().splitlines():
         row = re.match(r"\| `([a-z_]+)/`", line)
         for name in re.findall(r"`([\w/-]+(?:\.py|/))`", line):
-            bases = [ROOT, PACKAGE, *([PACKAGE / row[1], PACKAGE / row[1] / "unproven"] if row else [])]
+            bases = [
+                ROOT,
+                PACKAGE,
+                *([PACKAGE / row[1], PACKAGE / row[1] / "unproven", PACKAGE / row[1] / "deposit"] if row else []),
+            ]
             assert any((base / name).exists() for base in bases), f"{name} in: {line}"
 
 

@@ -6,8 +6,8 @@ import torch
 
 import expunge
 from asking import asked
+from expunge.bounds.calibration import delta_of
 from expunge.mechanism import certify, measure
-from expunge.noise import delta_of
 from expunge.train import train
 from three_classes import three_classes
 

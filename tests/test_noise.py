@@ -14,22 +14,9 @@ from scipy import stats
 
 from expunge import noise
 from expunge.bounds import Ball, Region
+from expunge.bounds.calibration import delta_of, epsilon_for, log_delta, mu_for, sigma_classical, sigma_for
 from expunge.errors import ModelError
-from expunge.noise import (
-    Noise,
-    add_noise,
-    calibrated,
-    delta_of,
-    epsilon_for,
-    grid_exponent,
-    log_delta,
-    mu_for,
-    rounded_gaussian,
-    seeded_bytes,
-    sigma_classical,
-    sigma_for,
-    to_grid,
-)
+from expunge.noise import Noise, add_noise, calibrated, grid_exponent, rounded_gaussian, seeded_bytes, to_grid
 
 EPSILONS = [float(value) for value in np.geomspace(1e-3, 100.0, 16)]
 DELTAS = [float(value) for value in np.geomspace(1e-20, 1e-3, 18)]

@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from expunge.certificate.verify_statement import verify_statement
     from expunge.data import open_data, read_data, stream
     from expunge.distance import Distance, parse_distance
+    from expunge.evidence.deposit.contents import Deposit, read_deposit
     from expunge.mechanism import Unlearned
     from expunge.model import LinearModel, read_model
     from expunge.record import TrainingRecord
     from expunge.train import train
-    from expunge.unlearn import unlearn
+    from expunge.unlearn import deposit, unlearn
 
 __version__ = "0.1.0"
 
@@ -41,6 +42,7 @@ __all__ = [
     "BeyondPolicy",
     "Certificate",
     "DataError",
+    "Deposit",
     "Distance",
     "ExpungeError",
     "FileError",
@@ -61,11 +63,13 @@ __all__ = [
     "VacuousClaim",
     "VerificationFailed",
     "__version__",
+    "deposit",
     "open_data",
     "paper_bound",
     "parse_distance",
     "read_certificate",
     "read_data",
+    "read_deposit",
     "read_model",
     "read_statement",
     "residual_bound",
@@ -80,6 +84,7 @@ load_lazily(
     __name__,
     {
         "Certificate": "certificate.content",
+        "Deposit": "evidence.deposit.contents",
         "Distance": "distance",
         "LinearModel": "model",
         "PaperConstants": "bounds",
@@ -88,11 +93,13 @@ load_lazily(
         "Statement": "certificate.statement",
         "TrainingRecord": "record",
         "Unlearned": "mechanism",
+        "deposit": "unlearn",
         "open_data": "data",
         "paper_bound": "bounds",
         "parse_distance": "distance",
         "read_certificate": "certificate.content",
         "read_data": "data",
+        "read_deposit": "evidence.deposit.contents",
         "read_model": "model",
         "read_statement": "certificate.statement",
         "residual_bound": "bounds",

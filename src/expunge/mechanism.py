@@ -47,11 +47,15 @@ NO_UPDATE = (
 
 @dataclass(frozen=True)
 class Unlearned:
-    """`model` and `statement` may be published. `certificate` is the dossier: PRIVATE, it tells who left."""
+    """`model` and `statement` may be published. `certificate` is the dossier: PRIVATE, it tells who left.
+
+    So does `deposit`, where one was kept of the source: that of what is retained.
+    """
 
     model: Any
     statement: Statement
     certificate: Certificate
+    deposit: Any = None
 
 
 def carry_out(
@@ -75,9 +79,10 @@ def carry_out(
 def measure(request: Request, *, progress: Progress = silent, seed: int | None = None) -> Measured:
     """The step, and what the region needs to know of it. `seed` fixes Lanczos' start for tests."""
     evidence = gather(request, seed=seed, progress=progress)
-    step = step_of(request, evidence, progress)
+    step = evidence.own_step() or step_of(request, evidence, progress)
     distance = evidence.distance_at(step.update)
-    return Measured(step, evidence.facts(step, distance), evidence.failures(distance), distance, evidence.described())
+    facts, failures = evidence.facts(step, distance), evidence.failures(distance)
+    return Measured(step, facts, failures, distance, evidence.described(), *evidence.kept())
 
 
 def step_of(request: Request, evidence: SurrogateEvidence, progress: Progress = silent) -> Step:
@@ -117,7 +122,7 @@ def hand_over(
     assert derived.noise is not None
     random_bytes = os.urandom if insecure_test_seed is None else seeded_bytes(insecure_test_seed)
     updated = (request.weights + step.update).cpu().numpy()
-    noised = torch.from_numpy(derived.noise.added_to(updated, random_bytes))
+    noised = torch.from_numpy(request.shaped(derived.noise).added_to(updated, random_bytes))
     published = subject.published(noised, record_after(request))
     certificate = build(
         claim,
@@ -132,7 +137,7 @@ def hand_over(
         created=timestamp(),
         nonce=random_bytes(NONCE_BYTES).hex(),
     )
-    return Unlearned(published, statement_of(certificate), certificate)
+    return Unlearned(published, statement_of(certificate), certificate, measured.kept)
 
 
 def notes_of(request: Request, step: Step) -> tuple[str, ...]:

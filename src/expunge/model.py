@@ -25,7 +25,7 @@ from expunge.certificate.model_file import (
 from expunge.data.names import is_frame
 from expunge.data.ordered import in_order
 from expunge.data.prepare import as_table
-from expunge.record import METADATA_KEY, Label, TrainingRecord
+from expunge.record import METADATA_KEY, Label, TrainingRecord, loss_named
 from expunge.runtime.safetensors import BFLOAT16, StoredTensor
 
 
@@ -68,7 +68,8 @@ class LinearModel:
         outputs = rows @ self.weight.double().T
         if self.bias is not None:
             outputs = outputs + self.bias.double()
-        labels: np.ndarray[Any, np.dtype[Any]] = np.asarray(self.classes)[outputs.argmax(dim=1).numpy()]
+        chosen = outputs[:, 0] > 0 if self.weight.shape[0] == 1 else outputs.argmax(dim=1)
+        labels: np.ndarray[Any, np.dtype[Any]] = np.asarray(self.classes)[chosen.long().numpy()]
         return labels
 
     def with_record(self, record: TrainingRecord) -> LinearModel:
@@ -108,7 +109,8 @@ def from_matrix(matrix: Tensor, *, bias: bool, dtype: torch.dtype) -> LinearMode
     stored = matrix.detach().cpu().to(dtype)
     if not bias:
         return LinearModel(stored.contiguous())
-    return LinearModel(stored[:, :-1].contiguous(), stored[:, -1].contiguous())
+    as_laid_out = torch.contiguous_format  # one number alone counts as contiguous whatever its stride
+    return LinearModel(stored[:, :-1].clone(memory_format=as_laid_out), stored[:, -1].clone(memory_format=as_laid_out))
 
 
 def checked_model(
@@ -116,7 +118,7 @@ def checked_model(
 ) -> LinearModel:
     """A model from arrays or tensors, refusing what cannot be a linear classifier."""
     matrix = _as_tensor(weight, f"{name}: weight")
-    require_matrix(tuple(matrix.shape), name)
+    require_matrix(tuple(matrix.shape), name, record is not None and loss_named(record.loss).one_row)
     offset = None if bias is None else _as_tensor(bias, f"{name}: bias")
     if offset is not None:
         require_bias(tuple(offset.shape), matrix.shape[0], name)

@@ -17,7 +17,7 @@ RECORD_SCHEMA = "expunge/record/1"
 ENCODER_SCHEMA = "expunge/record/2"  # as 1, with the encoder the features came from
 NAMES_SCHEMA = "expunge/record/3"  # what its columns are called, and whether its encoder was trained on the source
 RECORD_SCHEMAS = (RECORD_SCHEMA, ENCODER_SCHEMA, NAMES_SCHEMA)
-OPTIONAL = ("encoder", "encoder_trained", "features")  # written where they are known
+OPTIONAL = ("encoder", "encoder_trained", "features", "free_bias", "fixed_c")  # written where they are known
 TRAINED_ON_SOURCE = ("yes", "no", "unknown")
 METADATA_KEY = "expunge"
 MOST_ROWS = 2**53  # beyond this a count is no longer exact in float64
@@ -43,17 +43,23 @@ class Loss:
 
     `constants` gives them in closed form from l2, the number of classes, the row bound and a bound on the norm of the
     weights; None where none hold, since the loss is not convex. `one_vector`: the weights are one vector for all
-    outputs. `rounding_derived`: whether what float64 loses of a gradient is derived, or can only be declared.
+    outputs. `one_row`: two classes, and weights for the second alone. `rounding_derived`: whether what float64 loses of
+    a gradient is derived, or can only be declared.
     """
 
     name: str
     constants: Callable[[float, int, float, float], Constants] | None
     one_vector: bool = False
     rounding_derived: bool = True
+    one_row: bool = False
 
     @property
     def convex(self) -> bool:
         return self.constants is not None
+
+    def weight_rows(self, n_classes: int) -> int:
+        """How many rows of weights so many classes have."""
+        return 1 if self.one_vector or self.one_row else n_classes
 
 
 def softmax_constants(l2: float, _n_classes: int, row_bound: float, weights_norm: float) -> Constants:
@@ -76,11 +82,23 @@ def ridge_constants(l2: float, n_classes: int, row_bound: float, weights_norm: f
     )
 
 
+def logistic_constants(l2: float, n_classes: int, row_bound: float, weights_norm: float) -> Constants:
+    """A sigmoid has slope at most 1/4 and second derivative at most `1/(6 sqrt 3)`; outputs do not mix."""
+    return Constants(
+        strong_convexity=l2,
+        smoothness=0.25 * row_bound**2 + l2,
+        lipschitz=math.sqrt(n_classes) * row_bound + l2 * weights_norm,
+        hessian_lipschitz=row_bound**3 / (6.0 * math.sqrt(3.0)),
+    )
+
+
 SOFTMAX = Loss("softmax", softmax_constants)
+ONE_VS_REST = Loss("one-vs-rest", logistic_constants)
+LOGISTIC = Loss("logistic", logistic_constants, one_row=True)
 RIDGE = Loss("ridge", ridge_constants)
 TANGENT = Loss("tangent", ridge_constants, one_vector=True, rounding_derived=False)
 MODULE = Loss("module", None, one_vector=True, rounding_derived=False)
-LOSSES: dict[str, Loss] = {loss.name: loss for loss in (SOFTMAX, RIDGE, TANGENT, MODULE)}
+LOSSES: dict[str, Loss] = {loss.name: loss for loss in (SOFTMAX, ONE_VS_REST, LOGISTIC, RIDGE, TANGENT, MODULE)}
 
 
 def register_loss(loss: Loss) -> None:
@@ -109,8 +127,9 @@ class TrainingRecord:
     `measured` if this library trained the model, `declared` if somebody stated the same facts. A `noised` model is the
     result of unlearning: it is no longer near an optimum, and has no residual. `encoder` is the digest of what made the
     features, where their file named it, and `encoder_trained` whether it was trained on source rows (`yes`, `no`,
-    `unknown`). `features` are the names of the columns, in the order of the weights, where the rows had names. A record
-    is written in the oldest schema that holds what it says.
+    `unknown`). `features` are the names of the columns, in the order of the weights, where the rows had names. With
+    `free_bias` the bias is not regularised; with `fixed_c`, scikit-learn's C, retraining on n' rows would use
+    `l2 = 1/(C n')`. A record is written in the oldest schema that holds what it says.
     """
 
     n_source: int
@@ -128,6 +147,8 @@ class TrainingRecord:
     encoder: str | None = None
     encoder_trained: str | None = None
     features: tuple[str, ...] | None = None
+    free_bias: bool | None = None
+    fixed_c: float | None = None
 
     @property
     def row_bound(self) -> float:
@@ -136,7 +157,8 @@ class TrainingRecord:
 
     def to_json(self) -> str:
         older = RECORD_SCHEMA if self.encoder is None else ENCODER_SCHEMA
-        schema = older if self.features is None and self.encoder_trained is None else NAMES_SCHEMA
+        newer = (self.features, self.encoder_trained, self.free_bias, self.fixed_c)
+        schema = older if all(fact is None for fact in newer) else NAMES_SCHEMA
         return json.dumps({"schema": schema, **self.facts()}, sort_keys=True, allow_nan=False)
 
     def facts(self) -> dict[str, Any]:
@@ -219,7 +241,11 @@ class TrainingRecord:
             yield f"class counts {counts!r} of {self.n_source} rows"
 
     def _problems_of_rows(self, schema: str) -> Iterator[str]:
-        """The same, of what the rows were made by and called."""
+        """The same, of what the rows were made by and called, and of what is regularised."""
+        if self.free_bias is not None and not (self.free_bias is True and self.bias):
+            yield f"free_bias {self.free_bias!r}"
+        if self.fixed_c is not None and not _positive(self.fixed_c):
+            yield f"fixed_c {self.fixed_c!r}"
         if (schema == ENCODER_SCHEMA or self.encoder is not None) and not is_digest(self.encoder):
             yield f"encoder {self.encoder!r}"
         if self.encoder_trained is not None and (self.encoder is None or self.encoder_trained not in TRAINED_ON_SOURCE):

@@ -9,6 +9,10 @@ from expunge.bounds import PaperConstants
 from expunge.bounds.scale import Scale
 from expunge.data.streams import Stream
 from expunge.distance import Distance, Estimation
+from expunge.errors import ModelError, OptionError
+from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee, require_alone
+from expunge.evidence.deposit.contents import Deposit
+from expunge.evidence.deposit.keeping import keep
 from expunge.mechanism import Unlearned, carry_out
 from expunge.model import LinearModel, checked_model
 from expunge.record import Label
@@ -19,15 +23,45 @@ from expunge.request.guarantee import Guarantee, wanted_distance
 from expunge.runtime.progress import Progress, silent
 
 
+def deposit(
+    model: LinearModel | Any,
+    features: Any,
+    labels: Any,
+    *,
+    device: str = "cpu",
+    progress: Progress = silent,
+    seed: int | None = None,
+) -> Deposit:
+    """Keep what later deletions need of the source, before it goes: its gradient and Hessian at the optimum, no row.
+
+    `features` and `labels` are the rows that `model` was trained on, as they were given then. PRIVATE: see
+    docs/deposit.md for what it would tell somebody who has it. `seed` fixes the key and the rehearsal for tests.
+
+    >>> import numpy as np, expunge
+    >>> rng = np.random.default_rng(0)
+    >>> X, y = rng.normal(size=(200, 3)), rng.integers(0, 2, 200)
+    >>> kept = expunge.deposit(expunge.train(X, y, l2=0.01, max_norm=6.0), X, y)
+    >>> kept.numbers.n_rows
+    200
+    """
+    if model.record is None:
+        raise ModelError(
+            "the model has no training record", "a deposit is of a trained model", "Train it with expunge."
+        )
+    execution = Execution(device=device, progress=progress)
+    return keep(model, (features, labels), execution=execution, seed=seed).deposit
+
+
 # Over 60 lines, nearly all of them signature and docstring: every argument is spelled out, so that help() teaches.
 def unlearn(
     model: LinearModel | Any,
     forget: tuple[Any, Any] | Stream,
-    surrogate: tuple[Any, Any] | Stream | Any,
+    surrogate: tuple[Any, Any] | Stream | Any = None,
     *,
     epsilon: float,
     delta: float,
-    distance: Distance | Estimation | str | Any,
+    distance: Distance | Estimation | str | Any = None,
+    deposit: Deposit | None = None,
     match_classes: bool = False,
     forget_class: Label | None = None,
     step: str | None = None,
@@ -69,6 +103,8 @@ def unlearn(
     forget_class              forget the rows of this class among those given, which must be all the source had of it
     step                      `converged` (default), `newton` (the paper's one step) or `balanced` (the smallest bound)
     bound, constants, sizes   `residual`, or `paper` with its constants and its convention of sizes
+    deposit                   what was kept of the source (`expunge.deposit`), in place of surrogate and distance; that
+                              of what is retained is in the result, and the one given is to be destroyed
     force                     hand over a model that is of little use; never overrides a claim that says nothing
     noise                     the noise's standard deviation, set before anybody asks: a number, or `rows:10` (as for
                               ten rows, rehearsed on surrogate rows); a request that needs more is refused. None: the
@@ -81,6 +117,27 @@ def unlearn(
     `model_sha256` is the digest of the model's file, where it came from one. `insecure_test_seed` makes the noise
     reproducible, hence worthless.
     """
+    if deposit is not None:
+        require_alone(surrogate=surrogate, distance=distance)
+        kept = deposit_guarantee(epsilon, delta, force=force, noise=noise)
+        given = model if isinstance(model, LinearModel) else None
+        execution = Execution(device=device, memory=memory, progress=progress)
+        asked = ask_deposit(
+            deposit,
+            forget,
+            kept,
+            model=given,
+            forget_class=forget_class,
+            execution=execution,
+            model_sha256=model_sha256,
+        )
+        made = carry_out(asked, progress=progress, insecure_test_seed=insecure_test_seed)
+        assert made is not None  # there is one process
+        return made
+    if surrogate is None or distance is None:
+        raise OptionError(
+            "no surrogate, or no distance", "without a deposit both are needed", "Give them, or a deposit."
+        )
     wanted, estimate = wanted_distance(distance, match_classes)
     guarantee = Guarantee(
         epsilon,

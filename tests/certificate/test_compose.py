@@ -9,8 +9,8 @@ import dp_accounting
 import pytest
 from dp_accounting import pld
 
+from expunge.bounds.calibration import delta_of, epsilon_for, mu_for
 from expunge.certificate.compose import closed_form, compose, models_left
-from expunge.noise import delta_of, epsilon_for, mu_for
 
 
 def said(mus: list[float], delta: float, *, grouped: bool) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from expunge import FileError, Unlearned, train, unlearn
+from expunge.bounds.calibration import mu_for
 from expunge.bounds.scale import on_ladder
 from expunge.certificate.content import Certificate, digest_of
 from expunge.certificate.facts import PublicNote
@@ -26,7 +27,6 @@ from expunge.certificate.statement import (
     statement_of,
 )
 from expunge.mechanism import certify, measure
-from expunge.noise import mu_for
 from expunge.request.door import ask
 from expunge.request.guarantee import Guarantee, wanted_distance
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from deposit_problems import made as made_deposit
 from expunge import FileError, LinearModel, Unlearned, VerificationFailed, train, unlearn
 from expunge.certificate.content import Certificate, digest_of, read_certificate
 from expunge.certificate.statement import Statement, rungs_of
 from expunge.certificate.verify import found_since
 from expunge.certificate.verify_statement import verify_statement
+from expunge.distance import Distance
 
 STORED = Path(__file__).parent.parent / "stored"
 Json = dict[str, Any]
@@ -86,6 +89,10 @@ def put(*path: str, value: Any) -> Callable[[Json], object]:
     return change
 
 
+def at_no_distance(content: Json) -> None:
+    content["distance"] = asdict(Distance("deposit", 0.0)) | {"meaning": Distance("deposit", 0.0).meaning}
+
+
 def with_l2(value: float) -> Callable[[Json], object]:
     """Another l2, and the ladder that goes with it."""
 
@@ -96,7 +103,7 @@ def with_l2(value: float) -> Callable[[Json], object]:
     return change
 
 
-UNREADABLE = "cannot be recomputed|do not hold"
+UNREADABLE = "cannot be recomputed|do not hold|say what follows"
 FORGERIES: dict[str, tuple[Callable[[Json], object], str]] = {
     "a stronger status": (put("status", value="proven"), "status"),
     "a smaller epsilon": (put("epsilon", value=0.1), "mu"),
@@ -130,6 +137,10 @@ FORGERIES: dict[str, tuple[Callable[[Json], object], str]] = {
     "an unknown distance": (put("distance", "kind", value="near"), UNREADABLE),
     "an unknown loss": (put("model", "loss", value="hinge"), UNREADABLE),
     "an l2 that is none": (put("model", "l2", value=0.0), UNREADABLE),
+    "rows at no distance": (at_no_distance, "only a deposit stands in for no distance"),
+    "a free intercept": (put("model", "free_bias", value=True), "only a deposit has a free intercept"),
+    "a fixed C": (put("model", "fixed_c", value=1.0), "only a deposit has a free intercept"),
+    "a deposit's radii": (put("noise", "choice", value="radii"), UNREADABLE),
 }
 
 
@@ -219,3 +230,66 @@ def test_of_statements_nothing_was_found_since(made: Unlearned) -> None:
     assert "categorical rows" in said
     assert "forgotten rows too" in said
     assert "tell who left" in said
+
+
+# With a deposit -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kept() -> Unlearned:
+    case = made_deposit("softmax", l2=0.05, n=300)
+    rows_given = case.X[:1], case.y[:1]
+    return unlearn(case.model, rows_given, epsilon=1.0, delta=1e-5, deposit=case.deposit, force=True)
+
+
+def test_a_deposit_s_statement_verifies_with_model_and_dossier(kept: Unlearned, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(kept.model.to_bytes())
+    verify_statement(kept.statement, tmp_path / "model.safetensors", kept.certificate)
+    assert kept.statement.status == "proven"
+    assert "inputs" not in kept.statement.content["bound"]
+    assert "convention" not in kept.statement.content["bound"]
+
+
+KEPT: dict[str, tuple[Callable[[Json], object], str]] = {
+    "a declared distance": (
+        lambda c: c.update(distance=asdict(Distance("same", 0.0)) | {"meaning": Distance("same", 0.0).meaning}),
+        "only a deposit stands in for no distance",
+    ),
+    "a ladder": (put("noise", "choice", value="ladder"), UNREADABLE),
+    "a policy": (put("noise", "choice", value="policy"), "one of a deposit's radii"),
+    "noise not rounded": (put("noise", "choice", value="exact"), UNREADABLE),
+    "many radii": (lambda c: c["noise"].update(rungs=50, rehearsed_rows=50), "the radii are few"),
+    "other rungs": (put("noise", "rungs", value=2), "noise.rungs"),
+    "no exact part": (put("noise", "smallest", value=0.0), UNREADABLE),
+    "another exact part": (put("noise", "smallest", value=1e3), "noise.grid_exponent"),
+    "outputs that tell more": (
+        put("noise", "outputs", value={"deviation": 1.0, "spread": 1.0, "worst": 2.0}),
+        "noise.outputs",
+    ),
+    "no outputs": (lambda c: c["noise"].pop("outputs"), UNREADABLE),
+    "an average": (put("noise", "averaged", value=True), "noise.averaged"),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_deposit_s_statement_that_was_changed_is_refused(kept: Unlearned, name: str) -> None:
+    change, words = KEPT[name]
+    with pytest.raises(VerificationFailed, match=words):
+        verify_statement(forged(kept.statement, change))
+
+
+def test_nothing_in_a_deposit_s_statement_depends_on_who_left() -> None:
+    """Two requests that take the same radius have the same statement, digests and day apart."""
+    case = made_deposit("softmax", l2=0.05, n=300)
+    said = []
+    for row in (0, 7):
+        found = unlearn(
+            case.model, (case.X[[row]], case.y[[row]]), epsilon=1.0, delta=1e-5, deposit=case.deposit, force=True
+        )
+        content = copy.deepcopy(found.statement.content)
+        for name in ("digest", "dossier", "created"):
+            content.pop(name)
+        content["model"].pop("sha256")
+        content["model"].pop("before")
+        said.append(content)
+    assert said[0] == said[1]

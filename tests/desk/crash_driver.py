@@ -1,12 +1,14 @@
 """Runs a desk under faults and prints what came of it, as JSON. Started by test_crash.py with faults.c preloaded.
 
 Every trial copies a prepared desk, forks a child that works on the copy and dies or fails at one point, then checks the
-copy, lets the desk recover and finish by itself, and checks again.
+copy, lets the desk recover and finish by itself, and checks again. With `deposit` as the last word the desk's state is
+a deposit, of which there must be one in use at any time, that of what is retained.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import os
 import random
@@ -24,8 +26,12 @@ import torch
 from expunge.certificate.compose import by_dp_accounting
 from expunge.certificate.sign import verify_file
 from expunge.desk import Desk, Policy, accept, create_desk, models, open_desk, requests, run, verify_desk, withdraw
+from expunge.desk.state import current_state
 from expunge.errors import ExpungeError
+from expunge.evidence.deposit.contents import Deposit
+from expunge.model import LinearModel
 from expunge.train import train
+from expunge.unlearn import deposit
 
 N_SOURCE = 300
 MODES = {"kill": 1, "torn": 2, "full": 3, "broken": 4}
@@ -41,12 +47,26 @@ def rows(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 X, Y = rows(N_SOURCE, 1)
 
 
+KEPT = False
+
+
+@functools.cache
+def made_once() -> Deposit:
+    """The deposit, made in the parent and not in every child."""
+    return deposit(train(X, Y, l2=0.1, max_norm=1.0), X, Y, seed=1)
+
+
+def opened(folder: Path, model: LinearModel) -> Desk:
+    """A desk with a surrogate, or with a deposit."""
+    policy = Policy(epsilon=0.5, delta=1e-3, distance="deposit" if KEPT else "same", planned=10, force=True)
+    if KEPT:
+        return create_desk(folder, model, None, policy, deposit=made_once())
+    return create_desk(folder, model, rows(400, 2), policy)
+
+
 def prepare(folder: Path) -> Path:
     """A desk with one published model and two pending requests."""
-    model = train(X, Y, l2=0.1, max_norm=1.0)
-    desk = create_desk(
-        folder, model, rows(400, 2), Policy(epsilon=0.5, delta=1e-3, distance="same", planned=10, force=True)
-    )
+    desk = opened(folder, train(X, Y, l2=0.1, max_norm=1.0))
     accept(desk, X[:1], Y[:1], "first")
     run(desk)
     accept(desk, X[1:3], Y[1:3], "second")
@@ -74,6 +94,7 @@ def problems(desk: Desk, acknowledged: int, *, finished: bool) -> list[str]:
             verify_file(folder / "statement.json", None, folder / "model.safetensors", dossier)
         except ExpungeError as error:
             found.append(f"{folder.name}: {error}")
+    found += in_use(desk)
     if not finished:
         if not folders <= {f"{facts['model']:04d}" for facts in made}:
             found.append(f"published without an entry: {folders}")
@@ -90,11 +111,25 @@ def problems(desk: Desk, acknowledged: int, *, finished: bool) -> list[str]:
         found.append(f"{made[-1]['n_left']} rows left of {N_SOURCE} less {gone}")
     left = [path.name for path in desk.layout.private.rglob("*") if path.is_file()]
     dossiers = [f"{facts['model']:04d}.json" for facts in made]
-    if sorted(left) != sorted(["key", "lock", "surrogate.npz", f"{len(made):04d}.safetensors", *dossiers]):
+    surrogates = [] if KEPT else ["surrogate.npz"]
+    if sorted(left) != sorted(["key", "lock", *surrogates, f"{len(made):04d}.safetensors", *dossiers]):
         found.append(f"private files {left}")
     if list(desk.layout.folder.rglob(".expunge*")):
         found.append("temporary files")
     return found
+
+
+def in_use(desk: Desk) -> list[str]:
+    """What is wrong with the deposit in use, once a command has put right what a crash left."""
+    if not KEPT:
+        return []
+    with desk.writing() as ledger:
+        kept, made = current_state(desk, ledger).deposit, ledger.models()
+    assert kept is not None
+    gone = sum(model.facts.n_rows for model in made)
+    states = [path.name for path in desk.layout.states.iterdir()]
+    wrong = kept.numbers.n_rows != N_SOURCE - gone or kept.numbers.generation != len(made) or len(states) != 1
+    return [f"deposit of {kept.numbers.n_rows} rows after {gone} left, files {states}"] if wrong else []
 
 
 def act(name: str, desk: Desk, tell: Callable[[], object]) -> None:
@@ -104,6 +139,8 @@ def act(name: str, desk: Desk, tell: Callable[[], object]) -> None:
         tell()
     elif name == "run":
         run(desk)
+    elif name == "batch":
+        run(desk, batch=True)
     elif name == "withdraw":
         withdraw(desk, 3, "a mistake")
     else:
@@ -173,8 +210,7 @@ def enumerated(base: Path, work: Path, name: str, mode: str) -> dict[str, object
 def opening(folder: Path, mode: str) -> dict[str, object]:
     """A new desk under faults: it is there, whole, or it is not there, and opening it again works."""
     found: list[str] = []
-    model, standing = train(X, Y, l2=0.1, max_norm=1.0), rows(400, 2)
-    policy = Policy(epsilon=0.5, delta=1e-3, distance="same", planned=10, force=True)
+    model = train(X, Y, l2=0.1, max_norm=1.0)
     number, count, exits = 0, 0, Counter()
     while count >= number or number == 0:
         number += 1
@@ -184,7 +220,7 @@ def opening(folder: Path, mode: str) -> dict[str, object]:
         if process == 0:
             LIBRARY.fault_arm(str(folder).encode(), number, MODES[mode])
             try:
-                create_desk(folder / "desk", model, standing, policy)
+                opened(folder / "desk", model)
             except ExpungeError:
                 os._exit(7)
             (folder.parent / "count").write_text(str(LIBRARY.fault_count()))
@@ -193,7 +229,7 @@ def opening(folder: Path, mode: str) -> dict[str, object]:
         exits[code] += 1
         count = int((folder.parent / "count").read_text()) if code == 0 else number
         if not (folder / "desk").exists():
-            create_desk(folder / "desk", model, standing, policy)
+            opened(folder / "desk", model)
         desk = open_desk(folder / "desk")
         accept(desk, X[:1], Y[:1], "first")
         run(desk)
@@ -237,9 +273,10 @@ LIBRARY = None
 
 def main() -> None:
     """`crash_driver.py FOLDER enumerate request,run kill,torn` or `crash_driver.py FOLDER random TRIALS SEED`."""
-    global LIBRARY  # noqa: PLW0603
+    global LIBRARY, KEPT  # noqa: PLW0603
     torch.set_num_threads(1)
     folder, kind, *rest = sys.argv[1:]
+    KEPT = rest[-1] == "deposit"
     base = prepare(Path(folder) / "base")
     work = Path(folder) / "work"
     by_dp_accounting([0.3], 1e-3)  # imported once, here, and not in every child

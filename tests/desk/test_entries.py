@@ -57,7 +57,7 @@ WRITTEN: list[tuple[Body, str]] = [
         DeskCreated(Policy(0.5, 0.001, "same"), "aa", "bb", "cc", "float64"),
         '{"model_sha256":"aa","policy":{"between":"populations","days":30,"delta":0.001,"device":"cpu",'
         '"distance":"same","dtype":"float64","epsilon":0.5,"force":false,"match_classes":false,"noise":null,'
-        '"noise_rows":null,"planned":50,"sampling":"strict","step":"converged","total_epsilon":null},'
+        '"noise_rows":null,"planned":50,"radii":[],"sampling":"strict","step":"converged","total_epsilon":null},'
         '"state_mac":"cc","store":"float64","surrogate_mac":"bb"}',
     ),
     (

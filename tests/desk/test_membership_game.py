@@ -25,6 +25,7 @@ import pytest
 from scipy.stats import beta, norm
 
 from expunge.bounds import Ball
+from expunge.bounds.calibration import mu_for
 from expunge.certificate.compose import compose
 from expunge.desk import Policy, accept, create_desk, open_desk, run, verify_desk
 from expunge.desk.desk import Desk
@@ -33,7 +34,7 @@ from expunge.evidence.measured import Measured, foresee, handed_on
 from expunge.evidence.rehearsal import rehearsed_scale
 from expunge.mechanism import Unlearned, certify, measure
 from expunge.model import LinearModel, read_model
-from expunge.noise import Noise, grid_exponent, mu_for
+from expunge.noise import Noise, grid_exponent
 from expunge.request.door import Request, ask
 from expunge.request.past import nothing_forgotten
 from expunge.request.series import Series

@@ -55,6 +55,24 @@ def test_killed_or_failing_at_every_change_of_a_file(action: str, mode: str, lib
     assert result["calls"] > 20
 
 
+@needs_compiler
+def test_killed_at_every_change_of_a_file_while_rows_leave_a_deposit(library: Path, tmp_path: Path) -> None:
+    (result,) = drive(tmp_path, "enumerate", "batch", "kill", "deposit", preload=library).values()
+    assert result["problems"] == []
+    assert result["calls"] > 40
+    assert result["exits"]["-9"] == result["calls"]
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("action", ["init", "request", "withdraw", "run", "both"])
+@pytest.mark.parametrize("mode", ["kill", "torn", "full", "broken"])
+def test_with_a_deposit_too(action: str, mode: str, library: Path, tmp_path: Path) -> None:
+    (result,) = drive(tmp_path, "enumerate", action, mode, "deposit", preload=library).values()
+    assert result["problems"] == []
+    assert result["calls"] > 20
+
+
 def test_killed_at_random_instants(tmp_path: Path) -> None:
     result = drive(tmp_path, "random", "10", "2025")
     assert result["problems"] == []

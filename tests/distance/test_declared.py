@@ -52,7 +52,9 @@ def test_text_comes_back(text):
     ("text", "message"),
     [
         ("wasserstein:1", "one of same, tv, chi2, kl, source"),
+        ("deposit", "one of same, tv, chi2, kl, source, or estimate"),
         ("", "is not known"),
+        ("deposit", "is not known"),
         ("TV:0.1", "is not known"),
         ("same:0", "takes no value"),
         ("source:", "takes no value"),
@@ -114,10 +116,10 @@ def test_what_is_taken_for_rows_unlike_any_that_was_seen_is_kept_and_must_be_kno
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_the_source_itself_is_measured(kind):
-    usual = {"source": "measured", "means": "estimated"}.get(kind, "declared")
+    usual = {"source": "measured", "deposit": "measured", "means": "estimated"}.get(kind, "declared")
     assert Distance(kind, 0.0).provenance == Distance(kind, 0.0, provenance=usual).provenance == usual
     with pytest.raises(OptionError, match="'source' is measured, 'means' estimated"):
-        Distance(kind, 0.0, provenance="declared" if kind == "source" else "measured")
+        Distance(kind, 0.0, provenance="declared" if usual == "measured" else "measured")
     with pytest.raises(OptionError, match="'source' is measured, 'means' estimated"):
         Distance(kind, 0.0, provenance="guessed")
 
@@ -135,7 +137,7 @@ def test_two_samples_of_one_population_are_not_the_same_set():
 
 def test_a_sampling_term_is_due_between_populations_unless_the_surrogate_is_the_source():
     for kind in KINDS:
-        assert Distance(kind, 0.0).samples_rows == (kind != "source")
+        assert Distance(kind, 0.0).samples_rows == (kind not in ("source", "deposit"))
     for kind in ("tv", "chi2", "kl", "source"):
         assert not Distance(kind, 0.0, "samples").samples_rows
 

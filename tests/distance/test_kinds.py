@@ -30,7 +30,7 @@ REPRODUCIBLE = settings(derandomize=True, deadline=None, max_examples=100)
 
 
 def test_the_kinds():
-    assert tuple(KINDS) == ("same", "tv", "chi2", "kl", "source", "means")
+    assert tuple(KINDS) == ("same", "tv", "chi2", "kl", "source", "deposit", "means")
 
 
 def test_shift_in_closed_form():

@@ -10,6 +10,7 @@ import pytest
 from scipy.stats import norm
 
 from evaluate.reference import binomial_tail
+from expunge.bounds.calibration import delta_of, mu_for
 from expunge.errors import OptionError
 from expunge.evaluate.audit import (
     audit,
@@ -23,7 +24,6 @@ from expunge.evaluate.audit import (
 )
 from expunge.evaluate.tasks import TASKS, make_task
 from expunge.mechanism import certify
-from expunge.noise import delta_of, mu_for
 
 
 @pytest.mark.parametrize(("count", "total"), [(0, 10), (3, 10), (9, 10), (120, 1000)])

@@ -33,7 +33,7 @@ WHOLE = (  # of what takes long, the tests whose numbers leave least room
     RETRAINED + "test_no_update_is_further_from_retraining_than_the_bound_says[0]",
     "tests/soundness/test_hard_families.py::test_a_series_of_ten",
 )
-NOISE = ("tests/test_noise.py", "tests/test_averaged_noise.py")
+NOISE = ("tests/test_noise.py", "tests/bounds/test_calibration.py")
 EVIDENCE = ("tests/evidence/test_*.py",)
 HEADS = ("tests/heads/test_*.py", "tests/solve/test_*.py")
 

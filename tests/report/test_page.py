@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from expunge.report import desk_page, run_page
+from expunge.report import desk_page, run_page, statement_page
 from expunge.report.chart import COLOURS
+from expunge.unlearn import unlearn
 from hostile import HOSTILE
+from small_deposit import kept, rows, trained
 
 STORED = Path(__file__).parents[1] / "stored"
 VOID = {"meta", "rect", "line", "circle", "path", "br", "img", "link", "input"}
@@ -118,7 +120,7 @@ def test_hostile_text_is_text(hostile: str) -> None:
 def desk(reference: str) -> str:
     status = {
         "pending": 1, "overdue": 1, "done": 0, "models": 1, "planned": 50, "epsilon": 1.0, "delta": 1e-4, "limit": 10.0, "models_left": 49,
-        "deletions_left": None, "retrain": reference, "head": {"size": 5, "root": "00" * 32}, "time": "2026-01-02T03:04:05+00:00",
+        "deletions_left": None, "reach": None, "forgotten": None, "retrain": reference, "head": {"size": 5, "root": "00" * 32}, "time": "2026-01-02T03:04:05+00:00",
     }  # fmt: skip
     request = {
         "id": 1, "reference": reference, "accepted": "2026-01-02T03:04:05+00:00", "due": "2026-01-03", "n_rows": 1, "state": "pending",
@@ -159,3 +161,24 @@ def test_contrast() -> None:
             assert contrast(text, paper) >= 4.5, (text, paper)
     for colour in COLOURS:
         assert contrast(colour, colours["paper"]) >= 3.0
+
+
+# With a deposit -----------------------------------------------------------------------------------------------------
+
+
+def test_a_deletion_from_a_deposit_speaks_of_no_stand_in() -> None:
+    made = unlearn(trained(), rows(1, 2), epsilon=1.0, delta=1e-3, deposit=kept().deposit)
+    pages = [statement_page(made.statement.content), page(made.certificate.content)]
+    for content in pages:
+        Reader(content)
+        assert "<span></span></td>" not in content, "an empty cell"
+        assert "<code></code>" not in content
+        text = " ".join(re.sub("<[^>]+>", " ", content).split())
+        assert "proven" in text
+        assert "stand-in" not in text
+        assert "powers of two" not in text
+        assert "Assumed Nothing." in text
+    outputs = made.statement.content["noise"]["outputs"]
+    assert f"<strong>{outputs['deviation']:.4g}</strong>" in pages[0]
+    for words in ("Second order", "how far the retained rows&#39; gradient can bend", "--deposit-after"):
+        assert words in pages[1]

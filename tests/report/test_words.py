@@ -1,15 +1,18 @@
 """Every name that a certificate can hold has words."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from expunge.bounds import TERMS
-from expunge.certificate.facts import WEAKEST_LAST
+from expunge.bounds import TERMS, DepositFacts
+from expunge.bounds.deposit import TERMS as DEPOSIT_TERMS
+from expunge.certificate.facts import OUTPUT_FACTS, SHAPE_FACTS, WEAKEST_LAST
 from expunge.errors import OptionError
 from expunge.report.words import FACTS, PROVENANCE, STATUS, status_words
 
+KEPT = {field.name for field in fields(DepositFacts)} - {"route"} | {*SHAPE_FACTS, *OUTPUT_FACTS}
 STORED = sorted((Path(__file__).parents[1] / "stored").glob("certificate-*.json"))
 
 
@@ -28,4 +31,9 @@ def test_every_term_of_every_certificate_has_words(path: Path) -> None:
     assert set(content["bound"]["terms"]) <= set(TERMS)
     assert content["status"] in STATUS
     if content["bound"]["kind"] == "residual":
-        assert set(FACTS) <= set(content["bound"]["inputs"]), "no words for a fact that there is not"
+        assert set(FACTS) <= set(content["bound"]["inputs"]) | KEPT, "no words for a fact that there is not"
+
+
+def test_every_fact_of_a_deposit_has_words() -> None:
+    assert set(FACTS) >= KEPT
+    assert {term.name for term in DEPOSIT_TERMS} <= set(TERMS)

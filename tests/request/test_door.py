@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,33 @@ def test_what_cannot_be_asked_is_refused(
     sets = {name: changed.pop(name, lambda X, y: (X, y))(*parts[name]) for name in ("forget", "surrogate")}
     with pytest.raises(error, match=words):
         ask(model, sets["forget"], sets["surrogate"], GUARANTEE, **changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"fixed_c": 2.0}, "fixed C"),
+        ({"free_bias": True}, "intercept is free"),
+        ({"free_bias": True, "fixed_c": 2.0}, "free"),
+    ],
+)
+def test_without_a_deposit_every_weight_must_be_regularised_alike(
+    changed: dict[str, Any], words: str, parts: Parts
+) -> None:
+    """A free intercept has no strong convexity, and at a fixed C fewer rows have another l2: no bound holds for either."""
+    biased = expunge.train(*parts["source"], l2=0.05, max_norm=2.0, bias=True, force=True)
+    with_reference = biased.with_record(replace(biased.record, **changed))  # type: ignore[type-var]
+    with pytest.raises(ModelError, match=words):
+        ask(with_reference, parts["forget"], parts["surrogate"], GUARANTEE)
+
+
+def test_a_deposit_s_bound_needs_a_deposit(model: LinearModel, parts: Parts) -> None:
+    kept = Guarantee(1.0, 1e-3, Distance("deposit", 0.0), step="newton", bound="deposit")
+    with pytest.raises(OptionError, match="none was given"):
+        ask(model, parts["forget"], parts["surrogate"], kept)
+    for given in ("deposit", Distance("deposit", 0.0)):
+        with pytest.raises(OptionError):
+            expunge.unlearn(model, parts["forget"], parts["surrogate"], epsilon=1.0, delta=1e-3, distance=given)
 
 
 def test_a_model_without_a_record_needs_its_facts(model: LinearModel, parts: Parts) -> None:

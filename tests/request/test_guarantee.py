@@ -10,9 +10,9 @@ import mpmath
 import pytest
 
 from expunge.bounds import PaperConstants
+from expunge.bounds.calibration import sigma_for
 from expunge.distance import Distance, Estimation
 from expunge.errors import OptionError
-from expunge.noise import sigma_for
 from expunge.request.guarantee import (
     LARGEST_EPSILON,
     SMALLEST_DELTA,
@@ -51,6 +51,9 @@ SAME = Distance("same", 0.0)
         ({"constants": "paper"}, "only the paper's bound"),
         ({"constants": PaperConstants(1.0, 1.0, 1.0, 1.0)}, "only the paper's bound"),
         ({"bound": "paper", "series": Series(3)}, "carried forward"),
+        ({"distance": Distance("deposit", 0.0)}, "no rows stand in"),
+        ({"distance": Distance("deposit", 0.0), "bound": "paper"}, "no rows stand in"),
+        ({"bound": "deposit"}, "no rows stand in"),
     ],
 )
 def test_what_cannot_be_promised_is_refused(changed: dict[str, Any], words: str) -> None:

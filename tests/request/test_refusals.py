@@ -7,12 +7,14 @@ import pytest
 import torch
 
 import expunge
+from deposit_problems import made as made_deposit
 from expunge.bounds import Ball, Region
+from expunge.bounds.calibration import delta_of, sigma_for
 from expunge.bounds.scale import ON_LADDER, POLICY, Scale, rung_above
 from expunge.certificate.derive import Derived
 from expunge.certificate.facts import Claim
 from expunge.distance import Distance
-from expunge.noise import calibrated, delta_of, sigma_for
+from expunge.noise import calibrated
 from expunge.request.refusals import refuse_unsound
 from expunge.train import train
 
@@ -37,6 +39,23 @@ def test_the_classical_formula_is_refused_where_its_delta_is_wrong(parts) -> Non
     )
     with pytest.raises(expunge.VacuousClaim, match="classical"):
         expunge.unlearn(model, parts["forget"], parts["surrogate"], epsilon=20.0, **asked)
+
+
+def test_noise_that_float64_cannot_draw_is_refused_by_force_or_not() -> None:
+    """A ridge head's radius is rounding alone: noise as short as that would be lost in the weights' last digits."""
+    case = made_deposit("ridge")
+    asked = {"epsilon": 1.0, "delta": 1e-5, "deposit": case.deposit, "noise": "exact", "force": True}
+    with pytest.raises(expunge.VacuousClaim, match="float64 would make"):
+        expunge.unlearn(case.model, (case.X[:1], case.y[:1]), **asked)
+
+
+def test_noise_that_drowns_the_outputs_is_refused_unless_forced() -> None:
+    case = made_deposit("softmax", l2=0.05, n=300)
+    loud = replace(case.deposit, numbers=replace(case.deposit.numbers, radii=(50.0,)))
+    asked = {"epsilon": 1.0, "delta": 1e-5, "deposit": loud}
+    with pytest.raises(expunge.UselessModel, match="would move a typical output"):
+        expunge.unlearn(case.model, (case.X[:1], case.y[:1]), **asked)
+    expunge.unlearn(case.model, (case.X[:1], case.y[:1]), **asked, force=True)
 
 
 CLAIM = Claim(1.0, 1e-3, "residual", {}, Distance("same", 0.0), {}, 100, "operating system")

@@ -10,11 +10,11 @@ import numpy as np
 from scipy.stats import binom
 
 import reference
+from expunge.bounds.calibration import delta_of
 from expunge.certificate.derive import derive, region_of
 from expunge.certificate.facts import Claim
 from expunge.evidence.measured import claim_of
 from expunge.mechanism import measure
-from expunge.noise import delta_of
 from soundness.problems import Array, Problem, exact, request_of
 
 EPSILON = 1.0

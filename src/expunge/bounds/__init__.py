@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from expunge.bounds import paper, residual
+from expunge.bounds import deposit, paper, residual
+from expunge.bounds.deposit import DepositFacts, deposit_bound
+from expunge.bounds.ellipsoid import EllipsoidNumbers
 from expunge.bounds.paper import PaperConstants, paper_bound
 from expunge.bounds.region import GRID, Ball, Region
 from expunge.bounds.residual import ResidualFacts, residual_bound
 from expunge.bounds.retained import RetainedFacts, retained_bound
 
-TERMS = {term.name: term for term in (*residual.TERMS, *paper.TERMS, GRID)}
+TERMS = {term.name: term for term in (*residual.TERMS, *paper.TERMS, *deposit.TERMS, GRID)}
 
 __all__ = [
     "TERMS",
     "Ball",
+    "DepositFacts",
+    "EllipsoidNumbers",
     "PaperConstants",
     "Region",
     "ResidualFacts",
     "RetainedFacts",
+    "deposit_bound",
     "paper_bound",
     "residual_bound",
     "retained_bound",

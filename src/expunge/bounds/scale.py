@@ -4,6 +4,8 @@ policy    a number set before anybody asked, or rehearsed on rows that are nobod
           is refused
 ladder    the request chooses, rounded up to a power of two; which rung it is says something of who left, so a
           statement says how many rungs there were
+radii     the smallest of a short public list of a deposit's radii that covers the request; a request beyond the last is
+          refused, and a statement says how many there were
 exact     what the request needs, to the last digit. It tells who left: for audits and experiments, never published
 """
 
@@ -15,8 +17,9 @@ from typing import Any
 
 from expunge.errors import OptionError
 
-POLICY, LADDER, EXACT, REHEARSAL = "policy", "ladder", "exact", "rows"
-CHOICES = (POLICY, LADDER, EXACT)  # what a scale can have been chosen by; a rehearsal becomes a policy
+POLICY, LADDER, EXACT, REHEARSAL, RADII = "policy", "ladder", "exact", "rows", "radii"
+CHOICES = (POLICY, LADDER, EXACT, RADII)  # what a scale can have been chosen by; a rehearsal becomes a policy
+SET = (POLICY, RADII)  # whose scale is a number that somebody set
 LOWEST_RUNG = -20  # 2 to this: below it noise is finer than the finest grid allows for (noise.py)
 HIGHEST_RUNG = 1000
 LARGEST_SCALE = 1e6
@@ -26,17 +29,20 @@ REMEDY = "Write a standard deviation such as 0.01, rows:10 (as for ten rows), or
 
 @dataclass(frozen=True)
 class Scale:
-    """How the scale is chosen; `value` is a policy's, `rows` how many rows it was rehearsed with, or is to be."""
+    """How the scale is chosen; `value` is a policy's or a deposit's.
+
+    `rows` is how many rows it was rehearsed with, or is to be; for radii how many radii there were.
+    """
 
     kind: str
     value: float | None = None
     rows: int | None = None
 
     def __post_init__(self) -> None:
-        if (self.kind not in (*CHOICES, REHEARSAL)) or (self.kind == POLICY) != (self.value is not None):
+        if (self.kind not in (*CHOICES, REHEARSAL)) or (self.kind in SET) != (self.value is not None):
             raise OptionError(f"noise {self.kind!r} of {self.value}", "only a policy has a value", REMEDY)
         if self.value is not None and not (
-            isinstance(self.value, float) and 2.0**LOWEST_RUNG <= self.value <= LARGEST_SCALE
+            isinstance(self.value, float) and self._least <= self.value <= LARGEST_SCALE
         ):
             raise OptionError(
                 f"noise {self.value}",
@@ -45,6 +51,11 @@ class Scale:
             )
         if self.rows is not None and not (type(self.rows) is int and 1 <= self.rows <= MOST_REHEARSED):
             raise OptionError(f"noise as for {self.rows} rows", "at least one row is needed", REMEDY)
+
+    @property
+    def _least(self) -> float:
+        """Noise with a shape is drawn on a grid of its own, and may be finer."""
+        return 1e-100 if self.kind == RADII else 2.0**LOWEST_RUNG
 
 
 ON_LADDER, EXACTLY = Scale(LADDER), Scale(EXACT)

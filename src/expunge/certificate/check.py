@@ -13,7 +13,7 @@ TOLERANCE = 1e-12  # what another machine's mathematical library may change
 LARGEST_NUMBER = 1e300
 MOST_SHOWN = 5
 
-FOLLOWS, POSSIBLE, MODEL = "follows", "possible", "model"  # what a check is about
+FOLLOWS, POSSIBLE, MODEL, DEPOSIT = "follows", "possible", "model", "deposit"  # what a check is about
 REQUIRED = {
     POSSIBLE: (
         "what it states must be possible, and no run of Expunge gives this",
@@ -23,6 +23,11 @@ REQUIRED = {
     MODEL: (
         "the model must be the one that the certificate was issued for",
         "Give the published model's file as it was written; if it is that one, rely on neither.",
+    ),
+    DEPOSIT: (
+        "the deposits must be the one the rows were taken out of and the one that was left, and the dossier must say "
+        "what follows from them",
+        "Give the deposits of this deletion, as they were written; if they are, rely on none of these files.",
     ),
 }
 

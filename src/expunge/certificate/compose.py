@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from expunge.noise import epsilon_for
+from expunge.bounds.calibration import epsilon_for
 
 MU_GRID = 1e-12  # mechanisms of one policy differ by float64 rounding only; moved up to this grid they are one kind
 MOST_COUNTED = 10_000_000

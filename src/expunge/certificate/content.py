@@ -115,6 +115,8 @@ def build(
     }
     if bound_named(claim.bound).provable:
         content["bound"]["form"] = FORM
+        if bound_named(claim.bound).kept:
+            content["bound"]["convention"] = claim.convention
     else:
         content["bound"] |= {"convention": claim.convention, "tuned": claim.tuned}
     if estimate is not None:

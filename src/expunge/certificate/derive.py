@@ -7,37 +7,48 @@ file.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from expunge.bounds import Ball, PaperConstants, Region, paper_bound, residual_bound, retained_bound
+from expunge.bounds import Ball, PaperConstants, Region, deposit_bound, paper_bound, residual_bound, retained_bound
+from expunge.bounds.calibration import Calibration, sigma_classical, sigma_for
+from expunge.bounds.region import Shape
 from expunge.bounds.residual import REVISION
-from expunge.bounds.scale import EXACT, LADDER, POLICY
+from expunge.bounds.scale import EXACT, LADDER, POLICY, RADII
 from expunge.certificate.facts import (
     INSECURE,
     OLD_SCHEMAS,
     SIZE_NAMES,
     Claim,
-    Fact,
+    deposit_facts,
+    ellipsoid_of,
     residual_facts,
     retained_facts,
     weakest,
 )
 from expunge.errors import OptionError
-from expunge.noise import Calibration, Noise, delta_at, effective, needed, published, sigma_classical, sigma_for
-from expunge.record import Constants
+from expunge.noise import Noise, delta_at, effective, needed, published
 from expunge.runtime.rounding import up
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A way to a region: how it follows from a claim, how noise is calibrated to it, whether facts can prove it."""
+    """A way to a region: how it follows from a claim, how noise is calibrated to it, whether facts can prove it.
+
+    `shape` is what lengths are measured by; `kept`: the retained rows' own sums were kept.
+    """
 
     name: str
     region: Callable[[Claim], Region]
     calibration: str
     scale: Calibration
     provable: bool
+    shape: Callable[[Claim], Shape] = lambda claim: Ball(claim.n_parameters)
+    kept: bool = False
+
+
+def _deposit_region(claim: Claim) -> Region:
+    return deposit_bound(deposit_facts(claim.facts, claim.convention))
 
 
 def _residual_region(claim: Claim) -> Region:
@@ -63,6 +74,15 @@ BOUNDS = {
     for bound in (
         Bound("residual", _residual_region, "analytic", sigma_for, provable=True),
         Bound("paper", _paper_region, "classical", sigma_classical, provable=False),
+        Bound(
+            "deposit",
+            _deposit_region,
+            "analytic",
+            sigma_for,
+            provable=True,
+            shape=lambda claim: ellipsoid_of(claim.facts, claim.n_parameters),
+            kept=True,
+        ),
     )
 }
 
@@ -186,7 +206,7 @@ def region_of(claim: Claim) -> Region:
     except (OverflowError, ZeroDivisionError):
         region = Region(claim.bound, {"total": math.inf})
     provenance = weakest([claim.distance.provenance, *(fact.provenance for fact in claim.facts.values())])
-    return replace(region, shape=Ball(claim.n_parameters), provenance=provenance)
+    return replace(region, shape=bound_named(claim.bound).shape(claim), provenance=provenance)
 
 
 def held_region(claim: Claim) -> Region:
@@ -220,6 +240,12 @@ def _guarantee(claim: Claim, sigma: float) -> str:
     epsilon, delta, scale = up(claim.epsilon), up(claim.delta), up(sigma)
     if claim.schema in OLD_SCHEMAS:  # to the nearest, which may promise a little too much
         epsilon, delta, scale = f"{claim.epsilon:g}", f"{claim.delta:g}", f"{sigma:.6g}"
+    if bound_named(claim.bound).kept:
+        return (
+            f"The published weights are ({epsilon}, {delta})-indistinguishable from the weights that retraining "
+            "without the forgotten rows would have given (the minimiser of the same objective on the retained rows), "
+            "with Gaussian noise of the same covariance added, rounded to the same grid and stored in the same type."
+        )
     return (
         f"The published weights are ({epsilon}, {delta})-indistinguishable from the weights that "
         "retraining without the forgotten rows would have given, with Gaussian noise of the same standard deviation "
@@ -310,11 +336,24 @@ ENCODERS = {
 }
 
 
+GIVEN_ROWS = (
+    "It does not prove that the rows given were in the training set, or that they are all that the person contributed."
+)
+KEPT_ROWS = (
+    "The rows given were looked up in the deposit by their keyed hashes; that they are all that the person contributed "
+    "is not proved."
+)
+KEPT = (
+    "Rows are taken as they were prepared at training: what scaling, encoding and row weights learnt from the "
+    "forgotten rows stays. The deposit from before tells who left, and must be destroyed."
+)
+
+
 def _limits(claim: Claim) -> tuple[str, ...]:
     """What the certificate does not prove."""
+    kept = bound_named(claim.bound).kept
     sentences = [
-        "It does not prove that the rows given were in the training set, or that they are all that the person "
-        "contributed.",
+        KEPT_ROWS if kept else GIVEN_ROWS,
         "It does not protect against somebody who holds the model from before as well as this one.",
         "It does not prove that no copy of the earlier model or of the data exists elsewhere.",
         _about_itself(claim),
@@ -322,6 +361,8 @@ def _limits(claim: Claim) -> tuple[str, ...]:
         "It cannot show from the weights alone that the noise was drawn as stated; it binds digests, it is not a "
         "proof of execution.",
     ]
+    if kept:
+        sentences.append(KEPT)
     if claim.encoder is not None and claim.schema not in OLD_SCHEMAS:
         sentences.append(ENCODERS[claim.encoder])
     if claim.generator == INSECURE:
@@ -341,6 +382,8 @@ CHOSEN = {
     POLICY: "That the noise set beforehand was enough for this request is known to whoever reads this.",
     LADDER: "The noise was chosen for this request, rounded up to a power of two: which one it is depends on who left. "
     "Noise set beforehand (--noise) would not.",
+    RADII: "The noise is the smallest of a deposit's few radii, set before anybody asked, that covers the request: "
+    "which one it is, and that there was one, is known to whoever reads this.",
     EXACT: "The noise was chosen for this request and not rounded: it tells who left, and must not be published.",
 }
 
@@ -350,14 +393,3 @@ def _about_itself(claim: Claim) -> str:
     if claim.schema in OLD_SCHEMAS:
         return OWN_NUMBERS
     return CHOSEN[claim.scale.kind] if claim.public else DOSSIER
-
-
-def beyond_closed_form(facts: Mapping[str, Fact], closed: Constants) -> bool:
-    """Whether the paper's constants, as given, promise more than this objective can keep."""
-    return (
-        facts["alpha"].value > closed.strong_convexity
-        or facts["beta"].value < closed.smoothness
-        or facts["lipschitz"].value < closed.lipschitz
-        or facts["gamma"].value < closed.hessian_lipschitz
-        or facts["lipschitz_power"].value < 2
-    )

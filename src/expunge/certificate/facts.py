@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from expunge.bounds import ResidualFacts, RetainedFacts
+from expunge.bounds import DepositFacts, EllipsoidNumbers, ResidualFacts, RetainedFacts
 from expunge.bounds.scale import EXACTLY, Scale
 from expunge.distance import Distance
 from expunge.errors import OptionError
+from expunge.record import Constants
 
 SCHEMA = "expunge/dossier/3"
 # 1 knew neither row weights nor estimates; 1 and 2 let the surrogate stand for the forgotten rows too
@@ -87,6 +88,33 @@ def retained_facts(facts: Mapping[str, Fact]) -> RetainedFacts:
     return RetainedFacts(**_values(facts))
 
 
+SHAPE_FACTS = ("shape_largest", "shape_least", "shape_inverse_trace")  # of the noise's matrix
+OUTPUT_FACTS = ("weights_length", "output_noise", "output_spread")  # what the noise is held against
+
+
+def deposit_facts(facts: Mapping[str, Fact], route: str) -> DepositFacts:
+    """The deposit bound's numbers without their provenance."""
+    others = ("n_source", "n_forget", "row_bound", *SHAPE_FACTS, *OUTPUT_FACTS)
+    return DepositFacts(route, **{name: fact.value for name, fact in facts.items() if name not in others})
+
+
+def ellipsoid_of(facts: Mapping[str, Fact], n_parameters: int) -> EllipsoidNumbers:
+    """The shape of the noise, as far as plain numbers say it."""
+    largest, least, inverse_trace = (facts[name].value for name in SHAPE_FACTS)
+    return EllipsoidNumbers(n_parameters, largest, least, inverse_trace)
+
+
 def _values(facts: Mapping[str, Fact]) -> dict[str, Any]:
     whole = (*SIZE_NAMES, "directions")
     return {name: int(fact.value) if name in whole else fact.value for name, fact in facts.items()}
+
+
+def beyond_closed_form(facts: Mapping[str, Fact], closed: Constants) -> bool:
+    """Whether the paper's constants, as given, promise more than this objective can keep."""
+    return (
+        facts["alpha"].value > closed.strong_convexity
+        or facts["beta"].value < closed.smoothness
+        or facts["lipschitz"].value < closed.lipschitz
+        or facts["gamma"].value < closed.hessian_lipschitz
+        or facts["lipschitz_power"].value < 2
+    )

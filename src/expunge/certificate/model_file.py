@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from expunge.errors import ModelError
-from expunge.record import METADATA_KEY, TrainingRecord
+from expunge.record import METADATA_KEY, TrainingRecord, loss_named
 from expunge.runtime.memory import require_fits
 from expunge.runtime.paths import readable
 from expunge.runtime.safetensors import StoredTensor, stored_tensors
@@ -50,7 +50,7 @@ def read_model_file(path: str | Path) -> ModelFile:
     record = TrainingRecord.from_json(metadata[METADATA_KEY], name) if METADATA_KEY in metadata else None
     weight, bias = tensors["weight"], tensors.get("bias")
     _require_numbers(weight, f"{name}: weight")
-    require_matrix(weight.shape, name)
+    require_matrix(weight.shape, name, record is not None and loss_named(record.loss).one_row)
     if bias is not None:
         _require_numbers(bias, f"{name}: bias")
         require_bias(bias.shape, weight.shape[0], name)
@@ -99,15 +99,15 @@ def _require_numbers(tensor: StoredTensor, name: str) -> None:
         raise not_finite(float(values[~finite][0]), name)
 
 
-def require_matrix(shape: tuple[int, ...], name: str) -> None:
-    """Refuse weights that are not one row a class."""
+def require_matrix(shape: tuple[int, ...], name: str, one_row: bool = False) -> None:
+    """Refuse weights that are not one row a class; `one_row`: of two classes, for the second alone."""
     if len(shape) != 2:
         raise ModelError(
             f"{name}: weight of shape {shape}",
             "K x d is needed, one row a class",
             "Reshape it; see docs/how-to-choose.md.",
         )
-    if shape[0] < 2:
+    if shape[0] < 2 and not (one_row and shape[0] == 1):
         raise ModelError(
             f"{name}: weight has {shape[0]} row",
             "one row a class is needed, at least two",
@@ -129,7 +129,7 @@ def require_record(
 ) -> None:
     """Refuse a record that was made for other weights."""
     remedy = "Record and weights do not belong together; use the file as it was written."
-    if len(record.classes) != n_classes:
+    if loss_named(record.loss).weight_rows(len(record.classes)) != n_classes:
         raise ModelError(
             f"{name}: {n_classes} weight rows, {len(record.classes)} classes recorded", "they must agree", remedy
         )

@@ -15,7 +15,17 @@ CARRIED = ("derived", "declared", "estimated")  # what a residual carried in a s
 MEASURED = (
     *("n_forget", "n_surrogate", "solver_residual", "change_mean", "change_eigenvalue", "change_trace"),
     *("change_fourth", "change_fourth_eigenvalue", "change_largest", "change_longest", "longest_row", "directions"),
-    "gradient_norm",
+    *("gradient_norm", "solver", "shape_ratio", "reach", "update_curved", "concordance", "gauge", "kappa"),
+    *(
+        "curvature_ratio",
+        "spread",
+        "weight_ratio",
+        "shape_largest",
+        "shape_least",
+        "shape_inverse_trace",
+        "weights_length",
+    ),
+    *("output_noise", "output_spread"),
 )
 DERIVED = ("change_supremum", "sampling_failure", "tv_upper")
 OF_THE_RECORD = (

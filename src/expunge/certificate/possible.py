@@ -10,6 +10,7 @@ from expunge.bounds.paper import SIZE_CONVENTIONS
 from expunge.certificate.check import Check
 from expunge.certificate.derive import BOUNDS
 from expunge.certificate.facts import GENERATORS, SIZE_NAMES, Claim, Json
+from expunge.certificate.kept import KEPT, KEPT_WORDS
 from expunge.certificate.limits import FORM, MOST_PLANNED, STEPS
 from expunge.certificate.model_file import FLOATS
 from expunge.certificate.moments import CHANGES, WEIGHTS
@@ -50,7 +51,7 @@ def _scaled(stated: Stated) -> bool:
     """Rows of classes that do not count are left out of the surrogate, not of the count."""
     scaled = stated.content["data"]["rows_scaled_to_max_norm"]
     few = scaled["forget"] <= stated["n_forget"]
-    few = few and (stated.claim.distance.matched or scaled["surrogate"] <= stated["n_surrogate"])
+    few = few and (stated.claim.distance.matched or scaled["surrogate"] <= stated.content["sizes"]["n_surrogate"])
     return _whole(scaled["forget"]) and _whole(scaled["surrogate"]) and few
 
 
@@ -61,19 +62,27 @@ def _place(stated: Stated) -> bool:
 
 
 def _before(stated: Stated) -> bool:
-    """Every earlier model of the series forgot at least a row; the first has none before it."""
+    """Every earlier model of the series forgot at least a row; the first has none before it.
+
+    A deposit may have lost rows before its series began.
+    """
     place = stated.sequence or {}
     earlier, position = place["forgotten_before"], place["position"]
     few = earlier < stated["n_forget"] and earlier >= position - 1
-    return _whole(earlier) and few and (position > 1 or earlier == 0)
+    return _whole(earlier) and few and (position > 1 or earlier == 0 or stated.kept)
 
 
 WORDS = (
     Rule("the bound is known", "it names a bound that Expunge does not have", lambda c: c.claim.bound in BOUNDS),
     Rule(
+        "the distance is one that the bound can have",
+        "that a deposit was kept goes with the deposit's bound, which alone uses it",
+        lambda c: c.claim.distance.law.stands_in or c.kept,
+    ),
+    Rule(
         "the form of the bound is known",
         f"the residual bound of this schema is that of the {FORM}",
-        lambda c: c.content["bound"].get("form") == (FORM if c.residual and not c.old else None),
+        lambda c: c.content["bound"].get("form") == (FORM if (c.residual or c.kept) and not c.old else None),
     ),
     Rule(
         "the loss is known",
@@ -88,7 +97,9 @@ WORDS = (
     Rule(
         "the convention of sizes is known",
         "the paper's bound weights the surrogate's Hessian by the size of source or surrogate",
-        lambda c: c.claim.convention in SIZE_CONVENTIONS if c.paper else "convention" not in c.content["bound"],
+        lambda c: (
+            c.claim.convention in SIZE_CONVENTIONS if c.paper else c.kept or "convention" not in c.content["bound"]
+        ),
     ),
     Rule(
         "the type of the weights is known",
@@ -116,12 +127,13 @@ WORDS = (
         "a fact is below 0",
         lambda c: all(fact.value >= 0.0 for fact in c.claim.facts.values()),
     ),
+    *KEPT_WORDS,
 )
 
 SIZES = (
     Rule("some rows were forgotten", "n_forget is 0", lambda c: c["n_forget"] >= 1),
     Rule("some rows are retained", "n_forget is not below n_source", lambda c: c["n_forget"] < c["n_source"]),
-    Rule("the surrogate has rows", "n_surrogate is 0", lambda c: c["n_surrogate"] >= 1),
+    Rule("the surrogate has rows", "n_surrogate is 0", lambda c: c["n_surrogate"] >= 1, lambda c: c.has("n_surrogate")),
     Rule(
         "there are classes to tell apart, and features",
         "a classifier has at least two classes and one feature",
@@ -156,10 +168,10 @@ SIZES = (
     Rule(
         "only the residual bound has a series",
         "the paper's bound is of one deletion",
-        lambda c: c.residual,
+        lambda c: c.residual or c.kept,
         lambda c: c.sequence is not None,
     ),
 )  # fmt: skip
 
-CONTRADICTIONS = (*BUDGET, *SIZES, *TRAINING, *ORIGINS, *CHANGES, *WEIGHTS)
+CONTRADICTIONS = (*BUDGET, *SIZES, *TRAINING, *ORIGINS, *CHANGES, *WEIGHTS, *KEPT)
 RULES = (*WORDS, *CONTRADICTIONS)

@@ -111,8 +111,8 @@ def _rows_check(content: Json, record: TrainingRecord) -> Check:
 def tensor_checks(content: Json, model: Published) -> list[Check]:
     """Shape, type and grid of the weights, beside what a certificate or a statement says of them."""
     sizes, stated, exponent = content["sizes"], content["model"], content["noise"]["grid_exponent"]
-    linear = not loss_named(stated["loss"]).one_vector
-    shape = (sizes["classes"], sizes["features"]) if linear else (sizes["parameters"],)
+    loss = loss_named(stated["loss"])
+    shape = (sizes["parameters"],) if loss.one_vector else (loss.weight_rows(sizes["classes"]), sizes["features"])
     found = model.tensors[0].shape
     types = sorted({tensor.dtype for tensor in model.tensors})
     off = sum(off_grid(tensor.values, exponent) for tensor in model.tensors)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from typing import Any
 
-from expunge.bounds import ResidualFacts, RetainedFacts
+from expunge.bounds import DepositFacts, ResidualFacts, RetainedFacts
 from expunge.bounds.residual import WEIGHT_FACTS
-from expunge.bounds.scale import CHOICES, EXACTLY, POLICY, Scale
+from expunge.bounds.scale import CHOICES, EXACTLY, SET, Scale
 from expunge.certificate.check import LARGEST_NUMBER
 from expunge.certificate.derive import ENCODERS
-from expunge.certificate.facts import OLD_SCHEMAS, WEAKEST_LAST, Claim, Fact, Json
+from expunge.certificate.facts import OLD_SCHEMAS, OUTPUT_FACTS, SHAPE_FACTS, WEAKEST_LAST, Claim, Fact, Json
 from expunge.distance import Distance
 
 PAPER_FACTS = (
@@ -56,6 +56,9 @@ def _require_names(given: set[str], bound: object, matched: bool, old: bool) -> 
     needed = given  # of a bound that is not known, which is said elsewhere
     if bound == "paper":
         needed = set(PAPER_FACTS)
+    if bound == "deposit":
+        own = {field.name for field in fields(DepositFacts)} - {"route"}
+        needed = own | {"n_source", "n_forget", "row_bound", *SHAPE_FACTS, *OUTPUT_FACTS}
     if bound == "residual":
         known = fields(ResidualFacts if old else RetainedFacts)
         needed = {field.name for field in known if field.default is MISSING} | (set(WEIGHT_FACTS) if matched else set())
@@ -76,9 +79,9 @@ def _scale(content: Json) -> Scale:
     choice, rehearsed = content["noise"]["choice"], content["noise"]["rehearsed_rows"]
     if choice not in CHOICES:
         raise ValueError(f"choice {choice!r}")
-    if rehearsed is not None and choice != POLICY:
+    if rehearsed is not None and choice not in SET:
         raise ValueError(f"a scale by {choice} that was rehearsed")
-    return Scale(choice, content["sigma"] if choice == POLICY else None, rehearsed)
+    return Scale(choice, content["sigma"] if choice in SET else None, rehearsed)
 
 
 def encoder_word(model: Json) -> str | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from expunge.certificate.facts import OLD_SCHEMAS
+from expunge.bounds.ellipsoid import arithmetic_delta
+from expunge.certificate.facts import OLD_SCHEMAS, ellipsoid_of
 from expunge.certificate.limits import (
+    ARITHMETIC_SHARE,
     EIGENVALUE_SHARE,
     LARGEST_EPSILON,
     SAMPLING_SHARE,
@@ -14,6 +16,7 @@ from expunge.certificate.limits import (
     SMALLEST_EPSILON,
     due_failures,
 )
+from expunge.certificate.reading import number
 from expunge.certificate.stated import Rule, Stated
 from expunge.runtime.checks import SMALLEST
 
@@ -23,6 +26,8 @@ EARLY_SHARES = (0.2, 1e-3)  # of delta, for sampling and eigenvalue: what the fi
 def _due(stated: Stated) -> bool:
     """Whether the failures are those that issuing spends, of this schema."""
     claim = stated.claim
+    if stated.kept:
+        return _alike(claim.failures, {"arithmetic": ARITHMETIC_SHARE * claim.delta})
     if claim.bound != "residual":
         return not claim.failures
     possible_shares = [(SAMPLING_SHARE, EIGENVALUE_SHARE)]
@@ -65,8 +70,8 @@ BUDGET = (
     ),
     Rule(
         "failures have the names of what is spent",
-        "probability is spent on sampling, eigenvalue and sequence only",
-        lambda c: set(c.claim.failures) <= {"sampling", "eigenvalue", "sequence"},
+        "probability is spent on sampling, eigenvalue, sequence and arithmetic only",
+        lambda c: set(c.claim.failures) <= {"sampling", "eigenvalue", "sequence", "arithmetic"},
     ),
     Rule(
         "less is spent than there is",
@@ -84,7 +89,21 @@ BUDGET = (
         "only a single published model of a converged step is averaged",
         "delta is an average for one model alone whose step leaves nothing that varies with the surrogate, and for "
         "such a one it is",
-        lambda c: c.claim.averaged == (c.planned == 1 and c.content["step"]["kind"] == "converged"),
+        lambda c: c.claim.averaged == (c.planned == 1 and c.content["step"]["kind"] == "converged" and not c.kept),
         lambda c: not c.old,
+    ),
+    Rule(
+        "float64 makes less of the noise than is spent on it",
+        "the noise's matrix is too ill-conditioned for its scale",
+        lambda c: (
+            arithmetic_delta(
+                ellipsoid_of(c.claim.facts, c.claim.n_parameters),
+                c.claim.epsilon,
+                number(c.content["sigma"]),
+                c["weights_length"],
+            )
+            <= c.claim.failures["arithmetic"]
+        ),
+        lambda c: c.kept,
     ),
 )

@@ -45,6 +45,11 @@ class Stated:
         return self.claim.bound == "paper"
 
     @property
+    def kept(self) -> bool:
+        """Whether a deposit was kept of the source."""
+        return self.claim.bound == "deposit"
+
+    @property
     def linear(self) -> bool:
         """Whether weights are a matrix, one row a class."""
         return not self.loss.one_vector

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from expunge.bounds.scale import LADDER, POLICY, Scale, rungs
+from expunge.bounds.calibration import mu_for
+from expunge.bounds.scale import LADDER, RADII, SET, Scale, rungs
 from expunge.certificate.content import (
     SIZE_LIMIT,
     Certificate,
@@ -24,15 +25,15 @@ from expunge.certificate.content import (
     parse_certificate,
 )
 from expunge.certificate.derive import bound_named, sentences
-from expunge.certificate.facts import Claim, Fact, Json
+from expunge.certificate.facts import Claim, Fact, Json, ellipsoid_of
 from expunge.certificate.reading import encoder_word
 from expunge.distance import Distance
 from expunge.errors import FileError
-from expunge.noise import mu_for
 
 STATEMENT_SCHEMA = "expunge/statement/3"
 SIZES = ("parameters", "classes", "features")
 MODEL = ("loss", "l2", "max_norm", "row_bound", "bias", "dtype", "record", "encoder", "encoder_trained_on_source")
+REFERENCE = ("free_bias", "fixed_c")  # what retraining would do, where that is not l2 on every weight
 SERIES = ("planned", "position", "ledger_head")
 DAY = len("2026-01-31")
 
@@ -105,18 +106,34 @@ def statement_of(dossier: Certificate) -> Statement:
         "model": {
             "sha256": private["model"]["after"]["sha256"],
             "before": keyed(private["nonce"], "model before", private["model"]["before"]["sha256"]),
-            **{name: private["model"][name] for name in MODEL if name in private["model"]},
+            **{name: private["model"][name] for name in (*MODEL, *REFERENCE) if name in private["model"]},
         },
         "dossier": private["digest"],
         "software": dict(private["software"]),
         "created": str(private["created"])[:DAY],
     }
+    if bound_named(private["bound"]["kind"]).kept:
+        content["noise"] |= _shaped(private)
     if "sequence" in data:
         content["series"] = {name: data["sequence"][name] for name in SERIES}
     guarantee, assumptions, limits = sentences(public_claim(content), content["sigma"])
     content |= {"guarantee": guarantee, "assumptions": list(assumptions), "limits": list(limits)}
     content["digest"] = digest_of(content)
     return Statement(content)
+
+
+def _shaped(private: Json) -> Json:
+    """Of noise with a shape: its exact part, and its deviation on an output of a typical row beside the model's own.
+
+    All of it was fixed when the deposit was made, but for the scale, which is one of few.
+    """
+    facts = {name: Fact(fact["value"], fact["provenance"]) for name, fact in private["bound"]["inputs"].items()}
+    shape = ellipsoid_of(facts, private["sizes"]["parameters"])
+    deviation = float(f"{private['sigma'] * facts['output_noise'].value:.3g}")
+    return {
+        "smallest": shape.smallest(private["sigma"]),
+        "outputs": {"deviation": deviation, "spread": float(f"{facts['output_spread'].value:.3g}")},
+    }
 
 
 def keyed(nonce: str, purpose: str, digest: str) -> str:
@@ -127,6 +144,8 @@ def keyed(nonce: str, purpose: str, digest: str) -> str:
 def rungs_of(content: Json, choice: str) -> int | None:
     """How many rungs a ladder had, of a dossier's or a statement's public numbers; None where nothing was chosen."""
     sizes = content["sizes"]
+    if choice == RADII:
+        return int(content["noise"]["rehearsed_rows"])
     if choice != LADDER:
         return None
     return rungs(content["model"]["l2"], sizes["classes"], sizes["parameters"], content["sigma"])
@@ -149,7 +168,7 @@ def public_claim(content: Json) -> Claim:
     bound, noise = content["bound"], content["noise"]
     stated: dict[str, Any] = {name: value for name, value in content["distance"].items() if name != "meaning"}
     value = 0.0 if stated["value"] is None else stated["value"]
-    policy = noise["choice"] == POLICY
+    policy = noise["choice"] in SET
     return Claim(
         epsilon=content["epsilon"],
         delta=content["delta"],

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from expunge.certificate.check import Check, require_passed
 from expunge.certificate.content import Certificate, digest_of
-from expunge.certificate.derive import Derived, beyond_closed_form, bound_named, derive
-from expunge.certificate.facts import GENERATORS, OLD_SCHEMAS, SIZE_NAMES, Claim, Json
+from expunge.certificate.derive import Derived, bound_named, derive
+from expunge.certificate.facts import GENERATORS, OLD_SCHEMAS, SIZE_NAMES, Claim, Json, beyond_closed_form
 from expunge.certificate.possible import possible
 from expunge.certificate.published import published_checks
 from expunge.certificate.reading import claim_of, number
@@ -114,12 +114,19 @@ def _dossier_checks(content: Json, derived: Derived) -> list[Check]:
 
 def _sizes(claim: Claim, content: Json) -> Json:
     """The sizes as they follow from the facts and from the model's shape."""
-    sizes: Json = {name: int(claim.facts[name].value) for name in SIZE_NAMES}
+    sizes: Json = {name: int(claim.facts[name].value) if name in claim.facts else 0 for name in SIZE_NAMES}
     classes, features = (int(number(content["sizes"][name])) for name in ("classes", "features"))
     width = features + int(content["model"]["bias"] is True)
     sizes["n_retain"] = sizes["n_source"] - sizes["n_forget"]
-    rows = 1 if loss_named(content["model"]["loss"]).one_vector else classes
+    rows = loss_named(content["model"]["loss"]).weight_rows(classes)
     return sizes | {"parameters": rows * width, "classes": classes, "features": features}
+
+
+def _retained_l2(claim: Claim, model: Json) -> float:
+    """A fixed C is shared by fewer rows; l2 stays as it is."""
+    if "fixed_c" not in model:
+        return number(model["l2"])
+    return 1.0 / (number(model["fixed_c"]) * (claim.facts["n_source"].value - claim.facts["n_forget"].value))
 
 
 def _repeated(claim: Claim, content: Json) -> list[Check]:
@@ -134,6 +141,11 @@ def _repeated(claim: Claim, content: Json) -> list[Check]:
         if claim.schema in OLD_SCHEMAS:
             compared.append(Check("step.residual", content["step"]["residual"], claim.facts["solver_residual"].value))
         return compared
+    if bound_named(claim.bound).kept:
+        return [
+            Check("model.loss is convex", loss.convex, True, "the deposit's bound needs a convex loss"),
+            Check("l2 is that of the retained rows", claim.facts["l2"].value, _retained_l2(claim, model)),
+        ]
     if loss.constants is None:  # not convex: no constants can be true of it
         return [Check("bound.tuned", claim.tuned, True)]
     l2, row_bound = (number(model[name]) for name in ("l2", "row_bound"))

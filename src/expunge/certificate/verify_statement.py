@@ -13,17 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from expunge.bounds import Ball
-from expunge.bounds.scale import LADDER, POLICY, on_ladder
+from expunge.bounds.calibration import mu_for
+from expunge.bounds.scale import LADDER, POLICY, RADII, on_ladder
 from expunge.certificate.check import Check, require_passed
 from expunge.certificate.content import Certificate, digest_of
 from expunge.certificate.derive import bound_named, sentences, status_of
 from expunge.certificate.facts import GENERATORS, SCHEMA, Claim, Json, weakest
+from expunge.certificate.kept import MOST_RADII
 from expunge.certificate.published import model_check, read_published, tensor_checks
-from expunge.certificate.statement import DAY, SERIES, SIZES, Statement, public_claim, rungs_of, statement_of
+from expunge.certificate.statement import DAY, REFERENCE, SERIES, SIZES, Statement, public_claim, rungs_of, statement_of
 from expunge.certificate.verify import checks
 from expunge.errors import ExpungeError, FileError, VerificationFailed
-from expunge.noise import mu_for, public_grid
+from expunge.noise import grid_exponent, public_grid
 from expunge.record import loss_named
+from expunge.runtime.checks import LARGEST
 from expunge.runtime.strict_json import is_digest
 
 KEYS = {
@@ -34,6 +37,7 @@ NOISE = {
     *("calibration", "averaged", "delta_for_noise", "failures", "grid_exponent", "generator", "choice"),
     *("rehearsed_rows", "rungs"),
 }
+SHAPED = {"smallest", "outputs"}  # of noise with a shape: its exact part, and what it does to outputs
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, ExpungeError)
 
 
@@ -49,16 +53,18 @@ def statement_checks(statement: Statement) -> list[Check]:
         return [
             Check("digest", content["digest"], digest_of(content)),
             Check("keys", sorted(content), sorted(KEYS | ({"series"} if "series" in content else set()))),
-            Check("noise", sorted(content["noise"]), sorted(NOISE)),
+            Check("noise", sorted(content["noise"]), sorted(NOISE | (SHAPED if claim_is_shaped(claim) else set()))),
             Check("sizes", sorted(content["sizes"]), sorted(SIZES)),
             Check("epsilon and delta", 0.0 < content["epsilon"] < math.inf and 0.0 < content["delta"] < 1.0, True),
             Check("noise.delta_for_noise", content["noise"]["delta_for_noise"], content["delta"] - spent),
             Check("mu", content["mu"], mu_for(content["epsilon"], content["noise"]["delta_for_noise"])),
+            Check("only a deposit stands in for no distance", claim_is_shaped(claim), not claim.distance.law.stands_in),
             Check("status", content["status"], status),
             Check("guarantee", content["guarantee"], guarantee),
             Check("assumptions", content["assumptions"], assumptions),
             Check("limits", content["limits"], limits),
             Check("distance.meaning", content["distance"]["meaning"], claim.distance.meaning),
+            Check("the distance is the bound's", claim.distance.law.stands_in or claim_is_shaped(claim), True),
             Check("noise.calibration", content["noise"]["calibration"], bound_named(claim.bound).calibration),
             Check("noise is secret", claim.generator, GENERATORS[0]),
             *_scale_checks(content, claim),
@@ -69,6 +75,11 @@ def statement_checks(statement: Statement) -> list[Check]:
         ]
     except UNREADABLE as error:
         raise _unreadable("statement", error) from error
+
+
+def claim_is_shaped(claim: Claim) -> bool:
+    """Whether its noise has a shape, which is not published."""
+    return bound_named(claim.bound).kept
 
 
 def _unreadable(what: str, error: Exception) -> VerificationFailed:
@@ -83,7 +94,19 @@ def _scale_checks(content: Json, claim: Claim) -> list[Check]:
     """Noise whose size nobody chose for this request, or one of few."""
     choice, sigma, rehearsed = content["noise"]["choice"], content["sigma"], content["noise"]["rehearsed_rows"]
     grid = public_grid(sigma, Ball(claim.n_parameters), content["mu"])
+    if claim_is_shaped(claim):
+        smallest, outputs = content["noise"]["smallest"], content["noise"]["outputs"]
+        return [
+            Check("the noise is one of a deposit's radii", choice, RADII),
+            Check("noise.rungs", content["noise"]["rungs"], rehearsed),
+            Check("the radii are few", type(rehearsed) is int and 1 <= rehearsed <= MOST_RADII, True),
+            Check("noise.averaged", content["noise"]["averaged"], False),
+            Check("noise.smallest", 0.0 < smallest <= sigma * LARGEST, True),
+            Check("noise.outputs", sorted(outputs), ["deviation", "spread"]),
+            Check("noise.grid_exponent", content["noise"]["grid_exponent"], grid_exponent(smallest)),
+        ]
     return [
+        Check("only a deposit has a free intercept or a fixed C", sorted({*REFERENCE} & set(content["model"])), []),
         Check("the noise was set beforehand or is a rung", choice in (POLICY, LADDER), True),
         Check("sigma is a rung", (choice == POLICY and rehearsed is None) or on_ladder(sigma), True),
         Check("noise.rungs", content["noise"]["rungs"], rungs_of(content, choice)),
@@ -93,7 +116,7 @@ def _scale_checks(content: Json, claim: Claim) -> list[Check]:
 
 def _size_checks(content: Json) -> list[Check]:
     sizes, model = content["sizes"], content["model"]
-    rows = 1 if loss_named(model["loss"]).one_vector else sizes["classes"]
+    rows = loss_named(model["loss"]).weight_rows(sizes["classes"])
     width = sizes["features"] + int(model["bias"] is True)
     return [
         Check("sizes.parameters", sizes["parameters"], rows * width),

@@ -7,11 +7,13 @@ import click
 from expunge import __version__
 from expunge.cli.audit import audit
 from expunge.cli.demo import demo
+from expunge.cli.deposit import deposit
 from expunge.cli.desk import desk
 from expunge.cli.distance import distance
 from expunge.cli.embed import embed
 from expunge.cli.evaluate import evaluate
 from expunge.cli.keygen import keygen
+from expunge.cli.member import member
 from expunge.cli.plan import plan
 from expunge.cli.report import report
 from expunge.cli.sections import Group
@@ -26,13 +28,14 @@ from expunge.cli.verify import verify
 def main() -> None:
     """Remove people's data from a trained classifier when the training data no longer exists.
 
-    Exit status: 0 done, 1 a certificate failed verification or an audit, 2 bad input, 3 refused (nothing is written).
+    Exit status: 0 done, 1 a certificate failed verification or an audit (member: a row is not there), 2 bad input, 3
+    refused (nothing is written).
     """
 
 
 main.add_section("Start here", demo)
-main.add_section("Train and delete", embed, train, plan, unlearn, tangent)
-main.add_section("Look and check", verify, distance, evaluate, audit)
+main.add_section("Train and delete", embed, train, deposit, plan, unlearn, tangent)
+main.add_section("Look and check", member, verify, distance, evaluate, audit)
 main.add_section("Hand over", keygen, report)
 main.add_section("Requests over time", desk)
 

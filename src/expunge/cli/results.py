@@ -8,6 +8,7 @@ from typing import Any
 from expunge.cli.console import out, print_certificate
 
 MODEL, STATEMENT, SIGNED, DOSSIER = "model.safetensors", "statement.json", "statement.signed.json", "dossier.json"
+DEPOSIT = "model.deposit"
 PRIVATE = "private"
 
 
@@ -18,7 +19,10 @@ def result_files(result: Any, key: Any = None) -> tuple[dict[str, bytes], dict[s
     public = {MODEL: result.model.to_bytes(), STATEMENT: result.statement.to_json().encode()}
     if key is not None:
         public[SIGNED] = seal(result.statement, key)
-    return public, {DOSSIER: result.certificate.to_json().encode()}
+    private = {DOSSIER: result.certificate.to_json().encode()}
+    if getattr(result, "deposit", None) is not None:
+        private[DEPOSIT] = result.deposit.to_bytes()
+    return public, private
 
 
 def write_result(target: Path, result: Any, key: Any = None) -> tuple[str, ...]:
@@ -30,17 +34,36 @@ def write_result(target: Path, result: Any, key: Any = None) -> tuple[str, ...]:
     return tuple(public)
 
 
-def told_result(target: Path, result: Any, names: tuple[str, ...], json_output: bool) -> dict[str, Any]:
-    """What was written and certified, on the screen or for JSON."""
-    dossier = target / PRIVATE / DOSSIER
+def told_result(
+    target: Path, result: Any, names: tuple[str, ...], json_output: bool, before: Path | None = None
+) -> dict[str, Any]:
+    """What was written and certified, on the screen or for JSON; `before` is the deposit the rows were taken out of."""
+    dossier, kept = target / PRIVATE / DOSSIER, target / PRIVATE / DEPOSIT
     if not json_output:
         print_certificate(result.certificate.content)
         out.print("may be handed out: " + ", ".join(str(target / name) for name in names), markup=False)
         out.print(f"private, for the auditor alone, since it tells who left: {dossier}", markup=False)
-    return {
+        if before is not None:
+            _print_deposits(result.statement.content["noise"]["outputs"], kept, before)
+    told = {
         "model": str(target / MODEL),
         "statement_file": str(target / STATEMENT),
         "statement": result.statement.content,
         "dossier_file": str(dossier),
         "certificate": result.certificate.content,
     }
+    return told if before is None else told | {"deposit_file": str(kept), "destroy": str(before)}
+
+
+def _print_deposits(outputs: dict[str, float], kept: Path, before: Path) -> None:
+    """What the noise does to outputs, and what is to become of the two deposits."""
+    out.print(
+        f"the noise moves an output by about {outputs['deviation']:g}; the model's own are about {outputs['spread']:g}"
+    )
+    out.print(f"private, for the next deletion: {kept} is the deposit of what is retained", markup=False)
+    out.print(
+        f"destroy {before}, and every copy: the forgotten rows are still in it, and beside the new one it tells who "
+        "left (an auditor who is to check both has to do so first)",
+        markup=False,
+        style="bold",
+    )

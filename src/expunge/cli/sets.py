@@ -13,9 +13,14 @@ from expunge.cli.sections import section
 FILE = click.Path(path_type=Path, readable=False)
 
 
-def model_option(words: str) -> Callable[[Any], Any]:
+def model_option(words: str, *, required: bool = True) -> Callable[[Any], Any]:
     """The option for the model a command starts from; `words` are its help."""
-    return click.option("--model", "model_file", required=True, type=FILE, help=words)
+    return click.option("--model", "model_file", required=required, type=FILE, help=words)
+
+
+def deposit_option(words: str, *, required: bool = False) -> Callable[[Any], Any]:
+    """The option for a deposit that was kept of the source; `words` are its help."""
+    return click.option("--deposit", required=required, type=FILE, help=words)
 
 
 label_column = click.option("--label", help="Label column of .csv and .parquet files (default: y, or label).")
@@ -32,10 +37,12 @@ memory = click.option(
     help="A limit for each process, e.g. 1.5GB (default: half the machine's memory). A surrogate that does not fit is "
     "read anew in each pass.",
 )
+TRAINED = "The trained model, .safetensors with weight (K x d) and, where there is one, bias (K)."
+FORGET = "The rows to forget, with their labels."
 linear_sets = section(
     "Sets",
-    model_option("The trained model, .safetensors with weight (K x d) and, where there is one, bias (K)."),
-    click.option("--forget", required=True, type=FILE, help="The rows to forget, with their labels."),
+    model_option(TRAINED),
+    click.option("--forget", required=True, type=FILE, help=FORGET),
     click.option("--surrogate", required=True, type=FILE, help="Rows that resemble the source."),
     forget_class,
     label_column,
@@ -43,10 +50,30 @@ linear_sets = section(
 )
 
 
+def read_source(path: Path, label: str | None, columns: str | None, memory: str | None) -> Any:
+    """What is in a file or folder with all rows of a source, read whole or to be streamed."""
+    from expunge.data import LabelledArrays, open_data
+    from expunge.runtime.group import launched_as_group
+    from expunge.runtime.memory import Memory
+
+    opened = open_data(
+        path,
+        label,
+        columns=_names(columns),
+        memory=Memory.of(memory),
+        stream=memory is not None or launched_as_group() or None,
+    )
+    return opened.rows if isinstance(opened, LabelledArrays) else opened
+
+
+def _names(columns: str | None) -> tuple[str, ...] | None:
+    return None if columns is None else tuple(name.strip() for name in columns.split(","))
+
+
 def read_forget_and_surrogate(
-    forget: Path, surrogate: Path, label: str | None, columns: str | None, memory: str | None
+    forget: Path, surrogate: Path | None, label: str | None, columns: str | None, memory: str | None
 ) -> tuple[Any, Any]:
-    """What is in the two files or folders, read whole or to be streamed."""
+    """What is in the two files or folders, read whole or to be streamed; None for a surrogate that is not given."""
     from expunge.data import LabelledArrays, open_data
     from expunge.data.files import TABLES
     from expunge.data.opening import is_folder
@@ -54,9 +81,9 @@ def read_forget_and_surrogate(
     from expunge.runtime.memory import Memory
 
     limit = Memory.of(memory)
-    names = None if columns is None else tuple(name.strip() for name in columns.split(","))
+    names, given = _names(columns), [path for path in (forget, surrogate) if path is not None]
     # a label column may be named though only one of the two files is a table
-    tables = [path for path in (forget, surrogate) if path.suffix.lower() in TABLES or is_folder(path)] or [forget]
+    tables = [path for path in given if path.suffix.lower() in TABLES or is_folder(path)] or [forget]
 
     def read(path: Path) -> Any:
         opened = open_data(
@@ -68,4 +95,4 @@ def read_forget_and_surrogate(
         )
         return opened.rows if isinstance(opened, LabelledArrays) else opened
 
-    return read(forget), read(surrogate)
+    return read(forget), None if surrogate is None else read(surrogate)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from expunge.cli.console import as_json, on_device, out, progress, quiet, reporting, written_to
+from expunge.cli.deposits import kept_with_outlook, print_deposit, write_deposit
 from expunge.cli.sections import Command, section
 from expunge.cli.sets import FILE, label_column
 
@@ -57,6 +58,15 @@ MOST_CLASSES = 20  # that are shown
 )
 @on_device
 @written_to("The model to write, a .safetensors file that does not exist yet.")
+@section(
+    "Output",
+    click.option(
+        "--deposit",
+        type=FILE,
+        help="Also keep a deposit of the source in this new file, which is private: what later deletions need of it; "
+        "see expunge deposit.",
+    ),
+)
 @quiet
 @as_json
 @reporting
@@ -65,6 +75,7 @@ def train(
     label: str | None,
     device: str,
     target: Path,
+    deposit: Path | None,
     quiet: bool,
     json_output: bool,
     **as_given: Any,
@@ -73,10 +84,11 @@ def train(
 
     Writes the weights with a training record: the number of rows, class counts, l2, loss, norm bound, and how far from
     the optimum training stopped. This record is all that is kept of the source, and what makes later certificates
-    strong.
+    strong; with --deposit what makes them proven is kept too.
 
     \b
     expunge train --data source.npz --l2 1e-3 --max-norm 1 --out model.safetensors
+    expunge train --data source.npz --l2 1e-3 --max-norm 1 --out model.safetensors --deposit model.deposit
     """
     from expunge.data import read_data
     from expunge.data.output import require_absent, write_file
@@ -86,7 +98,13 @@ def train(
 
     if target.suffix.lower() != ".safetensors":
         raise FileError(f"--out {target}", "models are .safetensors files", "Name it for example model.safetensors.")
-    require_absent(target)
+    if target == deposit:
+        raise FileError(
+            f"--out and --deposit {target}", "they are two files", "Name the deposit for example m.deposit."
+        )
+    for path in (target, deposit):
+        if path is not None:
+            require_absent(path)
     source = read_data(data, label)
     with progress(not quiet) as advance:
         model = run(
@@ -99,22 +117,35 @@ def train(
             progress=advance,
             **as_given,
         )
+        kept = None if deposit is None else _kept(model, source, device, advance)
     write_file(target, model.to_bytes())
+    made = {} if deposit is None or kept is None else {"deposit": write_deposit(deposit, kept[0]) | kept[1]}
     assert model.record is not None
     fit = fit_of(model, source.rows)
     if not json_output:
-        record = model.record
-        shape = f"{record.n_source:,} rows, {model.n_features} features, {len(record.classes)} classes"
-        out.print(f"trained {record.loss} on {shape}")
-        out.print(f"gradient norm at the stored weights: {record.residual:.3g}")
-        _print_fit(fit)
-        out.print(f"written: {target}", markup=False)
-    return {
-        "model": str(target),
-        "sha256": model.sha256(),
-        "record": model.record.facts(),
-        "fit": fit.to_json(),
-    }
+        _print_model(model, fit, target)
+        if deposit is not None and kept is not None:
+            print_deposit(deposit, kept[0], made["deposit"])
+    told = {"model": str(target), "sha256": model.sha256(), "record": model.record.facts(), "fit": fit.to_json()}
+    return told | made
+
+
+def _print_model(model: Any, fit: Any, target: Path) -> None:
+    """What was trained, how well it fits, and where it is."""
+    record = model.record
+    shape = f"{record.n_source:,} rows, {model.n_features} features, {len(record.classes)} classes"
+    out.print(f"trained {record.loss} on {shape}")
+    out.print(f"gradient norm at the stored weights: {record.residual:.3g}")
+    _print_fit(fit)
+    out.print(f"written: {target}", markup=False)
+
+
+def _kept(model: Any, source: Any, device: str, advance: Any) -> tuple[Any, dict[str, Any]]:
+    """A deposit of the rows it was just trained on."""
+    from expunge.request.declared import NOTHING_DECLARED
+    from expunge.request.execution import Execution
+
+    return kept_with_outlook(model, source.rows, NOTHING_DECLARED, Execution(device=device, progress=advance))
 
 
 def _print_fit(fit: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,18 @@ from expunge.cli.distances import stated_distance
 from expunge.cli.facts import record_facts
 from expunge.cli.results import told_result, write_result
 from expunge.cli.sections import Command, section
-from expunge.cli.sets import FILE, linear_sets, memory, read_forget_and_surrogate
+from expunge.cli.sets import (
+    FILE,
+    FORGET,
+    TRAINED,
+    columns,
+    deposit_option,
+    forget_class,
+    label_column,
+    memory,
+    model_option,
+    read_forget_and_surrogate,
+)
 
 guarantee = section(
     "Guarantee",
@@ -20,11 +32,10 @@ guarantee = section(
     click.option("--delta", required=True, type=float, help="Probability that the guarantee fails; at most 1/n."),
     click.option(
         "--distance",
-        required=True,
-        help="How far the surrogate is from the source: same, tv:0.2, chi2:0.1, kl:0.5 (of the source relative to the "
-        "surrogate), or source if it is the source itself. Where nobody knows: estimate.npz, written by expunge "
-        "distance --out (the difference of means that the bound needs, at this update), or estimate.npz:kl (the "
-        "paper's way). An estimate proves nothing and the certificate says so.",
+        help="Without a deposit: how far the surrogate is from the source: same, tv:0.2, chi2:0.1, kl:0.5 (of the "
+        "source relative to the surrogate), or source if it is the source itself. Where nobody knows: estimate.npz, "
+        "written by expunge distance --out (the difference of means that the bound needs, at this update), or "
+        "estimate.npz:kl (the paper's way). An estimate proves nothing and the certificate says so.",
     ),
     click.option(
         "--match-classes",
@@ -97,12 +108,24 @@ speed = section(
 
 
 @click.command(cls=Command, short_help="Later, without the source: forget rows, with a certificate.")
-@linear_sets
+@section(
+    "Sets",
+    model_option(TRAINED),
+    click.option("--forget", required=True, type=FILE, help=FORGET),
+    deposit_option("What was kept of the source (expunge deposit): the rows are looked up in it, and leave it."),
+    click.option("--surrogate", type=FILE, help="Without a deposit: rows that resemble the source."),
+    forget_class,
+    label_column,
+    columns,
+)
 @guarantee
 @step_and_bound
 @speed
 @on_device
-@written_to("The folder to write model.safetensors, statement.json and private/dossier.json in; it must not exist yet.")
+@written_to(
+    "The folder to write model.safetensors, statement.json and private/dossier.json in, with a deposit also "
+    "private/model.deposit; it must not exist yet."
+)
 @section(
     "Output",
     click.option(
@@ -118,13 +141,14 @@ speed = section(
 def unlearn(  # over 60 lines: click hands over each of its options by name
     model_file: Path,
     forget: Path,
-    surrogate: Path,
+    deposit: Path | None,
+    surrogate: Path | None,
     label: str | None,
     columns: str | None,
     forget_class: str | None,
     epsilon: float,
     delta: float,
-    distance: str,
+    distance: str | None,
     match_classes: bool,
     between: str,
     sampling: str,
@@ -145,10 +169,16 @@ def unlearn(  # over 60 lines: click hands over each of its options by name
 ) -> dict[str, Any]:
     """Forget rows of a source that is gone, with a certificate: a public statement and a private dossier.
 
-    Needs the model, the rows to forget, and a surrogate: rows that resemble the source. Facts about the training come
-    from the model's record, or from options that the certificate then marks as declared.
+    Needs the model, the rows to forget, and what is known of the source: a deposit that was kept of it, or a surrogate
+    (rows that resemble it) with a distance. Facts about the training come from the model's record, or from options that
+    the certificate then marks as declared.
+
+    With a deposit each row must have been in the source. The certificate is proven, the deposit of what is retained
+    lies in private/, written together with the rest, and the one that was given is to be destroyed.
 
     \b
+    expunge unlearn --model model.safetensors --deposit model.deposit --forget forget.npz
+                    --epsilon 0.1 --delta 1e-6 --out result/
     expunge unlearn --model model.safetensors --forget forget.npz --surrogate surrogate.npz
                     --epsilon 1 --delta 1e-5 --distance chi2:0.1 --out result/
     """
@@ -157,36 +187,80 @@ def unlearn(  # over 60 lines: click hands over each of its options by name
     from expunge.data.output import require_absent
     from expunge.mechanism import carry_out
     from expunge.model import read_model
-    from expunge.request.door import ask
     from expunge.request.execution import Execution
-    from expunge.request.guarantee import Guarantee, wanted_distance
     from expunge.runtime.group import joined_group, local_device
 
     require_absent(target)
     key = None if sign_key is None else read_private_key(sign_key)
-    wanted, estimate = wanted_distance(stated_distance(distance, between=between, sampling=sampling), match_classes)
-    terms = {"step": step, "bound": bound, "constants": _constants(constants), "sizes": sizes, "force": force}
-    promise = Guarantee(epsilon, delta, wanted, **terms, estimate=estimate, noise=publishable(noise))
+    terms = {"step": step, "bound": bound, "constants": _constants(constants), "sizes": sizes}
+    scale = publishable(noise)
+    if deposit is None:
+        stated = _stated(surrogate, distance, between, sampling)
+        asking = _by_surrogate(
+            epsilon, delta, stated, match_classes, terms | {"force": force, "noise": scale}, declared
+        )
+    else:
+        _require_alone(terms, surrogate=surrogate, distance=distance, match_classes=match_classes, declared=declared)
+        asking = _by_deposit(deposit, epsilon, delta, force, scale)
     model, digest = read_model(model_file)
-    forget_rows, surrogate_rows = read_forget_and_surrogate(forget, surrogate, label, columns, memory)
+    rows = read_forget_and_surrogate(forget, surrogate, label, columns, memory)
     place = local_device(device)
     with joined_group(place) as group:
         with progress(group.first and not quiet) as advance:
-            request = ask(
-                model,
-                forget_rows,
-                surrogate_rows,
-                promise,
-                forget_class=forget_class,
-                declared=declared,
-                execution=Execution(dtype, place, memory, group, advance),
-                model_sha256=digest,
-            )
+            execution = Execution(dtype, place, memory, group, advance)
+            request = asking(model, *rows, forget_class=forget_class, execution=execution, model_sha256=digest)
             result = carry_out(request, group=group, progress=advance)
         if result is None:
             raise SystemExit(0)  # the first process of the group writes
         names = write_result(target, result, key)
-    return told_result(target, result, names, json_output)
+    return told_result(target, result, names, json_output, before=deposit)
+
+
+def _stated(surrogate: Path | None, distance: str | None, between: str, sampling: str) -> Any:
+    """The distance of the surrogate, without which, or a deposit, nothing is known of the source."""
+    from expunge.errors import OptionError
+
+    if surrogate is None or distance is None:
+        missing = [name for name, value in (("--surrogate", surrogate), ("--distance", distance)) if value is None]
+        raise OptionError(
+            f"no {' and no '.join(missing)}",
+            "without a deposit of the source, rows that resemble it are needed, and how much they do",
+            "Give both, or --deposit if one was kept (expunge deposit).",
+        )
+    return stated_distance(distance, between=between, sampling=sampling)
+
+
+def _by_surrogate(
+    epsilon: float, delta: float, stated: Any, match_classes: bool, terms: dict[str, Any], declared: Any
+) -> Callable[..., Any]:
+    """How to ask with a surrogate."""
+    from expunge.request.door import ask
+    from expunge.request.guarantee import Guarantee, wanted_distance
+
+    wanted, estimate = wanted_distance(stated, match_classes)
+    promise = Guarantee(epsilon, delta, wanted, estimate=estimate, **terms)
+    return lambda model, forget, surrogate, **options: ask(
+        model, forget, surrogate, promise, declared=declared, **options
+    )
+
+
+def _by_deposit(path: Path, epsilon: float, delta: float, force: bool, scale: Any) -> Callable[..., Any]:
+    """How to ask with a deposit."""
+    from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
+    from expunge.evidence.deposit.contents import read_deposit
+
+    promise = deposit_guarantee(epsilon, delta, force=force, noise=scale)
+    kept = read_deposit(path)
+    return lambda model, forget, _, **options: ask_deposit(kept, forget, promise, model=model, **options)
+
+
+def _require_alone(terms: dict[str, Any], *, declared: Any, **beside: Any) -> None:
+    """Refuse options that do not go with a deposit, where they are not the usual ones."""
+    from expunge.evidence.deposit.asking import require_alone
+
+    usual = {"step": None, "bound": "residual", "constants": None, "sizes": "source"}
+    chosen = {name: value for name, value in terms.items() if value != usual[name]}
+    require_alone(**beside, **chosen, **{name: value for name, value in vars(declared).items() if value is not None})
 
 
 def _constants(text: str | None) -> Any:

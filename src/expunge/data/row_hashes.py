@@ -20,7 +20,7 @@ a model goes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,10 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.data.prepare import as_features, as_labels
+from expunge.data.streams import Share, Stream
 from expunge.errors import OptionError
 
 KEY_BYTES = 32
 HASH_BYTES = 16
+NOTHING = np.zeros((0, HASH_BYTES), np.uint8)
 PRECISIONS = ("float64", "float32", "six decimals")
 PERSON = b"expunge row"
 BLOCK = 4096
@@ -84,6 +86,21 @@ def row_hashes(key: bytes, features: Any, labels: Any, name: str = "the rows") -
         for precision, rows in enumerate((values, _float32(values), _six_decimals(values))):
             digests[precision] += _hashed(rows, (each[precision] for each in begun))
     first, second, third = (np.frombuffer(b"".join(part), np.uint8).reshape(-1, HASH_BYTES) for part in digests)
+    return RowHashes((first, second, third))
+
+
+def streamed_hashes(
+    key: bytes, rows: Stream, name: str = "the rows", advance: Callable[[int], None] = lambda _: None
+) -> RowHashes:
+    """The same for all rows of a stream, in one pass; `advance` is told how many are done."""
+    made: list[RowHashes] = []
+    done = 0
+    for values, labels in rows.chunks(Share()):
+        if len(values):
+            made.append(row_hashes(key, values, labels, name))
+            done += len(made[-1])
+            advance(done)
+    first, second, third = (np.concatenate([NOTHING, *(each.digests[at] for each in made)]) for at in range(3))
     return RowHashes((first, second, third))
 
 

@@ -54,6 +54,10 @@ def accept(
     The same rows again, in any order and under any reference, are the request that is already there, also as a copy in
     float32 or with six decimals. A reference that stands for other rows, and rows some of which are in another request,
     are refused: a row can be forgotten once.
+
+    A desk with a deposit looks the rows up in it: rows that are not in what is left of the source, or are asked for
+    more often than they are there, pending requests included, are refused; two people with the same row are two
+    requests, under two references.
     """
     checked = _reference(reference)
     deadline = _due(due, desk.policy.days)
@@ -70,9 +74,14 @@ def accept(
         marks = marks_of(desk.key, rows, *plain(asked, WHAT))
         mark = fingerprint(desk.key, marks.kinds[0])
         same = ledger.find("fingerprint", mark) or _copied(ledger, marks)
+        if state.deposit is not None:
+            same = _known(desk, ledger, state.deposit, checked, marks, same, plain(asked, WHAT))
         if same is not None:
             return Accepted(same, new=False)
-        _refuse_reuse(ledger, checked, marks)
+        if state.deposit is None:
+            _refuse_reuse(ledger, checked, marks)
+        else:
+            mark = _another(desk, ledger, mark)
         _refuse_overdrawn(ledger, rows, state.record)
         number = ledger.next_request()
         content = arrays_bytes(*plain(asked, WHAT), encoder, names_of(asked))
@@ -148,14 +157,63 @@ def _copied(ledger: Ledger, marks: Marks) -> RequestRow | None:
     return None
 
 
+def _known(
+    desk: Desk,
+    ledger: Ledger,
+    deposit: Any,
+    reference: str,
+    marks: Marks,
+    same: RequestRow | None,
+    asked: EncodedRows,
+) -> RequestRow | None:
+    """With a deposit: the request that this is already, None for a new one; refuses rows that are not there for it."""
+    from expunge.desk.deposited import require_available
+
+    other = ledger.find("reference", reference)
+    if other is not None:
+        if _is_of(ledger, marks, other):
+            return other
+        raise _reused(reference, other)
+    pending = [desk.pending_rows(request.id) for request in ledger.requests("pending")]
+    try:
+        require_available(deposit, pending, (asked[0], asked[1]))
+    except DataError:
+        if same is None:
+            raise
+        return same  # it can only be that one, asked again under another reference
+    return None
+
+
+def _is_of(ledger: Ledger, marks: Marks, request: RequestRow) -> bool:
+    """Whether these are a request's rows, each as often, in any precision."""
+    return any(
+        request.n_rows == len(digests)
+        and all(ledger.times(digest, request.id) >= count for digest, count in Counter(digests).items())
+        for digests in marks.kinds
+    )
+
+
+def _another(desk: Desk, ledger: Ledger, mark: str) -> str:
+    """A mark that no request has: the same rows may be those of another person."""
+    made, number = mark, 1
+    while ledger.find("fingerprint", made) is not None:
+        number += 1
+        made = mac(desk.key, "request", f"{mark} {number}".encode())
+    return made
+
+
+def _reused(reference: str, other: RequestRow) -> OptionError:
+    return OptionError(
+        f"reference {reference!r} stands for request {other.id}, which is {other.state}",
+        "a reference stands for one request",
+        "Choose another reference.",
+    )
+
+
 def _refuse_reuse(ledger: Ledger, reference: str, marks: Marks) -> None:
     other = ledger.find("reference", reference)
     if other is not None:
-        raise OptionError(
-            f"reference {reference!r} stands for request {other.id}, which is {other.state}",
-            "a reference stands for one request",
-            "Choose another reference.",
-        )
+        raise _reused(reference, other)
     holders = ledger.holders(list(marks.every))
     held = [next((holders[digest] for digest in row if digest in holders), 0) for row in marks.by_row]
     if any(held):

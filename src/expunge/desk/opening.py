@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from expunge.desk.layout import Layout
 from expunge.desk.ledger import Ledger
 from expunge.desk.policy import Policy
 from expunge.desk.seal import write_seal
-from expunge.errors import ModelError, UselessModel
+from expunge.errors import ModelError, OptionError, UselessModel
 from expunge.evidence.rehearsal import rehearsed_scale
 from expunge.mechanism import measure
 from expunge.model import LinearModel
@@ -34,19 +35,34 @@ from expunge.request.scaling import FORCED, refuse_squashed
 from expunge.request.series import Series
 from expunge.runtime.durable import PRIVATE_FOLDER, PUBLIC_FOLDER, sync_folder, write_whole
 
+if TYPE_CHECKING:
+    from expunge.evidence.deposit.contents import Deposit
+
 DEFAULT_NOISE = "rows:1"  # a model
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What a desk begins with, checked; a surrogate where there is no deposit."""
+
+    policy: Policy
+    model: LinearModel
+    state: bytes
+    surrogate: bytes | None
+    notes: tuple[str, ...]
 
 
 def create_desk(
     folder: str | Path,
-    model: LinearModel,
-    surrogate: Rows,
+    model: LinearModel | None,
+    surrogate: Rows | None,
     policy: Policy,
     digest: str | None = None,
     declared: Declared = NOTHING_DECLARED,
     say: Callable[[str], None] = lambda _: None,
     *,
     noise: float | str | Scale | None = DEFAULT_NOISE,
+    deposit: Deposit | None = None,
 ) -> Desk:
     """Open a desk in a new folder; `digest` is the model file's SHA-256, where it came from a file.
 
@@ -55,11 +71,67 @@ def create_desk(
     policy that has its noise already keeps it. `say` is told what every certificate will note.
 
     `declared` are the facts of a model without a record. The model becomes the first private state: from now on the
-    desk answers for it, and the file it came from should go.
+    desk answers for it, and the file it came from should go. With a `deposit`, and a policy whose distance is
+    `deposit`, that is the state: no surrogate is given, the model only where it is not the deposit's own (one that was
+    published, or is stored in another type), and noise is taken from the deposit's radii.
     """
     policy.checked()
     layout = Layout(Path(folder))
     require_absent(layout.folder)
+    if deposit is None:
+        if model is None or surrogate is None or policy.kept:
+            raise OptionError(
+                "no model, no surrogate, or a policy for a deposit",
+                "without a deposit a desk needs a model and a surrogate with its distance",
+                "Give both, or the deposit.",
+            )
+        start = _with_surrogate(model, surrogate, policy, declared, asked_scale(noise))
+    else:
+        start = _with_deposit(deposit, model, surrogate, policy)
+    key = new_key()
+    first = DeskCreated(
+        policy=start.policy,
+        model_sha256=digest or start.model.sha256(),
+        surrogate_mac="" if start.surrogate is None else mac(key, "surrogate", start.surrogate),
+        state_mac=mac(key, "state", start.state),
+        store=str(start.model.weight.dtype).removeprefix("torch."),
+    )
+    _appear(layout, start, key, first)
+    for note in start.notes:
+        say(note)
+    return open_desk(layout.folder)
+
+
+def _appear(layout: Layout, start: _Start, key: bytes, first: DeskCreated) -> None:
+    """The folder, whole; made under one name, so that what a kill left is found again."""
+    made = layout.folder.with_name(f".expunge-{layout.folder.name}")
+    with storing(layout.folder):
+        layout.folder.parent.mkdir(parents=True, exist_ok=True)
+        if made.exists():
+            shutil.rmtree(made)
+        try:
+            _fill(Layout(made), start, key, first)
+            made.rename(layout.folder)
+            sync_folder(layout.folder.parent)
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
+
+
+def _with_deposit(deposit: Deposit, model: LinearModel | None, surrogate: Rows | None, policy: Policy) -> _Start:
+    from expunge.desk.deposited import opened_for
+
+    if surrogate is not None or not policy.kept:
+        raise OptionError(
+            "a deposit with a surrogate, or with a distance",
+            "with a deposit nothing stands in for the source",
+            "Leave surrogate and distance out (Policy: distance='deposit').",
+        )
+    policy, notes = opened_for(deposit, model, policy)
+    return _Start(policy, deposit.model if model is None else model, deposit.to_bytes(), None, notes)
+
+
+def _with_surrogate(model: LinearModel, surrogate: Rows, policy: Policy, declared: Declared, noise: Scale) -> _Start:
     record = record_for(model, declared)
     if record.noised:
         raise ModelError(
@@ -73,47 +145,21 @@ def create_desk(
     names = names_of(surrogate)
     features, labels = map(np.asarray, plain(EncodedRows(*surrogate), "the surrogate set"))
     request, notes = _check(model, EncodedRows(features, labels, encoder, names), policy)
-    policy = _settled(request, policy, asked_scale(noise))
-    key = new_key()
     stored = arrays_bytes(features, labels, encoder, names)
-    first = DeskCreated(
-        policy=policy,
-        model_sha256=digest or model.sha256(),
-        surrogate_mac=mac(key, "surrogate", stored),
-        state_mac=mac(key, "state", anchored_bytes(model, nothing_forgotten(model))),
-        store=str(model.weight.dtype).removeprefix("torch."),
-    )
-    with storing(layout.folder):
-        _appear(layout, model, stored, key, first)
-    for note in notes:
-        say(note)
-    return open_desk(layout.folder)
+    state = anchored_bytes(model, nothing_forgotten(model))
+    return _Start(_settled(request, policy, noise), model, state, stored, notes)
 
 
-def _appear(layout: Layout, model: LinearModel, surrogate: bytes, key: bytes, first: DeskCreated) -> None:
-    """Fill a folder beside it, under one name, so that what a kill left is found again; then rename it."""
-    made = layout.folder.with_name(f".expunge-{layout.folder.name}")
-    layout.folder.parent.mkdir(parents=True, exist_ok=True)
-    if made.exists():
-        shutil.rmtree(made)
-    try:
-        _fill(Layout(made), model, surrogate, key, first)
-        made.rename(layout.folder)
-        sync_folder(layout.folder.parent)
-    except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
-        raise
-
-
-def _fill(layout: Layout, model: LinearModel, surrogate: bytes, key: bytes, first: DeskCreated) -> None:
+def _fill(layout: Layout, start: _Start, key: bytes, first: DeskCreated) -> None:
     layout.folder.mkdir(mode=PUBLIC_FOLDER)
     for private in (layout.private, layout.rows, layout.states, layout.dossiers):
         private.mkdir(mode=PRIVATE_FOLDER)
     layout.published.mkdir(mode=PUBLIC_FOLDER)
     write_whole(layout.key, key)
     write_whole(layout.lock, b"")
-    write_whole(layout.surrogate, surrogate)
-    write_whole(layout.state_of(0), anchored_bytes(model, nothing_forgotten(model)))
+    if start.surrogate is not None:
+        write_whole(layout.surrogate, start.surrogate)
+    write_whole(layout.state_of(0), start.state)
     Ledger.create(layout.ledger)
     with Ledger.open(layout.ledger) as ledger:
         ledger.append(first)

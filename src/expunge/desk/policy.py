@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from expunge.request.execution import Execution
     from expunge.request.guarantee import Guarantee
 
+KEPT = "deposit"  # the distance of a desk whose state is a deposit
 DEFAULT_PLANNED = 50
 DEFAULT_FACTOR = 10.0
 
@@ -26,7 +27,7 @@ class Policy:
     them at the same delta; `days` is how long a request may wait; with `match_classes` surrogate rows are weighted to
     the class counts of the rows still left. `noise` is the standard deviation of every model's noise, set when the
     desk is opened, and `noise_rows` what it was rehearsed with; None, as in desks of earlier versions: each request
-    chooses a power of two.
+    chooses a power of two. With a deposit the distance is `deposit`, and noise is taken from its `radii`.
     """
 
     epsilon: float
@@ -44,14 +45,39 @@ class Policy:
     match_classes: bool = False
     noise: float | None = None
     noise_rows: int | None = None
+    radii: tuple[float, ...] = ()
 
     def checked(self) -> Policy:
         """The policy, if a desk can be opened for it."""
-        from expunge.certificate.limits import STEPS
         from expunge.request.guarantee import check_budget
-        from expunge.runtime.checks import choice, positive
+        from expunge.runtime.checks import positive
 
         check_budget(self.epsilon, self.delta)
+        if not self.kept:
+            self._require_declared()
+        Series(self.planned)
+        _ = self.scale
+        positive(self.limit, "total_epsilon", "Ten times epsilon is the default.")
+        if type(self.days) is not int or not 0 <= self.days <= 36_500:
+            raise OptionError(
+                f"{self.days!r} days", "from 0 to 36500 is possible", "30 days is what the GDPR's one month means."
+            )
+        if self.limit < self.epsilon:
+            raise OptionError(
+                f"total epsilon {self.limit:g}", f"one model alone has {self.epsilon:g}", "Raise it, or lower epsilon."
+            )
+        return self
+
+    @property
+    def kept(self) -> bool:
+        """Whether the desk's state is a deposit of the source."""
+        return self.distance == KEPT
+
+    def _require_declared(self) -> None:
+        """Refuse a distance that nobody declares for years, and a step that is none."""
+        from expunge.certificate.limits import STEPS
+        from expunge.runtime.checks import choice
+
         if parse_route(self.distance) is not None:
             raise OptionError(
                 f"distance {self.distance}",
@@ -65,18 +91,6 @@ class Policy:
                 "Use expunge unlearn with --distance source, or retrain.",
             )
         choice(self.step, STEPS, "step")
-        Series(self.planned)
-        _ = self.scale
-        positive(self.limit, "total_epsilon", "Ten times epsilon is the default.")
-        if type(self.days) is not int or not 0 <= self.days <= 36_500:
-            raise OptionError(
-                f"{self.days!r} days", "from 0 to 36500 is possible", "30 days is what the GDPR's one month means."
-            )
-        if self.limit < self.epsilon:
-            raise OptionError(
-                f"total epsilon {self.limit:g}", f"one model alone has {self.epsilon:g}", "Raise it, or lower epsilon."
-            )
-        return self
 
     @property
     def declared(self) -> Distance:
@@ -99,6 +113,10 @@ class Policy:
         """What every run promises, at this place of the series."""
         from expunge.request.guarantee import Guarantee, wanted_distance
 
+        if self.kept:
+            from expunge.evidence.deposit.asking import deposit_guarantee
+
+            return deposit_guarantee(self.epsilon, self.delta, force=self.force, series=series)
         wanted, _ = wanted_distance(self.declared, self.match_classes)
         return Guarantee(
             self.epsilon, self.delta, wanted, step=self.step, force=self.force, series=series, noise=self.scale

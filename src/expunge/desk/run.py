@@ -29,6 +29,7 @@ from expunge.mechanism import Unlearned, certify, measure
 from expunge.model import LinearModel
 from expunge.report.page import statement_page
 from expunge.request.door import Request, ask
+from expunge.request.guarantee import Guarantee
 from expunge.request.past import anchored_bytes
 from expunge.runtime.durable import PRIVATE, PRIVATE_FOLDER, make_folder, sync_folder, write_synced
 from expunge.runtime.progress import Progress, silent
@@ -83,9 +84,8 @@ def run(
     with desk.writing() as ledger:
         pending = ledger.requests("pending")
         groups = [pending] if batch and pending else [[request] for request in pending]
-        surrogate = checked_surrogate(desk, ledger) if groups else None
+        surrogate = checked_surrogate(desk, ledger) if groups and not desk.policy.kept else None
         for done, group in enumerate(groups):
-            assert surrogate is not None
             progress("Requests", done, len(groups))
             state = current_state(desk, ledger)
             try:
@@ -117,7 +117,7 @@ def _make(
     ledger: Ledger,
     state: State,
     group: list[RequestRow],
-    surrogate: Rows,
+    surrogate: Rows | None,
     sign_key: Ed25519PrivateKey | None,
     test: Rows | None,
 ) -> _Made:
@@ -131,18 +131,13 @@ def _make(
         )
     head = ledger.head()
     series = state.series(policy.planned, {"size": head.size, "root": head.root})
-    request = ask(
-        state.model,
-        _together(desk, ledger, group),
-        surrogate,
-        policy.guarantee(series),
-        execution=policy.execution(),
-        model_sha256=state.published_sha256,
-    )
+    request = _asked(policy, state, _together(desk, ledger, group), surrogate, policy.guarantee(series))
     measured = measure(request)
     result = certify(request, measured)
-    composition = _composed(policy, ledger, result.statement)
-    state_bytes = anchored_bytes(state.model, handed_on(request))
+    composition = _composed(policy, ledger, state, request, result)
+    state_bytes = (
+        anchored_bytes(state.model, handed_on(request)) if state.deposit is None else result.deposit.to_bytes()
+    )
     accuracy = None if test is None else _accuracies(state.model, result.model, test)
     files = _files(state.number + 1, policy, result, composition, sign_key)
     certificate = result.certificate
@@ -170,13 +165,38 @@ def _make(
     return _Made(files, state_bytes, facts, result.statement, certificate)
 
 
-def _composed(policy: Policy, ledger: Ledger, statement: Statement) -> Composition:
+def _asked(policy: Policy, state: State, rows: EncodedRows, surrogate: Rows | None, guarantee: Guarantee) -> Request:
+    """The request of a run, with what the desk knows of the source."""
+    if state.deposit is not None:
+        from expunge.desk.deposited import asked_of
+
+        return asked_of(state.deposit, rows, guarantee, state.store, state.published_sha256, policy.device)
+    assert surrogate is not None
+    return ask(
+        state.model,
+        rows,
+        surrogate,
+        guarantee,
+        execution=policy.execution(),
+        model_sha256=state.published_sha256,
+    )
+
+
+def _composed(policy: Policy, ledger: Ledger, state: State, request: Request, result: Unlearned) -> Composition:
     """What all models say together once this one is published; refuses more than the desk was opened for.
 
     Each counts with the mu that its (epsilon, delta) allows, whatever it reached: the sum is published.
     """
-    mus = [model.facts.mu for model in ledger.models()] + [statement.mu]
-    composition = compose(mus, policy.delta, math.fsum(statement.content["noise"]["failures"].values()))
+    statement, models = result.statement, ledger.models()
+    mus = [model.facts.mu for model in models] + [statement.mu]
+    if state.deposit is None:
+        composition = compose(mus, policy.delta, math.fsum(statement.content["noise"]["failures"].values()))
+    else:
+        from expunge.desk.deposited import composed, require_ordinary
+
+        require_ordinary(state.deposit, result.certificate.content["bound"]["inputs"]["weights_length"]["value"])
+        sigmas = [model.facts.sigma for model in models] + [statement.sigma]
+        composition = composed(state.deposit, request, sigmas, mus)
     if composition.epsilon > policy.limit:
         raise RetrainNow(
             f"retrain now: with this model all {len(mus)} published models together would have epsilon "
@@ -188,8 +208,15 @@ def _composed(policy: Policy, ledger: Ledger, statement: Statement) -> Compositi
 
 
 def noise_share(request: Request, measured: Measured) -> float:
-    """The noise's expected length over the norm of the weights: at 1 the noise is as large as they are."""
+    """The noise's expected length over the norm of the weights: at 1 the noise is as large as they are.
+
+    With a deposit, of its deviation on outputs over theirs: where no output sees it, noise may be long.
+    """
     noise = foresee(request, measured)[1].noise
+    if noise is not None and request.deposit is not None:
+        from expunge.desk.deposited import output_share
+
+        return output_share(request, noise.scale)
     return math.inf if noise is None else noise.length / float(request.weights.norm())
 
 

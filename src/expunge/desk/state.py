@@ -1,9 +1,10 @@
-"""The private state between two runs: the trained model, and what was forgotten of it since."""
+"""The private state between two runs: the trained model, and what was forgotten of it since; or the deposit."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from expunge.desk.desk import Desk, Rows
 from expunge.desk.digests import mac
@@ -15,22 +16,33 @@ from expunge.record import TrainingRecord
 from expunge.request.past import Past, left_over, read_anchored
 from expunge.request.series import Series
 
+if TYPE_CHECKING:
+    from expunge.evidence.deposit.contents import Deposit
+
 
 @dataclass(frozen=True)
 class State:
-    """PRIVATE. `number` models are published; `published_sha256` is the last one's, at first the trained one's."""
+    """PRIVATE. `number` models are published; `published_sha256` is the last one's, at first the trained one's.
+
+    With a `deposit` there is no past: what was forgotten has left it.
+    """
 
     number: int
     model: LinearModel = field(repr=False)
-    past: Past = field(repr=False)
+    past: Past | None = field(repr=False)
     published_sha256: str
     store: str
     failures: float
+    deposit: Deposit | None = field(repr=False, default=None)
 
     @property
     def record(self) -> TrainingRecord:
         """Of what is left of the source."""
         assert self.model.record is not None
+        if self.deposit is not None:
+            numbers = self.deposit.numbers
+            return replace(self.model.record, n_source=numbers.n_rows, class_counts=numbers.class_counts)
+        assert self.past is not None
         return left_over(self.model.record, self.past)
 
     def series(self, planned: int, head: dict[str, int | str]) -> Series:
@@ -45,15 +57,25 @@ def current_state(desk: Desk, ledger: Ledger) -> State:
     number = 0 if last is None else last.model
     path = desk.layout.state_of(number)
     _require_mac(desk, path, "state", created.state_mac if last is None else last.state_mac)
-    model, past = read_anchored(path)
+    model, past, deposit = _read(desk, path)
     return State(
         number=number,
         model=model,
         past=past,
+        deposit=deposit,
         published_sha256=created.model_sha256 if last is None else last.files[MODEL],
         store=created.store,
         failures=0.0 if last is None else last.failures,
     )
+
+
+def _read(desk: Desk, path: Path) -> tuple[LinearModel, Past | None, Deposit | None]:
+    if not desk.policy.kept:
+        return (*read_anchored(path), None)
+    from expunge.evidence.deposit.contents import read_deposit
+
+    deposit = read_deposit(path)
+    return deposit.model, None, deposit
 
 
 def checked_surrogate(desk: Desk, ledger: Ledger) -> Rows:

@@ -17,7 +17,11 @@ MOST_LISTED = 1000
 
 @dataclass(frozen=True)
 class Status:
-    """`epsilon` is that of all published models together; `deletions_left` extrapolates the last bound's growth."""
+    """`epsilon` is that of all published models together; `deletions_left` extrapolates the last bound's growth.
+
+    With a deposit, `reach` is how much of the last of its radii the last model needed, and `forgotten` how many rows
+    have left; None without one.
+    """
 
     pending: int
     overdue: int
@@ -30,6 +34,8 @@ class Status:
     limit: float
     models_left: int
     deletions_left: int | None
+    reach: float | None
+    forgotten: int | None
     retrain: str | None
     head: Head
     time: str
@@ -58,6 +64,8 @@ def _status(desk: Desk, ledger: Ledger) -> Status:
         limit=policy.limit,
         models_left=_models_left(desk, models),
         deletions_left=_deletions_left(desk, models),
+        reach=_reach(desk, models),
+        forgotten=sum(model.facts.n_rows for model in models) if policy.kept else None,
         retrain=_retrain(ledger),
         head=ledger.head(),
         time=now(),
@@ -77,14 +85,24 @@ def _models_left(desk: Desk, models: list[ModelRow]) -> int:
 def _deletions_left(desk: Desk, models: list[ModelRow]) -> int | None:
     """The bound grows with every deletion: how many like those so far until the noise that was set does not cover it.
 
-    Where requests choose their noise: until it is as large as the weights.
+    Where requests choose their noise: until it is as large as the weights. With a deposit the bound grows at most with
+    the square of the rows forgotten, and ends at the last radius.
     """
     if not models:
         return None
-    last = models[-1].facts
+    last, reach = models[-1].facts, _reach(desk, models)
+    if reach is not None:
+        return max(0, math.floor((math.sqrt(1.0 / max(reach, 1e-12)) - 1.0) * len(models)))
     if desk.policy.noise is not None:
         return max(0, math.floor((last.mu * desk.policy.noise - last.total) / last.total * len(models)))
     return deletions_left(last.total, last.terms["training"], last.noise_share)
+
+
+def _reach(desk: Desk, models: list[ModelRow]) -> float | None:
+    """The radius that the last model needed, over the last that the deposit has."""
+    if not desk.policy.radii:
+        return None
+    return models[-1].facts.total / desk.policy.radii[-1] if models else 0.0
 
 
 def _retrain(ledger: Ledger) -> str | None:

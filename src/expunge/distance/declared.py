@@ -77,9 +77,9 @@ class Distance:
     def _matching_problem(self, law: Kind) -> OptionError | None:
         if type(self.matched) is not bool:
             return OptionError(f"matched {self.matched!r}", "it is True or False", "Leave it out, or write True.")
-        if self.matched and law.is_source:
+        if self.matched and not (law.stands_in and not law.is_source):
             return OptionError(
-                "matched classes with distance 'source'",
+                f"matched classes with distance {law.name!r}",
                 "the source's classes are its own",
                 "Leave --match-classes out.",
             )
@@ -120,7 +120,7 @@ class Distance:
     @property
     def samples_rows(self) -> bool:
         """Whether source and surrogate are samples of populations, so that a sampling term is due."""
-        return not self.law.is_source and self.between == "populations"
+        return not self.law.is_source and self.law.stands_in and self.between == "populations"
 
     @property
     def needs_eigenvalue(self) -> bool:
@@ -149,7 +149,7 @@ class Distance:
 def parse_distance(text: str, *, between: str = "populations", sampling: str = "strict") -> Distance:
     """Read `same`, `source`, `tv:0.2`, `chi2:0.3` or `kl:0.5`."""
     kind, colon, value = text.strip().partition(":")
-    declarable = [name for name, law in KINDS.items() if law.provenances != ("estimated",)]
+    declarable = [name for name, law in KINDS.items() if law.stands_in and law.provenances != ("estimated",)]
     if kind not in declarable:
         raise OptionError(
             f"distance kind {kind!r} is not known",

@@ -4,6 +4,7 @@ same          the surrogate is a sample of the source's own distribution
 tv:0.2        total variation between the feature distributions, in [0, 1]
 chi2:0.3      chi-square of the source relative to the surrogate
 kl:0.5        Kullback-Leibler divergence of the source relative to the surrogate
+deposit       no rows stand in for the source: its gradient and Hessian were kept (evidence/deposit/)
 source        the surrogate IS the source (the paper's Unlearn (+)); checked as far as its rows show it
 means         only ever estimated: the difference of means that the residual bound needs, for one update
 
@@ -37,6 +38,7 @@ class Kind(ABC):
     provenances: ClassVar[tuple[str, ...]] = ("declared", "estimated")  # the first is the usual one
     first_schema: ClassVar[int] = 1  # of certificates: older ones do not know it
     is_source: ClassVar[bool] = False  # the rows given are the source's own
+    stands_in: ClassVar[bool] = True  # rows that are not the source's stand in for its
     between_samples: ClassVar[bool] = True  # whether it can be declared of two finite sets
     rows_unlike_any: ClassVar[bool] = False  # whether source rows may be unlike every surrogate row
     uses_deviation: ClassVar[bool] = False  # whether the shift needs the surrogate's covariance
@@ -125,6 +127,16 @@ class TheSource(Same):
     between_samples = True
 
 
+class Kept(Same):
+    """Nothing stands in for the source: what the bound needs of it was kept."""
+
+    name = "deposit"
+    meaning = "no rows stand in for the source: the gradient and the Hessian of its rows were kept in a deposit"
+    provenances = ("measured",)
+    stands_in = False
+    between_samples = True
+
+
 class Means(Kind):
     """The difference of means itself. Of anything else it says nothing; spreads are taken to be the surrogate's."""
 
@@ -171,5 +183,5 @@ def kind_named(name: object) -> Kind:
     return KINDS[name]
 
 
-for built_in in (Same(), TotalVariation(), ChiSquare(), KullbackLeibler(), TheSource(), Means()):
+for built_in in (Same(), TotalVariation(), ChiSquare(), KullbackLeibler(), TheSource(), Kept(), Means()):
     register_kind(built_in)

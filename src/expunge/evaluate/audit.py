@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 from scipy.stats import beta
 
+from expunge.bounds.calibration import mu_for
 from expunge.errors import OptionError
 from expunge.evidence.measured import Measured
 from expunge.mechanism import certify, hand_over, judge
-from expunge.noise import RandomBytes, add_noise, mu_for, seeded_bytes
+from expunge.noise import RandomBytes, add_noise, seeded_bytes
 from expunge.request.door import Request
 from expunge.request.subject import LinearSubject
 from expunge.runtime.progress import Progress, silent

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from expunge.bounds import Ball, PaperConstants, paper_bound
+from expunge.bounds.calibration import sigma_classical
 from expunge.data.names import order_of
 from expunge.distance import Distance, Estimation
 from expunge.errors import ModelError
@@ -22,7 +23,7 @@ from expunge.evaluate.case import Case, Labelled
 from expunge.evidence.measured import foresee
 from expunge.mechanism import measure, notes_of
 from expunge.model import LinearModel
-from expunge.noise import Noise, grid_exponent, sigma_classical
+from expunge.noise import Noise, grid_exponent
 from expunge.request.door import ask
 from expunge.request.guarantee import Guarantee, wanted_distance
 from expunge.request.refusals import refuse_unsound

@@ -5,12 +5,13 @@ Each kind answers the same questions; a new one is one file and its line here.
 
 from __future__ import annotations
 
+from expunge.evidence.deposit.evidence import DepositEvidence
 from expunge.evidence.source import SourceEvidence
 from expunge.evidence.surrogate import SurrogateEvidence
 from expunge.request.door import Request
 from expunge.runtime.progress import Progress, silent
 
-KINDS_OF_EVIDENCE: list[type[SurrogateEvidence]] = [SourceEvidence, SurrogateEvidence]
+KINDS_OF_EVIDENCE: list[type[SurrogateEvidence]] = [DepositEvidence, SourceEvidence, SurrogateEvidence]
 
 
 def gather(request: Request, *, seed: int | None = None, progress: Progress = silent) -> SurrogateEvidence:
@@ -19,4 +20,4 @@ def gather(request: Request, *, seed: int | None = None, progress: Progress = si
     return kind.gathered(request, seed=seed, progress=progress)
 
 
-__all__ = ["KINDS_OF_EVIDENCE", "SourceEvidence", "SurrogateEvidence", "gather"]
+__all__ = ["KINDS_OF_EVIDENCE", "DepositEvidence", "SourceEvidence", "SurrogateEvidence", "gather"]

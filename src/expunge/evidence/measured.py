@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from expunge.certificate.derive import Derived, beyond_closed_form, derive
-from expunge.certificate.facts import GENERATORS, Claim, Fact, Json
+from expunge.bounds.scale import Scale
+from expunge.certificate.derive import Derived, derive
+from expunge.certificate.facts import GENERATORS, Claim, Fact, Json, beyond_closed_form
 from expunge.distance import Distance
 from expunge.request.door import Request
 from expunge.request.past import Past
@@ -18,7 +20,8 @@ from expunge.solve.outcome import Step
 class Measured:
     """The step, and every number the region needs. Private: `step.update` is the model before noise.
 
-    `distance` is the declared one, or what was estimated for this step, with the evidence in `estimate`.
+    `distance` is the declared one, or what was estimated for this step, with the evidence in `estimate`. With a deposit
+    `route` is how its region was found, `scale` the noise's from its radii, and `kept` the deposit of what is retained.
     """
 
     step: Step
@@ -26,6 +29,9 @@ class Measured:
     failures: dict[str, float]
     distance: Distance
     estimate: Json | None = None
+    route: str | None = None
+    scale: Scale | None = None
+    kept: Any = None
 
 
 def claim_of(request: Request, measured: Measured, generator: str = GENERATORS[0]) -> Claim:
@@ -41,11 +47,11 @@ def claim_of(request: Request, measured: Measured, generator: str = GENERATORS[0
         failures=measured.failures,
         n_parameters=head.n_parameters,
         generator=generator,
-        convention=guarantee.sizes,
+        convention=measured.route or guarantee.sizes,
         tuned=beyond,
         encoder=None if request.record.encoder is None else request.record.encoder_trained or "unknown",
-        averaged=guarantee.averaged,
-        scale=guarantee.scale,
+        averaged=measured.route is None and guarantee.averaged,
+        scale=measured.scale or guarantee.scale,
     )
 
 

@@ -8,6 +8,7 @@ sentences).
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -45,7 +46,7 @@ class SurrogateEvidence:
     @staticmethod
     def is_given(request: Request) -> bool:
         """Whether the request comes with evidence of this kind."""
-        return not request.distance.is_source
+        return not request.distance.is_source and request.deposit is None
 
     @classmethod
     def gathered(cls, request: Request, *, seed: int | None, progress: Progress) -> SurrogateEvidence:
@@ -72,6 +73,14 @@ class SurrogateEvidence:
         appendix = request.guarantee.paper and request.guarantee.sizes == "surrogate"
         n = request.n_surrogate if appendix else request.n_source
         return SurrogateEquation(request.head, request.weights, request.forget, request.surrogate, n)
+
+    def own_step(self) -> Step | None:
+        """The update, where the evidence itself gives it; else the equation is to be solved."""
+        return None
+
+    def kept(self) -> tuple[Any, ...]:
+        """Route, scale and what is left of a deposit, where there is one."""
+        return ()
 
     @property
     def paper_step(self) -> bool:

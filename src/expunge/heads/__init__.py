@@ -5,12 +5,13 @@ from __future__ import annotations
 from expunge.errors import OptionError
 from expunge.heads.curvature import Curvature
 from expunge.heads.linear import LinearHead
+from expunge.heads.logistic import Logistic, OneVsRest
 from expunge.heads.ridge import Ridge
 from expunge.heads.rows import Block, Rows, RowSet
 from expunge.heads.softmax import Softmax
 from expunge.record import Constants, register_loss
 
-HEADS: dict[str, type[LinearHead]] = {head.about.name: head for head in (Softmax, Ridge)}
+HEADS: dict[str, type[LinearHead]] = {head.about.name: head for head in (Softmax, OneVsRest, Logistic, Ridge)}
 
 
 def register_head(head: type[LinearHead]) -> None:
@@ -20,11 +21,12 @@ def register_head(head: type[LinearHead]) -> None:
 
 
 def head_for(loss: str, *, l2: float, n_classes: int, n_features: int, row_bound: float) -> LinearHead:
-    """The linear head whose loss is called `loss` ("softmax" or "ridge")."""
-    if loss not in HEADS:
+    """The linear head whose loss is called `loss` (`softmax`, `logistic`, `one-vs-rest`, `ridge`)."""
+    many = sorted(name for name, head in HEADS.items() if not head.about.one_row)
+    if loss not in HEADS or (n_classes > 1 and loss not in many):
         raise OptionError(
-            f"loss {loss!r} is not known",
-            f"for a linear head it must be one of {', '.join(sorted(HEADS))}",
+            f"loss {loss!r} is not known, or not of {n_classes} rows of weights",
+            f"for a linear head with a row a class it must be one of {', '.join(many)}",
             "Choose the loss the model was trained with.",
         )
     return HEADS[loss](l2=l2, n_classes=n_classes, n_features=n_features, row_bound=row_bound)
@@ -36,6 +38,8 @@ __all__ = [
     "Constants",
     "Curvature",
     "LinearHead",
+    "Logistic",
+    "OneVsRest",
     "Ridge",
     "RowSet",
     "Rows",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from expunge.bounds import TERMS
-from expunge.noise import sigma_for
+from expunge.bounds.calibration import sigma_for
 
 # dark enough for 3:1 against white, and told apart without colour by their hatching in the legend's order and labels
 COLOURS = ("#1b5e8c", "#b4480f", "#3d7a2a", "#7a3e9d", "#6b5b00", "#a3195b", "#4a4a4a")

@@ -8,6 +8,7 @@ from typing import Any
 import jinja2
 
 from expunge import __version__
+from expunge.certificate.derive import bound_named
 from expunge.report import chart, words
 
 Json = dict[str, Any]
@@ -62,6 +63,7 @@ def statement_page(
             composition=composition,
             limit=limit,
             keyid=keyid,
+            kept=bound_named(statement["bound"]["kind"]).kept,
             status_words=words.status_words(statement["status"]),
             version=__version__,
         )
@@ -105,6 +107,7 @@ def run_page(
             if residual
             else None,
             facts=facts,
+            kept=bound_named(bound["kind"]).kept,
             status_words=words.status_words(certificate["status"]),
             provenance_words=words.PROVENANCE,
             version=__version__,

@@ -1,4 +1,4 @@
-"""Figures of a plan."""
+"""Figures of a plan, and of what a deposit's rehearsal foresees."""
 
 from __future__ import annotations
 
@@ -51,4 +51,22 @@ def frontier(outlooks: Sequence[Mapping[str, Any]], accuracy_before: float | Non
             )
     for axis in axes:
         axis.grid(alpha=0.3)
+    return png(figure)
+
+
+def forgettable(forecasts: Sequence[Mapping[str, Any]], accuracy_before: float) -> bytes:
+    """Accuracy against random rows forgotten, one colour an epsilon: at once, and dashed one at a time."""
+    figure, axes = new_figure(1, 4.2, width=6.5)
+    epsilons = list(dict.fromkeys(each["epsilon"] for each in forecasts))
+    for index, epsilon in enumerate(epsilons):
+        mine = sorted((each for each in forecasts if each["epsilon"] == epsilon), key=lambda each: int(each["rows"]))
+        for manner, style, words in (("at_once", "-", "at once"), ("one_at_a_time", "--", "one at a time")):
+            points = [(each["rows"], accuracy_before - each[manner]) for each in mine if each[manner] is not None]
+            x, y = [rows for rows, _ in points], [left for _, left in points]
+            colour = COLOURS[index % len(COLOURS)]
+            axes[0].plot(x, y, style, marker="o", markersize=4, color=colour, label=f"epsilon {epsilon:g}, {words}")
+    axes[0].axhline(accuracy_before - 0.01, color="#4a4a4a", linewidth=1, linestyle=":", label="a point less")
+    axes[0].set(xscale="log", xlabel="random rows forgotten", ylabel="accuracy (on the source)")
+    axes[0].legend(frameon=False, fontsize="small")
+    axes[0].grid(alpha=0.3)
     return png(figure)

@@ -48,15 +48,15 @@ def described_data(request: Request, distance: Distance) -> Json:
     """Of the rows; nothing where the loss is not convex, since no bound follows from them."""
     if not request.head.about.convex:
         return {}
-    described: Json = {
-        "rows_scaled_to_max_norm": {"forget": request.forget.n_scaled, "surrogate": request.surrogate.n_scaled},
-        "surrogate_dtype": str(request.surrogate.dtype).removeprefix("torch."),
-        "effective_surrogate_rows": request.surrogate.effective,
-    }
+    scaled = 0 if request.surrogate is None else request.surrogate.n_scaled
+    described: Json = {"rows_scaled_to_max_norm": {"forget": request.forget.n_scaled, "surrogate": scaled}}
+    if request.surrogate is not None:
+        described["surrogate_dtype"] = str(request.surrogate.dtype).removeprefix("torch.")
+        described["effective_surrogate_rows"] = request.surrogate.effective
     if distance.matched:
         described["class_counts"] = retained_counts(request)
     if request.guarantee.series is not None:
-        earlier = 0 if request.past is None else request.past.n_rows
+        earlier = request.n_forget - len(request.forget)
         described["sequence"] = request.guarantee.series.described() | {"forgotten_before": earlier}
     return described
 

@@ -9,11 +9,14 @@ from typing import Any
 from torch import Tensor
 
 from expunge.bounds.paper import PaperConstants
+from expunge.certificate.derive import BOUNDS
 from expunge.certificate.facts import PublicNote
 from expunge.distance import Distance, Estimation
+from expunge.errors import ModelError, OptionError
 from expunge.heads.rows import RowSet, in_memory
 from expunge.model import LinearModel
-from expunge.record import Label, TrainingRecord
+from expunge.noise import Noise
+from expunge.record import Label, TrainingRecord, loss_named
 from expunge.request.columns import column_notes
 from expunge.request.declared import NOTHING_DECLARED, Declared, record_for
 from expunge.request.estimable import paper_constants, require_estimable, require_own_source
@@ -54,6 +57,8 @@ class Request:
     guarantee: Guarantee
     constants: PaperConstants | None = None
     notes: tuple[str, ...] = ()
+    deposit: Any = None  # what was kept of the source (evidence/deposit/), and where the forget rows are in it
+    membership: Any = None
 
     @property
     def record(self) -> TrainingRecord:
@@ -84,7 +89,8 @@ class Request:
     @property
     def n_forget(self) -> int:
         """All rows forgotten since training, these included."""
-        return len(self.forget) + (0 if self.past is None else self.past.n_rows)
+        earlier = 0 if self.past is None else self.past.n_rows
+        return len(self.forget) + (earlier if self.deposit is None else self.deposit.numbers.forgotten)
 
     @cached_property
     def forgotten(self) -> Tensor:
@@ -94,7 +100,11 @@ class Request:
 
     @property
     def n_surrogate(self) -> int:
-        return len(self.surrogate)
+        return 0 if self.surrogate is None else len(self.surrogate)
+
+    def shaped(self, noise: Noise) -> Noise:
+        """The noise with the matrix of its shape, where it has one: that is private, and no certificate has it."""
+        return noise if self.deposit is None else replace(noise, shape=self.deposit.ellipsoid)
 
 
 def ask(
@@ -117,6 +127,7 @@ def ask(
     # long: one check after the other, in the order in which a mistake is best told
     place, group = execution.place, execution.group
     record = record_for(model, declared)
+    require_plain_reference(record, guarantee)
     subject = LinearSubject.of(model, record, place, model_sha256, guarantee.series)
     series = guarantee.series
     past = nothing_forgotten(model) if series is None or series.past is None else series.past
@@ -158,6 +169,28 @@ def ask(
         notes += (series.note,)
     constants = paper_constants(guarantee.constants, subject.head, record) if guarantee.paper else None
     return Request(subject, forget_rows, surrogate_rows, guarantee, constants, notes)
+
+
+def require_plain_reference(record: TrainingRecord, guarantee: Guarantee) -> None:
+    """Refuse what has no bound without a deposit.
+
+    That is one weight vector for two classes, an intercept that is not regularised, an l2 that grows as rows leave,
+    and a deposit's own bound.
+    """
+    if loss_named(record.loss).one_row:
+        raise ModelError(
+            "a two-class model of one weight vector",
+            "without a deposit one row a class is needed",
+            "Write w as the rows -w/2 and w/2 (softmax, l2 doubled), or give the deposit that was kept of its source.",
+        )
+    if BOUNDS[guarantee.bound].kept:
+        raise OptionError(f"bound {guarantee.bound!r}", "it is a deposit's, and none was given", "Give the deposit.")
+    if record.free_bias or record.fixed_c is not None:
+        raise ModelError(
+            "a model whose intercept is free" if record.free_bias else f"a model with a fixed C ({record.fixed_c:g})",
+            "without a deposit the bound needs every weight regularised, by the same l2 for fewer rows",
+            "Give the deposit that was made of its source, or train with expunge.",
+        )
 
 
 def _notes_on_rows(

@@ -6,9 +6,10 @@ import math
 
 from torch import Tensor
 
+from expunge.bounds.ellipsoid import arithmetic_delta
 from expunge.bounds.scale import LADDER, POLICY, on_ladder, rung_above
-from expunge.certificate.derive import Derived
-from expunge.certificate.facts import Claim
+from expunge.certificate.derive import Derived, bound_named
+from expunge.certificate.facts import Claim, ellipsoid_of
 from expunge.errors import BeyondPolicy, UselessModel, VacuousClaim
 from expunge.noise import epsilon_hiding
 
@@ -35,6 +36,9 @@ def refuse_unsound(claim: Claim, derived: Derived, weights: Tensor, force: bool)
             f"{claim.delta:g} is to be certified",
             "The formula is proved for epsilon < 1 only; use --bound residual, which calibrates exactly.",
         )
+    if bound_named(claim.bound).kept:
+        _refuse_loud(claim, derived, force)
+        return
     size, length = float(weights.norm()), derived.noise.length
     if length > size and not force:
         usable = size / length * derived.noise.scale  # the scale at which both are as long
@@ -53,4 +57,28 @@ def refuse_unsound(claim: Claim, derived: Derived, weights: Tensor, force: bool)
             f"{would_do} would do at this delta; the largest term of the bound is {largest}",
             "Raise epsilon, try --step balanced, use a closer or larger surrogate, forget fewer rows at once, "
             "train with a larger l2, or insist with --force (force=True).",
+        )
+
+
+def _refuse_loud(claim: Claim, derived: Derived, force: bool) -> None:
+    """Refuse noise with a shape that float64 cannot draw, or that would drown the outputs.
+
+    Its weights may be long where no output sees them.
+    """
+    shape, spent = ellipsoid_of(claim.facts, claim.n_parameters), claim.failures["arithmetic"]
+    lost = arithmetic_delta(shape, claim.epsilon, derived.sigma, claim.facts["weights_length"].value)
+    if lost > spent:
+        raise VacuousClaim(
+            f"float64 would make {lost:.3g} of delta {claim.delta:g} when the noise is drawn",
+            f"at most {spent:.3g} may go there",
+            "Raise delta, lower epsilon, or train with a larger l2: the noise is too short for the weights, or its "
+            "matrix ill-conditioned.",
+        )
+    noise, spread = derived.sigma * claim.facts["output_noise"].value, claim.facts["output_spread"].value
+    if noise > spread and not force:
+        raise UselessModel(
+            f"the noise would move a typical output by {noise:.3g}, and the outputs themselves are about {spread:.3g}",
+            "more noise than signal is of no use",
+            "Raise epsilon, forget fewer rows at once, give a surrogate beside the deposit, or insist with --force "
+            "(force=True).",
         )

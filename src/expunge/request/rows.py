@@ -114,7 +114,7 @@ def require_encoder(rows: Any, record: TrainingRecord, name: str) -> None:
 
 def encoder_notes(record: TrainingRecord, forget: Any, surrogate: Any) -> tuple[str, ...]:
     """Which features nobody can say the encoder of; two sets of different encoders are refused."""
-    sets = {"the forget set": forget, "the surrogate set": surrogate}
+    sets = {"the forget set": forget} | ({} if surrogate is None else {"the surrogate set": surrogate})
     made_by = {name: encoder_of(rows) for name, rows in sets.items()}
     named = {digest for digest in made_by.values() if digest is not None}
     if len(named) > 1:

@@ -127,6 +127,10 @@ def described_model(record: TrainingRecord, before: str, after: str, dtype: torc
         "dtype": str(dtype).removeprefix("torch."),
         "record": record.provenance,
     }
+    if record.free_bias:
+        model["free_bias"] = True
+    if record.fixed_c is not None:
+        model["fixed_c"] = record.fixed_c
     if record.encoder is None:
         return model
     return model | {"encoder": record.encoder, "encoder_trained_on_source": record.encoder_trained or "unknown"}

@@ -38,6 +38,11 @@ def status(desk: Path, json_output: bool) -> dict[str, Any]:
         out.print(f"requests: {state.pending:,} pending ({state.overdue:,} overdue), {state.done:,} done")
         out.print(f"models: {state.models} published of {state.planned} planned, {state.models_left} more fit")
         out.print(f"all models together: epsilon {state.epsilon:.4g} of {state.limit:g}, delta {state.delta:g}")
+        if state.reach is not None:
+            out.print(
+                f"reach of the deposit: {100 * state.reach:.3g} % used, {state.forgotten:,} rows forgotten; at 100 % "
+                "it is time to retrain"
+            )
         if state.deletions_left is not None:
             out.print(f"about {state.deletions_left} more deletions like those so far before a model must be retrained")
         if state.retrain:

@@ -1,0 +1,177 @@
+"""From (epsilon, delta) and a radius to sigma, as plain numbers.
+
+The analytic Gaussian mechanism (Balle and Wang 2018) is exact for every epsilon > 0: with `mu = Delta/sigma`
+
+    delta(epsilon, mu) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu).
+
+Every rounding goes toward more noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import erfcx, log_ndtr
+
+from expunge.bounds.sampling import Tail
+
+SAFETY = 1.0 + 1e-9  # root finding ends within this of the root; sigma is moved past it
+AVERAGED_POINTS = 768  # of the upper sums; more would make sigma smaller by less than a thousandth
+SMALLEST_TAIL = 1e-306  # where the sums end at the latest: below a hundred-thousandth of every delta allowed
+SMALLEST_SIGMA = 1e-300
+
+Calibration = Callable[[float, float, float], float]  # of a radius, epsilon and delta
+
+
+def log_delta(epsilon: float, mu: float) -> float:
+    """Natural logarithm of the delta of a Gaussian mechanism with `mu = Delta/sigma`, at this epsilon.
+
+    With `a = epsilon/mu - mu/2`, `b = epsilon/mu + mu/2` it is `-a^2/2 - ln 2 + ln(erfcx(a/sqrt 2) - erfcx(b/sqrt 2))`;
+    far in the other tail (a < -5) the difference of probabilities itself is accurate.
+
+    >>> round(math.exp(log_delta(1.0, 1.0)), 6)
+    0.126937
+    """
+    if mu == 0.0:
+        return -math.inf
+    if math.isinf(mu):
+        return 0.0
+    a = epsilon / mu - mu / 2.0
+    b = epsilon / mu + mu / 2.0
+    if a < -5.0:
+        first = float(log_ndtr(-a))
+        second = epsilon + float(log_ndtr(-b))
+        return first + math.log1p(-math.exp(second - first))
+    root = math.sqrt(2.0)
+    difference = float(erfcx(a / root)) - float(erfcx(b / root))
+    if difference <= 0.0:
+        return -math.inf
+    return -a * a / 2.0 - math.log(2.0) + math.log(difference)
+
+
+def delta_of(epsilon: float, mu: float) -> float:
+    """The smallest delta for which a Gaussian mechanism with `mu = Delta/sigma` is (epsilon, delta)."""
+    return math.exp(log_delta(epsilon, mu))
+
+
+def mu_for(epsilon: float, delta: float) -> float:
+    """The largest `mu = Delta/sigma` that is (epsilon, delta), rounded down."""
+    if not (0.0 <= epsilon < math.inf and 0.0 < delta < 1.0):
+        raise ValueError(f"epsilon {epsilon} must be finite and at least 0, delta {delta} strictly between 0 and 1")
+    target = math.log(delta)
+    low = high = 1.0
+    while log_delta(epsilon, high) <= target:
+        low, high = high, high * 2.0
+    while log_delta(epsilon, low) > target:
+        low, high = low / 2.0, low
+    while high - low > 1e-13 * high:
+        middle = 0.5 * (low + high)
+        if log_delta(epsilon, middle) <= target:
+            low = middle
+        else:
+            high = middle
+    return low / SAFETY
+
+
+def sigma_for(error: float, epsilon: float, delta: float) -> float:
+    """The smallest sigma that makes a distance of at most `error` (epsilon, delta)-indistinguishable, rounded up.
+
+    >>> round(sigma_for(1.0, 1.0, 1e-5), 4)
+    3.7306
+    """
+    return math.nextafter(error / mu_for(epsilon, delta), math.inf)
+
+
+def sigma_classical(error: float, epsilon: float, delta: float) -> float:
+    """`error sqrt(2 ln(1.25/delta)) / epsilon`, the paper's formula; proved for epsilon < 1 only.
+
+    >>> round(sigma_classical(1.0, 1.0, 1e-5), 4)
+    4.8448
+    """
+    return error * math.sqrt(2.0 * math.log(1.25 / delta)) / epsilon
+
+
+def log_deltas(epsilon: float, mus: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`log_delta` of many at once."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        a, b = epsilon / mus - mus / 2.0, epsilon / mus + mus / 2.0
+        root = math.sqrt(2.0)
+        near = -a * a / 2.0 - math.log(2.0) + np.log(np.maximum(erfcx(a / root) - erfcx(b / root), 0.0))
+        first, second = log_ndtr(-a), epsilon + log_ndtr(-b)
+        far = first + np.log1p(-np.exp(second - first))
+    logs = np.where(a < -5.0, far, near)
+    return np.where(mus <= 0.0, -math.inf, np.where(np.isinf(mus), 0.0, logs))
+
+
+@dataclass(frozen=True)
+class AveragedDelta:
+    """The mean of the Gaussian's delta at `mu = (radius + deviation)/sigma` over the deviation's law, from above.
+
+    The delta rises with the deviation and its tail falls, so sums over a grid bound the integral from above:
+    `d(s_0) + sum P(S > s_i) (d(s_{i+1}) - d(s_i)) + P(S > s_N) (1 - d(s_N))`. The grid depends on the tail and on the
+    delta
+    that is aimed at, not on sigma.
+    """
+
+    radius: float
+    points: NDArray[np.float64]
+    above: NDArray[np.float64]
+
+    @staticmethod
+    def of(radius: float, tail: Tail, delta: float) -> AveragedDelta:
+        """For noise that aims at this delta."""
+        end = tail.quantile(max(1e-5 * delta, SMALLEST_TAIL))
+        points = np.concatenate([[0.0], np.linspace(min(tail.expected, end), end, AVERAGED_POINTS)])
+        return AveragedDelta(radius, points, tail.above(points))
+
+    def at(self, epsilon: float, sigma: float) -> float:
+        """The upper sum."""
+        if not math.isfinite(self.radius) or not math.isfinite(float(self.points[-1])):
+            return 1.0
+        deltas = np.exp(log_deltas(epsilon, (self.radius + self.points) / sigma))
+        inner = math.fsum((self.above[:-1] * np.maximum(np.diff(deltas), 0.0)).tolist())
+        return min(1.0, (float(deltas[0]) + inner + float(self.above[-1]) * (1.0 - float(deltas[-1]))) * SAFETY)
+
+
+def averaged_sigma(radius: float, tail: Tail, epsilon: float, delta: float) -> float:
+    """The smallest sigma found whose averaged delta is at most `delta`, rounded up; infinite where none is."""
+    averaged = AveragedDelta.of(radius, tail, delta)
+    if averaged.at(epsilon, 1e300) > delta:
+        return math.inf
+    high = max((radius + tail.expected) / mu_for(epsilon, delta), SMALLEST_SIGMA)
+    low = 0.5 * high
+    while averaged.at(epsilon, high) > delta:
+        low, high = high, 2.0 * high
+    while low > SMALLEST_SIGMA and averaged.at(epsilon, low) <= delta:
+        low, high = low / 2.0, low
+    while high - low > 1e-11 * high:
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if averaged.at(epsilon, middle) <= delta else (middle, high)
+    return high * SAFETY
+
+
+def epsilon_for(delta: float, mu: float) -> float:
+    """The smallest epsilon at which `mu = Delta/sigma` reaches `delta`, rounded up; 0 if it does without."""
+    if not (0.0 <= mu < math.inf and 0.0 < delta < 1.0):
+        raise ValueError(f"mu {mu} must be finite and at least 0, delta {delta} strictly between 0 and 1")
+    target = math.log(delta)
+    return smallest_epsilon(lambda epsilon: log_delta(epsilon, mu) <= target)
+
+
+def smallest_epsilon(enough: Callable[[float], bool]) -> float:
+    """The smallest epsilon that is enough, rounded up; 0 if none is needed, infinite if none would do."""
+    if enough(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while not enough(high):
+        low, high = high, high * 2.0
+        if not math.isfinite(high):
+            return math.inf
+    while high - low > 1e-13 * high:
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high * SAFETY

@@ -1,0 +1,178 @@
+"""The shape of a deposit's noise: lengths by a matrix `M_0 = L L'` that was frozen when the deposit was made.
+
+Noise of scale s has covariance `s^2 M_0^-1 + smallest(s)^2 I`. The first part hides the region; it is drawn in
+float64, `s L'^-1 z`. The second is a small part more in every direction, drawn exactly together with the rounding to
+the grid, so that no float64 value of the first is ever published. What float64 made of the first part is charged to
+delta (`arithmetic`). Whoever only checks has the numbers (`EllipsoidNumbers`), not the matrix, which is private.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+
+from expunge.errors import ModelError
+
+Array = NDArray[np.float64]
+EXACT_SHARE = 2.0**-6  # of the smallest variance, drawn exactly on top of the rest
+NORMAL_ERROR = 2.0**-48  # root of the mean square by which a normal number made in float64 is off an ideal one
+SOLVE_GOAL = 2.0**-50  # of the noise's length: what a solve may be off by, measured with twice the digits
+REFINEMENTS = 10
+TWICE = 2.0**-98  # of the sizes that are added up: what a sum with twice the digits loses, at most
+TWO_FACTORS = 2.0**27 + 1.0  # splits a float64 into two halves whose products are exact
+
+
+@dataclass(frozen=True)
+class EllipsoidNumbers:
+    """What of M_0 enters a certificate: bounds on its eigenvalues, and the trace of its inverse."""
+
+    n_parameters: int
+    largest: float
+    least: float
+    inverse_trace: float
+    name: str = "ellipsoid"
+
+    def grid_term(self, grid: float) -> float:
+        """Nothing: sum and rounding are one exact draw, so the grid only coarsens what both sides publish."""
+        return 0.0
+
+    def length(self, scale: float) -> float:
+        """Root of the mean square of the noise's plain length."""
+        return math.sqrt(scale**2 * self.inverse_trace + self.n_parameters * self.smallest(scale) ** 2)
+
+    def smallest(self, scale: float) -> float:
+        """The standard deviation of the part that is drawn exactly."""
+        return scale * math.sqrt(EXACT_SHARE / self.largest)
+
+    def arithmetic(self, scale: float, weights: float) -> float:
+        """Total variation that float64 can make of the rest, for weights of this length.
+
+        Two normals of deviation s whose means differ by t are `t / (s sqrt(2 pi))` apart at most. The solve is charged
+        twice: for what it left, and for its rounding to float64.
+        """
+        of_normals = scale * NORMAL_ERROR * math.sqrt(self.n_parameters / self.least)
+        of_solve = 2.0 * SOLVE_GOAL * self.length(scale)
+        of_sum = 2.0**-52 * (weights + self.length(scale))
+        return (of_normals + of_solve + of_sum) / (self.smallest(scale) * math.sqrt(2.0 * math.pi))
+
+    def rest(self, scale: float, random_bytes: Callable[[int], bytes]) -> Array | None:
+        raise ModelError("noise with a shape", "its matrix is in the deposit", "Give the deposit.")
+
+    def sample(self, scale: float, generator: np.random.Generator) -> Array:
+        raise ModelError("noise with a shape", "its matrix is in the deposit", "Give the deposit.")
+
+
+@dataclass(frozen=True)
+class Ellipsoid(EllipsoidNumbers):
+    """The same with the matrix: `factors` is b x q x q, lower triangular; one block may serve several parts."""
+
+    factors: Array | None = None
+
+    def rest(self, scale: float, random_bytes: Callable[[int], bytes]) -> Array:
+        """`s L'^-1 z`, solved until what is left, measured with twice the digits, is below the goal."""
+        normals = normal_numbers(self.n_parameters, random_bytes).reshape(self._parts)
+        return scale * np.concatenate([self._solved(*of_one) for of_one in self._shared(normals)]).reshape(-1)
+
+    def sample(self, scale: float, generator: np.random.Generator) -> Array:
+        normals = generator.normal(size=self._parts)
+        parts = [solve_triangular(factor, own.T, lower=True, trans="T").T for factor, own in self._shared(normals)]
+        exact = generator.normal(size=self.n_parameters) * self.smallest(scale)
+        return scale * np.concatenate(parts).reshape(-1) + exact
+
+    @property
+    def _parts(self) -> tuple[int, int]:
+        assert self.factors is not None
+        size = self.factors.shape[-1]
+        return self.n_parameters // size, size
+
+    def _shared(self, normals: Array) -> Iterator[tuple[Array, Array]]:
+        """Each factor with the parts that it is for."""
+        assert self.factors is not None
+        if len(self.factors) == 1:
+            yield self.factors[0], normals
+        else:
+            yield from zip(self.factors, normals[:, None], strict=True)
+
+    def _solved(self, factor: Array, normals: Array) -> Array:
+        """`L'^-1 z` for each row z."""
+        goal = SOLVE_GOAL * math.sqrt(self.inverse_trace * self.least / self._parts[0])
+        solutions, beyond, left = np.zeros_like(normals), np.zeros_like(normals), normals
+        for _ in range(REFINEMENTS):
+            solutions, lost = _two_sum(solutions, solve_triangular(factor, left.T, lower=True, trans="T").T)
+            beyond = beyond + lost
+            left = _left(factor, solutions, beyond, normals)
+            if float((np.linalg.norm(left, axis=1) + _unseen(factor, solutions)).max()) <= goal:
+                return solutions
+        raise ModelError(
+            "the noise's shape is too ill-conditioned to draw from",
+            "its error must be far below the noise",
+            "Train with a larger l2, or leave out features that are combinations of others.",
+        )
+
+
+def _left(factor: Array, solutions: Array, beyond: Array, normals: Array) -> Array:
+    """`z - L' (y + beyond)` for each y, with twice the digits of float64, a few columns of L at a time."""
+    left, step = np.empty_like(normals), max(1, (1 << 18) // solutions.size)
+    for start in range(0, len(factor), step):
+        columns = slice(start, start + step)
+        transposed = np.ascontiguousarray(factor[start:, columns].T)  # above the diagonal there is nothing
+        products, lost = _two_product(transposed, solutions[:, None, start:])
+        smaller = (lost + transposed * beyond[:, None, start:]).sum(axis=2)
+        total, off = _exact_sum(products)
+        difference, rounded = _two_sum(normals[:, columns], -total)
+        left[:, columns] = difference + (rounded - off - smaller)
+    return left
+
+
+def _unseen(factor: Array, solutions: Array) -> Array:
+    """Upper bounds on what this loses of the length of each."""
+    return np.asarray(np.linalg.norm(np.abs(solutions) @ np.abs(factor), axis=1) * TWICE)
+
+
+def _two_sum(first: Array, second: Array) -> tuple[Array, Array]:
+    """The sum in float64, and exactly what it lost (Knuth)."""
+    total = first + second
+    added = total - first
+    return total, (first - (total - added)) + (second - added)
+
+
+def _two_product(first: Array, second: Array) -> tuple[Array, Array]:
+    """The product in float64, and exactly what it lost (Dekker)."""
+    product = first * second
+    (high, low), (other_high, other_low) = _halves(first), _halves(second)
+    return product, ((high * other_high - product) + high * other_low + low * other_high) + low * other_low
+
+
+def _halves(values: Array) -> tuple[Array, Array]:
+    scaled = TWO_FACTORS * values
+    high = scaled - (scaled - values)
+    return high, values - high
+
+
+def _exact_sum(terms: Array) -> tuple[Array, Array]:
+    """Sums along the last axis, in pairs, and what they lost."""
+    lost = np.zeros(terms.shape[:-1])
+    while terms.shape[-1] > 1:
+        half = terms.shape[-1] // 2
+        pairs, off = _two_sum(terms[..., :half], terms[..., half : 2 * half])
+        lost += off.sum(axis=-1)
+        terms = np.concatenate([pairs, terms[..., 2 * half :]], axis=-1)
+    return terms[..., 0], lost
+
+
+def arithmetic_delta(shape: EllipsoidNumbers, epsilon: float, scale: float, weights: float) -> float:
+    """What float64 may add to delta: `(1 + e^epsilon)` times its total variation, once for each side."""
+    return (1.0 + math.exp(min(epsilon, 700.0))) * shape.arithmetic(scale, weights)
+
+
+def normal_numbers(count: int, random_bytes: Callable[[int], bytes]) -> Array:
+    """Normal numbers from 64-bit uniforms, by Box and Muller's transform."""
+    draws = np.frombuffer(random_bytes(16 * count), dtype="<u8").reshape(2, count)
+    first = (draws[0].astype(np.float64) + 0.5) * 2.0**-64
+    angle = (draws[1].astype(np.float64) + 0.5) * (2.0**-64 * 2.0 * math.pi)
+    return np.asarray(np.sqrt(-2.0 * np.log(np.minimum(first, 1.0 - 2.0**-53))) * np.cos(angle))

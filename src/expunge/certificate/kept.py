@@ -1,0 +1,249 @@
+"""Rules on deposits: numbers of a region and of a shape that no deposit has, and what only a deposit may say.
+
+Eigenvalues are bounded from above or below by whoever measures, a trial factor at a time: `TRIED` is as far off as the
+last trial can be.
+"""
+
+from __future__ import annotations
+
+import math
+
+from expunge.bounds.deposit import EXACT, LONG_ROWS, PLAIN, RANGE, ROUTES
+from expunge.bounds.scale import EXACT as UNROUNDED
+from expunge.bounds.scale import RADII
+from expunge.certificate.reading import number
+from expunge.certificate.stated import Rule, Stated, at_most
+from expunge.record import LOGISTIC, ONE_VS_REST, RIDGE, SOFTMAX, TANGENT
+
+UNIT_ROUNDOFF = 2.0**-53
+TRIED = 4.0
+MOST_RADII = 10
+QUADRATIC = (RIDGE, TANGENT)
+CURVE = {SOFTMAX.name: 0.5, ONE_VS_REST.name: 0.25, LOGISTIC.name: 0.25}  # the largest eigenvalue of C(p); others 1
+USED = {  # the numbers of a route beside those that all have
+    RANGE: ("reach", "update_curved", "concordance"),
+    LONG_ROWS: ("reach", "update_curved", "gauge", "kappa", "curvature_ratio", "spread", "weight_ratio"),
+    PLAIN: ("reach", "update_curved", "curvature_ratio"),
+    EXACT: (),
+}
+ABOVE = (
+    "concordance",
+    "gauge",
+    "kappa",
+    "curvature_ratio",
+    "spread",
+    "weight_ratio",
+)  # what is used of them is above 0
+
+
+def _route(stated: Stated) -> str:
+    return stated.claim.convention
+
+
+def _numbers_of_the_route(stated: Stated) -> bool:
+    used = USED[_route(stated)]
+    others = {name for names in USED.values() for name in names} - set(used)
+    return all(stated[name] == 0.0 for name in others) and all(stated[name] > 0.0 for name in used if name in ABOVE)
+
+
+def _largest_curvature(stated: Stated) -> float:
+    """Of a mean Hessian: `C(p)` times the square of the longest row."""
+    return CURVE.get(stated.loss.name, 1.0) * stated["row_bound"] ** 2
+
+
+def _largest_hessian(stated: Stated) -> float:
+    return _largest_curvature(stated) + stated["l2"]
+
+
+def _free(stated: Stated) -> bool:
+    return bool(stated.content["model"].get("free_bias", False))
+
+
+def _matrix(stated: Stated) -> bool:
+    """Trace, largest and least eigenvalue of an inverse."""
+    largest, least, trace = (stated[f"shape_{name}"] for name in ("largest", "least", "inverse_trace"))
+    weights = stated.claim.n_parameters
+    ordered = 0.0 < least <= largest
+    return ordered and at_most(weights / largest, trace) and at_most(trace, weights / least)
+
+
+def _shape_of_rows(stated: Stated) -> bool:
+    """`H + reg` of the source: no larger than its rows allow, no smaller than the regulariser."""
+    l2 = number(stated.content["model"]["l2"])
+    small = at_most(stated["shape_largest"], TRIED * (_largest_curvature(stated) + l2))
+    return small and (_free(stated) or at_most(l2 / TRIED, stated["shape_least"]))
+
+
+def _ratio(stated: Stated) -> bool:
+    """`M <= (n/n') M_0`, since rows only leave; on the plain route M is I."""
+    ratio = stated["shape_ratio"]
+    if _route(stated) == PLAIN:
+        return at_most(stated["shape_largest"] / TRIED, ratio) and at_most(ratio, TRIED * stated["shape_largest"])
+    return at_most(stated.n_retain / stated["n_source"], ratio)
+
+
+def _reach(stated: Stated) -> bool:
+    """A variance is at most a quarter of the square of the range, in every class that is a model of its own."""
+    classes = stated.content["sizes"]["classes"] if stated.loss == ONE_VS_REST else 1
+    longest = 2.0 * 0.5 * math.sqrt(classes) * stated["reach"]  # twice: what H' may be off by
+    if _route(stated) == LONG_ROWS:
+        return at_most(stated["reach"], stated["kappa"] * stated["gauge"]) and at_most(
+            stated["update_curved"], stated["kappa"] * longest
+        )
+    return at_most(stated["update_curved"], longest)
+
+
+def _long_rows(stated: Stated) -> bool:
+    """`H_2 <= kappa^2 H`, and `e' H e` is at most a quarter of the largest squared range."""
+    square = stated["kappa"] ** 2
+    return at_most(stated["weight_ratio"], TRIED * square * stated["curvature_ratio"]) and at_most(
+        stated["curvature_ratio"], TRIED * square * stated["spread"]
+    )
+
+
+def _step_charged(stated: Stated) -> bool:
+    """In the dual norm of M, which is at most the Hessian; on the plain route as it is."""
+    residual = number(stated.content["step"]["residual"])
+    return at_most(
+        residual if _route(stated) == PLAIN else residual / math.sqrt(_largest_hessian(stated)), stated["solver"]
+    )
+
+
+def _rounded(stated: Stated) -> bool:
+    """The gradient over the source alone loses so much."""
+    least = UNIT_ROUNDOFF * stated["row_bound"] * stated["n_source"]
+    least = least if _route(stated) == PLAIN else least / math.sqrt(_largest_hessian(stated))
+    return stated["rounding"] > 0.0 and at_most(least, stated["rounding"])
+
+
+def _outputs(stated: Stated) -> bool:
+    """A row as long as rows can be, along the direction with most noise; a constant feature along that with least."""
+    noise, bound = stated["output_noise"], stated["row_bound"]
+    most = at_most(noise, bound / math.sqrt(stated["shape_least"]))
+    seen = 0.5 if stated.loss == SOFTMAX else 1.0  # of two classes half is common to both, and no output sees it
+    constant = seen / stated["shape_largest"] if stated.content["model"]["bias"] else 0.0
+    return noise > 0.0 and most and at_most(constant, noise**2)
+
+
+def _fixed_c(stated: Stated) -> bool:
+    model = stated.content["model"]
+    return math.isclose(number(model["l2"]) * number(model["fixed_c"]) * stated["n_source"], 1.0, rel_tol=1e-9)
+
+
+def _radii(stated: Stated) -> bool:
+    count = stated.content["noise"]["rehearsed_rows"]
+    if stated.claim.scale.kind == UNROUNDED:
+        return count is None
+    return stated.claim.scale.kind == RADII and type(count) is int and 1 <= count <= MOST_RADII
+
+
+KEPT_WORDS = (
+    Rule(
+        "the route to the region is known",
+        f"a deposit's region is found by one of {', '.join(ROUTES)}",
+        lambda c: not c.kept or _route(c) in ROUTES,
+    ),
+    Rule(
+        "only a deposit stands in for no distance",
+        "rows that stand in for the source are at some distance from it, and with a deposit none do",
+        lambda c: c.kept == (not c.claim.distance.law.stands_in),
+    ),
+    Rule(
+        "only a deposit has a free intercept or a fixed C",
+        "model.free_bias or model.fixed_c: without a deposit every weight is regularised, with one l2 for any rows",
+        lambda c: c.kept or not {"free_bias", "fixed_c"} & set(c.content["model"]),
+    ),
+    Rule(
+        "only a bias is free",
+        "model.free_bias is true where it is there, and there is a bias",
+        lambda c: (
+            c.content["model"].get("free_bias", True) is True and (not _free(c) or c.content["model"]["bias"] is True)
+        ),
+    ),
+    Rule(
+        "only a deposit has radii",
+        "noise is chosen from a deposit's radii, of which there are few, and from nothing else with one",
+        lambda c: _radii(c) if c.kept else c.claim.scale.kind != RADII,
+    ),
+)
+
+KEPT = tuple(
+    Rule(name, why, holds, lambda c: c.kept)
+    for name, why, holds in (
+        (
+            "a deposit needs no surrogate",
+            "sizes.n_surrogate is above 0",
+            lambda c: c.content["sizes"]["n_surrogate"] == 0,
+        ),
+        (
+            "the row bound of the deposit is the model's",
+            "row_bound is not model.row_bound",
+            lambda c: math.isclose(c["row_bound"], number(c.content["model"]["row_bound"]), rel_tol=1e-9),
+        ),
+        (
+            "a deposit's step is Newton's",
+            "step.kind is another, or its system was not positive definite",
+            lambda c: c.content["step"]["kind"] == "newton" and c.content["step"]["positive_definite"] is True,
+        ),
+        (
+            "quadratic losses go the exact route, and no others",
+            "a softmax or a sigmoid bends, a square does not",
+            lambda c: (_route(c) == EXACT) == (c.loss in QUADRATIC),
+        ),
+        (
+            "the plain route leaves no weight free",
+            "it divides by l2, which a free intercept does not have",
+            lambda c: _route(c) != PLAIN or not _free(c),
+        ),
+        (
+            "a route has its own numbers and no others",
+            "a number that the route uses is 0, or one that it does not use is not",
+            _numbers_of_the_route,
+        ),
+        (
+            "the shape's numbers are those of one matrix",
+            "shape_least is at most shape_largest, and shape_inverse_trace between so many of either",
+            _matrix,
+        ),
+        (
+            "the shape is that of a regularised Hessian",
+            "shape_largest is more than rows allow, or shape_least less than the regulariser",
+            _shape_of_rows,
+        ),
+        (
+            "rows that leave shrink the matrix by no more than their share",
+            "shape_ratio is below what is retained of the source, or on the plain route not about shape_largest",
+            _ratio,
+        ),
+        (
+            "the reach covers the update",
+            "update_curved, or reach itself, is more than reach, kappa and gauge allow",
+            lambda c: _route(c) == EXACT or _reach(c),
+        ),
+        (
+            "long rows weigh no more than kappa allows",
+            "weight_ratio, curvature_ratio and spread cannot belong to one matrix with this kappa",
+            lambda c: _route(c) != LONG_ROWS or _long_rows(c),
+        ),
+        (
+            "the region charges what the step left",
+            "solver is below step.residual in the norm of the route",
+            _step_charged,
+        ),
+        (
+            "float64 rounds what was kept",
+            "rounding is less than float64 loses of the gradient over the source",
+            _rounded,
+        ),
+        (
+            "noise moves outputs as far as its shape allows",
+            "output_noise is more than a row's length allows, or less than a constant feature has",
+            _outputs,
+        ),
+        (
+            "l2 is that of the fixed C",
+            "model.l2 is not 1/(C n) for the source's rows",
+            lambda c: "fixed_c" not in c.content["model"] or _fixed_c(c),
+        ),
+    )
+)

@@ -1,0 +1,94 @@
+"""What commands that make a deposit share: the work, and what is said of it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from expunge.cli.console import out
+
+USES = (
+    "private, for you alone (mode 0600): it holds no row, but says much of the source, most of all of rare rows; "
+    "docs/deposit.md says what",
+    "it may be used for: expunge member (is this row in the model?), expunge unlearn --deposit and expunge desk init "
+    "--deposit (forget rows)",
+    "the source can go now. A deletion leaves a new deposit, and the one before it is to be destroyed; deleting the "
+    "last one is the last deletion, for nothing can be forgotten without it",
+)
+
+
+def kept_with_outlook(model: Any, source: Any, declared: Any, execution: Any) -> tuple[Any, dict[str, Any]]:
+    """A deposit and what is known of it: what it took, and what forgetting would cost."""
+    from expunge.evidence.deposit.keeping import keep
+    from expunge.evidence.deposit.outlook import outlook
+
+    started = time.monotonic()
+    kept = keep(model, source, declared=declared, execution=execution)
+    expected = outlook(kept.deposit, kept.rehearsed, kept.rows, progress=execution.progress)
+    seconds = time.monotonic() - started
+    return kept.deposit, {"seconds": round(seconds, 3), "outlook": expected.to_json()}
+
+
+def write_deposit(target: Path, deposit: Any) -> dict[str, Any]:
+    """The file, which must not be there yet and which nobody but its owner can read; what it is."""
+    from expunge.data.output import write_private
+
+    content = deposit.to_bytes()
+    write_private(target, content)
+    numbers = deposit.numbers
+    return {
+        "deposit": str(target),
+        "bytes": len(content),
+        "n_rows": numbers.n_rows,
+        "class_counts": list(numbers.class_counts),
+        "radii": list(numbers.radii),
+    }
+
+
+def print_deposit(target: Path, deposit: Any, made: dict[str, Any]) -> None:
+    """The same on the screen."""
+    record, weights = deposit.record, deposit.model
+    shape = f"{deposit.numbers.n_rows:,} rows, {weights.n_features:,} features, {len(record.classes)} classes"
+    out.print(f"deposit of {record.loss} on {shape}: {made['bytes']:,} bytes, made in {made['seconds']:.1f} s")
+    print_outlook(made["outlook"])
+    out.print(f"written: {target}", markup=False)
+    for sentence in USES:
+        out.print(f"  {sentence}", markup=False)
+
+
+def print_outlook(expected: dict[str, Any]) -> None:
+    """What forgetting random rows of the source would cost."""
+    epsilons = [each["epsilon"] for each in expected["affordable"]]
+    title = (
+        "Points of accuracy lost when random rows are forgotten, at once / one at a time (delta "
+        f"{expected['delta']:.3g}, accuracy on the source {100 * expected['accuracy']:.1f} %)"
+    )
+    table = Table(title=title, title_justify="left")
+    for heading in ("rows", "refused", *(f"epsilon {epsilon:g}" for epsilon in epsilons)):
+        table.add_column(heading, justify="right")
+    for size in expected["sizes"]:
+        mine = {each["epsilon"]: each for each in expected["forecasts"] if each["rows"] == size["rows"]}
+        cells = [f"{_points(mine[e]['at_once'])} / {_points(mine[e]['one_at_a_time'])}" for e in epsilons]
+        table.add_row(f"{size['rows']:,}", f"{size['refused']} of {size['groups']}", *cells)
+    out.print(table)
+    out.print("  rehearsed on the source; one at a time: a model for each row, all models together at this epsilon")
+    out.print("  refused: random groups for which no bound is finite, or none that the noise covers")
+    for each in expected["affordable"]:
+        out.print(
+            f"epsilon {each['epsilon']:g}: {each['at_once']:,} rows at once, {each['one_at_a_time']:,} one at a time, "
+            "before a point of accuracy is lost (largest of the sizes tried)"
+        )
+
+
+def _points(lost: float | None) -> str:
+    return "-" if lost is None else f"{round(100 * lost, 2) + 0.0:.2f}"
+
+
+def figure_of(expected: dict[str, Any]) -> bytes:
+    """The figure of it."""
+    from expunge.report.plots import forgettable
+
+    return forgettable(expected["forecasts"], expected["accuracy"])

@@ -1,0 +1,118 @@
+"""A desk whose private state is a deposit: what is checked when it is opened and asked, and what all models cost.
+
+The deposit is the desk's state (`state.py`): a run stages the one of what is retained with the model it publishes, and
+both get their names together (`recover.py`). No surrogate is kept, no bound is carried, and noise is one of the
+deposit's radii.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from expunge.bounds.calibration import mu_for
+from expunge.certificate.compose import Composition, closed_form, compose
+from expunge.certificate.limits import ARITHMETIC_SHARE
+from expunge.desk.policy import KEPT, Policy
+from expunge.errors import DataError, RetrainNow, UselessModel
+from expunge.evidence.deposit.asking import ask_deposit, require_its_model
+from expunge.evidence.deposit.contents import Deposit
+from expunge.evidence.deposit.leaving import look_up, require_members
+from expunge.model import LinearModel
+from expunge.request.door import Request
+from expunge.request.guarantee import Guarantee, budget_notes
+
+Rows = tuple[Any, Any]
+LONGEST = 2.0  # times the anchor's length, and 1: weights are not longer when float64's part of delta is counted
+
+
+def opened_for(deposit: Deposit, model: LinearModel | None, policy: Policy) -> tuple[Policy, tuple[str, ...]]:
+    """The policy of a desk with this deposit, and what every certificate will note; refuses what could not be used."""
+    if model is not None:
+        require_its_model(model, deposit)
+    policy = replace(policy, distance=KEPT, step="newton", radii=deposit.numbers.radii)
+    numbers, mu = deposit.numbers, mu_for(policy.epsilon, policy.delta * (1.0 - ARITHMETIC_SHARE))
+    loud = numbers.radii[0] / mu * numbers.output_noise
+    if loud > numbers.output_spread and not policy.force:
+        raise UselessModel(
+            f"the least noise would move a typical output by {loud:.3g}, and the outputs themselves are about "
+            f"{numbers.output_spread:.3g}",
+            "every run of this desk would be refused",
+            "Raise epsilon, or insist with --force.",
+        )
+    return policy, budget_notes(policy.delta, deposit.record.n_source)
+
+
+def require_available(deposit: Deposit, pending: Sequence[Rows], asked: Rows) -> None:
+    """Refuse rows that are not in what is left of the source, or not as often as pending requests and this one ask."""
+    require_members(look_up(deposit, *asked))
+    if not pending:
+        return
+    features = np.concatenate([np.asarray(rows[0]) for rows in (*pending, asked)])
+    labels = np.concatenate([np.asarray(rows[1]) for rows in (*pending, asked)])
+    short = len(look_up(deposit, features, labels).missing)
+    if short:
+        raise DataError(
+            f"{short} of {len(asked[0])} rows are in pending requests already, as often as they are in the source",
+            "each row leaves once",
+            "Ask for the others alone.",
+        )
+
+
+def asked_of(
+    deposit: Deposit, rows: Any, guarantee: Guarantee, store: str, published_sha256: str, device: str
+) -> Request:
+    """The request of a run; weights are published in the type of the first model."""
+    from expunge.request.execution import Execution
+
+    return ask_deposit(
+        deposit,
+        rows,
+        guarantee,
+        execution=Execution(device=device),
+        store=getattr(torch, store),
+        model_sha256=published_sha256,
+    )
+
+
+def output_share(request: Request, sigma: float) -> float:
+    """The noise's deviation on a typical output over the outputs' own size."""
+    numbers = request.deposit.numbers
+    return sigma * float(numbers.output_noise) / max(float(numbers.output_spread), 1e-300)
+
+
+def composed(deposit: Deposit, request: Request, sigmas: Sequence[float], mus: Sequence[float]) -> Composition:
+    """All models together. What float64 made of each draw is charged to delta, `1 + e^epsilon` times.
+
+    It is counted for weights of a length that does not depend on who left, since the sum is published.
+    """
+    longest = LONGEST * float(deposit.model.matrix().norm()) + 1.0
+    delta, made = request.guarantee.delta, deposit.ellipsoid
+    lost = math.fsum(made.arithmetic(sigma, longest) for sigma in sigmas)
+    failures = 0.0
+    while failures < delta:
+        needed = (1.0 + math.exp(min(closed_form(mus, delta - failures), 700.0))) * lost
+        if needed <= failures:
+            return compose(mus, delta, failures)
+        failures = 2.0 * needed
+    raise RetrainNow(
+        f"retrain now: with {len(mus)} models float64 would make as much of delta {delta:g} as there is",
+        "what is lost when noise with a shape is drawn is counted for all models together",
+        "Retrain without the rows of all requests, and open a new desk with a larger delta or a smaller epsilon.",
+    )
+
+
+def require_ordinary(deposit: Deposit, length: float) -> None:
+    """Refuse weights that have grown longer than the sum over all models counts with."""
+    longest = LONGEST * float(deposit.model.matrix().norm()) + 1.0
+    if length > longest:
+        raise RetrainNow(
+            "retrain now: the weights have doubled since training",
+            "what all models say together is counted for ordinary ones",
+            "Retrain without the rows of all requests, and open a new desk.",
+        )

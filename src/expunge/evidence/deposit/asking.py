@@ -1,0 +1,162 @@
+"""A request about a model of whose source a deposit was kept: checked at the door, before any work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from expunge.bounds.scale import EXACT, LADDER, asked_scale
+from expunge.data.ordered import in_order
+from expunge.distance import Distance
+from expunge.errors import DataError, ModelError, OptionError
+from expunge.evidence.deposit.contents import Deposit
+from expunge.evidence.deposit.leaving import Membership, look_up, require_members
+from expunge.heads.rows import in_memory
+from expunge.model import LinearModel
+from expunge.record import Label
+from expunge.request.columns import column_notes
+from expunge.request.door import HERE, Request
+from expunge.request.execution import Execution
+from expunge.request.guarantee import Guarantee, budget_notes
+from expunge.request.rows import Reading, encoder_notes, is_labelled, of_class, rows_of, whole_set
+from expunge.request.series import Series
+from expunge.request.subject import LinearSubject
+from expunge.runtime.memory import Memory
+
+DISTANCE = Distance("deposit", 0.0)
+BOUND = "deposit"
+NAME = "the forget set"
+
+
+def deposit_guarantee(
+    epsilon: float, delta: float, *, force: bool = False, noise: Any = None, series: Series | None = None
+) -> Guarantee:
+    """What is promised with a deposit; its noise is one of the deposit's radii (`exact` for audits)."""
+    scale = asked_scale(noise)
+    if scale.kind not in (LADDER, EXACT):
+        raise OptionError(
+            f"noise {noise} with a deposit",
+            "its noise is one of a few sizes that were set when the deposit was made",
+            "Leave --noise out.",
+        )
+    return Guarantee(epsilon, delta, DISTANCE, step="newton", bound=BOUND, force=force, noise=scale, series=series)
+
+
+def require_alone(**beside: Any) -> None:
+    """Refuse what does not go with a deposit: a surrogate, with its distance, and choices of step and bound."""
+    given = [name for name, value in beside.items() if value is not None and value is not False]
+    if "surrogate" in given or "distance" in given:
+        raise OptionError(
+            "a surrogate, or a distance, beside a deposit",
+            "with a deposit nothing stands in for the source, and the two are not used together yet",
+            "Leave --surrogate and --distance out.",
+        )
+    if given:
+        raise OptionError(
+            f"{', '.join('--' + name.replace('_', '-') for name in given)} with a deposit",
+            "the deposit has what these options are about",
+            "Leave them out.",
+        )
+
+
+def require_its_model(model: LinearModel, deposit: Deposit) -> None:
+    """Refuse a model that the deposit was not made for, as far as shape and record tell; it may be a published one."""
+    kept, remedy = deposit.record, "Give the model and the deposit that was made for it, or for a deletion from it."
+    shape = (*model.weight.shape, model.bias is not None)
+    own = (*deposit.model.weight.shape, deposit.model.bias is not None)
+    if shape != own:
+        raise ModelError(
+            f"a model of {shape[0]} x {shape[1]} weights, {'with' if shape[2] else 'without'} a bias",
+            f"the deposit is of one of {own[0]} x {own[1]}, {'with' if own[2] else 'without'}",
+            remedy,
+        )
+    if model.record is None:
+        return
+    for name in ("loss", "classes", "l2", "max_norm", "features", "encoder", "free_bias", "fixed_c", "n_source"):
+        said, known = getattr(model.record, name), getattr(kept, name)
+        if said != known:
+            raise ModelError(
+                f"the model's record says {name} {_short(said)}", f"the deposit's says {_short(known)}", remedy
+            )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def ask_deposit(
+    deposit: Deposit,
+    forget: Any,
+    guarantee: Guarantee,
+    *,
+    model: LinearModel | None = None,
+    forget_class: Label | None = None,
+    execution: Execution = HERE,
+    store: torch.dtype | None = None,
+    model_sha256: str | None = None,
+) -> Request:
+    """A request to take these rows out; `store` is the type that weights are published in, the model's unless given."""
+    record, place = deposit.record, execution.place
+    if model is not None:
+        require_its_model(model, deposit)
+    _require_one_process(execution)
+    forget = _labelled(whole_set(forget, Reading(Memory.of(execution.memory), progress=execution.progress), NAME))
+    if forget_class is not None:
+        forget = of_class(forget, forget_class, replace(record, class_counts=deposit.numbers.class_counts))
+    rows = in_memory(rows_of(forget, deposit.model, record, torch.float64, place, NAME), "what is to be forgotten")
+    membership = look_up(deposit, *as_given(forget, deposit))
+    require_members(membership)
+    if len(rows) >= deposit.numbers.n_rows:
+        raise DataError(
+            f"all {deposit.numbers.n_rows:,} rows that are left",
+            "something must be retained",
+            "Delete the model and its deposit.",
+        )
+    subject = LinearSubject.of(deposit.model, record, place, model_sha256, None)
+    published = store or (torch.float64 if model is None else model.weight.dtype)
+    subject = replace(subject, head=deposit.head, dtype=published)
+    notes = encoder_notes(record, forget, None) + budget_notes(guarantee.delta, record.n_source)
+    notes += column_notes(record, {NAME: forget}) + _notes_on(membership, deposit)
+    return Request(subject, rows, None, guarantee, None, notes, deposit.on(place), membership)
+
+
+def _require_one_process(execution: Execution) -> None:
+    if execution.group.size > 1:
+        raise OptionError(
+            f"{execution.group.size} processes for a deletion from a deposit",
+            "there are no rows to share out among them",
+            "Start one process, without torchrun.",
+        )
+
+
+def _labelled(forget: Any) -> Any:
+    if not is_labelled(forget):
+        raise DataError(f"{NAME}: no labels", "a row is known by its label too", "Give (features, labels).")
+    return forget
+
+
+def _notes_on(membership: Membership, deposit: Deposit) -> tuple[str, ...]:
+    """What is said of copies, and of deletions before this one."""
+    notes: tuple[str, ...] = ()
+    recognised = [membership.count(level) for level in (1, 2)]
+    if any(recognised):
+        notes += (
+            f"{sum(recognised):,} rows are copies of source rows ({recognised[0]:,} to float32, {recognised[1]:,} to "
+            "six decimals); the difference is charged",
+        )
+    if deposit.numbers.forgotten:
+        notes += (
+            f"{deposit.numbers.forgotten:,} rows had left the deposit before, in {deposit.numbers.generation} "
+            f"{'deletion' if deposit.numbers.generation == 1 else 'deletions'}; the bound is that of all of them "
+            "together",
+        )
+    return notes
+
+
+def as_given(forget: Any, deposit: Deposit) -> tuple[Any, Any]:
+    """Features in the order of the model's columns, and labels, as they are hashed."""
+    ordered = in_order(forget, deposit.record.features, deposit.model.n_features, NAME)
+    return ordered[0], ordered[1]

@@ -1,0 +1,286 @@
+"""A deposit: what is kept of a source before it goes. No row is in it. PRIVATE.
+
+It holds the anchor (the optimum, with its record), the gradient and Hessian of the source's mean loss there, the gauges
+and the shape that were frozen when it was made, the radii its noise is taken from, and keyed hashes of every row, so
+that a request can be checked. Rows leave all of it but what is frozen.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save as safetensors_bytes
+from torch import Tensor
+
+from expunge.bounds.ellipsoid import Ellipsoid
+from expunge.data.row_hashes import HASH_BYTES, KEY_BYTES, PRECISIONS, RowHashes
+from expunge.errors import FileError
+from expunge.evidence.deposit.blocks import Blocks
+from expunge.evidence.deposit.routes import Penalty, Setting
+from expunge.evidence.deposit.sums import Gauge, Sums, is_joint
+from expunge.heads import LinearHead, Ridge, Softmax
+from expunge.model import LinearModel, from_matrix
+from expunge.record import TrainingRecord
+from expunge.request.subject import head_of
+from expunge.runtime.memory import require_fits
+from expunge.runtime.paths import readable
+from expunge.runtime.safetensors import read_safetensors
+from expunge.runtime.strict_json import not_a_number, without_duplicates
+from expunge.runtime.typed_json import read_as
+
+SCHEMA = "expunge/deposit/1"
+METADATA = "expunge deposit"
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What of a deposit is plain numbers. `row_bound` is of rows as the head sees them; `forgotten` counts rows gone.
+
+    `shape_largest`, `shape_least` and `shape_inverse_trace` are of M_0; `output_noise` is the deviation that noise of
+    scale 1 has on an output of a typical row, `output_spread` how far the model's own outputs are from zero there.
+    """
+
+    schema: str
+    key: str
+    n_rows: int
+    forgotten: int
+    generation: int
+    class_counts: tuple[int, ...]
+    row_bound: float
+    stiff: float
+    kappas: tuple[float, ...]
+    gradient_error: float
+    curvature_error: float
+    weighted_errors: tuple[float, ...]
+    shape_largest: float
+    shape_least: float
+    shape_inverse_trace: float
+    output_noise: float
+    output_spread: float
+    radii: tuple[float, ...]
+    created: str
+
+
+@dataclass(frozen=True)
+class Deposit:
+    """What is left of a source; see the module. `model` is the anchor, in float64, with its record."""
+
+    model: LinearModel
+    numbers: Numbers
+    sums: Sums
+    gauges: tuple[Gauge, ...]
+    shape: Tensor
+    hashes: RowHashes
+
+    @property
+    def record(self) -> TrainingRecord:
+        assert self.model.record is not None
+        return self.model.record
+
+    @property
+    def key(self) -> bytes:
+        """Of the row hashes: it never travels with a model."""
+        return bytes.fromhex(self.numbers.key)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its sums are."""
+        return self.sums.gradient.device
+
+    @property
+    def anchor(self) -> Tensor:
+        """The weights everything was summed at, K x d, where the sums are."""
+        return self.model.matrix(self.device)
+
+    def on(self, device: torch.device) -> Deposit:
+        """The same with its matrices on a device."""
+        sums = replace(
+            self.sums,
+            gradient=self.sums.gradient.to(device),
+            curvature=self.sums.curvature.on(device),
+            weighted=tuple(each.on(device) for each in self.sums.weighted),
+        )
+        gauges = tuple(replace(gauge, factor=gauge.factor.to(device)) for gauge in self.gauges)
+        return replace(self, sums=sums, gauges=gauges, shape=self.shape.to(device))
+
+    @property
+    def head(self) -> LinearHead:
+        """What is minimised, rows bounded as they were."""
+        return replace(head_of(self.model, self.record), row_bound=self.numbers.row_bound)
+
+    @property
+    def setting(self) -> Setting:
+        head = self.head
+        return Setting(
+            self.anchor,
+            self.numbers.row_bound,
+            self.gauges,
+            isinstance(head, Ridge),
+            isinstance(head, Softmax),
+            self.numbers.stiff,
+        )
+
+    def penalty(self, n_rows: int) -> Penalty:
+        """The regulariser of so many rows: l2 stays as it is, a fixed C is shared by fewer."""
+        record = self.record
+        l2 = record.l2 if record.fixed_c is None else 1.0 / (record.fixed_c * n_rows)
+        return Penalty(l2, bool(record.free_bias))
+
+    @property
+    def ellipsoid(self) -> Ellipsoid:
+        """The shape of the noise, with its matrix."""
+        numbers = self.numbers
+        return Ellipsoid(
+            self.model.matrix().numel(),
+            numbers.shape_largest,
+            numbers.shape_least,
+            numbers.shape_inverse_trace,
+            factors=self.shape.cpu().numpy(),
+        )
+
+    def to_bytes(self) -> bytes:
+        """The safetensors file, byte for byte; symmetric matrices by their lower half."""
+        tensors = {
+            "weight": self.model.matrix(),
+            "gradient": self.sums.gradient,
+            "curvature": packed(self.sums.curvature.values),
+            "shape": packed(self.shape),
+        }
+        for index, gauge in enumerate(self.gauges):
+            tensors[f"gauge.{index}"] = packed(gauge.factor[None])
+            tensors[f"weighted.{index}"] = packed(self.sums.weighted[index].values)
+        for index, digests in enumerate(self.hashes.digests):
+            tensors[f"hashes.{index}"] = torch.from_numpy(np.array(digests))
+        content = {"numbers": asdict(self.numbers), "record": json.loads(self.record.to_json())}
+        text = json.dumps(content, sort_keys=True, allow_nan=False)
+        return safetensors_bytes(
+            {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, metadata={METADATA: text}
+        )
+
+
+def packed(matrices: Tensor) -> Tensor:
+    """The lower half of each matrix, row by row."""
+    rows, columns = torch.tril_indices(matrices.shape[-1], matrices.shape[-1])
+    return matrices[:, rows, columns]
+
+
+def unpacked(halves: Tensor, *, symmetric: bool) -> Tensor:
+    """Matrices from their lower halves; `symmetric`, or triangular."""
+    size = int((2 * halves.shape[1]) ** 0.5)
+    if size * (size + 1) // 2 != halves.shape[1]:
+        raise ValueError(f"{halves.shape[1]} numbers are half of no matrix")
+    matrices = torch.zeros((len(halves), size, size), dtype=halves.dtype)
+    rows, columns = torch.tril_indices(size, size)
+    matrices[:, rows, columns] = halves
+    if symmetric:
+        matrices[:, columns, rows] = halves
+    return matrices
+
+
+def read_deposit(path: str | Path) -> Deposit:
+    """A deposit from its file; refuses what is damaged or of another kind."""
+    path = Path(path)
+    require_fits(readable(path).stat().st_size, path, "the deposit")
+    return parse_deposit(path.read_bytes(), path)
+
+
+def parse_deposit(content: bytes, path: Path) -> Deposit:
+    """The same from the file's bytes."""
+    tensors, metadata = read_safetensors(content, path)
+    try:
+        told = json.loads(metadata[METADATA], parse_constant=not_a_number, object_pairs_hook=without_duplicates)
+        numbers = read_as(Numbers, told["numbers"])
+        if numbers.schema != SCHEMA:
+            raise ValueError(f"schema {numbers.schema!r}")
+        record = TrainingRecord.from_json(json.dumps(told["record"]), str(path))
+        return _assembled(numbers, record, tensors)
+    except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+        raise FileError(
+            f"{path} is not a deposit ({type(error).__name__}: {error})",
+            f"a file of schema {SCHEMA} is needed, whole",
+            "Check the path, or restore the file from a copy.",
+        ) from error
+
+
+def _assembled(numbers: Numbers, record: TrainingRecord, tensors: dict[str, NDArray[np.generic]]) -> Deposit:
+    def tensor(name: str) -> Tensor:
+        values = np.array(tensors[name])
+        if values.dtype != np.float64 or not np.isfinite(values).all():
+            raise ValueError(f"{name} is not finite float64 numbers")
+        return torch.from_numpy(values)
+
+    model = from_matrix(tensor("weight"), bias=record.bias, dtype=torch.float64)
+    model = replace(model, record=record)
+    head = head_of(model, record)
+    joint, n_gauges = is_joint(head), len(numbers.kappas)
+    gauges = tuple(
+        Gauge(unpacked(tensor(f"gauge.{index}"), symmetric=False)[0], numbers.kappas[index])
+        for index in range(n_gauges)
+    )
+    sums = Sums(
+        numbers.n_rows,
+        tensor("gradient"),
+        Blocks(unpacked(tensor("curvature"), symmetric=True), joint),
+        tuple(Blocks(unpacked(tensor(f"weighted.{index}"), symmetric=True), joint) for index in range(n_gauges)),
+        numbers.gradient_error,
+        numbers.curvature_error,
+        numbers.weighted_errors,
+    )
+    shape = unpacked(tensor("shape"), symmetric=False)
+    digests = [np.array(tensors[f"hashes.{index}"]) for index in range(len(PRECISIONS))]
+    _require_fit(model, numbers, sums, gauges, shape, digests)
+    return Deposit(model, numbers, sums, gauges, shape, RowHashes((digests[0], digests[1], digests[2])))
+
+
+def _require_fit(
+    model: LinearModel,
+    numbers: Numbers,
+    sums: Sums,
+    gauges: tuple[Gauge, ...],
+    shape: Tensor,
+    digests: list[NDArray[np.generic]],
+) -> None:
+    """Refuse parts that do not belong together."""
+    classes, width = model.matrix().shape
+    size = classes * width if sums.curvature.joint else width
+    fitting = (
+        sums.gradient.shape == (classes, width)
+        and sums.curvature.size == size
+        and shape.shape == sums.curvature.values.shape
+        and all(each.size == size for each in sums.weighted)
+        and all(gauge.factor.shape == (width, width) for gauge in gauges)
+        and len(numbers.weighted_errors) == len(numbers.kappas) == len(gauges)
+        and all(each.shape == (numbers.n_rows, HASH_BYTES) and each.dtype == np.uint8 for each in digests)
+        and len(numbers.key) == 2 * KEY_BYTES
+        and sum(numbers.class_counts) == numbers.n_rows
+        and numbers.n_rows >= 1
+    )
+    if not fitting:
+        raise ValueError("its parts do not fit together")
+    _require_possible(numbers, model.record, [shape, *(gauge.factor for gauge in gauges)])  # type: ignore[arg-type]
+    if model.weights_sha256() != model.record.weights_sha256:  # type: ignore[union-attr]
+        raise ValueError("its weights are not those of its record")
+
+
+def _require_possible(numbers: Numbers, record: TrainingRecord, factors: list[Tensor]) -> None:
+    """Refuse numbers that no deposit has."""
+    counted = (numbers.n_rows, numbers.forgotten, numbers.generation, *numbers.class_counts)
+    errors = (numbers.stiff, numbers.gradient_error, numbers.curvature_error, *numbers.weighted_errors)
+    sizes = (numbers.row_bound, *numbers.kappas, numbers.shape_inverse_trace, *numbers.radii)
+    possible = (
+        min(counted) >= 0
+        and numbers.n_rows + numbers.forgotten == record.n_source
+        and all(0.0 <= error < math.inf for error in errors)
+        and all(0.0 < size < math.inf for size in sizes)
+        and 0.0 < numbers.shape_least <= numbers.shape_largest < math.inf
+        and list(numbers.radii) == sorted(numbers.radii)
+        and all(bool((factor.diagonal(dim1=-2, dim2=-1) > 0.0).all()) for factor in factors)
+    )
+    if not possible:
+        raise ValueError("its numbers cannot be those of a deposit")

@@ -1,0 +1,112 @@
+"""Keeping a deposit of a source that is still there: everything is checked, then it is made (making.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from expunge.data.ordered import in_order
+from expunge.data.streams import Stream
+from expunge.errors import DataError, ModelError
+from expunge.evidence.deposit.contents import Deposit
+from expunge.evidence.deposit.making import Rehearsal, make_deposit, require_size
+from expunge.evidence.deposit.routes import Penalty
+from expunge.heads import RowSet
+from expunge.model import LinearModel
+from expunge.record import TrainingRecord
+from expunge.request.declared import NOTHING_DECLARED, Declared, record_for
+from expunge.request.door import HERE
+from expunge.request.execution import Execution
+from expunge.request.rows import Reading, is_labelled, rows_of
+from expunge.request.subject import head_of
+from expunge.runtime.memory import Memory
+
+NAME = "the source"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The deposit, what was rehearsed for it, and the rows it is of, made ready."""
+
+    deposit: Deposit
+    rehearsed: tuple[Rehearsal, ...]
+    rows: RowSet
+
+
+def keep(
+    model: LinearModel,
+    source: tuple[Any, Any] | Stream,
+    *,
+    declared: Declared = NOTHING_DECLARED,
+    execution: Execution = HERE,
+    seed: int | None = None,
+) -> Kept:
+    """A deposit of the rows a model was trained on, as they were given then; in a group the first process has it.
+
+    Of a model without a record, `declared` says what it minimised (l2, loss, max_norm); the rest is measured here.
+    `seed` fixes key and rehearsal for tests.
+    """
+    if not is_labelled(source):
+        raise DataError(f"{NAME}: no labels", "its gradient needs them", "Give the rows as they were trained on.")
+    if isinstance(source, Stream) and source.own_rows and execution.group.size > 1:
+        raise DataError(
+            f"{NAME}: a stream that gives every process its own rows",
+            "the first process hashes all of them",
+            "Give files that all processes see, or make the deposit in one process.",
+        )
+    record = _record(model, source, declared)
+    require_size(head_of(model, record))
+    reading = Reading(Memory.of(execution.memory), execution.group, execution.progress)
+    place = execution.place
+    rows = rows_of(source, model, record, torch.float64, place, NAME, reading)
+    require_trained_on(model, record, rows)
+    given = in_order(source, record.features, model.n_features, NAME)
+    made = make_deposit(
+        model,
+        record,
+        rows,
+        given if isinstance(given, Stream) else (given[0], given[1]),
+        group=execution.group,
+        progress=execution.progress,
+        seed=seed,
+    )
+    return Kept(*made, rows)
+
+
+def _record(model: LinearModel, source: Any, declared: Declared) -> TrainingRecord:
+    """What the model says of its training, or what is declared; what the source itself says need not be."""
+    if model.record is None:
+        known = source.n_rows if isinstance(source, Stream) else len(source[0])
+        declared = replace(declared, n_source=declared.n_source or known, training_residual=0.0)
+    record = record_for(model, declared)
+    if record.noised:
+        raise ModelError(
+            "the model is an unlearned, noised one",
+            "a deposit is of a model as it was trained",
+            "Give the model from before the deletion.",
+        )
+    return record
+
+
+def require_trained_on(model: LinearModel, record: TrainingRecord, rows: RowSet) -> None:
+    """Refuse rows that are not those the model says it was trained on, as far as that can be seen."""
+    remedy = "Give the rows the model was trained on, all of them, as they were given then."
+    if len(rows) != record.n_source:
+        raise DataError(f"{NAME} has {len(rows):,} rows", f"the model was trained on {record.n_source:,}", remedy)
+    if record.provenance != "measured" or record.residual is None:
+        return
+    head, weights = head_of(model, record), model.matrix(rows.device)
+    penalty = Penalty(record.l2, bool(record.free_bias)).diagonal(weights)
+    gradient = replace(head, l2=0.0).gradient(weights, rows) + penalty * weights
+    size, lost = float(gradient.norm()), head.rounding(weights, rows)
+    allowed = record.residual * (1.0 + 1e-6) + 2.0 * lost
+    if record.rows_dtype != "float64":  # it was measured on rounded rows
+        allowed += 2.0**-20 * (1.0 + head.row_bound) * (1.0 + float(weights.norm()))
+    if size > allowed:
+        raise DataError(
+            f"on the rows given as the source the gradient has norm {size:.3g}",
+            f"at training it was {record.residual:.3g}",
+            remedy,
+        )

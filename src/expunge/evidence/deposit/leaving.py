@@ -1,0 +1,128 @@
+"""Rows leave a deposit: looked up by their hashes, taken out of every sum, and gone.
+
+A copy that was kept in float32 or with six decimals is recognised, and the difference is charged: with `t` the distance
+of copy and original, a row's gradient differs by at most `(||p - t(y)|| + slope ||W|| B) t` and its Hessian by at most
+`(2 B curve + bend ||W|| B^2) t`, where `slope` bounds the link's derivative, `curve` C(p) and `bend` C's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from expunge.data.row_hashes import PRECISIONS, Matches, RowHashes, matches, row_hashes
+from expunge.errors import DataError
+from expunge.evidence.deposit.contents import Deposit
+from expunge.evidence.deposit.sums import Sums, sums_of
+from expunge.heads import Logistic, OneVsRest, Ridge, Rows, Softmax
+from expunge.record import HESSIAN_LIPSCHITZ_FACTOR
+
+SMALLEST_STEP = 2.0**-149  # of float32, whose steps are relative to the value above that only
+# slope of the link, size of C(p), and by how much C(p) changes with the outputs
+SMOOTHNESS = {
+    Softmax.about.name: (0.5, 0.5, HESSIAN_LIPSCHITZ_FACTOR),
+    OneVsRest.about.name: (0.25, 0.25, 1.0 / (6.0 * math.sqrt(3.0))),
+    Logistic.about.name: (0.25, 0.25, 1.0 / (6.0 * math.sqrt(3.0))),
+    Ridge.about.name: (1.0, 1.0, 0.0),
+}
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Which rows were found in the source, at which precision; -1 for one that was not, or not so often."""
+
+    found: Matches
+
+    @property
+    def missing(self) -> list[int]:
+        """Rows that were not found."""
+        return [int(row) for row in np.flatnonzero(self.found.row < 0)]
+
+    def count(self, precision: int) -> int:
+        """How many were recognised at this precision."""
+        return int(np.count_nonzero(self.found.precision == precision))
+
+
+def look_up(deposit: Deposit, features: Any, labels: Any, name: str = "the forget set") -> Membership:
+    """Whether these rows, as they were given, are in the source, and as often as they are asked for."""
+    return Membership(matches(row_hashes(deposit.key, features, labels, name), deposit.hashes))
+
+
+def require_members(membership: Membership) -> None:
+    """Refuse rows that were never in the source, or are asked for more often than they occurred."""
+    missing = membership.missing
+    if not missing:
+        return
+    named = ", ".join(str(row + 1) for row in missing[:5]) + (", ..." if len(missing) > 5 else "")
+    raise DataError(
+        f"{len(missing):,} of {len(membership.found.row):,} rows (row {named}) are not in what is left of the source",
+        "each row must have been trained on, and leaves once",
+        "Check values, columns and labels against what was trained on (expunge member looks each row up); rows that "
+        "were forgotten before are gone already.",
+    )
+
+
+def gone(deposit: Deposit, rows: Rows, membership: Membership) -> Sums:
+    """The sums over the rows that leave, with what copies of them may have changed."""
+    sums = sums_of(deposit.head, deposit.anchor, rows, deposit.gauges)
+    away = copied(membership, rows)
+    if away == 0.0:
+        return sums
+    head, weights = deposit.head, deposit.anchor
+    slope, curve, bend = SMOOTHNESS[head.name]
+    bound, size, each = head.row_bound, float(torch.linalg.matrix_norm(weights, 2)), away / len(rows)
+    hessian = 2.0 * bound * curve + bend * size * bound**2
+    weighted = []
+    for gauge, error in zip(deposit.gauges, sums.weighted_errors, strict=True):
+        stretch = float(gauge.inverse.norm()) * (1.0 + gauge.lost)  # a copy is so much farther out for its distance
+        steep = stretch * (2.0 * gauge.kappa + stretch * away)
+        outside = (1.0 + stretch * away / gauge.kappa) ** 2
+        weighted.append(error * outside + each * (gauge.kappa**2 * hessian + steep * curve * bound**2))
+    return replace(
+        sums,
+        gradient_error=sums.gradient_error + each * (head.residual_sup(weights) + slope * size * bound),
+        curvature_error=sums.curvature_error + each * hessian,
+        weighted_errors=tuple(weighted),
+    )
+
+
+def copied(membership: Membership, rows: Rows) -> float:
+    """How far all rows together can be from their originals: nothing where they are the same to the last digit.
+
+    Copy and original round to the same value, so they are at most twice the rounding apart; scaling rows to a norm
+    bound brings them no further apart.
+    """
+    lengths = rows.features.double().norm(dim=1).cpu().numpy()
+    width = rows.n_features
+    at = membership.found.precision
+    narrow, decimal = PRECISIONS.index("float32"), PRECISIONS.index("six decimals")
+    steps = membership.count(narrow) * SMALLEST_STEP + membership.count(decimal) * 1e-6
+    return (float(lengths[at == narrow].sum()) * 2.0**-23 + steps * math.sqrt(width)) * 1.001
+
+
+def left(deposit: Deposit, rows: Rows, membership: Membership, removed: Sums) -> Deposit:
+    """The deposit of what is retained."""
+    kept = np.ones(len(deposit.hashes), bool)
+    kept[membership.found.row] = False
+    digests = [each[kept] for each in deposit.hashes.digests]
+    sums = deposit.sums.without(removed)
+    classes = Counter(rows.labels.tolist())
+    counts = tuple(count - classes[index] for index, count in enumerate(deposit.numbers.class_counts))
+    if min(counts) < 0:
+        raise DataError("more rows of a class than there are", "each row leaves once", "Check the labels.")
+    numbers = replace(
+        deposit.numbers,
+        n_rows=sums.count,
+        forgotten=deposit.numbers.forgotten + removed.count,
+        generation=deposit.numbers.generation + 1,
+        class_counts=counts,
+        gradient_error=sums.gradient_error,
+        curvature_error=sums.curvature_error,
+        weighted_errors=sums.weighted_errors,
+    )
+    return replace(deposit, numbers=numbers, sums=sums, hashes=RowHashes((digests[0], digests[1], digests[2])))

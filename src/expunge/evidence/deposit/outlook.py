@@ -1,0 +1,133 @@
+"""What forgetting would cost, seen while the source is still there: accuracy on it after rehearsed deletions.
+
+Groups of random rows were forgotten on trial when the deposit was made (making.py). Here each gets the noise that its
+request would get: the smallest of the deposit's radii that covers it, over the mu of (epsilon, delta). `at once` is one
+model without all of them; `one at a time` is a model after each, the last of them, all together at the same epsilon:
+Gaussians compose by the sum of squares, so k models leave each `mu / sqrt(k)`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from expunge.bounds.calibration import mu_for
+from expunge.certificate.limits import ARITHMETIC_SHARE
+from expunge.evidence.deposit.contents import Deposit
+from expunge.evidence.deposit.making import Rehearsal
+from expunge.heads import RowSet
+from expunge.heads.rows import evenly
+from expunge.runtime.progress import Progress, silent
+
+EPSILONS = (0.1, 1.0, 5.0)
+POINT = 0.01
+MOST_ROWS = 20_000  # of the source, to measure accuracy on
+MOST_GROUPS = 8  # of a size, to measure it for
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Forgetting so many random rows at this epsilon: the accuracy lost, or None where all groups were refused."""
+
+    rows: int
+    epsilon: float
+    at_once: float | None
+    one_at_a_time: float | None
+
+
+@dataclass(frozen=True)
+class Size:
+    """A size that was rehearsed: `refused` of `groups` had no finite region, or one beyond the last radius."""
+
+    rows: int
+    groups: int
+    refused: int
+
+
+@dataclass(frozen=True)
+class Affordable:
+    """The largest size that was rehearsed at which most groups could be forgotten and lost no more than a point."""
+
+    epsilon: float
+    at_once: int
+    one_at_a_time: int
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What was found, at this delta; `accuracy` is that of the anchor, on rows of the source."""
+
+    delta: float
+    accuracy: float
+    sizes: tuple[Size, ...]
+    forecasts: tuple[Forecast, ...]
+
+    @property
+    def affordable(self) -> tuple[Affordable, ...]:
+        epsilons = dict.fromkeys(each.epsilon for each in self.forecasts)
+        return tuple(Affordable(e, self._most(e, "at_once"), self._most(e, "one_at_a_time")) for e in epsilons)
+
+    def _most(self, epsilon: float, manner: str) -> int:
+        most = 0
+        for size in self.sizes:
+            (lost,) = [getattr(f, manner) for f in self.forecasts if (f.rows, f.epsilon) == (size.rows, epsilon)]
+            if 2 * size.refused > size.groups or lost is None or lost > POINT:
+                break
+            most = size.rows
+        return most
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"affordable": [asdict(each) for each in self.affordable]}
+
+
+def outlook(
+    deposit: Deposit,
+    rehearsed: Sequence[Rehearsal],
+    rows: RowSet,
+    *,
+    epsilons: Sequence[float] = EPSILONS,
+    progress: Progress = silent,
+) -> Outlook:
+    """The accuracy that rehearsed deletions would leave, at delta = 1/n."""
+    shown, delta = evenly(rows, MOST_ROWS), 1.0 / max(2, len(rows))
+
+    def accuracy(weights: Tensor) -> float:
+        right = _right(shown.features.double(), shown.labels, weights.to(shown.device))
+        correct, count = rows.total(torch.tensor([float(right.sum()), float(len(shown))], dtype=torch.float64))
+        return float(correct / count)
+
+    generator = np.random.default_rng(1)  # not the noise that protects: nothing of this is published
+    anchor = deposit.model.matrix()
+    before, sizes, forecasts = accuracy(anchor), [], []
+    for index, rehearsal in enumerate(rehearsed):
+        progress("Accuracy after rehearsed deletions", index, len(rehearsed))
+        tried = [(covering(deposit, each.radius), each.update) for each in rehearsal.trials]
+        done = [(radius, anchor + update) for radius, update in tried if radius is not None and update is not None]
+        sizes.append(Size(rehearsal.rows, len(tried), len(tried) - len(done)))
+        for epsilon in epsilons:
+            mu = mu_for(epsilon, delta * (1.0 - ARITHMETIC_SHARE))
+            lost: list[float | None] = []
+            for models in (1, rehearsal.rows):
+                after = []
+                for radius, updated in done[:MOST_GROUPS]:
+                    noise = deposit.ellipsoid.sample(radius * math.sqrt(models) / mu, generator)
+                    after.append(accuracy(updated + torch.from_numpy(noise).reshape(updated.shape)))
+                lost.append(before - float(np.mean(after)) if after else None)
+            forecasts.append(Forecast(rehearsal.rows, epsilon, lost[0], lost[1]))
+    return Outlook(delta, before, tuple(sizes), tuple(forecasts))
+
+
+def covering(deposit: Deposit, radius: float) -> float | None:
+    """The smallest of the deposit's radii that covers this one."""
+    return next((each for each in deposit.numbers.radii if each >= radius), None)
+
+
+def _right(features: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    outputs = features @ weights.T
+    return (outputs[:, 0] > 0.0).long() == labels if len(weights) == 1 else outputs.argmax(dim=1) == labels

@@ -1,0 +1,215 @@
+"""That one deposit is another without some rows: as far as the two show it, and wholly with the rows themselves.
+
+Frozen parts are the same; counts and hashes are fewer; what left of the curvature is positive semi-definite and no
+larger than so many rows can make it, and the gradient likewise. With the forgotten rows at hand the later deposit is
+worked out from the earlier one, and compared number by number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from expunge.certificate.check import DEPOSIT, Check
+from expunge.data.row_hashes import PRECISIONS
+from expunge.evidence.deposit.asking import as_given
+from expunge.evidence.deposit.blocks import Blocks, is_definite
+from expunge.evidence.deposit.contents import Deposit
+from expunge.evidence.deposit.leaving import gone, left, look_up
+from expunge.evidence.deposit.sums import Sums
+from expunge.heads.rows import in_memory
+from expunge.request.rows import rows_of
+
+FROZEN = (
+    *("schema", "key", "row_bound", "stiff", "kappas", "shape_largest", "shape_least", "shape_inverse_trace"),
+    *("output_noise", "output_spread", "radii", "created"),
+)
+ALIKE = 1e-9  # relative: what float64 may change of a sum
+NAME = "the forget set"
+
+
+def succession_checks(before: Deposit, after: Deposit, forget: Any = None) -> list[Check]:
+    """What the two must agree on."""
+    compared = [*_frozen(before, after), *_counts(before, after), *_hashes(before, after)]
+    if all(check.passed for check in compared):
+        compared += [*_own(before), *_sums(before, after)]
+    if forget is not None and all(check.passed for check in compared):
+        compared += _recomputed(before, after, forget)
+    return compared
+
+
+def _about(name: str, claimed: Any, recomputed: Any, why: str = "") -> Check:
+    return Check(f"deposits: {name}", claimed, recomputed, why, DEPOSIT)
+
+
+def _frozen(before: Deposit, after: Deposit) -> list[Check]:
+    one, other = asdict(before.numbers), asdict(after.numbers)
+    same_gauges = len(before.gauges) == len(after.gauges) and all(
+        torch.equal(a.factor, b.factor) for a, b in zip(before.gauges, after.gauges, strict=True)
+    )
+    return [
+        *(_about(f"{name} is frozen", _plain(other[name]), _plain(one[name])) for name in FROZEN),
+        _about("the anchor is frozen", after.model.weights_sha256(), before.model.weights_sha256()),
+        _about("the record is frozen", after.record.to_json(), before.record.to_json()),
+        _about("the gauges are frozen", same_gauges, True, "a factor differs"),
+        _about("the shape is frozen", torch.equal(before.shape, after.shape), True, "its factor differs"),
+    ]
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _counts(before: Deposit, after: Deposit) -> list[Check]:
+    one, other = before.numbers, after.numbers
+    gone_rows = one.n_rows - other.n_rows
+    by_class = [a - b for a, b in zip(one.class_counts, other.class_counts, strict=True)]
+    return [
+        _about("rows left", gone_rows >= 1, True, f"{one.n_rows:,} before and {other.n_rows:,} after"),
+        _about("forgotten rows are those that left", other.forgotten - one.forgotten, gone_rows),
+        _about("the generation is the next", other.generation, one.generation + 1),
+        _about("no class has more rows than before", min(by_class) >= 0, True, f"changes are {by_class}"),
+        _about("class counts fell by the rows that left", sum(by_class), gone_rows),
+    ]
+
+
+def _hashes(before: Deposit, after: Deposit) -> list[Check]:
+    """Every row of the later one is a row of the earlier one, at every precision together, and as often."""
+    earlier, later = (Counter(map(bytes, np.concatenate(each.hashes.digests, axis=1))) for each in (before, after))
+    strange = sum((later - earlier).values())
+    return [
+        _about("row hashes are those of before, some gone", strange, 0),
+        *(
+            _about(f"there is a hash a row at {name}", len(after.hashes.digests[level]), after.numbers.n_rows)
+            for level, name in enumerate(PRECISIONS)
+        ),
+    ]
+
+
+def _own(before: Deposit) -> list[Check]:
+    """What a deposit from which nothing has left shows by itself: its optimum, and the shape that its Hessian gave."""
+    if before.numbers.generation:
+        return []
+    setting, penalty, record = before.setting, before.penalty(before.sums.count), before.record
+    gradient = setting.centred(before.sums.gradient + penalty.diagonal(setting.anchor) * setting.anchor)
+    matrix = setting.penalised(setting.stiffened(before.sums.curvature), penalty)
+    off = float((before.shape @ before.shape.mT - matrix.values).abs().max())
+    lost = replace(before.head, l2=0.0).rounding(before.anchor, range(before.numbers.n_rows))
+    return [
+        _about(
+            "the anchor is the optimum of the source",
+            float(gradient.norm()) <= (record.residual or 0.0) * (1.0 + ALIKE),
+            True,
+            f"the gradient has norm {float(gradient.norm()):.3g}, at training {record.residual}",
+        ),
+        _about("the shape is the source's Hessian", off <= 1e-11 * matrix.largest_entry, True, f"off by {off:.3g}"),
+        _about("the gradient's error is what float64 loses", before.numbers.gradient_error >= lost, True),
+    ]
+
+
+def _sums(before: Deposit, after: Deposit) -> list[Check]:
+    """What left is what so many rows can be."""
+    count, head = before.numbers.n_rows - after.numbers.n_rows, after.head
+    gradient = before.sums.gradient * before.sums.count - after.sums.gradient * after.sums.count
+    lost = before.sums.gradient_error * before.sums.count + after.sums.gradient_error * after.sums.count
+    longest = count * head.residual_sup(after.anchor) * head.row_bound * (1.0 + ALIKE) + lost
+    kept = min(before.sums.count, after.sums.count) / after.sums.count
+    compared = [
+        _about(
+            "what left of the gradient is of so many rows",
+            float(gradient.norm()) <= longest,
+            True,
+            f"it is {float(gradient.norm()):.4g}, of {count:,} rows at most {longest:.4g}",
+        ),
+        _about(
+            "errors do not shrink",
+            after.sums.gradient_error >= kept * before.sums.gradient_error * (1.0 - ALIKE)
+            and after.sums.curvature_error >= kept * before.sums.curvature_error * (1.0 - ALIKE),
+            True,
+        ),
+        _removed("the curvature", before, after, before.sums.curvature, after.sums.curvature, count, 1.0),
+    ]
+    pairs = zip(before.gauges, before.sums.weighted, after.sums.weighted, strict=True)
+    return compared + [
+        _removed(f"the curvature weighted by gauge {index}", before, after, one, other, count, gauge.kappa**2)
+        for index, (gauge, one, other) in enumerate(pairs)
+    ]
+
+
+def _removed(
+    name: str, before: Deposit, after: Deposit, one: Blocks, other: Blocks, count: int, weight: float
+) -> Check:
+    """Positive semi-definite, and no larger than so many rows, each at most `weight ||x||^2` in trace a class."""
+    removed = one.combined(float(before.sums.count), other, -float(after.sums.count))
+    errors = before.sums.count * before.sums.curvature_error + after.sums.count * after.sums.curvature_error
+    slack = 4.0 * weight * errors + 1e-12 * before.sums.count * one.largest_entry
+    trace = float(removed.values.diagonal(dim1=-2, dim2=-1).sum(dim=-1).max())
+    most = count * weight * after.numbers.row_bound**2 * (1.0 + ALIKE) + slack * removed.size
+    return _about(
+        f"what left of {name} is of so many rows",
+        is_definite(removed.plus(slack)) and trace <= most,
+        True,
+        f"its trace is {trace:.4g}, of {count:,} rows at most {most:.4g}, or it is not positive semi-definite",
+    )
+
+
+def _recomputed(before: Deposit, after: Deposit, forget: Any) -> list[Check]:
+    """The later deposit, worked out from the earlier one and the rows that left."""
+    given = rows_of(forget, before.model, before.record, torch.float64, before.device, NAME)
+    rows = in_memory(given, "what was forgotten")
+    membership = look_up(before, *as_given(forget, before))
+    missing = len(membership.missing)
+    if missing:
+        return [_about("the forgotten rows were in the deposit before", missing, 0)]
+    made = left(before, rows, membership, gone(before, rows, membership))
+    one, other = _without_errors(made), _without_errors(after)
+    return [
+        _about("the forgotten rows were in the deposit before", missing, 0),
+        *(_about(f"without the forgotten rows: {name}", other[name], one[name]) for name in one),
+        *(
+            _about(f"without the forgotten rows: hashes at {name}", _sorted(after, level), _sorted(made, level))
+            for level, name in enumerate(PRECISIONS)
+        ),
+        *_alike(made.sums, after.sums),
+    ]
+
+
+def _without_errors(deposit: Deposit) -> dict[str, Any]:
+    numbers = asdict(deposit.numbers)
+    return {name: _plain(numbers[name]) for name in ("n_rows", "forgotten", "generation", "class_counts")}
+
+
+def _sorted(deposit: Deposit, level: int) -> list[bytes]:
+    return sorted(map(bytes, deposit.hashes.digests[level]))
+
+
+def _alike(one: Sums, other: Sums) -> list[Check]:
+    def close(a: float, b: float) -> bool:
+        return math.isclose(a, b, rel_tol=1e-6)
+
+    def near(a: torch.Tensor, b: torch.Tensor, error: float) -> bool:
+        return float((a - b).norm()) <= ALIKE * float(a.norm()) + 2.0 * error
+
+    errors = zip(one.weighted, other.weighted, one.weighted_errors, strict=True)
+    said = "without the forgotten rows: "
+    return [
+        _about(f"{said}the gradient", near(one.gradient, other.gradient, one.gradient_error), True, "it differs"),
+        _about(
+            f"{said}the curvature",
+            near(one.curvature.values, other.curvature.values, one.curvature_error),
+            True,
+            "it differs",
+        ),
+        *(
+            _about(f"{said}the curvature weighted by gauge {index}", near(a.values, b.values, e), True, "it differs")
+            for index, (a, b, e) in enumerate(errors)
+        ),
+        _about(f"{said}the gradient's error", close(one.gradient_error, other.gradient_error), True),
+        _about(f"{said}the curvature's error", close(one.curvature_error, other.curvature_error), True),
+        _about(f"{said}the weighted errors", all(map(close, one.weighted_errors, other.weighted_errors)), True),
+    ]

@@ -1,0 +1,220 @@
+"""For the auditor who has the deposits: the facts of a dossier worked out anew from what is left of the source.
+
+From the deposit of what is retained alone: the step, the region by every route, the shape's numbers, the radius the
+noise was taken from, and that the published weights are where that noise puts them. `succession.py` adds what the
+deposit from before shows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from scipy.stats import chi2
+from torch import Tensor
+
+from expunge.bounds.calibration import mu_for
+from expunge.bounds.deposit import deposit_bound
+from expunge.bounds.ellipsoid import EXACT_SHARE
+from expunge.certificate.check import DEPOSIT, Check, require_passed
+from expunge.certificate.content import Certificate
+from expunge.certificate.derive import bound_named
+from expunge.certificate.facts import Json
+from expunge.errors import FileError, VerificationFailed
+from expunge.evidence.deposit.blocks import Blocks, is_definite, top_of
+from expunge.evidence.deposit.contents import Deposit
+from expunge.evidence.deposit.evidence import COVERED
+from expunge.evidence.deposit.routes import Found, found
+from expunge.evidence.deposit.succession import succession_checks
+from expunge.model import read_model
+
+ALIKE = 1e-6  # relative: what another machine's linear algebra may change of a fact
+NEAR = 1.05  # how far above the eigenvalue itself a bound on it may be
+UNLIKELY = 1e-9  # of noise as stated, to be taken for noise that is not
+FROZEN_FACTS = ("row_bound", "shape_largest", "shape_least", "shape_inverse_trace", "output_noise", "output_spread")
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
+
+
+def verify_deposits(
+    dossier: Certificate,
+    after: Deposit,
+    before: Deposit | None = None,
+    forget: Any = None,
+    model: str | Path | None = None,
+) -> list[Check]:
+    """Check a dossier with the deposit of what is retained, and the one before; raises if anything differs.
+
+    With the published model's file, also that it lies where the noise puts it; with the rows that were forgotten, that
+    the one deposit is the other without them.
+    """
+    content = dossier.content
+    try:
+        _require_kept(content)
+        result = found(after.setting, after.sums, after.penalty(after.sums.count), after.shape)
+        compared = deposit_checks(content, after, result)
+        if model is not None and result is not None and all(check.passed for check in compared):
+            compared += published_checks(content, after, result, model)
+        if before is not None:
+            compared += succession_checks(before, after, forget)
+    except UNREADABLE as error:
+        raise VerificationFailed(
+            f"dossier and deposits cannot be compared ({type(error).__name__}: {error})",
+            "everything they say must be there and possible",
+            "Do not rely on them.",
+        ) from error
+    require_passed(compared)
+    return compared
+
+
+def _require_kept(content: Json) -> None:
+    if not bound_named(content["bound"]["kind"]).kept:
+        raise FileError(
+            f"the dossier's bound is {content['bound']['kind']!r}",
+            "it was issued without a deposit",
+            "Leave --deposit and --deposit-after out.",
+        )
+
+
+def deposit_checks(content: Json, after: Deposit, result: Found | None) -> list[Check]:
+    """What the deposit of what is retained says, beside what the dossier does; `result` is step and region anew."""
+    return [
+        *_same_model(content, after),
+        *_shape_checks(content, after),
+        *_route_checks(content, after, result),
+        *_radius_checks(content, after, result),
+    ]
+
+
+def about(name: str, claimed: Any, recomputed: Any, why: str = "") -> Check:
+    """A check that is about the deposits."""
+    return Check(name, claimed, recomputed, why, DEPOSIT)
+
+
+def close(name: str, claimed: float, recomputed: float, slack: float = 0.0) -> Check:
+    """A number that is the same but for rounding."""
+    alike = math.isclose(claimed, recomputed, rel_tol=ALIKE, abs_tol=slack)
+    return about(name, alike, True, f"the dossier says {claimed:.9g}, the deposit {recomputed:.9g}")
+
+
+def _facts(content: Json) -> dict[str, float]:
+    return {name: float(fact["value"]) for name, fact in content["bound"]["inputs"].items()}
+
+
+def _same_model(content: Json, after: Deposit) -> list[Check]:
+    record, numbers, head = after.record, after.numbers, after.head
+    sizes = {
+        "classes": len(record.classes),
+        "features": after.model.n_features,
+        "parameters": head.n_parameters,
+        "n_source": record.n_source,
+        "n_forget": numbers.forgotten,
+        "n_retain": numbers.n_rows,
+    }
+    stated = content["model"]
+    known = {"loss": record.loss, "l2": record.l2, "max_norm": record.max_norm, "bias": record.bias}
+    known |= {"row_bound": record.row_bound, "free_bias": bool(record.free_bias), "fixed_c": record.fixed_c}
+    told = {name: stated.get(name) for name in known} | {"free_bias": stated.get("free_bias", False)}
+    return [
+        *(about(f"deposit: sizes.{name}", content["sizes"].get(name), value) for name, value in sizes.items()),
+        *(about(f"deposit: model.{name}", told[name], value) for name, value in known.items()),
+        about(
+            "deposit: rows that left and rows that are left are the source",
+            numbers.n_rows + numbers.forgotten,
+            record.n_source,
+        ),
+    ]
+
+
+def _shape_checks(content: Json, after: Deposit) -> list[Check]:
+    """The noise's shape: its numbers are the dossier's, and true of the factor in the deposit."""
+    facts, numbers = _facts(content), after.numbers
+    frozen = asdict(numbers)
+    matrix = Blocks(after.shape @ after.shape.mT, after.sums.curvature.joint)
+    top = top_of(lambda vectors: matrix.values @ vectors, matrix.values)
+    bottom = 1.0 / top_of(lambda vectors: torch.cholesky_solve(vectors, after.shape), after.shape)
+    unit = torch.eye(after.shape.shape[-1], dtype=after.shape.dtype, device=after.shape.device)
+    inverse = torch.linalg.solve_triangular(after.shape, unit, upper=False)
+    copies = 1 if len(after.shape) > 1 or matrix.joint else len(after.anchor)
+    trace = copies * float(inverse.square().sum())
+    largest, least = numbers.shape_largest, numbers.shape_least
+    return [
+        *(about(f"deposit: {name}", facts[name], frozen[name]) for name in FROZEN_FACTS),
+        about(
+            "deposit: no eigenvalue of the shape is above shape_largest",
+            is_definite(matrix.times(-1.0).plus(largest)) and largest <= NEAR * top,
+            True,
+            f"the largest is {top:.9g}, shape_largest {largest:.9g}",
+        ),
+        about(
+            "deposit: no eigenvalue of the shape is below shape_least",
+            is_definite(matrix.plus(-least)) and bottom <= NEAR * least,
+            True,
+            f"the least is {bottom:.9g}, shape_least {least:.9g}",
+        ),
+        close("deposit: shape_inverse_trace is that of the shape", numbers.shape_inverse_trace, trace),
+    ]
+
+
+def _route_checks(content: Json, after: Deposit, result: Found | None) -> list[Check]:
+    """The step and the facts of its region, by the route that gives the smallest."""
+    if result is None:
+        return [about("deposit: a region", None, content["bound"]["convention"], "no route has a finite one")]
+    stated, facts = _facts(content), asdict(result.facts)
+    route = facts.pop("route")
+    facts["l2"] = after.penalty(after.sums.count).l2
+    slack = {"solver": facts["rounding"]}  # what a step leaves is itself rounding
+    length = float((after.anchor + result.update).norm()) * (1.0 + 1e-9)
+    return [
+        about("deposit: route", content["bound"]["convention"], route),
+        *(close(f"deposit: {name}", stated[name], value, slack.get(name, 0.0)) for name, value in facts.items()),
+        close("deposit: weights_length", stated["weights_length"], length),
+        close("deposit: bound.total", content["bound"]["total"], deposit_bound(result.facts).radius),
+    ]
+
+
+def _radius_checks(content: Json, after: Deposit, result: Found | None) -> list[Check]:
+    """The noise was taken from the deposit's radii, and no smaller one would have covered the region."""
+    radii, noise = after.numbers.radii, content["noise"]
+    mu = mu_for(content["epsilon"], noise["delta_for_noise"])
+    places = [index for index, each in enumerate(radii) if math.isclose(each / mu, content["sigma"], rel_tol=ALIKE)]
+    compared = [
+        about("deposit: noise.rehearsed_rows is the number of radii", noise["rehearsed_rows"], len(radii)),
+        about("deposit: sigma is one of the radii over mu", len(places), 1, f"the radii are {radii}"),
+    ]
+    if result is None or not places:
+        return compared
+    needed = deposit_bound(result.facts).radius * COVERED
+    return [
+        *compared,
+        about("deposit: the radius covers the region", radii[places[0]] >= needed / (1.0 + ALIKE), True),
+    ]
+
+
+def published_checks(content: Json, after: Deposit, result: Found, path: str | Path) -> list[Check]:
+    """The published weights are the updated ones and noise of the shape: as far away as that is, all but surely."""
+    model, _ = read_model(path)
+    if model.matrix().shape != after.anchor.shape:
+        return [about("deposit: the published weights have its shape", False, True)]
+    away = whitened(after, model.matrix(after.device) - after.anchor - result.update)
+    stored = float(torch.finfo(model.weight.dtype).eps) * float(model.matrix().norm())
+    slack = stored * math.sqrt(after.numbers.shape_largest)
+    sigma, count = content["sigma"], after.anchor.numel()
+    low = math.sqrt(chi2.ppf(UNLIKELY, count)) * sigma - slack
+    high = math.sqrt(chi2.isf(UNLIKELY, count) * (1.0 + EXACT_SHARE)) * sigma + slack
+    return [
+        about(
+            "deposit: the published weights are where the noise puts them",
+            low <= away <= high,
+            True,
+            f"they are {away:.4g} from the updated ones, and noise of this size puts them {low:.4g} to {high:.4g} away",
+        )
+    ]
+
+
+def whitened(after: Deposit, difference: Tensor) -> float:
+    """`||e||` in the norm of the shape, classes one after the other where one block serves all."""
+    vectors = difference.reshape(1, -1) if after.sums.curvature.joint else difference
+    return float((vectors[:, None, :] @ after.shape).norm())

@@ -1,0 +1,390 @@
+"""Noise with a shape: its numbers by hand, its draws against fifty digits and by their covariance, and an attack on low-order bits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from expunge.bounds import ellipsoid
+from expunge.bounds.ellipsoid import (
+    EXACT_SHARE,
+    NORMAL_ERROR,
+    SOLVE_GOAL,
+    Ellipsoid,
+    EllipsoidNumbers,
+    arithmetic_delta,
+    normal_numbers,
+)
+from expunge.errors import ModelError
+from expunge.noise import Noise, grid_exponent, rounded_sum, seeded_bytes
+
+Array = Any
+REPRODUCIBLE = settings(derandomize=True, deadline=None, max_examples=100)
+FALSE_ALARM = 1e-7  # of each statistical test, two-sided; fixed before any draw was looked at
+sizes = st.floats(min_value=-6.0, max_value=6.0).map(lambda exponent: 10.0**exponent)
+
+
+def of(matrix: Array, parts: int = 1) -> Ellipsoid:
+    """The shape of a matrix, or of one that serves several parts."""
+    factor = np.linalg.cholesky(matrix)
+    values = np.linalg.eigvalsh(matrix)
+    trace = parts * float((np.linalg.inv(factor) ** 2).sum())
+    return Ellipsoid(parts * len(matrix), values[-1] * 1.0001, values[0] / 1.0001, trace, factors=factor[None])
+
+
+def matrix_of(seed: int, size: int, condition: float) -> Array:
+    rng = np.random.default_rng(seed)
+    axes = np.linalg.qr(rng.normal(size=(size, size)))[0]
+    return (axes * np.geomspace(1.0, condition, size)) @ axes.T
+
+
+# Numbers --------------------------------------------------------------------------------------------------------------------
+
+NUMBERS = EllipsoidNumbers(4, largest=16.0, least=0.25, inverse_trace=9.0)
+
+
+def test_numbers_in_closed_form() -> None:
+    assert NUMBERS.smallest(2.0) == 2.0 / 4.0 / 8.0  # the root of 2^-6 over 16
+    assert NUMBERS.length(2.0) == pytest.approx(math.sqrt(4.0 * 9.0 + 4.0 / 256.0), rel=1e-15)
+    assert NUMBERS.grid_term(0.5) == 0.0
+    assert NUMBERS.name == "ellipsoid"
+
+
+def test_arithmetic_in_closed_form() -> None:
+    length = NUMBERS.length(2.0)
+    lost = 2.0 * 2.0**-48 * math.sqrt(4.0 / 0.25) + 2.0 * 2.0**-50 * length + 2.0**-52 * (3.0 + length)
+    assert NUMBERS.arithmetic(2.0, 3.0) == pytest.approx(lost * 16.0 / math.sqrt(2.0 * math.pi), rel=1e-14)
+    assert arithmetic_delta(NUMBERS, math.log(3.0), 2.0, 3.0) == pytest.approx(4.0 * NUMBERS.arithmetic(2.0, 3.0))
+    assert arithmetic_delta(NUMBERS, 1e6, 2.0, 3.0) > 1e200  # e^epsilon does not overflow
+
+
+@given(sizes, sizes, sizes)
+@REPRODUCIBLE
+def test_only_weights_count_beside_the_noise_s_own_scale(scale: float, weights: float, factor: float) -> None:
+    assert NUMBERS.arithmetic(scale * factor, weights * factor) == pytest.approx(NUMBERS.arithmetic(scale, weights))
+    assert NUMBERS.arithmetic(scale, weights * 2.0) > NUMBERS.arithmetic(scale, weights)
+    assert NUMBERS.arithmetic(scale, 0.0) < NUMBERS.arithmetic(scale, weights)
+
+
+@given(sizes)
+@REPRODUCIBLE
+def test_a_worse_condition_costs_more(factor: float) -> None:
+    worse = replace(NUMBERS, least=0.25 / (1.0 + factor))
+    assert worse.arithmetic(1.0, 1.0) > NUMBERS.arithmetic(1.0, 1.0)
+    worse = replace(NUMBERS, largest=16.0 * (1.0 + factor))
+    assert worse.arithmetic(1.0, 1.0) > NUMBERS.arithmetic(1.0, 1.0)
+
+
+def test_two_normals_are_no_farther_apart_than_arithmetic_takes() -> None:
+    """`2 Phi(t/2s) - 1 <= t / (s sqrt(2 pi))`, to first order attained."""
+    for t in np.geomspace(1e-3, 10.0, 30):
+        apart = 2.0 * stats.norm.cdf(t / 2.0) - 1.0
+        assert apart <= t / math.sqrt(2.0 * math.pi) * (1 + 1e-12)
+    assert 2.0 * stats.norm.cdf(5e-4) - 1.0 == pytest.approx(1e-3 / math.sqrt(2.0 * math.pi), rel=1e-6)
+
+
+def test_numbers_alone_draw_nothing() -> None:
+    with pytest.raises(ModelError, match="its matrix is in the deposit"):
+        NUMBERS.rest(1.0, seeded_bytes(0))
+    with pytest.raises(ModelError, match="its matrix is in the deposit"):
+        NUMBERS.sample(1.0, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_the_exact_part_is_a_share_of_the_smallest_variance_and_the_length_is_that_of_the_covariance(
+    parts: int,
+) -> None:
+    matrix, scale = matrix_of(0, 4, 50.0), 0.3
+    shape = of(matrix, parts)
+    covariance = scale**2 * np.linalg.inv(matrix)
+    smallest = np.linalg.eigvalsh(covariance)[0]
+    assert shape.smallest(scale) ** 2 == pytest.approx(EXACT_SHARE * smallest, rel=1e-3)
+    total = parts * np.trace(covariance) + shape.n_parameters * shape.smallest(scale) ** 2
+    assert shape.length(scale) == pytest.approx(math.sqrt(total), rel=1e-12)
+
+
+# Normal numbers -------------------------------------------------------------------------------------------------------------
+
+
+def literal(first: int, second: int, digits: int = 50) -> mpmath.mpf:
+    """Box and Muller's transform of two uniforms given by 128 bits each."""
+    with mpmath.workdps(digits):
+        u, v = (mpmath.ldexp(mpmath.mpf(bits) + mpmath.mpf(1) / 2, -128) for bits in (first, second))
+        return mpmath.sqrt(-2 * mpmath.log(u)) * mpmath.cos(2 * mpmath.pi * v)
+
+
+def test_normal_numbers_in_closed_form() -> None:
+    """A first uniform of e^-2 has radius 2; a second of 1/3 the cosine -1/2."""
+    first, second = round(math.exp(-2.0) * 2.0**64), 2**64 // 3
+    content = first.to_bytes(8, "little") + second.to_bytes(8, "little")
+    assert normal_numbers(1, lambda count: content[:count]) == pytest.approx([-1.0], abs=1e-15)
+
+
+def test_uniforms_are_the_first_and_the_second_half_of_the_bytes() -> None:
+    words = [round(math.exp(-2.0) * 2.0**64), round(math.exp(-0.5) * 2.0**64), 0, 2**63]
+    content = b"".join(word.to_bytes(8, "little") for word in words)
+    assert normal_numbers(2, lambda count: content[:count]) == pytest.approx([2.0, -1.0], abs=1e-15)
+
+
+def test_the_ends_of_the_uniforms_are_finite() -> None:
+    for word in (0, 2**64 - 1):
+        content = word.to_bytes(8, "little") * 2
+        value = float(normal_numbers(1, lambda count, content=content: content[:count])[0])
+        assert math.isfinite(value)
+        assert abs(value) < 10.0
+
+
+def test_normal_numbers_are_as_close_to_ideal_ones_as_arithmetic_takes() -> None:
+    """An ideal number goes on where the 64 bits end: root of the mean square of the difference, over all of them."""
+    rng = np.random.default_rng(0)
+    count = 4000
+    content = rng.bytes(16 * count)
+    made = normal_numbers(count, lambda size: content[:size])
+    words = [int.from_bytes(content[8 * i : 8 * i + 8], "little") for i in range(2 * count)]
+    squares = []
+    for i in range(count):
+        further = [int.from_bytes(rng.bytes(8), "little") for _ in range(2)]
+        ideal = literal((words[i] << 64) | further[0], (words[count + i] << 64) | further[1])
+        squares.append(float((mpmath.mpf(made[i]) - ideal) ** 2))
+    measured = math.sqrt(math.fsum(squares) / count)
+    assert 2.0**-54 < measured < NORMAL_ERROR / 4.0
+
+
+def test_where_the_radius_is_short_the_error_stays_integrable() -> None:
+    """Near u = 1 the radius is off by about 2^-53 / radius: rare enough that its mean square is small."""
+    mean_square, edges = 0.0, np.geomspace(2.0**-26, 1.0, 40)
+    for low, high in pairwise(edges):
+        worst = 0.0
+        for radius in np.linspace(low, high, 7):
+            word = min(round(math.exp(-(radius**2) / 2.0) * 2.0**64), 2**64 - 1)
+            content = word.to_bytes(8, "little") + bytes(8)
+            made = normal_numbers(1, lambda size, content=content: content[:size])[0]
+            ideal = literal((word << 64) | (1 << 63), 0)
+            worst = max(worst, abs(float(mpmath.mpf(made) - ideal)))
+        mean_square += worst**2 * (math.exp(-(low**2) / 2.0) - math.exp(-(high**2) / 2.0))
+    mean_square += (2.0**-24) ** 2 * 2.0**-53  # shorter still: off by its own length at most
+    assert math.sqrt(mean_square) < NORMAL_ERROR / 2.0
+
+
+# Draws ----------------------------------------------------------------------------------------------------------------------
+
+
+def exact_solution(factor: Array, normals: Array) -> Array:
+    """`L'^-1 z` with fifty digits."""
+    with mpmath.workdps(50):
+        transposed = mpmath.matrix(factor.T.tolist())
+        return mpmath.lu_solve(transposed, mpmath.matrix(normals.tolist()))
+
+
+def test_a_draw_in_closed_form() -> None:
+    """L = (2 0; 1 4): L' y = z has y_2 = z_2/4 and y_1 = (z_1 - y_2)/2."""
+    factor = np.array([[2.0, 0.0], [1.0, 4.0]])
+    shape = Ellipsoid(2, 20.0, 3.0, 0.4, factors=factor[None])
+    z = normal_numbers(2, seeded_bytes(3))
+    expected = [(z[0] - z[1] / 4.0) / 2.0, z[1] / 4.0]
+    assert shape.rest(0.5, seeded_bytes(3)) == pytest.approx([0.5 * value for value in expected], rel=1e-15)
+
+
+@pytest.mark.parametrize(("size", "condition"), [(1, 1.0), (5, 1e3), (12, 1e9), (30, 1e6), (4, 1e13)])
+def test_a_draw_is_the_solution_to_the_goal(size: int, condition: float) -> None:
+    shape = of(matrix_of(size, size, condition))
+    assert shape.factors is not None
+    for seed in range(3):
+        z = normal_numbers(size, seeded_bytes(seed))
+        exact = exact_solution(shape.factors[0], z)
+        with mpmath.workdps(50):
+            drawn = shape.rest(1.0, seeded_bytes(seed)).tolist()
+            off = mpmath.norm(mpmath.matrix(drawn) - exact)
+        assert off <= 2.0 * SOLVE_GOAL * math.sqrt(shape.inverse_trace)
+
+
+def test_one_solve_in_float64_does_not_reach_the_goal(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = of(matrix_of(1, 30, 1e12))
+    monkeypatch.setattr(ellipsoid, "REFINEMENTS", 1)
+    with pytest.raises(ModelError, match="too ill-conditioned"):
+        shape.rest(1.0, seeded_bytes(0))
+    of(np.eye(3)).rest(1.0, seeded_bytes(0))
+
+
+def test_a_shape_that_cannot_be_drawn_from_to_the_goal_is_refused() -> None:
+    """Rows of a triangle whose inverse grows by two at each: float64 solves it to no digit at all."""
+    size = 200
+    factor = np.tril(np.full((size, size), -1.0)) + 2.0 * np.eye(size)
+    shape = Ellipsoid(size, 2.0 * size, 1e-3, 1e3, factors=factor[None])
+    with pytest.raises(ModelError, match="too ill-conditioned to draw from"):
+        shape.rest(1.0, seeded_bytes(0))
+
+
+def test_what_is_left_is_seen_with_twice_the_digits() -> None:
+    rng = np.random.default_rng(5)
+    factor, y, more = np.tril(rng.normal(size=(51, 51))), rng.normal(size=(2, 51)), 1e-17 * rng.normal(size=(2, 51))
+    z = np.asarray(y @ factor)  # so that nearly all of it cancels
+    found, unseen = ellipsoid._left(factor, y, more, z), ellipsoid._unseen(factor, y)
+    for row in range(2):
+        with mpmath.workdps(60):
+            whole = mpmath.matrix(y[row].tolist()) + mpmath.matrix(more[row].tolist())
+            exact = mpmath.matrix(z[row].tolist()) - mpmath.matrix(factor.T.tolist()) * whole
+            off = float(mpmath.norm(mpmath.matrix(found[row].tolist()) - exact))
+            length = float(mpmath.norm(exact))
+        assert off <= unseen[row] + 2.0**-52 * length
+        sizes_of = float(np.linalg.norm(np.abs(factor).T @ np.abs(y[row])))
+        assert unseen[row] == pytest.approx(2.0**-98 * sizes_of, rel=1e-12)
+
+
+@given(st.integers(1, 40), st.integers(0, 2**32 - 1))
+@REPRODUCIBLE
+def test_sums_and_products_with_twice_the_digits_are_exact(count: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    first, second = rng.normal(size=count) * 10.0 ** rng.uniform(-8, 8, count), rng.normal(size=count)
+    for made, of_two in ((ellipsoid._two_sum, Fraction.__add__), (ellipsoid._two_product, Fraction.__mul__)):
+        total, lost = made(first, second)
+        for a, b, c, d in zip(first, second, total, lost, strict=True):
+            assert of_two(Fraction(a), Fraction(b)) == Fraction(c) + Fraction(d)
+    total, lost = ellipsoid._exact_sum(first[None])
+    exact = sum(map(Fraction, first.tolist()), Fraction(0))
+    off = abs(exact - Fraction(float(total[0])) - Fraction(float(lost[0])))
+    assert off <= Fraction(2) ** -98 * sum(abs(Fraction(value)) for value in first.tolist())
+
+
+def test_parts_that_share_a_factor_are_drawn_as_one_by_one() -> None:
+    matrix = matrix_of(7, 3, 20.0)
+    shared = of(matrix, 4)
+    apart = replace(shared, factors=np.repeat(shared.factors, 4, axis=0))
+    assert shared.rest(0.7, seeded_bytes(2)) == pytest.approx(apart.rest(0.7, seeded_bytes(2)), rel=1e-14)
+    generators = [np.random.default_rng(1) for _ in range(2)]
+    first, second = (shape.sample(0.7, rng) for shape, rng in zip((shared, apart), generators, strict=True))
+    assert first == pytest.approx(second, rel=1e-14)
+
+
+# Covariance -----------------------------------------------------------------------------------------------------------------
+
+DRAWS = 1_000_000
+MATRIX = np.array([[4.0, 1.2, 0.0], [1.2, 1.0, 0.3], [0.0, 0.3, 0.5]])
+SCALE = 0.37
+
+
+def published(shape: Ellipsoid, values: Array, seed: int) -> Array:
+    """What is handed out, a row a draw."""
+    noise = Noise(SCALE, grid_exponent(shape.smallest(SCALE)), shape)
+    return noise.added_to(values, seeded_bytes(seed)).reshape(-1, len(MATRIX))
+
+
+def whitened_spread(draws: Array) -> Array:
+    """Eigenvalues of the draws' covariance in the coordinates in which it is to be the identity."""
+    smallest = SCALE * math.sqrt(EXACT_SHARE / (np.linalg.eigvalsh(MATRIX)[-1] * 1.0001))
+    due = SCALE**2 * np.linalg.inv(MATRIX) + smallest**2 * np.eye(len(MATRIX))
+    white = np.linalg.inv(np.linalg.cholesky(due))
+    return np.linalg.eigvalsh(white @ np.cov(draws.T) @ white.T)
+
+
+@pytest.fixture(scope="module")
+def million() -> Array:
+    return published(of(MATRIX, DRAWS), np.zeros(3 * DRAWS), 11)
+
+
+def test_a_million_draws_have_the_covariance(million: Array) -> None:
+    spread = whitened_spread(million)
+    assert np.all(np.abs(spread - 1.0) < 0.01)
+    assert np.all(np.abs(million.mean(axis=0)) < 6.0 * million.std(axis=0) / math.sqrt(DRAWS))
+
+
+def test_samples_for_evaluations_have_the_same_covariance() -> None:
+    draws = of(MATRIX, 200_000).sample(SCALE, np.random.default_rng(1)).reshape(-1, 3)
+    assert np.all(np.abs(whitened_spread(draws) - 1.0) < 0.03)
+
+
+def test_the_draws_are_normal(million: Array) -> None:
+    direction = np.array([0.4, -1.0, 0.7])
+    along = million[:20_000] @ direction
+    smallest = SCALE * math.sqrt(EXACT_SHARE / (np.linalg.eigvalsh(MATRIX)[-1] * 1.0001))
+    variance = SCALE**2 * direction @ np.linalg.inv(MATRIX) @ direction + smallest**2 * direction @ direction
+    assert stats.kstest(along / math.sqrt(variance), "norm").pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("fault", ["inverted", "transposed", "plain"])
+def test_a_planted_fault_is_seen_in_the_covariance(fault: str) -> None:
+    """The shape inverted (`s L z`), its factor transposed (`s L^-1 z`), or left out."""
+    z = np.random.default_rng(2).normal(size=(100_000, 3))
+    factor = np.linalg.cholesky(MATRIX)
+    made = {"inverted": z @ factor.T, "transposed": z @ np.linalg.inv(factor).T, "plain": z}[fault]
+    assert np.abs(whitened_spread(SCALE * made) - 1.0).max() > 0.2
+
+
+# Low-order bits -------------------------------------------------------------------------------------------------------------
+
+
+def residues(outputs: Array, exponent: int) -> Array:
+    steps = np.ldexp(outputs, -exponent)
+    assert np.array_equal(steps, np.rint(steps))
+    return np.bincount(steps.astype(np.int64) & 0xFF, minlength=256)
+
+
+def finer_than(outputs: Array, weight: float) -> float:
+    """Share of outputs off the grid that every float64 sum with this weight lies on."""
+    return float(np.mean(np.remainder(outputs, math.ulp(weight) / 2) != 0.0))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3])
+def test_low_order_bits_tell_neighbouring_weights_apart_after_plain_addition(scale: float) -> None:
+    """What float64 makes of `v + s L'^-1 z` lies on the grid of v's own last digit."""
+    shape = of(MATRIX, 30_000)
+    noise = [shape.rest(scale, seeded_bytes(seed)) for seed in (21, 22)]
+    assert finer_than(0.0 + noise[0], 1.0) > 0.2
+    assert finer_than(1.0 + noise[1], 1.0) == 0.0
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.1])
+@pytest.mark.parametrize("scale", [1.0, 1e-3])
+def test_low_order_bits_tell_nothing_of_what_is_published(scale: float, weight: float) -> None:
+    shape = of(MATRIX, 30_000)
+    exponent = grid_exponent(shape.smallest(scale))
+    noise = Noise(scale, exponent, shape)
+    found = []
+    for value, seed in ((0.0, 23), (weight, 24)):
+        outputs = noise.added_to(np.full(shape.n_parameters, value), seeded_bytes(seed))
+        assert finer_than(outputs, weight) == 0.0
+        found.append(residues(outputs, exponent))
+    assert np.all(np.stack(found) > 0)
+    difference = np.sum((found[0] - found[1]) ** 2 / (found[0] + found[1]))
+    assert float(difference) < stats.chi2.isf(FALSE_ALARM, 255)
+
+
+def test_the_centre_is_not_rounded_to_the_grid_before_the_exact_draw() -> None:
+    """The trap: a centre between two points of the grid is then as good as the nearer one, and the draw's mean shows it."""
+    sigma, exponent, count = 0.3, 0, 200_000  # noise finer than the grid, where the difference is plain
+    centre = 0.37
+    exact = rounded_sum(np.full(count, centre), sigma, exponent, seeded_bytes(31))
+    rounded_first = rounded_sum(np.full(count, round(centre)), sigma, exponent, seeded_bytes(32))
+    cells = np.arange(-3, 4)
+    due = stats.norm.cdf((cells + 0.5 - centre) / sigma) - stats.norm.cdf((cells - 0.5 - centre) / sigma)
+
+    def misfit(outputs: Array) -> float:
+        counts = np.array([np.count_nonzero(outputs == cell) for cell in cells])
+        likely = due * count > 5
+        return float((((counts - due * count) ** 2) / (due * count))[likely].sum())
+
+    assert misfit(exact) < stats.chi2.isf(FALSE_ALARM, len(cells))
+    assert misfit(rounded_first) > 1000.0
+
+
+def test_what_is_published_is_the_sum_drawn_in_one_go() -> None:
+    """Weights, then the float64 part, then one exact draw around their sum: byte for byte."""
+    shape = of(MATRIX, 5)
+    values = np.random.default_rng(3).normal(size=(5, 3))
+    exponent = grid_exponent(shape.smallest(SCALE))
+    random = seeded_bytes(41)
+    centres = values.reshape(-1) + shape.rest(SCALE, random)
+    expected = rounded_sum(centres, shape.smallest(SCALE), exponent, random)
+    made = Noise(SCALE, exponent, shape).added_to(values, seeded_bytes(41))
+    assert np.array_equal(made, expected.reshape(5, 3))
+    assert made.shape == values.shape

@@ -1,0 +1,278 @@
+"""`expunge deposit`, and what is done with one: members looked up, rows forgotten, one deposit after another."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from expunge.cli import main
+from expunge.evidence.deposit.contents import read_deposit
+from reference_cases import together
+from small_deposit import kept, source, write_files
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+DEPOSIT = "deposit --model model.safetensors --data source.npz"
+UNLEARN = "unlearn --model model.safetensors --deposit model.deposit --forget forget.npz --epsilon 1 --delta 1e-3"
+
+
+def run(line: str) -> Result:
+    result = CliRunner().invoke(main, line.split())
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    return result
+
+
+def done(line: str) -> Any:
+    result = run(line)
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout) if "--json" in line else result.stdout
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# Made ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_deposit_is_private_whole_and_never_written_over(folder: Path) -> None:
+    made = done(f"{DEPOSIT} --out new.deposit --figure cost.png --json --quiet")
+    file = folder / "new.deposit"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert file.stat().st_size == made["bytes"]
+    assert made["n_rows"] == read_deposit(file).numbers.n_rows == 400
+    assert [each["epsilon"] for each in made["outlook"]["affordable"]] == [0.1, 1.0, 5.0]
+    assert made["seconds"] > 0
+    assert (folder / "cost.png").read_bytes().startswith(b"\x89PNG")
+    before = file.read_bytes()
+    again = run(f"{DEPOSIT} --out new.deposit")
+    assert again.exit_code == 2
+    assert "exists already" in again.stderr
+    assert file.read_bytes() == before
+    assert not list(folder.glob(".expunge*"))
+
+
+def test_it_says_what_it_costs_and_what_it_is_for(folder: Path) -> None:
+    text = " ".join(done(f"{DEPOSIT} --out new.deposit --quiet").split())
+    for said in ("400 rows, 4 features, 3 classes", "bytes, made in", "epsilon 0.1: ", "before a point of accuracy"):
+        assert said in text
+    for said in ("private, for you alone", "it may be used for: expunge member", "is the last deletion"):
+        assert said in text
+
+
+def test_train_keeps_one_too(folder: Path) -> None:
+    made = done(
+        "train --data source.npz --l2 1e-2 --max-norm 3 --bias --out both.safetensors --deposit both.deposit --json "
+        "--quiet"
+    )
+    assert made["deposit"]["n_rows"] == made["record"]["n_source"] == 400
+    assert stat.S_IMODE((folder / "both.deposit").stat().st_mode) == 0o600
+    result = done(
+        "unlearn --model both.safetensors --deposit both.deposit --forget forget.npz --epsilon 1 --delta 1e-3 --json "
+        "--quiet --out result"
+    )
+    assert result["statement"]["status"] == "proven"
+    taken = run("train --data source.npz --l2 1e-2 --max-norm 3 --out more.safetensors --deposit both.deposit")
+    assert taken.exit_code == 2
+    assert not (folder / "more.safetensors").exists()
+
+
+def test_other_rows_and_heads_that_are_too_large_are_refused(folder: Path) -> None:
+    other = run("deposit --model model.safetensors --data forget.npz --out new.deposit")
+    assert (other.exit_code, "trained on 400" in other.stderr) == (2, True)
+    rng = np.random.default_rng(0)
+    np.savez(folder / "wide.npz", X=rng.normal(size=(30, 4001)), y=np.arange(30) % 3)
+    done("train --data wide.npz --l2 1 --max-norm 100 --out wide.safetensors --quiet")
+    wide = run("deposit --model wide.safetensors --data wide.npz --out new.deposit")
+    assert wide.exit_code == 2
+    assert "one-vs-rest or ridge" in wide.stderr
+    assert not (folder / "new.deposit").exists()
+
+
+def test_a_folder_that_is_streamed_and_a_group_give_the_same_sums(folder: Path) -> None:
+    (folder / "rows").mkdir()
+    for name, array in zip("Xy", source(), strict=True):
+        np.save(folder / "rows" / f"{name}.npy", array)
+    line = "deposit --model model.safetensors --data rows --out shared.deposit --quiet"
+    together([sys.executable, "-m", "expunge", *line.split()], 2)
+    own, shared = kept().deposit, read_deposit(folder / "shared.deposit")
+    assert np.allclose(own.sums.curvature.values, shared.sums.curvature.values, rtol=1e-12, atol=1e-14)
+    assert len(shared.hashes) == 400
+    assert done("member --deposit shared.deposit --rows forget.npz --json")["members"] == 3
+
+
+# Looked up ----------------------------------------------------------------------------------------------------------
+
+
+def test_members(folder: Path) -> None:
+    found = done("member --deposit model.deposit --rows forget.npz --json")
+    assert (found["n_rows"], found["members"], found["source_rows_left"]) == (3, 3, 400)
+    assert found["rows"][0] == {"row": 1, "there": True, "precision": "float64", "times": 1}
+    text = done("member --deposit model.deposit --rows forget.npz")
+    assert "3 of 3 rows are in what is left of the source" in text
+
+
+def test_strangers(folder: Path) -> None:
+    result = run("member --deposit model.deposit --rows other.npz --json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["members"] == 0
+    text = run("member --deposit model.deposit --rows other.npz")
+    assert text.exit_code == 1
+    assert "0 of 2 rows" in text.stdout
+
+
+def test_a_table_with_six_decimals(folder: Path) -> None:
+    features, labels = source()
+    lines = ["a,b,c,d,kind", *(",".join(f"{v:.6f}" for v in features[k]) + f",{labels[k]}" for k in (5, 6))]
+    (folder / "person.csv").write_text("\n".join(lines) + "\n")
+    found = done("member --deposit model.deposit --rows person.csv --label kind --json")
+    assert [row["precision"] for row in found["rows"]] == ["six decimals"] * 2
+
+
+# Forgotten ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_deletion_leaves_a_new_deposit_and_does_not_touch_the_old(folder: Path) -> None:
+    before = (folder / "model.deposit").read_bytes()
+    result = done(f"{UNLEARN} --out result --json --quiet")
+    assert result["statement"]["status"] == result["certificate"]["status"] == "proven"
+    assert result["statement"]["assumptions"] == []
+    assert (folder / "model.deposit").read_bytes() == before
+    assert result["destroy"] == "model.deposit"
+    private = folder / "result" / "private"
+    assert {path.name for path in private.iterdir()} == {"dossier.json", "model.deposit"}
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in private.iterdir())
+    left = read_deposit(private / "model.deposit").numbers
+    assert (left.n_rows, left.forgotten, left.generation) == (397, 3, 1)
+    done("verify result/statement.json --model result/model.safetensors --dossier result/private/dossier.json")
+    text = done(f"{UNLEARN} --out again --quiet")
+    assert "destroy model.deposit" in text
+    assert "private, for the next deletion" in text
+
+
+def test_one_deletion_after_another(folder: Path) -> None:
+    done(f"{UNLEARN} --out first --quiet")
+    more = "--epsilon 1 --delta 1e-3 --quiet"
+    second = "unlearn --model first/model.safetensors --deposit first/private/model.deposit"
+    gone = run(f"{second} --forget forget.npz {more} --out second")
+    assert gone.exit_code == 2
+    assert "not in what is left" in gone.stderr
+    assert not (folder / "second").exists()
+    result = done(f"{second} --forget later.npz {more} --out second --json")
+    assert result["certificate"]["sizes"]["n_forget"] == 5
+    assert read_deposit(folder / "second" / "private" / "model.deposit").numbers.n_rows == 395
+    done("verify second/statement.json --model second/model.safetensors --dossier second/private/dossier.json")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("--surrogate source.npz", "beside a deposit"),
+        ("--distance same", "beside a deposit"),
+        ("--noise 0.1", "with a deposit"),
+        ("--step balanced", "--step with a deposit"),
+        ("--bound paper", "--bound with a deposit"),
+        ("--l2 0.1", "--l2 with a deposit"),
+        ("--match-classes", "--match-classes with a deposit"),
+    ],
+)
+def test_what_does_not_go_with_a_deposit(more: str, said: str, folder: Path) -> None:
+    result = run(f"{UNLEARN} {more} --out result")
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert not (folder / "result").exists()
+
+
+def test_without_a_deposit_a_surrogate_and_its_distance_are_needed(folder: Path) -> None:
+    line = "unlearn --model model.safetensors --forget forget.npz --epsilon 1 --delta 1e-3 --out result"
+    for more in ("", " --surrogate source.npz", " --distance same"):
+        result = run(line + more)
+        assert result.exit_code == 2
+        assert "Give both, or --deposit" in result.stderr
+
+
+def test_a_file_that_is_no_deposit_is_refused(folder: Path) -> None:
+    for name in ("model.safetensors", "source.npz"):
+        result = run(f"member --deposit {name} --rows forget.npz")
+        assert result.exit_code == 2, result.stderr
+    damaged = bytearray((folder / "model.deposit").read_bytes())
+    (folder / "short.deposit").write_bytes(damaged[:-8])
+    assert run("member --deposit short.deposit --rows forget.npz").exit_code == 2
+
+
+# Verified -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_auditor_with_the_deposits(folder: Path) -> None:
+    done(f"{UNLEARN} --out result --quiet")
+    line = "verify result/statement.json --model result/model.safetensors --dossier result/private/dossier.json"
+    after = "--deposit-after result/private/model.deposit"
+    printed = done(f"{line} {after} --deposit model.deposit --forget forget.npz --json")
+    assert printed["deposits_checked"] is True
+    assert "deposit: shape_ratio" in printed["checks"]
+    assert "deposits: without the forgotten rows: the gradient" in printed["checks"]
+    assert "comparisons with the deposits" in done(f"{line} {after}")
+    other = run(f"{line} {after} --deposit model.deposit --forget later.npz")
+    assert other.exit_code == 1
+    assert "without the forgotten rows" in other.stderr
+    swapped = run(f"{line} --deposit-after model.deposit")
+    assert swapped.exit_code == 1
+    for more in ("--deposit model.deposit", f"{after} --forget forget.npz"):
+        missing = run(f"{line} {more}")
+        assert missing.exit_code == 2
+        assert "--deposit with --deposit-after" in missing.stderr
+
+
+def test_the_page_of_a_result(folder: Path) -> None:
+    done(f"{UNLEARN} --out result --quiet")
+    done("report result --out page.html")
+    done("report result --full --out private.html")
+    assert stat.S_IMODE((folder / "private.html").stat().st_mode) == 0o600
+    assert "taken out of these sums" in (folder / "private.html").read_text()
+
+
+# A desk -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_desk_with_a_deposit(folder: Path) -> None:
+    opened = done("desk init desk --deposit model.deposit --epsilon 0.5 --delta 1e-3 --json")
+    assert opened["policy"]["distance"] == "deposit"
+    stranger = run("desk request desk --forget other.npz --reference case-0")
+    assert stranger.exit_code == 2
+    assert "not in what is left of the source" in stranger.stderr
+    done("desk request desk --forget forget.npz --reference case-1")
+    done("desk run desk --quiet")
+    again = done("desk request desk --forget forget.npz --reference case-2 --json")
+    assert (again["new"], again["state"]) == (False, "done")
+    state = done("desk status desk --json")
+    assert state["forgotten"] == 3
+    assert 0.0 < state["reach"] < 1.0
+    assert "reach of the deposit" in done("desk status desk")
+    done("desk verify desk")
+    done("desk report desk --out pages")
+
+
+@pytest.mark.parametrize(
+    "more", ["--surrogate source.npz", "--distance same", "--noise 0.1", "--step newton", "--match-classes", "--l2 1"]
+)
+def test_what_does_not_go_with_a_deposit_s_desk(more: str, folder: Path) -> None:
+    result = run(f"desk init desk --deposit model.deposit --epsilon 1 --delta 1e-3 {more}")
+    assert result.exit_code == 2
+    assert "deposit" in result.stderr
+    assert not (folder / "desk").exists()
+
+
+def test_a_desk_needs_a_deposit_or_a_surrogate(folder: Path) -> None:
+    for more in ("", "--model model.safetensors", "--model model.safetensors --surrogate source.npz"):
+        result = run(f"desk init desk --epsilon 1 --delta 1e-3 {more}")
+        assert result.exit_code == 2
+        assert "Give --deposit if one was kept" in result.stderr

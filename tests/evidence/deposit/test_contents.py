@@ -1,0 +1,228 @@
+"""A deposit's file: what is in it comes back, what is damaged is refused, and no row is in it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from deposit_problems import made, prepared
+from expunge.bounds.ellipsoid import Ellipsoid
+from expunge.errors import FileError
+from expunge.evidence.deposit.contents import METADATA, Deposit, packed, parse_deposit, read_deposit, unpacked
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+Array = Any
+KINDS = [
+    ("softmax", {}),
+    ("logistic", {"free": True, "fixed_c": True}),
+    ("one-vs-rest", {}),
+    ("ridge", {"bias": False}),
+]
+
+
+def parts(content: bytes) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    length = int.from_bytes(content[:8], "little")
+    return load(content), json.loads(json.loads(content[8 : 8 + length])["__metadata__"][METADATA])
+
+
+def rebuilt(tensors: dict[str, torch.Tensor], told: dict[str, Any]) -> bytes:
+    return save(tensors, metadata={METADATA: json.dumps(told)})
+
+
+@pytest.mark.parametrize(("loss", "options"), KINDS)
+def test_a_deposit_comes_back_as_it_was(loss: str, options: dict[str, Any], tmp_path: Path) -> None:
+    deposit = made(loss, **options).deposit
+    path = tmp_path / "model.deposit"
+    path.write_bytes(deposit.to_bytes())
+    back = read_deposit(path)
+    assert back.numbers == deposit.numbers
+    assert back.record == deposit.record
+    assert torch.equal(back.model.matrix(), deposit.model.matrix())
+    assert torch.equal(back.shape, deposit.shape)
+    assert torch.equal(back.sums.gradient, deposit.sums.gradient)
+    for one, other in zip(
+        (back.sums.curvature, *back.sums.weighted), (deposit.sums.curvature, *deposit.sums.weighted), strict=True
+    ):
+        assert torch.equal(one.values, other.values)
+        assert one.joint == other.joint
+    assert [gauge.kappa for gauge in back.gauges] == [gauge.kappa for gauge in deposit.gauges]
+    for own, their in zip(back.gauges, deposit.gauges, strict=True):
+        assert torch.equal(own.factor, their.factor)
+    assert all(np.array_equal(a, b) for a, b in zip(back.hashes.digests, deposit.hashes.digests, strict=True))
+    assert back.sums.count == deposit.numbers.n_rows
+    assert (back.sums.gradient_error, back.sums.curvature_error) == (
+        deposit.sums.gradient_error,
+        deposit.sums.curvature_error,
+    )
+    assert back.sums.weighted_errors == deposit.sums.weighted_errors
+    assert back.to_bytes() == deposit.to_bytes()
+
+
+def test_what_follows_from_a_deposit() -> None:
+    deposit = made("softmax", free=True, fixed_c=True).deposit
+    assert deposit.head.row_bound == deposit.numbers.row_bound
+    setting = deposit.setting
+    assert (setting.quadratic, setting.shift_free, setting.stiff) == (False, True, deposit.numbers.stiff)
+    assert setting.row_bound == deposit.numbers.row_bound
+    assert setting.gauges is deposit.gauges
+    assert torch.equal(setting.anchor, deposit.model.matrix())
+    ellipsoid = deposit.ellipsoid
+    assert isinstance(ellipsoid, Ellipsoid)
+    assert (ellipsoid.n_parameters, ellipsoid.largest) == (12, deposit.numbers.shape_largest)
+    assert (ellipsoid.least, ellipsoid.inverse_trace) == (
+        deposit.numbers.shape_least,
+        deposit.numbers.shape_inverse_trace,
+    )
+    assert deposit.key == bytes.fromhex(deposit.numbers.key)
+    ridge = made("ridge", bias=False).deposit
+    assert (ridge.setting.quadratic, ridge.setting.shift_free) == (True, False)
+
+
+def test_a_fixed_c_is_shared_by_fewer_rows_and_l2_stays() -> None:
+    fixed, plain = made("logistic", free=True, fixed_c=True).deposit, made("logistic").deposit
+    assert fixed.penalty(120).l2 == pytest.approx(0.01, rel=1e-12)
+    assert fixed.penalty(60).l2 == pytest.approx(0.02, rel=1e-12)
+    assert fixed.penalty(60).free
+    assert plain.penalty(60).l2 == 0.01
+    assert not plain.penalty(60).free
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_halves_of_matrices_by_hand_and_back(size: int) -> None:
+    full = torch.arange(2.0 * size * size, dtype=torch.float64).reshape(2, size, size)
+    symmetric, triangular = full + full.mT, full.tril()
+    assert packed(symmetric).shape == (2, size * (size + 1) // 2)
+    assert torch.equal(unpacked(packed(symmetric), symmetric=True), symmetric)
+    assert torch.equal(unpacked(packed(triangular), symmetric=False), triangular)
+    assert packed(torch.tensor([[[1.0, 9.0], [2.0, 3.0]]])).tolist() == [[1.0, 2.0, 3.0]]
+    with pytest.raises(ValueError, match="half of no matrix"):
+        unpacked(torch.zeros((1, 4)), symmetric=True)
+
+
+def test_no_row_is_in_the_file_at_any_precision() -> None:
+    case = made("softmax", width=5)
+    content = case.deposit.to_bytes()
+    for values in (case.X, prepared(case)):
+        for row in values:
+            for value in row[:5]:
+                assert np.float64(value).tobytes() not in content
+                assert f"{value:.6f}".encode() not in content or abs(value) < 1e-3
+
+
+def changed(**values: Any) -> bytes:
+    tensors, told = parts(made("softmax").deposit.to_bytes())
+    told["numbers"] |= values
+    return rebuilt(tensors, told)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"schema": "expunge/deposit/9"},
+        {"n_rows": 119},
+        {"forgotten": 1},
+        {"forgotten": -1, "n_rows": 121},
+        {"generation": -1},
+        {"row_bound": 0.0},
+        {"row_bound": -6.0},
+        {"kappas": [1.0]},
+        {"kappas": [0.0, 1.0, 1.0]},
+        {"weighted_errors": [1.0]},
+        {"gradient_error": -1e-9},
+        {"curvature_error": -1e-9},
+        {"curvature_error": 1e999},
+        {"weighted_errors": [-1.0, 0.0, 0.0]},
+        {"stiff": -1.0},
+        {"shape_least": 0.0},
+        {"shape_least": 1e9},
+        {"shape_inverse_trace": 0.0},
+        {"radii": [0.1, 0.01]},
+        {"radii": [0.0, 0.01]},
+        {"class_counts": [1, 1, 1]},
+        {"key": "00"},
+        {"n_rows": "120"},
+        {"more": 1},
+    ],
+    ids=lambda values: ", ".join(f"{name} {value}" for name, value in values.items()),
+)
+def test_numbers_that_no_deposit_has_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(FileError, match="is not a deposit"):
+        parse_deposit(changed(**values), Path("model.deposit"))
+
+
+def spoilt(name: str, change: Any) -> bytes:
+    tensors, told = parts(made("softmax").deposit.to_bytes())
+    tensors[name] = change(tensors[name])
+    return rebuilt({name: tensor.contiguous() for name, tensor in tensors.items()}, told)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("weight", lambda t: t + 1.0),
+        ("weight", lambda t: t[:2]),
+        ("gradient", lambda t: t[:, :2]),
+        ("gradient", lambda t: t.float()),
+        ("gradient", lambda t: torch.full_like(t, float("nan"))),
+        ("curvature", lambda t: t[:, :-1]),
+        ("curvature", lambda t: t[:, :3]),
+        ("shape", lambda t: t[:, :3]),
+        ("shape", lambda t: -t),
+        ("gauge.0", lambda t: t[:, :3]),
+        ("gauge.1", lambda t: -t),
+        ("weighted.2", lambda t: t[:, :3]),
+        ("hashes.0", lambda t: t[1:]),
+        ("hashes.1", lambda t: t.to(torch.int32)),
+        ("hashes.2", lambda t: t[:, 1:]),
+    ],
+)
+def test_tensors_that_do_not_belong_together_are_refused(name: str, change: Any) -> None:
+    with pytest.raises(FileError, match="is not a deposit"):
+        parse_deposit(spoilt(name, change), Path("model.deposit"))
+
+
+def test_what_is_missing_or_cut_short_is_refused(tmp_path: Path) -> None:
+    content = made("softmax").deposit.to_bytes()
+    tensors, told = parts(content)
+    for name in tensors:
+        with pytest.raises(FileError, match="is not a deposit"):
+            parse_deposit(rebuilt({key: value for key, value in tensors.items() if key != name}, told), Path("x"))
+    for key in ("numbers", "record"):
+        with pytest.raises(FileError, match="is not a deposit"):
+            parse_deposit(rebuilt(tensors, {key: told[key]}), Path("x"))
+    with pytest.raises(FileError):
+        parse_deposit(content[: len(content) // 2], Path("x"))
+    with pytest.raises(FileError):
+        read_deposit(tmp_path / "nothing.deposit")
+    with pytest.raises(FileError, match="is not a deposit"):
+        parse_deposit(save(tensors, metadata={"other": "{}"}), Path("x"))
+
+
+def test_a_number_said_twice_or_not_a_number_is_refused() -> None:
+    tensors, told = parts(made("softmax").deposit.to_bytes())
+    text = json.dumps(told)
+    for bad in (text.replace('"stiff":', '"stiff": 1.0, "stiff":'), text.replace('"stiff": ', '"stiff": NaN, "x": ')):
+        with pytest.raises(FileError, match="is not a deposit"):
+            parse_deposit(save(tensors, metadata={METADATA: bad}), Path("x"))
+
+
+def test_the_fields_of_the_file_are_those_that_are_documented() -> None:
+    tensors, told = parts(made("softmax").deposit.to_bytes())
+    gauges = [f"{kind}.{index}" for kind in ("gauge", "weighted") for index in range(3)]
+    assert set(tensors) == {"weight", "gradient", "curvature", "shape", *gauges, "hashes.0", "hashes.1", "hashes.2"}
+    assert set(told) == {"numbers", "record"}
+    assert set(told["numbers"]) == set(asdict(made("softmax").deposit.numbers))
+
+
+def test_a_deposit_without_a_record_is_none() -> None:
+    deposit = made("softmax").deposit
+    bare: Deposit = replace(deposit, model=replace(deposit.model, record=None))
+    with pytest.raises(AssertionError):
+        _ = bare.record

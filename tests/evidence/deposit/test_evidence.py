@@ -1,0 +1,190 @@
+"""A deposit as evidence, from the request to what is published: region, noise, facts, and what is kept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from deposit_problems import made, problem_of
+from expunge.bounds.calibration import mu_for
+from expunge.bounds.deposit import DepositFacts, deposit_bound
+from expunge.bounds.ellipsoid import arithmetic_delta
+from expunge.certificate.limits import ARITHMETIC_SHARE
+from expunge.certificate.statement import statement_of
+from expunge.certificate.verify import checks
+from expunge.certificate.verify_statement import verify_statement
+from expunge.errors import BeyondPolicy, VacuousClaim
+from expunge.evidence import gather
+from expunge.evidence.deposit.evidence import COVERED, DepositEvidence
+from expunge.mechanism import carry_out, measure
+from expunge.unlearn import unlearn
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+Array = Any
+KINDS = [
+    ("softmax", {}),
+    ("softmax", {"free": True, "fixed_c": True}),
+    ("logistic", {"free": True, "fixed_c": True}),
+    ("one-vs-rest", {"bias": False}),
+    ("ridge", {"free": True}),
+]
+
+
+@pytest.mark.parametrize(("loss", "options"), KINDS)
+def test_a_deletion_is_proven_and_its_retrained_weights_are_hidden(loss: str, options: dict[str, Any]) -> None:
+    case = made(loss, l2=0.05, n=300, **options)
+    which = np.arange(3)
+    result = unlearn(
+        case.model, (case.X[which], case.y[which]), epsilon=1.0, delta=1e-5, deposit=case.deposit, force=True
+    )
+    certificate = result.certificate
+    assert certificate.status == "proven"
+    assert not certificate.content["assumptions"]
+    assert [check.name for check in checks(certificate) if not check.passed] == []
+    verify_statement(result.statement, None, certificate)
+    problem, kept = problem_of(case), np.arange(3, 300)
+    sums = problem.sums.without(problem.of(which))
+    assert result.deposit.sums.count == sums.count == 297
+    measured = measure(case.request(which, force=True))
+    v = (case.deposit.model.matrix() + measured.step.update).numpy()
+    W, uncertain = problem.retrained(kept, v)
+    away = problem.length(W - v)
+    assert away - uncertain <= certificate.total
+    # the noise in units of which the retrained weights are no farther than mu
+    assert away / certificate.sigma <= mu_for(1.0, 1e-5 * (1.0 - ARITHMETIC_SHARE))
+    weights = result.model.matrix().numpy()
+    assert problem.length(weights - v) < 8.0 * certificate.sigma * math.sqrt(v.size)
+
+
+def test_the_noise_is_the_smallest_radius_that_covers() -> None:
+    case = made("softmax", l2=0.05)
+    evidence = gather(case.request(np.arange(2)))
+    assert isinstance(evidence, DepositEvidence)
+    route, scale, kept = evidence.kept()
+    assert route == evidence.result.facts.route
+    assert kept is evidence.retained_deposit
+    radius = deposit_bound(evidence.result.facts).radius
+    covering = min(each for each in case.deposit.numbers.radii if each >= radius * COVERED)
+    assert scale.kind == "radii"
+    assert scale.rows == len(case.deposit.numbers.radii)
+    assert scale.value == pytest.approx(covering / mu_for(1.0, 1e-5 * (1.0 - ARITHMETIC_SHARE)), rel=1e-12)
+
+
+def with_radii(case: Any, *radii: float) -> Any:
+    return replace(case, deposit=replace(case.deposit, numbers=replace(case.deposit.numbers, radii=radii)))
+
+
+def test_a_radius_must_exceed_what_is_needed_by_a_trifle() -> None:
+    case = made("softmax", l2=0.05)
+    needed = deposit_bound(gather(case.request(np.arange(2))).result.facts).radius
+    for given, taken in (((needed, 9.0), 9.0), ((needed * 1.001, 9.0), needed * 1.001)):
+        scale = gather(with_radii(case, *given).request(np.arange(2))).kept()[1]
+        assert scale.value * mu_for(1.0, 1e-5 * (1.0 - ARITHMETIC_SHARE)) == pytest.approx(taken, rel=1e-9)
+    with pytest.raises(BeyondPolicy, match="beyond the last"):
+        gather(with_radii(case, needed * 0.5).request(np.arange(2))).kept()
+
+
+def test_noise_chosen_exactly_is_for_audits() -> None:
+    case = made("softmax", l2=0.05)
+    assert gather(case.request(np.arange(2), noise="exact")).kept()[1] is None
+    result = carry_out(case.request(np.arange(2), noise="exact", force=True))
+    assert result is not None
+    needed = result.certificate.total / mu_for(1.0, 1e-5 * (1.0 - ARITHMETIC_SHARE))
+    assert result.certificate.sigma == pytest.approx(needed, rel=1e-6)
+    with pytest.raises(Exception, match="radii"):
+        verify_statement(statement_of(result.certificate), None, None)
+
+
+def test_what_float64_makes_of_the_noise_must_fit_its_share_of_delta() -> None:
+    case = made("softmax", l2=0.05)
+    evidence = gather(case.request(np.arange(2)))
+    scale = evidence.kept()[1]
+    lost = arithmetic_delta(case.deposit.ellipsoid, 1.0, scale.value, 1.0)
+    assert lost < ARITHMETIC_SHARE * 1e-5
+    with pytest.raises(VacuousClaim, match="float64 would make"):
+        gather(case.request(np.arange(2), epsilon=40.0)).kept()
+
+
+def test_a_larger_radius_is_taken_where_float64_asks_for_it() -> None:
+    """Beside long weights, noise as short as the first radius would be lost in their last digits."""
+    case = made("softmax", l2=0.05)
+    evidence = gather(case.request(np.arange(2)))
+    needed = deposit_bound(evidence.result.facts).radius
+    mu = mu_for(1.0, 1e-5 * (1.0 - ARITHMETIC_SHARE))
+    long_weights = replace(evidence.result, update=evidence.result.update + 1e9)
+    far = replace(evidence, result=long_weights, retained_deposit=with_radii(case, needed * 1.01, needed * 1e5).deposit)
+    assert far._scale().value == pytest.approx(needed * 1e5 / mu)
+
+
+def test_the_facts_are_those_of_the_region_and_of_the_retained_rows() -> None:
+    case = made("softmax", l2=0.05, fixed_c=True)
+    measured = measure(case.request(np.arange(4)))
+    own = {field.name for field in fields(DepositFacts)} - {"route"}
+    shape = {"shape_largest", "shape_least", "shape_inverse_trace"}
+    outputs = {"weights_length", "output_noise", "output_spread"}
+    assert set(measured.facts) == own | shape | outputs | {"n_source", "n_forget", "row_bound"}
+    assert measured.facts["l2"].value == pytest.approx(0.05 * 120 / 116)
+    assert (measured.facts["n_source"].value, measured.facts["n_forget"].value) == (120, 4)
+    assert measured.facts["rounding"].provenance == "derived"
+    assert {fact.provenance for name, fact in measured.facts.items() if name != "rounding"} == {"measured"}
+    v = case.deposit.model.matrix() + measured.step.update
+    assert measured.facts["weights_length"].value == pytest.approx(float(v.norm()), rel=1e-8)
+    assert measured.facts["weights_length"].value >= float(v.norm())
+    for name in ("shape_largest", "shape_least", "shape_inverse_trace", "output_noise", "output_spread"):
+        assert measured.facts[name].value == getattr(case.deposit.numbers, name)
+    assert measured.failures == {"arithmetic": ARITHMETIC_SHARE * 1e-5}
+    assert measured.step.method == "cholesky"
+    assert measured.step.iterations == 1
+
+
+def test_a_second_deletion_counts_the_rows_of_the_first() -> None:
+    case = made("softmax", l2=0.05)
+    first = unlearn(case.model, (case.X[:3], case.y[:3]), epsilon=1.0, delta=1e-5, deposit=case.deposit, force=True)
+    second = unlearn(case.model, (case.X[3:5], case.y[3:5]), epsilon=1.0, delta=1e-5, deposit=first.deposit, force=True)
+    sizes = second.certificate.content["sizes"]
+    assert (sizes["n_source"], sizes["n_forget"], sizes["n_retain"], sizes["n_surrogate"]) == (120, 5, 115, 0)
+    assert second.deposit.numbers.generation == 2
+    problem = problem_of(case)
+    W, _ = problem.retrained(np.arange(5, 120), problem.anchor)
+    assert problem.length(second.model.matrix().numpy() - W) < 10.0 * second.certificate.sigma * math.sqrt(12)
+
+
+def test_rows_beyond_every_bound_are_refused_and_the_message_counts_those_before() -> None:
+    case = made("logistic", l2=1e-6, n=60, free=True)
+    with pytest.raises(VacuousClaim, match=r"no bound is finite for these 59 rows; a deposit alone"):
+        gather(case.request(np.arange(59)))
+    later = replace(case, deposit=replace(case.deposit, numbers=replace(case.deposit.numbers, forgotten=7)))
+    with pytest.raises(VacuousClaim, match="after 7 before them"):
+        gather(later.request(np.arange(59)))
+
+
+def test_what_is_published_has_the_frozen_covariance() -> None:
+    """Whitened by the shape and the exact part, the noise of many publications is standard normal."""
+    case = made("softmax", l2=0.05, width=1, classes=2)
+    request = case.request(np.arange(2), force=True)
+    v = case.deposit.model.matrix().numpy() + measure(request).step.update.numpy()
+    draws, sigma = [], 0.0
+    for seed in range(200):
+        result = carry_out(request, insecure_test_seed=seed)
+        assert result is not None
+        sigma = result.certificate.sigma
+        draws.append((result.model.matrix().numpy() - v).reshape(-1))
+    M0 = (case.deposit.shape @ case.deposit.shape.mT)[0].numpy()
+    covariance = sigma**2 * np.linalg.inv(M0) + case.deposit.ellipsoid.smallest(sigma) ** 2 * np.eye(len(M0))
+    white = np.array(draws) @ np.linalg.inv(np.linalg.cholesky(covariance)).T
+    assert np.abs(np.linalg.eigvalsh(np.cov(white.T)) - 1.0).max() < 0.5
+    assert np.abs(white.mean(axis=0)).max() < 5.0 / math.sqrt(200)
+
+
+def test_float32_models_are_published_in_float32() -> None:
+    case = made("softmax", l2=0.05)
+    narrow = replace(case.model, weight=case.model.weight.float(), bias=case.model.bias.float())  # type: ignore[union-attr]
+    narrow = narrow.with_record(case.model.record)  # type: ignore[arg-type]
+    result = unlearn(narrow, (case.X[:2], case.y[:2]), epsilon=1.0, delta=1e-5, deposit=case.deposit, force=True)
+    assert result.model.weight.dtype == torch.float32
+    assert [check.name for check in checks(result.certificate) if not check.passed] == []

@@ -1,0 +1,94 @@
+"""Keeping a deposit: of arrays, of streams, of rows that are not the source's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from expunge.data import stream
+from expunge.data.streamed import StreamedRows
+from expunge.errors import DataError, ModelError
+from expunge.evidence.deposit.keeping import keep
+from expunge.model import LinearModel
+from expunge.request.declared import Declared
+from expunge.request.execution import Execution
+from expunge.runtime.group import Group
+from expunge.train import train
+from expunge.unlearn import unlearn
+from small_deposit import N_SOURCE, kept, rows, source, trained
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_the_anchor_is_the_optimum_and_says_so() -> None:
+    deposit = kept().deposit
+    record = deposit.record
+    assert record.n_source == deposit.numbers.n_rows == N_SOURCE
+    assert record.residual is not None
+    assert record.residual < 1e-12
+    assert float((deposit.model.matrix() - trained().matrix()).norm()) < 1e-8
+
+
+def test_a_stream_gives_what_arrays_give() -> None:
+    features, labels = source()
+    cuts = [slice(0, 150), slice(150, 151), slice(151, N_SOURCE)]
+    blocks = stream(lambda: ((features[part], labels[part]) for part in cuts))
+    streamed = keep(trained(), blocks, seed=3)
+    assert isinstance(streamed.rows, StreamedRows)
+    own, other = kept().deposit, streamed.deposit
+    assert own.numbers.key == other.numbers.key
+    for one, two in zip(own.hashes.digests, other.hashes.digests, strict=True):
+        assert np.array_equal(one, two)
+    torch.testing.assert_close(own.sums.curvature.values, other.sums.curvature.values, rtol=1e-12, atol=1e-14)
+    assert own.numbers.radii == other.numbers.radii
+
+
+def test_other_rows_are_refused() -> None:
+    features, labels = source()
+    with pytest.raises(DataError, match="its own rows"):
+        keep(trained(), stream(lambda: [source()]), execution=Execution(group=Group(0, 2)))
+    with pytest.raises(DataError, match="399 rows"):
+        keep(trained(), (features[1:], labels[1:]))
+    with pytest.raises(DataError, match="gradient has norm"):
+        keep(trained(), (features * 1.001, labels))
+    with pytest.raises(DataError, match="no labels"):
+        keep(trained(), (features, None))
+
+
+def test_a_noised_model_is_refused() -> None:
+    noised = unlearn(trained(), rows(1), epsilon=1.0, delta=1e-3, deposit=kept().deposit)
+    with pytest.raises(ModelError, match="noised"):
+        keep(noised.model, source())
+
+
+def test_a_bare_model_needs_what_it_minimised_and_nothing_else() -> None:
+    bare = LinearModel(trained().weight, trained().bias)
+    with pytest.raises(ModelError, match="l2"):
+        keep(bare, source())
+    made = keep(bare, source(), declared=Declared(l2=0.01, loss="softmax", max_norm=3.0), seed=3).deposit
+    assert made.record.provenance == "measured"
+    assert made.record.class_counts == trained().record.class_counts  # type: ignore[union-attr]
+    result = unlearn(bare, rows(1), epsilon=1.0, delta=1e-3, deposit=made)
+    assert result.certificate.status == "proven"
+
+
+def test_rows_that_were_trained_on_in_float32_are_taken_as_they_are_given() -> None:
+    model = train(*source(), l2=0.01, max_norm=3.0, bias=True, dtype="float32")
+    assert keep(model, source(), seed=3).deposit.numbers.n_rows == N_SOURCE
+
+
+def test_a_hessian_that_is_too_large_is_refused_before_anything_is_read() -> None:
+    wide = LinearModel(torch.zeros((10, 2000), dtype=torch.float64))
+    with pytest.raises(ModelError, match="one-vs-rest or ridge"):
+        keep(wide, (np.zeros((5, 2000)), np.zeros(5)), declared=Declared(l2=1.0, loss="softmax", max_norm=1.0))
+
+
+def test_a_model_of_another_record_is_another_model() -> None:
+    record = trained().record
+    assert record is not None
+    other = replace(trained(), record=replace(record, n_source=N_SOURCE + 1, class_counts=None))
+    with pytest.raises(DataError, match="trained on 401"):
+        keep(other, source())

@@ -1,0 +1,169 @@
+"""An auditor with the deposits: everything is worked out anew, and a changed number fails a check by name."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from expunge.certificate.content import Certificate
+from expunge.errors import FileError, VerificationFailed
+from expunge.evidence.deposit.contents import Deposit, Numbers, parse_deposit
+from expunge.evidence.deposit.routes import found
+from expunge.evidence.deposit.verifying import verify_deposits
+from expunge.mechanism import Unlearned
+from expunge.model import LinearModel, from_matrix
+from expunge.train import train
+from expunge.unlearn import deposit, unlearn
+from small_deposit import kept, rows, source, trained
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@functools.cache
+def result() -> Unlearned:
+    return unlearn(trained(), rows(1, 2, 3), epsilon=1.0, delta=1e-3, deposit=kept().deposit)
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    (tmp_path / "model.safetensors").write_bytes(result().model.to_bytes())
+    return tmp_path / "model.safetensors"
+
+
+def test_an_honest_deletion_passes(published: Path) -> None:
+    made = result()
+    checks = verify_deposits(made.certificate, made.deposit, kept().deposit, rows(1, 2, 3), published)
+    names = {check.name for check in checks}
+    assert len(names) == len(checks) > 80
+    assert "deposit: the published weights are where the noise puts them" in names
+    assert "deposits: without the forgotten rows: the curvature" in names
+
+
+def test_so_does_it_from_files_and_after_another(published: Path, tmp_path: Path) -> None:
+    first = result()
+    second = unlearn(trained(), rows(5), epsilon=0.5, delta=1e-4, deposit=first.deposit)
+    read = [parse_deposit(each.to_bytes(), tmp_path) for each in (first.deposit, second.deposit)]
+    verify_deposits(second.certificate, read[1], read[0], rows(5))
+
+
+@pytest.mark.parametrize("loss", ["ridge", "softmax"])
+def test_losses(loss: str) -> None:
+    model = train(*source(), l2=0.05, max_norm=3.0, loss=loss)
+    before = deposit(model, *source(), seed=1)
+    made = unlearn(model, rows(4, 7), epsilon=1.0, delta=1e-3, deposit=before)
+    verify_deposits(made.certificate, made.deposit, before, rows(4, 7))
+
+
+def bumped(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return (bumped(value[0]), *value[1:])
+    if isinstance(value, str):
+        return value[:-1] + ("0" if value[-1] != "0" else "1")
+    return value + 1 if isinstance(value, int) else value * 1.01 + 1e-9
+
+
+def changed(given: Deposit, name: str) -> Deposit:
+    return replace(given, numbers=replace(given.numbers, **{name: bumped(getattr(given.numbers, name))}))
+
+
+IN_SUMS = {"gradient_error", "curvature_error", "weighted_errors"}  # the sums have their own, which count
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Numbers) if field.name not in IN_SUMS])
+@pytest.mark.parametrize("which", ["before", "after"])
+def test_a_changed_number_of_either_deposit_fails(name: str, which: str) -> None:
+    before, after = kept().deposit, result().deposit
+    before = changed(before, name) if which == "before" else before
+    after = changed(after, name) if which == "after" else after
+    with pytest.raises(VerificationFailed, match="deposit"):
+        verify_deposits(result().certificate, after, before, rows(1, 2, 3))
+
+
+def nudged(tensor: torch.Tensor) -> torch.Tensor:
+    moved = tensor.clone(memory_format=torch.contiguous_format)
+    moved.view(-1)[0] += 1e-4 * float(moved.abs().max())
+    return moved
+
+
+def in_sums(given: Deposit, **changes: Callable[[Any], Any]) -> Deposit:
+    made = {name: change(getattr(given.sums, name)) for name, change in changes.items()}
+    return replace(given, sums=replace(given.sums, **made))
+
+
+PARTS: dict[str, Callable[[Deposit], Deposit]] = {
+    "gradient": lambda d: in_sums(d, gradient=nudged),
+    "curvature": lambda d: in_sums(d, curvature=lambda m: replace(m, values=nudged(m.values))),
+    "weighted": lambda d: in_sums(d, weighted=lambda all: (replace(all[0], values=nudged(all[0].values)), *all[1:])),
+    "gradient error": lambda d: in_sums(d, gradient_error=lambda e: e / 2),
+    "curvature error": lambda d: in_sums(d, curvature_error=lambda e: e / 2),
+    "weighted errors": lambda d: in_sums(d, weighted_errors=lambda all: tuple(e / 2 for e in all)),
+    "shape": lambda d: replace(d, shape=nudged(d.shape)),
+    "gauge": lambda d: replace(d, gauges=(replace(d.gauges[0], factor=nudged(d.gauges[0].factor)), *d.gauges[1:])),
+    "anchor": lambda d: replace(d, model=replace(d.model, weight=nudged(d.model.weight))),
+    "record": lambda d: replace(d, model=replace(d.model, record=replace(d.record, l2=d.record.l2 * 1.01))),
+    "hashes": lambda d: replace(d, hashes=replace(d.hashes, digests=flipped(d.hashes.digests))),
+}
+
+
+def flipped(digests: tuple[Any, ...]) -> tuple[Any, ...]:
+    first = np.array(digests[0])
+    first[3, 3] ^= 1
+    return (first, *digests[1:])
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("which", ["before", "after"])
+def test_a_changed_part_of_either_deposit_fails(part: str, which: str) -> None:
+    before, after = kept().deposit, result().deposit
+    before = PARTS[part](before) if which == "before" else before
+    after = PARTS[part](after) if which == "after" else after
+    with pytest.raises(VerificationFailed, match="deposit"):
+        verify_deposits(result().certificate, after, before, rows(1, 2, 3))
+
+
+@pytest.mark.parametrize("name", ["rounding", "shape_ratio", "reach", "update_curved", "weights_length"])
+def test_a_changed_fact_of_the_dossier_fails(name: str) -> None:
+    content = deepcopy(result().certificate.content)
+    content["bound"]["inputs"][name]["value"] *= 1.0001
+    with pytest.raises(VerificationFailed, match=f"deposit: {name}"):
+        verify_deposits(Certificate(content), result().deposit)
+
+
+def test_other_rows_are_not_those_that_left() -> None:
+    made = result()
+    for others in (rows(1, 2), rows(1, 2, 4), rows(1, 2, 3, 4)):
+        with pytest.raises(VerificationFailed, match="without the forgotten rows"):
+            verify_deposits(made.certificate, made.deposit, kept().deposit, others)
+    with pytest.raises(VerificationFailed, match="were in the deposit before"):
+        verify_deposits(made.certificate, made.deposit, kept().deposit, (source()[0][:1] + 1.0, source()[1][:1]))
+
+
+def test_weights_without_their_noise_or_with_more_are_seen(published: Path) -> None:
+    made, left = result(), result().deposit
+    step = found(left.setting, left.sums, left.penalty(left.sums.count), left.shape)
+    assert step is not None
+    updated = from_matrix(left.anchor + step.update, bias=True, dtype=torch.float64)
+    for weights in (updated, LinearModel(3 * made.model.weight, made.model.bias)):
+        published.write_bytes(weights.to_bytes())
+        with pytest.raises(VerificationFailed, match="where the noise puts them"):
+            verify_deposits(made.certificate, made.deposit, model=published)
+
+
+def test_a_dossier_without_a_deposit_is_none_of_its(trained_elsewhere: Certificate) -> None:
+    with pytest.raises(FileError, match="without a deposit"):
+        verify_deposits(trained_elsewhere, result().deposit)
+
+
+@pytest.fixture
+def trained_elsewhere() -> Certificate:
+    X, y = source()
+    made = unlearn(trained(), rows(1), (X, y), epsilon=5.0, delta=1e-2, distance="same", force=True)
+    return made.certificate

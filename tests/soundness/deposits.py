@@ -1,0 +1,325 @@
+"""Deposits on thousands of problems: how far the retrained weights really are, beside the radius of every region that is used.
+
+Nothing is declared and nothing sampled, so a single violation is a fault. `python tests/soundness/deposits.py --write` puts the
+table into docs/soundness.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent)]
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+from deposit_problems import LOSSES, Problem, anchored  # noqa: E402
+from expunge.bounds.deposit import EXACT, deposit_bound  # noqa: E402
+from expunge.data.row_hashes import KEY_BYTES, row_hashes  # noqa: E402
+from expunge.errors import ModelError  # noqa: E402
+from expunge.evidence.deposit.contents import SCHEMA, Deposit, Numbers  # noqa: E402
+from expunge.evidence.deposit.leaving import gone, left, look_up, require_members  # noqa: E402
+from expunge.evidence.deposit.routes import Found, found, smallest, step_of  # noqa: E402
+from expunge.evidence.deposit.sums import Sums  # noqa: E402
+from expunge.heads import Rows  # noqa: E402
+from expunge.model import from_matrix  # noqa: E402
+from expunge.record import TrainingRecord  # noqa: E402
+
+Array = Any
+ROOT = HERE.parents[1]
+PAGE = ROOT / "docs" / "soundness.md"
+BEGIN, END = "<!-- deposits: begin -->", "<!-- deposits: end -->"
+CHUNK = 20
+APART = 1_000_000  # between the seeds of families
+TOLD = 100.0  # times what the reference itself can be off: a truth below it is not told from zero
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One region: its route and radius (None where none is finite), and how far the retrained weights are."""
+
+    family: str
+    seed: int
+    loss: str
+    route: str | None
+    radius: float
+    truth: float
+    uncertain: float
+    shape_ratio: float = 1.0
+
+    @property
+    def finite(self) -> bool:
+        return self.route is not None
+
+    @property
+    def violated(self) -> bool:
+        return self.finite and self.truth - self.uncertain > self.radius * (1.0 + 1e-12)
+
+    @property
+    def ratio(self) -> float | None:
+        """Radius over truth, where the truth is more than rounding."""
+        told = self.finite and self.route != EXACT and self.truth > TOLD * self.uncertain
+        return self.radius / self.truth if told else None
+
+
+# Problems -----------------------------------------------------------------------------------------------------------------------
+
+
+def drawn(seed: int, *, tails: float | None = None, separable: bool = False, steps: int = 60) -> Problem:
+    """Rows of random tails and scale, of 2 to 10 classes, any loss, any regulariser; the anchor so many Newton steps from zero."""
+    rng = np.random.default_rng([77, seed])
+    loss = str(rng.choice(LOSSES, p=[0.4, 0.25, 0.25, 0.1]))
+    classes = 2 if loss == "logistic" else int(rng.integers(2, 11))
+    width = int(rng.integers(1, 7))
+    n = max(int(np.exp(rng.uniform(np.log(12), np.log(300)))), classes + 4)
+    tails = float(rng.choice([2.0, 5.0, 50.0])) if tails is None else tails
+    X = rng.standard_t(tails, size=(n, width)) * 10.0 ** rng.uniform(-1, 1)
+    plane = rng.normal(size=(width, classes))
+    outputs = X @ plane if separable else X @ plane * rng.integers(0, 2) / X.std() + rng.normal(size=(n, classes))
+    y = np.argmax(outputs, axis=1)
+    if not separable:
+        y[:classes] = np.arange(classes)
+    X = np.column_stack([X, np.ones(n)])
+    l2 = float(10.0 ** rng.uniform(-8, 0)) if rng.random() < 0.5 else 1.0 / n
+    rows = 1 if loss == "logistic" else classes
+    free, fixed = bool(rng.random() < 0.5), bool(rng.random() < 0.4)
+    return anchored(Problem(loss, X, y, classes, np.zeros((rows, width + 1)), l2, free, fixed), steps)
+
+
+def few(problem: Problem, rng: np.random.Generator) -> int:
+    """How many leave: one, a hundredth, a tenth, half, or all but one."""
+    n = problem.n
+    return int(min(n - 1, rng.choice([1, 1, 2, max(1, n // 100), max(1, n // 10), n // 2, n - 1])))
+
+
+def judged(family: str, seed: int, problem: Problem, kept: Array, result: Found | None) -> Outcome:
+    if result is None:
+        return Outcome(family, seed, problem.loss, None, np.inf, np.nan, np.nan)
+    v = (torch.from_numpy(problem.anchor) + result.update).numpy()
+    W, uncertain = problem.retrained(kept, v)
+    radius = deposit_bound(result.facts).radius
+    truth, ratio = problem.length(W - v), result.facts.shape_ratio
+    return Outcome(family, seed, problem.loss, result.facts.route, radius, truth, uncertain, ratio)
+
+
+def one_deletion(
+    family: str, seed: int, problem: Problem, m: int | None = None, spoilt: float = 0.0
+) -> Iterator[Outcome]:
+    rng = np.random.default_rng([78, seed])
+    order = rng.permutation(problem.n)
+    m = few(problem, rng) if m is None else m
+    kept, sums = order[m:], problem.sums.without(problem.of(order[:m]))
+    yield judged(family, seed, problem, kept, made(problem, sums, len(kept), spoilt, rng))
+
+
+def made(problem: Problem, sums: Sums, n_kept: int, spoilt: float, rng: np.random.Generator) -> Found | None:
+    """The region of the step, or of another update than the step."""
+    penalty = problem.penalty(n_kept)
+    if not spoilt:
+        return found(problem.setting, sums, penalty, problem.shape)
+    stepped = step_of(problem.setting, sums, penalty)
+    if stepped is None:
+        return None
+    update, _, system = stepped
+    noise = problem.setting.centred(torch.from_numpy(rng.normal(size=tuple(update.shape))))
+    update = update + spoilt * (update.norm() / noise.norm()) * noise
+    g = problem.setting.centred(sums.gradient + penalty.diagonal(update) * problem.setting.anchor)
+    remaining = problem.setting.centred(g + system.matrix.product(update))
+    return smallest(problem.setting, sums, penalty, problem.shape, update, remaining, system)
+
+
+# Deletions from a deposit ------------------------------------------------------------------------------------------------------------
+
+
+def deposit_of(problem: Problem, seed: int) -> Deposit:
+    """A deposit of the problem's rows at its anchor, as it would be made, without a rehearsal."""
+    counts = tuple(np.bincount(problem.y, minlength=problem.classes).tolist())
+    fixed = 1.0 / (problem.l2 * problem.n) if problem.fixed_c else None
+    longest = float(np.linalg.norm(problem.X[:, :-1], axis=1).max()) * (1.0 + 1e-12)
+    record = TrainingRecord(
+        problem.n, tuple(range(problem.classes)), counts, problem.l2, problem.loss, longest, True, 0.0,
+        free_bias=True if problem.free else None, fixed_c=fixed,
+    )  # fmt: skip
+    model = from_matrix(torch.from_numpy(problem.anchor), bias=True, dtype=torch.float64).with_record(record)
+    key, sums = np.random.default_rng(seed).bytes(KEY_BYTES), problem.sums
+    numbers = Numbers(
+        SCHEMA, key.hex(), problem.n, 0, 0, counts, problem.row_bound, problem.setting.stiff,
+        tuple(gauge.kappa for gauge in problem.gauges), sums.gradient_error, sums.curvature_error, sums.weighted_errors,
+        1.0, 1.0, 1.0, 1.0, 1.0, (1.0,), "",
+    )  # fmt: skip
+    return Deposit(model, numbers, sums, problem.gauges, problem.shape, row_hashes(key, problem.X[:, :-1], problem.y))
+
+
+def copy_of(rows: Array, kind: str) -> Array:
+    """Rows as a copy of them has them."""
+    if kind == "float32":
+        return rows.astype(np.float32).astype(np.float64)
+    return np.round(rows, 6) if kind == "six decimals" else rows
+
+
+def leave(problem: Problem, deposit: Deposit, which: Array, kind: str) -> Deposit | None:
+    """What is left of the deposit when copies of these rows go; None where six decimals say too little of a row."""
+    copy = copy_of(problem.X[which, :-1], kind)
+    membership = look_up(deposit, copy, problem.y[which])
+    if membership.missing:
+        return None
+    require_members(membership)
+    ready = np.column_stack([copy, np.ones(len(copy))])
+    lengths = np.linalg.norm(copy, axis=1)
+    ready[:, :-1] *= np.minimum(1.0, deposit.record.max_norm / np.maximum(lengths, 1e-300))[:, None]
+    rows = Rows(torch.from_numpy(ready), torch.from_numpy(problem.y[which]))
+    return left(deposit, rows, membership, gone(deposit, rows, membership))
+
+
+def deletions(family: str, seed: int, problem: Problem, kinds: tuple[str, ...], steps: int) -> Iterator[Outcome]:
+    """So many deletions one after another, each of the whole way from the deposit before."""
+    rng = np.random.default_rng([79, seed])
+    order, deposit = rng.permutation(problem.n), deposit_of(problem, seed)
+    each = max(1, problem.n // 100)
+    for step in range(steps):
+        which, order = order[:each], order[each:]
+        if not len(order):
+            return
+        kind = kinds[step % len(kinds)]
+        after = leave(problem, deposit, which, kind)
+        if after is None:
+            return
+        deposit = after
+        result = found(deposit.setting, deposit.sums, deposit.penalty(len(order)), deposit.shape)
+        yield judged(family, seed, problem, order, result)
+
+
+# Families -----------------------------------------------------------------------------------------------------------------------------
+
+
+def long_rows(seed: int) -> Problem:
+    """Some rows, or all of them, a thousand times as long."""
+    rng, problem = np.random.default_rng([80, seed]), drawn(seed)
+    X = problem.X.copy()
+    many = problem.n if rng.random() < 0.3 else int(rng.integers(1, 1 + problem.n // 10))
+    X[:many, :-1] *= 1000.0
+    return anchored(replace(problem, X=X, anchor=np.zeros_like(problem.anchor)), 60)
+
+
+@dataclass(frozen=True)
+class Family:
+    name: str
+    problems: int
+    outcomes: Callable[[str, int], Iterator[Outcome]]
+
+
+FAMILIES = (
+    Family("random", 3000, lambda name, seed: one_deletion(name, seed, drawn(seed))),
+    Family("heavy tails (t with 2)", 1200, lambda name, seed: one_deletion(name, seed, drawn(seed, tails=2.0))),
+    Family("rows times 1,000", 1200, lambda name, seed: one_deletion(name, seed, long_rows(seed))),
+    Family("separable", 1000, lambda name, seed: one_deletion(name, seed, drawn(seed, separable=True))),
+    Family(
+        "anchor one to three steps from zero",
+        1200,
+        lambda name, seed: one_deletion(name, seed, drawn(seed, steps=1 + seed % 3)),
+    ),
+    Family(
+        "spoilt updates",
+        1200,
+        lambda name, seed: one_deletion(name, seed, drawn(seed), spoilt=(0.01, 0.3, 3.0)[seed % 3]),
+    ),
+    Family("all but one forgotten", 600, lambda name, seed: one_deletion(name, seed, p := drawn(seed), p.n - 1)),
+    Family(
+        "ten deletions in a row", 400, lambda name, seed: deletions(name, seed, drawn(seed), ("float64", "float32"), 10)
+    ),
+    Family("copies in float32", 600, lambda name, seed: deletions(name, seed, drawn(seed), ("float32",), 1)),
+    Family(
+        "copies with six decimals", 600, lambda name, seed: deletions(name, seed, drawn(seed), ("six decimals",), 1)
+    ),
+)
+
+
+def outcomes_of(family: Family, seed: int) -> list[Outcome]:
+    """Of one problem; none where its Hessian is not positive definite to float64, and a deposit would be refused."""
+    try:
+        return list(family.outcomes(family.name, seed + APART * FAMILIES.index(family)))
+    except ModelError:
+        return []
+
+
+def _work(job: tuple[int, int, int]) -> list[Outcome]:
+    torch.set_num_threads(1)
+    index, first, last = job
+    return [found_here for seed in range(first, last) for found_here in outcomes_of(FAMILIES[index], seed)]
+
+
+def everything(jobs: int, share: float) -> list[Outcome]:
+    counts = [max(1, round(share * family.problems)) for family in FAMILIES]
+    parts = [(i, first, min(first + CHUNK, k)) for i, k in enumerate(counts) for first in range(0, k, CHUNK)]
+    outcomes: list[Outcome] = []
+    with ProcessPoolExecutor(jobs) as pool:
+        for done, some in enumerate(pool.map(_work, parts), start=1):
+            outcomes += some
+            if done % 20 == 0:
+                print(f"{done} of {len(parts)}", file=sys.stderr)
+    return outcomes
+
+
+def row(name: str, some: list[Outcome]) -> str:
+    finite = [found_here for found_here in some if found_here.finite]
+    ratios = [ratio for ratio in (found_here.ratio for found_here in finite) if ratio is not None]
+    routes = Counter(found_here.route for found_here in finite)
+    told = f"{min(ratios):.3g} | {np.median(ratios):.3g}" if ratios else " | "
+    shares = ", ".join(f"{count:,} {route}" for route, count in sorted(routes.items()))
+    violations = sum(found_here.violated for found_here in some)
+    return f"| {name} | {len({f.seed for f in some}):,} | {len(finite):,} of {len(some):,} | {violations} | {told} | {shares} |"
+
+
+def table(outcomes: list[Outcome], seconds: float) -> str:
+    """The section of docs/soundness.md."""
+    problems = sum(len({f.seed for f in outcomes if f.family == family.name}) for family in FAMILIES)
+    finite = [found_here for found_here in outcomes if found_here.finite]
+    lines = [
+        f"{problems:,} problems, {len(outcomes):,} deletions, {len(finite):,} finite regions, "
+        f"{sum(found_here.violated for found_here in outcomes)} violations, in {seconds / 60:.0f} minutes of two cores. "
+        "Radius over true distance is told where the truth is more than rounding.",
+        "",
+        "| family | problems | finite regions | violations | smallest ratio | median | routes |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for family in FAMILIES:
+        lines.append(row(family.name, [found_here for found_here in outcomes if found_here.family == family.name]))
+    for loss in LOSSES:
+        lines.append(row(f"of these: {loss}", [found_here for found_here in outcomes if found_here.loss == loss]))
+    return "\n".join(lines)
+
+
+def written(page: str, section: str) -> str:
+    """The page with its section replaced."""
+    before, rest = page.split(BEGIN)
+    return before + BEGIN + "\n\n" + section + "\n\n" + END + rest.split(END)[1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="put the table into docs/soundness.md")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--share", type=float, default=1.0, help="of the problems; the table is for all of them")
+    options = parser.parse_args()
+    start = time.perf_counter()
+    outcomes = everything(options.jobs, options.share)
+    section = table(outcomes, time.perf_counter() - start)
+    print(section)
+    for found_here in outcomes:
+        if found_here.violated:
+            print("VIOLATED", found_here)
+    if options.write:
+        PAGE.write_text(written(PAGE.read_text(), section))
+
+
+if __name__ == "__main__":
+    main()

@@ -24,6 +24,7 @@ from experiments.shared.comparison import comparison
 from experiments.shared.gaps import by_group
 from experiments.shared.mixture import distance_checks, mixture, paper_scores, sizes, trained
 from experiments.synthetic import source_chi_square
+from expunge.bounds.calibration import sigma_classical
 from expunge.data.synthetic import L2, N_FEATURES, source_rows, surrogate_kl, surrogate_rows
 from expunge.distance import Estimation
 from expunge.distance.inequalities import shift_total_variation
@@ -33,7 +34,6 @@ from expunge.evaluate.case import Case as Task
 from expunge.evaluate.case import Splits, make_case
 from expunge.evaluate.methods import PAPER_DELTA, PAPER_EPSILON
 from expunge.heads.rows import in_memory
-from expunge.noise import sigma_classical
 from expunge.report.canvas import new_figure, png
 from expunge.request.execution import computing_device
 from expunge.request.rows import rows_of

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from expunge.bounds import PaperConstants, paper_bound
+from expunge.bounds.calibration import sigma_classical
 from expunge.evaluate.membership import attack, of_other_classes
 from expunge.evaluate.methods import PAPER_DELTA, PAPER_EPSILON
 from expunge.evaluate.relearn import WITHIN, relearn
-from expunge.noise import sigma_classical
 
 Scores = dict[str, float | None]
 

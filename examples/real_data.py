@@ -210,6 +210,7 @@ def markdown(
         "",
         f"Expunge {environment['expunge']}, torch {environment['torch']}, Python {environment['python']}.",
         "",
+        *([environment["remark"], ""] if "remark" in environment else []),
         "| " + " | ".join(headings) + " |",
         "|" + "---|" * len(headings),
     ]

@@ -229,7 +229,8 @@ def _certified(config: Config, real: Sequence[Mapping[str, Any]]) -> Table:
             f"Before: {years}. Forgetting the ten by retraining moves the weights by "
             f"{spread([one['moved'] for one in real], '.2g')}.",
             "`same` stands here for comparison: years differ, so nobody may declare it.",
-            "* marks what expunge unlearn would refuse without --force: noise that outweighs the weights.",
+            "Noise is what the bound needs; expunge unlearn rounds it up to a power of two.",
+            "* marks noise that outweighs the weights even before that, which expunge unlearn refuses without --force.",
         ),
     )
 

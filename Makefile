@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 DATA ?= data
 
-.PHONY: demo test check slow mutants libraries commands bench examples experiments clean
+.PHONY: demo test check slow mutants libraries lock licences commands bench examples experiments clean
 
 $(BIN)/expunge: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,12 @@ check: $(VENV)/dev  ## lint, format, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+lock: constraints.txt  ## requirements.lock, from the hashes of the package index pip is set to use
+	$(PYTHON) docs/make_lock.py
+
+licences: $(VENV)/dev  ## docs/licences.md, from the packages' own metadata
+	$(BIN)/python docs/make_licences.py
+
 commands: $(BIN)/expunge  ## docs/commands.md, from what --help prints
 	$(BIN)/python docs/make_commands.py
 
@@ -47,6 +53,7 @@ bench: $(BIN)/expunge  ## timings; writes benchmarks/results
 	$(BIN)/python benchmarks/streaming.py
 	$(BIN)/python benchmarks/langevin.py
 	$(BIN)/python benchmarks/ledger_at_scale.py
+	$(BIN)/python benchmarks/deposit.py
 	$(BIN)/python benchmarks/summary.py
 
 examples: $(BIN)/expunge  ## accuracies on real data; make examples DATA=folder

@@ -16,8 +16,9 @@ import torch
 from expunge.evidence.deposit.asking import BOUND, DISTANCE, ask_deposit
 from expunge.evidence.deposit.blocks import Norm
 from expunge.evidence.deposit.contents import Deposit
-from expunge.evidence.deposit.routes import Penalty, Setting, shape_of
+from expunge.evidence.deposit.setting import Penalty, Setting, shape_of
 from expunge.evidence.deposit.sums import Gauge, Sums, gauges_of, sums_of
+from expunge.evidence.deposit.third import has_third
 from expunge.heads import LinearHead, Rows, head_for
 from expunge.model import LinearModel, from_matrix
 from expunge.record import TrainingRecord
@@ -200,7 +201,8 @@ class Problem:
 
     def of(self, which: Array) -> Sums:
         """The sums over some of the rows."""
-        return sums_of(self.head, torch.from_numpy(self.anchor), self.rows(which), self.gauges)
+        anchor = torch.from_numpy(self.anchor)
+        return sums_of(self.head, anchor, self.rows(which), self.gauges, third=has_third(self.head))
 
     @cached_property
     def setting(self) -> Setting:

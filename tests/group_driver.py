@@ -1,6 +1,7 @@
 """Run by torchrun in the tests: one process of a group.
 
 group_driver.py FOLDER TARGET        writes the update and the certificate as JSON
+group_driver.py FOLDER TARGET deposit  keeps a deposit of the rows in FOLDER/rows
 group_driver.py FOLDER TARGET cli    the command itself; EXPUNGE_TEST_KILL names the moment at which EXPUNGE_TEST_RANK dies
 """
 
@@ -18,7 +19,9 @@ import expunge.mechanism
 import expunge.request.door
 from asking import asked
 from expunge.data import open_data, read_data
+from expunge.evidence.deposit.keeping import keep
 from expunge.model import read_model
+from expunge.request.execution import Execution
 from expunge.runtime.group import joined_group
 
 
@@ -81,7 +84,20 @@ def result(folder: Path, target: Path) -> None:
             target.write_text(json.dumps(found))
 
 
+def deposit(folder: Path, target: Path) -> None:
+    model, _ = read_model(folder / "model.safetensors")
+    with joined_group("cpu", timeout=60.0) as group:
+        execution = Execution(group=group)
+        made = keep(model, open_data(folder / "rows", stream=True), execution=execution, seed=3).deposit
+        if group.first:
+            target.write_bytes(made.to_bytes())
+        else:
+            assert len(made.hashes) == 0, "the first process alone looks at rows as they came"
+
+
 if __name__ == "__main__":
     expunge.data.streams.READ_BYTES = 1 << 14
     expunge.heads.rows.BLOCK_BYTES = 1 << 13
-    (command if sys.argv[3:] == ["cli"] else result)(Path(sys.argv[1]), Path(sys.argv[2]))
+    {"cli": command, "deposit": deposit, "result": result}[(sys.argv[3:] or ["result"])[0]](
+        Path(sys.argv[1]), Path(sys.argv[2])
+    )

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
+import beside_problems
 import expunge
 from asking import asked
 from deposit_problems import made as made_deposit
@@ -102,6 +103,16 @@ def kept(loss: str = "softmax", m: int = 1, *, copies: bool = False, **options: 
     settings: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "deposit": case.deposit, "force": True}
     found = expunge.unlearn(case.model, (rows_given, case.y[:m]), **settings)
     return Honest(found.certificate, found.model.to_bytes(), case.deposit.model.to_bytes())
+
+
+def beside(m: int, **options: Any) -> Honest:
+    """One deletion with a deposit and a surrogate that has a part in it."""
+    model, source = beside_problems.kept()
+    settings: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-3, "distance": "same", "force": True} | options
+    forget, surrogate = beside_problems.first(m), beside_problems.SURROGATE
+    found = expunge.unlearn(model, forget, surrogate, deposit=source, **settings)
+    assert found.certificate.status == "conditional"
+    return Honest(found.certificate, found.model.to_bytes(), source.model.to_bytes())
 
 
 @cache

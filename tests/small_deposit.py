@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
+import pytest
+import torch
 
+from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.keeping import Kept, keep
 from expunge.model import LinearModel
 from expunge.train import train
@@ -38,6 +42,27 @@ def rows(*numbers: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows of the source, by number."""
     features, labels = source()
     return features[list(numbers)], labels[list(numbers)]
+
+
+def assert_same(one: Deposit, other: Deposit) -> None:
+    """Two deposits made with one seed: the same to the last digits that sums in another order leave."""
+    parts = [
+        [
+            *(part.model.matrix(), part.sums.gradient, part.sums.curvature.values, part.shape),
+            *(each.values for each in part.sums.weighted),
+            *(gauge.factor for gauge in part.gauges),
+        ]
+        for part in (one, other)
+    ]
+    assert len(parts[0]) == len(parts[1]) > 4
+    for own, theirs in zip(*parts, strict=True):
+        torch.testing.assert_close(theirs, own, rtol=1e-10, atol=1e-12)
+    numbers = [asdict(replace(part.numbers, created="")) for part in (one, other)]
+    for name, value in numbers[0].items():
+        expected = value if isinstance(value, str) else pytest.approx(value, rel=1e-7)
+        assert numbers[1][name] == expected, name
+    for own, theirs in zip(one.hashes.digests, other.hashes.digests, strict=True):
+        assert np.array_equal(own, theirs)
 
 
 def write_files(folder: Path) -> None:

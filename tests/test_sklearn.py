@@ -1,12 +1,16 @@
 """scikit-learn models both ways: the same objective, the same predictions, and a refusal where no bound can hold."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 
 import expunge
-from expunge.sklearn import from_sklearn, to_sklearn
+import expunge.sklearn
+from expunge.errors import BeyondPolicy, ModelError
+from expunge.sklearn import deposit, from_sklearn, to_sklearn, unlearn
 
 
 def digits(classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -84,3 +88,68 @@ def test_another_estimator_is_refused() -> None:
     x, y = digits(2)
     with pytest.raises(expunge.ModelError, match="LinearSVC"):
         from_sklearn(LinearSVC().fit(x, y), n_source=len(x), max_norm=1.0, training_residual=0.1)
+
+
+# With a deposit -----------------------------------------------------------------------------------------------------
+
+
+def drawn(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 4))
+    return x, (x @ [1.0, -2.0, 0.5, 0.0] + rng.logistic(size=n) > 0.3).astype(int)
+
+
+def test_a_deletion_of_many_with_a_surrogate_beside_the_deposit() -> None:
+    (x, y), other = drawn(3000, 1), drawn(3000, 2)
+    fitted = LogisticRegression().fit(x, y)
+    with patch("expunge.evidence.deposit.making.has_third", lambda head: False):  # with it none would be needed
+        kept, many = expunge.sklearn.deposit(fitted, x, y, seed=1), (x[:900], y[:900])
+    asked = {"epsilon": 1.0, "delta": 1e-3, "force": True}
+    with pytest.raises(BeyondPolicy):
+        expunge.sklearn.unlearn(fitted, many, kept, **asked)
+    made = expunge.sklearn.unlearn(fitted, many, kept, other, distance="same", **asked)
+    assert made.certificate.status == "conditional"
+    refit = LogisticRegression(tol=1e-10, max_iter=1000).fit(x[900:], y[900:])
+    assert np.allclose(made.estimator.coef_, refit.coef_, atol=0.2)
+    few = expunge.sklearn.unlearn(fitted, (x[:1], y[:1]), kept, other, distance="same", **asked)
+    assert few.certificate.status == "proven"
+
+
+def table(classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows as people standardise them, with labels that pandas would hold as objects."""
+    generator = np.random.default_rng(classes)
+    x = generator.normal(size=(900, 4)) * np.array([1.0, 2.0, 0.5, 1.0])
+    scores = x @ generator.normal(size=(4, classes)) + generator.gumbel(size=(900, classes))
+    return x, np.array([f"class {label}" for label in scores.argmax(axis=1)], dtype=object)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("kind", [LogisticRegression, RidgeClassifier])
+def test_estimators_as_people_fit_them_and_the_refit_beside(classes: int, kind: type) -> None:
+    x, y = table(classes)
+    fitted = kind().fit(x, y)
+    kept = deposit(fitted, x, y, seed=1)
+    result = unlearn(fitted, (x[:5], y[:5]), kept, epsilon=1.0, delta=1e-3)
+    assert (result.certificate.status, result.deposit.numbers.n_rows) == ("proven", 895)
+    options = {"tol": 1e-10, "max_iter": 10_000} if kind is LogisticRegression else {}
+    refit = kind(**options).fit(x[5:], y[5:])
+    assert type(result.estimator) is kind
+    assert np.shape(result.estimator.coef_) == np.shape(fitted.coef_)
+    assert set(result.estimator.predict(x)) == set(y)
+    near = np.abs(result.estimator.decision_function(x) - refit.decision_function(x)).max()
+    assert near < (1e-3 if kind is RidgeClassifier else 0.3), "a ridge head reaches the refit, with hardly any noise"
+    assert np.mean(result.estimator.predict(x) == refit.predict(x)) > 0.98
+    assert not hasattr(fitted, "expunge_deletions_"), "nothing that is passed is changed"
+
+
+def test_the_deposit_from_before_is_refused_for_an_estimator_that_rows_have_left() -> None:
+    x, y = table(2)
+    fitted = LogisticRegression().fit(x, y)
+    kept = deposit(fitted, x, y, seed=1)
+    first = unlearn(fitted, (x[:1], y[:1]), kept, epsilon=1.0, delta=1e-3)
+    with pytest.raises(ModelError, match="whoever was forgotten since would be back"):
+        unlearn(first.estimator, (x[1:2], y[1:2]), kept, epsilon=1.0, delta=1e-3)
+    second = unlearn(first.estimator, (x[1:2], y[1:2]), first.deposit, epsilon=1.0, delta=1e-3)
+    assert second.deposit.numbers.forgotten == 2
+    again = unlearn(fitted, (x[1:2], y[1:2]), first.deposit, epsilon=1.0, delta=1e-3)
+    assert again.deposit.numbers.generation == 2, "the estimator from before is only a form for the new one"

@@ -12,6 +12,7 @@
     │   ├── BeyondPolicy          this request needs more noise than was set before anybody asked
     │   └── RetrainNow            a desk's budget is used up: the next model must be a retrained one
     ├── GroupError            exit status 2: a process of a group is gone
+    ├── OutOfMemory           exit status 2: this machine, or its GPU, has less memory than was needed
     └── VerificationFailed    exit status 1: a certificate does not say what its numbers say
 
 A message has three parts: the value that was found, what is required, and what to do about it.
@@ -28,7 +29,7 @@ def one_line(text: str) -> str:
     >>> one_line("a\\tb")
     'a b'
     """
-    clean = "".join(c if c.isprintable() else " " for c in text)
+    clean = "".join(c if c.isprintable() else " " for c in text[: LONGEST_PART + 1])
     return clean if len(clean) <= LONGEST_PART else clean[: LONGEST_PART - 4] + " ..."
 
 
@@ -90,7 +91,15 @@ class GroupError(ExpungeError):
     """A process of a group is gone, so that the others cannot go on."""
 
 
+class OutOfMemory(ExpungeError):  # noqa: N818 - an outcome, as above
+    """More memory was asked for than there is."""
+
+
 class VerificationFailed(ExpungeError):  # noqa: N818 - an outcome, as above
-    """A certificate does not say what its own numbers say."""
+    """A certificate does not say what its own numbers say; `wrong` has each thing that is wrong, in words."""
 
     exit_status = 1
+
+    def __init__(self, found: str, required: str, remedy: str, wrong: tuple[str, ...] = ()) -> None:
+        super().__init__(found, required, remedy)
+        self.wrong = tuple(map(one_line, wrong)) or (self.found,)

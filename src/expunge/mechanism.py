@@ -26,7 +26,7 @@ from expunge.certificate.facts import GENERATORS, INSECURE, Claim
 from expunge.certificate.statement import Statement, statement_of
 from expunge.errors import ExpungeError
 from expunge.evidence import SurrogateEvidence, gather
-from expunge.evidence.measured import Measured, claim_of
+from expunge.evidence.measured import Measured, claim_of, step_kind
 from expunge.evidence.rehearsal import settled
 from expunge.noise import seeded_bytes
 from expunge.request.description import described_data, described_sizes, described_software, record_after, timestamp
@@ -43,6 +43,7 @@ NO_UPDATE = (
     "no update was made: with this surrogate every update had a larger bound, so the noise alone covers the forgotten "
     "rows"
 )
+NOT_NEEDED = "the surrogate given has no part in this: with the deposit alone the noise is no larger"
 
 
 @dataclass(frozen=True)
@@ -128,11 +129,11 @@ def hand_over(
         claim,
         derived,
         model=subject.described(published),
-        sizes=described_sizes(request),
-        step=subject.described_step(step, str(request.guarantee.step)),
+        sizes=described_sizes(request, measured.distance),
+        step=subject.described_step(step, step_kind(request, measured)),
         data=described_data(request, measured.distance),
         estimate=measured.estimate,
-        notes=notes_of(request, step),
+        notes=notes_of(request, measured),
         software=described_software(),
         created=timestamp(),
         nonce=random_bytes(NONCE_BYTES).hex(),
@@ -140,7 +141,8 @@ def hand_over(
     return Unlearned(published, statement_of(certificate), certificate, measured.kept)
 
 
-def notes_of(request: Request, step: Step) -> tuple[str, ...]:
-    """What is odd about the data but not an error, and a step that was not made."""
-    made = math.isfinite(step.pull) or not request.head.about.convex
-    return request.notes if made else (*request.notes, NO_UPDATE)
+def notes_of(request: Request, measured: Measured) -> tuple[str, ...]:
+    """What is odd about the data but not an error, a step that was not made, and a surrogate that was not needed."""
+    made = math.isfinite(measured.step.pull) or not request.head.about.convex
+    spared = request.surrogate is not None and not measured.distance.law.stands_in
+    return (*request.notes, *(() if made else (NO_UPDATE,)), *((NOT_NEEDED,) if spared else ()))

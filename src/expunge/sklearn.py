@@ -26,17 +26,20 @@ from sklearn.utils.validation import check_is_fitted
 from expunge.certificate.content import Certificate
 from expunge.certificate.statement import Statement
 from expunge.data import as_features, as_labels, encode, in_order, prepare
+from expunge.distance import Distance
 from expunge.errors import DataError, ModelError
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.making import make_deposit
 from expunge.heads import Rows, head_for
 from expunge.model import LinearModel, checked_model, declared_record, from_matrix
 from expunge.record import TrainingRecord
+from expunge.request.execution import computing_device
 from expunge.runtime.progress import Progress, silent
 from expunge.train import residual_upper
 from expunge.unlearn import unlearn as unlearn_model
 
 Estimator = Any  # LogisticRegression or RidgeClassifier; scikit-learn has no types
+DELETIONS = "expunge_deletions_"  # how many an estimator has been through
 
 
 def from_sklearn(
@@ -61,7 +64,7 @@ def from_sklearn(
         weight = np.concatenate([-weight, weight]) * (0.5 if logistic else 1.0)
     l2 = (2.0 if two else 1.0) / (estimator.C * n_source) if logistic else estimator.alpha / n_source
     model = checked_model(weight, name="the scikit-learn model")
-    classes = tuple(value.item() for value in estimator.classes_)
+    classes = tuple(np.asarray(estimator.classes_).tolist())
     loss = "softmax" if logistic else "ridge"
     fitted_on = getattr(estimator, "feature_names_in_", None)  # of a data frame
     names = None if fitted_on is None else tuple(str(name) for name in fitted_on)
@@ -101,7 +104,15 @@ class Unlearned:
     deposit: Deposit
 
 
-def deposit(estimator: Estimator, X: Any, y: Any, *, progress: Progress = silent, seed: int | None = None) -> Deposit:
+def deposit(
+    estimator: Estimator,
+    X: Any,
+    y: Any,
+    *,
+    device: str = "cpu",
+    progress: Progress = silent,
+    seed: int | None = None,
+) -> Deposit:
     """Keep what later deletions need of the rows that a fitted estimator was trained on. PRIVATE; docs/deposit.md.
 
     The reference is what you would do yourself: refit on the retained rows with the same C (or alpha), the intercept
@@ -122,13 +133,13 @@ def deposit(estimator: Estimator, X: Any, y: Any, *, progress: Progress = silent
     width = np.atleast_2d(estimator.coef_).shape[1]
     given = in_order((X, y), names, width, "the source")
     features = as_features(given[0], "the source")
-    classes = tuple(value.item() for value in estimator.classes_)
+    classes = tuple(np.asarray(estimator.classes_).tolist())
     labels = encode(as_labels(given[1], features.shape[0], "the source"), classes, "the source")
     model = _with_record(estimator, features, labels, classes, names)
     assert model.record is not None
     rows = prepare(
         features, labels, max_norm=model.record.max_norm, bias=model.record.bias, dtype=torch.float64,
-        device=torch.device("cpu"), width=width, name="the source",
+        device=computing_device(device), width=width, name="the source",
     ).rows  # fmt: skip
     if rows.n_scaled:
         raise DataError("rows longer than the longest", "none is", "Give finite rows.")
@@ -139,16 +150,33 @@ def unlearn(
     estimator: Estimator,
     forget: tuple[Any, Any],
     deposit: Deposit,
+    surrogate: tuple[Any, Any] | Any = None,
     *,
     epsilon: float,
     delta: float,
+    distance: Distance | str | None = None,
     force: bool = False,
+    device: str = "cpu",
     progress: Progress = silent,
 ) -> Unlearned:
-    """Take rows out of a fitted estimator of whose source a deposit was kept; nothing that is passed is changed."""
+    """Take rows out of a fitted estimator of whose source a deposit was kept; nothing that is passed is changed.
+
+    A surrogate, with its distance from what is retained, is used where the deposit alone would need more noise: the
+    certificate is then conditional.
+    """
     _require_kind(estimator)
+    _require_later(estimator, deposit)
     made = unlearn_model(
-        deposit.model, forget, epsilon=epsilon, delta=delta, deposit=deposit, force=force, progress=progress
+        deposit.model,
+        forget,
+        surrogate,
+        epsilon=epsilon,
+        delta=delta,
+        distance=distance,
+        deposit=deposit,
+        force=force,
+        device=device,
+        progress=progress,
     )
     copy = deepcopy(estimator)
     weights = made.model.matrix().numpy()
@@ -157,7 +185,19 @@ def unlearn(
     shape = np.shape(estimator.coef_)
     copy.coef_ = weights[:, : np.atleast_2d(estimator.coef_).shape[1]].reshape(shape)
     copy.intercept_ = weights[:, -1] if estimator.fit_intercept else np.zeros_like(estimator.intercept_)
+    setattr(copy, DELETIONS, made.deposit.numbers.generation)
     return Unlearned(copy, made.model, made.statement, made.certificate, made.deposit)
+
+
+def _require_later(estimator: Estimator, deposit: Deposit) -> None:
+    """Refuse a deposit from before the deletions that an estimator has been through."""
+    been, own = getattr(estimator, DELETIONS, 0), deposit.numbers.generation
+    if been > own:
+        raise ModelError(
+            f"the estimator has been through {been} {'deletion' if been == 1 else 'deletions'}",
+            f"the deposit through {own}: whoever was forgotten since would be back",
+            "Give the deposit of the last result, and destroy this one.",
+        )
 
 
 def _with_record(

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import scipy.optimize
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -67,7 +66,9 @@ def _quasi_newton(objective: LinearHead, rows: RowSet, weights: Tensor, progress
         done += 1
         progress("L-BFGS iterations", done, None)
 
-    optimum = scipy.optimize.minimize(
+    from scipy.optimize import minimize  # here: whoever only unlearns need not wait for it
+
+    optimum = minimize(
         value_and_gradient,
         weights.cpu().numpy().reshape(-1),
         jac=True,

@@ -10,7 +10,8 @@ from expunge.bounds.scale import Scale
 from expunge.data.streams import Stream
 from expunge.distance import Distance, Estimation
 from expunge.errors import ModelError, OptionError
-from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee, require_alone
+from expunge.evidence.deposit.adding import with_surrogate
+from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.keeping import keep
 from expunge.mechanism import Unlearned, carry_out
@@ -20,6 +21,8 @@ from expunge.request.declared import Declared
 from expunge.request.door import ask
 from expunge.request.execution import Execution
 from expunge.request.guarantee import Guarantee, wanted_distance
+from expunge.request.rows import Reading
+from expunge.runtime.memory import Memory
 from expunge.runtime.progress import Progress, silent
 
 
@@ -103,8 +106,9 @@ def unlearn(
     forget_class              forget the rows of this class among those given, which must be all the source had of it
     step                      `converged` (default), `newton` (the paper's one step) or `balanced` (the smallest bound)
     bound, constants, sizes   `residual`, or `paper` with its constants and its convention of sizes
-    deposit                   what was kept of the source (`expunge.deposit`), in place of surrogate and distance; that
-                              of what is retained is in the result, and the one given is to be destroyed
+    deposit                   what was kept of the source (`expunge.deposit`), in place of surrogate and distance, or
+                              with them: many rows then need less noise, and the result is conditional where they had
+                              a part in it. That of what is retained is in the result; the one given is to be destroyed
     force                     hand over a model that is of little use; never overrides a claim that says nothing
     noise                     the noise's standard deviation, set before anybody asks: a number, or `rows:10` (as for
                               ten rows, rehearsed on surrogate rows); a request that needs more is refused. None: the
@@ -118,7 +122,6 @@ def unlearn(
     reproducible, hence worthless.
     """
     if deposit is not None:
-        require_alone(surrogate=surrogate, distance=distance)
         kept = deposit_guarantee(epsilon, delta, force=force, noise=noise)
         given = model if isinstance(model, LinearModel) else None
         execution = Execution(device=device, memory=memory, progress=progress)
@@ -131,6 +134,8 @@ def unlearn(
             execution=execution,
             model_sha256=model_sha256,
         )
+        reading = Reading(Memory.of(memory), progress=progress)
+        asked = with_surrogate(asked, forget, surrogate, distance, match_classes=match_classes, reading=reading)
         made = carry_out(asked, progress=progress, insecure_test_seed=insecure_test_seed)
         assert made is not None  # there is one process
         return made

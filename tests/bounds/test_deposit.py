@@ -17,13 +17,18 @@ from expunge.bounds.deposit import (
     RANGE,
     ROUTES,
     TERMS,
+    THIRD,
     DepositFacts,
     bend,
     bend_slope,
+    bend_third,
+    bend_third_slope,
     concordant_radius,
     deposit_bound,
     radius_in_route,
+    reach_used,
     remainder,
+    way_of,
     weighted_radius,
 )
 from expunge.bounds.region import ROUND_UP
@@ -114,6 +119,70 @@ def test_bend_and_its_slope_grow(reach: float, factor: float) -> None:
     assert bend(reach) <= bend_slope(reach * factor) * reach * (1 + 1e-12)
 
 
+# The same of third order ----------------------------------------------------------------------------------------------------
+
+
+def true_third(reach: float) -> mpmath.mpf:
+    R = mpmath.mpf(reach)
+    return (mpmath.expm1(R) - R - R**2 / 2) / R
+
+
+def test_third_order_in_closed_form() -> None:
+    assert bend_third(0.0) == 0.0
+    assert bend_third(1.0) == pytest.approx(math.e - 2.5, rel=1e-15)
+    assert bend_third_slope(0.0) == 1.0 / 6.0
+    assert bend_third_slope(2.0) == pytest.approx((math.e**2 - 5.0) / 8.0, rel=1e-15)
+    assert math.isfinite(bend_third(700.0))
+    assert bend_third(math.nextafter(700.0, 701.0)) == bend_third_slope(701.0) == math.inf
+
+
+@given(reaches)
+@REPRODUCIBLE
+def test_third_order_agrees_with_fifty_digits(reach: float) -> None:
+    with mpmath.workdps(60):
+        assert abs(mpmath.mpf(bend_third(reach)) / true_third(reach) - 1) < 2e-14
+        assert abs(mpmath.mpf(bend_third_slope(reach)) * mpmath.mpf(reach) ** 2 / true_third(reach) - 1) < 2e-14
+
+
+def test_the_series_and_the_formula_of_third_order_meet() -> None:
+    assert bend_third_slope(math.nextafter(1.0, 0.0)) == pytest.approx(bend_third_slope(1.0), rel=4e-15, abs=0.0)
+    assert bend_third_slope(1.0) == pytest.approx(math.e - 2.5, rel=4e-15, abs=0.0)
+
+
+@given(reaches)
+@REPRODUCIBLE
+def test_third_order_is_the_integral_it_stands_for(reach: float) -> None:
+    """`R^2 int_0^1 (1 - t)^2/2 e^{tR} dt`: Taylor's remainder where the fourth derivative is at most `e^{tR}` of the second."""
+    with mpmath.workdps(30):
+        integral = reach**2 * mpmath.quad(lambda t: (1 - t) ** 2 / 2 * mpmath.exp(t * reach), [0, 0.5, 1])
+        assert float(integral) == pytest.approx(bend_third(reach), rel=1e-9)
+
+
+@given(reaches, st.floats(min_value=1.001, max_value=10.0))
+@REPRODUCIBLE
+def test_third_order_and_its_slope_grow_and_are_below_the_second(reach: float, factor: float) -> None:
+    assert bend_third(reach * factor) > bend_third(reach)
+    assert bend_third_slope(reach * factor) >= bend_third_slope(reach) * (1 - 1e-12)
+    assert bend_third(reach) <= bend(reach) * (1 + 1e-12)
+
+
+@given(
+    st.floats(min_value=-30.0, max_value=30.0),
+    st.floats(min_value=-6.0, max_value=0.6).flatmap(lambda e: st.sampled_from([10.0**e, -(10.0**e)])),
+)
+@REPRODUCIBLE
+def test_a_sigmoid_bends_no_more_than_that(output: float, change: float) -> None:
+    """`|s(z + b) - s - s' b - s'' b^2/2| <= s' |b| bend_third(|b|)`, and it is nearly attained where s is small."""
+    with mpmath.workdps(50):
+        z, b = mpmath.mpf(output), mpmath.mpf(change)
+        s = 1 / (1 + mpmath.exp(-z))
+        slope = s / (1 + mpmath.exp(z))
+        left = 1 / (1 + mpmath.exp(-z - b)) - s - slope * b - slope * (1 - 2 * s) * b**2 / 2
+        assert abs(left) <= slope * abs(b) * bend_third(abs(change)) * (1 + 1e-9)
+        if output < -20.0 and change > 0.1:
+            assert abs(left) >= 0.999 * slope * abs(b) * bend_third(abs(change))
+
+
 # Radii ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -199,13 +268,38 @@ def test_the_radius_of_each_route_by_hand() -> None:
     assert radius_in_route(replace(FACTS, route=EXACT)) == pytest.approx(0.012, rel=1e-15)
 
 
+def test_every_route_of_third_order_by_hand() -> None:
+    chi = (1.0 - LN2 - LN2**2 / 2.0) / LN2  # of e^R = 2
+    rho = 0.012 + chi * math.sqrt(2.0) * 0.05
+    assert radius_in_route(replace(FACTS, route=RANGE + THIRD)) == pytest.approx(
+        -2.0 * math.log(1 - 0.5 * rho), rel=1e-13
+    )
+    rho, C = 0.012 + chi / LN2**2 * 0.25**2 * 0.05 * math.sqrt(1.5), math.sqrt(8.0 * 1.5 * 2.0)
+    radius = (1.0 - math.sqrt(1.0 - 2.0 * C * rho)) / C
+    assert radius_in_route(replace(FACTS, route=LONG_ROWS + THIRD)) == pytest.approx(radius, rel=1e-12)
+    rho = 0.012 + chi * 0.05 * 1.5
+    assert radius_in_route(replace(FACTS, route=PLAIN + THIRD)) == pytest.approx(rho / 0.125, rel=1e-13)
+
+
+def test_what_is_used_of_each_route_by_hand() -> None:
+    phi = (1.0 - LN2) / LN2
+    assert reach_used(FACTS) == pytest.approx(0.5 * (0.012 + phi * math.sqrt(2.0) * 0.05), rel=1e-14)
+    rho = 0.012 + phi / LN2 * 0.25 * 0.05 * 1.5
+    assert reach_used(replace(FACTS, route=LONG_ROWS)) == pytest.approx(2.0 * math.sqrt(24.0) * rho, rel=1e-14)
+    assert reach_used(replace(FACTS, route=PLAIN)) == reach_used(replace(FACTS, route=EXACT)) == 0.0
+
+
 def test_an_unknown_route_has_no_radius() -> None:
     with pytest.raises(ValueError, match="route 'short rows'"):
         radius_in_route(replace(FACTS, route="short rows"))
-    assert ROUTES == ("range", "long rows", "plain", "exact")
+    second = ("range", "long rows", "plain", "exact")
+    assert list(ROUTES) == [*second, "range, third order", "long rows, third order", "plain, third order"]
+    assert [way_of(route) for route in ROUTES] == [*second, *second[:3]]
+    with pytest.raises(ValueError, match="route 'range, fourth order'"):
+        radius_in_route(replace(FACTS, route="range, fourth order"))
 
 
-@pytest.mark.parametrize("route", [RANGE, LONG_ROWS, PLAIN])
+@pytest.mark.parametrize("route", [route for route in ROUTES if route != EXACT])
 def test_a_remainder_without_end_leaves_no_region(route: str) -> None:
     facts = replace(FACTS, route=route, reach=701.0)
     assert radius_in_route(facts) == math.inf
@@ -253,7 +347,11 @@ def fifty_digits(facts: DepositFacts) -> mpmath.mpf:
     with mpmath.workdps(50):
         R, u, c2 = (mpmath.mpf(value) for value in (facts.reach, facts.update_curved, facts.curvature_ratio))
         phi = (mpmath.expm1(R) - R) / R
+        chi = (mpmath.expm1(R) - R - R**2 / 2) / R
         more = {
+            RANGE + THIRD: chi * mpmath.exp(R / 2) * u,
+            LONG_ROWS + THIRD: chi / R**2 * facts.gauge**2 * u * mpmath.sqrt(facts.weight_ratio),
+            PLAIN + THIRD: chi * u * mpmath.sqrt(c2),
             RANGE: phi * mpmath.exp(R / 2) * u,
             LONG_ROWS: phi / R * facts.gauge * u * mpmath.sqrt(c2),
             PLAIN: phi * u * mpmath.sqrt(c2),
@@ -263,9 +361,9 @@ def fifty_digits(facts: DepositFacts) -> mpmath.mpf:
         C = mpmath.sqrt(mpmath.mpf(facts.spread) * facts.weight_ratio * mpmath.exp(R))
         if facts.route == EXACT:
             x = rho
-        elif facts.route == PLAIN:
+        elif facts.route.startswith(PLAIN):
             x = rho / facts.l2
-        elif facts.route == RANGE:
+        elif facts.route.startswith(RANGE):
             product = facts.concordance * rho
             x = -mpmath.log1p(-product) / facts.concordance if product < 1 else mpmath.inf
         else:
@@ -283,6 +381,17 @@ def test_the_region_agrees_with_fifty_digits_and_is_never_below(facts: DepositFa
         assert exact == mpmath.inf or exact > 1e6 * facts.solver
 
 
+@given(facts_of, st.floats(min_value=0.0, max_value=9.0))
+@REPRODUCIBLE
+def test_a_region_is_finite_until_all_of_the_reach_is_used(facts: DepositFacts, power: float) -> None:
+    larger = replace(facts, concordance=facts.concordance * 10.0**power, spread=facts.spread * 10.0**power)
+    used = reach_used(larger)
+    with mpmath.workdps(50):
+        assert (fifty_digits(larger) < mpmath.inf) == (used < 1.0)
+    assert math.isfinite(radius_in_route(larger)) == (used < 1.0)
+    assert reach_used(replace(larger, solver=2.0 * larger.solver)) >= used
+
+
 @given(
     facts_of, st.sampled_from([field for field in DepositFacts.__dataclass_fields__ if field not in ("route", "l2")])
 )
@@ -298,12 +407,15 @@ def test_every_fact_of_a_route_counts() -> None:
         LONG_ROWS: {"reach", "update_curved", "gauge", "curvature_ratio", "spread", "weight_ratio"},
         PLAIN: {"reach", "update_curved", "curvature_ratio"},
         EXACT: set(),
+        RANGE + THIRD: {"reach", "update_curved", "concordance"},
+        LONG_ROWS + THIRD: {"reach", "update_curved", "gauge", "spread", "weight_ratio"},
+        PLAIN + THIRD: {"reach", "update_curved", "curvature_ratio"},
     }
     for route, names in counted.items():
         facts = replace(FACTS, route=route)
         for name in ("solver", "rounding", "shape_ratio", *names):
             larger = replace(facts, **{name: getattr(facts, name) * 1.01})
-            assert deposit_bound(larger).radius > deposit_bound(facts).radius * 1.0001, (route, name)
+            assert deposit_bound(larger).radius > deposit_bound(facts).radius * 1.00001, (route, name)
     halved = replace(FACTS, route=PLAIN, l2=0.0625)
     assert deposit_bound(halved).radius == pytest.approx(2.0 * deposit_bound(replace(FACTS, route=PLAIN)).radius)
 

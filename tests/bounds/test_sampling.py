@@ -202,3 +202,16 @@ def test_unlike_rows_are_rarely_more() -> None:
     rng = np.random.default_rng(1)
     counts = rng.binomial(500, 0.01, 20_000)
     assert np.mean(counts > unlike_rows(500, 0.01, -math.log(0.05))) <= 0.05
+
+
+def test_unlike_rows_are_charged_the_least_of_what_is_known_of_them() -> None:
+    tail = Tail(1.0, 0.1, 0.01, charge=0.5, n_new=100, n_seen=100)
+    counts = np.array([0.0, 1.0, 4.0, 16.0, 64.0])
+    assert tail.charged(counts).tolist() == [0.0, 0.5, 2.0, 8.0, 32.0]
+    assert replace(tail, together=1.0).charged(counts).tolist() == [0.0, 0.5, 2.0, 4.0, 8.0]
+    assert replace(tail, together=1.0, most=3.0).charged(counts).tolist() == [0.0, 0.5, 2.0, 3.0, 3.0]
+    assert replace(tail, together=1.0, most=3.0).scaled(2.0).charged(counts).tolist() == [0.0, 1.0, 4.0, 6.0, 6.0]
+    assert replace(tail, most=0.0, counted=0.25).charged(counts).tolist() == [0.0, 0.25, 1.0, 4.0, 16.0]
+    assert replace(tail, counted=0.25).scaled(2.0).charged(counts).tolist() == [0.0, 1.5, 6.0, 24.0, 96.0]
+    assert replace(tail, most=0.0).quantile(1e-6) == pytest.approx(replace(tail, charge=0.0).quantile(1e-6), rel=1e-3)
+    assert replace(tail, most=3.0).quantile(1e-6) < tail.quantile(1e-6)

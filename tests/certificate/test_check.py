@@ -33,7 +33,11 @@ def test_what_is_wrong_is_said_in_words_and_the_remedy_fits() -> None:
     wrong_model = Check("the model is the one", "a", "b", "it is another", MODEL)
     require_passed([Check("sigma", 1.0, 1.0)])
     for failed, words, remedy in (
-        ([differing], "sigma: says 1.0, is 2.0; the file must say what follows", "rely on this certificate"),
+        (
+            [differing],
+            "sigma is stated as 1.0, but 2.0 follows; the file must say what follows",
+            "rely on this certificate",
+        ),
         ([wrong_model], "it is not so that the model is the one (it is another)", "published model's file"),
         ([differing, wrong_model, impossible], "it is not so that rows are there (there are none)", "wrote or changed"),
     ):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+import beside_problems
 import honest
 from expunge import read_certificate
 from expunge.certificate.check import FOLLOWS, MODEL, POSSIBLE
@@ -63,11 +64,17 @@ MADE: dict[str, Callable[[], honest.Honest]] = {
     "whole": honest.whole,
     "kept": lambda: honest.kept("softmax", l2=0.05, n=300),
     "kept range": lambda: honest.kept("softmax", 5, l2=1e-4, width=2, max_norm=0.05, n=60),
-    "kept plain": lambda: honest.kept("softmax", 3, l2=0.05),
+    "kept plain": lambda: honest.kept("softmax", 3, l2=0.01, n=60),
     "kept exact": lambda: honest.kept("ridge"),
     "kept free": lambda: honest.kept("logistic", l2=0.05, free=True, fixed_c=True, copies=True),
+    "beside": lambda: honest.beside(beside_problems.MANY),
+    "beside range": lambda: honest.beside(2400, noise="exact"),
+    "beside matched": lambda: honest.beside(
+        2400, distance=Distance("chi2", 0.01, "samples"), match_classes=True, noise="exact"
+    ),
 }
 KEPT = ("kept", "kept range", "kept plain", "kept exact", "kept free")
+BESIDE = ("beside", "beside range", "beside matched")
 
 
 def of(name: str) -> Json:
@@ -123,6 +130,7 @@ def times(name: str, factor: float, *keys: str) -> Callable[[], Json]:
 # What is forged ---------------------------------------------------------------------------------------------------------
 
 Change = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
+STEP = "a deposit's step is Newton's, and with surrogate rows a converged one"
 FORGERIES: dict[str, tuple[str, Change, str]] = {
     # moments that no data can have
     "trace 0 with largest above 0": (
@@ -635,7 +643,7 @@ FORGERIES: dict[str, tuple[str, Change, str]] = {
             "noise.failures": {},
             "sampling_failure": 0.0,
         },
-        "only a deposit stands in for no distance",
+        "the distance is one that the bound can have",
     ),
     "the same in schema 1": (
         "chi2",
@@ -644,12 +652,7 @@ FORGERIES: dict[str, tuple[str, Change, str]] = {
             "noise.failures": {},
             "sampling_failure": 0.0,
         },
-        "only a deposit stands in for no distance",
-    ),
-    "a deposit's bound at a declared distance": (
-        "kept",
-        lambda: {"distance": asdict(Distance("same", 0.0)) | {"meaning": ""}},
-        "only a deposit stands in for no distance",
+        "the distance is one that the bound can have",
     ),
     "a free intercept without a deposit": (
         "bias",
@@ -670,17 +673,22 @@ FORGERIES: dict[str, tuple[str, Change, str]] = {
     "a deposit whose noise was a policy": ("kept", {"noise.choice": "policy"}, "only a deposit has radii"),
     "a deposit with a thousand radii": ("kept", {"noise.rehearsed_rows": 1000}, "only a deposit has radii"),
     "a deposit with no number of radii": ("kept", {"noise.rehearsed_rows": None}, "only a deposit has radii"),
-    "a deposit and a surrogate": ("kept", {"sizes.n_surrogate": 300}, "a deposit needs no surrogate"),
+    "a deposit and a surrogate": (
+        "kept",
+        {"sizes.n_surrogate": 300},
+        "surrogate rows beside a deposit are those that the bound counts",
+    ),
     "a deposit with another row bound": (
         "kept",
         times("kept", 0.5, "row_bound"),
         "the row bound of the deposit is the model's",
     ),
-    "a deposit whose step converged": ("kept", {"step.kind": "converged"}, "a deposit's step is Newton's"),
+    "a deposit whose step converged": ("kept", {"step.kind": "converged"}, STEP),
+    "a surrogate without a converged step": ("beside", {"step.kind": "newton"}, STEP),
     "a deposit whose system was indefinite": (
         "kept",
         {"step.positive_definite": False},
-        "a deposit's step is Newton's",
+        STEP,
     ),
     "softmax on the exact route": (
         "kept",
@@ -698,6 +706,71 @@ FORGERIES: dict[str, tuple[str, Change, str]] = {
         "the plain route leaves no weight free",
     ),
     "a range without concordance": ("kept range", {"concordance": 0.0}, "a route has its own numbers and no others"),
+    "a range whose matrix was not shrunk": (
+        "kept range",
+        times("kept range", 0.5, "curvature_ratio"),
+        "the range route's matrix is the Hessian's, shrunk by its range",
+    ),
+    "a surrogate at an estimated distance": (
+        "beside",
+        {"distance.provenance": "estimated"},
+        "surrogate rows beside a deposit are at a declared distance",
+    ),
+    "a surrogate beside the deposit of a series": (
+        "beside",
+        {"data.sequence": {"planned": 1, "position": 1, "forgotten_before": 0}},
+        "surrogate rows beside a deposit are for one model",
+    ),
+    "a surrogate on the plain route": (
+        "beside range",
+        {"bound.convention": "plain", "concordance": 0.0},
+        "surrogate rows are measured by a matrix",
+    ),
+    "a surrogate on which one route spends all": (
+        "beside",
+        lambda: {"sampling_failure": of("beside")["noise"]["failures"]["sampling"]},
+        "the sampling term was computed with what is spent on it",
+    ),
+    "a surrogate on which less is spent": (
+        "beside",
+        lambda: {"noise.failures": {"arithmetic": of("beside")["noise"]["failures"]["arithmetic"]}},
+        "failures are the shares that issuing spends",
+    ),
+    "rows that cannot bend": (
+        "beside",
+        times("beside", 1e-3, "change_supremum", "change_each"),
+        "some row bends as far as its reach lets it",
+    ),
+    "a retained row that cannot bend": (
+        "beside range",
+        times("beside range", 0.1, "change_each"),
+        "a retained row bends as far as its reach lets it",
+    ),
+    "a retained row that bends beyond all": (
+        "beside range",
+        lambda: {"change_each": 1.1 * fact("beside range", "change_supremum")},
+        "no retained row bends more than any row can",
+    ),
+    "rows that bend less together": (
+        "beside",
+        times("beside", 0.5, "change_together"),
+        "rows together bend as far as one output's can",
+    ),
+    "bends without variance": (
+        "beside",
+        {"change_trace": 0.0},
+        "rows that differ from their mean have a variance",
+    ),
+    "bends weighted by nothing": (
+        "beside matched",
+        {"weight_largest": 0.5},
+        "the largest weight is at least the mean of all",
+    ),
+    "a surrogate's average beside a deposit": (
+        "beside",
+        {"noise.averaged": True},
+        "only a single published model of a converged step is averaged",
+    ),
     "long rows without spread": ("kept", {"spread": 0.0}, "a route has its own numbers and no others"),
     "long rows without weight": ("kept", {"weight_ratio": 0.0}, "a route has its own numbers and no others"),
     "long rows with concordance": ("kept", {"concordance": 1.0}, "a route has its own numbers and no others"),
@@ -742,9 +815,9 @@ FORGERIES: dict[str, tuple[str, Change, str]] = {
         {"shape_ratio": 0.0},
         "rows that leave shrink the matrix by no more than their share",
     ),
-    "a plain radius scaled to a far larger shape": (
+    "a plain radius scaled to a far smaller shape": (
         "kept plain",
-        times("kept plain", 10.0, "shape_ratio"),
+        times("kept plain", 0.1, "shape_ratio"),
         "rows that leave shrink the matrix by no more than their share",
     ),
     "a reach of nothing": ("kept", {"reach": 0.0}, "the reach covers the update"),
@@ -883,7 +956,22 @@ def test_there_are_enough_and_every_rule_is_exercised() -> None:
 
 def test_the_deposits_that_forgers_begin_with_go_every_route() -> None:
     routes = [of(name)["bound"]["convention"] for name in KEPT]
-    assert routes == ["long rows", "range", "plain", "exact", "long rows"]
+    long_rows = "long rows, third order"
+    assert routes == [long_rows, "range, third order", "plain", "exact", long_rows]
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_surrogate_rows_beside_a_deposit_go_both_routes(name: str) -> None:
+    assert of(name)["bound"]["convention"] == ("range" if name == "beside range" else "long rows")
+    assert of(name)["status"] == "conditional"
+
+
+@pytest.mark.parametrize(("start", "distance"), [("kept", Distance("same", 0.0)), ("beside", Distance("deposit", 0.0))])
+def test_a_deposit_with_and_one_without_a_surrogate_cannot_pass_for_each_other(start: str, distance: Distance) -> None:
+    """Their facts have other names, so that neither can be read as the other."""
+    content = changed(of(start), {"distance": asdict(distance) | {"meaning": distance.meaning}})
+    with pytest.raises(VerificationFailed, match="lacks or adds"):
+        verify(redone(content))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+import beside_problems
 from expunge.cli import main
 from expunge.evidence.deposit.contents import read_deposit
 from reference_cases import together
@@ -176,13 +177,15 @@ def test_one_deletion_after_another(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("--surrogate source.npz", "beside a deposit"),
-        ("--distance same", "beside a deposit"),
+        ("--surrogate source.npz", "a surrogate without a distance"),
+        ("--distance same", "a distance without a surrogate"),
+        ("--surrogate source.npz --distance source", "distance source beside a deposit"),
+        ("--surrogate source.npz --distance estimate", "estimate"),
         ("--noise 0.1", "with a deposit"),
         ("--step balanced", "--step with a deposit"),
         ("--bound paper", "--bound with a deposit"),
         ("--l2 0.1", "--l2 with a deposit"),
-        ("--match-classes", "--match-classes with a deposit"),
+        ("--match-classes", "a distance without a surrogate"),
     ],
 )
 def test_what_does_not_go_with_a_deposit(more: str, said: str, folder: Path) -> None:
@@ -190,6 +193,57 @@ def test_what_does_not_go_with_a_deposit(more: str, said: str, folder: Path) -> 
     assert result.exit_code == 2
     assert said in result.stderr
     assert not (folder / "result").exists()
+
+
+@pytest.fixture
+def tame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A source of which so many rows go that the deposit alone cannot do it, and a surrogate."""
+    model, deposit = beside_problems.kept()
+    (tmp_path / "model.safetensors").write_bytes(model.to_bytes())
+    (tmp_path / "model.deposit").write_bytes(deposit.to_bytes())
+    sets = {"forget": beside_problems.first(beside_problems.MANY), "surrogate": beside_problems.SURROGATE}
+    for name, (features, labels) in (sets | {"few": beside_problems.first(3)}).items():
+        np.savez(tmp_path / f"{name}.npz", X=features, y=labels)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_surrogate_beside_the_deposit_from_request_to_auditor(tame: Path) -> None:
+    assert run(f"{UNLEARN} --out result").exit_code == 3
+    beside = "--surrogate surrogate.npz --distance same"
+    result = done(f"{UNLEARN} {beside} --out result --json --quiet")
+    assert result["statement"]["status"] == result["certificate"]["status"] == "conditional"
+    assert result["statement"]["assumptions"][0].startswith("Declared: same between populations")
+    assert read_deposit(tame / "result" / "private" / "model.deposit").numbers.forgotten == beside_problems.MANY
+    line = "verify result/statement.json --model result/model.safetensors --dossier result/private/dossier.json"
+    deposits = "--deposit model.deposit --deposit-after result/private/model.deposit --forget forget.npz"
+    printed = done(f"{line} {deposits} --surrogate surrogate.npz --json")
+    assert {"deposit: change_trace", "deposit: change_each", "deposit: bound.total"} <= set(printed["checks"])
+    without = run(f"{line} {deposits}")
+    assert without.exit_code == 2
+    assert "Give --surrogate" in without.stderr
+    other = run(f"{line} {deposits} --surrogate forget.npz")
+    assert other.exit_code == 1
+    assert "it is not so that deposit:" in other.stderr
+    done("report result --full --out private.html")
+    assert "the surrogate" in (tame / "private.html").read_text()
+    few = done(f"{UNLEARN} {beside} --out few --json --quiet".replace("forget.npz", "few.npz"))
+    assert few["statement"]["status"] == "proven"
+    spared = run("verify few/statement.json --dossier few/private/dossier.json --surrogate surrogate.npz "
+                 "--deposit-after few/private/model.deposit")  # fmt: skip
+    assert spared.exit_code == 2
+    assert "Leave it out" in spared.stderr
+
+
+def test_an_audit_of_a_dossier_with_a_surrogate_beside_the_deposit(tame: Path) -> None:
+    done(f"{UNLEARN} --surrogate surrogate.npz --distance same --out result --quiet")
+    features, labels = beside_problems.SOURCE
+    np.savez(tame / "retain.npz", X=features[beside_problems.MANY :], y=labels[beside_problems.MANY :])
+    line = "audit --certificate result/private/dossier.json --model model.safetensors --retain retain.npz"
+    line += " --forget forget.npz --deposit model.deposit --runs 400"
+    found = done(f"{line} --surrogate surrogate.npz --json --quiet")
+    assert found["certificate"]["contradicted"] is False
+    assert run(line).exit_code == 2
 
 
 def test_without_a_deposit_a_surrogate_and_its_distance_are_needed(folder: Path) -> None:
@@ -220,7 +274,7 @@ def test_an_auditor_with_the_deposits(folder: Path) -> None:
     assert printed["deposits_checked"] is True
     assert "deposit: shape_ratio" in printed["checks"]
     assert "deposits: without the forgotten rows: the gradient" in printed["checks"]
-    assert "comparisons with the deposits" in done(f"{line} {after}")
+    assert "deposits" in done(f"{line} {after}")
     other = run(f"{line} {after} --deposit model.deposit --forget later.npz")
     assert other.exit_code == 1
     assert "without the forgotten rows" in other.stderr
@@ -229,7 +283,7 @@ def test_an_auditor_with_the_deposits(folder: Path) -> None:
     for more in ("--deposit model.deposit", f"{after} --forget forget.npz"):
         missing = run(f"{line} {more}")
         assert missing.exit_code == 2
-        assert "--deposit with --deposit-after" in missing.stderr
+        assert "--deposit and --surrogate with --deposit-after" in missing.stderr
 
 
 def test_the_page_of_a_result(folder: Path) -> None:
@@ -276,3 +330,37 @@ def test_a_desk_needs_a_deposit_or_a_surrogate(folder: Path) -> None:
         result = run(f"desk init desk --epsilon 1 --delta 1e-3 {more}")
         assert result.exit_code == 2
         assert "Give --deposit if one was kept" in result.stderr
+
+
+# Beforehand, and beside others --------------------------------------------------------------------------------------
+
+
+def test_a_plan_with_a_deposit(folder: Path) -> None:
+    line = "plan --model model.safetensors --forget forget.npz --delta 1e-3"
+    planned = done(f"{line} --deposit model.deposit --epsilon 0.5 --epsilon 5 --test source.npz --json --quiet")
+    assert [each["epsilon"] for each in planned["expected"]] == [0.5, 5.0]
+    assert "of the deposit's reach" in done(f"{line} --deposit model.deposit --quiet")
+    for more in ("--surrogate source.npz", "--distance same", "--match-classes", "--step newton"):
+        assert run(f"{line} --deposit model.deposit {more}").exit_code == 2
+    assert "Give one of the two" in run(line).stderr
+
+
+def test_an_audit_of_a_dossier_with_its_deposit(folder: Path) -> None:
+    done(f"{UNLEARN} --out result --quiet")
+    features, labels = source()
+    np.savez(folder / "retain.npz", X=np.delete(features, (1, 2, 3), axis=0), y=np.delete(labels, (1, 2, 3)))
+    line = "audit --certificate result/private/dossier.json --model model.safetensors --retain retain.npz"
+    found = done(f"{line} --forget forget.npz --deposit model.deposit --runs 400 --json --quiet")
+    assert found["certificate"]["contradicted"] is False
+    without = run(f"{line} --forget forget.npz --runs 400")
+    assert without.exit_code == 2
+    assert "Give the deposit" in without.stderr
+
+
+def test_an_evaluation_with_a_deposit(folder: Path) -> None:
+    features, labels = source()
+    stays = np.setdiff1d(np.arange(400), (1, 2, 3))
+    np.savez(folder / "retain.npz", X=features[stays], y=labels[stays])
+    line = "evaluate --model model.safetensors --retain retain.npz --forget forget.npz --test source.npz"
+    found = done(f"{line} --with-deposit --seeds 1 --models 0 --out table --json --quiet")
+    assert found["methods"]["Deposit"]["metrics"]["sigma"]["mean"] > 0.0

@@ -74,6 +74,41 @@ def test_the_whole_way(folder: Path) -> None:
     assert not (folder / "elsewhere").exists()
 
 
+def test_with_a_deposit(folder: Path) -> None:
+    network = "--network tangent_test_networks:pretrained"
+    done(f"tangent train --data source.npz {network} --last 2 --l2 1e-2 --max-norm 1 --out model.safetensors")
+    keep = f"tangent deposit --model model.safetensors --data source.npz {network}"
+    made = done(f"{keep} --out model.deposit")
+    assert (made["n_rows"], (folder / "model.deposit").stat().st_mode & 0o777) == (200, 0o600)
+    text = " ".join(run(f"{keep} --out other.deposit --quiet").stdout.split())
+    assert "200 rows, 27 tangent weights, 3 classes" in text
+    assert "before a point of accuracy" in text
+    member = run("member --deposit model.deposit --rows forget.npz --json")
+    assert json.loads(member.stdout)["members"] == 3
+    assert run("member --deposit model.deposit --rows surrogate.npz --json").exit_code == 1
+    asked = f"tangent unlearn --model model.safetensors --forget forget.npz --epsilon 0.01 --delta 1e-6 {network}"
+    found = done(f"{asked} --deposit model.deposit --out result")
+    assert found["certificate"]["status"] == "conditional"
+    assert found["destroy"] == "model.deposit"
+    files = "result/statement.json --model result/model.safetensors --dossier result/private/dossier.json"
+    verified = run(f"verify {files} --deposit model.deposit --deposit-after result/private/model.deposit --json")
+    assert verified.exit_code == 0, verified.output
+    assert json.loads(verified.stdout)["deposits_checked"]
+    for line, said in (
+        (f"{asked} --deposit model.deposit --distance same --out x", "beside a deposit"),
+        (f"{asked} --out x", "without a deposit both are needed"),
+        (
+            "unlearn --model model.safetensors --deposit model.deposit --forget forget.npz --epsilon 1 --delta 1e-3 "
+            "--out x",
+            "weight",
+        ),
+    ):
+        refused = run(line)
+        assert refused.exit_code == 2
+        assert said in refused.output
+        assert not (folder / "x").exists()
+
+
 @pytest.mark.parametrize(
     ("network", "said"),
     [("nowhere:net", "cannot be used"), ("nothing", "module:function"), ("json:loads", "cannot be used")],

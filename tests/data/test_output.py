@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from expunge.data.output import require_absent, write_file, write_folder
+from expunge.data.output import _in_use, require_absent, write_file, write_folder, write_pair, write_private_folder
 from expunge.errors import FileError
 
 FILES = {"model.safetensors": b"weights", "certificate.json": b"{}"}
@@ -38,6 +39,10 @@ def failing_at(call: int, function: Callable[..., Any], error: BaseException) ->
 def write(kind: str, folder: Path) -> None:
     if kind == "file":
         write_file(folder / "result", b"weights")
+    elif kind == "pair":
+        write_pair((folder / "key", b"private", 0o600), (folder / "key.pub", b"public", 0o644))
+    elif kind == "private":
+        write_private_folder(folder / "result", FILES)
     else:
         write_folder(folder / "result", FILES)
 
@@ -88,7 +93,7 @@ def test_what_is_written_is_flushed_to_the_disk(tmp_path: Path) -> None:
     assert counted("folder", "fsync", tmp_path / "b") >= 4
 
 
-@pytest.mark.parametrize("kind", ["file", "folder"])
+@pytest.mark.parametrize("kind", ["file", "folder", "private", "pair"])
 @pytest.mark.parametrize(
     "error",
     [OSError(errno.ENOSPC, "No space left on device"), OSError(errno.EIO, "Input/output error"), KeyboardInterrupt()],
@@ -111,8 +116,36 @@ def test_all_or_nothing(
     except (FileError, KeyboardInterrupt):
         assert snapshot(tmp_path) == {}
     else:
-        expected = {"result"} if kind == "file" else {"result", "result/model.safetensors", "result/certificate.json"}
+        folder = {"result", "result/model.safetensors", "result/certificate.json"}
+        expected = {"file": {"result"}, "pair": {"key", "key.pub"}}.get(kind, folder)
         assert set(snapshot(tmp_path)) == expected
+
+
+def test_a_private_folder_and_a_pair_have_their_modes(tmp_path: Path) -> None:
+    for kind in ("private", "pair"):
+        write(kind, tmp_path)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (*tmp_path.iterdir(), *tmp_path.glob("result/*"))}
+    assert modes == {"result": 0o700, "key": 0o600, "key.pub": 0o644, **dict.fromkeys(FILES, 0o600)}
+
+
+@pytest.mark.parametrize("taken", ["key", "key.pub"])
+def test_a_pair_is_never_written_over(taken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what was there before, nor what somebody else made meanwhile."""
+    (tmp_path / taken).write_bytes(b"mine")
+    with pytest.raises(FileError, match="exists already"):
+        write("pair", tmp_path)
+    (tmp_path / taken).unlink()
+    real = os.link
+
+    def raced(source: Path, target: Path) -> None:
+        if Path(target).name == taken:
+            (tmp_path / taken).write_bytes(b"theirs")
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", raced)
+    with pytest.raises(FileError, match="exists already"):
+        write("pair", tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {taken: b"theirs"}
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
@@ -184,6 +217,38 @@ def test_somebody_faster_is_not_written_over(kind: str, tmp_path: Path, monkeypa
         write(kind, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["result"]
     assert (result if kind == "file" else result / "theirs").read_text() == "theirs"
+
+
+def killed(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write, but die before anything can be put right."""
+    with monkeypatch.context() as patch:
+        patch.setattr("expunge.data.output._remove", lambda path: None)
+        patch.setattr(os, "link" if kind == "file" else "rename", failing_at(1, os.rename, KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            write(kind, folder)
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_a_killed_command_left_goes_with_the_next(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed(kind, tmp_path, monkeypatch)
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".expunge-")
+    (tmp_path / ".expunge-other").write_text("of another result")
+    write_file(tmp_path / "another", b"weights")
+    assert left.exists(), "it may be somebody else's, just being written"
+    write(kind, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".expunge-other", "another", "result"]
+
+
+def test_what_somebody_is_writing_is_not_swept_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed("folder", tmp_path, monkeypatch)
+    (left,) = tmp_path.iterdir()
+    with _in_use(left):
+        write_folder(tmp_path / "result", FILES)
+        assert (left / "model.safetensors").read_bytes() == b"weights"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [left.name, "result"]
 
 
 def test_a_place_that_is_no_folder_is_refused_beforehand(tmp_path: Path) -> None:

@@ -188,3 +188,12 @@ def test_as_many_are_found_as_there_are(asked: list[int], there: list[int]) -> N
     assert len(given_rows) == sum(min(asked.count(value), there.count(value)) for value in set(asked))
     for value, row, times in zip(asked, found.row, found.times, strict=True):
         assert (row < 0 and times == 0) or (there[row] == value and times == there.count(value))
+
+
+def test_hashes_that_begin_alike_are_not_the_same() -> None:
+    source = row_hashes(KEY, [[1.0], [2.0], [3.0]], [1, 1, 1])
+    other = np.array(source.digests[0])
+    other[:, 8:] = other[::-1, 8:]  # first halves of some rows with second halves of others
+    mixed = RowHashes((other, other, other))
+    assert matches(mixed, source).row.tolist() == [-1, 1, -1]
+    assert matches(source, mixed).row.tolist() == [-1, 1, -1]

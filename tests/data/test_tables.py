@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from expunge import DataError
+from expunge.data.tables import label_array, table_arrays
 from table_files import read
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -71,3 +73,21 @@ def test_csv_with_very_many_columns(tmp_path: Path) -> None:
         + "\n"
     )
     assert read(tmp_path, text.encode(), "csv").features.shape == (1, wide)
+
+
+def test_an_empty_entry_of_a_dictionary_is_an_empty_cell() -> None:
+    words = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0], pa.int8()), pa.array(["a", None]))
+    with pytest.raises(DataError, match="1 empty cells"):
+        table_arrays(pa.table({"x": [1.0, 2.0, 3.0], "y": words}), Path("t"), "y", ["x"])
+
+
+@pytest.mark.parametrize("coded", [False, True])
+def test_a_label_is_the_name_of_a_class(coded: bool) -> None:
+    for length, fits in ((1_000, True), (1_001, False)):
+        labels = pa.array(["é" * length, "b", "b"])
+        table = pa.table({"y": labels.dictionary_encode() if coded else labels})
+        if fits:
+            assert label_array(table, Path("t"), "y").tolist() == labels.to_pylist()
+        else:
+            with pytest.raises(DataError, match="1,001 characters"):
+                label_array(table, Path("t"), "y")

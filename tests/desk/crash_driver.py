@@ -24,14 +24,17 @@ import numpy as np
 import torch
 
 from expunge.certificate.compose import by_dp_accounting
+from expunge.certificate.content import read_certificate
 from expunge.certificate.sign import verify_file
+from expunge.cli.results import write_result
 from expunge.desk import Desk, Policy, accept, create_desk, models, open_desk, requests, run, verify_desk, withdraw
 from expunge.desk.state import current_state
 from expunge.errors import ExpungeError
-from expunge.evidence.deposit.contents import Deposit
+from expunge.evidence.deposit.contents import Deposit, read_deposit
+from expunge.evidence.deposit.verifying import verify_deposits
 from expunge.model import LinearModel
 from expunge.train import train
-from expunge.unlearn import deposit
+from expunge.unlearn import deposit, unlearn
 
 N_SOURCE = 300
 MODES = {"kill": 1, "torn": 2, "full": 3, "broken": 4}
@@ -239,6 +242,55 @@ def opening(folder: Path, mode: str) -> dict[str, object]:
     return {"calls": count, "trials": number, "exits": dict(exits), "problems": found}
 
 
+def result(folder: Path, mode: str) -> dict[str, object]:
+    """`expunge unlearn --deposit` under faults: nothing, or the result with its new deposit; the old one is as it was."""
+    made, before = unlearn(made_once().model, (X[:2], Y[:2]), epsilon=0.5, delta=1e-3, deposit=made_once()), made_once()
+    found: list[str] = []
+    number, count, exits = 0, 0, Counter()
+    while count >= number or number == 0:
+        number += 1
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        (folder / "model.deposit").write_bytes(before.to_bytes())
+        process = os.fork()
+        if process == 0:
+            LIBRARY.fault_arm(str(folder).encode(), number, MODES[mode])
+            try:
+                write_result(folder / "result", made)
+            except ExpungeError:
+                os._exit(7)
+            (folder.parent / "count").write_text(str(LIBRARY.fault_count()))
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        exits[code] += 1
+        count = int((folder.parent / "count").read_text()) if code == 0 else number
+        if code == 7 and [path.name for path in folder.iterdir()] != ["model.deposit"]:
+            found.append(f"{number}: an error left {[path.name for path in folder.iterdir()]}")
+        found += [f"{number}: {text}" for text in half(folder)]
+        if not (folder / "result").exists():
+            write_result(folder / "result", made)
+        found += [f"{number}, again: {text}" for text in half(folder)]
+        if sorted(path.name for path in folder.iterdir()) != ["model.deposit", "result"]:
+            found.append(f"{number}: {[path.name for path in folder.iterdir()]}")
+    return {"calls": count, "trials": number, "exits": dict(exits), "problems": found}
+
+
+def half(folder: Path) -> list[str]:
+    """What is wrong with a result: the part of one, or a deposit that is not that of what is retained."""
+    if (folder / "model.deposit").read_bytes() != made_once().to_bytes():
+        return ["the old deposit was touched"]
+    there, private = folder / "result", folder / "result" / "private"
+    if not there.exists():
+        return []
+    try:
+        verify_file(there / "statement.json", None, there / "model.safetensors", private / "dossier.json")
+        after, dossier = read_deposit(private / "model.deposit"), read_certificate(private / "dossier.json")
+        verify_deposits(dossier, after, made_once(), (X[:2], Y[:2]), there / "model.safetensors")
+    except ExpungeError as error:
+        return [str(error)]
+    return []
+
+
 def at_random(base: Path, work: Path, trials: int, seed: int) -> dict[str, object]:
     """SIGKILL at random instants of a request and a run."""
     generator, found, killed = random.Random(seed), [], 0
@@ -288,7 +340,10 @@ def main() -> None:
     found = {}
     for name in names:
         for mode in modes:
-            found[f"{name} {mode}"] = opening(work, mode) if name == "init" else enumerated(base, work, name, mode)
+            if name in ("init", "unlearn"):
+                found[f"{name} {mode}"] = (opening if name == "init" else result)(work, mode)
+            else:
+                found[f"{name} {mode}"] = enumerated(base, work, name, mode)
     print(json.dumps(found))
 
 

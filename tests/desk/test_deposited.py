@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from expunge.bounds.deposit import DepositFacts
 from expunge.certificate.content import read_certificate
+from expunge.certificate.facts import Fact
 from expunge.certificate.sign import verify_file
 from expunge.desk import (
     Desk,
     Policy,
     accept,
     create_desk,
+    history,
     models,
     open_desk,
     requests,
@@ -26,13 +31,16 @@ from expunge.desk import (
     verify_desk,
     withdraw,
 )
-from expunge.desk.deposited import composed, require_available, require_ordinary
+from expunge.desk.deposited import composed, require_available, require_ordinary, within_reach
+from expunge.desk.entries import RunRefused
 from expunge.desk.state import current_state
-from expunge.errors import DataError, OptionError, RetrainNow, UselessModel
+from expunge.errors import BeyondPolicy, DataError, ModelError, OptionError, RetrainNow, UselessModel, VacuousClaim
 from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
 from expunge.evidence.deposit.contents import Deposit, read_deposit
+from expunge.evidence.deposit.evidence import reach_of
 from expunge.evidence.deposit.membership import answers
 from expunge.evidence.deposit.verifying import verify_deposits
+from expunge.evidence.measured import Measured
 from expunge.model import read_model
 from expunge.train import train
 from small_deposit import N_SOURCE, kept, rows, source, trained
@@ -77,7 +85,7 @@ def test_what_cannot_open_one(tmp_path: Path) -> None:
     for policy in (POLICY, declared):
         with pytest.raises(OptionError, match="or the deposit"):
             create_desk(tmp_path / "a", trained(), None, policy)
-    tiny = replace(POLICY, epsilon=1e-4, delta=1e-9)
+    tiny = replace(POLICY, epsilon=1e-5, delta=1e-9)
     with pytest.raises(UselessModel, match="typical output"):
         create_desk(tmp_path / "a", None, None, tiny, deposit=deposit)
     other = train(*source(), l2=0.02, max_norm=3.0, bias=True)
@@ -144,6 +152,39 @@ def test_available_counts_every_precision() -> None:
         require_available(kept().deposit, [rows(0), rows(0)], rows(0))
 
 
+def test_a_damaged_file_of_one_request_keeps_nobody_from_asking(desk: Desk) -> None:
+    asked(desk, "one", 1)
+    asked(desk, "two", 2)
+    desk.layout.rows_of(1).unlink()
+    desk.layout.rows_of(2).write_bytes(b"torn")
+    assert accept(desk, *rows(3), "three").new
+    outcome = run(desk)
+    assert "the rows of request 1 are not those that were accepted" in str(outcome.refused)
+    assert outcome.pending == 3, "nobody is lost"
+    for number in (1, 2):
+        withdraw(desk, number, "damaged; asked again")
+    assert accept(desk, *rows(1), "one again").new
+    assert len(run(desk).published) == 2
+
+
+def test_columns_of_other_names_do_not_keep_a_batch_from_running(desk: Desk) -> None:
+    """The model's record names none, and the rows were found by their values in the order they came."""
+    names = ("a", "b", "c", "d")
+    for number, given in enumerate((names, names[::-1], None), start=1):
+        accept(desk, *rows(number), f"case {number}", feature_names=given)
+    assert run(desk, batch=True).published[0].requests == (1, 2, 3)
+
+
+def test_a_desk_is_not_opened_with_a_deposit_from_before_its_model(tmp_path: Path, desk: Desk) -> None:
+    """Somebody kept the old deposit: with it the forgotten rows would be back."""
+    asked(desk, "one", 1)
+    run(desk)
+    published, _ = read_model(desk.layout.published_model(1) / "model.safetensors")
+    with pytest.raises(ModelError, match="whoever was forgotten would be back"):
+        create_desk(tmp_path / "again", published, None, POLICY, deposit=kept().deposit)
+    create_desk(tmp_path / "again", published, None, POLICY, deposit=state_of(desk))
+
+
 # Run ----------------------------------------------------------------------------------------------------------------
 
 
@@ -200,10 +241,17 @@ def test_one_model_for_all_that_wait(desk: Desk) -> None:
 def test_a_deposit_that_rows_have_left_can_open_a_desk(tmp_path: Path, desk: Desk) -> None:
     asked(desk, "one", 1, 2)
     run(desk)
-    used = read_deposit(desk.layout.state_of(1))
-    later = create_desk(tmp_path / "later", None, None, POLICY, deposit=used)
+    used, said = read_deposit(desk.layout.state_of(1)), []
+    later = create_desk(tmp_path / "later", None, None, POLICY, deposit=used, say=said.append)
+    assert ["2 rows had left the deposit before" in note for note in said] == [True]
     asked(later, "two", 3)
     (made,) = run(later).published
+    standing = status(later)
+    assert (standing.forgotten, standing.deletions_left) == (3, standing.rows_left), (
+        "all that have left, one a run here"
+    )
+    assert standing.reach is not None
+    assert standing.rows_left == math.floor(3.0 / math.sqrt(standing.reach) - 3.0)
     assert made.certificate.content["data"]["sequence"]["forgotten_before"] == 2
     folder = later.layout.published_model(1)
     verify_file(folder / "statement.json", None, folder / "model.safetensors", later.layout.dossier_of(1))
@@ -217,6 +265,58 @@ def test_beyond_the_reach_it_says_retrain_and_nothing_is_lost(desk: Desk) -> Non
     assert status(desk).retrain == str(outcome.refused)
     assert outcome.pending == 1
     assert state_of(desk).numbers == kept().deposit.numbers
+    withdraw(desk, 1, "a mistake")
+    assert status(desk).retrain is None, "nobody waits for it any more"
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_one_who_is_beyond_the_reach_keeps_nobody_else_waiting(desk: Desk, batch: bool) -> None:
+    asked(desk, "one", 1)
+    asked(desk, "nearly everybody", *range(20, N_SOURCE - 5))
+    asked(desk, "two", 2)
+    outcome = run(desk, batch=batch)
+    assert [made.requests for made in outcome.published] == ([(1, 3)] if batch else [(1,), (3,)])
+    assert isinstance(outcome.refused, RetrainNow)
+    assert [request.state for request in requests(desk)] == ["done", "pending", "done"]
+    assert status(desk).retrain == str(outcome.refused), "for the one that waits"
+    assert state_of(desk).numbers.n_rows == N_SOURCE - 2
+    asked(desk, "three", 3)
+    later = run(desk, batch=batch)
+    assert [made.requests for made in later.published] == [(4,)]
+    assert [entry.body.requests for entry in history(desk) if isinstance(entry.body, RunRefused)] == [(2,), (2,)]
+    verify_desk(desk)
+
+
+def test_which_of_several_fit_together() -> None:
+    """Regions of 1, 2, 4, 8, ... that add up, and a reach of 20: the smallest that fit, and never all of them."""
+    sizes, tried = [4.0, 32.0, 1.0, 16.0, 2.0, 8.0], []
+
+    def measured(numbers: Sequence[int]) -> Measured:
+        tried.append(tuple(numbers))
+        total = sum(sizes[number] for number in numbers)
+        if total > 20.0:
+            raise (BeyondPolicy if total > 25.0 else VacuousClaim)("too much", "less", "Less.")
+        facts = dict.fromkeys((field.name for field in fields(DepositFacts) if field.name != "route"), 0.0)
+        facts |= {"solver": total, "shape_ratio": 1.0}
+        return SimpleNamespace(facts={name: Fact(value, "measured") for name, value in facts.items()}, route="exact")  # type: ignore[return-value]
+
+    assert within_reach(6, measured) == [0, 2, 4, 5]
+    assert len(tried) <= 6 + 3
+    assert within_reach(1, measured) == []
+    sizes[:] = [1.0] * 6
+    assert len(within_reach(6, measured)) == 5, "all of them were refused"
+    sizes[:] = [30.0] * 6
+    assert within_reach(6, measured) == []
+
+
+def test_where_no_other_could_be_served_it_stops(tmp_path: Path) -> None:
+    few = create_desk(tmp_path / "few", None, None, replace(POLICY, planned=1), deposit=kept().deposit)
+    for number in range(1, 4):
+        asked(few, f"case {number}", number)
+    outcome = run(few)
+    assert (len(outcome.published), outcome.pending) == (1, 2)
+    assert "all 1 planned models" in str(outcome.refused)
+    assert [entry.kind for entry in history(few)].count("refused") == 1
 
 
 # What is left -------------------------------------------------------------------------------------------------------
@@ -224,13 +324,16 @@ def test_beyond_the_reach_it_says_retrain_and_nothing_is_lost(desk: Desk) -> Non
 
 def test_status_says_how_much_of_the_reach_is_used(desk: Desk) -> None:
     before = status(desk)
-    assert (before.reach, before.forgotten, before.deletions_left) == (0.0, 0, None)
+    assert (before.reach, before.forgotten, before.deletions_left, before.rows_left) == (0.0, 0, None, None)
     asked(desk, "one", 1, 2)
     run(desk)
     after = status(desk)
-    total = read_certificate(desk.layout.dossier_of(1)).content["bound"]["total"]
-    assert after.reach == pytest.approx(total / desk.policy.radii[-1])
-    assert after.forgotten == 2
+    content = read_certificate(desk.layout.dossier_of(1)).content["bound"]
+    facts = {name: Fact(fact["value"], fact["provenance"]) for name, fact in content["inputs"].items()}
+    assert after.reach == reach_of(facts, content["convention"], desk.policy.radii[-1])
+    assert content["total"] / desk.policy.radii[-1] <= after.reach < 1.0
+    assert after.rows_left == math.floor(2.0 / math.sqrt(after.reach) - 2.0)
+    assert (after.forgotten, after.deletions_left) == (2, after.rows_left // 2)
     assert after.deletions_left is not None
     assert after.deletions_left > 0
     asked(desk, "two", 3, 4)
@@ -251,6 +354,21 @@ def test_all_models_together_pay_for_what_float64_made_of_each(desk: Desk) -> No
         composed(made, request, [made.numbers.radii[0]] * 3, [8.0] * 3)
     with pytest.raises(RetrainNow, match="doubled"):
         require_ordinary(made, 3.0 * float(made.model.matrix().norm()) + 2.0)
+
+
+def test_status_foresees_where_float64_ends_a_desk(tmp_path: Path) -> None:
+    large = replace(POLICY, epsilon=4.0, delta=1e-6, planned=30, total_epsilon=200.0)
+    desk = create_desk(tmp_path / "large", None, None, large, deposit=kept().deposit)
+    asked(desk, "case 0", 1)
+    run(desk)
+    left = status(desk).models_left
+    assert 0 < left < 29
+    for number in range(1, left + 3):
+        asked(desk, f"case {number}", number + 1)
+    outcome = run(desk)
+    assert "float64" in str(outcome.refused)
+    assert abs(len(outcome.published) - left) <= 1
+    assert status(desk).models_left == 0
 
 
 def test_what_is_published_does_not_depend_on_who_left(desk: Desk, tmp_path: Path) -> None:

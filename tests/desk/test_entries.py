@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,15 @@ def test_a_field_that_came_later_may_be_missing() -> None:
     assert created == WRITTEN[0][0]
     assert isinstance(created, DeskCreated)
     assert created.policy.scale == ON_LADDER
+
+
+def test_what_was_not_written_then_is_not_written_now() -> None:
+    """The tables are worked out anew from the entries, and compared: an old entry must give what it gave."""
+    assert "reach" not in written(PREPARED)
+    assert "forgotten" not in written(PREPARED)
+    assert '"forgotten":3' in written(replace(PREPARED, forgotten=3))
+    assert '"reach":0.5' in written(replace(PREPARED, reach=0.5))
+    assert read_body("prepared", written(replace(PREPARED, reach=0.5))) == replace(PREPARED, reach=0.5)
 
 
 def test_a_ledger_with_a_strange_entry_is_refused_when_read_and_when_checked(tmp_path: Path) -> None:

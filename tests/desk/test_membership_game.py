@@ -12,17 +12,15 @@ import functools
 import hashlib
 import json
 import math
-import re
 import secrets
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import beta, norm
+from scipy.stats import norm
 
 from expunge.bounds import Ball
 from expunge.bounds.calibration import mu_for
@@ -39,12 +37,11 @@ from expunge.request.door import Request, ask
 from expunge.request.past import nothing_forgotten
 from expunge.request.series import Series
 from expunge.train import train
+from published_files import at_least, digests_of, published, shown, without_digests
 
 EPSILON, DELTA, MODELS = 0.3, 1e-3, 10
 GAMES, WHOLE_GAMES = 2000, 50  # with weights alone; with everything that is published
 ROWS = 4000  # of the source, and as many of the surrogate
-CONFIDENCE = 0.999
-RANDOM = ("digest", "dossier", "root", "sha256", "before", "nonce", "created")  # checked by `unkeyed`
 Rows = tuple[np.ndarray, np.ndarray]
 
 
@@ -91,27 +88,6 @@ def desks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Desk, Desk]:
     return made[0], made[1]
 
 
-def published(desk: Desk) -> list[Path]:
-    return sorted(path for path in desk.layout.published.rglob("*") if path.is_file())
-
-
-def fields(content: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of a document with the path to it."""
-    if isinstance(content, dict):
-        for key, value in content.items():
-            yield from fields(value, f"{name}.{key}")
-    elif isinstance(content, list):
-        for index, value in enumerate(content):
-            yield from fields(value, f"{name}.{index}")
-    else:
-        yield name, content
-
-
-def shown(content: Any) -> dict[str, Any]:
-    """What of a document can be computed anew for a candidate: all but what is drawn at random for each."""
-    return {name: value for name, value in fields(content) if name.rsplit(".", 1)[-1] not in RANDOM}
-
-
 # What is not weights --------------------------------------------------------------------------------------------------
 
 
@@ -129,10 +105,6 @@ def test_all_files_but_weights_and_keyed_digests_are_the_same_whoever_left(desks
             assert pages[0] == pages[1], one
 
 
-def without_digests(page: Path) -> str:
-    return re.sub(r"[0-9a-f]{64}", "digest", page.read_text())
-
-
 def test_published_records_say_nothing_of_who_left(desks: tuple[Desk, Desk]) -> None:
     records = [
         read_model(path)[0].record for desk in desks for path in published(desk) if path.suffix == ".safetensors"
@@ -142,10 +114,6 @@ def test_published_records_say_nothing_of_who_left(desks: tuple[Desk, Desk]) -> 
     assert len(facts) == 2 * MODELS
     assert facts[0]["class_counts"] is None
     assert facts[0]["n_source"] == ROWS  # as at training
-
-
-def digests_of(content: Any) -> set[str]:
-    return {value for _, value in fields(content) if isinstance(value, str) and len(value) == 64}
 
 
 def test_no_digest_can_be_computed_anew(desks: tuple[Desk, Desk]) -> None:
@@ -242,11 +210,6 @@ def retrained_apart() -> float:
         weights = [train(features[rows], labels[rows], l2=0.05, max_norm=1.0).matrix() for rows in kept]
         distances.append(float((weights[0] - weights[1]).norm()))
     return max(distances)
-
-
-def at_least(won: int, games: int) -> float:
-    """Exact lower confidence bound on the probability to win."""
-    return float(beta.ppf(1.0 - CONFIDENCE, won, games - won + 1))
 
 
 def target() -> float:

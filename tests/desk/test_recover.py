@@ -64,13 +64,21 @@ def test_killed_at_every_change_of_a_file_while_rows_leave_a_deposit(library: Pa
 
 
 @needs_compiler
+def test_a_result_comes_with_its_new_deposit_or_not_at_all(library: Path, tmp_path: Path) -> None:
+    for mode, found in drive(tmp_path, "enumerate", "unlearn", "kill,torn,full", "deposit", preload=library).items():
+        assert found["problems"] == []
+        assert found["calls"] > 12
+        assert found["exits"].get("7" if "full" in mode else "-9", 0) > 6
+
+
+@needs_compiler
 @pytest.mark.slow
-@pytest.mark.parametrize("action", ["init", "request", "withdraw", "run", "both"])
+@pytest.mark.parametrize("action", ["init", "request", "withdraw", "run", "batch", "both", "unlearn"])
 @pytest.mark.parametrize("mode", ["kill", "torn", "full", "broken"])
 def test_with_a_deposit_too(action: str, mode: str, library: Path, tmp_path: Path) -> None:
     (result,) = drive(tmp_path, "enumerate", action, mode, "deposit", preload=library).values()
     assert result["problems"] == []
-    assert result["calls"] > 20
+    assert result["calls"] > 12
 
 
 def test_killed_at_random_instants(tmp_path: Path) -> None:

@@ -19,11 +19,12 @@ from expunge.evaluate.audit import (
     lower_bound,
     mu_lower,
     noised_runs,
+    shaped_runs,
     statistics,
     unlearned_runs,
 )
 from expunge.evaluate.tasks import TASKS, make_task
-from expunge.mechanism import certify
+from expunge.mechanism import certify, judge
 
 
 @pytest.mark.parametrize(("count", "total"), [(0, 10), (3, 10), (9, 10), (120, 1000)])
@@ -110,6 +111,27 @@ def test_ten_thousand_runs_of_the_mechanism_do_not_contradict_it() -> None:
     assert found.true_distance / found.sigma == pytest.approx(found.mu_claimed, rel=1e-3)
     assert 0.85 * found.mu_claimed < found.lower.mu <= found.mu_claimed
     assert found.lower.epsilon <= 20.0
+
+
+def test_a_deposit_s_noise_is_not_contradicted() -> None:
+    """The bound is not far from tight here: what is observed comes to a good part of the claim."""
+    task = make_task("deposit", 20.0, 1e-2)
+    found = audit(task.request, task.measured, task.retrained, runs=4_000, seed=11)
+    assert not found.contradicted
+    assert 0.7 < found.true_distance / found.bound < 1.0
+    assert 0.5 * found.mu_claimed < found.lower.mu <= found.mu_claimed
+
+
+def test_noise_of_half_a_deposit_s_is_found() -> None:
+    task = make_task("deposit", 20.0, 1e-2)
+    noise = judge(task.request, task.measured, insecure=True)[1].noise
+    assert noise is not None
+    shaped = task.request.shaped(noise)
+    updated, goal = (task.request.weights + task.measured.step.update).numpy(), task.retrained.numpy()
+    less = replace(shaped, scale=shaped.scale / 2)
+    sides = (shaped_runs(weights, less, 4_000, seed=k) for k, weights in enumerate((updated, goal)))
+    lower = lower_bound(*(statistics(side, updated, goal, shaped.shape) for side in sides), 1e-2)
+    assert lower.mu > mu_for(20.0, 1e-2)
 
 
 @pytest.mark.slow

@@ -48,6 +48,12 @@ def test_the_table_is_written_three_ways() -> None:
     )
 
 
+def test_a_formula_behind_a_space_that_is_none_in_ascii_is_text_in_csv() -> None:
+    for name in ("\u00a0=1+1", "\u3000@x"):
+        (line,) = list(csv.DictReader(io.StringIO(to_csv(summarise([scores(0.5, name, "-odd")])))))
+        assert (line["method"], line["flags"]) == ("'" + name, "'-odd")
+
+
 def test_no_value_is_shown_as_none() -> None:
     assert shown("test", Cell(None, None, 0, ("odd",))) == "--"
     assert shown("fs1", Cell(0.04567, 0.001, 5, ())) == "0.046 ± 0.001"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -28,6 +30,17 @@ def test_the_factors_for_preconditioning_are_plain_means(loss: str) -> None:
         separated = own * (1 + 2 * (own**2).sum(axis=1) / own.sum(axis=1) ** 2)[:, None]
     blocks = [np.mean([c * np.outer(x, x) for c, x in zip(separated[:, k], X, strict=True)], axis=0) for k in range(4)]
     assert close(curvature.class_blocks(), np.stack(blocks))
+
+
+def test_the_dense_matrix_is_the_same_as_it_is_formed_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    head, W, _, X, y = example("softmax", (4, 6, 60))
+    for rows in (rows_of(X, y), replace(rows_of(X, y), weights=torch.linspace(0.0, 2.0, 60, dtype=torch.float64))):
+        small = Curvature(head, torch.tensor(W), rows).dense()
+        with monkeypatch.context() as patch:
+            patch.setattr("expunge.heads.curvature.few_at_a_time", lambda _: False)
+            large = Curvature(head, torch.tensor(W), rows).dense()
+        torch.testing.assert_close(large, small, rtol=1e-12, atol=1e-14)
+        assert float(small.norm()) > 0.0
 
 
 @pytest.mark.parametrize("loss", LOSSES)

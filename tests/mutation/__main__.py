@@ -11,9 +11,11 @@ import sys
 import time
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from mutation.changes import Mutant, changed, mutants_of
 from mutation.forking import (
@@ -34,6 +36,7 @@ from mutation.modules import TARGETS, Target, files_of, suites_of, text_of
 KEPT = ROOT / ".mutants"
 EQUIVALENT = ROOT / "tests" / "equivalent_mutants.toml"
 ENOUGH = 0.95
+OWN = "unnoticed by its own tests"
 LONGEST = 900.0  # seconds, of the tests of one module as they are
 PATIENCE = 10.0  # seconds on top of three times what the tests, or the longest of them, take as they are
 
@@ -134,20 +137,22 @@ def control(chosen: list[Case], results: Kept, known: dict[str, AsItIs], at_once
         print(f"unchanged: {case.mutant.file}, {seconds:.1f} s", file=sys.stderr)
 
 
-def job_of(case: Case, known: dict[str, AsItIs], as_it_is: bool = False) -> Job:
+def job_of(case: Case, known: dict[str, AsItIs], as_it_is: bool = False, farthest: int = 2) -> Job:
     """The tests of a module with one change made, or with none; those that are about it first, fast ones before slow ones."""
-    tests = sorted(suites_of(case.target, ROOT), key=lambda test: known[test].seconds * (1 + 4 * _far(case, test)))
+    near = [test for test in suites_of(case.target, ROOT) if _far(case, test) <= farthest]
+    tests = sorted(near, key=lambda test: (_far(case, test), known[test].seconds))
     left_out = [name for test in tests for name in known[test].failed]
     path = PACKAGE / case.mutant.file
     code = compile(case.source, str(path), "exec") if as_it_is else changed(case.source, case.mutant, str(path))
     limit = PATIENCE + 3.0 * sum(known[test].seconds for test in tests)
-    longest = PATIENCE + 3.0 * max(known[test].longest for test in tests)
+    longest = PATIENCE + 3.0 * max((known[test].longest for test in tests), default=0.0)
     return Job(case, lambda: judge(module_name(path), path, code, tests, left_out, longest), limit)
 
 
-def _far(case: Case, test: str) -> bool:
-    """Whether a test is not about the module by its name or folder."""
-    return Path(case.mutant.file).stem not in test and f"tests/{Path(case.mutant.file).parts[0]}/" not in test
+def _far(case: Case, test: str) -> int:
+    """How far a test is from the module: 0 if it has its name, 1 if it is in its folder."""
+    file = Path(case.mutant.file)
+    return 0 if f"test_{file.stem}.py" in test else 1 if f"tests/{file.parts[0]}/" in test else 2
 
 
 def equivalents() -> dict[str, str]:
@@ -172,15 +177,17 @@ def report(chosen: list[Case], results: dict[str, dict[str, object]]) -> bool:
     listed, counts, rest = equivalents(), Counter[str](), []
     by_file: dict[str, Counter[str]] = {}
     for case in chosen:
-        entry = results.get(case.key)
-        if entry is None:
+        entry, reason = results.get(case.key), reason_for(case.mutant, listed)
+        if entry is None and reason is None:
             counts["not run"] += 1
             continue
-        reason = reason_for(case.mutant, listed) if entry["result"] == SURVIVED else None
+        entry = entry or {"result": SURVIVED}
+        reason = reason if entry["result"] == SURVIVED else None
+        reason = reason or (reason_for(case.mutant, listed) if entry["result"] == OWN else None)
         result = "listed" if reason else str(entry["result"])
         counts[result] += 1
         by_file.setdefault(case.mutant.file, Counter())[result] += 1
-        if result == SURVIVED:
+        if result in (SURVIVED, OWN):
             rest.append(case.mutant)
     for file, found in sorted(by_file.items()):
         print(f"{file}: " + ", ".join(f"{count} {what}" for what, count in sorted(found.items())))
@@ -203,6 +210,9 @@ def main() -> None:
     parser.add_argument("--sample", type=int, help="so many, drawn at random")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument(
+        "--own", action="store_true", help="only by the tests with the module's name; run again for the rest"
+    )
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")
     parser.add_argument("--list", action="store_true", help="only list the changes")
     parser.add_argument("--known", action="store_true", help="only report what is known already")
@@ -217,36 +227,53 @@ def main() -> None:
         return
     results = Kept("results.jsonl", options.fresh)
     if not options.known:
-        run(chosen, results, options.jobs)
+        run(chosen, results, options.jobs, options.own)
     if not report(chosen, results.known):
         sys.exit(1)
 
 
-def run(chosen: list[Case], results: Kept, at_once: int) -> None:
+def run(chosen: list[Case], results: Kept, at_once: int, own: bool) -> None:
     """What is not known yet."""
     prepare()
-    to_do = [case for case in chosen if case.key not in results.known]
+    listed = equivalents()
+    passed = () if own else (OWN,)
+    to_do = [
+        case
+        for case in chosen
+        if results.known.get(case.key, {"result": OWN})["result"] in passed or case.key not in results.known
+        if reason_for(case.mutant, listed) is None
+    ]
     tests = sorted({test for case in to_do for test in suites_of(case.target, ROOT)})
     known = baseline(tests, Kept("baseline.jsonl", False), at_once)
     failing = [name for found in known.values() for name in found.failed]
     if failing:
         print(f"{len(failing)} tests fail as it is, and are left out: {', '.join(failing[:5])} ...", file=sys.stderr)
-    jobs = (job_of(case, known) for case in to_do)
-    for done, (case, result, seconds) in enumerate(in_children(jobs, at_once), start=1):
-        mutant = case.mutant
-        results.add(
-            {
-                "key": case.key,
-                "result": result,
-                "seconds": round(seconds, 2),
-                "file": mutant.file,
-                "change": mutant.change,
-            }
-        )
-        print(
-            f"{done}/{len(to_do)} {result} {seconds:.1f} s {mutant.file}:{mutant.line} {mutant.change}", file=sys.stderr
-        )
+    if own:
+        of_its_own(to_do, known, results, at_once)
+        return
+    for case, result, seconds in told(to_do, in_children((job_of(case, known) for case in to_do), at_once)):
+        results.add(entry_of(case, result, seconds))
     control(to_do, results, known, at_once)
+
+
+def of_its_own(to_do: list[Case], known: dict[str, AsItIs], results: Kept, at_once: int) -> None:
+    """By the tests that have the module's name alone, which takes seconds: what they do not notice, others may."""
+    jobs = (job_of(case, known, farthest=0) for case in to_do)
+    for case, result, seconds in told(to_do, in_children(jobs, at_once)):
+        results.add(entry_of(case, OWN if result == SURVIVED else result, seconds))
+
+
+def told(to_do: list[Case], ended: Iterator[tuple[Any, str, float]]) -> Iterator[tuple[Case, str, float]]:
+    for done, (case, result, seconds) in enumerate(ended, start=1):
+        mutant = case.mutant
+        line = f"{mutant.file}:{mutant.line} {mutant.change}"
+        print(f"{done}/{len(to_do)} {result} {seconds:.1f} s {line}", file=sys.stderr)
+        yield case, result, seconds
+
+
+def entry_of(case: Case, result: str, seconds: float) -> dict[str, Any]:
+    named = {"file": case.mutant.file, "change": case.mutant.change}
+    return {"key": case.key, "result": result, "seconds": round(seconds, 2), **named}
 
 
 if __name__ == "__main__":

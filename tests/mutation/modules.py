@@ -53,6 +53,7 @@ TARGETS = (
     Target("solve/lanczos.py", ("tests/solve/test_*.py", *EVIDENCE, *WHOLE)),
     Target("heads/softmax.py", (*HEADS, "tests/test_train.py", *WHOLE)),
     Target("heads/ridge.py", (*HEADS, "tests/test_train.py", *WHOLE)),
+    Target("heads/jacobians.py", (*HEADS, "tests/networks/test_tangent_deposit.py")),
     Target("heads/linear.py", (*HEADS, "tests/test_train.py", *WHOLE)),
     Target(
         "record.py",

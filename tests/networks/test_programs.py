@@ -1,17 +1,23 @@
-"""Encoders as people keep them: TorchScript, exported programs, Python modules; ONNX is in test_onnx.py."""
+"""Encoders as people keep them: Python modules with weights, TorchScript, exported programs; ONNX is in test_onnx.py."""
 
 from __future__ import annotations
 
+import os
+import pickle
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from encoders import Net, Trunk, examples, net, wanted
 from expunge import FileError, ModelError, OptionError
+from expunge.cli import main
 from expunge.networks import embedding as module_under_test
 from expunge.networks import module_digest
 from expunge.networks.embedding import Preparation, embed
@@ -25,8 +31,8 @@ def test_every_kind_of_encoder_gives_the_same_features(script: Path, tmp_path: P
     torch.export.save(program, tmp_path / "encoder.pt2")
     given = examples()
     for encoder in (
-        load_encoder(str(script)),
-        load_encoder(str(tmp_path / "encoder.pt2")),
+        load_encoder(str(script), trust_encoder=True),
+        load_encoder(str(tmp_path / "encoder.pt2"), trust_encoder=True),
         module_encoder(Trunk(net())),
         module_encoder(net(), head="fc"),
         load_encoder(f"{__name__}:net", head="fc"),
@@ -60,7 +66,7 @@ def test_encoders_that_cannot_be_loaded(tmp_path: Path, script: Path) -> None:
     (tmp_path / "x.onnx").write_bytes(b"1")
     for name in ("pickled.pt", "cut.pt"):
         with pytest.raises(ModelError, match="cannot be loaded"):
-            load_encoder(str(tmp_path / name))
+            load_encoder(str(tmp_path / name), trust_encoder=True)
     if "onnxruntime" not in sys.modules:
         with pytest.raises(ModelError, match="onnx"):
             load_encoder(str(tmp_path / "x.onnx"))
@@ -76,9 +82,110 @@ def test_encoders_that_cannot_be_loaded(tmp_path: Path, script: Path) -> None:
 
 
 def test_the_digest_of_a_file_is_that_of_its_bytes(script: Path) -> None:
-    before = load_encoder(str(script)).digest
+    before = load_encoder(str(script), trust_encoder=True).digest
     torch.manual_seed(6)
     torch.jit.save(torch.jit.trace(Trunk(Net()).eval(), torch.zeros(2, 1, 4, 4)), str(script))
-    assert load_encoder(str(script)).digest != before
+    assert load_encoder(str(script), trust_encoder=True).digest != before
     assert module_under_test.pipeline_digest(before, Preparation()) == before
     assert len(module_digest(net())) == 64
+
+
+# Programs run code of their author: only where the caller says so -------------------------------------------------
+
+
+class Runs:
+    """What loading a file should never do unasked."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, ("made-by-a-pickle",)
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    """An exported program whose sample inputs are another pickle."""
+    good, path = tmp_path / "good.pt2", tmp_path / "encoder.pt2"
+    torch.export.save(torch.export.export(Trunk(net()).eval(), (torch.zeros(4, 1, 4, 4),)), good)
+    with zipfile.ZipFile(good) as before, zipfile.ZipFile(path, "w") as after:
+        for info in before.infolist():
+            inputs = info.filename.endswith("sample_inputs/model.pt")
+            after.writestr(info.filename, pickle.dumps(Runs(), 2) if inputs else before.read(info))
+    return path
+
+
+def test_an_exported_program_is_unpickled_only_where_it_is_trusted(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OptionError, match=r"can run anything.*--trust-encoder"):
+        load_encoder(str(exported))
+    assert not (tmp_path / "made-by-a-pickle").exists()
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_encoder(str(exported), trust_encoder=True)
+    assert (tmp_path / "made-by-a-pickle").exists(), "what the option says would happen does"
+
+
+class ReadsFiles(nn.Module):
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = torch.from_file(self.path, False, 6, dtype=torch.uint8)
+        return x.flatten(1)[:, :6] * 0 + found.to(torch.float32)
+
+
+def test_torchscript_reads_files_only_where_it_is_trusted(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"secret")
+    path = tmp_path / "encoder.pt"
+    torch.jit.save(torch.jit.script(ReadsFiles(str(tmp_path / "secret"))), str(path))
+    with pytest.raises(OptionError, match=r"can read files.*--trust-encoder"):
+        load_encoder(str(path))
+    found = embed(examples(), load_encoder(str(path), trust_encoder=True)).features
+    assert bytes(found[0].astype(np.uint8)) == b"secret", "what the option says can happen does"
+
+
+@pytest.mark.parametrize("end", [".pt", ".pth", ".pt2", ".PT2"])
+def test_the_command_needs_the_option_and_says_what_it_means(end: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "images.npz", X=examples().inputs, y=examples().labels)
+    (tmp_path / f"encoder{end}").write_bytes(b"a program")
+    files = ["--data", str(tmp_path / "images.npz"), "--encoder", str(tmp_path / f"encoder{end}")]
+    args = ["embed", *files, "--out", str(tmp_path / "new.npz")]
+    refused = CliRunner().invoke(main, args)
+    assert refused.exit_code == 2
+    for words in ("trust whoever made it", "--trust-encoder", "--weights", ".onnx"):
+        assert words in refused.stderr
+    trusted = CliRunner().invoke(main, [*args, "--trust-encoder"])
+    assert trusted.exit_code == 2
+    assert "cannot be loaded" in trusted.stderr
+    assert not (tmp_path / "new.npz").exists()
+
+
+def untrained() -> Net:
+    torch.manual_seed(99)
+    return Net()
+
+
+def test_a_module_with_weights_from_safetensors_is_the_trained_one(tmp_path: Path) -> None:
+    path = tmp_path / "net.safetensors"
+    save_file(net().state_dict(), path)
+    given, encoder = examples(), load_encoder(f"{__name__}:untrained", weights=path, head="fc")
+    np.testing.assert_allclose(embed(given, encoder).features, wanted(given).numpy(), atol=1e-6)
+    assert encoder.digest == load_encoder(f"{__name__}:net", head="fc").digest
+    assert encoder.digest != load_encoder(f"{__name__}:untrained", head="fc").digest
+
+
+def test_weights_of_another_module_are_refused(tmp_path: Path) -> None:
+    path, state = tmp_path / "net.safetensors", net().state_dict()
+    for wrong in (
+        {**state, "more": torch.zeros(1)},
+        {name: value for name, value in state.items() if name != "fc.bias"},
+        {**state, "fc.bias": torch.zeros(3)},
+    ):
+        save_file(wrong, path)
+        with pytest.raises(ModelError, match="state_dict"):
+            load_encoder(f"{__name__}:untrained", weights=path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(FileError, match=r"net\.safetensors"):
+        load_encoder(f"{__name__}:untrained", weights=path)
+    with pytest.raises(OptionError, match="Leave --weights out"):
+        load_encoder(str(tmp_path / "encoder.onnx"), weights=path)

@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
+from expunge.certificate.content import digest_of
+from expunge.certificate.statement import Statement, parse_document
+from expunge.certificate.verify import verify
+from expunge.certificate.verify_statement import verify_statement
+from expunge.errors import ExpungeError, FileError
 from expunge.report import desk_page, run_page, statement_page
+from expunge.report.card import model_card
 from expunge.report.chart import COLOURS
 from expunge.unlearn import unlearn
 from hostile import HOSTILE
@@ -120,7 +126,7 @@ def test_hostile_text_is_text(hostile: str) -> None:
 def desk(reference: str) -> str:
     status = {
         "pending": 1, "overdue": 1, "done": 0, "models": 1, "planned": 50, "epsilon": 1.0, "delta": 1e-4, "limit": 10.0, "models_left": 49,
-        "deletions_left": None, "reach": None, "forgotten": None, "retrain": reference, "head": {"size": 5, "root": "00" * 32}, "time": "2026-01-02T03:04:05+00:00",
+        "deletions_left": None, "reach": None, "forgotten": None, "rows_left": None, "retrain": reference, "head": {"size": 5, "root": "00" * 32}, "time": "2026-01-02T03:04:05+00:00",
     }  # fmt: skip
     request = {
         "id": 1, "reference": reference, "accepted": "2026-01-02T03:04:05+00:00", "due": "2026-01-03", "n_rows": 1, "state": "pending",
@@ -180,5 +186,63 @@ def test_a_deletion_from_a_deposit_speaks_of_no_stand_in() -> None:
         assert "Assumed Nothing." in text
     outputs = made.statement.content["noise"]["outputs"]
     assert f"<strong>{outputs['deviation']:.4g}</strong>" in pages[0]
-    for words in ("Second order", "how far the retained rows&#39; gradient can bend", "--deposit-after"):
+    for words in ("Higher order", "how far the retained rows&#39; gradient can bend", "--deposit-after"):
         assert words in pages[1]
+
+
+ODD = (None, 2**64, "x", [], {"a": 1})
+HELD = ("assumptions", "limits", "bound")  # recomputed: whatever is odd there is found
+
+
+def places(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every place in a file's content."""
+    inside = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    return [place for key, value in inside for place in ((*path, key), *places(value, (*path, key)))]
+
+
+def changed(content: Any, place: tuple[Any, ...], value: Any) -> Any:
+    """The content with another value at this place, and a digest that fits; `...` removes it."""
+    copy = json.loads(json.dumps(content))
+    at = copy
+    for key in place[:-1]:
+        at = at[key]
+    if value is ...:
+        del at[place[-1]]
+    else:
+        at[place[-1]] = value
+    return copy | ({"digest": digest_of(copy)} if place != ("digest",) else {})
+
+
+@pytest.mark.parametrize("kind", ["statement", "dossier", "old"])
+def test_odd_fields_that_verify_are_shown_or_refused_in_words(kind: str, workshop: Path) -> None:
+    """Each field of a file replaced by odd things: what verification lets through makes a page, a card or a message."""
+    files = {"statement": "statement.json", "dossier": "private/dossier.json"}
+    path = certificates()[-1] if kind == "old" else workshop / "result" / files[kind]
+    content, shown, refused = json.loads(path.read_text()), 0, 0
+    cells = [(place, value) for place in places(content) if place[0] not in HELD for value in (*ODD, ...)]
+    for place, value in cells[::2]:
+        try:
+            document = parse_document(json.dumps(changed(content, place, value)).encode(), "it")
+            verify_statement(document) if isinstance(document, Statement) else verify(document)
+        except ExpungeError:
+            continue
+        try:
+            if isinstance(document, Statement):
+                safe(statement_page(document.content))
+                model_card(document.content, "statement.json")
+            else:
+                safe(run_page(document.content))
+            shown += 1
+        except FileError:
+            refused += 1
+    assert shown > 5
+    assert (refused > 0) == (kind == "old"), "statements and dossiers are held to what pages need"
+
+
+def test_what_a_page_cannot_show_is_an_error_in_words() -> None:
+    content = json.loads(certificates()[-1].read_text())
+    for odd in ({"software": None}, {"notes": 5}, {"created": []}, {"bound": {}}, {"epsilon": "x"}):
+        with pytest.raises(FileError, match="cannot be shown"):
+            run_page(content | odd)
+    with pytest.raises(FileError, match="cannot be shown"):
+        desk_page({}, [], [], shown=0, total=0, pages={})

@@ -11,7 +11,7 @@ from expunge.report import csv_text
 from hostile import HOSTILE
 
 
-@pytest.mark.parametrize("cell", ["=1+1", "+1", "-1", "@x", "\tx", "\rx", " =1", "＝1"])  # noqa: RUF001
+@pytest.mark.parametrize("cell", ["=1+1", "+1", "-1", "@x", "\tx", "\rx", " =1", "＝1", "\u00a0=1", "\u3000@x"])  # noqa: RUF001
 def test_formulas_in_csv_are_text(cell: str) -> None:
     ((read,),) = csv.reader(io.StringIO(csv_text([cell], []), newline=""))
     assert read == "'" + cell

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import errno
 
-from expunge.errors import FileError, OptionError
-from expunge.runtime.memory import Memory, memory_limit, parse_size
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from expunge.errors import FileError, OptionError, OutOfMemory
+from expunge.runtime.memory import Memory, memory_limit, out_of_memory, parse_size
 
 
 def test_sizes_are_numbers_of_bytes() -> None:
@@ -34,3 +39,32 @@ def test_a_limit_that_is_no_number_is_refused(value: str, monkeypatch: pytest.Mo
     monkeypatch.setenv("EXPUNGE_MAX_BYTES", value)
     with pytest.raises(FileError, match="EXPUNGE_MAX_BYTES"):
         memory_limit()
+
+
+def too_much(library: str) -> object:
+    """More than any machine has."""
+    if library == "torch":
+        return torch.zeros(10**14)
+    return np.ones(10**15) if library == "numpy" else pa.allocate_buffer(1 << 62)
+
+
+@pytest.mark.parametrize("library", ["torch", "numpy", "arrow"])
+def test_memory_that_ran_out_is_known_whoever_says_so(library: str) -> None:
+    with pytest.raises((MemoryError, RuntimeError)) as caught:
+        too_much(library)
+    found = out_of_memory(caught.value)
+    assert isinstance(found, OutOfMemory)
+    assert found.exit_status == 2
+    assert "out of memory" in found.found
+
+
+def test_other_errors_are_not_taken_for_it() -> None:
+    for error in (
+        RuntimeError("shapes differ"),
+        OSError(errno.ENOENT, "No such file"),
+        ValueError("out of memory"),
+        KeyError(),
+    ):
+        assert out_of_memory(error) is None
+    assert out_of_memory(OSError(errno.ENOMEM, "Cannot allocate memory")) is not None
+    assert out_of_memory(torch.OutOfMemoryError("CUDA")) is not None

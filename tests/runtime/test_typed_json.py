@@ -80,3 +80,14 @@ def test_only_what_was_added_later_may_be_missing() -> None:
 
 def test_a_whole_number_stays_one_where_a_float_may_be() -> None:
     assert type(read_as(Outer, GOOD | {"size": 2}).size) is int
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400), float("inf"), float("nan")])
+def test_a_number_that_no_float_holds_is_not_one(number: float) -> None:
+    @dataclass(frozen=True)
+    class Holder:
+        value: float
+
+    with pytest.raises(ValueError, match="beyond what a float holds"):
+        read_as(Holder, {"value": number})
+    assert read_as(Holder, {"value": 2**64}).value == 2**64

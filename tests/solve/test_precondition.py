@@ -14,7 +14,8 @@ from expunge.solve import precondition
 from expunge.solve.conjugate import solve_conjugate
 from expunge.solve.equation import RetainHessian, SurrogateEquation
 from expunge.solve.newton import newton_step
-from expunge.solve.precondition import ClassBlocks, KroneckerPreconditioner, blocks_pay
+from expunge.solve.precondition import ClassBlocks, KroneckerPreconditioner, Unconditioned, blocks_pay, too_wide
+from expunge.train import minimise
 from step_problems import preconditioned
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -295,3 +296,38 @@ def test_the_step_is_the_same_with_either(pull: float, monkeypatch: pytest.Monke
         assert type(RetainHessian(task, torch.zeros_like(weights), pull, None).preconditioner) is expected
         found.append(newton_step(task, single=False, pull=pull).update)
     assert torch.allclose(*found, rtol=1e-6, atol=1e-9)
+
+
+class NoRoom(OneBuffer):
+    """Nothing fits beside the rows."""
+
+    def affords(self, n_bytes: int) -> bool:
+        return False
+
+
+def test_without_room_for_a_square_matrix_there_is_no_preconditioner() -> None:
+    head, weights, rows = problem("softmax", 3, 4, 120, 1e-3)
+    curvature = Curvature(head, weights, NoRoom(rows.features, rows.labels))
+    chosen = precondition.precondition(curvature, 7.0, 0.5)
+    assert type(chosen) is Unconditioned
+    np.testing.assert_allclose(as_matrix(chosen, 3, 4), np.eye(12) / (7.0 * (1e-3 + 0.5)))
+    assert type(precondition.precondition(Curvature(head, weights, rows), 7.0, 0.5)) is not Unconditioned
+
+
+def test_a_table_far_wider_than_long_is_solved_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thirty rows of 3,000 features: the step is that of the dense matrix, and no d x d matrix is made."""
+    rng = np.random.default_rng(0)
+    X = torch.tensor(rng.normal(size=(30, 3_000)) / 60)
+    head = head_for("softmax", l2=0.05, n_classes=2, n_features=3_000, row_bound=1.0)
+    rows = Rows(X, torch.tensor(rng.integers(0, 2, 30)))
+    assert too_wide(head, rows)
+    assert not too_wide(head, Rows(X.repeat(20, 1), rows.labels.repeat(20)))
+    with monkeypatch.context() as watched:
+        watched.setattr(Curvature, "feature_factor", lambda *_: pytest.fail("a d x d matrix"))
+        found = minimise(head, rows)
+    assert float(head.gradient(found, rows).norm()) < 1e-10
+    # the optimum lies in the span of the rows: found there by the same loss on 30 coordinates
+    basis = torch.linalg.qr(X.T).Q
+    narrow = head_for("softmax", l2=0.05, n_classes=2, n_features=30, row_bound=1.0)
+    expected = minimise(narrow, Rows(X @ basis, rows.labels)) @ basis.T
+    assert torch.allclose(found, expected, atol=1e-9)

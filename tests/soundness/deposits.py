@@ -154,7 +154,7 @@ def deposit_of(problem: Problem, seed: int) -> Deposit:
     numbers = Numbers(
         SCHEMA, key.hex(), problem.n, 0, 0, counts, problem.row_bound, problem.setting.stiff,
         tuple(gauge.kappa for gauge in problem.gauges), sums.gradient_error, sums.curvature_error, sums.weighted_errors,
-        1.0, 1.0, 1.0, 1.0, 1.0, (1.0,), "",
+        sums.third_error, 1.0, 1.0, 1.0, 1.0, 1.0, (1.0,), "",
     )  # fmt: skip
     return Deposit(model, numbers, sums, problem.gauges, problem.shape, row_hashes(key, problem.X[:, :-1], problem.y))
 

@@ -51,7 +51,7 @@ def test_there_are_ten_thousand_problems_and_they_are_of_every_kind() -> None:
 def test_the_reference_is_exact_enough_to_tell() -> None:
     finite = [outcome for family in FAMILIES for outcome in some(family) if outcome.finite and outcome.route != "exact"]
     assert sum(outcome.ratio is not None for outcome in finite) > 0.8 * len(finite)
-    assert min(outcome.ratio or math.inf for outcome in finite) < 3.0
+    assert min(outcome.ratio or math.inf for outcome in finite) < 4.0
 
 
 # The suite can fail -------------------------------------------------------------------------------------------------------------

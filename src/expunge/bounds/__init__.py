@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from expunge.bounds import deposit, paper, residual
 from expunge.bounds.deposit import DepositFacts, deposit_bound
+from expunge.bounds.deposit_surrogate import Beside, kept_bound
 from expunge.bounds.ellipsoid import EllipsoidNumbers
 from expunge.bounds.paper import PaperConstants, paper_bound
 from expunge.bounds.region import GRID, Ball, Region
@@ -15,6 +16,7 @@ TERMS = {term.name: term for term in (*residual.TERMS, *paper.TERMS, *deposit.TE
 __all__ = [
     "TERMS",
     "Ball",
+    "Beside",
     "DepositFacts",
     "EllipsoidNumbers",
     "PaperConstants",
@@ -22,6 +24,7 @@ __all__ = [
     "ResidualFacts",
     "RetainedFacts",
     "deposit_bound",
+    "kept_bound",
     "paper_bound",
     "residual_bound",
     "retained_bound",

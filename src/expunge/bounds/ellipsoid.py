@@ -9,7 +9,9 @@ delta (`arithmetic`). Whoever only checks has the numbers (`EllipsoidNumbers`), 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +26,7 @@ NORMAL_ERROR = 2.0**-48  # root of the mean square by which a normal number made
 SOLVE_GOAL = 2.0**-50  # of the noise's length: what a solve may be off by, measured with twice the digits
 REFINEMENTS = 10
 TWICE = 2.0**-98  # of the sizes that are added up: what a sum with twice the digits loses, at most
+MANY = 2048  # rows of a factor, from which on all processors work
 TWO_FACTORS = 2.0**27 + 1.0  # splits a float64 into two halves whose products are exact
 
 
@@ -84,6 +87,12 @@ class Ellipsoid(EllipsoidNumbers):
         exact = generator.normal(size=self.n_parameters) * self.smallest(scale)
         return scale * np.concatenate(parts).reshape(-1) + exact
 
+    def whitened(self, vectors: Array) -> Array:
+        """`L' v` of each row v: lengths by M_0 become plain ones, and the noise beyond its exact part white."""
+        assert self.factors is not None
+        parts = vectors.reshape(len(vectors), *self._parts)
+        return np.asarray((parts[:, :, None, :] @ self.factors).reshape(len(vectors), -1))
+
     @property
     def _parts(self) -> tuple[int, int]:
         assert self.factors is not None
@@ -118,7 +127,8 @@ class Ellipsoid(EllipsoidNumbers):
 def _left(factor: Array, solutions: Array, beyond: Array, normals: Array) -> Array:
     """`z - L' (y + beyond)` for each y, with twice the digits of float64, a few columns of L at a time."""
     left, step = np.empty_like(normals), max(1, (1 << 18) // solutions.size)
-    for start in range(0, len(factor), step):
+
+    def work(start: int) -> None:
         columns = slice(start, start + step)
         transposed = np.ascontiguousarray(factor[start:, columns].T)  # above the diagonal there is nothing
         products, lost = _two_product(transposed, solutions[:, None, start:])
@@ -126,6 +136,14 @@ def _left(factor: Array, solutions: Array, beyond: Array, normals: Array) -> Arr
         total, off = _exact_sum(products)
         difference, rounded = _two_sum(normals[:, columns], -total)
         left[:, columns] = difference + (rounded - off - smaller)
+
+    starts = range(0, len(factor), step)
+    if len(factor) < MANY:
+        for start in starts:
+            work(start)
+    else:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # numpy lets go of the interpreter in long loops
+            list(pool.map(work, starts))
     return left
 
 

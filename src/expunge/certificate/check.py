@@ -51,7 +51,7 @@ class Check:
         """What is wrong, where something is."""
         if self.why:
             return f"it is not so that {self.name} ({self.why})"
-        return f"{self.name}: says {_short(self.claimed)}, is {_short(self.recomputed)}"
+        return f"{self.name} is stated as {_short(self.claimed)}, but {_short(self.recomputed)} follows"
 
 
 def equal(claimed: Any, recomputed: Any) -> bool:
@@ -73,11 +73,13 @@ def equal(claimed: Any, recomputed: Any) -> bool:
 def require_passed(compared: Sequence[Check]) -> None:
     """Raise, with what is wrong in words, unless every check passed; what is impossible is said first."""
     failed = [check for check in compared if not check.passed]
+    said = {about: [check.words for check in failed if check.about == about] for about in REQUIRED}
     for about, (required, remedy) in REQUIRED.items():
-        wrong = [check.words for check in failed if check.about == about]
+        wrong = said[about]
         if wrong:
             more = f"; and {len(wrong) - MOST_SHOWN} more" if len(wrong) > MOST_SHOWN else ""
-            raise VerificationFailed("; ".join(wrong[:MOST_SHOWN]) + more, required, remedy)
+            everything = tuple(words for part in said.values() for words in part)
+            raise VerificationFailed("; ".join(wrong[:MOST_SHOWN]) + more, required, remedy, everything)
 
 
 def _short(value: Any) -> str:

@@ -151,10 +151,15 @@ def bytes_of_at_most(limit: int, path: str | Path, what: str) -> bytes:
     """A file's bytes; refuses one that is too large to be what it should be, before it is read."""
     location = readable(Path(path))
     size = location.stat().st_size
-    if size > limit:
-        raise FileError(f"{location} has {size:,} bytes", f"{what} has at most {limit:,}", "Check the path.")
+    require_at_most(limit, size, location, what)
     require_fits(size, location, "the certificate")
     return location.read_bytes()
+
+
+def require_at_most(limit: int, size: int, location: Path, what: str) -> None:
+    """Refuse a file that is too large to be what it should be."""
+    if size > limit:
+        raise FileError(f"{location} has {size:,} bytes", f"{what} has at most {limit:,}", "Check the path.")
 
 
 def parse_certificate(content: bytes, name: str) -> Certificate:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from expunge.bounds import Ball, PaperConstants, Region, deposit_bound, paper_bound, residual_bound, retained_bound
+from expunge.bounds import Ball, PaperConstants, Region, kept_bound, paper_bound, residual_bound, retained_bound
 from expunge.bounds.calibration import Calibration, sigma_classical, sigma_for
 from expunge.bounds.region import Shape
 from expunge.bounds.residual import REVISION
@@ -20,6 +20,7 @@ from expunge.certificate.facts import (
     OLD_SCHEMAS,
     SIZE_NAMES,
     Claim,
+    beside_facts,
     deposit_facts,
     ellipsoid_of,
     residual_facts,
@@ -48,7 +49,8 @@ class Bound:
 
 
 def _deposit_region(claim: Claim) -> Region:
-    return deposit_bound(deposit_facts(claim.facts, claim.convention))
+    beside = beside_facts(claim.facts) if claim.distance.law.stands_in else None
+    return kept_bound(deposit_facts(claim.facts, claim.convention), beside, claim.distance)
 
 
 def _residual_region(claim: Claim) -> Region:
@@ -95,9 +97,9 @@ def bound_named(name: object) -> Bound:
 
 
 SEEN = (
-    "What was seen on the surrogate (spread and largest size of the gradient's change) stands for its "
-    "population. This was asked "
-    "for (sampling seen); it fails for categorical rows, rare groups and heavy tails, and then the guarantee does."
+    "What was seen on the surrogate (spread and largest size of the gradient's change) stands for its population. This "
+    "was asked for (sampling seen); it fails for categorical rows, rare groups and heavy tails, and then the guarantee "
+    "does."
 )
 FALSE_CONSTANTS = (
     "FALSE for this model: the constants given are smaller than this loss can have, so the bound may be exceeded."
@@ -107,26 +109,25 @@ MATCHED_TO = (
     "source was."
 )
 INDEPENDENT = (
-    "Given the forgotten rows and everything published, the retained rows are independent draws of the declared "
-    "law, and "
-    "surrogate rows of theirs; trained weights and update are treated as fixed (they are not quite: the weights "
-    "depend on the "
-    "source, the update on the surrogate)."
+    "Given the forgotten rows and everything published, the retained rows are independent draws of the declared law, "
+    "and surrogate rows of theirs; trained weights and update are treated as fixed (they are not quite: the weights "
+    "depend on the source, the update on the surrogate)."
 )
 NOT_CHOSEN = (
     "The forgotten rows were not chosen by somebody who looked at source and surrogate: rows picked along the "
-    "direction in which "
-    "the two differ most can exceed the bound."
+    "direction in which the two differ most can exceed the bound."
+)
+OWN_MEASURE = (
+    "Lengths are measured by the retained rows' own Hessian, which was kept; it depends on those rows, and is treated "
+    "as fixed where they are taken for draws."
 )
 AVERAGED = (
-    "delta is an average over the drawing of the data sets: given the data at hand, the probability exceeds k "
-    "delta for at most "
-    "one drawing in k."
+    "delta is an average over the drawing of the data sets: given the data at hand, the probability exceeds k delta "
+    "for at most one drawing in k."
 )
 OWN_ROWS = (
     "The rows given are the source's own. Their number, their class counts, the gradient on them and that the "
-    "forgotten rows are "
-    "among them were checked; rows that were made to pass these checks would pass."
+    "forgotten rows are among them were checked; rows that were made to pass these checks would pass."
 )
 OPTIMUM = "Training reached its optimum exactly, and the Hessians of finite sets equal those of their populations."
 CONSTANTS = "The constants alpha, beta, L and gamma hold for every example."
@@ -266,14 +267,14 @@ def _assumptions(claim: Claim) -> tuple[str, ...]:
         f"NOT KNOWN, ESTIMATED: {distance.kind if claim.public else distance} ({distance.meaning}). Nothing is "
         "guaranteed about the error of this estimate; the true distance may be larger, and then the guarantee does "
         "not hold.": distance.provenance == "estimated",
-        f"Declared: {distance} between {distance.between} ({distance.meaning}); for the source's rows read the "
-        "rows that are "
-        "retained.": distance.provenance == "declared",
+        f"Declared: {distance} between {distance.between} ({distance.meaning}); for the source's rows read the rows "
+        "that are retained.": distance.provenance == "declared",
         "These facts were declared, not checked: " + ", ".join(declared) + ".": bool(declared),
         MATCHED_TO: distance.matched,
         str(distance.law.assumption): distance.law.assumption is not None,
         INDEPENDENT: sampled,
         NOT_CHOSEN: sampled,
+        OWN_MEASURE: sampled and bound_named(claim.bound).kept,
         AVERAGED: sampled and claim.averaged and distance.sampling == "strict",
         OWN_ROWS: distance.is_source,
         OPTIMUM: not bound_named(claim.bound).provable,
@@ -347,6 +348,7 @@ KEPT = (
     "Rows are taken as they were prepared at training: what scaling, encoding and row weights learnt from the "
     "forgotten rows stays. The deposit from before tells who left, and must be destroyed."
 )
+BESIDE = "That by the deposit alone this request would have needed more noise is known to whoever reads this."
 
 
 def _limits(claim: Claim) -> tuple[str, ...]:
@@ -363,6 +365,8 @@ def _limits(claim: Claim) -> tuple[str, ...]:
     ]
     if kept:
         sentences.append(KEPT)
+        if claim.distance.law.stands_in:
+            sentences.append(BESIDE)
     if claim.encoder is not None and claim.schema not in OLD_SCHEMAS:
         sentences.append(ENCODERS[claim.encoder])
     if claim.generator == INSECURE:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
-from expunge.bounds import DepositFacts, EllipsoidNumbers, ResidualFacts, RetainedFacts
+from expunge.bounds import Beside, DepositFacts, EllipsoidNumbers, ResidualFacts, RetainedFacts
+from expunge.bounds.residual import WEIGHT_FACTS
 from expunge.bounds.scale import EXACTLY, Scale
 from expunge.distance import Distance
 from expunge.errors import OptionError
@@ -92,10 +93,25 @@ SHAPE_FACTS = ("shape_largest", "shape_least", "shape_inverse_trace")  # of the 
 OUTPUT_FACTS = ("weights_length", "output_noise", "output_spread")  # what the noise is held against
 
 
+OWN_FACTS = tuple(field.name for field in fields(DepositFacts) if field.name != "route")  # of a deposit's region
+# what a deposit's region takes of surrogate rows beside it: lengths are measured otherwise, so that l2 is 1, and of
+# step and arithmetic the deposit has its own
+UNSCALED = {"l2": 1.0, "training_residual": 0.0, "solver_residual": 0.0, "rounding": 0.0}
+RETAINED_FACTS = tuple(field.name for field in fields(RetainedFacts) if field.default is MISSING)
+EACH, TOGETHER = "change_each", "change_together"  # of retained rows, which a deposit knows more of
+BESIDE_FACTS = (*(name for name in RETAINED_FACTS if name not in UNSCALED), EACH, TOGETHER)
+
+
 def deposit_facts(facts: Mapping[str, Fact], route: str) -> DepositFacts:
     """The deposit bound's numbers without their provenance."""
-    others = ("n_source", "n_forget", "row_bound", *SHAPE_FACTS, *OUTPUT_FACTS)
-    return DepositFacts(route, **{name: fact.value for name, fact in facts.items() if name not in others})
+    return DepositFacts(route, **{name: facts[name].value for name in OWN_FACTS})
+
+
+def beside_facts(facts: Mapping[str, Fact]) -> Beside:
+    """What surrogate rows beside a deposit say, without provenance."""
+    names = [name for name in (*RETAINED_FACTS, *WEIGHT_FACTS) if name in facts and name not in UNSCALED]
+    moments = _values({name: facts[name] for name in names}) | UNSCALED
+    return Beside(RetainedFacts(**moments), facts[EACH].value, facts[TOGETHER].value)
 
 
 def ellipsoid_of(facts: Mapping[str, Fact], n_parameters: int) -> EllipsoidNumbers:

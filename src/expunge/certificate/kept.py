@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 
-from expunge.bounds.deposit import EXACT, LONG_ROWS, PLAIN, RANGE, ROUTES
+from expunge.bounds.deposit import EXACT, LONG_ROWS, PLAIN, RANGE, ROUTES, way_of
+from expunge.bounds.deposit_surrogate import sigmoid_bend, softmax_bend
 from expunge.bounds.scale import EXACT as UNROUNDED
 from expunge.bounds.scale import RADII
 from expunge.certificate.reading import number
@@ -21,7 +22,7 @@ MOST_RADII = 10
 QUADRATIC = (RIDGE, TANGENT)
 CURVE = {SOFTMAX.name: 0.5, ONE_VS_REST.name: 0.25, LOGISTIC.name: 0.25}  # the largest eigenvalue of C(p); others 1
 USED = {  # the numbers of a route beside those that all have
-    RANGE: ("reach", "update_curved", "concordance"),
+    RANGE: ("reach", "update_curved", "concordance", "curvature_ratio"),
     LONG_ROWS: ("reach", "update_curved", "gauge", "kappa", "curvature_ratio", "spread", "weight_ratio"),
     PLAIN: ("reach", "update_curved", "curvature_ratio"),
     EXACT: (),
@@ -36,12 +37,13 @@ ABOVE = (
 )  # what is used of them is above 0
 
 
-def _route(stated: Stated) -> str:
-    return stated.claim.convention
+def _way(stated: Stated) -> str:
+    """The route, whatever the order of its remainder."""
+    return way_of(stated.claim.convention)
 
 
 def _numbers_of_the_route(stated: Stated) -> bool:
-    used = USED[_route(stated)]
+    used = USED[_way(stated)]
     others = {name for names in USED.values() for name in names} - set(used)
     return all(stated[name] == 0.0 for name in others) and all(stated[name] > 0.0 for name in used if name in ABOVE)
 
@@ -77,7 +79,7 @@ def _shape_of_rows(stated: Stated) -> bool:
 def _ratio(stated: Stated) -> bool:
     """`M <= (n/n') M_0`, since rows only leave; on the plain route M is I."""
     ratio = stated["shape_ratio"]
-    if _route(stated) == PLAIN:
+    if _way(stated) == PLAIN:
         return at_most(stated["shape_largest"] / TRIED, ratio) and at_most(ratio, TRIED * stated["shape_largest"])
     return at_most(stated.n_retain / stated["n_source"], ratio)
 
@@ -86,7 +88,7 @@ def _reach(stated: Stated) -> bool:
     """A variance is at most a quarter of the square of the range, in every class that is a model of its own."""
     classes = stated.content["sizes"]["classes"] if stated.loss == ONE_VS_REST else 1
     longest = 2.0 * 0.5 * math.sqrt(classes) * stated["reach"]  # twice: what H' may be off by
-    if _route(stated) == LONG_ROWS:
+    if _way(stated) == LONG_ROWS:
         return at_most(stated["reach"], stated["kappa"] * stated["gauge"]) and at_most(
             stated["update_curved"], stated["kappa"] * longest
         )
@@ -105,14 +107,40 @@ def _step_charged(stated: Stated) -> bool:
     """In the dual norm of M, which is at most the Hessian; on the plain route as it is."""
     residual = number(stated.content["step"]["residual"])
     return at_most(
-        residual if _route(stated) == PLAIN else residual / math.sqrt(_largest_hessian(stated)), stated["solver"]
+        residual if _way(stated) == PLAIN else residual / math.sqrt(_largest_hessian(stated)), stated["solver"]
     )
+
+
+def _least_bend(stated: Stated) -> float:
+    """The bound on one row's `||c||` is no smaller, whatever row has this range: differences are `sqrt 2` lengths."""
+    if stated.loss == SOFTMAX:
+        return softmax_bend(stated["reach"], stated["reach"] / math.sqrt(2.0))
+    return sigmoid_bend(stated["reach"], stated["reach"])
+
+
+def _least_supremum(stated: Stated) -> float:
+    return _least_bend(stated) * stated["row_bound"] / math.sqrt(_largest_hessian(stated))
+
+
+def _least_each(stated: Stated) -> float:
+    farthest = stated["concordance"] / (math.sqrt(2.0) if stated.loss == SOFTMAX else 1.0)
+    return min(_least_bend(stated) * farthest, stated["change_supremum"])
+
+
+def _step_made(stated: Stated) -> bool:
+    step = stated.content["step"]
+    return step["kind"] == ("converged" if stated.beside else "newton") and step["positive_definite"] is True
+
+
+def _declared(stated: Stated) -> bool:
+    distance = stated.claim.distance
+    return distance.provenance == "declared" and not distance.is_source
 
 
 def _rounded(stated: Stated) -> bool:
     """The gradient over the source alone loses so much."""
     least = UNIT_ROUNDOFF * stated["row_bound"] * stated["n_source"]
-    least = least if _route(stated) == PLAIN else least / math.sqrt(_largest_hessian(stated))
+    least = least if _way(stated) == PLAIN else least / math.sqrt(_largest_hessian(stated))
     return stated["rounding"] > 0.0 and at_most(least, stated["rounding"])
 
 
@@ -141,12 +169,7 @@ KEPT_WORDS = (
     Rule(
         "the route to the region is known",
         f"a deposit's region is found by one of {', '.join(ROUTES)}",
-        lambda c: not c.kept or _route(c) in ROUTES,
-    ),
-    Rule(
-        "only a deposit stands in for no distance",
-        "rows that stand in for the source are at some distance from it, and with a deposit none do",
-        lambda c: c.kept == (not c.claim.distance.law.stands_in),
+        lambda c: not c.kept or c.claim.convention in ROUTES,
     ),
     Rule(
         "only a deposit has a free intercept or a fixed C",
@@ -171,9 +194,24 @@ KEPT = tuple(
     Rule(name, why, holds, lambda c: c.kept)
     for name, why, holds in (
         (
-            "a deposit needs no surrogate",
-            "sizes.n_surrogate is above 0",
-            lambda c: c.content["sizes"]["n_surrogate"] == 0,
+            "surrogate rows beside a deposit are those that the bound counts",
+            "sizes.n_surrogate is not that of the facts, or above 0 where the deposit alone was enough",
+            lambda c: c.content["sizes"]["n_surrogate"] == (c["n_surrogate"] if c.beside else 0),
+        ),
+        (
+            "surrogate rows beside a deposit are at a declared distance",
+            "the distance is an estimate, or says that the rows are the source's own",
+            lambda c: not c.beside or _declared(c),
+        ),
+        (
+            "surrogate rows beside a deposit are for one model",
+            "data.sequence: with a deposit a series is one of the deposit alone",
+            lambda c: not c.beside or c.sequence is None,
+        ),
+        (
+            "surrogate rows are measured by a matrix",
+            "the route measures in plain length, or its loss does not bend, and surrogate rows have a part in neither",
+            lambda c: not c.beside or c.claim.convention in (RANGE, LONG_ROWS),
         ),
         (
             "the row bound of the deposit is the model's",
@@ -181,19 +219,19 @@ KEPT = tuple(
             lambda c: math.isclose(c["row_bound"], number(c.content["model"]["row_bound"]), rel_tol=1e-9),
         ),
         (
-            "a deposit's step is Newton's",
+            "a deposit's step is Newton's, and with surrogate rows a converged one",
             "step.kind is another, or its system was not positive definite",
-            lambda c: c.content["step"]["kind"] == "newton" and c.content["step"]["positive_definite"] is True,
+            _step_made,
         ),
         (
             "quadratic losses go the exact route, and no others",
             "a softmax or a sigmoid bends, a square does not",
-            lambda c: (_route(c) == EXACT) == (c.loss in QUADRATIC),
+            lambda c: (_way(c) == EXACT) == (c.loss in QUADRATIC),
         ),
         (
             "the plain route leaves no weight free",
             "it divides by l2, which a free intercept does not have",
-            lambda c: _route(c) != PLAIN or not _free(c),
+            lambda c: _way(c) != PLAIN or not _free(c),
         ),
         (
             "a route has its own numbers and no others",
@@ -218,12 +256,27 @@ KEPT = tuple(
         (
             "the reach covers the update",
             "update_curved, or reach itself, is more than reach, kappa and gauge allow",
-            lambda c: _route(c) == EXACT or _reach(c),
+            lambda c: _way(c) == EXACT or _reach(c),
+        ),
+        (
+            "the range route's matrix is the Hessian's, shrunk by its range",
+            "curvature_ratio is below e to the power of reach",
+            lambda c: _way(c) != RANGE or at_most(math.exp(min(c["reach"], 700.0)), c["curvature_ratio"]),
         ),
         (
             "long rows weigh no more than kappa allows",
             "weight_ratio, curvature_ratio and spread cannot belong to one matrix with this kappa",
-            lambda c: _route(c) != LONG_ROWS or _long_rows(c),
+            lambda c: _way(c) != LONG_ROWS or _long_rows(c),
+        ),
+        (
+            "some row bends as far as its reach lets it",
+            "change_supremum is below what reach and the longest row allow",
+            lambda c: not c.beside or at_most(_least_supremum(c), c["change_supremum"]),
+        ),
+        (
+            "a retained row bends as far as its reach lets it",
+            "change_each is below what reach and concordance allow, and below change_supremum",
+            lambda c: not c.beside or _way(c) != RANGE or at_most(_least_each(c), c["change_each"]),
         ),
         (
             "the region charges what the step left",

@@ -14,6 +14,7 @@ FORM = "retained rows"  # of the residual bound: what the surrogate stands for
 SAMPLING_SHARE = 0.4  # of delta: the probability that source or surrogate is an unlucky sample
 EVENTS_SHARE = 0.05  # the same where the deviation itself is averaged, and only what else may be unlucky is left
 EIGENVALUE_SHARE = 1e-2  # of delta: the probability that Lanczos started in an unlucky direction
+MOST_ROUTES = 6  # by which surrogate rows beside a deposit can be measured; the smallest region is taken of them all
 
 
 def due_failures(
@@ -36,6 +37,25 @@ def due_failures(
     if distance.needs_eigenvalue:
         failures["eigenvalue"] = shares[1] * delta
     return spread_failures(failures, planned)
+
+
+def kept_failures(delta: float, distance: Distance) -> dict[str, float]:
+    """What a deposit's bound spends: on the drawing of its noise, and where surrogate rows stand beside it, on theirs.
+
+    >>> kept_failures(0.5, Distance("same", 0.0))
+    {'arithmetic': 0.005, 'sampling': 0.2}
+    """
+    failures = {"arithmetic": ARITHMETIC_SHARE * delta}
+    return failures | ({"sampling": SAMPLING_SHARE * delta} if distance.samples_rows else {})
+
+
+def route_failure(delta: float, distance: Distance) -> float:
+    """Of what is spent on surrogate rows beside a deposit, the share of each route: they have a say in which is taken.
+
+    >>> route_failure(0.5, Distance("same", 0.0)) * MOST_ROUTES
+    0.2
+    """
+    return kept_failures(delta, distance).get("sampling", 0.0) / MOST_ROUTES
 
 
 def spread_failures(failures: dict[str, float], planned: int) -> dict[str, float]:

@@ -11,8 +11,7 @@ import numpy as np
 
 from expunge.errors import ModelError
 from expunge.record import METADATA_KEY, TrainingRecord, loss_named
-from expunge.runtime.memory import require_fits
-from expunge.runtime.paths import readable
+from expunge.runtime.memory import file_bytes
 from expunge.runtime.safetensors import StoredTensor, stored_tensors
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
@@ -37,8 +36,7 @@ def read_model_file(path: str | Path) -> ModelFile:
             "models are .safetensors files with tensors weight (K x d) and bias (K, optional)",
             "Save with safetensors.torch.save_file({'weight': W, 'bias': b}, path); pickled models are never loaded.",
         )
-    require_fits(readable(location).stat().st_size, location, "the model")
-    content = location.read_bytes()
+    content = file_bytes(location, "the model")
     tensors, metadata = stored_tensors(content, location)
     if "weight" not in tensors or set(tensors) - {"weight", "bias"}:
         raise ModelError(

@@ -6,25 +6,33 @@ F the mean of ||f - c||^4. Rows count by their weights, whose mean is 1; s rows,
 
 from __future__ import annotations
 
+from expunge.bounds.deposit_surrogate import together
 from expunge.bounds.residual import FEWEST_SAMPLED_ROWS
+from expunge.certificate.facts import deposit_facts
 from expunge.certificate.reading import number
 from expunge.certificate.stated import LOST, Rule, Stated, at_most
 
 
 def _residual(stated: Stated) -> bool:
-    return stated.residual
+    """Also of surrogate rows beside a deposit, where f is how the gradient bends, and lengths are a matrix's."""
+    return stated.residual or stated.beside
 
 
 def _plain(stated: Stated) -> bool:
-    return stated.residual and not stated.claim.distance.matched
+    return _residual(stated) and not stated.claim.distance.matched
 
 
 def _weighted(stated: Stated) -> bool:
-    return stated.residual and stated.claim.distance.matched
+    return _residual(stated) and stated.claim.distance.matched
 
 
 def _knows_longest(stated: Stated) -> bool:
-    return stated.residual and stated.has("change_longest")
+    return _residual(stated) and stated.has("change_longest")
+
+
+def _least_together(stated: Stated) -> float:
+    """What self-concordance lets a share of the retained rows bend together, for one output."""
+    return together(deposit_facts(stated.claim.facts, stated.claim.convention), 1)
 
 
 def _lost(stated: Stated) -> float:
@@ -142,6 +150,18 @@ CHANGES = (
         lambda c: at_most(c["longest_row"], c["row_bound"]),
         _residual,
     ),
+    Rule(
+        "no retained row bends more than any row can",
+        "change_each is above change_supremum",
+        lambda c: at_most(c["change_each"], c["change_supremum"]),
+        lambda c: c.beside,
+    ),
+    Rule(
+        "rows together bend as far as one output's can",
+        "change_together is below what reach and curvature_ratio allow",
+        lambda c: at_most(_least_together(c), c["change_together"]),
+        lambda c: c.beside,
+    ),
 )
 
 WEIGHTS = (
@@ -187,7 +207,7 @@ WEIGHTS = (
         lambda c: at_most(
             FEWEST_SAMPLED_ROWS, c["n_surrogate"] / (c["weight_largest"] if c.claim.distance.matched else 1.0)
         ),
-        lambda c: c.residual and c.claim.distance.samples_rows,
+        lambda c: _residual(c) and c.claim.distance.samples_rows,
     ),
     Rule(
         "a weighted change is at most the largest weight times the largest change",

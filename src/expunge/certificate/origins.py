@@ -27,7 +27,7 @@ MEASURED = (
     ),
     *("output_noise", "output_spread"),
 )
-DERIVED = ("change_supremum", "sampling_failure", "tv_upper")
+DERIVED = ("change_supremum", "change_each", "change_together", "sampling_failure", "tv_upper")
 OF_THE_RECORD = (
     *("n_source", "l2", "row_bound"),
     *("weight_largest", "sampled_trace", "sampled_eigenvalue", "sampled_largest"),

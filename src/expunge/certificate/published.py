@@ -17,8 +17,7 @@ from expunge.certificate.facts import OLD_SCHEMAS, Json
 from expunge.certificate.model_file import read_model_file
 from expunge.errors import ModelError
 from expunge.record import METADATA_KEY, Loss, TrainingRecord, loss_named
-from expunge.runtime.memory import require_fits
-from expunge.runtime.paths import readable
+from expunge.runtime.memory import file_bytes
 from expunge.runtime.safetensors import Array, StoredTensor, stored_tensors
 from expunge.runtime.strict_json import without_duplicates
 
@@ -167,8 +166,7 @@ def read_published(path: Path, loss: Loss) -> Published:
         model = read_model_file(path)
         tensors = (model.weight,) if model.bias is None else (model.weight, model.bias)
         return Published(tensors, model.record, model.sha256)
-    require_fits(readable(path).stat().st_size, path, "the model")
-    content = path.read_bytes()
+    content = file_bytes(path, "the model")
     digest = hashlib.sha256(content).hexdigest()
     return _read_tangent(content, path, digest) if loss.convex else Published((), None, digest)
 

@@ -5,12 +5,22 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from typing import Any
 
-from expunge.bounds import DepositFacts, ResidualFacts, RetainedFacts
+from expunge.bounds import ResidualFacts, RetainedFacts
 from expunge.bounds.residual import WEIGHT_FACTS
 from expunge.bounds.scale import CHOICES, EXACTLY, SET, Scale
 from expunge.certificate.check import LARGEST_NUMBER
 from expunge.certificate.derive import ENCODERS
-from expunge.certificate.facts import OLD_SCHEMAS, OUTPUT_FACTS, SHAPE_FACTS, WEAKEST_LAST, Claim, Fact, Json
+from expunge.certificate.facts import (
+    BESIDE_FACTS,
+    OLD_SCHEMAS,
+    OUTPUT_FACTS,
+    OWN_FACTS,
+    SHAPE_FACTS,
+    WEAKEST_LAST,
+    Claim,
+    Fact,
+    Json,
+)
 from expunge.distance import Distance
 
 PAPER_FACTS = (
@@ -32,7 +42,7 @@ def claim_of(content: Json) -> Claim:
     facts = {
         name: Fact(number(entry["value"]), _provenance(entry["provenance"])) for name, entry in bound["inputs"].items()
     }
-    _require_names(set(facts), bound["kind"], distance.matched, old)
+    _require_names(set(facts), bound["kind"], distance, old)
     return Claim(
         epsilon=number(content["epsilon"]),
         delta=number(content["delta"]),
@@ -51,17 +61,18 @@ def claim_of(content: Json) -> Claim:
     )
 
 
-def _require_names(given: set[str], bound: object, matched: bool, old: bool) -> None:
+def _require_names(given: set[str], bound: object, distance: Distance, old: bool) -> None:
     """Refuse facts that are missing or that the bound does not know."""
     needed = given  # of a bound that is not known, which is said elsewhere
+    weights = set(WEIGHT_FACTS) if distance.matched else set()
     if bound == "paper":
         needed = set(PAPER_FACTS)
     if bound == "deposit":
-        own = {field.name for field in fields(DepositFacts)} - {"route"}
-        needed = own | {"n_source", "n_forget", "row_bound", *SHAPE_FACTS, *OUTPUT_FACTS}
+        needed = {*OWN_FACTS, "n_source", "n_forget", "row_bound", *SHAPE_FACTS, *OUTPUT_FACTS}
+        needed |= ({*BESIDE_FACTS} | weights) if distance.law.stands_in else set()
     if bound == "residual":
         known = fields(ResidualFacts if old else RetainedFacts)
-        needed = {field.name for field in known if field.default is MISSING} | (set(WEIGHT_FACTS) if matched else set())
+        needed = {field.name for field in known if field.default is MISSING} | weights
     odd = sorted(given ^ needed)
     if odd:
         raise KeyError("bound.inputs lacks or adds " + ", ".join(odd))
@@ -102,3 +113,14 @@ def _yes_or_no(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"{value!r} is not true or false")
     return value
+
+
+def is_text(content: Json) -> bool:
+    """Whether what a page repeats is text: notes, versions by the name of the software, the time of issue."""
+    notes, software = content["notes"], content["software"]
+    return (
+        isinstance(notes, list)
+        and isinstance(software, dict)
+        and "expunge" in software
+        and all(isinstance(text, str) for text in (*notes, *software.values(), content["created"]))
+    )

@@ -31,9 +31,10 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from expunge.certificate.content import SIZE_LIMIT, Certificate, bytes_of_at_most, read_certificate
+from expunge.certificate.attest import MODEL_NAME, STATEMENT_TYPE
+from expunge.certificate.content import SIZE_LIMIT, Certificate, bytes_of_at_most, read_certificate, require_at_most
 from expunge.certificate.facts import Json
-from expunge.certificate.statement import Statement, parse_document, read_document
+from expunge.certificate.statement import Statement, parse_document
 from expunge.certificate.verify import Check, verify
 from expunge.certificate.verify_statement import verify_statement
 from expunge.errors import FileError, VerificationFailed
@@ -41,10 +42,8 @@ from expunge.runtime.paths import readable
 from expunge.runtime.strict_json import not_a_number, without_duplicates
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
-STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://expunge.invalid/statement/3"  # a name, not a place: nothing is fetched
 OLD_PREDICATE_TYPE = "https://expunge.invalid/certificate/1"
-SUBJECT = "model.safetensors"
 KEY_LIMIT = 10_000
 ENVELOPE_LIMIT = 2 * SIZE_LIMIT
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -52,7 +51,7 @@ OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 @dataclass(frozen=True)
 class KeyPair:
-    """A new key pair, as the bytes of its two PEM files."""
+    """A key pair, as the bytes of its two PEM files."""
 
     private: bytes
     public: bytes
@@ -61,7 +60,11 @@ class KeyPair:
 
 def generate_keys() -> KeyPair:
     """A fresh Ed25519 key pair from the operating system's generator."""
-    key = Ed25519PrivateKey.generate()
+    return keys_of(Ed25519PrivateKey.generate())
+
+
+def keys_of(key: Ed25519PrivateKey) -> KeyPair:
+    """The pair that a private key belongs to."""
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     return KeyPair(private, public, keyid_of(key.public_key()))
@@ -129,7 +132,7 @@ def in_toto(document: Statement | Certificate) -> Json:
     """An in-toto statement about the published model."""
     return {
         "_type": STATEMENT_TYPE,
-        "subject": [{"name": SUBJECT, "digest": {"sha256": document.model_sha256}}],
+        "subject": [{"name": MODEL_NAME, "digest": {"sha256": document.model_sha256}}],
         "predicateType": PREDICATE_TYPE if isinstance(document, Statement) else OLD_PREDICATE_TYPE,
         "predicate": document.content,
     }
@@ -137,7 +140,12 @@ def in_toto(document: Statement | Certificate) -> Json:
 
 def seal(document: Statement | Certificate, key: Ed25519PrivateKey) -> bytes:
     """The signed statement's file."""
-    payload = json.dumps(in_toto(document), allow_nan=False).encode()
+    return seal_in_toto(in_toto(document), key)
+
+
+def seal_in_toto(content: Json, key: Ed25519PrivateKey) -> bytes:
+    """The signed file of any in-toto statement (attest.py has others)."""
+    payload = json.dumps(content, allow_nan=False).encode()
     signature = key.sign(pae(PAYLOAD_TYPE, payload))
     return _envelope(payload, keyid_of(key.public_key()), signature)
 
@@ -199,6 +207,33 @@ def document_bytes(path: str | Path) -> bytes:
     return bytes_of_at_most(ENVELOPE_LIMIT, path, "a signed statement")
 
 
+@dataclass(frozen=True)
+class Opened:
+    """What was in a statement's file, the digest of that file, and what was checked to open it."""
+
+    document: Statement | Certificate
+    sha256: str
+    checks: tuple[Check, ...]
+
+
+def open_file(path: str | Path, public_key: str | Path | None = None) -> Opened:
+    """A statement's file, read once: with a key the signature is checked before anything is parsed."""
+    content = document_bytes(path)
+    digest = hashlib.sha256(content).hexdigest()
+    if public_key is not None:
+        key = read_public_key(public_key)
+        document = open_envelope(content, key, str(path))
+        return Opened(document, digest, (Check("signature", keyid_of(key), keyid_of(key)),))
+    if is_envelope(content):
+        raise FileError(
+            f"{path} is signed",
+            "the issuer's public key is needed to check it",
+            "Give it with --public-key, or check the unsigned statement.json beside it.",
+        )
+    require_at_most(SIZE_LIMIT, len(content), Path(path), "a statement")
+    return Opened(parse_document(content, str(Path(path))), digest, ())
+
+
 def verify_file(
     path: str | Path,
     public_key: str | Path | None = None,
@@ -209,24 +244,20 @@ def verify_file(
 
     A dossier, and certificates of earlier schemas, are checked by themselves.
     """
-    compared: list[Check] = []
-    if public_key is None:
-        if is_envelope(document_bytes(path)):
-            raise FileError(
-                f"{path} is signed",
-                "the issuer's public key is needed to check it",
-                "Give it with --public-key, or check the unsigned statement.json beside it.",
-            )
-        document = read_document(path)
-    else:
-        key = read_public_key(public_key)
-        document = open_envelope(document_bytes(path), key, str(path))
-        compared.append(Check("signature", keyid_of(key), keyid_of(key)))
+    opened = open_file(path, public_key)
+    return opened.document, verify_opened(opened, path, model, dossier)
+
+
+def verify_opened(
+    opened: Opened, path: str | Path, model: str | Path | None = None, dossier: str | Path | None = None
+) -> list[Check]:
+    """The same for a file that is open; `path` is what it is called in messages."""
+    document = opened.document
     if isinstance(document, Statement):
         private = None if dossier is None else read_certificate(dossier)
-        return document, [*compared, *verify_statement(document, model, private)]
+        return [*opened.checks, *verify_statement(document, model, private)]
     if dossier is not None:
         raise FileError(
             f"{path} has schema {document.content['schema']!r}", "a dossier goes with a statement", "Check the paths."
         )
-    return document, [*compared, *verify(document, model)]
+    return [*opened.checks, *verify(document, model)]

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from expunge.bounds.ellipsoid import arithmetic_delta
 from expunge.certificate.facts import OLD_SCHEMAS, ellipsoid_of
 from expunge.certificate.limits import (
-    ARITHMETIC_SHARE,
     EIGENVALUE_SHARE,
     LARGEST_EPSILON,
+    MOST_ROUTES,
     SAMPLING_SHARE,
     SMALLEST_DELTA,
     SMALLEST_EPSILON,
     due_failures,
+    kept_failures,
 )
 from expunge.certificate.reading import number
 from expunge.certificate.stated import Rule, Stated
@@ -27,7 +28,7 @@ def _due(stated: Stated) -> bool:
     """Whether the failures are those that issuing spends, of this schema."""
     claim = stated.claim
     if stated.kept:
-        return _alike(claim.failures, {"arithmetic": ARITHMETIC_SHARE * claim.delta})
+        return _alike(claim.failures, kept_failures(claim.delta, claim.distance))
     if claim.bound != "residual":
         return not claim.failures
     possible_shares = [(SAMPLING_SHARE, EIGENVALUE_SHARE)]
@@ -48,8 +49,9 @@ def _alike(given: Mapping[str, float], due: Mapping[str, float]) -> bool:
 
 
 def _sampling_spent(stated: Stated) -> bool:
-    """The term was computed with what is spent on it; without a sample nothing is."""
-    return stated.claim.failures.get("sampling", 0.0) == stated["sampling_failure"]
+    """The term was computed with what is spent on it; without a sample nothing is. Beside a deposit routes share it."""
+    spent = stated.claim.failures.get("sampling", 0.0)
+    return (spent / MOST_ROUTES if stated.beside else spent) == stated["sampling_failure"]
 
 
 BUDGET = (
@@ -83,7 +85,7 @@ BUDGET = (
         "the sampling term was computed with what is spent on it",
         "sampling_failure is not the failure probability stated for sampling",
         _sampling_spent,
-        lambda c: c.residual,
+        lambda c: c.residual or c.beside,
     ),
     Rule(
         "only a single published model of a converged step is averaged",

@@ -50,6 +50,11 @@ class Stated:
         return self.claim.bound == "deposit"
 
     @property
+    def beside(self) -> bool:
+        """Whether surrogate rows stand beside a deposit."""
+        return self.kept and self.claim.distance.law.stands_in
+
+    @property
     def linear(self) -> bool:
         """Whether weights are a matrix, one row a class."""
         return not self.loss.one_vector
@@ -74,8 +79,11 @@ class Stated:
 
     @property
     def row_rounding(self) -> float:
-        """What float64 may have changed of one row's change: the bound's own rounding, for each retained row."""
-        return 2.0 * self["rounding"] / self.n_retain
+        """What float64 may have changed of one row's change: the bound's own rounding, for each retained row.
+
+        A deposit's is of the mean already.
+        """
+        return 2.0 * self["rounding"] / (1.0 if self.kept else self.n_retain)
 
     @property
     def longest(self) -> float:

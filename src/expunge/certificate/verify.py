@@ -14,7 +14,7 @@ from expunge.certificate.derive import Derived, bound_named, derive
 from expunge.certificate.facts import GENERATORS, OLD_SCHEMAS, SIZE_NAMES, Claim, Json, beyond_closed_form
 from expunge.certificate.possible import possible
 from expunge.certificate.published import published_checks
-from expunge.certificate.reading import claim_of, number
+from expunge.certificate.reading import claim_of, is_text, number
 from expunge.distance.estimation import ROUTES
 from expunge.distance.inequalities import tv_upper_from_kl
 from expunge.errors import ExpungeError, VerificationFailed
@@ -109,6 +109,8 @@ def _dossier_checks(content: Json, derived: Derived) -> list[Check]:
         Check("the noise that was chosen is enough", derived.enough, True, few),
         Check("public notes are notes", all(note in notes for note in content["public_notes"]), True),
         Check("the nonce is 32 bytes", is_digest(content["nonce"]), True, "nonce is not 64 hexadecimal digits"),
+        Check("notes, software and created are text", is_text(content), True),
+        Check("model.before is a digest", is_digest(content["model"]["before"]["sha256"]), True),
     ]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from expunge.certificate.content import Certificate, digest_of
 from expunge.certificate.derive import bound_named, sentences, status_of
 from expunge.certificate.facts import GENERATORS, SCHEMA, Claim, Json, weakest
 from expunge.certificate.kept import MOST_RADII
+from expunge.certificate.limits import kept_failures
 from expunge.certificate.published import model_check, read_published, tensor_checks
+from expunge.certificate.reading import is_text
 from expunge.certificate.statement import DAY, REFERENCE, SERIES, SIZES, Statement, public_claim, rungs_of, statement_of
 from expunge.certificate.verify import checks
 from expunge.errors import ExpungeError, FileError, VerificationFailed
@@ -58,7 +61,6 @@ def statement_checks(statement: Statement) -> list[Check]:
             Check("epsilon and delta", 0.0 < content["epsilon"] < math.inf and 0.0 < content["delta"] < 1.0, True),
             Check("noise.delta_for_noise", content["noise"]["delta_for_noise"], content["delta"] - spent),
             Check("mu", content["mu"], mu_for(content["epsilon"], content["noise"]["delta_for_noise"])),
-            Check("only a deposit stands in for no distance", claim_is_shaped(claim), not claim.distance.law.stands_in),
             Check("status", content["status"], status),
             Check("guarantee", content["guarantee"], guarantee),
             Check("assumptions", content["assumptions"], assumptions),
@@ -70,7 +72,8 @@ def statement_checks(statement: Statement) -> list[Check]:
             *_scale_checks(content, claim),
             *_size_checks(content),
             Check("digests", all(map(is_digest, _digests(content))), True),
-            Check("created is a day", isinstance(content["created"], str) and len(content["created"]) == DAY, True),
+            Check("notes, software and created are text", is_text(content), True),
+            Check("created is a day", _is_day(content["created"]), True),
             Check("series", sorted(content.get("series", SERIES)), sorted(SERIES)),
         ]
     except UNREADABLE as error:
@@ -98,6 +101,7 @@ def _scale_checks(content: Json, claim: Claim) -> list[Check]:
         smallest, outputs = content["noise"]["smallest"], content["noise"]["outputs"]
         return [
             Check("the noise is one of a deposit's radii", choice, RADII),
+            Check("noise.failures", content["noise"]["failures"], kept_failures(content["delta"], claim.distance)),
             Check("noise.rungs", content["noise"]["rungs"], rehearsed),
             Check("the radii are few", type(rehearsed) is int and 1 <= rehearsed <= MOST_RADII, True),
             Check("noise.averaged", content["noise"]["averaged"], False),
@@ -122,6 +126,10 @@ def _size_checks(content: Json) -> list[Check]:
         Check("sizes.parameters", sizes["parameters"], rows * width),
         Check("model.l2", model["l2"] > 0.0 and math.isfinite(model["l2"]), True),
     ]
+
+
+def _is_day(text: str) -> bool:
+    return len(text) == DAY and date.fromisoformat(text).isoformat() == text
 
 
 def _digests(content: Json) -> list[Any]:

@@ -11,9 +11,11 @@ from typing import Any
 import click
 from rich.table import Table
 
+from expunge.cli.attesting import Attest, attested
 from expunge.cli.console import as_json, out, progress, quiet, reporting, written_to
 from expunge.cli.sections import Command, section
-from expunge.cli.sets import FILE, label_column
+from expunge.cli.sets import FILE, deposit_option, label_column
+from expunge.cli.streams import end_stopped, say_json
 
 
 @click.command(cls=Command, short_help="Is the certificate true? Claimed against observed epsilon.")
@@ -22,8 +24,8 @@ from expunge.cli.sets import FILE, label_column
     click.option(
         "--task",
         multiple=True,
-        type=click.Choice(["tight", "sampled", "single-step"]),
-        help="With known retrained weights; all three unless files are given.",
+        type=click.Choice(["tight", "sampled", "single-step", "deposit"]),
+        help="With known retrained weights; all of them unless files are given.",
     ),
     click.option("--epsilon", type=float, default=1.0, show_default=True, help="What the tasks' certificates claim."),
     click.option("--delta", type=float, default=1e-3, show_default=True, help="What the tasks' certificates claim."),
@@ -34,6 +36,7 @@ from expunge.cli.sets import FILE, label_column
     click.option("--model", "model_file", type=FILE, help="With --certificate: the model from before."),
     click.option("--retain", type=FILE, help="With --certificate: source rows that stay."),
     click.option("--surrogate", type=FILE, help="With --certificate: the surrogate it was made with."),
+    deposit_option("With --certificate: the deposit it was made with, from before."),
 )
 @section(
     "A published model, without the source",
@@ -57,6 +60,11 @@ from expunge.cli.sets import FILE, label_column
 @quiet
 @as_json
 @reporting
+@attested(
+    "--test-result",
+    "With --certificate or --published: write the outcome to a new file that other tools read, an in-toto Test Result. "
+    "It says passed or failed, and nothing of the dossier's numbers.",
+)
 def audit(
     task: tuple[str, ...],
     epsilon: float,
@@ -65,6 +73,7 @@ def audit(
     model_file: Path | None,
     retain: Path | None,
     surrogate: Path | None,
+    deposit: Path | None,
     fresh: Path | None,
     published: Path | None,
     before: Path | None,
@@ -74,6 +83,7 @@ def audit(
     confidence: float,
     target: Path | None,
     quiet: bool,
+    attest: Attest | None,
     json_output: bool,
 ) -> dict[str, Any]:
     """Is the certificate true? Claimed against observed epsilon, with confidence.
@@ -87,29 +97,46 @@ def audit(
     expunge audit --certificate result/private/dossier.json --model model.safetensors
                   --retain retain.npz --forget forget.npz --surrogate surrogate.npz
     expunge audit --published result/model.safetensors --before model.safetensors
-                  --forget forget.npz --fresh fresh.npz
+                  --forget forget.npz --fresh fresh.npz --test-result audit.json
     """
     from expunge.data.output import require_absent
-    from expunge.evaluate.audit_campaign import source_free_from_files, task_from_files
+    from expunge.evaluate.audit_campaign import audited_subjects, source_free_from_files, task_from_files
     from expunge.evaluate.tasks import TASKS, make_task
 
     if target is not None:
         require_absent(target)
+    of = (certificate, None) if fresh is None else (None, published)
+    subjects = () if attest is None else audited_subjects(*of)
     if fresh is not None:
         look = source_free_from_files(published, before, forget, fresh, label)
-        return _told_source_free(look, target, json_output)
+        return _told_source_free(look, target, json_output, attest, subjects)
     if certificate is not None:
-        tasks = [task_from_files(certificate, model_file, retain, forget, surrogate, label)]
+        tasks = [task_from_files(certificate, model_file, retain, forget, surrogate, label, deposit)]
     else:
         tasks = [make_task(name, epsilon, delta) for name in task or TASKS]
     audits, content = _run_audits(tasks, runs, confidence, target, quiet)
+    _attest_audits(attest, subjects, audits, runs, confidence)
     if not json_output:
         _print_audits(audits, runs, confidence, target)
     if any(one.contradicted for one in audits.values()):
         if json_output:
-            click.echo(json.dumps(content, allow_nan=False))
+            say_json(content)
         sys.exit(1)
     return content
+
+
+def _attest_audits(
+    attest: Attest | None, subjects: tuple[Any, ...], audits: dict[str, Any], runs: int, confidence: float
+) -> None:
+    """The outcome for other tools: what was claimed, and whether it was contradicted; nothing that was observed."""
+    from expunge.certificate.attest import FAILED, PASSED, audit_result
+
+    if attest is None:
+        return
+    (one,) = audits.values()
+    setting = {"runs": runs, "confidence": confidence, "epsilon": one.epsilon, "delta": one.delta}
+    outcomes = {name: FAILED if one.contradicted else PASSED for name, one in audits.items()}
+    attest.write(audit_result(subjects, outcomes, setting))
 
 
 def _run_audits(
@@ -127,12 +154,11 @@ def _run_audits(
     try:
         with progress(not quiet) as advance:
             audits = run_audits(tasks, runs, confidence, partial, advance)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         kept = "nothing was written"
         if partial is not None:
             kept = f"parts are kept in {partial.folder}; the same command continues"
-        click.echo(f"stopped; {kept}", err=True)
-        sys.exit(130)
+        end_stopped(stopped, kept)
     content: dict[str, Any] = {
         name: asdict(one) | {"contradicted": one.contradicted, "sentence": one.sentence} for name, one in audits.items()
     }
@@ -161,9 +187,15 @@ def _print_audits(audits: dict[str, Any], runs: int, confidence: float, target: 
     out.print(f"{runs:,} runs a side, {runs // 2:,} of them counted{written}", markup=False)
 
 
-def _told_source_free(look: Any, target: Path | None, json_output: bool) -> dict[str, Any]:
+def _told_source_free(
+    look: Any, target: Path | None, json_output: bool, attest: Attest | None, subjects: tuple[Any, ...]
+) -> dict[str, Any]:
     """What a look without the source shows: written where that is wanted, and on the screen."""
+    from expunge.certificate.attest import audit_result
     from expunge.data.output import write_folder
+
+    if attest is not None:
+        attest.write(audit_result(subjects, {"forget_rows": look.outcome}, {"compared": "forget and fresh rows"}))
 
     content: dict[str, Any] = {"source_free": asdict(look) | {"sentence": look.sentence}}
     if target is not None:

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import functools
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
 from expunge.cli.meter import Meter
 from expunge.cli.sections import section
 from expunge.cli.sets import FILE
-from expunge.errors import ExpungeError
+from expunge.cli.streams import (
+    Aside,
+    OutputLost,
+    Screen,
+    end_stopped,
+    lose_output,
+    say_aside,
+    say_json,
+    silence,
+    terminable,
+)
+from expunge.errors import ExpungeError, FileError, Refused
+from expunge.runtime.memory import out_of_memory
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -30,8 +40,10 @@ on_device = section("Speed", click.option("--device", default="cpu", show_defaul
 LINE_SECONDS = 10.0  # between two lines on one stage, where nobody watches
 BAR_SECONDS = 0.1
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+REFUSED = Refused.exit_status
+
+out = Screen(highlight=False, soft_wrap=True)
+err = Aside(stderr=True, highlight=False, soft_wrap=True)
 
 
 def written_to(what: str, *, required: bool = True) -> Callable[[Function], Function]:
@@ -40,42 +52,44 @@ def written_to(what: str, *, required: bool = True) -> Callable[[Function], Func
 
 
 def reporting(function: Function) -> Function:
-    """Turn Expunge's errors into one line on standard error (or JSON) and their exit status; never a traceback."""
+    """Turn errors into one line on standard error (or JSON) and their exit status; never a traceback."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, json_output: bool, **options: Any) -> None:
         try:
-            result = function(*args, json_output=json_output, **options)
+            with terminable():
+                result = function(*args, json_output=json_output, **options)
+                if json_output:
+                    say_json(result)
         except ExpungeError as error:
-            if json_output:
-                click.echo(
-                    json.dumps(
-                        {
-                            "error": {
-                                "kind": type(error).__name__,
-                                "found": error.found,
-                                "required": error.required,
-                                "remedy": error.remedy,
-                            }
-                        }
-                    )
-                )
-            prefix = "refused" if error.exit_status == 3 else "error"
-            click.echo(f"{prefix}: {error}", err=True)
-            sys.exit(error.exit_status)
-        except KeyboardInterrupt:
-            click.echo("stopped; nothing unfinished was written", err=True)
-            sys.exit(130)
-        except MemoryError:
-            click.echo(
-                "error: out of memory; less data at once is needed. Use fewer surrogate rows or --dtype float32.",
-                err=True,
-            )
-            sys.exit(2)
-        if json_output:
-            click.echo(json.dumps(result, allow_nan=False))
+            _end(error, json_output)
+        except OutputLost as lost:
+            lose_output(lost)
+        except KeyboardInterrupt as stopped:
+            end_stopped(stopped, "nothing unfinished was written")
+        except (MemoryError, RuntimeError, OSError) as error:
+            ended: ExpungeError | None = out_of_memory(error)
+            if ended is None and isinstance(error, OSError):
+                name = error.filename or "a file"
+                found, required = f"{name} could not be used ({error.strerror or error})", "a disk that works is needed"
+                ended = FileError(found, required, "Check path, permissions and room, then run the command again.")
+            if ended is None:
+                raise
+            _end(ended, json_output)
 
     return wrapper  # type: ignore[return-value]
+
+
+def _end(error: ExpungeError, json_output: bool) -> NoReturn:
+    """An error's line, its JSON where that is wanted, and its exit status; which counts even if nobody can be told."""
+    parts = {"kind": type(error).__name__, "found": error.found, "required": error.required, "remedy": error.remedy}
+    if json_output:
+        try:
+            say_json({"error": parts})
+        except OutputLost:
+            silence(sys.stdout)
+    say_aside(f"{'refused' if error.exit_status == REFUSED else 'error'}: {error}")
+    sys.exit(error.exit_status)
 
 
 @contextmanager

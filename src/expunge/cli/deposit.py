@@ -53,7 +53,8 @@ def deposit(
 
     Since the source is there to rehearse on, the command says how many random rows can be forgotten at epsilon 0.1, 1
     and 5 (delta 1/n) before a point of accuracy is lost. The Hessian has as many rows as there are weights (classes x
-    features; with ridge and one-vs-rest as many as features), and is refused beyond 12,000.
+    features; with ridge and one-vs-rest as many as features), and is refused beyond 12,000 (on a GPU: beyond what its
+    memory holds).
 
     \b
     expunge deposit --model model.safetensors --data source.npz --out model.deposit

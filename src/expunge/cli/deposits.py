@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,17 @@ USES = (
 def kept_with_outlook(model: Any, source: Any, declared: Any, execution: Any) -> tuple[Any, dict[str, Any]]:
     """A deposit and what is known of it: what it took, and what forgetting would cost."""
     from expunge.evidence.deposit.keeping import keep
+
+    return with_outlook(lambda: keep(model, source, declared=declared, execution=execution), execution.progress)
+
+
+def with_outlook(keeping: Callable[[], Any], progress: Any) -> tuple[Any, dict[str, Any]]:
+    """The same of any way to keep one."""
     from expunge.evidence.deposit.outlook import outlook
 
     started = time.monotonic()
-    kept = keep(model, source, declared=declared, execution=execution)
-    expected = outlook(kept.deposit, kept.rehearsed, kept.rows, progress=execution.progress)
+    kept = keeping()
+    expected = outlook(kept.deposit, kept.rehearsed, kept.rows, progress=progress)
     seconds = time.monotonic() - started
     return kept.deposit, {"seconds": round(seconds, 3), "outlook": expected.to_json()}
 
@@ -51,7 +58,8 @@ def write_deposit(target: Path, deposit: Any) -> dict[str, Any]:
 def print_deposit(target: Path, deposit: Any, made: dict[str, Any]) -> None:
     """The same on the screen."""
     record, weights = deposit.record, deposit.model
-    shape = f"{deposit.numbers.n_rows:,} rows, {weights.n_features:,} features, {len(record.classes)} classes"
+    wide = f"{weights.n_features:,} {'tangent weights' if deposit.of_network else 'features'}"
+    shape = f"{deposit.numbers.n_rows:,} rows, {wide}, {len(record.classes)} classes"
     out.print(f"deposit of {record.loss} on {shape}: {made['bytes']:,} bytes, made in {made['seconds']:.1f} s")
     print_outlook(made["outlook"])
     out.print(f"written: {target}", markup=False)

@@ -34,8 +34,16 @@ from expunge.cli.sets import FILE
     click.option(
         "--encoder",
         required=True,
-        help="A TorchScript file (.pt), an exported torch program (.pt2), an ONNX file (.onnx; needs expunge[onnx]), "
-        "or module:function for a torch module that Python can import. It is run: use only one you trust.",
+        help="module:function for a torch module that Python can import, with its state in --weights; or an ONNX file "
+        "(.onnx; needs expunge[onnx]). TorchScript (.pt) and exported torch programs (.pt2) only with --trust-encoder.",
+    ),
+    click.option("--weights", type=FILE, help="For module:function: a .safetensors file with its state_dict()."),
+    click.option(
+        "--trust-encoder",
+        is_flag=True,
+        help="Load a .pt or .pt2 file. That runs code of whoever made it, with your rights: a .pt2 is unpickled and "
+        "can do anything, TorchScript can read your files. Say so only of a file you made, or whose author may use "
+        "your machine.",
     ),
     click.option(
         "--head", help="For module:function: take what enters the linear module of this name (fc, classifier.6)."
@@ -62,6 +70,8 @@ def embed(
     split: str,
     size: int | None,
     encoder: str,
+    weights: Path | None,
+    trust_encoder: bool,
     head: str | None,
     mean: str | None,
     std: str | None,
@@ -80,8 +90,8 @@ def embed(
     end.
 
     \b
-    expunge embed --data images.npz --encoder encoder.pt --out features.npz
-    expunge embed --data photos/ --encoder mypackage.models:resnet --head fc --out features.npz
+    expunge embed --data images.npz --encoder encoder.onnx --out features.npz
+    expunge embed --data photos/ --encoder mypackage.models:resnet --weights resnet.safetensors --head fc --out f.npz
     """
     from expunge.data.features import feature_bytes, require_feature_file
     from expunge.data.images import read_examples
@@ -95,7 +105,9 @@ def embed(
     require_feature_file(target)
     require_absent(target)
     preparation = Preparation(channel_numbers(mean), channel_numbers(std))
-    loaded = load_encoder(encoder, head=head, device=computing_device(device))
+    loaded = load_encoder(
+        encoder, head=head, weights=weights, trust_encoder=trust_encoder, device=computing_device(device)
+    )
     examples = read_examples(data, split=split, size=size)
     unfinished = Partial(target.with_name(target.name + ".partial"))
     with progress(not quiet) as advance:
@@ -107,10 +119,5 @@ def embed(
     if not json_output:
         out.print(f"embedded {rows:,} examples, {width} features each, by encoder {embedded.encoder[:16]}...")
         out.print(f"written: {target}", markup=False)
-    return {
-        "features": str(target),
-        "rows": rows,
-        "width": width,
-        "encoder": embedded.encoder,
-        "encoder_trained_on_source": trained_on_source,
-    }
+    made = {"features": str(target), "rows": rows, "width": width}
+    return {**made, "encoder": embedded.encoder, "encoder_trained_on_source": trained_on_source}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from rich.table import Table
 from expunge.cli.console import as_json, out, progress, quiet, reporting, written_to
 from expunge.cli.sections import Command, section
 from expunge.cli.sets import FILE, label_column
+from expunge.cli.streams import end_stopped
 
 
 @click.command(cls=Command, short_help="Where the source still exists: did it forget, metric by metric.")
@@ -45,6 +45,11 @@ from expunge.cli.sets import FILE, label_column
     click.option("--test", type=FILE, help="Rows the model never saw."),
     click.option(
         "--surrogate", type=FILE, help="Rows that stand in for the source; without them Unlearn (-) is left out."
+    ),
+    click.option(
+        "--with-deposit",
+        is_flag=True,
+        help="Also forget with a deposit of the source (expunge deposit), which is made for it.",
     ),
     click.option(
         "--candidate",
@@ -110,10 +115,9 @@ def evaluate(
     try:
         with progress(not quiet) as advance:
             results = campaign.run(range(seeds), partial, advance)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         kept = f"{len(partial.finished())} of {seeds} seeds are kept in {partial.folder}; the same command continues"
-        click.echo(f"stopped; {kept}", err=True)
-        sys.exit(130)
+        end_stopped(stopped, kept)
     table = summarise(results)
     content = {"setting": campaign.setting, **to_json(table)}
     write_folder(target, _files(table, content))

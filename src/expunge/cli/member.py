@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ from rich.table import Table
 
 from expunge.cli.console import as_json, out, reporting
 from expunge.cli.sections import Command
-from expunge.cli.sets import FILE, deposit_option, label_column
+from expunge.cli.sets import FILE, deposit_option, label_column, read_prepared
+from expunge.cli.streams import say_json
 
 LISTED = 50
 AS_IS = ("to the last digit", "as a copy in float32", "as a copy with six decimals")
@@ -39,7 +39,7 @@ def member(deposit: Path, rows: Path, label: str | None, json_output: bool) -> d
     from expunge.evidence.deposit.membership import answers
 
     kept = read_deposit(deposit)
-    found = answers(kept, read_data(rows, label).rows)
+    found = answers(kept, read_prepared(rows) if kept.of_network else read_data(rows, label).rows)
     there = sum(answer.there for answer in found)
     content = {
         "n_rows": len(found),
@@ -51,7 +51,7 @@ def member(deposit: Path, rows: Path, label: str | None, json_output: bool) -> d
         _print_answers(found, there, kept.numbers.n_rows)
     if there < len(found):
         if json_output:
-            click.echo(json.dumps(content, allow_nan=False))
+            say_json(content)
         sys.exit(1)
     return content
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,32 @@ from expunge.cli.console import as_json, out, progress, quiet, reporting
 from expunge.cli.distances import stated_distance
 from expunge.cli.facts import record_facts
 from expunge.cli.sections import Command, section
-from expunge.cli.sets import FILE, linear_sets, memory, read_forget_and_surrogate
+from expunge.cli.sets import (
+    FILE,
+    FORGET,
+    TRAINED,
+    columns,
+    deposit_option,
+    forget_class,
+    label_column,
+    memory,
+    model_option,
+    read_forget_and_surrogate,
+)
 
 
 @click.command(cls=Command, short_help="Before: noise and accuracy at several epsilons and distances.")
-@linear_sets
+@section(
+    "Sets",
+    model_option(TRAINED),
+    click.option("--forget", required=True, type=FILE, help=FORGET),
+    deposit_option("What was kept of the source (expunge deposit): what the rows would need of it."),
+    click.option("--surrogate", type=FILE, help="Without a deposit: rows that resemble the source."),
+    click.option("--test", type=FILE, help="With a deposit: labelled rows to measure accuracy on."),
+    forget_class,
+    label_column,
+    columns,
+)
 @section(
     "Guarantee",
     click.option("--delta", required=True, type=float, help="Probability that the guarantee fails; at most 1/n."),
@@ -25,7 +47,7 @@ from expunge.cli.sets import FILE, linear_sets, memory, read_forget_and_surrogat
         "--distance",
         "distances",
         multiple=True,
-        help="As for expunge unlearn; may be repeated (default: same, chi2:0.01, chi2:0.1, chi2:1).",
+        help="Without a deposit, as for expunge unlearn; may be repeated (default: same, chi2:0.01, chi2:0.1, chi2:1).",
     ),
     click.option(
         "--match-classes", is_flag=True, help="Weight surrogate rows to the source's class counts; see expunge unlearn."
@@ -41,7 +63,9 @@ from expunge.cli.sets import FILE, linear_sets, memory, read_forget_and_surrogat
 def plan(
     model_file: Path,
     forget: Path,
-    surrogate: Path,
+    deposit: Path | None,
+    surrogate: Path | None,
+    test: Path | None,
     forget_class: str | None,
     label: str | None,
     columns: str | None,
@@ -59,45 +83,145 @@ def plan(
     """Before you act: noise and predicted accuracy at several epsilons and distances; nothing is published.
 
     The noise foreseen is what `expunge unlearn` then uses if the request chooses it; --noise is what to set it to
-    before anybody asks. Accuracy is measured on the surrogate's labels.
+    before anybody asks. Accuracy is measured on the surrogate's labels. With a deposit: what the rows would need of
+    it, how much of its reach that is, and what the noise would do to outputs.
 
     \b
+    expunge plan --model model.safetensors --deposit model.deposit --forget forget.npz --delta 1e-6
     expunge plan --model model.safetensors --forget forget.npz --surrogate surrogate.npz
                  --delta 1e-5 --distance same --distance chi2:0.1 --figure plan.png
     """
-    from expunge.data.output import require_absent, write_file
+    from expunge.data.output import require_absent
+
+    if figure is not None:
+        require_absent(figure)
+    files = (forget, label, columns, memory)
+    if deposit is not None:
+        beside = {"surrogate": surrogate, "distance": distances or None, "match_classes": match_classes, "step": step}
+        _require_alone({**beside, "figure": figure}, declared)
+        content, show = _with_deposit(deposit, model_file, files, delta, epsilons, forget_class, test, quiet)
+    elif surrogate is None or test is not None:
+        raise _too_little()
+    else:
+        asked = {"match_classes": match_classes, "forget_class": forget_class, "step": step, "declared": declared}
+        content, show = _with_surrogate(surrogate, model_file, files, delta, epsilons, distances, figure, quiet, asked)
+    if not json_output:
+        show()
+    return content
+
+
+def _with_surrogate(
+    surrogate: Path,
+    model_file: Path,
+    files: tuple[Path, str | None, str | None, str | None],
+    delta: float,
+    epsilons: tuple[float, ...],
+    distances: tuple[str, ...],
+    figure: Path | None,
+    quiet: bool,
+    asked: dict[str, Any],
+) -> tuple[dict[str, Any], Callable[[], None]]:
+    """The frontier at several distances, and how to show it."""
+    from expunge.data.output import write_file
     from expunge.evaluate.plan import DISTANCES, EPSILONS
     from expunge.evaluate.plan import plan as foresee
     from expunge.model import read_model
     from expunge.report.plots import frontier
     from expunge.request.execution import Execution
 
-    if figure is not None:
-        require_absent(figure)
     stated = [stated_distance(text) for text in distances or DISTANCES]
     model, _ = read_model(model_file)
-    forget_rows, surrogate_rows = read_forget_and_surrogate(forget, surrogate, label, columns, memory)
+    forget, label, columns, memory = files
+    rows = read_forget_and_surrogate(forget, surrogate, label, columns, memory)
     with progress(not quiet) as advance:
         planned = foresee(
             model,
-            forget_rows,
-            surrogate_rows,
+            *rows,
             delta=delta,
             epsilons=epsilons or EPSILONS,
             distances=stated,
-            match_classes=match_classes,
-            forget_class=forget_class,
-            step=step,
-            declared=declared,
             execution=Execution(memory=memory),
             progress=advance,
+            **asked,
         )
     content = planned.to_json()
     if figure is not None:
         write_file(figure, frontier(content["outlooks"], planned.accuracy_before))
-    if not json_output:
-        _print_plan(planned)
-    return content
+    return content, lambda: _print_plan(planned)
+
+
+def _require_alone(beside: dict[str, Any], declared: Any) -> None:
+    from expunge.evidence.deposit.asking import require_alone
+
+    require_alone(**beside, **{name: value for name, value in vars(declared).items() if value is not None})
+
+
+def _too_little() -> Any:
+    from expunge.errors import OptionError
+
+    return OptionError(
+        "no --surrogate, or --test without --deposit",
+        "a plan needs a deposit of the source, or rows that resemble it, on which accuracy is measured too",
+        "Give one of the two.",
+    )
+
+
+def _with_deposit(
+    deposit: Path,
+    model_file: Path,
+    files: tuple[Path, str | None, str | None, str | None],
+    delta: float,
+    epsilons: tuple[float, ...],
+    forget_class: str | None,
+    test: Path | None,
+    quiet: bool,
+) -> tuple[dict[str, Any], Callable[[], None]]:
+    """What a deletion from a deposit would need, and how to show it."""
+    from expunge.data import read_data
+    from expunge.evaluate.deposit_plan import plan_deposit
+    from expunge.evaluate.plan import EPSILONS
+    from expunge.evidence.deposit.contents import read_deposit
+    from expunge.model import read_model
+    from expunge.request.execution import Execution
+
+    forget, label, columns, memory = files
+    rows, _ = read_forget_and_surrogate(forget, None, label, columns, memory)
+    with progress(not quiet) as advance:
+        planned = plan_deposit(
+            read_deposit(deposit),
+            rows,
+            delta=delta,
+            epsilons=epsilons or EPSILONS,
+            model=read_model(model_file)[0],
+            forget_class=forget_class,
+            test=None if test is None else read_data(test, label).rows,
+            execution=Execution(memory=memory),
+            progress=advance,
+        )
+    return planned.to_json(), lambda: _print_deposit_plan(planned)
+
+
+def _print_deposit_plan(planned: Any) -> None:
+    title = f"Forgetting {planned.n_forget:,} of the {planned.n_rows:,} rows that are left, delta {planned.delta:g}"
+    table = Table(title=title, title_justify="left")
+    for heading in ("epsilon", "sigma", "noise / outputs", "accuracy", "unlearn"):
+        table.add_column(heading, justify="left" if heading == "unlearn" else "right")
+    for each in planned.expected:
+        table.add_row(
+            f"{each.epsilon:g}",
+            "-" if each.sigma is None else f"{each.sigma:.4g}",
+            "-" if each.output_share is None else f"{100 * each.output_share:.1f} %",
+            "-" if each.accuracy is None else f"{100 * each.accuracy:.1f} %",
+            "does it" if each.refused is None else f"refuses: {each.refused}",
+        )
+    out.print(table)
+    if planned.accuracy_before is not None:
+        out.print(f"accuracy on the test rows before: {100 * planned.accuracy_before:.1f} %")
+    if planned.reach is not None:
+        before = f" after {planned.forgotten:,} rows before them" if planned.forgotten else ""
+        out.print(f"these rows{before} need {100 * planned.reach:.3g} % of the deposit's reach")
+    for note in planned.notes:
+        out.print(f"note: {note}", markup=False)
 
 
 def _print_plan(planned: Any) -> None:

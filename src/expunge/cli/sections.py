@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import click
+
+from expunge.cli.streams import LOST, OutputLost, lose_output, silence
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
@@ -13,6 +17,15 @@ Decorator = Callable[[Any], Any]
 OTHERS = "Options"  # those of no section
 LAST = ("A model without a record", "Speed", "Output", OTHERS)  # in every command, after what is its own
 FEW = 10  # so many options are one list
+
+
+@contextlib.contextmanager
+def printing() -> Iterator[None]:
+    """What is lost where click itself prints: help, version, usage."""
+    try:
+        yield
+    except OSError as error:
+        lose_output(OutputLost(error))
 
 
 def section(title: str, *options: Decorator) -> Callable[[Function], Function]:
@@ -65,6 +78,23 @@ class Group(click.Group):
             self.add_command(command)
             assert command.name is not None
             self.sections.setdefault(title, []).append(command.name)
+
+    def main(self, *args: Any, **settings: Any) -> Any:
+        """As click does it; usage errors are printed here, and standard error may be full too."""
+        try:
+            return super().main(*args, **settings)
+        except OSError:
+            silence(sys.stderr)
+            sys.exit(LOST)
+
+    def make_context(self, *args: Any, **settings: Any) -> click.Context:
+        """As click does it; help and version are printed here, and standard output may be full."""
+        with printing():
+            return super().make_context(*args, **settings)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with printing():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         listed = [name for names in self.sections.values() for name in names]

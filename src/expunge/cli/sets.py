@@ -96,3 +96,12 @@ def read_forget_and_surrogate(
         return opened.rows if isinstance(opened, LabelledArrays) else opened
 
     return read(forget), None if surrogate is None else read(surrogate)
+
+
+def read_prepared(path: Path) -> tuple[Any, Any]:
+    """Examples before a network, as it takes them, and their labels."""
+    from expunge.data.images import read_examples
+    from expunge.networks.embedding import Preparation
+
+    examples = read_examples(path)
+    return Preparation().applied(examples.inputs), examples.labels

@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from expunge.cli.console import as_json, on_device, out, progress, quiet, reporting, written_to
+from expunge.cli.deposits import print_deposit, with_outlook, write_deposit
 from expunge.cli.results import told_result, write_result
 from expunge.cli.sections import Group, section
-from expunge.cli.sets import FILE, model_option
+from expunge.cli.sets import FILE, deposit_option, model_option, read_prepared
 
 NETWORK = click.option(
     "--network",
@@ -36,6 +37,15 @@ def tangent() -> None:
     expunge tangent unlearn --model model.safetensors --network mynets:pretrained
                             --forget forget.npz --surrogate surrogate.npz
                             --epsilon 1 --delta 1e-5 --distance chi2:0.1 --out result/
+
+    Where the tangent weights are a few thousand, a deposit can be kept of the source before it goes: no surrogate is
+    needed then, and any number of examples can be forgotten.
+
+    \b
+    expunge tangent deposit --model model.safetensors --network mynets:pretrained --data images.npz
+                            --out model.deposit
+    expunge tangent unlearn --model model.safetensors --network mynets:pretrained --forget forget.npz
+                            --deposit model.deposit --epsilon 0.1 --delta 1e-6 --out result/
     """
 
 
@@ -69,20 +79,17 @@ def train(
     expunge tangent train --data images.npz --network mynets:pretrained
                           --l2 1e-3 --max-norm 1 --out model.safetensors
     """
-    from expunge.data.images import read_examples
     from expunge.data.output import require_absent, write_file
-    from expunge.networks.embedding import Preparation
     from expunge.networks.mixed_linear import last_parameters, train_tangent
     from expunge.networks.programs import imported_module
 
     require_absent(target)
     module = imported_module(network)
-    source = read_examples(data)
+    source = read_prepared(data)
     with progress(not quiet) as advance:
         model = train_tangent(
             module,
-            Preparation().applied(source.inputs),
-            source.labels,
+            *source,
             l2=l2,
             max_norm=max_norm,
             names=None if last is None else last_parameters(module, last),
@@ -103,19 +110,71 @@ def train(
     }
 
 
+@tangent.command(short_help="Before the source goes: keep what later deletions need of it.")
+@section(
+    "Sets",
+    model_option("The tangent weights that expunge tangent train wrote."),
+    NETWORK,
+    click.option("--data", required=True, type=FILE, help="The source: the examples they were trained on."),
+)
+@BLOCK
+@on_device
+@written_to("The deposit to write, such as model.deposit; a file that is there is never written over.")
+@quiet
+@as_json
+@reporting
+def deposit(
+    model_file: Path,
+    network: str,
+    data: Path,
+    block: int,
+    device: str,
+    target: Path,
+    quiet: bool,
+    json_output: bool,
+) -> dict[str, Any]:
+    """Keep a deposit of the source before it goes: of tangent weights that are a few thousand. It is PRIVATE.
+
+    It holds a matrix of as many rows and columns as there are weights, and no example; more than 12,000 are refused
+    (--last of expunge tangent train). Whether an example is in it, expunge member says.
+
+    \b
+    expunge tangent deposit --model model.safetensors --network mynets:pretrained --data images.npz
+                            --out model.deposit
+    """
+    from expunge.data.output import require_absent
+    from expunge.networks.mixed_linear import read_tangent
+    from expunge.networks.programs import imported_module
+    from expunge.networks.tangent_deposit import keep_tangent
+
+    require_absent(target)
+    model, module, source = read_tangent(model_file), imported_module(network), read_prepared(data)
+    with progress(not quiet) as advance:
+        kept, known = with_outlook(
+            lambda: keep_tangent(module, model, *source, block=block, device=device, progress=advance), advance
+        )
+    made = write_deposit(target, kept) | known
+    if not json_output:
+        print_deposit(target, kept, made)
+    return made
+
+
 @tangent.command(short_help="Later, without it: forget examples, with a certificate.")
 @section(
     "Sets",
     model_option("The tangent weights that expunge tangent train wrote."),
     NETWORK,
     click.option("--forget", required=True, type=FILE, help="Examples to forget, labelled."),
-    click.option("--surrogate", required=True, type=FILE, help="Examples that resemble the source, labelled."),
+    deposit_option("What was kept of the source (expunge tangent deposit): the examples leave it."),
+    click.option("--surrogate", type=FILE, help="Without a deposit: examples that resemble the source, labelled."),
 )
 @section(
     "Guarantee",
     click.option("--epsilon", required=True, type=float, help="Smaller protects more; 0.1 to 5 is usual."),
     click.option("--delta", required=True, type=float, help="Probability that the guarantee fails; at most 1/n."),
-    click.option("--distance", required=True, help="same, tv:0.2, chi2:0.1, kl:0.5 or source; see expunge unlearn."),
+    click.option(
+        "--distance", help="Without a deposit: same, tv:0.2, chi2:0.1, kl:0.5 or source; see expunge unlearn."
+    ),
     click.option(
         "--noise", default="request", show_default=True, help="A number, rows:10, or request; see expunge unlearn."
     ),
@@ -131,7 +190,8 @@ def unlearn(
     model_file: Path,
     network: str,
     forget: Path,
-    surrogate: Path,
+    deposit: Path | None,
+    surrogate: Path | None,
     target: Path,
     quiet: bool,
     json_output: bool,
@@ -144,18 +204,21 @@ def unlearn(
     expunge tangent unlearn --model model.safetensors --network mynets:pretrained
                             --forget forget.npz --surrogate surrogate.npz
                             --epsilon 1 --delta 1e-5 --distance chi2:0.1 --out result/
+    expunge tangent unlearn --model model.safetensors --network mynets:pretrained --forget forget.npz
+                            --deposit model.deposit --epsilon 0.1 --delta 1e-6 --out result/
     """
     from expunge.bounds.scale import publishable
-    from expunge.data.images import read_examples
     from expunge.data.output import require_absent
-    from expunge.networks.embedding import Preparation
+    from expunge.evidence.deposit.contents import read_deposit
     from expunge.networks.mixed_linear import read_tangent, unlearn_tangent
     from expunge.networks.programs import imported_module
 
     require_absent(target)
     model, module = read_tangent(model_file), imported_module(network)
-    examples = [read_examples(path) for path in (forget, surrogate)]
-    rows = [(Preparation().applied(part.inputs), part.labels) for part in examples]
+    rows = read_prepared(forget), None if surrogate is None else read_prepared(surrogate)
+    kept = None if deposit is None else read_deposit(deposit)
     with progress(not quiet) as advance:
-        result = unlearn_tangent(module, model, *rows, **as_given, noise=publishable(noise), progress=advance)
-    return told_result(target, result, write_result(target, result), json_output)
+        result = unlearn_tangent(
+            module, model, *rows, **as_given, deposit=kept, noise=publishable(noise), progress=advance
+        )
+    return told_result(target, result, write_result(target, result), json_output, before=deposit)

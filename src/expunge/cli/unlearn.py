@@ -32,10 +32,10 @@ guarantee = section(
     click.option("--delta", required=True, type=float, help="Probability that the guarantee fails; at most 1/n."),
     click.option(
         "--distance",
-        help="Without a deposit: how far the surrogate is from the source: same, tv:0.2, chi2:0.1, kl:0.5 (of the "
-        "source relative to the surrogate), or source if it is the source itself. Where nobody knows: estimate.npz, "
-        "written by expunge distance --out (the difference of means that the bound needs, at this update), or "
-        "estimate.npz:kl (the paper's way). An estimate proves nothing and the certificate says so.",
+        help="How far the surrogate is from the source: same, tv:0.2, chi2:0.1, kl:0.5 (of the source relative to the "
+        "surrogate); without a deposit also source, if it is the source itself. Where nobody knows, and there is no "
+        "deposit: estimate.npz, written by expunge distance --out (the difference of means that the bound needs, at "
+        "this update), or estimate.npz:kl (the paper's way). An estimate proves nothing and the certificate says so.",
     ),
     click.option(
         "--match-classes",
@@ -113,7 +113,12 @@ speed = section(
     model_option(TRAINED),
     click.option("--forget", required=True, type=FILE, help=FORGET),
     deposit_option("What was kept of the source (expunge deposit): the rows are looked up in it, and leave it."),
-    click.option("--surrogate", type=FILE, help="Without a deposit: rows that resemble the source."),
+    click.option(
+        "--surrogate",
+        type=FILE,
+        help="Rows that resemble the source. Needed without a deposit; beside one, with --distance, used where the "
+        "deposit alone would need more noise, or cannot do it.",
+    ),
     forget_class,
     label_column,
     columns,
@@ -173,12 +178,15 @@ def unlearn(  # over 60 lines: click hands over each of its options by name
     (rows that resemble it) with a distance. Facts about the training come from the model's record, or from options that
     the certificate then marks as declared.
 
-    With a deposit each row must have been in the source. The certificate is proven, the deposit of what is retained
-    lies in private/, written together with the rest, and the one that was given is to be destroyed.
+    With a deposit each row must have been in the source. The certificate is proven (conditional where a surrogate had
+    a part in it), the deposit of what is retained lies in private/, written together with the rest, and the one that
+    was given is to be destroyed.
 
     \b
     expunge unlearn --model model.safetensors --deposit model.deposit --forget forget.npz
                     --epsilon 0.1 --delta 1e-6 --out result/
+    expunge unlearn --model model.safetensors --deposit model.deposit --forget forget.npz
+                    --surrogate surrogate.npz --distance same --epsilon 1 --delta 1e-6 --out result/
     expunge unlearn --model model.safetensors --forget forget.npz --surrogate surrogate.npz
                     --epsilon 1 --delta 1e-5 --distance chi2:0.1 --out result/
     """
@@ -200,8 +208,9 @@ def unlearn(  # over 60 lines: click hands over each of its options by name
             epsilon, delta, stated, match_classes, terms | {"force": force, "noise": scale}, declared
         )
     else:
-        _require_alone(terms, surrogate=surrogate, distance=distance, match_classes=match_classes, declared=declared)
-        asking = _by_deposit(deposit, epsilon, delta, force, scale)
+        _require_fitting(terms, declared)
+        stated = None if distance is None else stated_distance(distance, between=between, sampling=sampling)
+        asking = _by_deposit(deposit, epsilon, delta, force, scale, stated, match_classes)
     model, digest = read_model(model_file)
     rows = read_forget_and_surrogate(forget, surrogate, label, columns, memory)
     place = local_device(device)
@@ -244,23 +253,34 @@ def _by_surrogate(
     )
 
 
-def _by_deposit(path: Path, epsilon: float, delta: float, force: bool, scale: Any) -> Callable[..., Any]:
-    """How to ask with a deposit."""
+def _by_deposit(
+    path: Path, epsilon: float, delta: float, force: bool, scale: Any, stated: Any, match_classes: bool
+) -> Callable[..., Any]:
+    """How to ask with a deposit, and a surrogate beside it where one is given."""
+    from expunge.evidence.deposit.adding import with_surrogate
     from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
     from expunge.evidence.deposit.contents import read_deposit
+    from expunge.request.rows import Reading
+    from expunge.runtime.memory import Memory
 
     promise = deposit_guarantee(epsilon, delta, force=force, noise=scale)
     kept = read_deposit(path)
-    return lambda model, forget, _, **options: ask_deposit(kept, forget, promise, model=model, **options)
+
+    def asking(model: Any, forget: Any, surrogate: Any, *, execution: Any, **options: Any) -> Any:
+        request = ask_deposit(kept, forget, promise, model=model, execution=execution, **options)
+        reading = Reading(Memory.of(execution.memory), progress=execution.progress)
+        return with_surrogate(request, forget, surrogate, stated, match_classes=match_classes, reading=reading)
+
+    return asking
 
 
-def _require_alone(terms: dict[str, Any], *, declared: Any, **beside: Any) -> None:
+def _require_fitting(terms: dict[str, Any], declared: Any) -> None:
     """Refuse options that do not go with a deposit, where they are not the usual ones."""
     from expunge.evidence.deposit.asking import require_alone
 
     usual = {"step": None, "bound": "residual", "constants": None, "sizes": "source"}
     chosen = {name: value for name, value in terms.items() if value != usual[name]}
-    require_alone(**beside, **chosen, **{name: value for name, value in vars(declared).items() if value is not None})
+    require_alone(**chosen, **{name: value for name, value in vars(declared).items() if value is not None})
 
 
 def _constants(text: str | None) -> Any:

@@ -2,59 +2,80 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from expunge.cli.console import as_json, out, reporting
-from expunge.cli.sections import Command
+from expunge.cli.attesting import Attest, attested
+from expunge.cli.console import as_json, err, out, reporting
+from expunge.cli.sections import Command, section
 from expunge.cli.sets import FILE, label_column
 
 
 @click.command(cls=Command, short_help="Anybody: check a statement from its file.")
-@click.argument("statement", type=FILE)
-@click.option(
-    "--model",
-    type=FILE,
-    help="The published model: digest, shape, type, grid and record are compared with the statement.",
+@section(
+    "What is checked",
+    click.argument("statement", type=FILE),
+    click.option(
+        "--model",
+        type=FILE,
+        help="The published model: digest, shape, type, grid and record are compared with the statement.",
+    ),
+    click.option(
+        "--public-key",
+        type=FILE,
+        help="The issuer's public key: check the signature of a signed statement, before anything else.",
+    ),
 )
-@click.option(
-    "--dossier",
-    type=FILE,
-    help="For the auditor: hold the facts of the private dossier against each other, recompute every number, and that "
-    "the statement follows from it.",
+@section(
+    "For the auditor",
+    click.option(
+        "--dossier",
+        type=FILE,
+        help="Hold the facts of the private dossier against each other, recompute every number, and that the "
+        "statement follows from it.",
+    ),
+    click.option(
+        "--deposit-after",
+        type=FILE,
+        help="With --dossier: the deposit that was left (private/model.deposit). Work out step, region and every fact "
+        "anew from it.",
+    ),
+    click.option(
+        "--deposit",
+        type=FILE,
+        help="With --deposit-after: the deposit the rows were taken out of. Check that the one is the other without "
+        "them.",
+    ),
+    click.option(
+        "--forget", type=FILE, help="With both deposits: the rows that were forgotten; everything is recomputed."
+    ),
+    click.option(
+        "--surrogate",
+        type=FILE,
+        help="With --deposit-after, where a surrogate stood beside the deposit: its rows, which the region rests on.",
+    ),
+    label_column,
 )
-@click.option(
-    "--deposit-after",
-    type=FILE,
-    help="For the auditor, with --dossier: the deposit that was left (private/model.deposit). Work out step, region "
-    "and every fact anew from it.",
-)
-@click.option(
-    "--deposit",
-    type=FILE,
-    help="With --deposit-after: the deposit the rows were taken out of. Check that the one is the other without them.",
-)
-@click.option("--forget", type=FILE, help="With both deposits: the rows that were forgotten; everything is recomputed.")
-@label_column
-@click.option(
-    "--public-key",
-    type=FILE,
-    help="The issuer's public key: check the signature of a signed statement, before anything else.",
-)
+@section("Output", click.option("--verbose", is_flag=True, help="Name every check, and everything that is wrong."))
 @as_json
 @reporting
+@attested(
+    "--svr",
+    "With --model: write the verdict to a new file that other tools read, an in-toto Simple Verification Result. "
+    "There is none of what fails.",
+)
 def verify(
     statement: Path,
     model: Path | None,
     dossier: Path | None,
-    deposit_after: Path | None,
-    deposit: Path | None,
-    forget: Path | None,
-    label: str | None,
     public_key: Path | None,
+    verbose: bool,
+    attest: Attest | None,
     json_output: bool,
+    **deposits: Any,
 ) -> dict[str, Any]:
     """Check a statement: recompute from the file alone what follows from what it says, and its model.
 
@@ -68,60 +89,138 @@ def verify(
     expunge verify result/statement.json --model result/model.safetensors --dossier result/private/dossier.json
     expunge verify result/statement.json --model result/model.safetensors --dossier result/private/dossier.json
                    --deposit model.deposit --deposit-after result/private/model.deposit
+    expunge verify result/statement.json --model result/model.safetensors --svr verdict.json
     """
-    from expunge.certificate.sign import verify_file
+    from expunge.certificate.sign import open_file, verify_opened
     from expunge.certificate.verify import found_since
+    from expunge.errors import VerificationFailed
 
-    checked, checks = verify_file(statement, public_key, model, dossier)
-    if deposit is not None or deposit_after is not None or forget is not None:
-        checks += _with_deposits(dossier, model, deposit_after, deposit, forget, label)
-    since = found_since(checked.content)
-    if not json_output:
-        _print_checked(checked, checks, since, model is not None, public_key is not None)
-    return {
-        "verified": True,
-        "status": checked.status,
+    try:
+        opened = open_file(statement, public_key)
+        if attest is not None:
+            _require_attestable(opened.document, model)
+        checks = verify_opened(opened, statement, model, dossier)
+        if any(given is not None for name, given in deposits.items() if name != "label"):
+            checks += _with_deposits(dossier, model, **deposits)
+    except VerificationFailed as failed:
+        if json_output:
+            raise
+        _print_failed(failed, verbose)
+        sys.exit(failed.exit_status)
+    checked = {
         "model_checked": model is not None,
         "dossier_checked": dossier is not None,
-        "deposits_checked": deposit_after is not None,
+        "deposits_checked": deposits["deposit_after"] is not None,
         "signature_checked": public_key is not None,
-        "checks": [check.name for check in checks],
-        "found_since": list(since),
     }
+    if attest is not None:
+        attest.write(_verdict(opened, checked))
+    since = found_since(opened.document.content)
+    if not json_output:
+        _print_checked(opened.document, checks, since, verbose)
+        if attest is not None:
+            out.print(f"written: {attest.path}", markup=False)
+    names = [check.name for check in checks]
+    return {"verified": True, "status": opened.document.status, **checked, "checks": names, "found_since": list(since)}
 
 
-def _print_checked(checked: Any, checks: list[Any], since: tuple[str, ...], model: bool, signed: bool) -> None:
-    """What was checked, what was not, and what is assumed."""
-    from expunge.certificate.check import DEPOSIT, POSSIBLE
+def _require_attestable(document: Any, model: Path | None) -> None:
+    """Only a public statement with its model is spoken of in public."""
+    from expunge.certificate.statement import Statement
+    from expunge.errors import FileError, OptionError
 
-    counted = {
-        POSSIBLE: "rules that the facts of a certificate obey",
-        DEPOSIT: "comparisons with the deposits, every fact worked out anew",
-    }
-    for check in checks:
-        if check.about not in counted:
-            out.print(f"  ok  {check.name}", markup=False)
-    for about, what in counted.items():
-        rules = sum(check.about == about for check in checks)
-        if rules:
-            out.print(f"  ok  {rules} {what} (--json names them)", markup=False)
-    out.print(f"verified: {len(checks)} checks; status [bold]{checked.status}[/bold]")
-    if not model:
-        out.print("the model was not checked; give it with --model")
-    if not signed:
-        out.print("not signed, or not checked: anybody could have written this file; see --public-key")
-    for sentence in checked.content["assumptions"]:
+    if not isinstance(document, Statement):
+        raise FileError(
+            f"it has schema {document.content['schema']!r}",
+            "a verdict for others is about a statement; this tells who left",
+            "Give statement.json, with --dossier where the dossier is to be checked too.",
+        )
+    if model is None:
+        raise OptionError(
+            "--svr without --model", "the verdict is about a model and its statement", "Give the published model."
+        )
+
+
+def _verdict(opened: Any, checked: dict[str, bool]) -> dict[str, Any]:
+    from expunge.certificate.attest import verification_result
+
+    return verification_result(
+        opened.document,
+        opened.sha256,
+        signature=checked["signature_checked"],
+        dossier=checked["dossier_checked"],
+        deposits=checked["deposits_checked"],
+    )
+
+
+def _print_failed(failed: Any, verbose: bool) -> None:
+    """The verdict, what is wrong in words, and what to do."""
+    from expunge.certificate.check import MOST_SHOWN
+
+    err.print("[bold]NOT VERIFIED[/bold]")
+    wrong = failed.wrong
+    for words in wrong if verbose else wrong[:MOST_SHOWN]:
+        err.print(f"  wrong: {words}", markup=False)
+    if len(wrong) > MOST_SHOWN and not verbose:
+        err.print(f"  and {len(wrong) - MOST_SHOWN} more (--verbose names them)")
+    err.print(f"{failed.required}. {failed.remedy}", markup=False)
+
+
+def _print_checked(document: Any, checks: list[Any], since: tuple[str, ...], verbose: bool) -> None:
+    """The verdict, what it rests on, what was not checked, and what is assumed."""
+    from expunge.runtime.rounding import up
+
+    promise = f"epsilon {up(document.epsilon)}, delta {up(document.delta)}"
+    out.print(f"[bold]verified: {document.status}[/bold], {promise} ({len(checks)} checks, none failed)")
+    for name, words in _rests_on(document, checks).items():
+        out.print(f"  {name:<10} {words}", markup=False)
+    for sentence in document.content["assumptions"]:
         out.print(f"  assumes: {sentence}", markup=False)
     for sentence in since:
         out.print(f"  found since it was issued: {sentence}", markup=False)
+    if verbose:
+        for check in checks:
+            out.print(f"  ok  {check.name}", markup=False)
+
+
+def _rests_on(document: Any, checks: list[Any]) -> dict[str, str]:
+    """What was looked at, in a line each; and what was not."""
+    from expunge.certificate.check import DEPOSIT, MODEL
+    from expunge.certificate.statement import Statement
+
+    public = isinstance(document, Statement)
+    counts = {"signature": 0, "model": 0, "deposits": 0, "dossier": 0, "file": 0}
+    for check in checks:
+        about = {MODEL: "model", DEPOSIT: "deposits"}.get(check.about, "file")
+        if check.name == "signature":
+            about = "signature"
+        elif public and about == "file" and "dossier" in check.name:
+            about = "dossier"
+        counts[about] += 1
+    told = {("statement" if public else "file"): f"says what follows from its own numbers ({counts['file']} checks)"}
+    told["model"] = "not checked; give it with --model"
+    if counts["model"]:
+        told["model"] = f"is the one that it was issued for, and has its noise ({counts['model']} checks)"
+    if public:
+        told["dossier"] = "not given: that the noise is enough was not recomputed; auditors give it with --dossier"
+    if counts["dossier"]:
+        told["dossier"] = f"every number recomputed, and the statement follows from it ({counts['dossier']} checks)"
+    if counts["deposits"]:
+        told["deposits"] = f"every fact worked out anew from them ({counts['deposits']} checks)"
+    told["signature"] = "fits the public key that was given"
+    if not counts["signature"]:
+        told["signature"] = "not signed, or not checked: anybody could have written this file; see --public-key"
+    return told
 
 
 def _with_deposits(
     dossier: Path | None,
     model: Path | None,
-    after: Path | None,
-    before: Path | None,
+    *,
+    deposit_after: Path | None,
+    deposit: Path | None,
     forget: Path | None,
+    surrogate: Path | None,
     label: str | None,
 ) -> list[Any]:
     """What the deposits show beyond the files that are handed out and the dossier."""
@@ -131,16 +230,18 @@ def _with_deposits(
     from expunge.evidence.deposit.contents import read_deposit
     from expunge.evidence.deposit.verifying import verify_deposits
 
-    if dossier is None or after is None or (forget is not None and before is None):
+    if dossier is None or deposit_after is None or (forget is not None and deposit is None):
         raise OptionError(
-            "deposits, or forgotten rows, without what they are compared with",
-            "--deposit-after goes with --dossier, --deposit with --deposit-after, --forget with both deposits",
+            "deposits, surrogate or forgotten rows, without what they are compared with",
+            "--deposit-after goes with --dossier, --deposit and --surrogate with --deposit-after, --forget with both "
+            "deposits",
             "Give these files too.",
         )
     return verify_deposits(
         read_certificate(dossier),
-        read_deposit(after),
-        None if before is None else read_deposit(before),
+        read_deposit(deposit_after),
+        None if deposit is None else read_deposit(deposit),
         None if forget is None else read_data(forget, label).rows,
         model,
+        None if surrogate is None else read_data(surrogate, label).rows,
     )

@@ -1,14 +1,19 @@
-"""Files in and out, and rows made ready for an objective."""
+"""Files in and out, and rows made ready for an objective; loaded when asked for: writing a file needs no torch."""
 
 from __future__ import annotations
 
-from expunge.data.files import EncodedRows, LabelledArrays, encoder_of, read_data
-from expunge.data.matching import class_matched
-from expunge.data.names import names_of
-from expunge.data.opening import open_data
-from expunge.data.ordered import in_order
-from expunge.data.prepare import Prepared, as_features, as_labels, encode, prepare
-from expunge.data.streams import Stream, stream
+from typing import TYPE_CHECKING
+
+from expunge.runtime.lazy import load_lazily
+
+if TYPE_CHECKING:
+    from expunge.data.files import EncodedRows, LabelledArrays, encoder_of, read_data
+    from expunge.data.matching import class_matched
+    from expunge.data.names import names_of
+    from expunge.data.opening import open_data
+    from expunge.data.ordered import in_order
+    from expunge.data.prepare import Prepared, as_features, as_labels, encode, prepare
+    from expunge.data.streams import Stream, stream
 
 __all__ = [
     "EncodedRows",
@@ -27,3 +32,24 @@ __all__ = [
     "read_data",
     "stream",
 ]
+
+load_lazily(
+    __name__,
+    {
+        "EncodedRows": "files",
+        "LabelledArrays": "files",
+        "Prepared": "prepare",
+        "Stream": "streams",
+        "as_features": "prepare",
+        "as_labels": "prepare",
+        "class_matched": "matching",
+        "encode": "prepare",
+        "encoder_of": "files",
+        "in_order": "ordered",
+        "names_of": "names",
+        "open_data": "opening",
+        "prepare": "prepare",
+        "read_data": "files",
+        "stream": "streams",
+    },
+)

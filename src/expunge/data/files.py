@@ -23,10 +23,12 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from expunge.data.tables import feature_names, list_lengths, table_arrays, table_columns
-from expunge.errors import DataError, FileError
+from expunge.data.parquet_pages import Wanted, opened, require_bearable
+from expunge.data.tables import feature_names, list_lengths, require_types, table_arrays, table_columns
+from expunge.data.wide_csv import extent, is_wide, read_wide
+from expunge.errors import DataError, ExpungeError, FileError
 from expunge.record import TRAINED_ON_SOURCE
-from expunge.runtime.memory import require_fits
+from expunge.runtime.memory import file_bytes, out_of_memory, require_fits, require_room
 from expunge.runtime.paths import readable
 from expunge.runtime.safetensors import read_safetensors
 from expunge.runtime.strict_json import is_digest
@@ -120,6 +122,9 @@ def read_data(path: str | Path, label: str | None = None) -> LabelledArrays:
         rows = reader(location, label)
     except DAMAGE as error:
         raise not_whole(location, error) from error
+    features, labels = rows
+    copies = 2 * 8 * features.size + 2 * labels.nbytes + 32 * labels.size  # in float64, and sorted by class
+    require_room(copies, location, "the rows, checked and made ready,")
     return LabelledArrays(*rows, str(location), rows.encoder, rows.feature_names, rows.encoder_trained)
 
 
@@ -143,9 +148,9 @@ def read_moments(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.floa
     return mean, covariance
 
 
-def not_whole(location: Path, error: BaseException) -> FileError:
+def not_whole(location: Path, error: BaseException) -> ExpungeError:
     """The error for a file that its reader choked on."""
-    return FileError(
+    return out_of_memory(error) or FileError(
         f"{location} is not a whole {location.suffix} file ({type(error).__name__}: {error})",
         "a complete one is needed",
         "Write or copy it again.",
@@ -214,14 +219,23 @@ def read_npz(path: Path, names: tuple[str, ...], optional: tuple[str, ...] = ())
                 f"Save with numpy.savez(path, {', '.join(f'{name}=...' for name in names)}).",
             )
         wanted = [*names, *(name for name in optional if name in members)]
+        require_room(sum(_declared(archive, members[name], path, name) for name in wanted), path, "what it holds")
         return {name: _read_member(archive, members[name], path, name) for name in wanted}
+
+
+def _declared(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, name: str) -> int:
+    """What an array takes in memory, from its header."""
+    with archive.open(info) as stream:
+        shape, _, dtype, _ = _npy_layout(stream, path, name, info.file_size)
+    declared = math.prod(shape) * dtype.itemsize
+    require_fits(declared, path, f"array {name!r}")
+    return declared
 
 
 def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, name: str) -> Array:
     with archive.open(info) as stream:
         shape, fortran, dtype, _ = _npy_layout(stream, path, name, info.file_size)
         declared = math.prod(shape) * dtype.itemsize
-        require_fits(declared, path, f"array {name!r}")
         array: Array = np.empty(math.prod(shape), dtype=dtype)
         view = array.view(np.uint8) if declared else np.empty(0, dtype=np.uint8)
         filled = 0
@@ -243,7 +257,8 @@ def _npy_layout(
         raise FileError(
             f"{path}: array {name!r} holds Python objects",
             "unpickling runs code from the file and is never done",
-            "Save plain numbers: numpy.savez(path, X=X.astype(float), y=y.astype(int)).",
+            "Save plain numbers: numpy.savez(path, X=X.astype(float), y=y.astype(int)); labels that are words: "
+            "y=y.astype(str).",
         )
     declared = math.prod(shape) * dtype.itemsize
     if dtype.subdtype is not None or dtype.itemsize == 0 or any(type(size) is not int or size < 0 for size in shape):
@@ -286,8 +301,7 @@ def _npy_header(stream: IO[bytes], path: Path, name: str) -> tuple[tuple[int, ..
 
 
 def _from_safetensors(path: Path, _label: str | None) -> EncodedRows:
-    require_fits(path.stat().st_size, path, "the file")
-    tensors, metadata = read_safetensors(path.read_bytes(), path)
+    tensors, metadata = read_safetensors(file_bytes(path, "the file"), path)
     missing = [name for name in ("X", "y") if name not in tensors]
     if missing:
         raise FileError(
@@ -301,12 +315,15 @@ def _from_safetensors(path: Path, _label: str | None) -> EncodedRows:
 
 
 def _from_csv(path: Path, label: str | None) -> EncodedRows:
-    require_fits(path.stat().st_size, path, "the text")
+    found = extent(path)
     try:
+        if is_wide(found):
+            features, labels, names = read_wide(path, label)
+            return EncodedRows(features, labels, None, names)
         whole_lines = pa.csv.ReadOptions(block_size=min(max(1 << 20, path.stat().st_size), 1 << 30))
         return _split(pa.csv.read_csv(path, read_options=whole_lines), path, label)
     except (pa.ArrowException, ValueError) as error:
-        raise FileError(
+        raise out_of_memory(error) or FileError(
             f"{path} is not a table ({error})",
             "a header line and equally long rows are needed",
             "Write it again as CSV, in UTF-8.",
@@ -314,11 +331,14 @@ def _from_csv(path: Path, label: str | None) -> EncodedRows:
 
 
 def _from_parquet(path: Path, label: str | None) -> EncodedRows:
-    schema = pa.parquet.read_schema(path)
-    text = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
-    file = pa.parquet.ParquetFile(path, read_dictionary=text)  # a repeated string is held once
-    require_fits(file.metadata.num_rows * file.metadata.num_columns * 8, path, "the table")
-    return _split(file.read(), path, label)
+    metadata = opened(path)
+    schema = pa.parquet.ParquetFile(path, metadata=metadata).schema_arrow
+    column, names = table_columns(schema, path, label, None)
+    require_types(schema, path, column, names)
+    wanted = Wanted.of(schema, column, names)
+    require_bearable(path, metadata, wanted)
+    text = None if wanted.text is None else [wanted.text]
+    return _split(pa.parquet.ParquetFile(path, metadata=metadata, read_dictionary=text).read(), path, label)
 
 
 def _split(table: pa.Table, path: Path, label: str | None) -> EncodedRows:

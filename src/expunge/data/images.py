@@ -7,19 +7,15 @@
     data_batch_1.png, ...       CIFAR-10 as pictures of one image a line, beside train_lables.json and test_lables.json
 
 Images come out as uint8, channels first (rows x channels x height x width). Nothing is allocated before its declared
-size has been checked. CIFAR-10's batches are pickles: they are read by an unpickler that knows numpy arrays and nothing
-else.
+size has been checked. CIFAR-10's batches are pickles; they are read by their layout and never unpickled (`cifar.py`).
 """
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import gzip
-import io
 import json
 import math
-import pickle
 import re
 import struct
 import warnings
@@ -30,9 +26,10 @@ from typing import Any
 
 import numpy as np
 
+from expunge.data.cifar import read_batch
 from expunge.data.files import DAMAGE, Array, read_npz
 from expunge.errors import DataError, FileError
-from expunge.runtime.memory import require_fits
+from expunge.runtime.memory import file_bytes, require_fits, require_room
 from expunge.runtime.paths import readable
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
@@ -59,10 +56,6 @@ def read_examples(path: str | Path, *, split: str = "train", size: int | None = 
     location = Path(path)
     try:
         inputs, labels = _reader(location, split, size)()
-    except pickle.UnpicklingError as error:
-        raise FileError(
-            f"{location}: {error}", "CIFAR-10's own batches are needed", "Get them from their publisher again."
-        ) from error
     except DAMAGE as error:
         raise FileError(
             f"{location} is not a whole data file ({type(error).__name__}: {error})",
@@ -134,7 +127,7 @@ def _picture_folder(folder: Path, size: int | None) -> tuple[Array, Array]:
             "Arrange them as class/name.png.",
         )
     first = _picture(files[0], size)
-    require_fits(first.nbytes * len(files), folder, f"{len(files):,} pictures")
+    require_room(first.nbytes * len(files), folder, f"{len(files):,} pictures")
     inputs = np.empty((len(files), *first.shape), dtype=np.uint8)
     for index, file in enumerate(files):
         picture = _picture(file, size)
@@ -160,7 +153,7 @@ def _picture(path: Path, size: int | None) -> Array:
         warnings.simplefilter("error")  # of Pillow's size limit it is only a warning at first
         try:
             with Image.open(path) as image:
-                require_fits(3 * image.width * image.height, path, "the picture")
+                require_room(3 * 4 * image.width * image.height, path, "the picture")
                 grey = size is None and image.mode in ("1", "L", "LA")
                 converted = image.convert("L" if grey else "RGB")
                 values = np.asarray(converted if size is None else _square(converted, size))
@@ -201,6 +194,7 @@ def _idx(path: Path) -> Array:
         dtype = np.dtype(IDX_TYPES[head[2]])
         declared = math.prod(sizes) * dtype.itemsize
         require_fits(declared, path, "the array")
+        require_room(3 * declared, path, "the array")
         content = stream.read(declared + 1)
     if len(content) != declared:
         raise ValueError(f"{declared:,} bytes are declared, {len(content):,} or more follow")
@@ -217,59 +211,12 @@ def _idx_labels(images: Path) -> Path:
     return labels_file
 
 
-# CIFAR-10: pickles, read without running anything -------------------------------------------------------------------
-
-
-class _ArraysOnly(pickle.Unpickler):
-    """An unpickler that rebuilds numpy arrays of plain numbers and refuses every other name a pickle may call."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        known: dict[tuple[str, str], Any] = {
-            ("_reconstruct", "multiarray"): _empty_array,
-            ("ndarray", "numpy"): np.ndarray,
-            ("dtype", "numpy"): _plain_dtype,
-            ("encode", "_codecs"): _latin_bytes,
-        }
-        stand_in = known.get((name, "multiarray" if module.endswith("core.multiarray") else module))
-        if stand_in is None:
-            raise pickle.UnpicklingError(f"the pickle asks for {module}.{name}, which is never run")
-        return stand_in
-
-
-def _empty_array(kind: type, shape: tuple[int, ...], _code: bytes) -> Array:
-    if kind is not np.ndarray or tuple(shape) != (0,):
-        raise pickle.UnpicklingError("an array is made of something else")
-    return np.ndarray(0, dtype=np.uint8)
-
-
-def _plain_dtype(name: str, *_: object) -> np.dtype[Any]:
-    if not re.fullmatch("[uif][1248]", name):
-        raise pickle.UnpicklingError(f"an array of {name!r}")
-    return np.dtype(name, copy=True)  # a pickle then sets its state, and numpy's own must not change
-
-
-def _latin_bytes(text: str, encoding: str) -> bytes:
-    if encoding != "latin1":
-        raise pickle.UnpicklingError(f"bytes encoded as {encoding!r}")
-    return codecs.latin_1_encode(text)[0]
+# CIFAR-10 ---------------------------------------------------------------------------------------------------------
 
 
 def _cifar_batch(path: Path) -> tuple[Array, Array]:
-    require_fits(readable(path).stat().st_size, path, "the batch")
-    try:
-        content = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-    except (AttributeError, AssertionError, MemoryError) as error:
-        raise pickle.UnpicklingError(f"{type(error).__name__}: {error}") from error
-    if not isinstance(content, dict):
-        raise pickle.UnpicklingError("it holds no table")
-    named = {key.decode() if isinstance(key, bytes) else key: value for key, value in content.items()}
-    data, labels = named.get("data"), named.get("labels")
-    rows = data.shape[0] if isinstance(data, np.ndarray) and data.ndim == 2 else 0
-    if not isinstance(data, np.ndarray) or data.shape != (rows, 3072) or data.dtype != np.uint8:
-        raise pickle.UnpicklingError("data is not rows x 3072 bytes")
-    if not isinstance(labels, list) or not all(type(label) is int and 0 <= label < 10 for label in labels):
-        raise pickle.UnpicklingError("labels are not whole numbers from 0 to 9")
-    return data.reshape(rows, *CIFAR_SHAPE), np.array(labels, dtype=np.int64)
+    pixels, labels = read_batch(path)
+    return pixels.reshape(len(pixels), *CIFAR_SHAPE), labels
 
 
 def _cifar_folder(folder: Path, split: str) -> tuple[Array, Array]:
@@ -287,7 +234,7 @@ def _cifar_pictures(folder: Path, split: str) -> tuple[Array, Array]:
     files = sorted(path for path in folder.glob(pattern) if CIFAR_PICTURE.match(path.name))
     if not files:
         raise FileError(f"{folder} has no {pattern}", "CIFAR-10's batches are needed", "Check the folder.")
-    labels = json.loads(readable(folder / f"{split}_lables.json").read_text())
+    labels = json.loads(file_bytes(folder / f"{split}_lables.json", "the labels", copies=8))
     if not isinstance(labels, list) or not all(type(label) is int and 0 <= label < 10 for label in labels):
         raise ValueError("labels are not whole numbers from 0 to 9")
     pictures = [_picture(file, None) for file in files]

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet
-
 from expunge.data.files import (
     DAMAGE,
     ENCODER,
@@ -18,6 +15,7 @@ from expunge.data.files import (
     not_whole,
     read_data,
 )
+from expunge.data.parquet_pages import opened
 from expunge.data.raw import RawArray, npy_array, npz_arrays, safetensors_arrays
 from expunge.data.streams import ParquetStream, RawStream, Segment, Stream
 from expunge.errors import FileError
@@ -76,7 +74,7 @@ def is_folder(path: Path) -> bool:
 
 def _table_bytes(path: Path) -> int:
     try:
-        metadata = pa.parquet.ParquetFile(path).metadata
+        metadata = opened(path)
     except DAMAGE as error:
         raise not_whole(path, error) from error
     return int(metadata.num_rows * metadata.num_columns * 8)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from expunge.errors import FileError
@@ -49,16 +51,20 @@ def write_file(path: Path, content: bytes, *, mode: int = PUBLIC) -> None:
 
     def make(temporary: Path) -> None:
         write_synced(temporary, content, mode)
-        try:
-            os.link(temporary, path)  # fails where somebody else was faster; a rename would replace
-        except OSError as error:
-            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
-                raise
-            temporary.rename(path)  # a file system without hard links
-        else:
-            temporary.unlink()
+        _give_name(temporary, path)
 
     _publish(path, make)
+
+
+def _give_name(temporary: Path, path: Path) -> None:
+    try:
+        os.link(temporary, path)  # fails where somebody else was faster; a rename would replace
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+            raise
+        temporary.rename(path)  # a file system without hard links
+    else:
+        temporary.unlink()
 
 
 def write_folder(
@@ -68,24 +74,65 @@ def write_folder(
 
     def make(temporary: Path) -> None:
         temporary.mkdir()
-        for name, content in files.items():
-            write_synced(temporary / name, content, PUBLIC)
-        for name, kept in (private or {}).items():
-            make_folder(temporary / name, kept, private=True)
-        sync_folder(temporary)
+        with _in_use(temporary):
+            for name, content in files.items():
+                write_synced(temporary / name, content, PUBLIC)
+            for name, kept in (private or {}).items():
+                make_folder(temporary / name, kept, private=True)
+            sync_folder(temporary)
+            temporary.rename(path)
+
+    _publish(path, make)
+
+
+def write_private_folder(path: Path, files: Mapping[str, bytes]) -> None:
+    """A new folder with these files, all of them or none, that nobody but its owner can read."""
+
+    def make(temporary: Path) -> None:
+        make_folder(temporary, files, private=True)
         temporary.rename(path)
 
     _publish(path, make)
 
 
-def _publish(path: Path, make: Callable[[Path], None]) -> None:
-    """Let `make` build something under a temporary name and give it its own; leave nothing if it fails."""
+def write_pair(first: tuple[Path, bytes, int], second: tuple[Path, bytes, int]) -> None:
+    """Two new files in one folder, each as (path, bytes, mode): both or, whatever fails or stops it, neither.
+
+    Both are on disk under other names before either gets its own, the first before the second: only a kill between
+    these two steps leaves the first alone.
+    """
+    require_absent(second[0])
+
+    def make(temporary: Path) -> None:
+        beside, named = temporary.with_name(temporary.name + "-2"), []
+        try:
+            write_synced(beside, second[1], second[2])
+            write_synced(temporary, first[1], first[2])
+            for staged, (path, _, _) in ((temporary, first), (beside, second)):
+                _give_name(staged, path)
+                named.append(path)
+        except BaseException:
+            for path in (beside, *named):
+                _remove(path)
+            raise
+
+    _publish(first[0], make, second[0])
+
+
+def _publish(path: Path, make: Callable[[Path], None], *others: Path) -> None:
+    """Let `make` build something under a temporary name and give it its own; leave nothing if it fails.
+
+    `others` are what it makes beside `path`, where nothing was before either.
+    """
     require_absent(path)
     made = [folder for folder in path.absolute().parents if not folder.exists()]
-    temporary = path.with_name(f".expunge-{secrets.token_hex(8)}")
+    begun = f".expunge-{hashlib.sha256(path.name.encode()).hexdigest()[:16]}-"
+    temporary = path.with_name(f"{begun}{secrets.token_hex(8)}")
     before = _identity(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        for left in path.parent.glob(f"{begun}*"):
+            _sweep(left)
         make(temporary)
         sync_folder(path.parent)
     except BaseException as error:
@@ -94,14 +141,37 @@ def _publish(path: Path, make: Callable[[Path], None]) -> None:
             raise FileError(
                 f"{path} exists already", "results are never written over", "Choose another name."
             ) from error
-        if before is None:
-            _remove(path)
+        for place in (path, *others) if before is None else ():
+            _remove(place)
         for folder in made:
             with contextlib.suppress(OSError):
                 folder.rmdir()
         if isinstance(error, OSError):
             raise _cannot_write(path, error) from error
         raise
+
+
+@contextlib.contextmanager
+def _in_use(folder: Path) -> Iterator[None]:
+    """Nobody sweeps it away meanwhile; when the process dies, the lock does too."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a disk without locks is never swept
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _sweep(left: Path) -> None:
+    """Remove what a killed command left of this very result, private files among it; not what is being written."""
+    with contextlib.suppress(OSError):
+        handle = os.open(left, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(left)
+        finally:
+            os.close(handle)
 
 
 def _identity(path: Path) -> int | None:

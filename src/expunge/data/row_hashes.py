@@ -167,16 +167,32 @@ def matches(rows: RowHashes, among: RowHashes) -> Matches:
     precision, times = given.copy(), np.zeros(len(rows), np.int64)
     free = np.ones(len(among), bool)
     for level in range(len(PRECISIONS)):
-        asked, left = np.flatnonzero(given < 0), np.flatnonzero(free)
-        every = np.concatenate([rows.digests[level][asked], among.digests[level]])
+        asked = np.flatnonzero(given < 0)
+        if not len(asked):
+            break
+        wanted = rows.digests[level][asked]
+        near = _begin_alike(among.digests[level], wanted)
+        every = np.concatenate([wanted, among.digests[level][near]])
         kinds = np.unique(np.ascontiguousarray(every).view(f"V{HASH_BYTES}")[:, 0], return_inverse=True)[1]
         of_asked, of_all = kinds[: len(asked)], kinds[len(asked) :]
+        left = np.flatnonzero(free[near])
         found = _paired(of_asked, of_all[left])
         here = found >= 0
-        given[asked[here]], precision[asked[here]] = left[found[here]], level
+        given[asked[here]], precision[asked[here]] = near[left[found[here]]], level
         times[asked[here]] = np.bincount(of_all, minlength=int(kinds.max(initial=0)) + 1)[of_asked[here]]
         free[given[asked[here]]] = False
     return Matches(given, precision, times)
+
+
+def _begin_alike(digests: NDArray[np.uint8], wanted: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """The places of hashes whose first half is that of one that is wanted: few, and all that can be equal to one."""
+    halves = np.unique(_first_halves(wanted))
+    own = _first_halves(digests)
+    return np.flatnonzero(halves[np.minimum(np.searchsorted(halves, own), len(halves) - 1)] == own)
+
+
+def _first_halves(digests: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    return np.ascontiguousarray(digests[:, : HASH_BYTES // 2]).view(np.uint64)[:, 0]
 
 
 def _paired(wanted: NDArray[np.int64], offered: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -21,9 +21,12 @@ import pyarrow.parquet
 import torch
 
 from expunge.data.files import DAMAGE, not_whole
+from expunge.data.parquet_pages import Wanted, opened, require_group_bearable
 from expunge.data.raw import RawArray
-from expunge.data.tables import feature_names, is_list, table_arrays, table_columns
+from expunge.data.tables import feature_names, is_list, require_types, table_arrays, table_columns
 from expunge.errors import DataError, FileError
+from expunge.record import MOST_NAMES
+from expunge.runtime.memory import require_room
 
 READ_BYTES = 1 << 24  # of features at once: long enough for a disk, short enough for memory
 ARRAY_ROWS = 8192
@@ -128,6 +131,8 @@ class RawStream(Stream):
 def _read(segment: Segment, wanted: range) -> Iterator[Chunk]:
     features = segment.features
     size = max(1, READ_BYTES // max(1, features.row_bytes))
+    if features.row_bytes > READ_BYTES:
+        require_room(8 * features.row_bytes, features.path, "a row, read ahead and made ready,")
     buffers = [np.empty((min(size, len(wanted)), *features.shape[1:]), features.stored) for _ in range(4)]
     with features.opened() as file, contextlib.ExitStack() as stack:
         labels = None if segment.labels is None else stack.enter_context(segment.labels.opened())
@@ -147,15 +152,16 @@ class ParquetStream(Stream):
 
     def __init__(self, name: str, files: Sequence[Path], label: str | None, columns: Sequence[str] | None) -> None:
         self.name, self.files = name, tuple(files)
+        self.metadata: dict[Path, Any] = {}
+        self.borne: set[tuple[Path, int]] = set()  # row groups whose pages were looked at
         self.groups: list[tuple[Path, int, int]] = []
-        schemas, metadata = [], {}
+        schemas, metadata = [], self.metadata
         for path in self.files:
             try:
-                file = pa.parquet.ParquetFile(path)
-                metadata[path] = file.metadata
-                schemas.append(file.schema_arrow)
-                for index in range(file.metadata.num_row_groups):
-                    self.groups.append((path, index, file.metadata.row_group(index).num_rows))
+                metadata[path] = opened(path)
+                schemas.append(pa.parquet.ParquetFile(path, metadata=metadata[path]).schema_arrow)
+                for index in range(metadata[path].num_row_groups):
+                    self.groups.append((path, index, metadata[path].row_group(index).num_rows))
             except DAMAGE as error:
                 raise not_whole(path, error) from error
         if any(not schema.equals(schemas[0], check_metadata=False) for schema in schemas):
@@ -163,6 +169,8 @@ class ParquetStream(Stream):
                 f"{name}: files with different columns", "all need the same, of the same types", "Write them again."
             )
         self.label, self.columns = table_columns(schemas[0], self.files[0], label, columns)
+        require_types(schemas[0], self.files[0], self.label, self.columns)
+        self.wanted = Wanted.of(schemas[0], self.label, self.columns)
         self.n_features, by_list = len(self.columns), {}
         lists = [name for name in self.columns if is_list(schemas[0].field(name).type)]
         if lists:
@@ -177,6 +185,10 @@ class ParquetStream(Stream):
                 )
             by_list = dict(zip(lists, map(int, next(iter(lengths), (0,) * len(lists))), strict=True))
             self.n_features += sum(length - 1 for length in by_list.values())
+        if self.n_features > MOST_NAMES:
+            raise FileError(
+                f"{name} has {self.n_features:,} features", f"at most {MOST_NAMES:,} are read", "Save the rows as .npy."
+            )
         self.feature_names = feature_names(self.columns, by_list)
         self.n_rows = sum(rows for _, _, rows in self.groups)
         if self.n_rows == 0:
@@ -197,8 +209,13 @@ class ParquetStream(Stream):
 
     def _group(self, path: Path, index: int) -> Iterator[Chunk]:
         size = max(64, READ_BYTES // (8 * max(1, self.n_features or 1)))
+        text = None if self.wanted.text is None else [self.wanted.text]
         try:
-            file = pa.parquet.ParquetFile(path, memory_map=False, pre_buffer=False, buffer_size=1 << 16)
+            if (path, index) not in self.borne:
+                require_group_bearable(path, self.metadata[path], index, self.wanted, size)
+                self.borne.add((path, index))
+            options = {"memory_map": False, "pre_buffer": False, "buffer_size": 1 << 16, "read_dictionary": text}
+            file = pa.parquet.ParquetFile(path, metadata=self.metadata[path], **options)
             batches = file.iter_batches(size, [index], [*self.columns, self.label], use_threads=False)
             for batch in batches:
                 yield table_arrays(pa.Table.from_batches([batch]), path, self.label, self.columns)

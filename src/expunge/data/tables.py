@@ -17,6 +17,7 @@ from expunge.runtime.memory import require_fits
 
 Array = NDArray[Any]
 LABEL_COLUMNS = ("y", "label")
+LONGEST_LABEL = 1_000  # characters
 
 
 def table_columns(
@@ -88,14 +89,53 @@ def feature_names(names: Sequence[str], lengths: Mapping[str, int]) -> tuple[str
 
 def table_arrays(table: pa.Table, path: Path, column: str, names: Sequence[str]) -> tuple[Array, Array]:
     """Features (float64) and labels. A feature column of lists, all of one length, gives as many features."""
-    for name in [*names, column]:
-        if table[name].null_count:
+    require_filled(table, path, [*names, column])
+    return _features(table, path, names), label_array(table, path, column)
+
+
+def require_filled(table: pa.Table, path: Path, names: Sequence[str]) -> None:
+    """Refuse columns with empty cells."""
+    for name in names:
+        coded = pa.types.is_dictionary(table.schema.field(name).type)
+        empty = table[name].null_count + sum(chunk.dictionary.null_count for chunk in table[name].chunks if coded)
+        if empty:
             raise DataError(
-                f"{path}: column {name!r} has {table[name].null_count:,} empty cells",
+                f"{path}: column {name!r} has {empty:,} empty cells",
                 "every cell needs a value",
                 "Fill them in or drop those rows, as was done for training.",
             )
-    return _features(table, path, names), _labels(table, path, column)
+
+
+def require_types(schema: pa.Schema, path: Path, column: str, names: Sequence[str]) -> None:
+    """Refuse columns that are neither numbers nor, for the label, text: before they are read."""
+    for name in names:
+        kind = schema.field(name).type
+        require_numbers(kind.value_type if is_list(kind) else kind, name, path)
+    require_label(schema.field(column).type, path, column)
+
+
+def require_numbers(kind: pa.DataType, name: str, path: Path) -> None:
+    """Refuse a column whose values are no numbers."""
+    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+        raise DataError(
+            f"{path}: column {name!r} holds {kind}",
+            "features must be numbers",
+            "Encode it as numbers the way it was encoded for training, or drop it.",
+        )
+
+
+def require_label(kind: pa.DataType, path: Path, column: str) -> None:
+    """Refuse a label column that holds neither numbers nor text."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not (is_text(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise DataError(
+            f"{path}: label column {column!r} holds {kind}", "labels are whole numbers or text", "Convert them."
+        )
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _features(table: pa.Table, path: Path, names: Sequence[str]) -> Array:
@@ -129,30 +169,29 @@ def _wide(table: pa.Table, name: str, kind: pa.DataType, path: Path) -> Array:
 
 
 def _numbers(values: pa.ChunkedArray, kind: pa.DataType, name: str, path: Path) -> Array:
-    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
-        raise DataError(
-            f"{path}: column {name!r} holds {kind}",
-            "features must be numbers",
-            "Encode it as numbers the way it was encoded for training, or drop it.",
-        )
+    require_numbers(kind, name, path)
     numbers: Array = values.cast(pa.float64(), safe=False).to_numpy()
     return numbers
 
 
-def _labels(table: pa.Table, path: Path, column: str) -> Array:
+def label_array(table: pa.Table, path: Path, column: str) -> Array:
+    """The labels: numbers, or text as numpy has it, four bytes a character of the longest."""
+    require_label(table.schema.field(column).type, path, column)
     labels = table[column].unify_dictionaries().combine_chunks()
-    if pa.types.is_dictionary(labels.type):
-        if pa.types.is_string(labels.type.value_type) or pa.types.is_large_string(labels.type.value_type):
-            longest = max((len(value) for value in labels.dictionary.to_pylist()), default=0)
-            require_fits(4 * longest * len(labels), path, f"label column {column!r}")
-        labels = labels.cast(labels.type.value_type)
-    kind = labels.type
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    if not (text or pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        raise DataError(
-            f"{path}: label column {column!r} holds {kind}", "labels are whole numbers or text", "Convert them."
-        )
-    if text:
-        return np.array(labels.to_pylist(), dtype=str)
-    named: Array = labels.to_numpy(zero_copy_only=False)
-    return named
+    coded = pa.types.is_dictionary(labels.type)
+    if is_text(labels.type.value_type if coded else labels.type):
+        longest = pa.compute.max(pa.compute.utf8_length(labels.dictionary if coded else labels)).as_py() or 0
+        if longest > LONGEST_LABEL:
+            raise DataError(
+                f"{path}: column {column!r} has a label of {longest:,} characters",
+                f"a label is the name of a class, of at most {LONGEST_LABEL:,}",
+                "Name the label column with --label, or shorten the names.",
+            )
+        require_fits(4 * longest * len(labels), path, f"label column {column!r}")
+        if not coded:
+            return np.array(labels.to_pylist(), dtype=str)
+        words = np.array(labels.dictionary.to_pylist(), dtype=str)
+        named: Array = words[labels.indices.to_numpy(zero_copy_only=False)]
+        return named
+    numbers: Array = (labels.cast(labels.type.value_type) if coded else labels).to_numpy(zero_copy_only=False)
+    return numbers

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from expunge.desk.check import Checked, verify_desk
     from expunge.desk.desk import Desk, open_desk
     from expunge.desk.entries import Entry
+    from expunge.desk.handover import result_card, sign_result
     from expunge.desk.ledger import Head, RequestRow, read_head
     from expunge.desk.opening import create_desk
     from expunge.desk.pages import desk_report, result_report
@@ -37,8 +38,10 @@ __all__ = [
     "open_desk",
     "read_head",
     "requests",
+    "result_card",
     "result_report",
     "run",
+    "sign_result",
     "status",
     "verify_desk",
     "withdraw",
@@ -65,8 +68,10 @@ load_lazily(
         "open_desk": "desk",
         "read_head": "ledger",
         "requests": "status",
+        "result_card": "handover",
         "result_report": "pages",
         "run": "run",
+        "sign_result": "handover",
         "status": "status",
         "verify_desk": "check",
         "withdraw": "accept",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import unicodedata
 from collections import Counter
@@ -18,7 +19,7 @@ from expunge.desk.digests import Marks, arrays_bytes, fingerprint, mac, marks_of
 from expunge.desk.entries import RequestAccepted, RequestWithdrawn
 from expunge.desk.ledger import Ledger, RequestRow, now
 from expunge.desk.state import current_state
-from expunge.errors import DataError, OptionError
+from expunge.errors import DataError, InputError, OptionError
 from expunge.heads import Rows
 from expunge.model import LinearModel
 from expunge.record import TrainingRecord
@@ -174,14 +175,22 @@ def _known(
         if _is_of(ledger, marks, other):
             return other
         raise _reused(reference, other)
-    pending = [desk.pending_rows(request.id) for request in ledger.requests("pending")]
     try:
-        require_available(deposit, pending, (asked[0], asked[1]))
+        require_available(deposit, _pending(desk, ledger), (asked[0], asked[1]))
     except DataError:
         if same is None:
             raise
         return same  # it can only be that one, asked again under another reference
     return None
+
+
+def _pending(desk: Desk, ledger: Ledger) -> list[tuple[Any, Any]]:
+    """The rows of pending requests; one whose file is damaged keeps nobody else from asking, and a run will name it."""
+    found = []
+    for request in ledger.requests("pending"):
+        with contextlib.suppress(InputError):
+            found.append(desk.pending_rows(request.id))
+    return found
 
 
 def _is_of(ledger: Ledger, marks: Marks, request: RequestRow) -> bool:

@@ -8,7 +8,7 @@ deposit's radii.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,23 +16,28 @@ import numpy as np
 import torch
 
 from expunge.bounds.calibration import mu_for
+from expunge.bounds.deposit import deposit_bound
 from expunge.certificate.compose import Composition, closed_form, compose
+from expunge.certificate.facts import deposit_facts
 from expunge.certificate.limits import ARITHMETIC_SHARE
 from expunge.desk.policy import KEPT, Policy
-from expunge.errors import DataError, RetrainNow, UselessModel
-from expunge.evidence.deposit.asking import ask_deposit, require_its_model
+from expunge.errors import BeyondPolicy, DataError, RetrainNow, UselessModel, VacuousClaim
+from expunge.evidence.deposit.asking import ask_deposit, require_its_model, require_linear
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.leaving import look_up, require_members
+from expunge.evidence.measured import Measured
 from expunge.model import LinearModel
 from expunge.request.door import Request
 from expunge.request.guarantee import Guarantee, budget_notes
 
 Rows = tuple[Any, Any]
+OF_THESE_ROWS = (BeyondPolicy, VacuousClaim)  # refusals that say nothing of other rows
 LONGEST = 2.0  # times the anchor's length, and 1: weights are not longer when float64's part of delta is counted
 
 
 def opened_for(deposit: Deposit, model: LinearModel | None, policy: Policy) -> tuple[Policy, tuple[str, ...]]:
     """The policy of a desk with this deposit, and what every certificate will note; refuses what could not be used."""
+    require_linear(deposit)
     if model is not None:
         require_its_model(model, deposit)
     policy = replace(policy, distance=KEPT, step="newton", radii=deposit.numbers.radii)
@@ -45,7 +50,13 @@ def opened_for(deposit: Deposit, model: LinearModel | None, policy: Policy) -> t
             "every run of this desk would be refused",
             "Raise epsilon, or insist with --force.",
         )
-    return policy, budget_notes(policy.delta, deposit.record.n_source)
+    notes = budget_notes(policy.delta, deposit.record.n_source)
+    if numbers.generation:
+        notes += (
+            f"{numbers.forgotten:,} rows had left the deposit before; what was published of that is not counted in "
+            "what all models of this desk say together",
+        )
+    return policy, notes
 
 
 def require_available(deposit: Deposit, pending: Sequence[Rows], asked: Rows) -> None:
@@ -78,6 +89,31 @@ def asked_of(
         store=getattr(torch, store),
         model_sha256=published_sha256,
     )
+
+
+def within_reach(count: int, measured: Callable[[Sequence[int]], Measured]) -> list[int]:
+    """Which of so many requests can be served together where all of them cannot: those with the smallest regions.
+
+    `measured` is told numbers of requests, and refuses what is beyond the deposit's reach.
+    """
+    alone = {number: _radius(measured, [number]) for number in range(count)}
+    order = sorted((number for number in alone if math.isfinite(alone[number])), key=alone.__getitem__)
+    fits, most = 0, min(len(order), count - 1)
+    while fits < most:
+        tried = (fits + most + 1) // 2
+        if math.isfinite(_radius(measured, order[:tried])):
+            fits = tried
+        else:
+            most = tried - 1
+    return sorted(order[:fits])
+
+
+def _radius(measured: Callable[[Sequence[int]], Measured], numbers: Sequence[int]) -> float:
+    try:
+        found = measured(numbers)
+    except OF_THESE_ROWS:
+        return math.inf
+    return deposit_bound(deposit_facts(found.facts, str(found.route))).radius
 
 
 def output_share(request: Request, sigma: float) -> float:

@@ -38,9 +38,16 @@ class Desk:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Ledger]:
-        """The ledger, to look at."""
+        """The ledger, to look at; what a damaged one makes of arithmetic and tables is an error of its own."""
         with Ledger.open(self.layout.ledger) as ledger:
-            yield ledger
+            try:
+                yield ledger
+            except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
+                raise FileError(
+                    f"{self.layout.ledger} says what cannot be ({type(error).__name__}: {error})",
+                    "a ledger as it was written is needed",
+                    "Check it with expunge desk verify; restore a copy.",
+                ) from error
 
     def pending_rows(self, request: int) -> Rows:
         """The rows of a pending request."""

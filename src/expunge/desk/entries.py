@@ -24,6 +24,7 @@ class Body:
     """What every kind of entry has: the name it is written under, and what it changes."""
 
     entry_kind: ClassVar[str]
+    later: ClassVar[tuple[str, ...]] = ()  # fields that entries of earlier versions lack: not written where None
 
     def to_json(self) -> Json:
         """As it is written: keys in order, arrays as lists."""
@@ -128,10 +129,12 @@ class ModelPrepared(Body):
     """All that is known of a published model, its files by their digests.
 
     `carried` is the provenance of the bound handed on, `failures` the probability spent on bounds that fail, and
-    `noise_share` the noise's expected length over the norm of the weights.
+    `noise_share` the noise's expected length over the norm of the weights. With a
+    deposit, `reach` is how much of it is used, and `forgotten` how many rows have left it, before this desk too.
     """
 
     entry_kind: ClassVar[str] = "prepared"
+    later: ClassVar[tuple[str, ...]] = ("reach", "forgotten")
     model: int
     requests: tuple[int, ...]
     n_rows: int
@@ -151,6 +154,8 @@ class ModelPrepared(Body):
     accuracy: Accuracy | None
     keyid: str | None
     files: dict[str, str]
+    reach: float | None = None
+    forgotten: int | None = None
 
     def follow(self, connection: sqlite3.Connection, time: str) -> None:
         connection.execute(
@@ -221,7 +226,8 @@ class ModelRow:
 
 def written(body: Body) -> str:
     """An entry's body as it stands in the ledger."""
-    return json.dumps(asdict(body), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    content = {name: value for name, value in asdict(body).items() if value is not None or name not in body.later}
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def read_body(kind: str, text: str) -> Body:

@@ -26,6 +26,7 @@ from expunge.errors import FileError
 APPLICATION_ID = 0x45585031
 GENESIS = ""
 PATIENCE = 5.0  # seconds to wait for a reader before the log is left for the next command to fold in
+LARGEST = 2**63 - 1  # of SQLite's integers
 HEAD_LIMIT = 10_000  # bytes of a saved head
 TABLES = ("requests", "row_digests", "models")
 # SQLite keeps this text, and a ledger whose text differs is not one: lines are broken without changing it
@@ -154,7 +155,7 @@ class Ledger:
     def entries(self, after: int = 0, limit: int = -1) -> Iterator[Entry]:
         """Entries in order, from the one after `after`."""
         query = "SELECT number, time, kind, body FROM entries WHERE number > ? ORDER BY number LIMIT ?"
-        for number, time, kind, body in self.connection.execute(query, (after, limit)):
+        for number, time, kind, body in self.connection.execute(query, (_whole(after), _whole(limit))):
             yield self._entry(number, time, kind, body)
 
     def _entry(self, number: int, time: str, kind: str, text: str) -> Entry:
@@ -185,6 +186,7 @@ class Ledger:
     def requests(self, state: str | None = None, limit: int = -1, after: int = 0) -> list[RequestRow]:
         """Requests in the order they were accepted."""
         query = "SELECT id, reference, accepted, due, n_rows, state, model FROM requests WHERE id > ?"
+        after, limit = _whole(after), _whole(limit)
         if state is None:
             rows = self.connection.execute(query + " ORDER BY id LIMIT ?", (after, limit))
         else:
@@ -253,6 +255,11 @@ class Ledger:
             [kind.entry_kind for kind in kinds],
         ).fetchone()
         return None if row is None else self._entry(*row).body
+
+
+def _whole(number: int) -> int:
+    """A number as SQLite can hold it: no entry and no request has one beyond."""
+    return max(-LARGEST - 1, min(number, LARGEST))
 
 
 def _connect(path: Path) -> sqlite3.Connection:

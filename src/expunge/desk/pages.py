@@ -5,19 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from expunge.certificate.content import read_certificate
-from expunge.certificate.sign import keyid_of, read_public_key, verify_file
-from expunge.certificate.statement import read_statement
 from expunge.certificate.verify import verify
-from expunge.certificate.verify_statement import verify_statement
 from expunge.desk.desk import Desk
 from expunge.desk.entries import Json
-from expunge.desk.layout import MODEL, OLD_CERTIFICATE, REPORT, SIGNED, STATEMENT
+from expunge.desk.handover import dossier_of, require_result, verified_result
+from expunge.desk.layout import MODEL, OLD_CERTIFICATE, REPORT, STATEMENT
 from expunge.desk.ledger import now
 from expunge.desk.status import MOST_LISTED, as_row, models, requests, status
-from expunge.errors import FileError
 from expunge.report import csv_text, desk_page, run_page, statement_page
-
-DOSSIER = Path("private") / "dossier.json"  # in a result of expunge unlearn
 
 
 def desk_report(desk: Desk) -> dict[str, bytes]:
@@ -69,22 +64,9 @@ def result_report(folder: Path, public_key: Path | None = None, *, full: bool = 
         certificate = read_certificate(folder / OLD_CERTIFICATE)
         verify(certificate, folder / MODEL)
         return run_page(certificate.content).encode()
-    if not (folder / STATEMENT).is_file():
-        raise FileError(
-            f"{folder} is neither a desk nor a result of expunge unlearn",
-            "a folder with a ledger or a statement is needed",
-            "Check the path.",
-        )
-    statement, keyid = read_statement(folder / STATEMENT), None
-    if public_key is not None:
-        signed, _ = verify_file(folder / SIGNED, public_key, folder / MODEL)
-        if signed.content != statement.content:
-            raise FileError(
-                f"{folder / SIGNED} is another statement", "the two must be one", "Do not rely on the unsigned one."
-            )
-        keyid = keyid_of(read_public_key(public_key))
-    dossier = read_certificate(folder / DOSSIER) if full else None
-    verify_statement(statement, folder / MODEL, dossier)
-    if dossier is None:
-        return statement_page(statement.content, keyid=keyid).encode()
-    return run_page(dossier.content, keyid=keyid).encode()
+    require_result(folder)
+    dossier = dossier_of(folder) if full else None
+    statement, keyid = verified_result(folder, public_key, dossier)
+    if dossier is not None:
+        return run_page(dossier.content, keyid=keyid).encode()
+    return statement_page(statement.content, keyid=keyid).encode()

@@ -76,8 +76,9 @@ def run(
 ) -> Outcome:
     """Forget the rows of all pending requests, one model a request or one for all of them (`batch`).
 
-    Stops at the first request that cannot be certified and says why; it and those after it stay pending. `test` rows
-    are only used to measure accuracy before and after.
+    Stops at the first request that cannot be certified and says why; it and those after it stay pending. With a
+    deposit, requests that are beyond its reach are left out, and the others are served: one very influential person
+    must not keep everybody waiting. `test` rows are only used to measure accuracy before and after.
     """
     published: list[PublishedModel] = []
     refused: ExpungeError | None = None
@@ -85,16 +86,19 @@ def run(
         pending = ledger.requests("pending")
         groups = [pending] if batch and pending else [[request] for request in pending]
         surrogate = checked_surrogate(desk, ledger) if groups and not desk.policy.kept else None
-        for done, group in enumerate(groups):
-            progress("Requests", done, len(groups))
+        while groups:
+            group, *groups = groups
+            progress("Requests", len(published), len(published) + 1 + len(groups))
             state = current_state(desk, ledger)
             try:
                 made = _make(desk, ledger, state, group, surrogate, sign_key, test)
             except (Refused, InputError) as error:
-                refused = _retrain(error) if isinstance(error, Refused) else error
-                asked = tuple(request.id for request in group)
-                ledger.append(RunRefused(asked, type(refused).__name__, str(refused)))
-                break
+                reason = _retrain(error) if isinstance(error, Refused) else error
+                within, groups = _others(desk, ledger, state, group, groups, error)
+                asked = tuple(request.id for request in group if request not in within)
+                ledger.append(RunRefused(asked, type(reason).__name__, str(reason)))
+                refused = refused or reason
+                continue
             _write(desk, ledger, made)
             facts = made.facts
             published.append(
@@ -102,6 +106,32 @@ def run(
             )
         left = ledger.counts().get("pending", 0)
     return Outcome(tuple(published), refused, left)
+
+
+def _others(
+    desk: Desk,
+    ledger: Ledger,
+    state: State,
+    group: list[RequestRow],
+    groups: list[list[RequestRow]],
+    error: ExpungeError,
+) -> tuple[list[RequestRow], list[list[RequestRow]]]:
+    """Those of a refused group that can be served together all the same, and the groups that are still to be served."""
+    policy = desk.policy
+    if not policy.kept:
+        return [], []
+    from expunge.desk.deposited import OF_THESE_ROWS, within_reach
+
+    if not isinstance(error, OF_THESE_ROWS):
+        return [], []
+    guarantee = policy.guarantee(state.series(policy.planned, {}))
+
+    def measured(numbers: Items[int]) -> Measured:
+        chosen = _together(desk, ledger, [group[number] for number in numbers])
+        return measure(_asked(policy, state, chosen, None, guarantee))
+
+    within = [group[number] for number in within_reach(len(group), measured)]
+    return within, [within, *groups] if within else groups
 
 
 def _retrain(error: Refused) -> Refused:
@@ -161,6 +191,8 @@ def _make(
         accuracy=accuracy,
         keyid=None if sign_key is None else keyid_of(sign_key.public_key()),
         files={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+        reach=_reach(policy, measured),
+        forgotten=request.n_forget if policy.kept else None,
     )
     return _Made(files, state_bytes, facts, result.statement, certificate)
 
@@ -205,6 +237,15 @@ def _composed(policy: Policy, ledger: Ledger, state: State, request: Request, re
             "Retrain without the rows of all requests, and open a new desk.",
         )
     return composition
+
+
+def _reach(policy: Policy, measured: Measured) -> float | None:
+    """How much of the deposit's reach is used; None without one."""
+    if not policy.kept:
+        return None
+    from expunge.evidence.deposit.evidence import reach_of
+
+    return reach_of(measured.facts, str(measured.route), policy.radii[-1])
 
 
 def noise_share(request: Request, measured: Measured) -> float:
@@ -254,7 +295,7 @@ def _together(desk: Desk, ledger: Ledger, group: Items[RequestRow]) -> EncodedRo
             )
         parts.append(desk.pending_rows(request.id))
     encoders, names = {encoder_of(part) for part in parts}, {names_of(part) for part in parts}
-    if len(names - {None}) > 1:
+    if len(names - {None}) > 1 and not desk.policy.kept:  # in a deposit every row was found as it is
         raise DataError(
             f"the rows of {len(parts)} requests have other columns, or the same in another order",
             "the model's record names no columns, so nobody can say which are right",

@@ -6,9 +6,9 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from expunge.certificate.compose import deletions_left, models_left
+from expunge.certificate.compose import closed_form, deletions_left, models_left
 from expunge.desk.desk import Desk
-from expunge.desk.entries import Entry, Json, ModelPublished, ModelRow, RunRefused
+from expunge.desk.entries import Entry, Json, ModelRow, RunRefused
 from expunge.desk.ledger import Head, Ledger, RequestRow, now
 from expunge.errors import RetrainNow
 
@@ -19,8 +19,9 @@ MOST_LISTED = 1000
 class Status:
     """`epsilon` is that of all published models together; `deletions_left` extrapolates the last bound's growth.
 
-    With a deposit, `reach` is how much of the last of its radii the last model needed, and `forgotten` how many rows
-    have left; None without one.
+    With a deposit, `reach` is how much of it the last model used: of the last of its radii, or of the way to where no
+    region is finite any more, whichever is more; `forgotten` is how many rows have left, and `rows_left` how many more
+    like them it reaches; None without one. `retrain` is why the last run refused requests that still wait.
     """
 
     pending: int
@@ -36,6 +37,7 @@ class Status:
     deletions_left: int | None
     reach: float | None
     forgotten: int | None
+    rows_left: int | None
     retrain: str | None
     head: Head
     time: str
@@ -65,7 +67,8 @@ def _status(desk: Desk, ledger: Ledger) -> Status:
         models_left=_models_left(desk, models),
         deletions_left=_deletions_left(desk, models),
         reach=_reach(desk, models),
-        forgotten=sum(model.facts.n_rows for model in models) if policy.kept else None,
+        forgotten=_forgotten(models) if policy.kept else None,
+        rows_left=_rows_left(desk, models) if policy.kept else None,
         retrain=_retrain(ledger),
         head=ledger.head(),
         time=now(),
@@ -79,36 +82,74 @@ def _models_left(desk: Desk, models: list[ModelRow]) -> int:
     last = models[-1].facts
     squares = math.fsum(model.facts.mu**2 for model in models)
     delta = desk.policy.delta - last.failures
-    return min(left, models_left(squares, last.mu, delta, desk.policy.limit))
+    left = min(left, models_left(squares, last.mu, delta, desk.policy.limit))
+    return _until_float64(desk, models, left) if desk.policy.kept else left
+
+
+def _until_float64(desk: Desk, models: list[ModelRow], left: int) -> int:
+    """How many of these fit until what float64 makes of their noise uses up delta (`deposited.composed`).
+
+    It is charged for all models together, `1 + e^epsilon` times, and twice that is set aside.
+    """
+    mus, last, delta = [model.facts.mu for model in models], models[-1].facts, desk.policy.delta
+
+    def charged(more: int) -> float:
+        epsilon = min(closed_form([*mus, *[last.mu] * more], delta), 700.0)
+        return 2.0 * (1.0 + math.exp(epsilon)) * (len(mus) + more) / len(mus)
+
+    lost, fits = last.failures / charged(0), 0
+    while fits < left:
+        tried = (fits + left + 1) // 2
+        fits, left = (tried, left) if lost * charged(tried) < delta else (fits, tried - 1)
+    return fits
 
 
 def _deletions_left(desk: Desk, models: list[ModelRow]) -> int | None:
     """The bound grows with every deletion: how many like those so far until the noise that was set does not cover it.
 
-    Where requests choose their noise: until it is as large as the weights. With a deposit the bound grows at most with
-    the square of the rows forgotten, and ends at the last radius.
+    Where requests choose their noise: until it is as large as the weights.
     """
     if not models:
         return None
-    last, reach = models[-1].facts, _reach(desk, models)
-    if reach is not None:
-        return max(0, math.floor((math.sqrt(1.0 / max(reach, 1e-12)) - 1.0) * len(models)))
+    last, rows = models[-1].facts, _rows_left(desk, models) if desk.policy.kept else None
+    if rows is not None:
+        return rows * len(models) // sum(model.facts.n_rows for model in models)
     if desk.policy.noise is not None:
         return max(0, math.floor((last.mu * desk.policy.noise - last.total) / last.total * len(models)))
     return deletions_left(last.total, last.terms["training"], last.noise_share)
 
 
+def _forgotten(models: list[ModelRow]) -> int:
+    """Rows that have left a deposit; of models from before that was written, those of this desk."""
+    last = models[-1].facts.forgotten if models else 0
+    return sum(model.facts.n_rows for model in models) if last is None else last
+
+
+def _rows_left(desk: Desk, models: list[ModelRow]) -> int | None:
+    """How many more rows: what is used of a deposit's reach grows at most with the square of what was forgotten."""
+    reach, so_far = _reach(desk, models), _forgotten(models)
+    if reach is None or so_far == 0:
+        return None
+    return max(0, math.floor((math.sqrt(1.0 / max(reach, 1e-12)) - 1.0) * so_far))
+
+
 def _reach(desk: Desk, models: list[ModelRow]) -> float | None:
-    """The radius that the last model needed, over the last that the deposit has."""
+    """How much of the deposit the last model used; of one from before that was written, by its radius alone."""
     if not desk.policy.radii:
         return None
-    return models[-1].facts.total / desk.policy.radii[-1] if models else 0.0
+    if not models:
+        return 0.0
+    last = models[-1].facts
+    return last.total / desk.policy.radii[-1] if last.reach is None else last.reach
 
 
 def _retrain(ledger: Ledger) -> str | None:
-    """The reason of the last refusal, if nothing was published since."""
-    last = ledger.last(RunRefused, ModelPublished)
-    return last.reason if isinstance(last, RunRefused) and last.kind == RetrainNow.__name__ else None
+    """The reason of the last refusal, if all requests that were refused still wait."""
+    last = ledger.last(RunRefused)
+    if not isinstance(last, RunRefused) or last.kind != RetrainNow.__name__:
+        return None
+    waiting = {request.id for request in ledger.requests("pending")}
+    return last.reason if waiting.issuperset(last.requests) else None
 
 
 def requests(desk: Desk, state: str | None = None, *, limit: int = -1) -> list[RequestRow]:

@@ -15,6 +15,7 @@ audit can only find fault. It finds most where the bound is tight, for which `ta
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,10 +26,12 @@ from scipy.special import ndtri
 from scipy.stats import beta
 
 from expunge.bounds.calibration import mu_for
+from expunge.bounds.ellipsoid import Ellipsoid
+from expunge.bounds.region import Shape
 from expunge.errors import OptionError
 from expunge.evidence.measured import Measured
 from expunge.mechanism import certify, hand_over, judge
-from expunge.noise import RandomBytes, add_noise, seeded_bytes
+from expunge.noise import Noise, RandomBytes, add_noise, rounded_sum, seeded_bytes
 from expunge.request.door import Request
 from expunge.request.subject import LinearSubject
 from expunge.runtime.progress import Progress, silent
@@ -59,7 +62,10 @@ class Lower:
 
 @dataclass(frozen=True)
 class Audit:
-    """Claimed against observed. `contradicted` means that, with this confidence, the claim is false."""
+    """Claimed against observed. `contradicted` means that, with this confidence, the claim is false.
+
+    `bound` and `true_distance` are lengths as the noise's shape measures them.
+    """
 
     epsilon: float
     delta: float
@@ -195,15 +201,33 @@ def noised_runs(weights: Values, sigma: float, exponent: int, runs: int, *, seed
     return add_noise(repeated, sigma, exponent) if draw is None else add_noise(repeated, sigma, exponent, draw)
 
 
-def statistics(models: Values, updated: Values, retrained: Values) -> dict[str, Values]:
+def shaped_runs(weights: Values, noise: Noise, runs: int, *, seed: int | None = None) -> Values:
+    """The same with noise that has a shape, one after the other."""
+    draw: RandomBytes = os.urandom if seed is None else seeded_bytes(seed)
+    smallest, made = noise.shape.smallest(noise.scale), []
+    for _ in range(runs):
+        rest = noise.shape.rest(noise.scale, draw)
+        assert rest is not None
+        made.append(rounded_sum(weights.reshape(-1) + rest.reshape(-1), smallest, noise.grid_exponent, draw))
+    return np.stack(made).reshape(runs, *weights.shape)
+
+
+def seen_by(shape: Shape | None, differences: Values) -> Values:
+    """Differences of weights, flat, in coordinates in which noise of this shape is alike in every direction."""
+    flat = differences.reshape(len(differences), -1)
+    return shape.whitened(flat) if isinstance(shape, Ellipsoid) else flat
+
+
+def statistics(models: Values, updated: Values, retrained: Values, shape: Shape | None = None) -> dict[str, Values]:
     """What the audit tells models apart by.
 
-    `projection` on the line from retrained to updated weights is the best test there is for the mechanism as stated
-    (Neyman and Pearson). The others find noise that is not as stated: `distance` to the retrained weights, over all of
-    them, and `nearest`, the weight closest to its value before noise, which is 0 if any weight got none.
+    `projection` on the line from retrained to updated weights, as the noise's shape sees it, is the best test there is
+    for the mechanism as stated (Neyman and Pearson). The others find noise that is not as stated: `distance` to the
+    retrained weights, over all of them, and `nearest`, the weight closest to its value before noise, which is 0 if any
+    weight got none.
     """
-    flat = (models - retrained).reshape(len(models), -1)
-    direction = (updated - retrained).reshape(-1)
+    flat = seen_by(shape, models - retrained)
+    direction = seen_by(shape, (updated - retrained)[None])[0]
     length = float(np.linalg.norm(direction))
     direction = direction / length if length > 0 else np.ones_like(direction) / math.sqrt(len(direction))
     return {
@@ -233,13 +257,17 @@ def collect(
     """Run the mechanism `runs` times, and retraining plus noise as often."""
     updated = (request.weights + measured.step.update).cpu().numpy()
     goal = retrained.cpu().numpy()
-    certificate = certify(request, measured, insecure_test_seed=seed).certificate
-    exponent = int(certificate.content["noise"]["grid_exponent"])
+    drawn = judge(request, measured, insecure=seed is not None)[1].noise
+    assert drawn is not None
+    noise, other = request.shaped(drawn), None if seed is None else seed + 1
     models = unlearned_runs(request, measured, runs, seed=seed, progress=progress)
-    references = noised_runs(goal, certificate.sigma, exponent, runs, seed=None if seed is None else seed + 1)
+    if isinstance(noise.shape, Ellipsoid):
+        references = shaped_runs(goal, noise, runs, seed=other)
+    else:
+        references = noised_runs(goal, noise.scale, noise.grid_exponent, runs, seed=other)
     assert isinstance(request.subject, LinearSubject)
     stored = torch.from_numpy(references).to(request.subject.dtype).double().numpy()
-    return Evidence(statistics(models, updated, goal), statistics(stored, updated, goal))
+    return Evidence(*(statistics(side, updated, goal, noise.shape) for side in (models, stored)))
 
 
 def join(parts: Sequence[Evidence]) -> Evidence:
@@ -267,13 +295,15 @@ def conclude(
     ).certificate  # its sigma and bound; the model is dropped
     spent = math.fsum(certificate.content["noise"]["failures"].values())
     updated = request.weights + measured.step.update
+    shape = None if request.deposit is None else request.deposit.ellipsoid
+    away = seen_by(shape, (updated - retrained).cpu().numpy()[None])
     return Audit(
         request.guarantee.epsilon,
         request.guarantee.delta,
         mu_for(request.guarantee.epsilon, request.guarantee.delta - spent),
         certificate.sigma,
         certificate.total,
-        float((updated - retrained).norm()),
+        float(np.linalg.norm(away)),
         lower_bound(evidence.unlearned, evidence.retrained, request.guarantee.delta, confidence),
     )
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from expunge.certificate.statement import Statement, read_document
+from expunge.certificate.attest import MODEL_NAME, Subject, subjects_of
+from expunge.certificate.facts import OLD_SCHEMAS
+from expunge.certificate.statement import Statement, read_document, statement_of
+from expunge.certificate.verify import verify
 from expunge.data import read_data
 from expunge.data.files import TABLES
 from expunge.data.partial import Partial
@@ -17,9 +21,11 @@ from expunge.evaluate.audit import Audit, Evidence, collect, conclude, join
 from expunge.evaluate.case import Labelled, prepared_rows
 from expunge.evaluate.source_free import SourceFree, source_free
 from expunge.evaluate.tasks import AuditTask, certificate_task
+from expunge.evidence.deposit.contents import read_deposit
 from expunge.model import LinearModel, read_model
 from expunge.record import TrainingRecord
 from expunge.request.subject import head_of
+from expunge.runtime.paths import readable
 from expunge.runtime.progress import Progress
 
 PART = 2_500  # runs a side that are lost at most when a run is stopped
@@ -86,6 +92,7 @@ def task_from_files(
     forget: Path | None,
     surrogate: Path | None,
     label: str | None,
+    deposit: Path | None = None,
 ) -> AuditTask:
     """The setting of a certificate, from files; of a statement nobody can tell."""
     _require({"--model": model_file, "--retain": retain, "--forget": forget}, "auditing a certificate's setting")
@@ -101,7 +108,8 @@ def task_from_files(
             "its setting is in the dossier, which tells who left",
             "Give private/dossier.json, which was written with it.",
         )
-    return certificate_task(document, model, digest, stay, leave, _read(surrogate, label))
+    kept = None if deposit is None else read_deposit(deposit)
+    return certificate_task(document, model, digest, stay, leave, _read(surrogate, label), kept)
 
 
 def source_free_from_files(
@@ -120,6 +128,31 @@ def source_free_from_files(
     ]
     earlier = None if before is None else read_model(before)[0].matrix()
     return source_free(head_of(model, record), model.matrix(), *rows, before=earlier)
+
+
+def audited_subjects(certificate_file: Path | None, published: Path | None) -> tuple[Subject, ...]:
+    """What an audit was about, for those who may not see the dossier: published model and statement, by digest.
+
+    Of a dossier, which is verified first, they are those that were handed out with it; else it is the model's file.
+    """
+    if certificate_file is None:
+        if published is None:
+            raise OptionError(
+                "--test-result with built-in tasks",
+                "a result for others is about a model of yours",
+                "Give --certificate, or --published with --fresh.",
+            )
+        return (Subject(MODEL_NAME, hashlib.sha256(readable(published).read_bytes()).hexdigest()),)
+    dossier = read_document(certificate_file)
+    if isinstance(dossier, Statement) or dossier.content["schema"] in OLD_SCHEMAS:
+        raise FileError(
+            f"{certificate_file} has schema {dossier.content['schema']!r}",
+            "a result for others is about the statement of a dossier",
+            "Give private/dossier.json of a result.",
+        )
+    verify(dossier)
+    statement = statement_of(dossier)
+    return subjects_of(statement, hashlib.sha256(statement.to_json().encode()).hexdigest())
 
 
 def _record(model: LinearModel) -> TrainingRecord:

@@ -16,7 +16,16 @@ from expunge.distance import parse_distance, parse_route
 from expunge.errors import OptionError
 from expunge.evaluate.case import Splits, make_case
 from expunge.evaluate.evaluation import MethodScores, evaluate
-from expunge.evaluate.methods import CertifiedNoise, Given, Method, Original, Retrain, UnlearnMinus, UnlearnPlus
+from expunge.evaluate.methods import (
+    CertifiedNoise,
+    Given,
+    Method,
+    Original,
+    Retrain,
+    UnlearnDeposit,
+    UnlearnMinus,
+    UnlearnPlus,
+)
 from expunge.evaluate.paper_task import paper_task
 from expunge.evaluate.table import scores_from_json, scores_to_json
 from expunge.model import read_model
@@ -70,6 +79,7 @@ def files_campaign(
     delta: float,
     distance: str,
     match_classes: bool = False,
+    with_deposit: bool = False,
     n_models: int,
 ) -> Campaign:
     """A user's own model and splits; seeds differ in the noise, the attack's splits and the relearning's order."""
@@ -94,6 +104,8 @@ def files_campaign(
     methods: list[Method] = [Original(), Retrain(), UnlearnPlus(noise)]
     if "surrogate" in read:
         methods.append(UnlearnMinus(noise))
+    if with_deposit:
+        methods.append(UnlearnDeposit(epsilon, delta))
     brought = {}
     for text in candidates:
         name, equals, file = text.partition("=")
@@ -110,6 +122,7 @@ def files_campaign(
         "delta": delta,
         "distance": distance,
         "match_classes": match_classes,
+        "with_deposit": with_deposit,
         "models": n_models,
     }
     return Campaign(setting, lambda seed, progress: evaluate(case, methods, seed, n_models=n_models, progress=progress))

@@ -1,7 +1,8 @@
 """Ways to forget, behind one interface: what comes out is a distribution of models, of which one is published.
 
 `Retrain` starts anew on the retain set, `UnlearnPlus` has the source (the paper's Unlearn (+)), `UnlearnMinus` only a
-surrogate (Unlearn (-)), `Given` is a model somebody brings. Anything with a name and a `run` is a method.
+surrogate (Unlearn (-)), `UnlearnDeposit` what was kept of the source, `Given` is a model somebody brings. Anything
+with a name and a `run` is a method.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from expunge.data.names import order_of
 from expunge.distance import Distance, Estimation
 from expunge.errors import ModelError
 from expunge.evaluate.case import Case, Labelled
+from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.evidence.deposit.keeping import keep
 from expunge.evidence.measured import foresee
 from expunge.mechanism import measure, notes_of
 from expunge.model import LinearModel
@@ -147,7 +150,7 @@ class CertifiedNoise:
         measured = measure(request, seed=0)  # of Lanczos' start alone; a fixed one makes evaluations reproducible
         claim, derived = foresee(request, measured)
         refuse_unsound(claim, derived, request.weights, force=True)
-        return Outcome(request.weights + measured.step.update, derived.noise, notes=notes_of(request, measured.step))
+        return Outcome(request.weights + measured.step.update, derived.noise, notes=notes_of(request, measured))
 
 
 @dataclass(frozen=True)
@@ -191,6 +194,25 @@ class UnlearnMinus:
 
     def run(self, case: Case) -> Outcome:
         return self.noise.unlearn(case.with_surrogate(self.surrogate or case.surrogate), with_source=False)
+
+
+@dataclass(frozen=True)
+class UnlearnDeposit:
+    """What `expunge unlearn --deposit` does: a deposit is made of the source, and the forget rows leave it."""
+
+    epsilon: float
+    delta: float
+    name: str = "Deposit"
+
+    def run(self, case: Case) -> Outcome:
+        kept = keep(case.trained, case.splits.source, seed=0).deposit
+        # forced: an evaluation is to show a useless model, not to refuse it
+        guarantee = deposit_guarantee(self.epsilon, self.delta, force=True)
+        request = ask_deposit(kept, case.splits.forget, guarantee)
+        measured = measure(request)
+        noise = foresee(request, measured)[1].noise
+        assert noise is not None  # what has none is refused while it is measured
+        return Outcome(request.weights + measured.step.update, request.shaped(noise), notes=request.notes)
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,13 @@ import numpy as np
 from scipy.stats import rankdata
 from torch import Tensor
 
+from expunge.certificate.attest import FAILED, PASSED, WARNED
 from expunge.evaluate.membership import FEWEST_ROWS, Losses, of_other_classes, row_losses
 from expunge.evaluate.score import Score
 from expunge.heads import LinearHead, Rows
 
 PERMUTATIONS = 9_999
+FOUND, VISIBLE = 0.001, 0.05  # p-values: below the first a trace is found, below the second there was one to be seen
 LIMITS = (
     "It compares averages over the forget rows; one person's trace can hide in it.",
     "It holds only if the fresh rows were drawn as the forget rows were.",
@@ -42,15 +44,24 @@ class SourceFree:
     limits: tuple[str, ...] = LIMITS
 
     @property
+    def outcome(self) -> str:
+        """`FAILED` if a trace was found, `PASSED` if one was visible before and is not now; else nothing is known."""
+        if self.after_p is None:
+            return WARNED
+        if self.after_p <= FOUND:
+            return FAILED
+        return PASSED if self.before_p is not None and self.before_p <= VISIBLE else WARNED
+
+    @property
     def sentence(self) -> str:
         """The outcome in one line."""
         if self.after_p is None:
             return "meaningless: " + "; ".join(self.after.flags)
-        if self.after_p <= 0.001:
+        if self.outcome == FAILED:
             return "TRACE FOUND: forget rows still have smaller losses than fresh ones"
         if self.before_p is None:
             return "no trace found; without the model from before it is not known whether one could have been"
-        if self.before_p > 0.05:
+        if self.outcome == WARNED:
             return "no trace found, but none was visible before either: this audit has no power here"
         return "no trace found, though one was visible before"
 

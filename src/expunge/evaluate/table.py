@@ -12,6 +12,7 @@ from typing import Any
 
 from expunge.evaluate.evaluation import METRICS, MethodScores
 from expunge.evaluate.score import Score
+from expunge.runtime.cells import safe_cell
 
 PERCENT = ("train", "test", "retain", "forget", "mia", "lira", "lira_worst")
 TITLES = {
@@ -122,9 +123,8 @@ def to_csv(table: Table) -> str:
     writer.writerow(["method", "metric", "mean", "spread", "seeds", "flags"])
     for name, row in table.cells.items():
         for metric, cell in row.items():
-            # a name that a spreadsheet would take for a formula is defused
-            safe = "'" + name if name[:1] in "=+-@\t\r" else name
-            writer.writerow([safe, metric, cell.mean, cell.spread, cell.seeds, "; ".join(cell.flags)])
+            line = (name, metric, cell.mean, cell.spread, cell.seeds, "; ".join(cell.flags))
+            writer.writerow([safe_cell(value) for value in line])
     return text.getvalue()
 
 

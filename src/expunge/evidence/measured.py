@@ -55,6 +55,12 @@ def claim_of(request: Request, measured: Measured, generator: str = GENERATORS[0
     )
 
 
+def step_kind(request: Request, measured: Measured) -> str:
+    """How the step was made: with a deposit alone it is Newton's, whatever was given beside it."""
+    alone = measured.route is not None and not measured.distance.law.stands_in
+    return "newton" if alone else str(request.guarantee.step)
+
+
 def foresee(request: Request, measured: Measured) -> tuple[Claim, Derived]:
     """What `certify` would claim and derive, without drawing noise or refusing."""
     claim = claim_of(request, measured)

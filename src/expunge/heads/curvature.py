@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,56 @@ class CoupledRows:
     features: Tensor
     predictions: Tensor
     shares: Tensor
+
+
+def few_at_a_time(device: torch.device) -> bool:
+    """Whether small products that stay in cache are faster than half as many large ones: not on a GPU."""
+    return device.type == "cpu"
+
+
+def product_means(
+    rows: RowSet, pieces: Iterable[tuple[Block, Tensor]], entries_of: Callable[[Tensor], Tensor], classes: int
+) -> Tensor:
+    """Mean over the rows of `E kron x x^T`, K d x K d, from each row's values, classes first.
+
+    `entries_of` makes the entries of each row's symmetric K x K matrix E, on and above the diagonal, from its values.
+    """
+    pairs = torch.triu_indices(classes, classes, device=rows.device)
+    width, quarter = rows.n_features, rows.total(_quarter(rows, pieces, entries_of, pairs.shape[1])) / len(rows)
+    half = quarter.triu() + quarter.triu(1).mT
+    matrix = torch.empty((classes, classes, width, width), dtype=rows.dtype, device=rows.device)
+    matrix[pairs[0], pairs[1]] = half
+    matrix[pairs[1], pairs[0]] = half
+    return matrix.transpose(1, 2).reshape(classes * width, classes * width)
+
+
+def _quarter(
+    rows: RowSet, pieces: Iterable[tuple[Block, Tensor]], entries_of: Callable[[Tensor], Tensor], n_pairs: int
+) -> Tensor:
+    """Sums of `E_kl x_i x_j` for k <= l and i <= j; entries below the diagonals are of no use."""
+    width = rows.n_features
+    total = torch.zeros((n_pairs, width, width), dtype=rows.dtype, device=rows.device)
+    if not few_at_a_time(total.device):
+        for block, values in pieces:
+            entries = entries_of(values)
+            if block.weights is not None:
+                entries = entries * block.weights.to(entries.dtype)
+            for pair, entry in zip(total, entries, strict=True):
+                pair.addmm_((block.features * entry[:, None]).T, block.features)
+        return total
+    together = max(1, DENSE_COLUMNS // width)
+    most = max(16, DENSE_BYTES // (together * width * total.element_size()))
+    for block, values in pieces:
+        for start in range(0, len(block), most):
+            features = block.features[start : start + most].T.contiguous()  # long rows multiply faster
+            entries = entries_of(values[:, start : start + most])
+            if block.weights is not None:
+                entries = entries * block.weights[start : start + most].to(entries.dtype)
+            for first in range(0, width, together):
+                last = min(first + together, width)
+                products = (features[first:last, None] * features[None, first:]).reshape(-1, features.shape[1])
+                total[:, first:last, first:] += (entries @ products.T).reshape(n_pairs, last - first, width - first)
+    return total
 
 
 class Curvature:
@@ -72,40 +122,17 @@ class Curvature:
 
         `C(p)` and `x x^T` are both symmetric: a quarter of the entries says it all. They are the matrix product of the
         entries of `C(p)` above the diagonal with the products `x_i x_j`, i <= j, which are formed for a few i at a
-        time.
+        time (`product_means`).
         """
         objective, rows = self.objective, self.rows
-        classes, width = objective.n_classes, objective.n_features
         if objective.constant_curvature:
             flat = torch.kron(self.class_factor(), self.feature_factor())
         else:
-            pairs = torch.triu_indices(classes, classes, device=rows.device)
-            quarter = rows.total(self._quarter(pairs.shape[1])) / len(rows)
-            half = quarter.triu() + quarter.triu(1).mT
-            matrix = torch.empty((classes, classes, width, width), dtype=rows.dtype, device=rows.device)
-            matrix[pairs[0], pairs[1]] = half
-            matrix[pairs[1], pairs[0]] = half
-            flat = matrix.transpose(1, 2).reshape(objective.n_parameters, objective.n_parameters)
+            classes = objective.n_classes
+            pieces = ((block, predictions[:classes]) for block, predictions in self.predicted())
+            flat = product_means(rows, pieces, objective.curvature_entries, classes)
         flat.diagonal().add_(objective.l2)
         return flat
-
-    def _quarter(self, n_pairs: int) -> Tensor:
-        """Sums of `C(p)_kl x_i x_j` for k <= l and i <= j; entries below the diagonals are of no use."""
-        classes, width = self.objective.n_classes, self.objective.n_features
-        total = torch.zeros((n_pairs, width, width), dtype=self.weights.dtype, device=self.weights.device)
-        together = max(1, DENSE_COLUMNS // width)
-        most = max(16, DENSE_BYTES // (together * width * total.element_size()))
-        for block, predictions in self.predicted():
-            for start in range(0, len(block), most):
-                features = block.features[start : start + most].T.contiguous()  # long rows multiply faster
-                entries = self.objective.curvature_entries(predictions[:classes, start : start + most])
-                if block.weights is not None:
-                    entries = entries * block.weights[start : start + most].to(entries.dtype)
-                for first in range(0, width, together):
-                    last = min(first + together, width)
-                    products = (features[first:last, None] * features[None, first:]).reshape(-1, features.shape[1])
-                    total[:, first:last, first:] += (entries @ products.T).reshape(n_pairs, last - first, width - first)
-        return total
 
     def class_factor(self) -> Tensor:
         """Mean of `C(p)` over the rows, K x K."""

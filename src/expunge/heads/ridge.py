@@ -60,3 +60,7 @@ class Ridge(LinearHead):
     def change_sup(self, update: Tensor) -> float:
         """`||phi_U(x)|| = ||U x|| ||x||`."""
         return float(torch.linalg.matrix_norm(update, 2)) * self.row_bound**2
+
+    def moment_roundoffs(self, n_rows: int) -> int:
+        """Unit roundoffs of the mean square that the mean of `x x'` over so many rows can lose."""
+        return n_rows + 64

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from expunge.errors import DataError
 from expunge.heads.scaling import Scaling
+from expunge.runtime.memory import room
 
 BLOCK_BYTES = 1 << 22  # a block of rows stays in cache between the two products that use it
 
@@ -128,7 +129,7 @@ class RowSet(ABC):
 
     def affords(self, n_bytes: int) -> bool:
         """Whether every process may take that much memory for a while: they decide alike, and all have to ask."""
-        return True
+        return self.device.type != "cpu" or n_bytes <= room()
 
     def keeps(self, bytes_per_row: int) -> bool:
         """Whether values of that size may be kept for every row of this process until the next pass."""

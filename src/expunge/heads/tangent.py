@@ -211,6 +211,13 @@ class Tangent:
         for part in self._blocks(len(rows)):
             yield self.pull_each(self._converted(rows.inputs[part]), cotangents[part] * rows.scales[part, None])
 
+    def jacobians(self, rows: TangentRows) -> Iterator[Tensor]:
+        """`s J` of each example, examples x K x P, a block at a time."""
+        for part in self._blocks(len(rows)):
+            inputs, scales = self._converted(rows.inputs[part]), rows.scales[part, None]
+            chosen = torch.eye(rows.offsets.shape[1], dtype=torch.float64, device=self.device)
+            yield torch.stack([self.pull_each(inputs, scales * output) for output in chosen], dim=1)
+
     def _converted(self, inputs: Tensor) -> Tensor:
         return inputs.to(self.device, torch.float64)
 

@@ -20,6 +20,7 @@ from expunge.data.prepare import as_features
 from expunge.errors import DataError, ExpungeError, ModelError, OptionError
 from expunge.networks.head import require_same
 from expunge.networks.programs import LOADED_WRONG, Encoder
+from expunge.runtime.memory import out_of_memory
 from expunge.runtime.progress import Progress, silent
 
 UNIT_BATCHES = 16  # batches that are kept together: what a kill can cost
@@ -105,8 +106,8 @@ def embed(
     prepared = preparation or Preparation()
     digest = pipeline_digest(encoder.digest, prepared)
     count, unit = len(examples.inputs), batch * UNIT_BATCHES
-    kept = None if partial is None else open_partial(partial, _setting(examples, encoder, digest, batch))
     _check_encoder(examples, encoder, prepared, batch)
+    kept = None if partial is None else open_partial(partial, _setting(examples, encoder, digest, batch))
     parts: list[NDArray[Any]] = []
     for start in range(0, count, unit):
         name = f"rows-{start:012d}"
@@ -165,6 +166,8 @@ def _encode(encoder: Encoder, preparation: Preparation, inputs: Sequence[Any] | 
     except ExpungeError:
         raise
     except LOADED_WRONG as error:
+        if ended := out_of_memory(error):
+            raise ended from error
         whole = "" if values.is_floating_point() else " Convert whole numbers to floats, for example X / 255."
         raise DataError(
             f"{encoder.name} does not take {tuple(values.shape)} {values.dtype} ({type(error).__name__}: {error})",

@@ -21,6 +21,7 @@ from expunge.errors import DataError, ModelError
 from expunge.heads.examples import require_running_statistics
 from expunge.model import LinearModel, checked_model
 from expunge.networks.digest import module_digest
+from expunge.runtime.memory import out_of_memory
 from expunge.runtime.progress import Progress, silent
 
 Inputs = Tensor | Mapping[str, Tensor]
@@ -78,7 +79,7 @@ class SplitModel:
             try:
                 module(**part) if isinstance(part, Mapping) else module(part)
             except (RuntimeError, TypeError, ValueError, IndexError) as error:
-                raise _unusable(part, error) from error
+                raise out_of_memory(error) or _unusable(part, error) from error
         if len(seen) != 1:
             raise ModelError(
                 f"the head {self.name!r} is used {len(seen)} times for one input",

@@ -17,10 +17,13 @@ from expunge.certificate.facts import Json
 from expunge.data import as_labels, encode
 from expunge.distance import Distance
 from expunge.errors import DataError, OptionError
+from expunge.evidence.deposit.asking import deposit_guarantee, require_alone
+from expunge.evidence.deposit.contents import Deposit
 from expunge.heads import Rows
 from expunge.heads.scaling import FEW
 from expunge.heads.tangent import Tangent, TangentRows, last_parameters
 from expunge.mechanism import Unlearned, carry_out
+from expunge.networks.tangent_deposit import ask_tangent_deposit, deposit_tangent
 from expunge.networks.tangent_model import TangentModel, objective_of, read_tangent, weights_digest
 from expunge.networks.tangent_training import train_tangent
 from expunge.record import TrainingRecord
@@ -34,7 +37,15 @@ from expunge.request.survey import class_notes, notes_on, survey
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.outcome import Step
 
-__all__ = ["TangentModel", "last_parameters", "read_tangent", "tangent_request", "train_tangent", "unlearn_tangent"]
+__all__ = [
+    "TangentModel",
+    "deposit_tangent",
+    "last_parameters",
+    "read_tangent",
+    "tangent_request",
+    "train_tangent",
+    "unlearn_tangent",
+]
 
 
 @dataclass(frozen=True)
@@ -74,11 +85,12 @@ def unlearn_tangent(
     network: nn.Module,
     model: TangentModel,
     forget: tuple[Any, Any],
-    surrogate: tuple[Any, Any],
+    surrogate: tuple[Any, Any] | None = None,
     *,
     epsilon: float,
     delta: float,
-    distance: Distance | str,
+    distance: Distance | str | None = None,
+    deposit: Deposit | None = None,
     force: bool = False,
     noise: float | str | Scale | None = None,
     block: int = 64,
@@ -88,11 +100,20 @@ def unlearn_tangent(
 ) -> Unlearned:
     """Remove the forget examples from tangent weights whose source is gone; a whole class by giving all its rows.
 
-    `noise` is as for `unlearn`.
+    What is known of the source is a surrogate with its distance, or a `deposit` that was kept of it
+    (`deposit_tangent`). `noise` is as for `unlearn`.
     """
-    wanted, _ = wanted_distance(distance)
-    guarantee = Guarantee(epsilon, delta, wanted, force=force, noise=noise)
-    request = tangent_request(network, model, forget, surrogate, guarantee, block=block, device=device)
+    if deposit is not None:
+        require_alone(surrogate=surrogate, distance=distance)
+        promised = deposit_guarantee(epsilon, delta, force=force, noise=noise)
+        request = ask_tangent_deposit(network, model, deposit, forget, promised, block=block, device=device)
+    elif surrogate is None or distance is None:
+        raise OptionError(
+            "no surrogate, or no distance", "without a deposit both are needed", "Give them, or a deposit."
+        )
+    else:
+        guarantee = Guarantee(epsilon, delta, wanted_distance(distance)[0], force=force, noise=noise)
+        request = tangent_request(network, model, forget, surrogate, guarantee, block=block, device=device)
     result = carry_out(request, progress=progress, insecure_test_seed=insecure_test_seed)
     assert result is not None  # there is one process
     return result

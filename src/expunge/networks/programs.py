@@ -1,7 +1,10 @@
-"""Encoders as people keep them: TorchScript, exported torch programs, ONNX files, or a Python module by import path.
+"""Encoders as people keep them: a Python module by import path, with its weights in a safetensors file, or ONNX.
 
-An encoder is a program and is run: use only those you trust. Its digest is that of its file, or of everything stored in
-the module (`module_digest`).
+Both bring numbers and nothing that is run but what is installed here: the code of the module, the operators of
+onnxruntime. TorchScript (`.pt`) and exported torch programs (`.pt2`) are code of whoever wrote the file. Loading a
+`.pt2` unpickles, so that it can do whatever Python can; TorchScript can read files of this machine. They are loaded
+only where the caller says that the file is trusted. The digest of an encoder is that of its file, or of everything
+stored in the module (`module_digest`).
 """
 
 from __future__ import annotations
@@ -16,13 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from expunge.errors import ExpungeError, ModelError, OptionError
 from expunge.networks.digest import module_digest
 from expunge.networks.head import split_head
+from expunge.runtime.memory import file_bytes
 from expunge.runtime.paths import readable
+from expunge.runtime.safetensors import read_safetensors
 
 LOADED_WRONG = (
     RuntimeError, ValueError, TypeError, KeyError, OSError, EOFError, AttributeError, IndexError, AssertionError,
@@ -40,40 +46,93 @@ class Encoder:
     device: torch.device
 
 
-def load_encoder(reference: str, *, head: str | None = None, device: torch.device | str = "cpu") -> Encoder:
-    """An encoder from a .pt (TorchScript), .pt2 (torch.export) or .onnx file, or `module:function`.
+def load_encoder(
+    reference: str,
+    *,
+    head: str | None = None,
+    weights: str | Path | None = None,
+    trust_encoder: bool = False,
+    device: torch.device | str = "cpu",
+) -> Encoder:
+    """An encoder from `module:function`, or an .onnx, .pt (TorchScript) or .pt2 (torch.export) file.
 
-    `module:function` names a torch module or a function that returns one; with `head`, features are what enters the
-    linear module of that name.
+    `module:function` names a torch module or a function that returns one; `weights` is a safetensors file with its
+    state, and with `head`, features are what enters the linear module of that name. A .pt or .pt2 file runs code of its
+    author with the rights of whoever loads it: it needs `trust_encoder=True`.
     """
     place = torch.device(device)
     path = Path(reference)
-    kinds = {".pt": _script, ".pth": _script, ".pt2": _exported, ".onnx": _onnx}
+    kinds = {".onnx": _onnx, ".pt": _script, ".pth": _script, ".pt2": _exported}
     load = kinds.get(path.suffix.lower())
     if load is not None:
-        if head is not None:
-            raise OptionError(
-                f"head {head!r} with {path}",
-                "a file is the encoder as it is",
-                "Leave --head out, or use module:function.",
-            )
+        _require_alone(path, head, weights)
         digest = _files_digest(path)
+        if load is not _onnx and not trust_encoder:
+            raise _untrusted(path)
         try:
             run = load(path, place)
-        except LOADED_WRONG as error:
+        except ExpungeError:
+            raise
+        except Exception as error:  # whatever the file makes it raise
             raise ModelError(
                 f"{path} cannot be loaded ({type(error).__name__}: {error})",
                 f"a whole {path.suffix} encoder for this device is needed",
-                "Save a TorchScript program as .pt, an exported one as .pt2; pickled modules are never loaded.",
+                "Export it again; of a module that was saved with torch.save, give module:function and --weights.",
             ) from error
         return Encoder(run, digest, str(path), place)
     if ":" not in reference:
         raise OptionError(
             f"encoder {reference!r}",
-            f"a {', '.join(kinds)} file or module:function is needed",
-            "Write for example encoder.pt, or mypackage.encoders:resnet.",
+            f"module:function or a {', '.join(kinds)} file is needed",
+            "Write for example mypackage.encoders:resnet with --weights resnet.safetensors, or encoder.onnx.",
         )
-    return module_encoder(imported_module(reference), head=head, device=place, name=reference)
+    module = imported_module(reference)
+    if weights is not None:
+        module = with_weights(module, Path(weights), reference)
+    return module_encoder(module, head=head, device=place, name=reference)
+
+
+def _require_alone(path: Path, head: str | None, weights: str | Path | None) -> None:
+    for option, value in (("head", head), ("weights", weights)):
+        if value is not None:
+            raise OptionError(
+                f"{option} {str(value)!r} with {path}",
+                "a file is the encoder as it is",
+                f"Leave --{option} out, or use module:function.",
+            )
+
+
+def _untrusted(path: Path) -> OptionError:
+    can = (
+        "unpickles, which can run anything"
+        if path.suffix.lower() == ".pt2"
+        else "runs its program, which can read files"
+    )
+    return OptionError(
+        f"{path}: loading a {path.suffix} file {can}",
+        "it is loaded only where you say that you trust whoever made it",
+        "Better: module:function with --weights FILE.safetensors, or .onnx. If you made the file, or would run a "
+        "program of its author: --trust-encoder (trust_encoder=True).",
+    )
+
+
+def with_weights(module: nn.Module, path: Path, name: str) -> nn.Module:
+    """The module with the state that a safetensors file holds: every tensor, of the same shape, and no other."""
+    tensors, _ = read_safetensors(file_bytes(path, "the weights"), path)
+    there = module.state_dict()
+    wrong = sorted(there.keys() ^ tensors.keys()) or sorted(
+        key for key in there if tuple(there[key].shape) != tensors[key].shape
+    )
+    if wrong:
+        raise ModelError(
+            f"{path} and {name} differ in {', '.join(wrong[:6])}"
+            + (f" and {len(wrong) - 6} more" if wrong[6:] else ""),
+            "the file must hold the module's state_dict(), all of it, of the same shapes",
+            "Write it with safetensors.torch.save_file(module.state_dict(), path).",
+        )
+    made = copy.deepcopy(module)
+    made.load_state_dict({key: torch.from_numpy(np.array(values)) for key, values in tensors.items()})
+    return made
 
 
 def module_encoder(
@@ -154,7 +213,7 @@ def _onnx(path: Path, device: torch.device) -> Callable[[Tensor], Tensor]:
         raise ModelError(
             f"{path} is an ONNX file and onnxruntime is not installed",
             "it is needed to run ONNX files",
-            "Run pip install 'expunge[onnx]', or give the encoder as TorchScript.",
+            "Run pip install 'expunge[onnx]', or give the encoder as module:function with --weights.",
         ) from error
     wanted = ["CUDAExecutionProvider"] if device.type == "cuda" else []
     # in a folder of their own: weights from a file that the digest does not cover would be found nowhere

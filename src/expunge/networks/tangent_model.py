@@ -18,7 +18,7 @@ from expunge.heads.tangent import Tangent
 from expunge.networks.digest import module_digest
 from expunge.record import METADATA_KEY, TrainingRecord
 from expunge.request.execution import computing_device
-from expunge.runtime.memory import require_fits
+from expunge.runtime.memory import file_bytes
 from expunge.runtime.paths import readable
 from expunge.runtime.safetensors import read_safetensors
 from expunge.runtime.strict_json import without_duplicates
@@ -54,8 +54,7 @@ class TangentModel:
 def read_tangent(path: str | Path) -> TangentModel:
     """A model from its file."""
     location = readable(Path(path))
-    require_fits(location.stat().st_size, location, "the model")
-    tensors, metadata = read_safetensors(location.read_bytes(), location)
+    tensors, metadata = read_safetensors(file_bytes(location, "the model"), location)
     try:
         content = json.loads(metadata[METADATA_KEY], object_pairs_hook=without_duplicates)
         names, text = tuple(map(str, content["parameters"])), str(content["record"])

@@ -45,6 +45,7 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
+@words.showing("the statement")
 def statement_page(
     statement: Mapping[str, Any],
     *,
@@ -70,6 +71,7 @@ def statement_page(
     )
 
 
+@words.showing("the certificate")
 def run_page(
     certificate: Mapping[str, Any],
     *,
@@ -115,6 +117,7 @@ def run_page(
     )
 
 
+@words.showing("the desk")
 def desk_page(
     status: Json, requests: Sequence[Json], models: Sequence[Json], *, shown: int, total: int, pages: Mapping[int, str]
 ) -> str:

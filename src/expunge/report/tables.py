@@ -7,21 +7,7 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-DANGEROUS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # noqa: RUF001
-
-
-def safe_cell(value: Any) -> str:
-    """A cell's text; numbers stay numbers.
-
-    >>> safe_cell('=HYPERLINK("x")')
-    '\\'=HYPERLINK("x")'
-    >>> safe_cell(-1.5)
-    '-1.5'
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        text = "" if value is None else str(value)
-        return "'" + text if text.lstrip(" ").startswith(DANGEROUS) else text
-    return repr(value)
+from expunge.runtime.cells import safe_cell
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

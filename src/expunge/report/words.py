@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from expunge.errors import OptionError
+import contextlib
+from collections.abc import Iterator
+
+from jinja2 import TemplateError
+
+from expunge.errors import FileError, OptionError
 
 STATUS = {
     "proven": "Proven: nothing but checked facts stands behind it.",
@@ -16,6 +21,19 @@ def status_words(status: object) -> str:
     if not isinstance(status, str) or status not in STATUS:
         raise OptionError(f"status {status!r}", f"it is one of {', '.join(STATUS)}", "Do not rely on this certificate.")
     return STATUS[status]
+
+
+@contextlib.contextmanager
+def showing(what: str) -> Iterator[None]:
+    """What cannot be shown as Expunge's own error: a file may hold odd things in fields that no check recomputes."""
+    try:
+        yield
+    except (TemplateError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+        raise FileError(
+            f"{what} cannot be shown ({type(error).__name__}: {error})",
+            "every field must be there and of its kind (docs/certificate.md)",
+            "Use the file as it was written.",
+        ) from error
 
 
 PROVENANCE = {

@@ -28,15 +28,17 @@ def record_after(request: Request) -> TrainingRecord:
 def retained_counts(request: Request) -> list[int]:
     """PRIVATE: rows of each class that are left, where that is known."""
     left = request.record if request.past is None else left_over(request.record, request.past)
+    if request.deposit is not None:
+        left = replace(left, class_counts=request.deposit.numbers.class_counts)
     return list(without(left, request.forget).class_counts or ())
 
 
-def described_sizes(request: Request) -> Json:
-    """Of the sets and of the model."""
+def described_sizes(request: Request, distance: Distance | None = None) -> Json:
+    """Of the sets and of the model; `distance` is the one that was used, and may do without a surrogate."""
     return {
         "n_source": request.n_source,
         "n_forget": request.n_forget,
-        "n_surrogate": request.n_surrogate,
+        "n_surrogate": 0 if distance is not None and not distance.law.stands_in else request.n_surrogate,
         "n_retain": request.n_source - request.n_forget,
         "parameters": request.head.n_parameters,
         "classes": len(request.record.classes),
@@ -48,9 +50,10 @@ def described_data(request: Request, distance: Distance) -> Json:
     """Of the rows; nothing where the loss is not convex, since no bound follows from them."""
     if not request.head.about.convex:
         return {}
-    scaled = 0 if request.surrogate is None else request.surrogate.n_scaled
+    given = request.surrogate is not None and distance.law.stands_in
+    scaled = 0 if not given else request.surrogate.n_scaled
     described: Json = {"rows_scaled_to_max_norm": {"forget": request.forget.n_scaled, "surrogate": scaled}}
-    if request.surrogate is not None:
+    if given:
         described["surrogate_dtype"] = str(request.surrogate.dtype).removeprefix("torch.")
         described["effective_surrogate_rows"] = request.surrogate.effective
     if distance.matched:

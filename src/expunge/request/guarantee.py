@@ -93,10 +93,10 @@ class Guarantee:
             raise OptionError(
                 "constants were given", "only the paper's bound uses them", "Leave them out, or choose --bound paper."
             )
-        if isinstance(self.distance, Distance) and self.distance.law.stands_in == BOUNDS[self.bound].kept:
+        if isinstance(self.distance, Distance) and not (self.distance.law.stands_in or BOUNDS[self.bound].kept):
             raise OptionError(
                 f"distance {self.distance.kind!r} with bound {self.bound!r}",
-                "with a deposit no rows stand in for the source, and without one some do",
+                "without a deposit some rows stand in for the source, at some distance from it",
                 "Give the deposit, or a surrogate and how far it is from the source.",
             )
         if self.series is not None and paper:

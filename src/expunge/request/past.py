@@ -20,8 +20,7 @@ from torch import Tensor
 from expunge.errors import FileError
 from expunge.model import LinearModel, checked_model
 from expunge.record import METADATA_KEY, TrainingRecord
-from expunge.runtime.memory import require_fits
-from expunge.runtime.paths import readable
+from expunge.runtime.memory import file_bytes
 from expunge.runtime.safetensors import read_safetensors
 
 
@@ -78,8 +77,7 @@ def anchored_bytes(model: LinearModel, past: Past) -> bytes:
 
 def read_anchored(path: Path) -> tuple[LinearModel, Past]:
     """Read such a file back."""
-    require_fits(readable(path).stat().st_size, path, "the state")
-    tensors, metadata = read_safetensors(path.read_bytes(), path)
+    tensors, metadata = read_safetensors(file_bytes(path, "the state"), path)
     try:
         record = TrainingRecord.from_json(metadata[METADATA_KEY], str(path))
         weight, forgotten = (torch.from_numpy(np.array(tensors[name])) for name in ("weight", "forgotten"))

@@ -7,11 +7,32 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from expunge.errors import FileError, OptionError
+from expunge.errors import FileError, OptionError, OutOfMemory
+from expunge.runtime.paths import readable
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 WORKING = 160 << 20  # read-ahead, the block at hand in two precisions, threads' stacks and matrix products' own buffers
 KEPT_SHARE = 0.6  # of what is left: freed memory does not always go back to the system at once
+
+# What libraries say that have no error of their own for it; torch's on a CPU is a plain RuntimeError.
+NO_MEMORY = re.compile(
+    "can.?t allocate memory|cannot allocate memory|out of memory|not enough memory|failed to allocate|bad.alloc"
+    "|can't start new thread|std::length_error|storage size .* overflow",
+    re.IGNORECASE,
+)
+
+
+def out_of_memory(error: BaseException) -> OutOfMemory | None:
+    """The error to show where this one says that memory ran out: of Python, numpy, Arrow or torch, CPU or GPU."""
+    named = any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__)  # torch's on a GPU
+    said = isinstance(error, (RuntimeError, OSError)) and NO_MEMORY.search(str(error)) is not None
+    if not (isinstance(error, MemoryError) or named or said):
+        return None
+    return OutOfMemory(
+        f"out of memory ({type(error).__name__}: {error})",
+        "less at once, or more memory, is needed",
+        "Use fewer rows or features, --dtype float32, or --memory where the command has it.",
+    )
 
 
 def memory_limit() -> int:
@@ -35,6 +56,33 @@ def require_fits(declared: int, path: Path, what: str) -> None:
             f"the limit is {limit:,}",
             "Use fewer rows or float32, or set EXPUNGE_MAX_BYTES if the machine can hold it.",
         )
+
+
+def room() -> int:
+    """Bytes that may be taken now, so that this process stays near its limit."""
+    return max(0, memory_limit() - resident_bytes()) + WORKING
+
+
+def require_room(needed: int, path: Path, what: str) -> None:
+    """Refuse to read what would take this process far over the limit, before anything is allocated.
+
+    `needed` is all that is held at once; a little over the limit, where little of it is left, is allowed.
+    """
+    if needed > room():
+        limit = memory_limit()
+        raise FileError(
+            f"{path}: {what} takes {needed:,} bytes in memory",
+            f"the limit is {limit:,}, and {resident_bytes():,} are in use",
+            "Use fewer rows or columns, or set EXPUNGE_MAX_BYTES if the machine can hold it.",
+        )
+
+
+def file_bytes(path: Path, what: str, copies: int = 3) -> bytes:
+    """All of a file, refused before it is read where so many copies of it would not fit."""
+    size = readable(path).stat().st_size
+    require_fits(size, path, what)
+    require_room(copies * size, path, what)
+    return path.read_bytes()
 
 
 def parse_size(text: str) -> int:

@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.errors import FileError
+from expunge.runtime.memory import require_room
 from expunge.runtime.strict_json import without_duplicates
 
 Array = NDArray[Any]
 
 HEADER_LIMIT = 100_000_000  # safetensors' own limit on its header
+HEADER_ALLOWED, HEADER_FACTOR = 1_000_000, 40  # bytes of a header that need not be weighed; in memory for each
 BFLOAT16 = "bf16"  # numpy has no type for it: the upper half of a float32
 KINDS: dict[str, str] = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": BFLOAT16, "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "<i1",
@@ -84,6 +86,8 @@ def safetensors_layout(
         raise damaged("shorter than a safetensors header")
     if length > min(HEADER_LIMIT, size - 8):
         raise damaged(f"a header of {length:,} bytes is declared in a file of {size:,}")
+    if length > HEADER_ALLOWED:
+        require_room(HEADER_FACTOR * length, path, "the header")
     try:
         header = json.loads(content, object_pairs_hook=without_duplicates)
     except (ValueError, RecursionError) as error:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Hashable
 from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 Read = TypeVar("Read")
+LARGEST_FLOAT = sys.float_info.max
 
 
 def read_as(kind: type[Read], content: object) -> Read:
@@ -48,5 +50,7 @@ def _value(wanted: Any, content: Any, name: str) -> Any:
     if origin is dict and isinstance(content, dict):
         return {key: _value(inside[1], item, name) for key, item in content.items()}
     if type(content) is wanted or (wanted is float and type(content) is int):
+        if wanted is float and not abs(content) <= LARGEST_FLOAT:
+            raise ValueError(f"{name} is beyond what a float holds")
         return content
     raise ValueError(f"{name} {content!r}")

@@ -7,6 +7,8 @@ spread.
     KroneckerPreconditioner  mean of C(p) kron mean of x x^T         nearly free; exact where all C(p) are the same
     ClassBlocks              for each class k, mean of c_k(p) x x^T  K factorisations; rows count where undecided; some
                                                                      rows' C(p) kept whole
+    Unconditioned            none                                    for tables so wide, or with so few rows, that d x d
+                                                                     matrices would cost more than the iterations
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ COUPLED_ROWS = 1024  # rows whose coupling of classes is kept; see benchmarks/pr
 FACTORISING = 1.5  # square matrix products run about this much faster than the thin ones of a Hessian product
 ITERATIONS, ITERATIONS_WITH_BLOCKS = 60, 15  # what a solve takes about l2 = 1e-4; see benchmarks/preconditioner.py
 BLOCK_COPIES = 2  # as summed over processes, then factorised in place
+KRONECKER_COPIES = 4  # of a d x d matrix: the sum, in float64, its eigenvectors, room to find them in
+FEW_ROWS = 4  # times rows and classes fewer than features: iterations end sooner than a d x d matrix is factorised
+WIDE_TABLE, WIDEST = 2_000, 20_000  # features from which that is asked at all, and from which no such matrix is made
 READING = 4  # a number that is read from memory once costs as much as so many multiplications in cache
 
 
@@ -107,6 +112,24 @@ class ClassBlocks:
         return torch.bmm(self.inverses, right[:, :, None])[:, :, 0]
 
 
+class Unconditioned:
+    """`1 / (scale (l2 + shift))`: the inverse where no row reaches."""
+
+    def __init__(self, curvature: Curvature, scale: float, shift: float = 0.0) -> None:
+        self.flat = scale * (curvature.objective.l2 + shift)
+
+    def solve(self, residual: Tensor) -> Tensor:
+        return residual / self.flat
+
+
+def too_wide(objective: LinearHead, rows: RowSet) -> bool:
+    """Whether a d x d matrix does not fit beside the rows, or costs more than what it saves."""
+    width, reached = objective.n_features, len(rows) * objective.n_classes
+    if not rows.affords(KRONECKER_COPIES * 8 * width**2) or width > WIDEST:
+        return True
+    return width > WIDE_TABLE and FEW_ROWS * reached < width
+
+
 def at_hand(objective: LinearHead, rows: RowSet, coupled: int) -> int:
     """How many rows can be coupled: none where they are shared out, since nothing gathers them, or memory is short."""
     processes = float(rows.total(torch.ones((), dtype=torch.float64)))
@@ -143,4 +166,6 @@ def precondition(curvature: Curvature, scale: float, shift: float = 0.0) -> Prec
     """Whichever is the cheaper, the solve included."""
     if blocks_pay(curvature.objective, curvature.rows):
         return ClassBlocks(curvature, scale, shift)
+    if too_wide(curvature.objective, curvature.rows):
+        return Unconditioned(curvature, scale, shift)
     return KroneckerPreconditioner(curvature, scale, shift)

@@ -57,8 +57,10 @@ def test_the_model_must_be_the_deposit_s() -> None:
         with pytest.raises(ModelError, match="deposit"):
             require_its_model(model, kept().deposit)
     require_its_model(LinearModel(trained().weight, trained().bias), kept().deposit)
-    published = unlearn(trained(), rows(1), epsilon=1.0, delta=1e-3, deposit=kept().deposit).model
-    require_its_model(published, kept().deposit)
+    made = unlearn(trained(), rows(1), epsilon=1.0, delta=1e-3, deposit=kept().deposit)
+    require_its_model(made.model, made.deposit)
+    with pytest.raises(ModelError, match="whoever was forgotten would be back"):
+        require_its_model(made.model, kept().deposit)
 
 
 def test_weights_are_published_in_the_type_of_the_model() -> None:

@@ -99,31 +99,33 @@ def test_sizes_of_blocks_by_hand() -> None:
     assert made.largest_entry == 9.0
     assert made.trace == 10.0
     assert of(-FIRST).trace == 6.0
-    assert made.frobenius == pytest.approx(math.sqrt(82.0))
+    assert made.frobenius == pytest.approx(math.sqrt(82.0), rel=1e-9, abs=0.0)
     assert 9.0 < made.row_sum() < 9.0 + 1e-10
-    assert of(-FIRST).row_sum() == pytest.approx(5.0, rel=1e-11)
+    assert of(-FIRST).row_sum() == pytest.approx(5.0, rel=1e-11, abs=0.0)
     assert cholesky_error(made) == 2.0 * 6.0 * 2.0**-53 * 10.0
 
 
 def test_a_norm_by_hand() -> None:
     norm = norm_of(of(FIRST, SECOND))
     assert norm is not None
-    assert norm.length(WEIGHTS) == pytest.approx(math.sqrt(98.0))
+    assert norm.length(WEIGHTS) == pytest.approx(math.sqrt(98.0), rel=1e-9, abs=0.0)
     gradient = torch.tensor([[6.0, 5.0], [27.0, -1.0]], dtype=torch.float64)
-    assert norm.solved(gradient).numpy() == pytest.approx(WEIGHTS.numpy())
-    assert norm.dual(gradient) == pytest.approx(math.sqrt(98.0), rel=1e-8)
+    assert norm.solved(gradient).numpy() == pytest.approx(WEIGHTS.numpy(), rel=1e-9, abs=0.0)
+    assert norm.dual(gradient) == pytest.approx(math.sqrt(98.0), rel=1e-8, abs=0.0)
     whole = norm_of(of(np.kron(np.eye(2), FIRST), joint=True))
     assert whole is not None
-    assert whole.dual(WEIGHTS) == pytest.approx(math.sqrt((2 - 4 + 16 + 18 + 6 + 4) / 7.0), rel=1e-8)
-    assert whole.solved(WEIGHTS).numpy() == pytest.approx(np.linalg.solve(FIRST, WEIGHTS.numpy().T).T)
+    assert whole.dual(WEIGHTS) == pytest.approx(math.sqrt((2 - 4 + 16 + 18 + 6 + 4) / 7.0), rel=1e-8, abs=0.0)
+    assert whole.solved(WEIGHTS).numpy() == pytest.approx(
+        np.linalg.solve(FIRST, WEIGHTS.numpy().T).T, rel=1e-9, abs=1e-15
+    )
 
 
 def test_a_shared_block_has_the_norm_of_as_many_copies() -> None:
     shared, copies = norm_of(of(FIRST)), norm_of(of(FIRST, FIRST))
     assert shared is not None
     assert copies is not None
-    assert shared.dual(WEIGHTS) == pytest.approx(copies.dual(WEIGHTS), rel=1e-14)
-    assert shared.solved(WEIGHTS).numpy() == pytest.approx(copies.solved(WEIGHTS).numpy())
+    assert shared.dual(WEIGHTS) == pytest.approx(copies.dual(WEIGHTS), rel=1e-14, abs=0.0)
+    assert shared.solved(WEIGHTS).numpy() == pytest.approx(copies.solved(WEIGHTS).numpy(), rel=1e-9, abs=0.0)
 
 
 def test_bounds_by_hand() -> None:
@@ -267,7 +269,7 @@ def test_lanczos_finds_the_largest_eigenvalue_of_large_blocks() -> None:
     values = np.stack([np.diag(np.r_[np.linspace(0.0, 1.0, size - 1), top]) for top in (3.0, 5.0)])
     axes = np.linalg.qr(rng.normal(size=(size, size)))[0]
     made = Blocks(torch.from_numpy(axes @ values @ axes.T), False)
-    assert top_of(lambda vectors: made.values @ vectors, made.values) == pytest.approx(5.0, rel=1e-3)
+    assert top_of(lambda vectors: made.values @ vectors, made.values) == pytest.approx(5.0, rel=1e-3, abs=0.0)
     assert 5.0 <= largest(made) <= 5.0 * CLOSE * 1.02
     norm = norm_of(made.plus(0.5))
     assert norm is not None
@@ -280,7 +282,7 @@ def test_lanczos_on_few_directions_ends_without_dividing_by_nothing() -> None:
     low = np.zeros((size, size))
     low[0, 0] = 2.0
     made = Blocks(torch.from_numpy(low)[None], True)
-    assert top_of(lambda vectors: made.values @ vectors, made.values) == pytest.approx(2.0, rel=1e-9)
+    assert top_of(lambda vectors: made.values @ vectors, made.values) == pytest.approx(2.0, rel=1e-9, abs=0.0)
     assert 2.0 <= largest(made) <= 2.1
 
 

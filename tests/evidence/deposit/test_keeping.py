@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import torch
 from expunge.data import stream
 from expunge.data.streamed import StreamedRows
 from expunge.errors import DataError, ModelError
+from expunge.evidence.deposit.contents import read_deposit
 from expunge.evidence.deposit.keeping import keep
 from expunge.model import LinearModel
 from expunge.request.declared import Declared
@@ -18,7 +21,8 @@ from expunge.request.execution import Execution
 from expunge.runtime.group import Group
 from expunge.train import train
 from expunge.unlearn import unlearn
-from small_deposit import N_SOURCE, kept, rows, source, trained
+from reference_cases import together
+from small_deposit import N_SOURCE, assert_same, kept, rows, source, trained, write_files
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -38,12 +42,18 @@ def test_a_stream_gives_what_arrays_give() -> None:
     blocks = stream(lambda: ((features[part], labels[part]) for part in cuts))
     streamed = keep(trained(), blocks, seed=3)
     assert isinstance(streamed.rows, StreamedRows)
-    own, other = kept().deposit, streamed.deposit
-    assert own.numbers.key == other.numbers.key
-    for one, two in zip(own.hashes.digests, other.hashes.digests, strict=True):
-        assert np.array_equal(one, two)
-    torch.testing.assert_close(own.sums.curvature.values, other.sums.curvature.values, rtol=1e-12, atol=1e-14)
-    assert own.numbers.radii == other.numbers.radii
+    assert_same(kept().deposit, streamed.deposit)
+
+
+def test_a_group_gives_what_one_process_gives(tmp_path: Path) -> None:
+    """The driver reads small blocks, so that both processes have several."""
+    write_files(tmp_path)
+    (tmp_path / "rows").mkdir()
+    for name, array in zip("Xy", source(), strict=True):
+        np.save(tmp_path / "rows" / f"{name}.npy", array)
+    driver = Path(__file__).parents[2] / "group_driver.py"
+    together([sys.executable, str(driver), str(tmp_path), str(tmp_path / "made.deposit"), "deposit"], 2)
+    assert_same(kept().deposit, read_deposit(tmp_path / "made.deposit"))
 
 
 def test_other_rows_are_refused() -> None:

@@ -104,12 +104,12 @@ def test_the_distance_of_copies_by_hand() -> None:
     """Twice half a step: 2^-23 of the length in float32, a millionth a column in six decimals."""
     rows = Rows(torch.tensor([[3.0, 4.0, 0.0, 0.0], [0.0, 0.0, 6.0, 8.0]], dtype=torch.float64), torch.tensor([0, 1]))
     assert copied(matches(0, 0), rows) == 0.0
-    assert copied(matches(1, 0), rows) == pytest.approx(5.0 * 2.0**-23 * 1.001, rel=1e-12)
-    assert copied(matches(1, 1), rows) == pytest.approx(15.0 * 2.0**-23 * 1.001, rel=1e-12)
-    assert copied(matches(2, 0), rows) == pytest.approx(2e-6 * 1.001, rel=1e-12)
-    assert copied(matches(2, 1), rows) == pytest.approx((2e-6 + 10.0 * 2.0**-23) * 1.001, rel=1e-12)
+    assert copied(matches(1, 0), rows) == pytest.approx(5.0 * 2.0**-23 * 1.001, rel=1e-12, abs=0.0)
+    assert copied(matches(1, 1), rows) == pytest.approx(15.0 * 2.0**-23 * 1.001, rel=1e-12, abs=0.0)
+    assert copied(matches(2, 0), rows) == pytest.approx(2e-6 * 1.001, rel=1e-12, abs=0.0)
+    assert copied(matches(2, 1), rows) == pytest.approx((2e-6 + 10.0 * 2.0**-23) * 1.001, rel=1e-12, abs=0.0)
     nothing = Rows(torch.zeros((1, 4), dtype=torch.float64), torch.tensor([0]))
-    assert copied(matches(1), nothing) == pytest.approx(2.0 * 2.0**-149 * 1.001, rel=1e-12)
+    assert copied(matches(1), nothing) == pytest.approx(2.0 * 2.0**-149 * 1.001, rel=1e-12, abs=0.0)
 
 
 @given(st.integers(0, 10_000), st.floats(-45.0, 4.0))
@@ -198,13 +198,17 @@ def test_the_charge_for_copies_by_hand(loss: str) -> None:
         "one-vs-rest": math.sqrt(3.0),
         "ridge": W * B + math.sqrt(3.0),
     }[loss]
-    assert sums.gradient_error - plain.gradient_error == pytest.approx(t * (residual + slope * W * B), rel=1e-6)
+    assert sums.gradient_error - plain.gradient_error == pytest.approx(
+        t * (residual + slope * W * B), rel=1e-6, abs=0.0
+    )
     of_hessian = 2.0 * B * curve + bend * W * B**2
-    assert sums.curvature_error - plain.curvature_error == pytest.approx(t * of_hessian, rel=1e-6)
+    assert sums.curvature_error - plain.curvature_error == pytest.approx(t * of_hessian, rel=1e-6, abs=0.0)
     for gauge, error, without in zip(deposit.gauges, sums.weighted_errors, plain.weighted_errors, strict=True):
         stretch = float(np.linalg.norm(np.linalg.inv(gauge.factor.numpy())))
         steep = stretch * (2.0 * gauge.kappa + stretch * 4 * t)
-        assert error - without == pytest.approx(t * (gauge.kappa**2 * of_hessian + steep * curve * B**2), rel=1e-4)
+        assert error - without == pytest.approx(
+            t * (gauge.kappa**2 * of_hessian + steep * curve * B**2), rel=1e-4, abs=0.0
+        )
 
 
 def test_copies_of_tiny_rows_may_lie_outside_the_gauge() -> None:

@@ -134,14 +134,14 @@ def test_rows_leave_by_hand() -> None:
     assert left.weighted[0].values.item() == 0.75
     errors = 1.25e-3 + 0.25e-2
     tiny = 8 * UNIT_ROUNDOFF * 1.5
-    assert left.gradient_error == pytest.approx(errors + 4.0 * tiny, rel=1e-11)
-    assert left.curvature_error == pytest.approx(2 * errors + 1.5 * tiny, rel=1e-11)
-    assert left.weighted_errors[0] == pytest.approx(4 * errors + 3.0 * tiny, rel=1e-11)
+    assert left.gradient_error == pytest.approx(errors + 4.0 * tiny, rel=1e-11, abs=0.0)
+    assert left.curvature_error == pytest.approx(2 * errors + 1.5 * tiny, rel=1e-11, abs=0.0)
+    assert left.weighted_errors[0] == pytest.approx(4 * errors + 3.0 * tiny, rel=1e-11, abs=0.0)
     with pytest.raises(ValueError, match="10 of 10 rows"):
         made(10, 1.0, 0.5, 0.0).without(made(10, 1.0, 0.5, 0.0))
     exact = made(10, 1.0, 0.5, 0.0).without(made(2, 3.0, 1.0, 0.0))
-    assert exact.gradient_error == pytest.approx(4.0 * tiny, rel=1e-11)
-    assert exact.curvature_error == pytest.approx(1.5 * tiny, rel=1e-11)
+    assert exact.gradient_error == pytest.approx(4.0 * tiny, rel=1e-11, abs=0.0)
+    assert exact.curvature_error == pytest.approx(1.5 * tiny, rel=1e-11, abs=0.0)
 
 
 def test_errors_by_hand() -> None:
@@ -153,13 +153,15 @@ def test_errors_by_hand() -> None:
     of_sum, of_link = 66 * math.sqrt(0.5), math.sqrt(2.0) * 66 * (1.0 + weights_norm * problem.row_bound)
     assert mean_square(problem.rows(slice(None))) == mean
     assert math.sqrt(0.5) == CURVATURE_SIZE
-    assert sums.curvature_error == pytest.approx(UNIT_ROUNDOFF * mean * (of_sum + of_link), rel=1e-12)
+    assert sums.curvature_error == pytest.approx(UNIT_ROUNDOFF * mean * (of_sum + of_link), rel=1e-12, abs=0.0)
     for gauge, error in zip(problem.gauges, sums.weighted_errors, strict=True):
         lost = 3.0 * gauge.lost * CURVATURE_SIZE * mean
-        assert error == pytest.approx((sums.curvature_error + lost) * gauge.kappa**2, rel=1e-12)
+        assert error == pytest.approx((sums.curvature_error + lost) * gauge.kappa**2, rel=1e-12, abs=0.0)
     ridge = replace(problem, loss="ridge")
-    assert ridge.sums.curvature_error == pytest.approx(UNIT_ROUNDOFF * 66 * mean, rel=1e-12)
-    assert sums.gradient_error == pytest.approx(problem.head.rounding(torch.from_numpy(problem.anchor), X), rel=1e-12)
+    assert ridge.sums.curvature_error == pytest.approx(UNIT_ROUNDOFF * 66 * mean, rel=1e-12, abs=0.0)
+    assert sums.gradient_error == pytest.approx(
+        problem.head.rounding(torch.from_numpy(problem.anchor), X), rel=1e-12, abs=0.0
+    )
 
 
 def test_no_curvature_of_a_row_is_larger_than_the_errors_take() -> None:
@@ -170,7 +172,7 @@ def test_no_curvature_of_a_row_is_larger_than_the_errors_take() -> None:
         curved = np.einsum("nk,kl->nkl", p, np.eye(classes)) - p[:, :, None] * p[:, None, :]
         assert np.sqrt((curved**2).sum(axis=(1, 2))).max() <= CURVATURE_SIZE + 1e-12
     half = np.full((2, 2), -0.25) + 0.5 * np.eye(2)
-    assert np.linalg.norm(half) == pytest.approx(0.5)
+    assert np.linalg.norm(half) == pytest.approx(0.5, rel=1e-9, abs=0.0)
     assert np.linalg.norm(half) < CURVATURE_SIZE
 
 
@@ -231,7 +233,7 @@ def test_the_slopes_of_a_sigmoid_keep_their_digits() -> None:
     for row in range(0, 41, 5):
         found = problem.of([row]).curvature.values.item()
         true = float(hessian(problem.anchor, X[[row]], "logistic")[0, 0])
-        assert found == pytest.approx(true, rel=1e-13)
+        assert found == pytest.approx(true, rel=1e-13, abs=0.0)
 
 
 def test_weights_of_rows_enter_every_sum_and_every_error() -> None:
@@ -245,8 +247,8 @@ def test_weights_of_rows_enter_every_sum_and_every_error() -> None:
     for gauge, own in zip(problem.gauges, sums.weighted, strict=True):
         true = hessian(problem.anchor, problem.X, problem.loss, shares * squares_of(gauge, problem.X))
         assert whole(own.values.numpy(), problem).astype(float) == pytest.approx(true.astype(float), rel=1e-9, abs=1e-9)
-    assert sums.curvature_error == pytest.approx(problem.sums.curvature_error * shares.max(), rel=1e-12)
-    assert sums.gradient_error == pytest.approx(problem.sums.gradient_error * shares.max(), rel=1e-12)
+    assert sums.curvature_error == pytest.approx(problem.sums.curvature_error * shares.max(), rel=1e-12, abs=0.0)
+    assert sums.gradient_error == pytest.approx(problem.sums.gradient_error * shares.max(), rel=1e-12, abs=0.0)
     joint = drawn(1, "softmax", n=30)
     rows = replace(joint.rows(slice(None)), weights=torch.from_numpy(shares))
     sums = sums_of(joint.head, torch.from_numpy(joint.anchor), rows, joint.gauges)
@@ -264,12 +266,14 @@ def test_gauges_by_hand() -> None:
     assert len(gauges) == len(NU)
     for gauge, nu in zip(gauges, NU, strict=True):
         Q = np.diag([2.0, 8.0]) + nu * 5.0 * np.eye(2)
-        assert (gauge.factor @ gauge.factor.T).numpy() == pytest.approx(Q, rel=1e-14)
+        assert (gauge.factor @ gauge.factor.T).numpy() == pytest.approx(Q, rel=1e-14, abs=0.0)
         largest = max(4.0 / Q[0, 0], 16.0 / Q[1, 1])
-        assert gauge.kappa == pytest.approx(math.sqrt(largest) * KAPPA_SLACK, rel=1e-12)
-        assert gauge.squares(rows.features).tolist() == pytest.approx([4.0 / Q[0, 0], 16.0 / Q[1, 1]])
+        assert gauge.kappa == pytest.approx(math.sqrt(largest) * KAPPA_SLACK, rel=1e-12, abs=0.0)
+        assert gauge.squares(rows.features).tolist() == pytest.approx(
+            [4.0 / Q[0, 0], 16.0 / Q[1, 1]], rel=1e-9, abs=0.0
+        )
         assert gauge.length(torch.tensor([[1.0, 1.0], [0.0, 3.0]], dtype=torch.float64)).tolist() == pytest.approx(
-            [math.sqrt(Q.trace()), 3.0 * math.sqrt(Q[1, 1])]
+            [math.sqrt(Q.trace()), 3.0 * math.sqrt(Q[1, 1])], rel=1e-9, abs=0.0
         )
     assert [gauge.kappa for gauge in gauges_of(rows, 1)] == [gauges[-1].kappa]
     assert gauges_of(Rows(torch.zeros((3, 2), dtype=torch.float64), torch.zeros(3, dtype=torch.int64))) == ()
@@ -278,7 +282,7 @@ def test_gauges_by_hand() -> None:
 def test_what_a_gauge_loses_by_hand() -> None:
     gauge = Gauge(torch.tensor([[2.0, 0.0], [0.0, 0.5]], dtype=torch.float64), 1.0)
     assert gauge.inverse.tolist() == [[0.5, 0.0], [0.0, 2.0]]
-    assert gauge.lost == pytest.approx(4 * 10 * UNIT_ROUNDOFF * 4.25, rel=1e-14)
+    assert gauge.lost == pytest.approx(4 * 10 * UNIT_ROUNDOFF * 4.25, rel=1e-14, abs=0.0)
     assert gauge.length(torch.tensor([[1.0, 0.0]], dtype=torch.float64)).item() == 2.0 * (1.0 + gauge.lost)
 
 

@@ -13,8 +13,11 @@ import numpy as np
 import pytest
 import torch
 
+import beside_problems
 from expunge.certificate.content import Certificate
-from expunge.errors import FileError, VerificationFailed
+from expunge.certificate.facts import BESIDE_FACTS
+from expunge.distance import Distance
+from expunge.errors import FileError, OptionError, VerificationFailed
 from expunge.evidence.deposit.contents import Deposit, Numbers, parse_deposit
 from expunge.evidence.deposit.routes import found
 from expunge.evidence.deposit.verifying import verify_deposits
@@ -74,7 +77,12 @@ def changed(given: Deposit, name: str) -> Deposit:
     return replace(given, numbers=replace(given.numbers, **{name: bumped(getattr(given.numbers, name))}))
 
 
-IN_SUMS = {"gradient_error", "curvature_error", "weighted_errors"}  # the sums have their own, which count
+IN_SUMS = {
+    "gradient_error",
+    "curvature_error",
+    "weighted_errors",
+    "third_error",
+}  # the sums have their own, which count
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Numbers) if field.name not in IN_SUMS])
@@ -129,6 +137,39 @@ def test_a_changed_part_of_either_deposit_fails(part: str, which: str) -> None:
         verify_deposits(result().certificate, after, before, rows(1, 2, 3))
 
 
+@functools.cache
+def of_sigmoids() -> tuple[Unlearned, Deposit]:
+    model = train(*source(), l2=0.05, max_norm=3.0, loss="one-vs-rest")
+    before = deposit(model, *source(), seed=1)
+    return unlearn(model, rows(1, 2, 3), epsilon=1.0, delta=1e-3, deposit=before), before
+
+
+THIRD: dict[str, Callable[[Deposit], Deposit]] = {
+    "changed": lambda d: in_sums(d, third=nudged),
+    "error": lambda d: in_sums(d, third_error=lambda e: e / 2),
+    "gone": lambda d: in_sums(d, third=lambda _: None),
+    "far away": lambda d: in_sums(d, third=lambda t: t + 10.0 * float(t.norm())),
+}
+
+
+@pytest.mark.parametrize("with_rows", [True, False])
+@pytest.mark.parametrize("part", THIRD)
+@pytest.mark.parametrize("which", ["before", "after"])
+def test_third_derivatives_are_checked_where_they_are_kept(part: str, which: str, with_rows: bool) -> None:
+    made, before = of_sigmoids()
+    after, forget = made.deposit, rows(1, 2, 3) if with_rows else None
+    assert after.sums.third is not None
+    assert made.certificate.content["bound"]["convention"].endswith("third order")
+    verify_deposits(made.certificate, after, before, forget)
+    before = THIRD[part](before) if which == "before" else before
+    after = THIRD[part](after) if which == "after" else after
+    if not with_rows and (part == "changed" or (part, which) == ("error", "before")):
+        verify_deposits(made.certificate, after, before, forget)  # within what so many rows can be: the rows tell
+        return
+    with pytest.raises(VerificationFailed, match="deposit"):
+        verify_deposits(made.certificate, after, before, forget)
+
+
 @pytest.mark.parametrize("name", ["rounding", "shape_ratio", "reach", "update_curved", "weights_length"])
 def test_a_changed_fact_of_the_dossier_fails(name: str) -> None:
     content = deepcopy(result().certificate.content)
@@ -167,3 +208,53 @@ def trained_elsewhere() -> Certificate:
     X, y = source()
     made = unlearn(trained(), rows(1), (X, y), epsilon=5.0, delta=1e-2, distance="same", force=True)
     return made.certificate
+
+
+# With a surrogate beside the deposit --------------------------------------------------------------------------------
+
+
+@functools.cache
+def beside(**options: Any) -> Unlearned:
+    model, before = beside_problems.kept()
+    forget, given = beside_problems.first(beside_problems.MANY), {"distance": "same"} | options
+    return unlearn(
+        model, forget, beside_problems.SURROGATE, epsilon=1.0, delta=1e-3, deposit=before, force=True, **given
+    )
+
+
+def checked(made: Unlearned, surrogate: Any, content: Any = None) -> list[str]:
+    dossier = made.certificate if content is None else Certificate(content)
+    before, forget = beside_problems.kept()[1], beside_problems.first(beside_problems.MANY)
+    return [check.name for check in verify_deposits(dossier, made.deposit, before, forget, None, surrogate)]
+
+
+def test_a_region_with_a_surrogate_is_worked_out_with_it() -> None:
+    names = checked(beside(), beside_problems.SURROGATE)
+    assert {f"deposit: {name}" for name in BESIDE_FACTS} <= set(names)
+
+
+def test_so_is_one_whose_classes_were_matched(monkeypatch: pytest.MonkeyPatch) -> None:
+    away = Distance("chi2", 0.001, "samples", matched=True)
+    made = beside(distance=away)
+    assert made.certificate.status == "conditional"
+    assert "deposit: weight_largest" in checked(made, beside_problems.SURROGATE)
+
+
+def test_without_its_rows_or_with_others_it_is_not() -> None:
+    with pytest.raises(OptionError, match="Give --surrogate"):
+        checked(beside(), None)
+    features, labels = beside_problems.SURROGATE
+    with pytest.raises(VerificationFailed, match="deposit: reach"):
+        checked(beside(), (features * 1.01, labels))
+    made = result()
+    with pytest.raises(OptionError, match="Leave it out"):
+        verify_deposits(made.certificate, made.deposit, surrogate=source())
+
+
+@pytest.mark.parametrize("name", [*BESIDE_FACTS, "solver", "rounding", "reach", "curvature_ratio", "shape_ratio"])
+def test_no_fact_of_it_can_be_another(name: str) -> None:
+    content = deepcopy(beside().certificate.content)
+    entry = content["bound"]["inputs"][name]
+    entry["value"] = bumped(entry["value"])
+    with pytest.raises(VerificationFailed, match=name):
+        checked(beside(), beside_problems.SURROGATE, content)

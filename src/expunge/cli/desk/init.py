@@ -132,7 +132,9 @@ def init(
     )
     policy = opened.policy
     if not json_output:
-        _print_opened(desk, policy, notes, [str(path) for path in (deposit, model_file) if path is not None])
+        before = model is not None and (model.record is None or not model.record.noised)
+        copied = [deposit, model_file if before else None]  # one that was published may stay
+        _print_opened(desk, policy, notes, [str(path) for path in copied if path is not None])
     return {"desk": str(desk), "policy": policy.to_json(), "notes": notes}
 
 

@@ -25,14 +25,12 @@ def report(desk: Path, target: Path, json_output: bool) -> dict[str, Any]:
     \b
     expunge desk report desk/ --out desk-report/
     """
-    from expunge.data.output import require_absent
+    from expunge.data.output import require_absent, write_private_folder
     from expunge.desk import desk_report, open_desk
-    from expunge.runtime.durable import make_folder
 
     require_absent(target)
     files = desk_report(open_desk(desk))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    make_folder(target, files, private=True)
+    write_private_folder(target, files)
     written = [str(target / name) for name in sorted(files)]
     if not json_output:
         out.print("written: " + ", ".join(written), markup=False)

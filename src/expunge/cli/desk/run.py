@@ -32,7 +32,8 @@ def run(
     """Forget the rows of all pending requests and publish models with certificates and reports.
 
     Killed half-way, it is enough to run it again. Exit status 3 means: retrain now, with the reason; models published
-    before that stay published, the other requests stay pending.
+    before that stay published, the other requests stay pending. With a deposit, requests that are beyond its reach are
+    left out and wait; the others are served.
 
     \b
     expunge desk run desk/ --batch --sign-key desk.key --test test.npz

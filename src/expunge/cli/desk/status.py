@@ -41,9 +41,14 @@ def status(desk: Path, json_output: bool) -> dict[str, Any]:
         if state.reach is not None:
             out.print(
                 f"reach of the deposit: {100 * state.reach:.3g} % used, {state.forgotten:,} rows forgotten; at 100 % "
-                "it is time to retrain"
+                "a model must be retrained"
             )
-        if state.deletions_left is not None:
+        if state.rows_left is not None:
+            out.print(
+                f"about {state.rows_left:,} more rows like those so far are within reach, or {state.deletions_left:,} "
+                "more runs; somebody very influential may be beyond it at any time"
+            )
+        elif state.deletions_left is not None:
             out.print(f"about {state.deletions_left} more deletions like those so far before a model must be retrained")
         if state.retrain:
             out.print(state.retrain, markup=False, style="bold red")

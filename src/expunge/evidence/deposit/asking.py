@@ -15,7 +15,7 @@ from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.leaving import Membership, look_up, require_members
 from expunge.heads.rows import in_memory
 from expunge.model import LinearModel
-from expunge.record import Label
+from expunge.record import Label, TrainingRecord
 from expunge.request.columns import column_notes
 from expunge.request.door import HERE, Request
 from expunge.request.execution import Execution
@@ -28,6 +28,7 @@ from expunge.runtime.memory import Memory
 DISTANCE = Distance("deposit", 0.0)
 BOUND = "deposit"
 NAME = "the forget set"
+ITS_MODEL = "Give the model and the deposit that was made for it, or for a deletion from it."
 
 
 def deposit_guarantee(
@@ -45,12 +46,12 @@ def deposit_guarantee(
 
 
 def require_alone(**beside: Any) -> None:
-    """Refuse what does not go with a deposit: a surrogate, with its distance, and choices of step and bound."""
+    """Refuse what does not go with a deposit: choices of step and bound, and a surrogate where it is used alone."""
     given = [name for name, value in beside.items() if value is not None and value is not False]
     if "surrogate" in given or "distance" in given:
         raise OptionError(
             "a surrogate, or a distance, beside a deposit",
-            "with a deposit nothing stands in for the source, and the two are not used together yet",
+            "here the deposit is used alone; beside a surrogate it is for one deletion at a time (expunge unlearn)",
             "Leave --surrogate and --distance out.",
         )
     if given:
@@ -63,23 +64,44 @@ def require_alone(**beside: Any) -> None:
 
 def require_its_model(model: LinearModel, deposit: Deposit) -> None:
     """Refuse a model that the deposit was not made for, as far as shape and record tell; it may be a published one."""
-    kept, remedy = deposit.record, "Give the model and the deposit that was made for it, or for a deletion from it."
+    kept = deposit.record
     shape = (*model.weight.shape, model.bias is not None)
     own = (*deposit.model.weight.shape, deposit.model.bias is not None)
     if shape != own:
         raise ModelError(
             f"a model of {shape[0]} x {shape[1]} weights, {'with' if shape[2] else 'without'} a bias",
             f"the deposit is of one of {own[0]} x {own[1]}, {'with' if own[2] else 'without'}",
-            remedy,
+            ITS_MODEL,
         )
     if model.record is None:
         return
+    if model.record.noised and kept.n_source == model.record.n_source and deposit.numbers.generation == 0:
+        raise ModelError(
+            "the model is a published one, which rows were taken out of",
+            "none has left this deposit yet: whoever was forgotten would be back",
+            "Give the deposit that was written with that model (private/model.deposit), and destroy this one.",
+        )
+    require_its_record(model.record, kept)
+
+
+def require_its_record(record: TrainingRecord, kept: TrainingRecord) -> None:
+    """Refuse a model whose record is of another training than the deposit's."""
     for name in ("loss", "classes", "l2", "max_norm", "features", "encoder", "free_bias", "fixed_c", "n_source"):
-        said, known = getattr(model.record, name), getattr(kept, name)
+        said, known = getattr(record, name), getattr(kept, name)
         if said != known:
             raise ModelError(
-                f"the model's record says {name} {_short(said)}", f"the deposit's says {_short(known)}", remedy
+                f"the model's record says {name} {_short(said)}", f"the deposit's says {_short(known)}", ITS_MODEL
             )
+
+
+def require_linear(deposit: Deposit) -> None:
+    """Refuse a deposit whose rows only a network can form."""
+    if deposit.of_network:
+        raise OptionError(
+            "a deposit of a network's tangent weights",
+            "rows leave it with the network at hand",
+            "Use expunge tangent unlearn --deposit (in Python unlearn_tangent).",
+        )
 
 
 def _short(value: Any) -> str:
@@ -99,6 +121,7 @@ def ask_deposit(
     model_sha256: str | None = None,
 ) -> Request:
     """A request to take these rows out; `store` is the type that weights are published in, the model's unless given."""
+    require_linear(deposit)
     record, place = deposit.record, execution.place
     if model is not None:
         require_its_model(model, deposit)
@@ -109,18 +132,24 @@ def ask_deposit(
     rows = in_memory(rows_of(forget, deposit.model, record, torch.float64, place, NAME), "what is to be forgotten")
     membership = look_up(deposit, *as_given(forget, deposit))
     require_members(membership)
-    if len(rows) >= deposit.numbers.n_rows:
+    require_some_left(deposit, len(rows))
+    before = model_sha256 or (None if model is None else model.sha256())
+    subject = LinearSubject.of(deposit.model, record, place, before, None)
+    published = store or (torch.float64 if model is None else model.weight.dtype)
+    subject = replace(subject, head=deposit.head, dtype=published)
+    notes = encoder_notes(record, forget, None) + budget_notes(guarantee.delta, record.n_source)
+    notes += column_notes(record, {NAME: forget}) + notes_on(membership, deposit)
+    return Request(subject, rows, None, guarantee, None, notes, deposit.on(place), membership)
+
+
+def require_some_left(deposit: Deposit, n_forget: int) -> None:
+    """Refuse to forget everything."""
+    if n_forget >= deposit.numbers.n_rows:
         raise DataError(
             f"all {deposit.numbers.n_rows:,} rows that are left",
             "something must be retained",
             "Delete the model and its deposit.",
         )
-    subject = LinearSubject.of(deposit.model, record, place, model_sha256, None)
-    published = store or (torch.float64 if model is None else model.weight.dtype)
-    subject = replace(subject, head=deposit.head, dtype=published)
-    notes = encoder_notes(record, forget, None) + budget_notes(guarantee.delta, record.n_source)
-    notes += column_notes(record, {NAME: forget}) + _notes_on(membership, deposit)
-    return Request(subject, rows, None, guarantee, None, notes, deposit.on(place), membership)
 
 
 def _require_one_process(execution: Execution) -> None:
@@ -138,7 +167,7 @@ def _labelled(forget: Any) -> Any:
     return forget
 
 
-def _notes_on(membership: Membership, deposit: Deposit) -> tuple[str, ...]:
+def notes_on(membership: Membership, deposit: Deposit) -> tuple[str, ...]:
     """What is said of copies, and of deletions before this one."""
     notes: tuple[str, ...] = ()
     recognised = [membership.count(level) for level in (1, 2)]

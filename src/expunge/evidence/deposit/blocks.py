@@ -56,7 +56,7 @@ class Blocks:
 
     def combined(self, own: float, other: Blocks, factor: float) -> Blocks:
         """`own A + factor B`."""
-        return Blocks(self.values * own + other.values * factor, self.joint)
+        return Blocks((self.values * own).add_(other.values, alpha=factor), self.joint)
 
     def on(self, device: torch.device) -> Blocks:
         """The same on a device."""
@@ -64,6 +64,11 @@ class Blocks:
 
     def times(self, factor: float) -> Blocks:
         return Blocks(self.values * factor, self.joint)
+
+    @property
+    def diagonal(self) -> Tensor:
+        """Of each block, b x q."""
+        return self.values.diagonal(dim1=-2, dim2=-1)
 
     @property
     def largest_entry(self) -> float:

@@ -1,8 +1,9 @@
 """A deposit: what is kept of a source before it goes. No row is in it. PRIVATE.
 
-It holds the anchor (the optimum, with its record), the gradient and Hessian of the source's mean loss there, the gauges
-and the shape that were frozen when it was made, the radii its noise is taken from, and keyed hashes of every row, so
-that a request can be checked. Rows leave all of it but what is frozen.
+It holds the anchor (the optimum, with its record), the gradient and Hessian of the source's mean loss; of narrow
+tables the third derivatives, the gauges and the shape that were frozen when it was made, the radii its
+noise is taken from, and keyed hashes of every row, so that a request can be checked. Rows leave all of it but what is
+frozen.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +24,15 @@ from expunge.bounds.ellipsoid import Ellipsoid
 from expunge.data.row_hashes import HASH_BYTES, KEY_BYTES, PRECISIONS, RowHashes
 from expunge.errors import FileError
 from expunge.evidence.deposit.blocks import Blocks
-from expunge.evidence.deposit.routes import Penalty, Setting
+from expunge.evidence.deposit.setting import Penalty, Setting
 from expunge.evidence.deposit.sums import Gauge, Sums, is_joint
+from expunge.evidence.deposit.third import folded_size, n_lines
 from expunge.heads import LinearHead, Ridge, Softmax
+from expunge.heads.jacobians import JacobianRidge
 from expunge.model import LinearModel, from_matrix
-from expunge.record import TrainingRecord
+from expunge.record import TrainingRecord, loss_named
 from expunge.request.subject import head_of
-from expunge.runtime.memory import require_fits
-from expunge.runtime.paths import readable
+from expunge.runtime.memory import file_bytes, out_of_memory
 from expunge.runtime.safetensors import read_safetensors
 from expunge.runtime.strict_json import not_a_number, without_duplicates
 from expunge.runtime.typed_json import read_as
@@ -44,6 +47,7 @@ class Numbers:
 
     `shape_largest`, `shape_least` and `shape_inverse_trace` are of M_0; `output_noise` is the deviation that noise of
     scale 1 has on an output of a typical row, `output_spread` how far the model's own outputs are from zero there.
+    `longest_target` is of tangent weights alone (heads/jacobians.py).
     """
 
     schema: str
@@ -58,6 +62,7 @@ class Numbers:
     gradient_error: float
     curvature_error: float
     weighted_errors: tuple[float, ...]
+    third_error: float
     shape_largest: float
     shape_least: float
     shape_inverse_trace: float
@@ -65,6 +70,7 @@ class Numbers:
     output_spread: float
     radii: tuple[float, ...]
     created: str
+    longest_target: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,7 @@ class Deposit:
             gradient=self.sums.gradient.to(device),
             curvature=self.sums.curvature.on(device),
             weighted=tuple(each.on(device) for each in self.sums.weighted),
+            third=None if self.sums.third is None else self.sums.third.to(device),
         )
         gauges = tuple(replace(gauge, factor=gauge.factor.to(device)) for gauge in self.gauges)
         return replace(self, sums=sums, gauges=gauges, shape=self.shape.to(device))
@@ -112,7 +119,13 @@ class Deposit:
     @property
     def head(self) -> LinearHead:
         """What is minimised, rows bounded as they were."""
-        return replace(head_of(self.model, self.record), row_bound=self.numbers.row_bound)
+        head = replace(kept_head(self.model, self.record), row_bound=self.numbers.row_bound)
+        return replace(head, longest_target=self.numbers.longest_target) if isinstance(head, JacobianRidge) else head
+
+    @property
+    def of_network(self) -> bool:
+        """Whether its weights are the tangent weights of a network, without which no row of it can be formed."""
+        return loss_named(self.record.loss).one_vector
 
     @property
     def setting(self) -> Setting:
@@ -132,7 +145,7 @@ class Deposit:
         l2 = record.l2 if record.fixed_c is None else 1.0 / (record.fixed_c * n_rows)
         return Penalty(l2, bool(record.free_bias))
 
-    @property
+    @cached_property
     def ellipsoid(self) -> Ellipsoid:
         """The shape of the noise, with its matrix."""
         numbers = self.numbers
@@ -155,6 +168,8 @@ class Deposit:
         for index, gauge in enumerate(self.gauges):
             tensors[f"gauge.{index}"] = packed(gauge.factor[None])
             tensors[f"weighted.{index}"] = packed(self.sums.weighted[index].values)
+        if self.sums.third is not None:
+            tensors["third"] = self.sums.third
         for index, digests in enumerate(self.hashes.digests):
             tensors[f"hashes.{index}"] = torch.from_numpy(np.array(digests))
         content = {"numbers": asdict(self.numbers), "record": json.loads(self.record.to_json())}
@@ -164,10 +179,17 @@ class Deposit:
         )
 
 
+def kept_head(model: LinearModel, record: TrainingRecord) -> LinearHead:
+    """What weights minimise of which a deposit is kept: a linear head, or tangent weights as one."""
+    if not loss_named(record.loss).one_vector:
+        return head_of(model, record)
+    return JacobianRidge(record.l2, 1, model.n_features, record.row_bound, outputs=len(record.classes))
+
+
 def packed(matrices: Tensor) -> Tensor:
     """The lower half of each matrix, row by row."""
-    rows, columns = torch.tril_indices(matrices.shape[-1], matrices.shape[-1])
-    return matrices[:, rows, columns]
+    size = matrices.shape[-1]
+    return torch.from_numpy(matrices.cpu().numpy()[:, np.tri(size, dtype=bool)])
 
 
 def unpacked(halves: Tensor, *, symmetric: bool) -> Tensor:
@@ -175,19 +197,18 @@ def unpacked(halves: Tensor, *, symmetric: bool) -> Tensor:
     size = int((2 * halves.shape[1]) ** 0.5)
     if size * (size + 1) // 2 != halves.shape[1]:
         raise ValueError(f"{halves.shape[1]} numbers are half of no matrix")
-    matrices = torch.zeros((len(halves), size, size), dtype=halves.dtype)
-    rows, columns = torch.tril_indices(size, size)
-    matrices[:, rows, columns] = halves
+    lower, values = np.tri(size, dtype=bool), halves.numpy()
+    matrices = np.zeros((len(halves), size, size), dtype=values.dtype)
+    matrices[:, lower] = values
     if symmetric:
-        matrices[:, columns, rows] = halves
-    return matrices
+        matrices.transpose(0, 2, 1)[:, lower] = values
+    return torch.from_numpy(matrices)
 
 
 def read_deposit(path: str | Path) -> Deposit:
     """A deposit from its file; refuses what is damaged or of another kind."""
     path = Path(path)
-    require_fits(readable(path).stat().st_size, path, "the deposit")
-    return parse_deposit(path.read_bytes(), path)
+    return parse_deposit(file_bytes(path, "the deposit"), path)
 
 
 def parse_deposit(content: bytes, path: Path) -> Deposit:
@@ -201,7 +222,7 @@ def parse_deposit(content: bytes, path: Path) -> Deposit:
         record = TrainingRecord.from_json(json.dumps(told["record"]), str(path))
         return _assembled(numbers, record, tensors)
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
-        raise FileError(
+        raise out_of_memory(error) or FileError(
             f"{path} is not a deposit ({type(error).__name__}: {error})",
             f"a file of schema {SCHEMA} is needed, whole",
             "Check the path, or restore the file from a copy.",
@@ -217,8 +238,7 @@ def _assembled(numbers: Numbers, record: TrainingRecord, tensors: dict[str, NDAr
 
     model = from_matrix(tensor("weight"), bias=record.bias, dtype=torch.float64)
     model = replace(model, record=record)
-    head = head_of(model, record)
-    joint, n_gauges = is_joint(head), len(numbers.kappas)
+    joint, n_gauges = is_joint(kept_head(model, record)), len(numbers.kappas)
     gauges = tuple(
         Gauge(unpacked(tensor(f"gauge.{index}"), symmetric=False)[0], numbers.kappas[index])
         for index in range(n_gauges)
@@ -231,6 +251,8 @@ def _assembled(numbers: Numbers, record: TrainingRecord, tensors: dict[str, NDAr
         numbers.gradient_error,
         numbers.curvature_error,
         numbers.weighted_errors,
+        tensor("third") if "third" in tensors else None,
+        numbers.third_error,
     )
     shape = unpacked(tensor("shape"), symmetric=False)
     digests = [np.array(tensors[f"hashes.{index}"]) for index in range(len(PRECISIONS))]
@@ -249,12 +271,14 @@ def _require_fit(
     """Refuse parts that do not belong together."""
     classes, width = model.matrix().shape
     size = classes * width if sums.curvature.joint else width
+    third = (n_lines(kept_head(model, model.record), classes), folded_size(width))  # type: ignore[arg-type]
     fitting = (
         sums.gradient.shape == (classes, width)
         and sums.curvature.size == size
         and shape.shape == sums.curvature.values.shape
         and all(each.size == size for each in sums.weighted)
         and all(gauge.factor.shape == (width, width) for gauge in gauges)
+        and (sums.third is None or sums.third.shape == third)
         and len(numbers.weighted_errors) == len(numbers.kappas) == len(gauges)
         and all(each.shape == (numbers.n_rows, HASH_BYTES) and each.dtype == np.uint8 for each in digests)
         and len(numbers.key) == 2 * KEY_BYTES
@@ -271,7 +295,8 @@ def _require_fit(
 def _require_possible(numbers: Numbers, record: TrainingRecord, factors: list[Tensor]) -> None:
     """Refuse numbers that no deposit has."""
     counted = (numbers.n_rows, numbers.forgotten, numbers.generation, *numbers.class_counts)
-    errors = (numbers.stiff, numbers.gradient_error, numbers.curvature_error, *numbers.weighted_errors)
+    of_sums = (numbers.gradient_error, numbers.curvature_error, *numbers.weighted_errors, numbers.third_error)
+    errors = (numbers.stiff, *of_sums)
     sizes = (numbers.row_bound, *numbers.kappas, numbers.shape_inverse_trace, *numbers.radii)
     possible = (
         min(counted) >= 0
@@ -280,6 +305,8 @@ def _require_possible(numbers: Numbers, record: TrainingRecord, factors: list[Te
         and all(0.0 < size < math.inf for size in sizes)
         and 0.0 < numbers.shape_least <= numbers.shape_largest < math.inf
         and list(numbers.radii) == sorted(numbers.radii)
+        and 0.0 <= numbers.longest_target < math.inf
+        and (numbers.longest_target > 0.0) == loss_named(record.loss).one_vector
         and all(bool((factor.diagonal(dim1=-2, dim2=-1) > 0.0).all()) for factor in factors)
     )
     if not possible:

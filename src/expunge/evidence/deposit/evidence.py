@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import Tensor
 
 from expunge.bounds.calibration import mu_for
-from expunge.bounds.deposit import deposit_bound
+from expunge.bounds.deposit import deposit_bound, reach_used
 from expunge.bounds.ellipsoid import arithmetic_delta
 from expunge.bounds.scale import EXACT, RADII, Scale
-from expunge.certificate.facts import Fact, Json
-from expunge.certificate.limits import ARITHMETIC_SHARE
+from expunge.certificate.facts import EACH, TOGETHER, Fact, Json, deposit_facts
+from expunge.certificate.limits import ARITHMETIC_SHARE, kept_failures, route_failure
 from expunge.distance import Distance
 from expunge.errors import BeyondPolicy, VacuousClaim
+from expunge.evidence.deposit.asking import DISTANCE
+from expunge.evidence.deposit.beside import Asked, found_beside, region_of, require_seen, stated_of
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.leaving import Membership, gone, left
 from expunge.evidence.deposit.routes import Found, found
+from expunge.evidence.deposit.solving import Solved
 from expunge.evidence.surrogate import SurrogateEvidence
 from expunge.request.door import Request
 from expunge.runtime.progress import Progress
@@ -32,6 +37,7 @@ class DepositEvidence(SurrogateEvidence):
 
     retained_deposit: Deposit | None = None
     result: Found | None = None
+    solution: Solved | None = None
 
     @staticmethod
     def is_given(request: Request) -> bool:
@@ -39,7 +45,7 @@ class DepositEvidence(SurrogateEvidence):
 
     @classmethod
     def gathered(cls, request: Request, *, seed: int | None, progress: Progress) -> DepositEvidence:
-        """The rows taken out, the step made and its smallest region found."""
+        """The rows taken out, the step made and its smallest region found, with surrogate rows where there are any."""
         deposit, membership = request.deposit, request.membership
         assert isinstance(deposit, Deposit)
         assert isinstance(membership, Membership)
@@ -47,19 +53,28 @@ class DepositEvidence(SurrogateEvidence):
         retained = left(deposit, request.forget, membership, gone(deposit, request.forget, membership))
         progress("The region", 0, None)
         result = found(retained.setting, retained.sums, retained.penalty(retained.sums.count), retained.shape)
+        solution = None
+        if request.surrogate is not None:
+            result, solution = chosen(request, retained, result, progress)
         if result is None:
             raise VacuousClaim(
                 f"no bound is finite for these {len(request.forget):,} rows"
                 + (f" after {deposit.numbers.forgotten:,} before them" if deposit.numbers.forgotten else ""),
-                "a deposit alone reaches only so far: somebody very influential, or many, are among them",
-                "Forget fewer rows at once, give a surrogate beside the deposit, or retrain.",
+                ("a deposit alone" if request.surrogate is None else "a deposit, with this surrogate beside it,")
+                + " reaches only so far: somebody very influential, or many, are among them",
+                "Forget fewer rows at once, give a surrogate (or a larger one) beside the deposit, or retrain.",
             )
-        return cls(request, None, seed, progress, retained, result)
+        return cls(request, None, seed, progress, retained, result, solution)
 
     def own_step(self) -> Step:
-        result = self._result
+        result, solution = self._result, self.solution
         start = float(self._retained.sums.gradient.norm())
-        return Step(result.update, result.residual, start, 1, 0, "cholesky", 0.0, Ending.REACHED, 0.0)
+        if solution is None:
+            return Step(result.update, result.residual, start, result.steps, 0, "cholesky", 0.0, Ending.REACHED, 0.0)
+        ending = Ending.REACHED if solution.reached else Ending.STALLED
+        return Step(
+            result.update, result.residual, start, solution.steps, solution.inner, "conjugate", 0.0, ending, 0.0
+        )
 
     @property
     def _result(self) -> Found:
@@ -75,15 +90,16 @@ class DepositEvidence(SurrogateEvidence):
         return self._result.facts.route, self._scale(), self._retained
 
     def distance_at(self, update: Tensor) -> Distance:
+        """The surrogate's, where it has a part in the region; else none stands in for the source."""
         distance = self.request.distance
         assert isinstance(distance, Distance)
-        return distance
+        return DISTANCE if self._result.beside is None else distance
 
     def described(self) -> Json | None:
         return None
 
     def failures(self, distance: Distance) -> dict[str, float]:
-        return {"arithmetic": ARITHMETIC_SHARE * self.request.guarantee.delta}
+        return kept_failures(self.request.guarantee.delta, distance)
 
     def facts(self, step: Step, distance: Distance, *, quick: bool = False) -> dict[str, Fact]:
         request, numbers = self.request, self._retained.numbers
@@ -103,23 +119,36 @@ class DepositEvidence(SurrogateEvidence):
             "output_spread": numbers.output_spread,
         }
         facts = {name: Fact(value, "measured") for name, value in measured.items()}
-        facts["rounding"] = Fact(measured["rounding"], "derived")
-        return facts
+        known = "derived" if request.head.about.rounding_derived else "declared"
+        facts["rounding"] = Fact(measured["rounding"], known)
+        return facts | self._beside_facts()
+
+    def _beside_facts(self) -> dict[str, Fact]:
+        """What surrogate rows add to the facts."""
+        beside, surrogate = self._result.beside, self.request.surrogate
+        if beside is None:
+            return {}
+        derived = {"change_supremum", "sampling_failure", EACH, TOGETHER}
+        return {
+            name: Fact(value, "derived" if name in derived else "measured")
+            for name, value in stated_of(beside, surrogate.has_weights).items()
+        }
 
     def _scale(self) -> Scale | None:
         """The smallest radius of the public list that covers the region, at this epsilon and delta."""
         guarantee, numbers = self.request.guarantee, self._retained.numbers
         if guarantee.noise.kind == EXACT:
             return None
-        radius = deposit_bound(self._result.facts).radius * COVERED
+        distance = self.distance_at(self._result.update)
+        radius = region_of(self._result, distance).radius * COVERED
         covering = [each for each in numbers.radii if each >= radius]
         if not covering:
             raise BeyondPolicy(
                 "these rows are beyond the last of the deposit's radii",
                 "noise is one of a few sizes set when the deposit was made, since its size would tell who left",
-                "Forget fewer rows at once, give a surrogate beside the deposit, or retrain.",
+                "Forget fewer rows at once, give a surrogate (or a larger one) beside the deposit, or retrain.",
             )
-        mu = mu_for(guarantee.epsilon, guarantee.delta * (1.0 - ARITHMETIC_SHARE))
+        mu = mu_for(guarantee.epsilon, guarantee.delta - spent_of(guarantee.delta, distance))
         weights = float((self.request.weights + self._result.update).norm()) * (1.0 + 1e-9)
         for chosen in covering:
             lost = arithmetic_delta(self._retained.ellipsoid, guarantee.epsilon, chosen / mu, weights)
@@ -130,3 +159,47 @@ class DepositEvidence(SurrogateEvidence):
             f"at most {ARITHMETIC_SHARE:g} of it may go there",
             "Raise delta, lower epsilon, or train with a larger l2: the noise's matrix is ill-conditioned.",
         )
+
+
+def chosen(
+    request: Request, retained: Deposit, alone: Found | None, progress: Progress
+) -> tuple[Found | None, Solved | None]:
+    """The deposit alone, which assumes nothing, unless surrogate rows let it do with less noise."""
+    both = found_beside(retained, asked_of(request), progress)
+    if both is None:
+        return alone, None
+    if alone is not None and _noise(request, retained, alone) <= _noise(request, retained, both.found):
+        return alone, None
+    if request.distance.samples_rows and request.distance.sampling == "seen":
+        require_seen(retained, both, request.forget)
+    return both.found, both.solved
+
+
+def asked_of(request: Request) -> Asked:
+    """The surrogate rows of a request, and what of delta each route may spend on them."""
+    distance = request.distance
+    assert isinstance(distance, Distance)
+    failure = route_failure(request.guarantee.delta, distance)
+    return Asked(request.surrogate, distance, request.n_source, request.n_forget, failure)
+
+
+def _noise(request: Request, retained: Deposit, result: Found) -> float:
+    """The noise's scale: by the radius of the list that covers the region, or by the region's own."""
+    distance = DISTANCE if result.beside is None else request.distance
+    assert isinstance(distance, Distance)
+    guarantee, radius = request.guarantee, region_of(result, distance).radius
+    if guarantee.noise.kind != EXACT:
+        radius = min((each for each in retained.numbers.radii if each >= radius * COVERED), default=math.inf)
+    return radius / mu_for(guarantee.epsilon, guarantee.delta - spent_of(guarantee.delta, distance))
+
+
+def spent_of(delta: float, distance: Distance) -> float:
+    """What is not left for the noise."""
+    return math.fsum(kept_failures(delta, distance).values())
+
+
+def reach_of(facts: Mapping[str, Fact], route: str, last: float) -> float:
+    """How much of a deposit's reach is used: of its last radius, or of the way to where no region is finite any more,
+    whichever is more."""
+    stated = deposit_facts(facts, route)
+    return max(deposit_bound(stated).radius / last, reach_used(stated))

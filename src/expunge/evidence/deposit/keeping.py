@@ -12,7 +12,7 @@ from expunge.data.streams import Stream
 from expunge.errors import DataError, ModelError
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.making import Rehearsal, make_deposit, require_size
-from expunge.evidence.deposit.routes import Penalty
+from expunge.evidence.deposit.setting import Penalty
 from expunge.heads import RowSet
 from expunge.model import LinearModel
 from expunge.record import TrainingRecord
@@ -57,9 +57,9 @@ def keep(
             "Give files that all processes see, or make the deposit in one process.",
         )
     record = _record(model, source, declared)
-    require_size(head_of(model, record))
-    reading = Reading(Memory.of(execution.memory), execution.group, execution.progress)
     place = execution.place
+    require_size(head_of(model, record), place)
+    reading = Reading(Memory.of(execution.memory), execution.group, execution.progress)
     rows = rows_of(source, model, record, torch.float64, place, NAME, reading)
     require_trained_on(model, record, rows)
     given = in_order(source, record.features, model.n_features, NAME)

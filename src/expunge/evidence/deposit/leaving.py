@@ -2,7 +2,8 @@
 
 A copy that was kept in float32 or with six decimals is recognised, and the difference is charged: with `t` the distance
 of copy and original, a row's gradient differs by at most `(||p - t(y)|| + slope ||W|| B) t` and its Hessian by at most
-`(2 B curve + bend ||W|| B^2) t`, where `slope` bounds the link's derivative, `curve` C(p) and `bend` C's.
+`(2 B curve + bend ||W|| B^2) t`, where `slope` bounds the link's derivative, `curve` C(p) and `bend` C's; third
+derivatives alike (third.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from expunge.data.row_hashes import PRECISIONS, Matches, RowHashes, matches, row
 from expunge.errors import DataError
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.sums import Sums, sums_of
+from expunge.evidence.deposit.third import copy_error
 from expunge.heads import Logistic, OneVsRest, Ridge, Rows, Softmax
 from expunge.record import HESSIAN_LIPSCHITZ_FACTOR
 
@@ -69,7 +71,8 @@ def require_members(membership: Membership) -> None:
 
 def gone(deposit: Deposit, rows: Rows, membership: Membership) -> Sums:
     """The sums over the rows that leave, with what copies of them may have changed."""
-    sums = sums_of(deposit.head, deposit.anchor, rows, deposit.gauges)
+    kept = deposit.sums.third is not None
+    sums = sums_of(deposit.head, deposit.anchor, rows, deposit.gauges, third=kept)
     away = copied(membership, rows)
     if away == 0.0:
         return sums
@@ -88,6 +91,7 @@ def gone(deposit: Deposit, rows: Rows, membership: Membership) -> Sums:
         gradient_error=sums.gradient_error + each * (head.residual_sup(weights) + slope * size * bound),
         curvature_error=sums.curvature_error + each * hessian,
         weighted_errors=tuple(weighted),
+        third_error=sums.third_error + each * copy_error(head, weights) if kept else 0.0,
     )
 
 
@@ -97,6 +101,8 @@ def copied(membership: Membership, rows: Rows) -> float:
     Copy and original round to the same value, so they are at most twice the rounding apart; scaling rows to a norm
     bound brings them no further apart.
     """
+    if not (membership.found.precision > 0).any():
+        return 0.0
     lengths = rows.features.double().norm(dim=1).cpu().numpy()
     width = rows.n_features
     at = membership.found.precision
@@ -124,5 +130,6 @@ def left(deposit: Deposit, rows: Rows, membership: Membership, removed: Sums) ->
         gradient_error=sums.gradient_error,
         curvature_error=sums.curvature_error,
         weighted_errors=sums.weighted_errors,
+        third_error=sums.third_error,
     )
     return replace(deposit, numbers=numbers, sums=sums, hashes=RowHashes((digests[0], digests[1], digests[2])))

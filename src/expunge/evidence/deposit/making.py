@@ -16,26 +16,28 @@ from expunge.data.row_hashes import KEY_BYTES, NOTHING, RowHashes, row_hashes, s
 from expunge.data.streams import Stream
 from expunge.errors import DataError, ModelError
 from expunge.evidence.deposit.blocks import Blocks, Norm, cholesky_error, largest
-from expunge.evidence.deposit.contents import SCHEMA, Deposit, Numbers
-from expunge.evidence.deposit.routes import Penalty, Setting, found, not_definite, shape_of
+from expunge.evidence.deposit.contents import SCHEMA, Deposit, Numbers, kept_head
+from expunge.evidence.deposit.radii import SIZES, radii_for, two_digits
+from expunge.evidence.deposit.routes import found
+from expunge.evidence.deposit.setting import Penalty, Setting, not_definite, shape_of
 from expunge.evidence.deposit.sums import NU, Gauge, Sums, gauges_of, is_joint, sums_of
+from expunge.evidence.deposit.third import has_third
 from expunge.heads import LinearHead, Logistic, Ridge, Rows, RowSet, Softmax
+from expunge.heads.jacobians import JacobianRidge, JacobianRows
 from expunge.model import LinearModel, from_matrix
 from expunge.record import TrainingRecord
 from expunge.request.description import timestamp
-from expunge.request.subject import head_of
 from expunge.runtime.group import ALONE, Group
 from expunge.runtime.progress import Progress, silent
 
 NO_HASHES = RowHashes((NOTHING, NOTHING, NOTHING))
 MOST_WEIGHTS = 12_000  # of one block: a matrix of their square is kept, and several while it is made
+COPIES = 18  # matrices of that size that a deletion needs room for at once
 FEW_WEIGHTS = 2_000  # up to here all gauges are kept, beyond one
 MAX_NEWTON = 100
 HASHING = "Row hashes (rows)"
-GROUPS = ((200, 24), (1_000, 8), (MOST_WEIGHTS**2, 4))  # rehearsed of a size: up to so many weights, so many
-SIZES = (1, 10, 100)  # rows that are rehearsed with, and one in a hundred of the source
-MARGIN = 1.25  # above the largest of some groups, which is one already
-APART = 2.0  # radii of the list, at least
+GROUPS = ((200, 24), (1_000, 8), (2_000, 4), (10**9, 2))  # rehearsed of a size: up to so many weights, so many
+USUAL = 0.9  # of the groups of a size: one very influential row among 24 groups must not set the noise of all
 FINEST = 1e-8  # of the weights: the part of the noise that is drawn exactly is not below it
 
 
@@ -49,12 +51,31 @@ class Trial:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What random rows of the source would need: the largest radius of some groups, and how many had none."""
+    """What random groups of so many rows of the source would need, each of them tried."""
 
     rows: int
-    radius: float
-    none: int
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[Trial, ...]
+
+    @property
+    def finite(self) -> list[float]:
+        """The radii of the groups that have one, from the smallest."""
+        return sorted(each.radius for each in self.trials if math.isfinite(each.radius))
+
+    @property
+    def none(self) -> int:
+        """How many groups had no finite region."""
+        return len(self.trials) - len(self.finite)
+
+    @property
+    def usual(self) -> float:
+        """What nine in ten of the groups that have a radius need at most; infinite where none has."""
+        finite = self.finite
+        return finite[math.ceil(USUAL * len(finite)) - 1] if finite else math.inf
+
+    @property
+    def radius(self) -> float:
+        """The largest that is finite; infinite where none is."""
+        return max(self.finite, default=math.inf)
 
 
 def make_deposit(
@@ -69,18 +90,22 @@ def make_deposit(
 ) -> tuple[Deposit, tuple[Rehearsal, ...]]:
     """A deposit of these rows for this model; `given` are the same rows as they came, for their hashes.
 
-    The anchor is the optimum, reached from the model's weights. `seed` fixes key and rehearsal for tests. In a group
-    only the first process looks at the rows as they came, and its deposit alone is whole.
+    The anchor is the optimum, reached from the model's weights; tangent weights, whose loss is a square, are taken as
+    they are. `seed` fixes key and rehearsal for tests. In a group only the first process looks at the rows as they
+    came, and its deposit alone is whole.
     """
-    head = replace(head_of(model, record), l2=0.0)
-    require_size(head)
+    head = replace(kept_head(model, record), l2=0.0)
+    require_size(head, rows.device)
+    tangent = isinstance(rows, JacobianRows)
+    if isinstance(rows, JacobianRows) and isinstance(head, JacobianRidge):
+        head = replace(head, longest_target=rows.longest_target)
     require_whole(record, rows)
     penalty = Penalty(record.l2, bool(record.free_bias))
     setting = Setting(model.matrix(rows.device), head.row_bound, (), isinstance(head, Ridge), isinstance(head, Softmax))
-    anchor = optimum(head, rows, setting, penalty, progress)
-    gauges = () if setting.quadratic else gauges_of(rows, len(NU) if anchor.numel() <= FEW_WEIGHTS else 1)
+    anchor = setting.anchor if tangent else optimum(head, rows, setting, penalty, progress)
     progress("Sums over the source", 0, None)
-    sums = sums_of(head, anchor, rows, gauges)
+    gauges = () if setting.quadratic else gauges_of(rows, len(NU) if anchor.numel() <= FEW_WEIGHTS else 1)
+    sums = sums_of(head, anchor, rows, gauges, third=has_third(head))
     stiff = float(sums.curvature.values.diagonal(dim1=-2, dim2=-1).mean())
     setting = replace(setting, anchor=anchor, gauges=gauges, stiff=stiff)
     shape = shape_of(setting, sums, penalty)
@@ -121,15 +146,25 @@ def hashes_of(key: bytes, given: tuple[Any, Any] | Stream, n_rows: int, progress
     return hashes
 
 
-def require_size(head: LinearHead) -> None:
+def most_weights(device: torch.device) -> int:
+    """How many weights a block may have: a fixed number, or on a GPU what its memory holds if that is more."""
+    if device.type != "cuda":
+        return MOST_WEIGHTS
+    memory = torch.cuda.get_device_properties(device).total_memory
+    return max(MOST_WEIGHTS, math.isqrt(memory // (8 * COPIES)))
+
+
+def require_size(head: LinearHead, device: torch.device) -> None:
     """Refuse a head whose Hessian is too large to be kept."""
-    size = head.n_parameters if is_joint(head) else head.n_features
-    if size > MOST_WEIGHTS:
+    size, most = head.n_parameters if is_joint(head) else head.n_features, most_weights(device)
+    if size > most:
         raise ModelError(
             f"a Hessian of {size:,} x {size:,}",
-            f"a deposit keeps one of at most {MOST_WEIGHTS:,} weights",
-            "Train one-vs-rest or ridge, whose Hessian is of features by features, or use fewer features (for example "
-            "their principal components).",
+            f"a deposit keeps one of at most {most:,} weights",
+            "Train the tangent weights of fewer parameters (--last), or a linear head on what the network makes."
+            if isinstance(head, JacobianRidge)
+            else "Train one-vs-rest or ridge, whose Hessian is of features by features, or use fewer features (for "
+            "example their principal components).",
         )
 
 
@@ -184,7 +219,7 @@ def _numbers(
     head: LinearHead,
     setting: Setting,
     shape: Tensor,
-    sums: Any,
+    sums: Sums,
     rows: RowSet,
     gauges: tuple[Gauge, ...],
     seed: int | None,
@@ -198,10 +233,10 @@ def _numbers(
     inverse = torch.linalg.solve_triangular(
         shape, torch.eye(shape.shape[-1], dtype=shape.dtype, device=shape.device), upper=False
     )
-    noise, spread = outputs_of(setting, inverse, rows)
-    counts = torch.zeros(2 if isinstance(head, Logistic) else head.n_classes, dtype=torch.float64)
-    for block in rows.blocks():
-        counts += torch.bincount(block.labels.cpu(), minlength=len(counts)).double()
+    if isinstance(rows, JacobianRows):
+        noise, spread = tangent_outputs(setting, inverse, rows, sums)
+    else:
+        noise, spread = outputs_of(setting, inverse, rows)
     key = secrets.token_bytes(KEY_BYTES) if seed is None else np.random.default_rng(seed).bytes(KEY_BYTES)
     return Numbers(
         SCHEMA,
@@ -209,21 +244,39 @@ def _numbers(
         len(rows),
         0,
         0,
-        tuple(int(count) for count in rows.total(counts)),
+        class_counts(head, rows),
         head.row_bound,
         setting.stiff,
         tuple(gauge.kappa for gauge in gauges),
         sums.gradient_error,
         sums.curvature_error,
         sums.weighted_errors,
-        largest(matrix.plus(error)) * (1.0 + 2.0**-20),
+        sums.third_error,
+        two_digits(largest(matrix.plus(error)) * (1.0 + 2.0**-20)),  # it is published, as what is drawn exactly
         norm.least / (1.0 + 2.0**-20),
         n_copies * float(inverse.square().sum()) * (1.0 + 2.0**-30),
         noise,
         spread,
         (),
         timestamp(),
+        head.longest_target if isinstance(head, JacobianRidge) else 0.0,
     )
+
+
+def class_counts(head: LinearHead, rows: RowSet) -> tuple[int, ...]:
+    """Rows of each class."""
+    if isinstance(rows, JacobianRows):
+        return tuple(torch.bincount(rows.labels, minlength=rows.outputs).tolist())
+    counts = torch.zeros(2 if isinstance(head, Logistic) else head.n_classes, dtype=torch.float64)
+    for block in rows.blocks():
+        counts += torch.bincount(block.labels.cpu(), minlength=len(counts)).double()
+    return tuple(int(count) for count in rows.total(counts))
+
+
+def tangent_outputs(setting: Setting, inverse: Tensor, rows: JacobianRows, sums: Sums) -> tuple[float, float]:
+    """The same as `outputs_of` where an example is as many rows as it has outputs: their moments are the Hessian."""
+    noise = float((inverse.mT @ inverse * sums.curvature.values).sum())
+    return math.sqrt(noise / rows.outputs), math.sqrt(float(rows.predictions(setting.anchor).square().mean()))
 
 
 def outputs_of(setting: Setting, inverse: Tensor, rows: RowSet) -> tuple[float, float]:
@@ -265,6 +318,8 @@ def rehearse(
     generator = np.random.default_rng(int(rows.agreed(drawn)))
     weights = deposit.model.matrix().numel()
     groups = next(count for most, count in GROUPS if weights <= most)
+    if deposit.setting.quadratic and weights > GROUPS[0][0]:
+        groups = 1  # a square leaves nothing to rehearse but rounding
     made = []
     for size in sorted({*SIZES, len(rows) // 100} - {0}) if sizes is None else sizes:
         if 2 * size > len(rows):
@@ -273,14 +328,13 @@ def rehearse(
         for done in range(groups):
             progress(f"Rehearsals with {size:,} rows", done, groups)
             trials.append(trial(deposit, taken(rows, generator.choice(len(rows), size, replace=False))))
-        finite = [each.radius for each in trials if math.isfinite(each.radius)]
-        made.append(Rehearsal(size, max(finite, default=math.inf), len(trials) - len(finite), tuple(trials)))
+        made.append(Rehearsal(size, tuple(trials)))
     return tuple(made)
 
 
-def trial(deposit: Deposit, rows: Rows) -> Trial:
+def trial(deposit: Deposit, rows: RowSet) -> Trial:
     """What forgetting these rows would need."""
-    gone = sums_of(deposit.head, deposit.anchor, rows, deposit.gauges)
+    gone = sums_of(deposit.head, deposit.anchor, rows, deposit.gauges, third=deposit.sums.third is not None)
     retained = deposit.sums.without(gone)
     result = found(deposit.setting, retained, deposit.penalty(retained.count), deposit.shape)
     if result is None:
@@ -288,9 +342,11 @@ def trial(deposit: Deposit, rows: Rows) -> Trial:
     return Trial(deposit_bound(result.facts).radius, result.update.cpu())
 
 
-def taken(rows: RowSet, chosen: Any) -> Rows:
+def taken(rows: RowSet, chosen: Any) -> RowSet:
     """Some rows of a set, by number, in every process that has a share of it."""
     wanted = torch.as_tensor(np.sort(np.asarray(chosen)))
+    if isinstance(rows, JacobianRows):
+        return rows.taken(wanted)
     features = torch.zeros((len(wanted), rows.n_features), dtype=torch.float64, device=rows.device)
     labels = torch.zeros(len(wanted), dtype=torch.float64, device=rows.device)
     for block in rows.blocks():
@@ -306,33 +362,3 @@ def least_radius(deposit: Deposit) -> float:
     """Below this, noise would no longer be far above what float64 makes of the weights."""
     weights = 1.0 + float(deposit.model.matrix().norm())
     return FINEST * weights / deposit.ellipsoid.smallest(1.0)
-
-
-def radii_for(rehearsed: tuple[Rehearsal, ...], least: float) -> tuple[float, ...]:
-    """The public list of radii: what random rows of a few sizes need, with a margin, and ten times the last of them.
-
-    One that is hardly above the one before it is left out.
-    """
-    finite = [each.radius for each in rehearsed if math.isfinite(each.radius) and each.radius > 0.0]
-    if not finite:
-        raise ModelError(
-            "no random row could be forgotten with a finite bound",
-            "a deposit is of use where some can",
-            "Train with a larger l2, or leave out features that are combinations of others.",
-        )
-    radii: list[float] = []
-    for radius in finite[: len(SIZES)]:
-        needed = two_digits(max(MARGIN * radius, least))
-        if not radii or needed >= APART * radii[-1]:
-            radii.append(needed)
-    return (*radii, two_digits(10.0 * radii[-1]))
-
-
-def two_digits(value: float) -> float:
-    """Rounded up to two significant digits.
-
-    >>> two_digits(0.01234), two_digits(0.02)
-    (0.013, 0.02)
-    """
-    power = 10.0 ** (math.floor(math.log10(value)) - 1)
-    return float(f"{math.ceil(value / power - 1e-9) * power:.1e}")

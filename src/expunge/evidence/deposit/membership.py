@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from expunge.data.ordered import in_order
 from expunge.data.prepare import as_features, as_labels, require_width
@@ -40,10 +41,14 @@ def answers(deposit: Deposit, rows: Any) -> list[Answer]:
     record = deposit.record
     if not is_labelled(rows):
         raise DataError(f"{NAME}: no labels", "a row is known by its label too", "Give (features, labels).")
-    require_encoder(rows, record, NAME)
-    features, labels = in_order(rows, record.features, deposit.model.n_features, NAME)
-    table = as_features(features, NAME)
-    require_width(table.shape[1], deposit.model.n_features, NAME)
+    if deposit.of_network:  # examples as they are before the network, each of any shape
+        features, labels = rows
+        table = as_features(torch.as_tensor(features).flatten(1), NAME)
+    else:
+        require_encoder(rows, record, NAME)
+        features, labels = in_order(rows, record.features, deposit.model.n_features, NAME)
+        table = as_features(features, NAME)
+        require_width(table.shape[1], deposit.model.n_features, NAME)
     _require_kind(as_labels(labels, len(table), NAME), record.classes)
     found = look_up(deposit, table, labels, NAME).found
     return [

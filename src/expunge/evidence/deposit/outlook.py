@@ -9,7 +9,7 @@ Gaussians compose by the sum of squares, so k models leave each `mu / sqrt(k)`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,12 +22,14 @@ from expunge.certificate.limits import ARITHMETIC_SHARE
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.making import Rehearsal
 from expunge.heads import RowSet
+from expunge.heads.jacobians import JacobianRows
 from expunge.heads.rows import evenly
 from expunge.runtime.progress import Progress, silent
 
 EPSILONS = (0.1, 1.0, 5.0)
 POINT = 0.01
 MOST_ROWS = 20_000  # of the source, to measure accuracy on
+MOST_EXAMPLES = 1_000  # where each has to go through a network
 MOST_GROUPS = 8  # of a size, to measure it for
 
 
@@ -95,11 +97,11 @@ def outlook(
     progress: Progress = silent,
 ) -> Outlook:
     """The accuracy that rehearsed deletions would leave, at delta = 1/n."""
-    shown, delta = evenly(rows, MOST_ROWS), 1.0 / max(2, len(rows))
+    judged, delta = judge(rows), 1.0 / max(2, len(rows))
 
     def accuracy(weights: Tensor) -> float:
-        right = _right(shown.features.double(), shown.labels, weights.to(shown.device))
-        correct, count = rows.total(torch.tensor([float(right.sum()), float(len(shown))], dtype=torch.float64))
+        right = judged(weights)
+        correct, count = rows.total(torch.tensor([float(right.sum()), float(len(right))], dtype=torch.float64))
         return float(correct / count)
 
     generator = np.random.default_rng(1)  # not the noise that protects: nothing of this is published
@@ -126,6 +128,15 @@ def outlook(
 def covering(deposit: Deposit, radius: float) -> float | None:
     """The smallest of the deposit's radii that covers this one."""
     return next((each for each in deposit.numbers.radii if each >= radius), None)
+
+
+def judge(rows: RowSet) -> Callable[[Tensor], Tensor]:
+    """Whether weights put rows that are evenly spread over the set into their classes, each."""
+    if isinstance(rows, JacobianRows):
+        examples = rows.taken(torch.arange(0, len(rows), -(-len(rows) // MOST_EXAMPLES)))
+        return lambda weights: examples.predictions(weights).argmax(dim=1) == examples.labels
+    shown = evenly(rows, MOST_ROWS)
+    return lambda weights: _right(shown.features.double(), shown.labels, weights.to(shown.device))
 
 
 def _right(features: Tensor, labels: Tensor, weights: Tensor) -> Tensor:

@@ -7,85 +7,59 @@ direction common to all classes is made stiff, in every matrix by the same amoun
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from expunge.bounds.deposit import EXACT, LONG_ROWS, PLAIN, RANGE, DepositFacts, radius_in_route
-from expunge.errors import ModelError
+from expunge.bounds.deposit import (
+    EXACT,
+    LONG_ROWS,
+    PLAIN,
+    RANGE,
+    THIRD,
+    DepositFacts,
+    bend,
+    bend_slope,
+    bend_third,
+    bend_third_slope,
+    radius_in_route,
+    way_of,
+    weighted_radius,
+)
+from expunge.bounds.deposit_surrogate import Beside
 from expunge.evidence.deposit.blocks import UNIT_ROUNDOFF, Blocks, Norm, largest, norm_of
+from expunge.evidence.deposit.setting import Penalty, Setting
 from expunge.evidence.deposit.sums import Gauge, Sums
+from expunge.evidence.deposit.third import pull, pull_error
 
+Tried = tuple[DepositFacts, Norm | None]  # with the norm it measures by
 LARGEST_REACH = 600.0  # beyond it e^R is of no use
 UP = 1.0 + 2.0**-30  # for the float64 arithmetic of one number
+GAIN = 1.1  # a route that can be smaller by no more than this factor is not tried
 FACTORS = (0.25, 4.0)  # beside the balance of the two parts of a long-row matrix, which is tried first
 MOST_MISSING = 0.5  # of M's least eigenvalue: a matrix that is mostly error is of no use
 MANY = 1500  # weights: from here on that alone is tried
-
-
-@dataclass(frozen=True)
-class Penalty:
-    """`(l2/2) ||W||^2` on the columns that are penalised: all, or all but a free intercept, the last."""
-
-    l2: float
-    free: bool = False
-
-    def diagonal(self, like: Tensor) -> Tensor:
-        """Of the Hessian, K x d."""
-        values = torch.full_like(like, self.l2)
-        if self.free:
-            values[:, -1] = 0.0
-        return values
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What does not change from deletion to deletion: the anchor, the rows' bounds, the kind of loss, the shape.
-
-    `shift_free`: the loss does not see what is added to all classes (softmax), and outputs compete in pairs. `stiff` is
-    what is added to the direction common to all classes.
-    """
-
-    anchor: Tensor
-    row_bound: float
-    gauges: tuple[Gauge, ...]
-    quadratic: bool
-    shift_free: bool
-    stiff: float = 0.0
-
-    def centred(self, weights: Tensor) -> Tensor:
-        """Without what is common to all classes, where that is not seen."""
-        return weights - weights.mean(dim=0, keepdim=True) if self.shift_free else weights
-
-    def stiffened(self, matrix: Blocks) -> Blocks:
-        """With the direction common to all classes made stiff."""
-        if not self.shift_free:
-            return matrix
-        classes, width = self.anchor.shape
-        values = matrix.values.clone()
-        view = values.view(classes, width, classes, width)
-        view.diagonal(dim1=1, dim2=3).add_(self.stiff / classes)
-        return Blocks(values, matrix.joint)
-
-    def penalised(self, matrix: Blocks, penalty: Penalty) -> Blocks:
-        """With the regulariser on the diagonal."""
-        diagonal = penalty.diagonal(self.anchor)
-        flat = diagonal.reshape(1, -1) if matrix.joint else (diagonal[: len(matrix.values)])
-        return matrix.plus(flat)
+MOST_STEPS = 60  # by the same matrix, towards the root of a quadratic
 
 
 @dataclass(frozen=True)
 class Found:
-    """The step, how it was made, and the numbers of the smallest region."""
+    """The step, how it was made, and the numbers of the smallest region; `beside` are those of surrogate rows.
+
+    `steps` counts solutions of the system.
+    """
 
     update: Tensor
     facts: DepositFacts
     residual: float
     tried: int
+    beside: Beside | None = None
+    steps: int = 1
 
 
 def step_of(setting: Setting, sums: Sums, penalty: Penalty) -> tuple[Tensor, Tensor, Norm] | None:
@@ -107,15 +81,53 @@ def found(setting: Setting, sums: Sums, penalty: Penalty, shape: Tensor) -> Foun
     if stepped is None:
         return None
     update, left, system = stepped
-    return smallest(setting, sums, penalty, shape, update, left, system)
+    second = smallest(setting, sums, penalty, shape, update, left, system)
+    if sums.third is None:
+        return second
+    update, left, steps = third_step(setting, sums, penalty, update, system)
+    third = smallest(setting, sums, penalty, shape, update, left, system, third=True)
+    found_ones = [each for each in (second, None if third is None else replace(third, steps=steps)) if each is not None]
+    return min(found_ones, key=lambda each: size_of(each.facts), default=None)
+
+
+def third_step(
+    setting: Setting, sums: Sums, penalty: Penalty, update: Tensor, system: Norm
+) -> tuple[Tensor, Tensor, int]:
+    """From a Newton step on to `g' + (H' + reg) u + T'[u, u]/2 = 0`, with what is left, as far as that falls."""
+    third, joint = sums.third, sums.curvature.joint
+    assert third is not None
+    gradient = setting.centred(sums.gradient + penalty.diagonal(setting.anchor) * setting.anchor)
+
+    def left_at(at: Tensor) -> Tensor:
+        return setting.centred(gradient + system.matrix.product(at) + pull(third, at, joint=joint))
+
+    left = left_at(update)
+    for step in range(1, MOST_STEPS):
+        further = setting.centred(update - system.solved(left))
+        beyond = left_at(further)
+        if not float(beyond.norm()) < float(left.norm()):
+            return update, left, step
+        update, left = further, beyond
+    return update, left, MOST_STEPS
 
 
 def smallest(
-    setting: Setting, sums: Sums, penalty: Penalty, shape: Tensor, update: Tensor, left: Tensor, system: Norm
+    setting: Setting,
+    sums: Sums,
+    penalty: Penalty,
+    shape: Tensor,
+    update: Tensor,
+    left: Tensor,
+    system: Norm,
+    *,
+    third: bool = False,
 ) -> Found | None:
-    """The region of this update, by the route that gives the smallest."""
-    work = _Work(setting, sums, penalty, shape, update, left, system)
-    candidates = [facts for facts in work.routes() if math.isfinite(size_of(facts))]
+    """The region of this update, by the route that gives the smallest, or one that is hardly larger.
+
+    `third` if third derivatives are in `left`.
+    """
+    work = Routes(setting, sums, penalty, shape, update, left, system, third=third)
+    candidates = [facts for facts in work.routes(GAIN) if math.isfinite(size_of(facts))]
     best = min(candidates, key=size_of, default=None)
     if best is None:
         return None
@@ -128,7 +140,19 @@ def size_of(facts: DepositFacts) -> float:
 
 
 @dataclass(frozen=True)
-class _Work:
+class Attempt:
+    """A route: its size is not below `floor`; `made` gives its numbers, for a factor where it has one to choose."""
+
+    floor: float
+    made: Callable[[float], Iterator[Tried]]
+
+
+@dataclass(frozen=True)
+class Routes:
+    """The numbers of every route for one update. `left` is what its equation left, `lost` what float64 lost of that
+    beyond the deposit's own sums.
+    """
+
     setting: Setting
     sums: Sums
     penalty: Penalty
@@ -136,25 +160,78 @@ class _Work:
     update: Tensor
     left: Tensor
     system: Norm
+    lost: float = 0.0
+    third: bool = False
 
-    def routes(self) -> Iterator[DepositFacts]:
+    def routes(self, gain: float = 0.0) -> Iterator[DepositFacts]:
+        """The numbers of each route."""
+        return (facts for facts, _ in self.tried(gain))
+
+    def tried(self, gain: float = 0.0) -> Iterator[Tried]:
+        """Each route with the norm that it measures by (the plain one has none), those that can give least first.
+
+        With a `gain` the others are left out once none of them could be smaller than the smallest by such a factor.
+        """
         if self.setting.quadratic:
             curvature = self.sums.curvature.plus(-self._curvature_error)
             yield from self._by_norm(EXACT, norm_of(self._matrix(curvature, curvature.frobenius)[0]))
             return
-        gauged = [self._gauged(gauge) for gauge in self.setting.gauges]
-        reach = min([self._plain_reach(), *(reach for _, reach in gauged)])
-        yield from self._range(reach)
-        best = (math.inf, -1)
-        for index, (length, _) in enumerate(gauged):
-            for facts in self._long_rows(index, length, reach, 1.0):
-                best = min(best, (size_of(facts), index))
-                yield facts
-        if best[1] >= 0 and self.update.numel() <= MANY:
+        smallest_yet, best = math.inf, (math.inf, Attempt(math.inf, lambda _: iter(())))  # of all; of long rows
+        for attempt in sorted(self._attempts(), key=lambda each: each.floor):
+            if gain * attempt.floor >= smallest_yet:
+                break
+            for facts, norm in attempt.made(1.0):
+                smallest_yet = min(smallest_yet, size_of(facts))
+                if way_of(facts.route) == LONG_ROWS and size_of(facts) < best[0]:
+                    best = (size_of(facts), attempt)
+                yield facts, norm
+        if self.update.numel() <= MANY and gain * best[1].floor < smallest_yet:
             for factor in FACTORS:
-                yield from self._long_rows(best[1], gauged[best[1]][0], reach, factor)
+                yield from best[1].made(factor)
+
+    def _attempts(self) -> Iterator[Attempt]:
+        """Every route with a number that its size is not below."""
+        gauged = [self._gauged(gauge) for gauge in self.setting.gauges]
+        reach = min([self.plain_reach(), *(reach for _, reach in gauged)])
+        curved = self._curved(self.sums.curvature, 0.0)
+        bent = (bend_third(reach) if self.third else bend(reach)) * curved
+        if reach <= LARGEST_REACH:
+            gone = -math.expm1(-reach) * self.sums.curvature.diagonal
+            stretched = math.sqrt(self._stretch(self._frozen_diagonal, gone))
+            yield Attempt(bent * math.exp(reach / 2.0) * stretched, lambda _: self._range(reach))
+            for index, (length, _) in enumerate(gauged):
+                made = functools.partial(self._long_rows, index, length, reach)
+                yield Attempt(self._long_floor(index, length, reach), made)
         if not self.penalty.free:
-            yield self._plain(reach)
+            largest_two = self.sums.curvature.diagonal.max() * self._frozen_diagonal.max()
+            floor = bent * math.sqrt(max(0.0, float(largest_two))) / self.penalty.l2
+            yield Attempt(floor, lambda _: iter(((self._plain(reach), None),)))
+
+    @property
+    def _common(self) -> float:
+        """Of each number on a diagonal, what the stiff direction has in it: the other classes can take it away."""
+        return self.setting.stiff / len(self.update) if self.setting.shift_free else 0.0
+
+    @cached_property
+    def _frozen_diagonal(self) -> Tensor:
+        return self.shape.square().sum(dim=-1) - self._common
+
+    def _stretch(self, diagonal: Tensor, gone: Tensor) -> float:
+        """`lambda_max(M^-1 A)` is not below this: unit vectors, with the diagonal of A, and of what M lacks."""
+        left = self.system.matrix.diagonal - self._common - gone
+        return float((diagonal / left.clamp(min=1e-300)).max()) if bool((left > 0.0).all()) else math.inf
+
+    def _long_floor(self, index: int, length: float, reach: float) -> float:
+        """On long rows M lacks at least `r sqrt(H_2 H)`, whatever the share."""
+        own, weighted = (each.diagonal.clamp(min=0.0) for each in (self.sums.curvature, self.sums.weighted[index]))
+        gone = length * (own * weighted).sqrt()
+        moments = self.setting.gauges[index].factor.square().sum(dim=-1)
+        moments = moments.repeat(self.system.matrix.diagonal.shape[-1] // len(moments))
+        slope = bend_third_slope(reach) * length if self.third else bend_slope(reach)
+        bent = slope * length * self._curved(self.sums.weighted[index], 0.0)
+        rho = bent * math.sqrt(self._stretch(weighted if self.third else own, gone))
+        steep = self._stretch(moments, gone) * self._stretch(weighted, gone) * math.exp(reach)
+        return weighted_radius(math.sqrt(steep), rho) * math.sqrt(self._stretch(self._frozen_diagonal, gone))
 
     # Lengths of the update ---------------------------------------------------------------------------------------
 
@@ -165,7 +242,8 @@ class _Work:
         pairs = (self.update[:, None] - self.update[None]).reshape(-1, self.update.shape[1])
         return float(lengths(pairs).max()) * UP
 
-    def _plain_reach(self) -> float:
+    def plain_reach(self) -> float:
+        """R from the row bound alone: of every admissible row."""
         return self.setting.row_bound * self._differences(lambda vectors: vectors.norm(dim=-1))
 
     def _gauged(self, gauge: Gauge) -> tuple[float, float]:
@@ -190,7 +268,15 @@ class _Work:
         weights = float(self.setting.anchor.norm()) + update
         parts = float(self.sums.gradient.norm()) + self.penalty.l2 * weights + self.system.matrix.frobenius * update
         evaluated = (size + 32) * UNIT_ROUNDOFF * parts
-        return (self.sums.gradient_error + self._curvature_error * update + evaluated) * UP
+        pulled = 0.0
+        if self.third:
+            assert self.sums.third is not None
+            pulled = pull_error(self.sums.third, self.update, self.sums.third_error)
+        return (self.sums.gradient_error + self._curvature_error * update + evaluated + pulled + self.lost) * UP
+
+    def _named(self, way: str) -> str:
+        """The route, by the order of its remainder."""
+        return way + THIRD if self.third else way
 
     def _displaced(self) -> float:
         """How far the sum w + u in float64 is from v, and v from weights whose classes sum to zero, in plain length."""
@@ -217,15 +303,15 @@ class _Work:
         lost = error + 2 * (self.update.numel() + 16) * UNIT_ROUNDOFF * matrix.frobenius
         return math.sqrt(max(0.0, matrix.form(self.update)) + lost * size**2) * UP
 
-    def _by_norm(self, route: str, norm: Norm | None, **known: float) -> Iterator[DepositFacts]:
+    def _by_norm(self, route: str, norm: Norm | None, **known: float) -> Iterator[tuple[DepositFacts, Norm]]:
         if norm is None:
             return
         if norm.least <= 0.0:
             return
         rounding = self._lost() / math.sqrt(norm.least) + self._displaced() * math.sqrt(norm.matrix.row_sum())
-        yield DepositFacts(route, norm.dual(self.left), rounding * UP, self._ratio(norm), **known)
+        yield DepositFacts(route, norm.dual(self.left), rounding * UP, self._ratio(norm), **known), norm
 
-    def _range(self, reach: float) -> Iterator[DepositFacts]:
+    def _range(self, reach: float) -> Iterator[tuple[DepositFacts, Norm]]:
         if reach > LARGEST_REACH:
             return
         shrunk, error = math.exp(-reach) / UP, self._curvature_error
@@ -236,18 +322,19 @@ class _Work:
         if norm is None or not (missing := 2.0 * error * shrunk + lowered) <= MOST_MISSING * norm.least:
             return
         curved = self._curved(self.sums.curvature, error) * math.sqrt(1.0 + missing / norm.least) * UP
-        for facts in self._by_norm(RANGE, norm, reach=reach, update_curved=curved):
-            yield replace(facts, concordance=self._concordance(norm))
+        ratio, route = math.exp(reach) * (1.0 + missing / norm.least) * UP**2, self._named(RANGE)
+        for facts, _ in self._by_norm(route, norm, reach=reach, update_curved=curved, curvature_ratio=ratio):
+            yield replace(facts, concordance=self._concordance(norm)), norm
 
     def _concordance(self, norm: Norm) -> float:
         """c: the largest range of `e x` over rows, for an e of length 1 in M."""
         pairs = math.sqrt(2.0) if self.setting.shift_free else 1.0
         least = norm.least
         by_bound = pairs * self.setting.row_bound / math.sqrt(least) if least > 0.0 else math.inf
-        by_gauge = [gauge.kappa * math.sqrt(self._spread(norm, gauge)) for gauge in self.setting.gauges]
+        by_gauge = [gauge.kappa * math.sqrt(self.spread(norm, gauge)) for gauge in self.setting.gauges]
         return min([by_bound, *by_gauge]) * UP
 
-    def _spread(self, norm: Norm, gauge: Gauge) -> float:
+    def spread(self, norm: Norm, gauge: Gauge) -> float:
         """tau^2: the largest `max ||e_j - e_k||_Q^2` for an e of length 1 in M."""
         moments = gauge.factor @ gauge.factor.T
         error = 4 * (len(moments) + 4) * UNIT_ROUNDOFF * float(gauge.factor.square().sum())
@@ -257,7 +344,7 @@ class _Work:
         centred = torch.eye(classes, dtype=moments.dtype, device=moments.device) - 1.0 / classes
         return 2.0 * norm.most(Blocks(torch.kron(centred, moments)[None], joint=True), error)
 
-    def _long_rows(self, index: int, length: float, reach: float, factor: float) -> Iterator[DepositFacts]:
+    def _long_rows(self, index: int, length: float, reach: float, factor: float) -> Iterator[tuple[DepositFacts, Norm]]:
         gauge, weighted = self.setting.gauges[index], self.sums.weighted[index]
         error = self.sums.weighted_errors[index]
         share = factor * length * self._balance(index)
@@ -269,14 +356,14 @@ class _Work:
         norm = norm_of(self._matrix(curvature.combined(own, weighted.plus(error), -other), parts)[0])
         curved = self._curved(weighted, error)
         known = {"reach": reach, "gauge": length, "kappa": gauge.kappa, "update_curved": curved}
-        for facts in self._by_norm(LONG_ROWS, norm, **known):
-            assert norm is not None
-            yield replace(
+        for facts, found in self._by_norm(self._named(LONG_ROWS), norm, **known):
+            measured = replace(
                 facts,
-                curvature_ratio=norm.most(self.sums.curvature, self._curvature_error),
-                spread=self._spread(norm, gauge),
-                weight_ratio=norm.most(weighted, error),
+                curvature_ratio=found.most(self.sums.curvature, self._curvature_error),
+                spread=self.spread(found, gauge),
+                weight_ratio=found.most(weighted, error),
             )
+            yield measured, found
 
     def _balance(self, index: int) -> float:
         """The share at which the two parts of a long-row matrix weigh about the same, for an update of length 1."""
@@ -287,7 +374,7 @@ class _Work:
         shape, error = self._frozen
         rounding = (self._lost() + self.penalty.l2 * self._displaced()) * UP
         return DepositFacts(
-            PLAIN,
+            self._named(PLAIN),
             float(self.left.norm()) * UP,
             rounding,
             largest(shape.plus(error)),
@@ -296,20 +383,3 @@ class _Work:
             curvature_ratio=top,
             l2=self.penalty.l2,
         )
-
-
-def shape_of(setting: Setting, sums: Sums, penalty: Penalty) -> Tensor:
-    """The factor of `M_0 = H + reg` at deposit time, b x q x q lower triangular: frozen."""
-    norm = norm_of(setting.penalised(setting.stiffened(sums.curvature), penalty))
-    if norm is None:
-        raise not_definite()
-    return norm.factor
-
-
-def not_definite() -> ModelError:
-    """Why there can be no deposit of some models."""
-    return ModelError(
-        "the Hessian at the optimum is not positive definite, as far as float64 can tell",
-        "the noise takes its shape from it",
-        "Train with a larger l2, or leave out features that are combinations of others.",
-    )

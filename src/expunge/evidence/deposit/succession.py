@@ -22,12 +22,13 @@ from expunge.evidence.deposit.blocks import Blocks, is_definite
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.leaving import gone, left, look_up
 from expunge.evidence.deposit.sums import Sums
+from expunge.evidence.deposit.third import sizes_of
 from expunge.heads.rows import in_memory
 from expunge.request.rows import rows_of
 
 FROZEN = (
     *("schema", "key", "row_bound", "stiff", "kappas", "shape_largest", "shape_least", "shape_inverse_trace"),
-    *("output_noise", "output_spread", "radii", "created"),
+    *("output_noise", "output_spread", "radii", "created", "longest_target"),
 )
 ALIKE = 1e-9  # relative: what float64 may change of a sum
 NAME = "the forget set"
@@ -129,10 +130,12 @@ def _sums(before: Deposit, after: Deposit) -> list[Check]:
         _about(
             "errors do not shrink",
             after.sums.gradient_error >= kept * before.sums.gradient_error * (1.0 - ALIKE)
-            and after.sums.curvature_error >= kept * before.sums.curvature_error * (1.0 - ALIKE),
+            and after.sums.curvature_error >= kept * before.sums.curvature_error * (1.0 - ALIKE)
+            and after.sums.third_error >= kept * before.sums.third_error * (1.0 - ALIKE),
             True,
         ),
         _removed("the curvature", before, after, before.sums.curvature, after.sums.curvature, count, 1.0),
+        *_third(before, after, count),
     ]
     pairs = zip(before.gauges, before.sums.weighted, after.sums.weighted, strict=True)
     return compared + [
@@ -156,6 +159,25 @@ def _removed(
         True,
         f"its trace is {trace:.4g}, of {count:,} rows at most {most:.4g}, or it is not positive semi-definite",
     )
+
+
+def _third(before: Deposit, after: Deposit, count: int) -> list[Check]:
+    """Third derivatives, where they are kept: those of both, and what left is of so many rows."""
+    one, other = before.sums.third, after.sums.third
+    if one is None or other is None:
+        return [_about("third derivatives are kept by both or neither", other is None, one is None)]
+    removed = float((one * before.sums.count - other * after.sums.count).norm())
+    errors = before.sums.count * before.sums.third_error + after.sums.count * after.sums.third_error
+    lines = 1.0 if after.sums.curvature.joint else math.sqrt(len(one))
+    most = lines * count * sizes_of(after.head)[0] * after.numbers.row_bound**3 * (1.0 + ALIKE) + 4.0 * errors
+    return [
+        _about(
+            "what left of the third derivatives is of so many rows",
+            removed <= most + 1e-12 * before.sums.count * float(one.norm()),
+            True,
+            f"its length is {removed:.4g}, of {count:,} rows at most {most:.4g}",
+        )
+    ]
 
 
 def _recomputed(before: Deposit, after: Deposit, forget: Any) -> list[Check]:
@@ -209,6 +231,14 @@ def _alike(one: Sums, other: Sums) -> list[Check]:
             _about(f"{said}the curvature weighted by gauge {index}", near(a.values, b.values, e), True, "it differs")
             for index, (a, b, e) in enumerate(errors)
         ),
+        _about(
+            f"{said}the third derivatives",
+            (one.third is None and other.third is None)
+            or (one.third is not None and other.third is not None and near(one.third, other.third, one.third_error)),
+            True,
+            "they differ",
+        ),
+        _about(f"{said}the third derivatives' error", close(one.third_error, other.third_error), True),
         _about(f"{said}the gradient's error", close(one.gradient_error, other.gradient_error), True),
         _about(f"{said}the curvature's error", close(one.curvature_error, other.curvature_error), True),
         _about(f"{said}the weighted errors", all(map(close, one.weighted_errors, other.weighted_errors)), True),

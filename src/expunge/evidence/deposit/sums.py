@@ -2,7 +2,8 @@
 
 They are sums over rows, so rows leave them exactly: `n' = n - m`, `g' = (n g - m g_U)/n'`, and the Hessians alike. With
 each goes a bound on what float64 made of it. A gauge is an ellipsoid that held every source row when it was made,
-`x' Q^-1 x <= kappa^2`; it stays as it is when rows leave, and with it goes `H_2`, the mean of `x' Q^-1 x h(x)`.
+`x' Q^-1 x <= kappa^2`; it stays as it is when rows leave, and with it goes `H_2`, the mean of `x' Q^-1 x h(x)`. Of
+narrow tables the third derivatives are summed too (third.py).
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import torch
 from torch import Tensor
 
 from expunge.evidence.deposit.blocks import UNIT_ROUNDOFF, Blocks
+from expunge.evidence.deposit.third import third_error, third_of, whole_size
 from expunge.heads import Block, LinearHead, Ridge, RowSet, Softmax
 
-NU = (1e-6, 1e-4, 1e-2)  # multiples of the mean eigenvalue that gauges are widened by: which serves best differs
+NU = (1e-4, 1e-2, 3e-2)  # multiples of the mean eigenvalue that gauges are widened by: which serves best differs
 KAPPA_SLACK = 1.0 + 1e-6  # for rows whose entries are rounded otherwise when they leave
 CURVATURE_SIZE = math.sqrt(0.5)  # Frobenius norm of C(p) at most, for softmax; less for a sigmoid
 
@@ -55,7 +57,10 @@ class Gauge:
 
 @dataclass(frozen=True)
 class Sums:
-    """Means over `count` rows, and what float64 may have changed of them, in norm; `weighted` has one for a gauge."""
+    """Means over `count` rows, and what float64 may have changed of them, in norm; `weighted` has one for a gauge.
+
+    `third` is None where the third derivatives are not kept.
+    """
 
     count: int
     gradient: Tensor
@@ -64,6 +69,8 @@ class Sums:
     gradient_error: float
     curvature_error: float
     weighted_errors: tuple[float, ...]
+    third: Tensor | None = None
+    third_error: float = 0.0
 
     def without(self, gone: Sums) -> Sums:
         """The means over what is left when these rows go."""
@@ -71,6 +78,8 @@ class Sums:
         if left < 1:
             raise ValueError(f"{gone.count} of {self.count} rows")
         own, other = self.count / left, gone.count / left
+        if (self.third is None) != (gone.third is None):
+            raise ValueError("third derivatives of one of the two")
 
         def less(error: float, theirs: float, size: float) -> float:
             return (own * error + other * theirs + 8 * UNIT_ROUNDOFF * (own + other) * size) * (1.0 + 2.0**-40)
@@ -88,6 +97,10 @@ class Sums:
                     self.weighted_errors, gone.weighted_errors, self.weighted, gone.weighted, strict=True
                 )
             ),
+            None if self.third is None or gone.third is None else self.third * own - gone.third * other,
+            0.0
+            if self.third is None or gone.third is None
+            else less(self.third_error, gone.third_error, whole_size(self.third) + whole_size(gone.third)),
         )
 
 
@@ -95,8 +108,10 @@ def _size(matrix: Blocks) -> float:
     return float(matrix.values.norm())
 
 
-def sums_of(head: LinearHead, weights: Tensor, rows: RowSet, gauges: Sequence[Gauge] = ()) -> Sums:
-    """The sums over these rows at these weights."""
+def sums_of(
+    head: LinearHead, weights: Tensor, rows: RowSet, gauges: Sequence[Gauge] = (), *, third: bool = False
+) -> Sums:
+    """The sums over these rows at these weights, with third derivatives if asked for."""
     plain = replace(head, l2=0.0)
     squares = mean_square(rows) * rows.largest_weight
     weighted, errors = [], []
@@ -112,6 +127,8 @@ def sums_of(head: LinearHead, weights: Tensor, rows: RowSet, gauges: Sequence[Ga
         plain.rounding(weights, rows) * max(1.0, rows.largest_weight),
         _curvature_error(plain, weights, rows, squares),
         tuple(errors),
+        third_of(plain, weights, rows) if third else None,
+        third_error(plain, weights, rows) if third else 0.0,
     )
 
 
@@ -228,7 +245,7 @@ def _curvature_error(head: LinearHead, weights: Tensor, rows: RowSet, squares: f
     are off by `(d+1) u ||W|| ||x||`, and C changes by at most half of that.
     """
     if isinstance(head, Ridge):
-        return UNIT_ROUNDOFF * (len(rows) + 64) * squares
+        return UNIT_ROUNDOFF * head.moment_roundoffs(len(rows)) * squares
     of_sum = (len(rows) + 64) * CURVATURE_SIZE
     of_link = math.sqrt(len(weights)) * (weights.shape[1] + 64) * (1.0 + float(weights.norm()) * head.row_bound)
     return UNIT_ROUNDOFF * squares * (of_sum + of_link)

@@ -1,14 +1,14 @@
 """For the auditor who has the deposits: the facts of a dossier worked out anew from what is left of the source.
 
 From the deposit of what is retained alone: the step, the region by every route, the shape's numbers, the radius the
-noise was taken from, and that the published weights are where that noise puts them. `succession.py` adds what the
-deposit from before shows.
+noise was taken from, and that the published weights are where that noise puts them; where surrogate rows had a part in
+it, from them too. `succession.py` adds what the deposit from before shows.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +17,31 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from expunge.bounds.calibration import mu_for
-from expunge.bounds.deposit import deposit_bound
 from expunge.bounds.ellipsoid import EXACT_SHARE
 from expunge.certificate.check import DEPOSIT, Check, require_passed
 from expunge.certificate.content import Certificate
 from expunge.certificate.derive import bound_named
 from expunge.certificate.facts import Json
-from expunge.errors import FileError, VerificationFailed
+from expunge.certificate.limits import route_failure
+from expunge.certificate.published import read_published
+from expunge.certificate.reading import claim_of
+from expunge.distance import Distance
+from expunge.errors import FileError, OptionError, VerificationFailed
+from expunge.evidence.deposit.adding import counted
+from expunge.evidence.deposit.beside import Asked, found_beside, region_of, stated_of
 from expunge.evidence.deposit.blocks import Blocks, is_definite, top_of
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.evidence import COVERED
 from expunge.evidence.deposit.routes import Found, found
 from expunge.evidence.deposit.succession import succession_checks
 from expunge.model import read_model
+from expunge.record import loss_named
+from expunge.request.rows import is_labelled, rows_of
+from expunge.request.scaling import SURROGATE
 
 ALIKE = 1e-6  # relative: what another machine's linear algebra may change of a fact
 NEAR = 1.05  # how far above the eigenvalue itself a bound on it may be
+ROUNDED = 1.11 * NEAR  # and one that is rounded up to two digits
 UNLIKELY = 1e-9  # of noise as stated, to be taken for noise that is not
 FROZEN_FACTS = ("row_bound", "shape_largest", "shape_least", "shape_inverse_trace", "output_noise", "output_spread")
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
@@ -44,16 +53,24 @@ def verify_deposits(
     before: Deposit | None = None,
     forget: Any = None,
     model: str | Path | None = None,
+    surrogate: Any = None,
 ) -> list[Check]:
     """Check a dossier with the deposit of what is retained, and the one before; raises if anything differs.
 
     With the published model's file, also that it lies where the noise puts it; with the rows that were forgotten, that
-    the one deposit is the other without them.
+    the one deposit is the other without them. Where surrogate rows had a part in it they are needed.
     """
     content = dossier.content
+    if forget is not None and after.of_network:
+        raise OptionError(
+            "forgotten examples of a network's tangent weights",
+            "their rows cannot be worked out from files alone",
+            "Leave --forget out: everything else is checked.",
+        )
     try:
         _require_kept(content)
-        result = found(after.setting, after.sums, after.penalty(after.sums.count), after.shape)
+        distance = claim_of(content).distance
+        result = found_again(content, distance, after, surrogate)
         compared = deposit_checks(content, after, result)
         if model is not None and result is not None and all(check.passed for check in compared):
             compared += published_checks(content, after, result, model)
@@ -78,13 +95,34 @@ def _require_kept(content: Json) -> None:
         )
 
 
+def found_again(content: Json, distance: Distance, after: Deposit, surrogate: Any) -> Found | None:
+    """The step and its region anew: of the deposit alone, or with the surrogate rows that it was made with."""
+    if distance.law.stands_in == (surrogate is None):
+        raise OptionError(
+            "no surrogate" if surrogate is None else "a surrogate",
+            f"the dossier's region was found with {'one' if surrogate is None else 'none'} beside the deposit",
+            "Give --surrogate, the rows that the request was made with." if surrogate is None else "Leave it out.",
+        )
+    if surrogate is None:
+        return found(after.setting, after.sums, after.penalty(after.sums.count), after.shape)
+    record, numbers = after.record, after.numbers
+    rows = rows_of(surrogate, after.model, record, torch.float64, after.device, SURROGATE)
+    left = replace(record, class_counts=numbers.class_counts)
+    rows = counted(rows, left, distance, is_labelled(surrogate), None)
+    failure = route_failure(content["delta"], distance)
+    answer = found_beside(after, Asked(rows, distance, record.n_source, numbers.forgotten, failure))
+    return None if answer is None else answer.found
+
+
 def deposit_checks(content: Json, after: Deposit, result: Found | None) -> list[Check]:
     """What the deposit of what is retained says, beside what the dossier does; `result` is step and region anew."""
+    distance = claim_of(content).distance
+    radius = None if result is None else region_of(result, distance).radius
     return [
         *_same_model(content, after),
         *_shape_checks(content, after),
-        *_route_checks(content, after, result),
-        *_radius_checks(content, after, result),
+        *_route_checks(content, after, result, radius),
+        *_radius_checks(content, after, radius),
     ]
 
 
@@ -144,7 +182,7 @@ def _shape_checks(content: Json, after: Deposit) -> list[Check]:
         *(about(f"deposit: {name}", facts[name], frozen[name]) for name in FROZEN_FACTS),
         about(
             "deposit: no eigenvalue of the shape is above shape_largest",
-            is_definite(matrix.times(-1.0).plus(largest)) and largest <= NEAR * top,
+            is_definite(matrix.times(-1.0).plus(largest)) and largest <= ROUNDED * top,
             True,
             f"the largest is {top:.9g}, shape_largest {largest:.9g}",
         ),
@@ -158,24 +196,26 @@ def _shape_checks(content: Json, after: Deposit) -> list[Check]:
     ]
 
 
-def _route_checks(content: Json, after: Deposit, result: Found | None) -> list[Check]:
+def _route_checks(content: Json, after: Deposit, result: Found | None, radius: float | None) -> list[Check]:
     """The step and the facts of its region, by the route that gives the smallest."""
-    if result is None:
+    if result is None or radius is None:
         return [about("deposit: a region", None, content["bound"]["convention"], "no route has a finite one")]
     stated, facts = _facts(content), asdict(result.facts)
     route = facts.pop("route")
     facts["l2"] = after.penalty(after.sums.count).l2
+    if result.beside is not None:
+        facts |= stated_of(result.beside, "weight_largest" in stated)
     slack = {"solver": facts["rounding"]}  # what a step leaves is itself rounding
     length = float((after.anchor + result.update).norm()) * (1.0 + 1e-9)
     return [
         about("deposit: route", content["bound"]["convention"], route),
         *(close(f"deposit: {name}", stated[name], value, slack.get(name, 0.0)) for name, value in facts.items()),
         close("deposit: weights_length", stated["weights_length"], length),
-        close("deposit: bound.total", content["bound"]["total"], deposit_bound(result.facts).radius),
+        close("deposit: bound.total", content["bound"]["total"], radius),
     ]
 
 
-def _radius_checks(content: Json, after: Deposit, result: Found | None) -> list[Check]:
+def _radius_checks(content: Json, after: Deposit, radius: float | None) -> list[Check]:
     """The noise was taken from the deposit's radii, and no smaller one would have covered the region."""
     radii, noise = after.numbers.radii, content["noise"]
     mu = mu_for(content["epsilon"], noise["delta_for_noise"])
@@ -184,9 +224,9 @@ def _radius_checks(content: Json, after: Deposit, result: Found | None) -> list[
         about("deposit: noise.rehearsed_rows is the number of radii", noise["rehearsed_rows"], len(radii)),
         about("deposit: sigma is one of the radii over mu", len(places), 1, f"the radii are {radii}"),
     ]
-    if result is None or not places:
+    if radius is None or not places:
         return compared
-    needed = deposit_bound(result.facts).radius * COVERED
+    needed = radius * COVERED
     return [
         *compared,
         about("deposit: the radius covers the region", radii[places[0]] >= needed / (1.0 + ALIKE), True),
@@ -195,11 +235,11 @@ def _radius_checks(content: Json, after: Deposit, result: Found | None) -> list[
 
 def published_checks(content: Json, after: Deposit, result: Found, path: str | Path) -> list[Check]:
     """The published weights are the updated ones and noise of the shape: as far away as that is, all but surely."""
-    model, _ = read_model(path)
-    if model.matrix().shape != after.anchor.shape:
+    weights, dtype = _published(after, path)
+    if weights.shape != after.anchor.shape:
         return [about("deposit: the published weights have its shape", False, True)]
-    away = whitened(after, model.matrix(after.device) - after.anchor - result.update)
-    stored = float(torch.finfo(model.weight.dtype).eps) * float(model.matrix().norm())
+    away = whitened(after, weights - after.anchor - result.update)
+    stored = float(torch.finfo(dtype).eps) * float(weights.norm())
     slack = stored * math.sqrt(after.numbers.shape_largest)
     sigma, count = content["sigma"], after.anchor.numel()
     low = math.sqrt(chi2.ppf(UNLIKELY, count)) * sigma - slack
@@ -212,6 +252,15 @@ def published_checks(content: Json, after: Deposit, result: Found, path: str | P
             f"they are {away:.4g} from the updated ones, and noise of this size puts them {low:.4g} to {high:.4g} away",
         )
     ]
+
+
+def _published(after: Deposit, path: str | Path) -> tuple[Tensor, torch.dtype]:
+    """The published weights as a matrix, and the type they are stored in."""
+    if not after.of_network:
+        model, _ = read_model(path)
+        return model.matrix(after.device), model.weight.dtype
+    (stored,) = read_published(Path(path), loss_named(after.record.loss)).tensors
+    return torch.tensor(stored.values, dtype=torch.float64, device=after.device).reshape(1, -1), torch.float64
 
 
 def whitened(after: Deposit, difference: Tensor) -> float:

@@ -1,0 +1,83 @@
+"""What is made of a result that is there already: its signature and its card. It is verified first, every time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from expunge.certificate.content import Certificate, read_certificate
+from expunge.certificate.sign import keyid_of, read_private_key, read_public_key, seal, verify_file
+from expunge.certificate.statement import Statement, read_statement
+from expunge.certificate.verify_statement import verify_statement
+from expunge.data.output import require_absent, write_file
+from expunge.desk.layout import MODEL, OLD_CERTIFICATE, SIGNED, STATEMENT
+from expunge.errors import FileError
+from expunge.report.card import model_card
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+DOSSIER = Path("private") / "dossier.json"  # in a result of expunge unlearn
+
+
+def verified_result(
+    folder: Path, public_key: Path | None = None, dossier: Certificate | None = None
+) -> tuple[Statement, str | None]:
+    """The statement of a result, verified with its model, and with a key the id of the key that signed it.
+
+    A dossier is verified too, and that the statement follows from it.
+    """
+    require_result(folder)
+    statement, keyid = read_statement(folder / STATEMENT), None
+    if public_key is not None:
+        signed, _ = verify_file(folder / SIGNED, public_key, folder / MODEL)
+        if signed.content != statement.content:
+            raise FileError(
+                f"{folder / SIGNED} is another statement", "the two must be one", "Do not rely on the unsigned one."
+            )
+        keyid = keyid_of(read_public_key(public_key))
+    verify_statement(statement, folder / MODEL, dossier)
+    return statement, keyid
+
+
+def require_result(folder: Path) -> None:
+    """Refuse a folder without a statement."""
+    if (folder / STATEMENT).is_file():
+        return
+    if (folder / OLD_CERTIFICATE).is_file():
+        raise FileError(
+            f"{folder} has a certificate of an earlier version and no statement",
+            "what is signed or shown to everybody is a statement; that certificate tells who left",
+            "Unlearn with this version; expunge verify and expunge report take the old one.",
+        )
+    raise FileError(
+        f"{folder} is neither a desk nor a result of expunge unlearn",
+        "a folder with a ledger or a statement is needed",
+        "Check the path.",
+    )
+
+
+def dossier_of(folder: Path) -> Certificate:
+    """The private dossier of a result."""
+    return read_certificate(folder / DOSSIER)
+
+
+def sign_result(folder: str | Path, key: str | Path | Ed25519PrivateKey, target: str | Path | None = None) -> Path:
+    """Sign the statement of a result that is there already; where the signed one was written.
+
+    Statement and model are verified first, and the dossier where it lies in the folder. `key` is a private key or its
+    file, which nobody but its owner may be able to read. Nothing is written over.
+    """
+    result = Path(folder)
+    place = result / SIGNED if target is None else Path(target)
+    private = read_private_key(key) if isinstance(key, (str, Path)) else key
+    require_absent(place)
+    statement, _ = verified_result(result, dossier=dossier_of(result) if (result / DOSSIER).is_file() else None)
+    write_file(place, seal(statement, private))
+    return place
+
+
+def result_card(folder: str | Path, public_key: str | Path | None = None) -> str:
+    """The model card of a result, made from its statement alone; with a key the signature is checked and named."""
+    statement, keyid = verified_result(Path(folder), None if public_key is None else Path(public_key))
+    return model_card(statement.content, STATEMENT if keyid is None else SIGNED, keyid)

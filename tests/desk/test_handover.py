@@ -1,0 +1,111 @@
+"""A result that is there already: signed without unlearning again, and only if it holds."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from expunge.certificate.sign import generate_keys, read_private_key, verify_file
+from expunge.cli import main
+from expunge.desk import Desk, result_card, sign_result, verify_desk
+from expunge.errors import FileError, VerificationFailed
+
+
+def run(*words: object) -> Result:
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    return result
+
+
+@pytest.fixture
+def result(workshop: Path, tmp_path: Path) -> Path:
+    shutil.copytree(workshop / "result", tmp_path / "result")
+    return tmp_path / "result"
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    made = generate_keys()
+    (tmp_path / "k").write_bytes(made.private)
+    (tmp_path / "k").chmod(0o600)
+    (tmp_path / "k.pub").write_bytes(made.public)
+    return tmp_path / "k"
+
+
+def test_sign_is_what_unlearn_would_have_written(result: Path, key: Path, tmp_path: Path) -> None:
+    before = {path: path.read_bytes() for path in result.rglob("*") if path.is_file()}
+    ran = run("sign", result, "--sign-key", key, "--json")
+    assert ran.exit_code == 0, ran.stderr
+    signed = result / "statement.signed.json"
+    assert json.loads(ran.stdout)["signed_file"] == str(signed)
+    assert stat.S_IMODE(signed.stat().st_mode) == 0o644
+    found, checks = verify_file(signed, tmp_path / "k.pub", result / "model.safetensors")
+    assert found.content == json.loads((result / "statement.json").read_text())
+    assert checks[0].name == "signature"
+    assert {path: path.read_bytes() for path in before} == before, "nothing else was touched"
+    again = run("sign", result, "--sign-key", key)
+    assert again.exit_code == 2
+    assert "exists already" in again.stderr
+    assert json.loads(ran.stdout)["keyid"] in result_card(result, tmp_path / "k.pub")
+
+
+def test_from_python_with_a_key_or_its_file(result: Path, key: Path, tmp_path: Path) -> None:
+    first = sign_result(result, key)
+    second = sign_result(str(result), read_private_key(key), tmp_path / "elsewhere" / "signed.json")
+    assert first == result / "statement.signed.json"
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_what_does_not_hold_is_not_signed(result: Path, key: Path) -> None:
+    def refused(status: int, words: str) -> None:
+        ran = run("sign", result, "--sign-key", key)
+        assert ran.exit_code == status, ran.stderr
+        assert words in ran.stderr
+        assert not (result / "statement.signed.json").exists()
+
+    statement, model = result / "statement.json", result / "model.safetensors"
+    dossier = result / "private" / "dossier.json"
+    whole, weights, private = statement.read_text(), model.read_bytes(), dossier.read_text()
+    statement.write_text(whole.replace('"conditional"', '"proven"'))
+    refused(1, "status")
+    statement.write_text(whole)
+    model.write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
+    refused(2, "record")
+    model.write_bytes(weights)
+    dossier.write_text(private.replace('"n_surrogate"', '"n_surrogates"', 1))
+    refused(1, "cannot be recomputed")
+    dossier.write_text(private)
+    key.chmod(0o640)
+    refused(2, "0640")
+    key.chmod(0o600)
+    key.write_bytes(b"no key")
+    refused(2, "Ed25519")
+    statement.unlink()
+    key.write_bytes(generate_keys().private)
+    refused(2, "neither a desk nor a result")
+    (result / "certificate.json").write_text("{}")
+    refused(2, "earlier version")
+
+
+def test_a_dossier_of_another_statement_stops_it(ledger: Desk, key: Path) -> None:
+    folder = ledger.layout.published_model(1)
+    (folder / "private").mkdir()
+    (folder / "private" / "dossier.json").write_bytes(ledger.layout.dossier_of(2).read_bytes())
+    with pytest.raises(VerificationFailed, match="dossier"):
+        sign_result(folder, key)
+    (folder / "private" / "dossier.json").write_bytes(ledger.layout.dossier_of(1).read_bytes())
+    sign_result(folder, key)
+
+
+def test_a_published_model_of_a_desk_is_signed_elsewhere(ledger: Desk, key: Path, tmp_path: Path) -> None:
+    folder = ledger.layout.published_model(1)
+    written = sign_result(folder, key, tmp_path / "signed.json")
+    verify_file(written, tmp_path / "k.pub", folder / "model.safetensors")
+    verify_desk(ledger)
+    with pytest.raises(FileError, match="exists already"):
+        sign_result(folder, key, tmp_path / "signed.json")

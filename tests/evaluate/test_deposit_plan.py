@@ -1,0 +1,51 @@
+"""What a deletion from a deposit would need, foreseen."""
+
+from __future__ import annotations
+
+import pytest
+
+from expunge.errors import DataError, OptionError
+from expunge.evaluate.deposit_plan import plan_deposit
+from expunge.unlearn import unlearn
+from small_deposit import N_SOURCE, kept, rows, source, trained
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_the_noise_foreseen_is_the_noise_used() -> None:
+    planned = plan_deposit(kept().deposit, rows(1, 2), delta=1e-3, epsilons=(0.5, 2.0), test=source())
+    assert (planned.n_rows, planned.n_forget, planned.forgotten) == (N_SOURCE, 2, 0)
+    for each in planned.expected:
+        made = unlearn(trained(), rows(1, 2), epsilon=each.epsilon, delta=1e-3, deposit=kept().deposit)
+        assert made.statement.sigma == each.sigma
+        assert made.certificate.total == planned.total
+        outputs = made.statement.content["noise"]["outputs"]
+        assert each.output_share == pytest.approx(outputs["deviation"] / outputs["spread"], rel=0.02)
+        assert each.accuracy is not None
+        assert each.accuracy > 0.7
+        assert each.refused is None
+    assert planned.accuracy_before is not None
+    assert planned.total is not None
+    assert planned.reach is not None
+    assert planned.total / kept().deposit.numbers.radii[-1] <= planned.reach < 1.0
+    more = plan_deposit(kept().deposit, rows(1, 2, 3, 4), delta=1e-3, epsilons=(0.5,))
+    assert more.reach is not None
+    assert planned.reach < more.reach < 1.0
+
+
+def test_it_says_what_would_be_refused() -> None:
+    much = plan_deposit(kept().deposit, rows(*range(1, N_SOURCE - 5)), delta=1e-3, epsilons=(1.0,))
+    assert much.total is None
+    assert much.reach is None
+    assert much.expected[0].refused
+    assert much.expected[0].accuracy is None
+    loud = plan_deposit(kept().deposit, rows(1), delta=1e-9, epsilons=(1e-5,))
+    assert loud.expected[0].refused == "more noise than signal in the outputs"
+
+
+def test_rows_are_looked_up_and_an_epsilon_is_needed() -> None:
+    features, labels = rows(1)
+    with pytest.raises(DataError, match="not in what is left"):
+        plan_deposit(kept().deposit, (features + 1.0, labels), delta=1e-3)
+    with pytest.raises(OptionError, match="no epsilon"):
+        plan_deposit(kept().deposit, rows(1), delta=1e-3, epsilons=())

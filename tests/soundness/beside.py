@@ -1,0 +1,170 @@
+"""A surrogate beside a deposit on thousands of problems: how often the retrained weights lie outside the region.
+
+Retained and surrogate rows are drawn anew in each problem, as the certificate assumes, and what may be spent on an
+unlucky drawing is raised to `FAILURE`, so that there is something to see: violations may be as often as that, and no more.
+Issuing gives each route a sixth of what it spends; here each has all of it. `python tests/soundness/beside.py --write`
+puts the table into docs/soundness.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent)]
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from scipy.stats import binom  # noqa: E402
+
+from beside_problems import FAMILIES, Problem, random_problem  # noqa: E402
+from expunge.bounds.deposit_surrogate import beside_terms  # noqa: E402
+from expunge.evidence.deposit.bending import bending  # noqa: E402
+from expunge.evidence.deposit.beside import Answer, found_beside, region_of  # noqa: E402
+from expunge.evidence.deposit.routes import found  # noqa: E402
+
+ROOT = HERE.parents[1]
+PAGE = ROOT / "docs" / "soundness.md"
+BEGIN, END = "<!-- beside: begin -->", "<!-- beside: end -->"
+FAILURE = 0.2
+PROBLEMS = 400
+CHUNK = 20
+CERTAIN = ("samples",)  # families in which nothing is drawn that the region does not know
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One problem: the region's radius and that of the deposit alone (infinite where there is none), and the truth.
+
+    `charged` is what is charged for the second order, in the norm of the route, and `deviation` what it is.
+    """
+
+    family: str
+    seed: int
+    radius: float
+    alone: float
+    truth: float
+    charged: float
+    deviation: float
+
+    @property
+    def finite(self) -> bool:
+        return math.isfinite(self.radius)
+
+    @property
+    def outside(self) -> bool:
+        return self.finite and self.truth > self.radius * (1.0 + 1e-9) + 1e-10
+
+    @property
+    def exceeded(self) -> bool:
+        return self.finite and self.deviation > self.charged * (1.0 + 1e-9)
+
+
+def outcome_of(family: str, seed: int, failure: float = FAILURE) -> Outcome | None:
+    """None where there is no such problem."""
+    problem = random_problem(family, seed, failure=failure)
+    if problem is None:
+        return None
+    retained = problem.retained
+    single = found(problem.setting, retained.sums, problem.penalty, retained.shape)
+    alone = math.inf if single is None else region_of(single, problem.asked.distance).radius
+    answer = found_beside(retained, problem.asked)
+    if answer is None:
+        return Outcome(family, seed, math.inf, alone, math.nan, math.nan, math.nan)
+    result, distance = answer.found, problem.asked.distance
+    assert result.beside is not None
+    radius, truth = region_of(result, distance).radius, problem.off(result.update)
+    charged = math.fsum(beside_terms(result.facts, result.beside, distance).values())
+    return Outcome(family, seed, radius, alone, truth, charged, deviation_of(problem, answer))
+
+
+def deviation_of(problem: Problem, answer: Answer) -> float:
+    """`||(E_R - E_S) psi||` in the norm of the route, from the retained rows, which nobody who issues has."""
+    kept = bending(problem.head, problem.setting.anchor, answer.found.update, problem.kept)
+    return answer.best.norm.dual(kept.mean - answer.solved.bends.mean)
+
+
+def most(count: int, failure: float = FAILURE) -> int:
+    """Violations of so many problems that a probability of `failure` exceeds in one run of a million."""
+    return int(binom.isf(1e-6, count, failure)) if count else 0
+
+
+def _work(job: tuple[str, int, int]) -> list[Outcome]:
+    torch.set_num_threads(1)
+    family, first, last = job
+    made = (outcome_of(family, seed) for seed in range(first, last))
+    return [outcome for outcome in made if outcome is not None]
+
+
+def everything(jobs: int, problems: int) -> list[Outcome]:
+    parts = [
+        (family, first, min(first + CHUNK, problems)) for family in FAMILIES for first in range(0, problems, CHUNK)
+    ]
+    with ProcessPoolExecutor(jobs) as pool:
+        return [outcome for some in pool.map(_work, parts) for outcome in some]
+
+
+def row(name: str, some: list[Outcome]) -> str:
+    finite = [outcome for outcome in some if outcome.finite]
+    outside, exceeded = (sum(getattr(each, kind) for each in finite) for kind in ("outside", "exceeded"))
+    ratios = [each.radius / each.truth for each in finite if each.truth > 1e-8] or [math.nan]
+    smaller = [each for each in finite if each.radius < each.alone]
+    gains = [each.alone / each.radius for each in smaller if math.isfinite(each.alone)] or [math.nan]
+    reached = sum(not math.isfinite(each.alone) for each in finite)
+    cells = [name, f"{len(finite):,} of {len(some):,}", f"{outside}", f"{exceeded}", f"{min(ratios):.3g}"]
+    cells += [f"{np.median(ratios):.3g}", f"{len(smaller):,}", f"{np.median(gains):.3g}", f"{reached}"]
+    return "| " + " | ".join(cells) + " |"
+
+
+def table(outcomes: list[Outcome], seconds: float) -> str:
+    """The section of docs/soundness.md."""
+    finite = [outcome for outcome in outcomes if outcome.finite]
+    lines = [
+        f"{len(outcomes):,} problems, {len(finite):,} finite regions, with {FAILURE:g} spent on an unlucky drawing: "
+        f"{sum(each.outside for each in finite)} times the retrained weights lay outside, "
+        f"{sum(each.exceeded for each in finite)} times the deviation itself was larger than what was charged for it "
+        f"(nothing is drawn in `samples`, where neither may happen); {seconds / 60:.0f} minutes.",
+        "",
+        "| family | finite regions | outside | deviation exceeded | smallest radius/true | median | smaller than alone | "
+        "median gain | alone not finite |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    return "\n".join([*lines, *(row(name, [each for each in outcomes if each.family == name]) for name in FAMILIES)])
+
+
+def written(page: str, section: str) -> str:
+    """The page with its section replaced."""
+    before, rest = page.split(BEGIN)
+    return before + BEGIN + "\n\n" + section + "\n\n" + END + rest.split(END)[1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="put the table into docs/soundness.md")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--problems", type=int, default=PROBLEMS, help="a family")
+    options = parser.parse_args()
+    start = time.perf_counter()
+    outcomes = everything(options.jobs, options.problems)
+    section = table(outcomes, time.perf_counter() - start)
+    print(section)
+    for family in FAMILIES:
+        finite = [each for each in outcomes if each.family == family and each.finite]
+        allowed = 0 if family in CERTAIN else most(len(finite))
+        for kind in ("outside", "exceeded"):
+            count = sum(getattr(each, kind) for each in finite)
+            print(
+                f"{family}: {kind} {count} of {len(finite)}, at most {allowed}", "" if count <= allowed else "VIOLATED"
+            )
+    if options.write:
+        PAGE.write_text(written(PAGE.read_text(), section))
+
+
+if __name__ == "__main__":
+    main()

@@ -87,6 +87,25 @@ def streaming(result: dict[str, Any]) -> Iterator[Line]:
         yield f"unlearn {one['rows']:,} x {result['columns']}, processes: {one['processes']}", f"{one['seconds']:.0f} s"
 
 
+def deposit(result: dict[str, Any]) -> Iterator[Line]:
+    device = result["environment"].get("device", "processor time")
+    for one in result["cases"]:
+        kind = "processor_seconds" if device == "processor time" else "seconds"
+        what = f"{one['rows']:,} rows, {one['weights']:,} weights ({device})"
+        fits = [f"{fit[f'{kind}_over_deletion']:.0f} times ({name})" for name, fit in one["refit"].items()]
+        yield f"deletion of {one['forget']} with a deposit, {what}", f"{one['deletion'][kind]:.3f} s"
+        yield f"scikit-learn's refit over it, by tolerance, {what}", ", ".join(fits)
+        yield f"deposit over one dense Hessian, {what}", f"{one['making_over_hessian']:.1f}"
+    for varied, one in result.get("growth", {}).items():
+        yield f"deletion with a deposit: exponent in {varied}", f"{one['processor_exponent']:.2f}, of processor time"
+    if "process" in result:
+        times = result["process"]
+        yield (
+            "`expunge unlearn --deposit`, whole process, small table",
+            f"{times['seconds']:.1f} s, of processor time {times['processor_seconds']:.1f} s",
+        )
+
+
 def ledger(result: dict[str, Any]) -> Iterator[Line]:
     yield (
         f"ledger of {result['entries']:,} entries: status, verify",
@@ -105,6 +124,8 @@ SOURCES: dict[str, Callable[[dict[str, Any]], Iterator[Line]]] = {
     "imagenet_head": imagenet,
     "streaming": streaming,
     "ledger_at_scale": ledger,
+    "deposit": deposit,
+    "deposit-cuda": deposit,
 }
 
 

@@ -173,14 +173,14 @@ def tensors(**entries: object) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
+def _tables(_: Path) -> bytes:
+    text = b'{"a":{},' + b",".join(b'"%d":{}' % number for number in range(2 * MILLION)) + b"}"
+    return struct.pack("<Q", len(text)) + text
+
+
 def safetensors_cases() -> Iterator[Case]:
-    small = b'{"a":{},' + b",".join(b'"%d":{}' % number for number in range(2 * MILLION)) + b"}"
-    yield case(
-        "a header of tables", "bad.safetensors", "forget", lambda _: struct.pack("<Q", len(small)) + small, False
-    )
-    yield case(
-        "the same for a model", "bad.safetensors", "model", lambda _: struct.pack("<Q", len(small)) + small, False
-    )
+    yield case("a header of tables", "bad.safetensors", "forget", _tables, quick=False)
+    yield case("the same for a model", "bad.safetensors", "model", _tables, quick=False)
     lists = b'{"a":' + b"[" * MILLION
     yield case("a deep header", "bad.safetensors", "forget", plain(struct.pack("<Q", len(lists)) + lists))
     yield case("a header beyond the file", "bad.safetensors", "forget", plain(struct.pack("<Q", 2**62) + b"{}"))
@@ -232,12 +232,15 @@ def image_cases() -> Iterator[Case]:
         yield case(f"changed {seed}", "test_batch", "images", plain(changed(batch(), seed, 0, 400)))
     images = b"\0\0\x08\x03" + struct.pack(">3I", 60_000, 4000, 4000)
     yield case("a size that is not there", "a-images-idx3-ubyte", "images", plain(images))
-    squeezed = zlib.compressobj(9, zlib.DEFLATED, 31)
-    inflating = squeezed.compress(b"\0\0\x08\x03" + struct.pack(">3I", 500, 1000, 1000) + bytes(500 * MILLION))
-    inflating += squeezed.flush()
-    yield case("one that inflates", "a-images-idx3-ubyte.gz", "images", plain(inflating), quick=False)
+    yield case("one that inflates", "a-images-idx3-ubyte.gz", "images", _squeezed, quick=False)
     yield case("pixels", "pictures/a/x.png", "images", _picture, quick=False)
     yield case("zeros", "bad.npz", "images", zeros((10**5, 80, 80), "|u1"), quick=False)
+
+
+def _squeezed(_: Path) -> bytes:
+    squeezer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    content = b"\0\0\x08\x03" + struct.pack(">3I", 500, 1000, 1000) + bytes(500 * MILLION)
+    return squeezer.compress(content) + squeezer.flush()
 
 
 def _picture(_: Path) -> bytes:

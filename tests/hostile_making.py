@@ -99,7 +99,7 @@ READERS: dict[str, tuple[str, ...]] = {
     "forget": ("unlearn", "--model", "model.safetensors", "--forget", "FILE", "--surrogate", "surrogate.npz", *PROMISE),
     "surrogate": ("unlearn", "--model", "model.safetensors", "--forget", "forget.npz", "--surrogate", "FILE", *PROMISE),
     "model": ("unlearn", "--model", "FILE", "--forget", "five.npz", "--surrogate", "surrogate.npz", *PROMISE),
-    "train": ("train", "--data", "FILE", "--l2", "0.1", "--max-norm", "1", "--out", "new", "--quiet"),
+    "train": ("train", "--data", "FILE", "--l2", "0.1", "--max-norm", "1", "--out", "new.safetensors", "--quiet"),
     "member": ("member", "--deposit", "model.deposit", "--rows", "FILE"),
     "kept": ("member", "--deposit", "FILE", "--rows", "five.npz"),
     "deposit": ("deposit", "--model", "model.safetensors", "--data", "FILE", "--out", "new", "--quiet"),

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import beside_problems
 import honest
 from deposit_problems import made
+from expunge.bounds.deposit_surrogate import softmax_bend
 from expunge.certificate.kept import ABOVE, KEPT, KEPT_WORDS, TRIED, USED
 from expunge.certificate.reading import claim_of
 from expunge.certificate.stated import Rule, Stated
@@ -33,6 +35,8 @@ def content(route: str) -> Json:
         "plain": lambda: honest.kept("softmax", 3, l2=0.01, n=60),
         "exact": lambda: honest.kept("ridge"),
         "one-vs-rest": lambda: honest.kept("one-vs-rest", l2=0.3, n=300),
+        "beside": lambda: honest.beside(2400, noise="exact"),
+        "beside long rows": lambda: honest.beside(beside_problems.MANY),
     }
     return made_of[route]().certificate.content
 
@@ -73,6 +77,36 @@ def test_the_shape_s_numbers() -> None:
     edge(name, "exact", "shape_largest", most=TRIED * (facts("exact")["row_bound"] ** 2 + 0.01))
     assert not holds(name, "long rows", shape_least=1e-9)
     assert holds(name, "long rows", shape_least=1e-9, **{"model.free_bias": True})
+
+
+def test_how_far_rows_bend_at_least_where_they_are_measured_beside_a_deposit() -> None:
+    own = facts("beside")
+    assert content("beside")["bound"]["convention"] == "range"
+    name = "the range route's matrix is the Hessian's, shrunk by its range"
+    edge(name, "beside", "curvature_ratio", least=math.exp(own["reach"]))
+    assert holds(name, "beside long rows", curvature_ratio=0.0)
+    bent = softmax_bend(own["reach"], own["reach"] / math.sqrt(2.0))
+    name = "some row bends as far as its reach lets it"
+    edge(name, "beside", "change_supremum", least=bent * own["row_bound"] / math.sqrt(own["row_bound"] ** 2 / 2 + 1e-3))
+    name = "a retained row bends as far as its reach lets it"
+    edge(name, "beside", "change_each", least=bent * own["concordance"] / math.sqrt(2.0))
+    assert holds(name, "beside", change_each=1e-9, change_supremum=1e-9)
+    assert holds(name, "beside long rows", change_each=0.0)
+
+
+def test_what_a_surrogate_beside_a_deposit_may_be() -> None:
+    name = "surrogate rows beside a deposit are those that the bound counts"
+    assert holds(name, "beside")
+    assert not holds(name, "beside", **{"sizes.n_surrogate": 0})
+    assert not holds(name, "plain", **{"sizes.n_surrogate": 1})
+    name = "surrogate rows beside a deposit are at a declared distance"
+    assert holds(name, "beside")
+    assert not holds(name, "beside", **{"distance.provenance": "estimated"})
+    name = "a deposit's step is Newton's, and with surrogate rows a converged one"
+    assert holds(name, "beside")
+    assert not holds(name, "beside", **{"step.kind": "newton"})
+    assert not holds(name, "beside", **{"step.positive_definite": False})
+    assert not holds(name, "plain", **{"step.kind": "converged"})
 
 
 def test_the_shape_s_ratio() -> None:

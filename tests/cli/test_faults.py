@@ -5,6 +5,7 @@ Never a traceback, a documented exit status, nothing half-written.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -162,6 +163,34 @@ def test_a_full_disk(line: str, box: Path, snapshot: Callable[[Path], dict[str, 
     assert process(line, box).returncode == 0, "with room it goes through"
 
 
+def test_a_disk_that_fills_up_under_a_report(box: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever sync finds it full: SQLite has its own, so that the ledger is read and the pages are what fails."""
+    monkeypatch.chdir(box)
+    real, line = os.fsync, ["desk", "report", "desk", "--out", "pages"]
+    for call in range(1, 20):
+        left = call
+
+        def full(handle: int) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            real(handle)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            done = CliRunner().invoke(main, line)
+        assert done.exception is None or isinstance(done.exception, SystemExit), repr(done.exception)
+        if done.exit_code == 0:
+            break
+        assert done.exit_code == 2
+        assert "could not be written (No space left on device)" in done.stderr
+        assert not list(box.glob("pages*"))
+        assert not list(box.glob(".expunge-*"))
+    assert call > 4
+    assert (box / "pages" / "index.html").is_file()
+
+
 # Signals ------------------------------------------------------------------------------------------------------------
 
 # the modules are loaded once; then each child gets its signal just after the at-th call of a function of `os`
@@ -169,7 +198,7 @@ STOPPING = """
 import json, os, shutil, signal, sys
 from pathlib import Path
 from expunge.cli import main
-import expunge.desk.handover, expunge.desk.pages, expunge.certificate.sign, expunge.data.output
+import expunge.desk.pages, expunge.certificate.sign, expunge.data.output
 
 call, most, number, line = sys.argv[1], int(sys.argv[2]), getattr(signal, sys.argv[3]), sys.argv[4:]
 

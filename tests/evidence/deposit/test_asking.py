@@ -57,10 +57,18 @@ def test_the_model_must_be_the_deposit_s() -> None:
         with pytest.raises(ModelError, match="deposit"):
             require_its_model(model, kept().deposit)
     require_its_model(LinearModel(trained().weight, trained().bias), kept().deposit)
-    made = unlearn(trained(), rows(1), epsilon=1.0, delta=1e-3, deposit=kept().deposit)
-    require_its_model(made.model, made.deposit)
+    result = unlearn(trained(), rows(1), epsilon=1.0, delta=1e-3, deposit=kept().deposit)
+    require_its_model(result.model, result.deposit)
+    require_its_model(trained(), result.deposit)
+
+
+def test_a_deposit_from_before_a_published_model_would_bring_the_forgotten_back() -> None:
+    result = unlearn(trained(), rows(1), epsilon=1.0, delta=1e-3, deposit=kept().deposit)
     with pytest.raises(ModelError, match="whoever was forgotten would be back"):
-        require_its_model(made.model, kept().deposit)
+        unlearn(result.model, rows(2), epsilon=1.0, delta=1e-3, deposit=kept().deposit)
+    assert (
+        unlearn(result.model, rows(2), epsilon=1.0, delta=1e-3, deposit=result.deposit).deposit.numbers.forgotten == 2
+    )
 
 
 def test_weights_are_published_in_the_type_of_the_model() -> None:

@@ -119,21 +119,23 @@ def through(desk: Desk, rows: Rows, test: Rows, people: Any, runner: Runner) -> 
 def marks_of(rows: Rows, people: list[int], key: bytes, own: bytes) -> dict[bytes, str]:
     """What would betray that a row is there, by kind: each pattern with whose and what it is.
 
-    Two neighbouring values, one of them rare, are enough to recognise a row by. `own` is the desk's key, whose digests
-    the ledger has by design.
+    Two neighbouring values, one of them rare, are enough to recognise a row by, unless both are 0 or 1, which any file
+    may have. `own` is the desk's key, whose digests the ledger has by design.
     """
     features, labels = np.asarray(rows[0])[people], np.asarray(rows[1])[people]
     marks: dict[bytes, str] = {}
     for row, label in zip(features, labels, strict=True):
         rare = np.mean(np.asarray(rows[0]) == row, axis=0) < RARE
         pairs = [
-            pair for pair, one, other in zip(itertools.pairwise(row), rare, rare[1:], strict=False) if one or other
+            pair
+            for pair, one, other in zip(itertools.pairwise(row), rare, rare[1:], strict=False)
+            if (one or other) and not set(pair) <= {0.0, 1.0}
         ]
         for kind in (np.float64, np.float32):
             marks |= {np.array(pair, kind).tobytes(): f"{np.dtype(kind)} values" for pair in pairs}
             for text in (row.astype(kind).tobytes(), row.astype(kind).tobytes() + np.int64(label).tobytes()):
                 marks |= both(hashlib.sha256(text).digest(), "SHA-256")
-        marks |= {f"{value:.6f}".encode(): "six decimals" for value in row[rare]}
+        marks |= {f"{one:.6f},{other:.6f}".encode(): "six decimals" for one, other in pairs}
         line = ",".join(f"{value:.6f}" for value in row).encode()
         marks |= both(hashlib.sha256(line).digest(), "SHA-256")
     for secret, kind in ((key, "hash under the deposit's key"), (own, "hash under the desk's key")):

@@ -27,7 +27,7 @@ from expunge.bounds.calibration import (
     sigma_for,
     smallest_epsilon,
 )
-from expunge.bounds.region import GRID, ROUND_UP, Region, Shape
+from expunge.bounds.region import DRAWING, GRID, ROUND_UP, Region, Shape
 from expunge.bounds.scale import EXACT, SET, Scale, rung_above
 from expunge.errors import ModelError
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 GRID_BITS = 20  # the grid is at most sigma / 2^GRID_BITS ...
 FINEST_EXPONENT = -40  # ... but not below this power of two
+MOST_COUNTED = 20  # times that what drawing adds to the scale is counted anew before there is no scale
 GRID_COST = 2.0**-10  # of the scale: the most that rounding to a published grid may cost, where the grid can be finer
 
 RandomBytes = Callable[[int], bytes]
@@ -128,9 +129,15 @@ def calibrated(
     `calibrate` gives the scale for a radius; by default the analytic Gaussian's.
     """
     assert region.shape is not None
-    exponent = grid_exponent(region.shape.smallest(needed(region, epsilon, delta, calibrate)))
-    rounded = _on_grid(region, exponent)
-    return rounded, Noise(needed(rounded, epsilon, delta, calibrate), exponent, region.shape)
+    counted = needed(region, epsilon, delta, calibrate)
+    exponent = grid_exponent(region.shape.smallest(counted))
+    for _ in range(MOST_COUNTED):
+        rounded = _on_grid(region, exponent, counted)
+        scale = needed(rounded, epsilon, delta, calibrate)
+        if region.shape.drawing(scale) <= region.shape.drawing(counted):
+            return rounded, Noise(scale, exponent, region.shape)
+        counted = scale * (1.0 + 2.0**-20)
+    return region.with_term(DRAWING.name, math.inf), Noise(math.inf, exponent, region.shape)
 
 
 def needed(region: Region, epsilon: float, delta: float, calibrate: Calibration | None = None) -> float:
@@ -157,7 +164,7 @@ def published(
     assert scale is not None
     while True:
         exponent = public_grid(scale, region.shape, mu) if math.isfinite(scale) else FINEST_EXPONENT
-        rounded = _on_grid(region, exponent)
+        rounded = _on_grid(region, exponent, scale)
         required = needed(rounded, epsilon, delta, calibrate)
         if required <= scale or choice.kind in SET or not math.isfinite(scale):
             return rounded, Noise(scale, exponent, region.shape), required
@@ -175,9 +182,12 @@ def public_grid(scale: float, shape: Shape, mu: float) -> int:
     return exponent
 
 
-def _on_grid(region: Region, exponent: int) -> Region:
+def _on_grid(region: Region, exponent: int, scale: float) -> Region:
+    """The region with what rounding, and drawing noise of this scale, add to it."""
     assert region.shape is not None
-    return region.with_term(GRID.name, region.shape.grid_term(math.ldexp(1.0, exponent)))
+    rounded = region.with_term(GRID.name, region.shape.grid_term(math.ldexp(1.0, exponent)))
+    drawn = region.shape.drawing(scale)
+    return rounded.with_term(DRAWING.name, drawn) if drawn else rounded
 
 
 def add_noise(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 import mpmath
@@ -18,13 +17,16 @@ from scipy import stats
 from expunge.bounds import ellipsoid
 from expunge.bounds.ellipsoid import (
     EXACT_SHARE,
+    LONGEST_NORMAL,
     NORMAL_ERROR,
+    NORMAL_FAILURE,
     SOLVE_GOAL,
     Ellipsoid,
     EllipsoidNumbers,
-    arithmetic_delta,
+    drawing_delta,
     normal_numbers,
 )
+from expunge.bounds.region import Ball
 from expunge.errors import ModelError
 from expunge.noise import Noise, grid_exponent, rounded_sum, seeded_bytes
 
@@ -60,41 +62,65 @@ def test_numbers_in_closed_form() -> None:
     assert NUMBERS.name == "ellipsoid"
 
 
-def test_arithmetic_in_closed_form() -> None:
-    length = NUMBERS.length(2.0)
-    lost = 2.0 * 2.0**-48 * math.sqrt(4.0 / 0.25) + 2.0 * 2.0**-50 * length + 2.0**-52 * (3.0 + length)
-    assert NUMBERS.arithmetic(2.0, 3.0) == pytest.approx(lost * 16.0 / math.sqrt(2.0 * math.pi), rel=1e-14, abs=0.0)
-    assert arithmetic_delta(NUMBERS, math.log(3.0), 2.0, 3.0) == pytest.approx(
-        4.0 * NUMBERS.arithmetic(2.0, 3.0), rel=1e-9, abs=0.0
-    )
-    assert arithmetic_delta(NUMBERS, 1e6, 2.0, 3.0) > 1e200  # e^epsilon does not overflow
+def test_drawing_in_closed_form() -> None:
+    """Four weights of length 3 at scale 2: normal numbers, their roundings, the solve, the sum; over a 64th of 16."""
+    of_normals = 2.0 * math.sqrt(4.0 / 0.25) * (2.0**-44 + 14.0 * 2.0**-51)
+    off = of_normals + 2.0 * 3.0 * 2.0**-50 + 3.0 * 2.0**-51
+    assert replace(NUMBERS, weights=3.0).drawing(2.0) == pytest.approx(2.0 * off * 32.0, rel=1e-14, abs=0.0)
+    assert NUMBERS.drawing(2.0) == math.inf, "weights of unknown length"
+    assert Ball(4).drawing(2.0) == 0.0
+
+
+def test_drawing_delta_in_closed_form() -> None:
+    assert drawing_delta(4, math.log(3.0)) == pytest.approx(4.0 * 4.0 * 2.0**-80, rel=1e-14, abs=0.0)
+    assert drawing_delta(4, math.log(3.0), 5) == pytest.approx(5.0 * 4.0 * 4.0 * 2.0**-80, rel=1e-14, abs=0.0)
+    assert drawing_delta(4, 1e6) > 1e200  # e^epsilon does not overflow
 
 
 @given(sizes, sizes, sizes)
 @REPRODUCIBLE
-def test_only_weights_count_beside_the_noise_s_own_scale(scale: float, weights: float, factor: float) -> None:
-    assert NUMBERS.arithmetic(scale * factor, weights * factor) == pytest.approx(
-        NUMBERS.arithmetic(scale, weights), rel=1e-9, abs=0.0
-    )
-    assert NUMBERS.arithmetic(scale, weights * 2.0) > NUMBERS.arithmetic(scale, weights)
-    assert NUMBERS.arithmetic(scale, 0.0) < NUMBERS.arithmetic(scale, weights)
+def test_drawing_is_a_length(scale: float, weights: float, factor: float) -> None:
+    known = replace(NUMBERS, weights=weights)
+    larger = replace(NUMBERS, weights=weights * factor).drawing(scale * factor)
+    assert larger == pytest.approx(factor * known.drawing(scale), rel=1e-9, abs=0.0)
+    assert replace(NUMBERS, weights=2.0 * weights).drawing(scale) > known.drawing(scale)
+    assert known.drawing(2.0 * scale) > known.drawing(scale)
 
 
 @given(sizes)
 @REPRODUCIBLE
 def test_a_worse_condition_costs_more(factor: float) -> None:
-    worse = replace(NUMBERS, least=0.25 / (1.0 + factor))
-    assert worse.arithmetic(1.0, 1.0) > NUMBERS.arithmetic(1.0, 1.0)
-    worse = replace(NUMBERS, largest=16.0 * (1.0 + factor))
-    assert worse.arithmetic(1.0, 1.0) > NUMBERS.arithmetic(1.0, 1.0)
+    known = replace(NUMBERS, weights=1.0)
+    assert replace(known, least=0.25 / (1.0 + factor)).drawing(1.0) > known.drawing(1.0)
+    assert replace(known, largest=16.0 * (1.0 + factor)).drawing(1.0) > known.drawing(1.0)
 
 
-def test_two_normals_are_no_farther_apart_than_arithmetic_takes() -> None:
-    """`2 Phi(t/2s) - 1 <= t / (s sqrt(2 pi))`, to first order attained."""
-    for t in np.geomspace(1e-3, 10.0, 30):
-        apart = 2.0 * stats.norm.cdf(t / 2.0) - 1.0
-        assert apart <= t / math.sqrt(2.0 * math.pi) * (1 + 1e-12)
-    assert 2.0 * stats.norm.cdf(5e-4) - 1.0 == pytest.approx(1e-3 / math.sqrt(2.0 * math.pi), rel=1e-6, abs=0.0)
+def test_steps_in_mu_add_up() -> None:
+    """Of three normals in a row the first and the last are told apart no better than by the steps' sum: the argument
+    for adding what drawing is off by, on either side, to the radius. Attained by steps in one direction."""
+    for first, second in ((0.3, 0.01), (1.0, 1e-3), (2.0, 0.5)):
+        for size in np.linspace(0.01, 0.99, 25):
+            between = stats.norm.cdf(stats.norm.ppf(size) + first)  # the most that the first step allows
+            after = stats.norm.cdf(stats.norm.ppf(between) + second)
+            assert after == pytest.approx(stats.norm.cdf(stats.norm.ppf(size) + first + second), rel=1e-12, abs=0.0)
+
+
+def test_a_draw_that_is_off_by_what_is_counted_is_told_apart_no_better_than_the_radius_says() -> None:
+    """In one dimension, exactly: noise `s z / sqrt(m) + r(z)` with a part drawn exactly on top, r as bad as it can be on
+    either side. Of all tests of the two models none beats mu plus both steps."""
+    off, exact = 0.05, 0.5
+    grid = np.linspace(-9.0, 9.0, 4001)
+    z = np.linspace(-7.0, 7.0, 1201)
+    mass = stats.norm.pdf(z) / stats.norm.pdf(z).sum()
+    for away, signs in ((0.0, np.sign(z)), (0.4, np.ones_like(z)), (0.4, np.where(np.abs(z) > 1.0, 1.0, -1.0))):
+        one = (mass * stats.norm.pdf(grid[:, None] - z - off * signs, scale=exact)).sum(axis=1)
+        other = (mass * stats.norm.pdf(grid[:, None] - away - z + off * signs, scale=exact)).sum(axis=1)
+        one, other = one / one.sum(), other / other.sum()
+        mu = away / math.sqrt(1.0 + exact**2) + 2.0 * off / exact
+        for epsilon in (0.0, 0.1, 0.5):
+            told = np.maximum(other - math.exp(epsilon) * one, 0.0).sum()
+            allowed = stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
+            assert told <= allowed * (1.0 + 1e-6)
 
 
 def test_numbers_alone_draw_nothing() -> None:
@@ -120,64 +146,62 @@ def test_the_exact_part_is_a_share_of_the_smallest_variance_and_the_length_is_th
 # Normal numbers -------------------------------------------------------------------------------------------------------------
 
 
-def literal(first: int, second: int, digits: int = 50) -> mpmath.mpf:
-    """Box and Muller's transform of two uniforms given by 128 bits each."""
-    with mpmath.workdps(digits):
-        u, v = (mpmath.ldexp(mpmath.mpf(bits) + mpmath.mpf(1) / 2, -128) for bits in (first, second))
+def literal(first: int, second: int, bits: int = 256) -> mpmath.mpf:
+    """Box and Muller's transform of two uniforms given by so many bits each."""
+    with mpmath.workdps(120):
+        u, v = (mpmath.ldexp(mpmath.mpf(word) + mpmath.mpf(1) / 2, -bits) for word in (first, second))
         return mpmath.sqrt(-2 * mpmath.log(u)) * mpmath.cos(2 * mpmath.pi * v)
 
 
+def made_of(first: int, angle: int) -> float:
+    """The normal number of 128 bits for the radius and 64 for the angle."""
+    words = first >> 64, first & (2**64 - 1), angle
+    content = b"".join(word.to_bytes(8, "little") for word in words)
+    return float(normal_numbers(1, lambda count: content[:count])[0])
+
+
 def test_normal_numbers_in_closed_form() -> None:
-    """A first uniform of e^-2 has radius 2; a second of 1/3 the cosine -1/2."""
-    first, second = round(math.exp(-2.0) * 2.0**64), 2**64 // 3
-    content = first.to_bytes(8, "little") + second.to_bytes(8, "little")
-    assert normal_numbers(1, lambda count: content[:count]) == pytest.approx([-1.0], abs=1e-15)
+    """A first uniform of e^-2 has radius 2; a second of 1/3 the cosine -1/2. One of e^-1/8, near 1, has radius 1/2."""
+    assert made_of(int(mpmath.ldexp(mpmath.exp(-2), 128)), 2**64 // 3) == pytest.approx(-1.0, abs=1e-15)
+    with mpmath.workdps(60):
+        assert made_of(int(mpmath.ldexp(mpmath.exp(mpmath.mpf(-1) / 8), 128)), 0) == pytest.approx(0.5, abs=1e-15)
 
 
-def test_uniforms_are_the_first_and_the_second_half_of_the_bytes() -> None:
-    words = [round(math.exp(-2.0) * 2.0**64), round(math.exp(-0.5) * 2.0**64), 0, 2**63]
+def test_uniforms_are_thirds_of_the_bytes() -> None:
+    with mpmath.workdps(60):
+        firsts = [int(mpmath.ldexp(mpmath.exp(-mpmath.mpf(power)), 128)) for power in (2, "0.5")]
+    words = [first >> 64 for first in firsts] + [first & (2**64 - 1) for first in firsts] + [0, 2**63]
     content = b"".join(word.to_bytes(8, "little") for word in words)
     assert normal_numbers(2, lambda count: content[:count]) == pytest.approx([2.0, -1.0], abs=1e-15)
 
 
-def test_the_ends_of_the_uniforms_are_finite() -> None:
-    for word in (0, 2**64 - 1):
-        content = word.to_bytes(8, "little") * 2
-        value = float(normal_numbers(1, lambda count, content=content: content[:count])[0])
-        radius = math.sqrt(2.0 * 65.0 * math.log(2.0)) if word == 0 else math.sqrt(2.0 * 2.0**-53)
-        assert abs(value) == pytest.approx(radius, rel=1e-9, abs=0.0)
+def test_the_ends_of_the_uniforms_are_finite_and_none_is_longer() -> None:
+    assert made_of(0, 0) == pytest.approx(math.sqrt(2.0 * 129.0 * math.log(2.0)), rel=1e-14, abs=0.0)
+    assert made_of(0, 0) < LONGEST_NORMAL
+    assert made_of(2**128 - 1, 0) == pytest.approx(math.sqrt(2.0 * 2.0**-129), rel=1e-14, abs=0.0)
+    assert made_of(2**127 - 1, 0) == pytest.approx(made_of(2**127, 0), rel=1e-14, abs=0.0), "where the halves meet"
 
 
-def test_normal_numbers_are_as_close_to_ideal_ones_as_arithmetic_takes() -> None:
-    """An ideal number goes on where the 64 bits end: root of the mean square of the difference, over all of them."""
-    rng = np.random.default_rng(0)
-    count = 4000
-    content = rng.bytes(16 * count)
-    made = normal_numbers(count, lambda size: content[:size])
-    words = [int.from_bytes(content[8 * i : 8 * i + 8], "little") for i in range(2 * count)]
-    squares = []
-    for i in range(count):
-        further = [int.from_bytes(rng.bytes(8), "little") for _ in range(2)]
-        ideal = literal((words[i] << 64) | further[0], (words[count + i] << 64) | further[1])
-        squares.append(float((mpmath.mpf(made[i]) - ideal) ** 2))
-    measured = math.sqrt(math.fsum(squares) / count)
-    assert 2.0**-54 < measured < NORMAL_ERROR / 4.0
+@pytest.mark.parametrize("exponent", [*range(1, 82, 8), *range(-1, -128, -16), 0])
+def test_a_normal_number_is_off_an_ideal_one_by_no_more_than_counted(exponent: int) -> None:
+    """An ideal number goes on where the bits end. Tried at every size: as short as 2^-exponent of the uniforms are above
+    it, or as near to 1."""
+    rng = np.random.default_rng(abs(exponent))
+    for _ in range(40):
+        word = int.from_bytes(rng.bytes(16), "little")
+        first = word >> exponent if exponent >= 0 else 2**128 - 1 - (word >> -exponent)
+        if first < 2**48:  # less likely than NORMAL_FAILURE, and not counted
+            continue
+        angle, further = int.from_bytes(rng.bytes(8), "little"), [int.from_bytes(rng.bytes(24), "little") for _ in "ab"]
+        ideal = literal((first << 128) | (further[0] >> 64), (angle << 192) | further[1])
+        assert abs(float(made_of(first, angle) - ideal)) < NORMAL_ERROR / 4.0
 
 
-def test_where_the_radius_is_short_the_error_stays_integrable() -> None:
-    """Near u = 1 the radius is off by about 2^-53 / radius: rare enough that its mean square is small."""
-    mean_square, edges = 0.0, np.geomspace(2.0**-26, 1.0, 40)
-    for low, high in pairwise(edges):
-        worst = 0.0
-        for radius in np.linspace(low, high, 7):
-            word = min(round(math.exp(-(radius**2) / 2.0) * 2.0**64), 2**64 - 1)
-            content = word.to_bytes(8, "little") + bytes(8)
-            made = normal_numbers(1, lambda size, content=content: content[:size])[0]
-            ideal = literal((word << 64) | (1 << 63), 0)
-            worst = max(worst, abs(float(mpmath.mpf(made) - ideal)))
-        mean_square += worst**2 * (math.exp(-(low**2) / 2.0) - math.exp(-(high**2) / 2.0))
-    mean_square += (2.0**-24) ** 2 * 2.0**-53  # shorter still: off by its own length at most
-    assert math.sqrt(mean_square) < NORMAL_ERROR / 2.0
+def test_the_rest_is_less_likely_than_counted() -> None:
+    """A uniform of K steps of 2^-128 has a radius that is off by `1 / (2 K radius)` at most, where its bits end."""
+    assert NORMAL_FAILURE >= 2.0**48 * 2.0**-128
+    radius = math.sqrt(2.0 * 80.0 * math.log(2.0))
+    assert 1.0 / (2.0 * 2.0**48 * radius) < NORMAL_ERROR / 16.0
 
 
 # Draws ----------------------------------------------------------------------------------------------------------------------

@@ -285,7 +285,7 @@ def table(outcomes: list[Outcome], seconds: float) -> str:
     finite = [found_here for found_here in outcomes if found_here.finite]
     lines = [
         f"{problems:,} problems, {len(outcomes):,} deletions, {len(finite):,} finite regions, "
-        f"{sum(found_here.violated for found_here in outcomes)} violations, in {seconds / 60:.0f} minutes of two cores. "
+        f"{sum(found_here.violated for found_here in outcomes)} violations, in {seconds / 60:.0f} minutes. "
         "Radius over true distance is told where the truth is more than rounding.",
         "",
         "| family | problems | finite regions | violations | smallest ratio | median | routes |",

@@ -7,11 +7,11 @@ from expunge.bounds.deposit import DepositFacts, deposit_bound
 from expunge.bounds.deposit_surrogate import Beside, kept_bound
 from expunge.bounds.ellipsoid import EllipsoidNumbers
 from expunge.bounds.paper import PaperConstants, paper_bound
-from expunge.bounds.region import GRID, Ball, Region
+from expunge.bounds.region import DRAWING, GRID, Ball, Region
 from expunge.bounds.residual import ResidualFacts, residual_bound
 from expunge.bounds.retained import RetainedFacts, retained_bound
 
-TERMS = {term.name: term for term in (*residual.TERMS, *paper.TERMS, *deposit.TERMS, GRID)}
+TERMS = {term.name: term for term in (*residual.TERMS, *paper.TERMS, *deposit.TERMS, GRID, DRAWING)}
 
 __all__ = [
     "TERMS",

@@ -2,8 +2,9 @@
 
 Noise of scale s has covariance `s^2 M_0^-1 + smallest(s)^2 I`. The first part hides the region; it is drawn in
 float64, `s L'^-1 z`. The second is a small part more in every direction, drawn exactly together with the rounding to
-the grid, so that no float64 value of the first is ever published. What float64 made of the first part is charged to
-delta (`arithmetic`). Whoever only checks has the numbers (`EllipsoidNumbers`), not the matrix, which is private.
+the grid, so that no float64 value of the first is ever published. It also hides by how much float64 was off: that is
+added to the region (`drawing`). Whoever only checks has the numbers (`EllipsoidNumbers`), not the matrix, which is
+private.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ from expunge.errors import ModelError
 
 Array = NDArray[np.float64]
 EXACT_SHARE = 2.0**-6  # of the smallest variance, drawn exactly on top of the rest
-NORMAL_ERROR = 2.0**-48  # root of the mean square by which a normal number made in float64 is off an ideal one
+NORMAL_ERROR = 2.0**-44  # by which a normal number made in float64 is off an ideal one, at most,
+NORMAL_FAILURE = 2.0**-80  # but for this probability
+LONGEST_NORMAL = 14.0  # no normal number made from 128 bits is longer
 SOLVE_GOAL = 2.0**-50  # of the noise's length: what a solve may be off by, measured with twice the digits
+ROUNDINGS = 4.0 * 2.0**-53  # of a solution, of its product with the scale, and of the sum with the weights
 REFINEMENTS = 10
 TWICE = 2.0**-98  # of the sizes that are added up: what a sum with twice the digits loses, at most
 MANY = 2048  # rows of a factor, from which on all processors work
@@ -32,12 +36,16 @@ TWO_FACTORS = 2.0**27 + 1.0  # splits a float64 into two halves whose products a
 
 @dataclass(frozen=True)
 class EllipsoidNumbers:
-    """What of M_0 enters a certificate: bounds on its eigenvalues, and the trace of its inverse."""
+    """What of M_0 enters a certificate: bounds on its eigenvalues, and the trace of its inverse.
+
+    `weights` is an upper bound on the length of the weights that noise is added to, where that is known.
+    """
 
     n_parameters: int
     largest: float
     least: float
     inverse_trace: float
+    weights: float = math.inf
     name: str = "ellipsoid"
 
     def grid_term(self, grid: float) -> float:
@@ -52,16 +60,17 @@ class EllipsoidNumbers:
         """The standard deviation of the part that is drawn exactly."""
         return scale * math.sqrt(EXACT_SHARE / self.largest)
 
-    def arithmetic(self, scale: float, weights: float) -> float:
-        """Total variation that float64 can make of the rest, for weights of this length.
+    def drawing(self, scale: float) -> float:
+        """How much farther apart float64 can make both models, as a length of the region.
 
-        Two normals of deviation s whose means differ by t are `t / (s sqrt(2 pi))` apart at most. The solve is charged
-        twice: for what it left, and for its rounding to float64.
+        A draw that is off by t is an ideal one whose exact part has another mean: a step of `t / smallest` in mu, one
+        on either side, and steps in mu add up. So the region's radius, which is mu times the scale, grows by
+        `2 t scale / smallest`.
         """
-        of_normals = scale * NORMAL_ERROR * math.sqrt(self.n_parameters / self.least)
-        of_solve = 2.0 * SOLVE_GOAL * self.length(scale)
-        of_sum = 2.0**-52 * (weights + self.length(scale))
-        return (of_normals + of_solve + of_sum) / (self.smallest(scale) * math.sqrt(2.0 * math.pi))
+        of_normals = scale * math.sqrt(self.n_parameters / self.least) * (NORMAL_ERROR + LONGEST_NORMAL * ROUNDINGS)
+        of_solve = scale * math.sqrt(self.inverse_trace) * SOLVE_GOAL
+        off = of_normals + of_solve + self.weights * ROUNDINGS
+        return 2.0 * off * math.sqrt(self.largest / EXACT_SHARE)
 
     def rest(self, scale: float, random_bytes: Callable[[int], bytes]) -> Array | None:
         raise ModelError("noise with a shape", "its matrix is in the deposit", "Give the deposit.")
@@ -183,14 +192,23 @@ def _exact_sum(terms: Array) -> tuple[Array, Array]:
     return terms[..., 0], lost
 
 
-def arithmetic_delta(shape: EllipsoidNumbers, epsilon: float, scale: float, weights: float) -> float:
-    """What float64 may add to delta: `(1 + e^epsilon)` times its total variation, once for each side."""
-    return (1.0 + math.exp(min(epsilon, 700.0))) * shape.arithmetic(scale, weights)
+def drawing_delta(n_parameters: int, epsilon: float, models: int = 1) -> float:
+    """What is charged to delta for normal numbers that are farther off than counted, once for each side.
+
+    >>> drawing_delta(2**20, 0.0, 4) == 2.0**-57
+    True
+    """
+    return (1.0 + math.exp(min(epsilon, 700.0))) * models * n_parameters * NORMAL_FAILURE
 
 
 def normal_numbers(count: int, random_bytes: Callable[[int], bytes]) -> Array:
-    """Normal numbers from 64-bit uniforms, by Box and Muller's transform."""
-    draws = np.frombuffer(random_bytes(16 * count), dtype="<u8").reshape(2, count)
-    first = (draws[0].astype(np.float64) + 0.5) * 2.0**-64
-    angle = (draws[1].astype(np.float64) + 0.5) * (2.0**-64 * 2.0 * math.pi)
-    return np.asarray(np.sqrt(-2.0 * np.log(np.minimum(first, 1.0 - 2.0**-53))) * np.cos(angle))
+    """Normal numbers by Box and Muller's transform: 128 bits for the radius, 64 for the angle.
+
+    The radius is `sqrt(-2 log u)`; above one half the logarithm is that of what is missing to 1, so that short ones
+    have all digits too.
+    """
+    high, low, angles = np.frombuffer(random_bytes(24 * count), dtype="<u8").reshape(3, count)
+    small = high < 2**63
+    shorter = np.where(small, high, ~high) * 2.0**-64 + (np.where(small, low, ~low) + 0.5) * 2.0**-128
+    logarithm = np.where(small, np.log(shorter), np.log1p(-shorter))
+    return np.asarray(np.sqrt(-2.0 * logarithm) * np.cos((angles + 0.5) * (2.0**-64 * 2.0 * math.pi)))

@@ -26,6 +26,7 @@ class Term:
 
 
 GRID = Term("grid", "Noise grid", "weights are rounded before the noise is added, so that no digit leaks")
+DRAWING = Term("drawing", "Drawing", "what float64 makes of noise that is longer in some directions than in others")
 
 
 class Shape(Protocol):
@@ -41,6 +42,9 @@ class Shape(Protocol):
 
     def grid_term(self, grid: float) -> float:
         """By how much rounding both models to the grid can move them apart."""
+
+    def drawing(self, scale: float) -> float:
+        """By how much what float64 makes of the noise can move them apart."""
 
     def length(self, scale: float) -> float:
         """Root of the mean square of the noise's plain length."""
@@ -69,6 +73,10 @@ class Ball:
     def grid_term(self, grid: float) -> float:
         """`sqrt(p) grid`."""
         return math.sqrt(self.n_parameters) * grid
+
+    def drawing(self, scale: float) -> float:
+        """Nothing: every digit is drawn exactly."""
+        return 0.0
 
     def length(self, scale: float) -> float:
         """`sqrt(p) scale`."""

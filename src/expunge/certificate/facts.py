@@ -117,7 +117,7 @@ def beside_facts(facts: Mapping[str, Fact]) -> Beside:
 def ellipsoid_of(facts: Mapping[str, Fact], n_parameters: int) -> EllipsoidNumbers:
     """The shape of the noise, as far as plain numbers say it."""
     largest, least, inverse_trace = (facts[name].value for name in SHAPE_FACTS)
-    return EllipsoidNumbers(n_parameters, largest, least, inverse_trace)
+    return EllipsoidNumbers(n_parameters, largest, least, inverse_trace, facts["weights_length"].value)
 
 
 def _values(facts: Mapping[str, Fact]) -> dict[str, Any]:

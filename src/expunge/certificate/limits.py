@@ -8,7 +8,7 @@ STEPS = ("converged", "newton", "balanced")
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-6, 1e6  # below the first the calibration loses its digits
 SMALLEST_DELTA = 1e-300
 MOST_PLANNED = 1_000_000
-ARITHMETIC_SHARE = 1e-2  # of delta: what float64 may make of noise with a shape
+ARITHMETIC_SHARE = 1e-4  # of delta: for draws of noise with a shape that float64 makes worse than is counted
 FORM = "retained rows"  # of the residual bound: what the surrogate stands for
 
 SAMPLING_SHARE = 0.4  # of delta: the probability that source or surrogate is an unlucky sample

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from expunge.bounds.ellipsoid import arithmetic_delta
-from expunge.certificate.facts import OLD_SCHEMAS, ellipsoid_of
+from expunge.bounds.ellipsoid import drawing_delta
+from expunge.certificate.facts import OLD_SCHEMAS
 from expunge.certificate.limits import (
     EIGENVALUE_SHARE,
     LARGEST_EPSILON,
@@ -17,7 +17,6 @@ from expunge.certificate.limits import (
     due_failures,
     kept_failures,
 )
-from expunge.certificate.reading import number
 from expunge.certificate.stated import Rule, Stated
 from expunge.runtime.checks import SMALLEST
 
@@ -96,16 +95,8 @@ BUDGET = (
     ),
     Rule(
         "float64 makes less of the noise than is spent on it",
-        "the noise's matrix is too ill-conditioned for its scale",
-        lambda c: (
-            arithmetic_delta(
-                ellipsoid_of(c.claim.facts, c.claim.n_parameters),
-                c.claim.epsilon,
-                number(c.content["sigma"]),
-                c["weights_length"],
-            )
-            <= c.claim.failures["arithmetic"]
-        ),
+        "epsilon is too large for this delta: more may be lost when noise is drawn than is set aside",
+        lambda c: drawing_delta(c.claim.n_parameters, c.claim.epsilon) <= c.claim.failures["arithmetic"],
         lambda c: c.kept,
     ),
 )

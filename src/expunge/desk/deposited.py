@@ -17,6 +17,7 @@ import torch
 
 from expunge.bounds.calibration import mu_for
 from expunge.bounds.deposit import deposit_bound
+from expunge.bounds.ellipsoid import drawing_delta
 from expunge.certificate.compose import Composition, closed_form, compose
 from expunge.certificate.facts import deposit_facts
 from expunge.certificate.limits import ARITHMETIC_SHARE
@@ -32,7 +33,6 @@ from expunge.request.guarantee import Guarantee, budget_notes
 
 Rows = tuple[Any, Any]
 OF_THESE_ROWS = (BeyondPolicy, VacuousClaim)  # refusals that say nothing of other rows
-LONGEST = 2.0  # times the anchor's length, and 1: weights are not longer when float64's part of delta is counted
 
 
 def opened_for(deposit: Deposit, model: LinearModel | None, policy: Policy) -> tuple[Policy, tuple[str, ...]]:
@@ -122,33 +122,14 @@ def output_share(request: Request, sigma: float) -> float:
     return sigma * float(numbers.output_noise) / max(float(numbers.output_spread), 1e-300)
 
 
-def composed(deposit: Deposit, request: Request, sigmas: Sequence[float], mus: Sequence[float]) -> Composition:
-    """All models together. What float64 made of each draw is charged to delta, `1 + e^epsilon` times.
-
-    It is counted for weights of a length that does not depend on who left, since the sum is published.
-    """
-    longest = LONGEST * float(deposit.model.matrix().norm()) + 1.0
-    delta, made = request.guarantee.delta, deposit.ellipsoid
-    lost = math.fsum(made.arithmetic(sigma, longest) for sigma in sigmas)
-    failures = 0.0
-    while failures < delta:
-        needed = (1.0 + math.exp(min(closed_form(mus, delta - failures), 700.0))) * lost
-        if needed <= failures:
-            return compose(mus, delta, failures)
-        failures = 2.0 * needed
+def composed(n_parameters: int, delta: float, mus: Sequence[float]) -> Composition:
+    """All models together. Draws that are worse than counted are charged to delta, `1 + e^epsilon` times."""
+    spent = ARITHMETIC_SHARE * delta
+    lost = drawing_delta(n_parameters, closed_form(mus, delta - spent), len(mus))
+    if lost <= spent:
+        return compose(mus, delta, spent)
     raise RetrainNow(
-        f"retrain now: with {len(mus)} models float64 would make as much of delta {delta:g} as there is",
-        "what is lost when noise with a shape is drawn is counted for all models together",
+        f"retrain now: with {len(mus)} models float64 may make {lost:.3g} of delta {delta:g}",
+        f"at most {spent:.3g} is set aside for what is lost when noise with a shape is drawn",
         "Retrain without the rows of all requests, and open a new desk with a larger delta or a smaller epsilon.",
     )
-
-
-def require_ordinary(deposit: Deposit, length: float) -> None:
-    """Refuse weights that have grown longer than the sum over all models counts with."""
-    longest = LONGEST * float(deposit.model.matrix().norm()) + 1.0
-    if length > longest:
-        raise RetrainNow(
-            "retrain now: the weights have doubled since training",
-            "what all models say together is counted for ordinary ones",
-            "Retrain without the rows of all requests, and open a new desk.",
-        )

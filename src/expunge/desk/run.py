@@ -224,11 +224,9 @@ def _composed(policy: Policy, ledger: Ledger, state: State, request: Request, re
     if state.deposit is None:
         composition = compose(mus, policy.delta, math.fsum(statement.content["noise"]["failures"].values()))
     else:
-        from expunge.desk.deposited import composed, require_ordinary
+        from expunge.desk.deposited import composed
 
-        require_ordinary(state.deposit, result.certificate.content["bound"]["inputs"]["weights_length"]["value"])
-        sigmas = [model.facts.sigma for model in models] + [statement.sigma]
-        composition = composed(state.deposit, request, sigmas, mus)
+        composition = composed(request.weights.numel(), policy.delta, mus)
     if composition.epsilon > policy.limit:
         raise RetrainNow(
             f"retrain now: with this model all {len(mus)} published models together would have epsilon "

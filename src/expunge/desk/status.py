@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from expunge.certificate.compose import closed_form, deletions_left, models_left
+from expunge.certificate.compose import deletions_left, models_left
 from expunge.desk.desk import Desk
 from expunge.desk.entries import Entry, Json, ModelRow, RunRefused
 from expunge.desk.ledger import Head, Ledger, RequestRow, now
@@ -82,26 +82,7 @@ def _models_left(desk: Desk, models: list[ModelRow]) -> int:
     last = models[-1].facts
     squares = math.fsum(model.facts.mu**2 for model in models)
     delta = desk.policy.delta - last.failures
-    left = min(left, models_left(squares, last.mu, delta, desk.policy.limit))
-    return _until_float64(desk, models, left) if desk.policy.kept else left
-
-
-def _until_float64(desk: Desk, models: list[ModelRow], left: int) -> int:
-    """How many of these fit until what float64 makes of their noise uses up delta (`deposited.composed`).
-
-    It is charged for all models together, `1 + e^epsilon` times, and twice that is set aside.
-    """
-    mus, last, delta = [model.facts.mu for model in models], models[-1].facts, desk.policy.delta
-
-    def charged(more: int) -> float:
-        epsilon = min(closed_form([*mus, *[last.mu] * more], delta), 700.0)
-        return 2.0 * (1.0 + math.exp(epsilon)) * (len(mus) + more) / len(mus)
-
-    lost, fits = last.failures / charged(0), 0
-    while fits < left:
-        tried = (fits + left + 1) // 2
-        fits, left = (tried, left) if lost * charged(tried) < delta else (fits, tried - 1)
-    return fits
+    return min(left, models_left(squares, last.mu, delta, desk.policy.limit))
 
 
 def _deletions_left(desk: Desk, models: list[ModelRow]) -> int | None:

@@ -6,10 +6,10 @@ import math
 
 from torch import Tensor
 
-from expunge.bounds.ellipsoid import arithmetic_delta
+from expunge.bounds.ellipsoid import drawing_delta
 from expunge.bounds.scale import LADDER, POLICY, on_ladder, rung_above
 from expunge.certificate.derive import Derived, bound_named
-from expunge.certificate.facts import Claim, ellipsoid_of
+from expunge.certificate.facts import Claim
 from expunge.errors import BeyondPolicy, UselessModel, VacuousClaim
 from expunge.noise import epsilon_hiding
 
@@ -61,18 +61,17 @@ def refuse_unsound(claim: Claim, derived: Derived, weights: Tensor, force: bool)
 
 
 def _refuse_loud(claim: Claim, derived: Derived, force: bool) -> None:
-    """Refuse noise with a shape that float64 cannot draw, or that would drown the outputs.
+    """Refuse an epsilon that what may be lost of delta in a draw is multiplied with too often, and noise with a shape
+    that would drown the outputs.
 
     Its weights may be long where no output sees them.
     """
-    shape, spent = ellipsoid_of(claim.facts, claim.n_parameters), claim.failures["arithmetic"]
-    lost = arithmetic_delta(shape, claim.epsilon, derived.sigma, claim.facts["weights_length"].value)
+    lost, spent = drawing_delta(claim.n_parameters, claim.epsilon), claim.failures["arithmetic"]
     if lost > spent:
         raise VacuousClaim(
-            f"float64 would make {lost:.3g} of delta {claim.delta:g} when the noise is drawn",
+            f"float64 may make {lost:.3g} of delta {claim.delta:g} when the noise is drawn",
             f"at most {spent:.3g} may go there",
-            "Raise delta, lower epsilon, or train with a larger l2: the noise is too short for the weights, or its "
-            "matrix ill-conditioned.",
+            "Raise delta, or lower epsilon.",
         )
     noise, spread = derived.sigma * claim.facts["output_noise"].value, claim.facts["output_spread"].value
     if noise > spread and not force:

@@ -13,7 +13,7 @@ import torch
 from deposit_problems import made, problem_of
 from expunge.bounds.calibration import mu_for
 from expunge.bounds.deposit import DepositFacts, deposit_bound, reach_used
-from expunge.bounds.ellipsoid import arithmetic_delta
+from expunge.bounds.ellipsoid import drawing_delta
 from expunge.certificate.limits import ARITHMETIC_SHARE
 from expunge.certificate.statement import statement_of
 from expunge.certificate.verify import checks
@@ -119,14 +119,13 @@ def test_noise_chosen_exactly_is_for_audits() -> None:
         verify_statement(statement_of(result.certificate), None, None)
 
 
-def test_what_float64_makes_of_the_noise_must_fit_its_share_of_delta() -> None:
+def test_an_epsilon_that_draws_of_the_noise_cannot_keep_is_refused() -> None:
+    """What is lost in a draw is charged `1 + e^epsilon` times."""
     case = made("softmax", l2=0.05)
-    evidence = gather(case.request(np.arange(2)))
-    scale = evidence.kept()[1]
-    lost = arithmetic_delta(case.deposit.ellipsoid, 1.0, scale.value, 1.0)
-    assert lost < ARITHMETIC_SHARE * 1e-5
-    with pytest.raises(VacuousClaim, match="float64 would make"):
-        gather(case.request(np.arange(2), epsilon=40.0)).kept()
+    assert carry_out(case.request(np.arange(2), epsilon=20.0, force=True)) is not None
+    assert drawing_delta(case.model.matrix().numel(), 20.0) < ARITHMETIC_SHARE * 1e-5
+    with pytest.raises(VacuousClaim, match="float64 may make"):
+        carry_out(case.request(np.arange(2), epsilon=60.0, force=True))
 
 
 def test_a_larger_radius_is_taken_where_float64_asks_for_it() -> None:
@@ -135,9 +134,25 @@ def test_a_larger_radius_is_taken_where_float64_asks_for_it() -> None:
     evidence = gather(case.request(np.arange(2)))
     needed = deposit_bound(evidence.result.facts).radius
     mu = mu_for(1.0, 1e-5 * (1.0 - ARITHMETIC_SHARE))
-    long_weights = replace(evidence.result, update=evidence.result.update + 1e9)
-    far = replace(evidence, result=long_weights, retained_deposit=with_radii(case, needed * 1.01, needed * 1e5).deposit)
-    assert far._scale().value == pytest.approx(needed * 1e5 / mu)
+    for length, taken in ((1e3, needed * 1.01), (1e12, needed * 1e5)):
+        long_weights = replace(evidence.result, update=evidence.result.update + length)
+        kept = with_radii(case, needed * 1.01, needed * 1e5).deposit
+        far = replace(evidence, result=long_weights, retained_deposit=kept)
+        assert far._scale().value == pytest.approx(taken / mu)
+
+
+def test_what_drawing_adds_to_the_region_is_in_the_certificate() -> None:
+    case = made("softmax", l2=0.05)
+    for noise in (None, "exact"):
+        result = carry_out(case.request(np.arange(2), force=True, **({} if noise is None else {"noise": noise})))
+        assert result is not None
+        certificate = result.certificate
+        length = certificate.content["bound"]["inputs"]["weights_length"]["value"]
+        drawn = replace(case.deposit.ellipsoid, weights=length).drawing(certificate.sigma)
+        assert drawn > 0.0
+        assert certificate.content["bound"]["terms"]["drawing"] == pytest.approx(drawn, rel=1e-4, abs=0.0)
+        assert certificate.content["bound"]["terms"]["drawing"] >= drawn
+        assert certificate.total <= certificate.sigma * mu_for(1.0, 1e-5 * (1.0 - ARITHMETIC_SHARE)) * (1.0 + 1e-12)
 
 
 def test_the_facts_are_those_of_the_region_and_of_the_retained_rows() -> None:

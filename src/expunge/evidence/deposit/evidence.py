@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
 from expunge.bounds.calibration import mu_for
 from expunge.bounds.deposit import deposit_bound, reach_used
-from expunge.bounds.ellipsoid import arithmetic_delta
 from expunge.bounds.scale import EXACT, RADII, Scale
 from expunge.certificate.facts import EACH, TOGETHER, Fact, Json, deposit_facts
-from expunge.certificate.limits import ARITHMETIC_SHARE, kept_failures, route_failure
+from expunge.certificate.limits import kept_failures, route_failure
 from expunge.distance import Distance
 from expunge.errors import BeyondPolicy, VacuousClaim
 from expunge.evidence.deposit.asking import DISTANCE
@@ -141,24 +140,17 @@ class DepositEvidence(SurrogateEvidence):
             return None
         distance = self.distance_at(self._result.update)
         radius = region_of(self._result, distance).radius * COVERED
-        covering = [each for each in numbers.radii if each >= radius]
+        mu = mu_for(guarantee.epsilon, guarantee.delta - spent_of(guarantee.delta, distance))
+        weights = float((self.request.weights + self._result.update).norm()) * (1.0 + 1e-9)
+        shape = replace(self._retained.ellipsoid, weights=weights)
+        covering = [each for each in numbers.radii if each >= radius + COVERED * shape.drawing(each / mu)]
         if not covering:
             raise BeyondPolicy(
                 "these rows are beyond the last of the deposit's radii",
                 "noise is one of a few sizes set when the deposit was made, since its size would tell who left",
                 "Forget fewer rows at once, give a surrogate (or a larger one) beside the deposit, or retrain.",
             )
-        mu = mu_for(guarantee.epsilon, guarantee.delta - spent_of(guarantee.delta, distance))
-        weights = float((self.request.weights + self._result.update).norm()) * (1.0 + 1e-9)
-        for chosen in covering:
-            lost = arithmetic_delta(self._retained.ellipsoid, guarantee.epsilon, chosen / mu, weights)
-            if lost <= ARITHMETIC_SHARE * guarantee.delta:
-                return Scale(RADII, chosen / mu, len(numbers.radii))
-        raise VacuousClaim(
-            f"float64 would make {lost:.3g} of delta {guarantee.delta:g} when the noise is drawn",
-            f"at most {ARITHMETIC_SHARE:g} of it may go there",
-            "Raise delta, lower epsilon, or train with a larger l2: the noise's matrix is ill-conditioned.",
-        )
+        return Scale(RADII, min(covering) / mu, len(numbers.radii))
 
 
 def chosen(

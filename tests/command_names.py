@@ -7,7 +7,7 @@ import click
 from expunge.cli import main
 
 TOP = (
-    "demo", "embed", "train", "deposit", "plan", "unlearn", "tangent", "member", "verify", "distance", "evaluate", "audit", "keygen", "sign", "report", "card", "desk",
+    "demo", "embed", "train", "deposit", "plan", "unlearn", "tangent", "score", "predict", "member", "verify", "distance", "evaluate", "audit", "keygen", "sign", "report", "card", "desk",
 )  # fmt: skip
 DESK = ("init", "request", "withdraw", "run", "status", "history", "report", "head", "verify")
 COMMANDS = (

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 from sklearn.datasets import load_digits
 
+from expunge.evaluate.demo import L2, digits
+from expunge.evidence.deposit.keeping import Kept, keep
 from expunge.train import train
 
 
@@ -16,3 +19,10 @@ def digit_case(*, bias: bool = False) -> dict[str, Any]:
     X, y = X[order] / np.linalg.norm(X[order], axis=1, keepdims=True), y[order]
     model = train(X[:900], y[:900], l2=0.02, max_norm=1.0, bias=bias)
     return {"model": model, "forget": (X[:2], y[:2]), "surrogate": (X[900:], y[900:]), "source": (X[:900], y[:900])}
+
+
+@functools.cache
+def demo_deposit() -> Kept:
+    """The deposit of the demo, made once: rehearsing is nearly all that the demo takes."""
+    source = digits()["source"]
+    return keep(train(*source, l2=L2, max_norm=1.0), source)

@@ -66,7 +66,12 @@ def test_every_imported_package_is_declared() -> None:
 
 @pytest.mark.parametrize("folder", ["experiments", "tests", "benchmarks"])
 def test_the_rest_of_the_repository_imports_what_some_extra_declares(folder: str) -> None:
-    beside = {path.stem for path in (ROOT / "tests").glob("*.py")} | {"torchvision", "pip", "make_commands"}
+    beside = {path.stem for path in (ROOT / "tests").glob("*.py")} | {
+        "torchvision",
+        "pip",
+        "make_commands",
+        "make_site",
+    }
     for package in imported(ROOT / folder) - beside:
         assert distribution(package) in DECLARED, package
 
@@ -107,10 +112,11 @@ def test_wheels_for_this_project_are_chosen() -> None:
                 "a_b-1.0-cp310-cp310-manylinux_2_28_x86_64.whl", "a_b-1.0-cp38-abi3-macosx_11_0_arm64.whl",
                 "a_b-1.0-cp311-cp311-win_amd64.whl", "a_b-1.0-pp310-pypy310_pp73-manylinux_2_28_x86_64.whl",
                 "a_b-1.0-cp313-cp313t-manylinux_2_28_x86_64.whl", "a_b-1.0.tar.gz",
+                "a_b-1.0-py310-none-any.whl", "a_b-1.0-py312-none-any.whl",
             ]
         )
     )  # fmt: skip
-    assert [int(digest, 16) for digest in LOCKING.hashes(page, "a-b", "1.0")] == [0, 2, 4]
+    assert [int(digest, 16) for digest in LOCKING.hashes(page, "a-b", "1.0")] == [0, 2, 4, 10]
     with pytest.raises(SystemExit, match="no wheel"):
         LOCKING.hashes(page, "a-b", "2.0")
 
@@ -134,3 +140,4 @@ def test_a_licence_is_told_in_a_few_words() -> None:
     assert told(None, "Copyright\n" * 50, ["License :: OSI Approved :: MIT License"]) == "MIT License"
     assert told(None, "The Licence\nof many lines", []) == "The Licence"
     assert told(None, None, []) == ""
+    assert told(None, "UNKNOWN", ["License :: OSI Approved :: MIT License"]) == "MIT License"

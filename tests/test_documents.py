@@ -15,10 +15,11 @@ import click
 import pytest
 
 import expunge
+from document_commands import check_command, check_options
 from experiments.__main__ import main as experiments_main
 from experiments.protocol.config import configs
-from expunge.bounds import TERMS
 from expunge.cli import main
+from site_making import MAKING
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -27,7 +28,8 @@ README = ROOT / "README.md"
 ARCHITECTURE = DOCS / "architecture.md"
 GENERATED = {DOCS / "commands.md"}  # of --help; tests/cli/test_reference.py compares the two
 IN_DOCS = sorted(DOCS.rglob("*.md"))
-PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *IN_DOCS]
+OURS = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *IN_DOCS]
+PAGES = [*OURS, *sorted({file for file in MAKING.reachable(README) if file.suffix == ".md"} - {*OURS})]
 WRITTEN = [page for page in PAGES if page not in GENERATED]
 LONGEST_README, WIDEST_README = 130, 122
 
@@ -109,27 +111,6 @@ def commands(page: Path) -> Iterator[tuple[str, bool]]:
     for words in inline_code(page):
         if words.startswith("expunge "):
             yield words.removeprefix("expunge "), False
-
-
-def check_command(line: str, whole: bool) -> None:
-    """Have click parse a line without running it; of one that is not whole, look at command and options alone."""
-    words = [word for word in shlex.split(line) if word != "..."]
-    command: click.Command = main
-    context = click.Context(main, info_name="expunge", **main.context_settings)  # click keeps a command's help option
-    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
-        assert words[0] in command.commands, f"expunge {line}: no command {words[0]!r}"
-        command = command.commands[words.pop(0)]
-        context = click.Context(command, parent=context, info_name=command.name, **command.context_settings)
-    check_options(command, context, words, f"expunge {line}")
-    if whole and not isinstance(command, click.Group):
-        command.make_context(command.name, words, parent=context.parent)
-
-
-def check_options(command: click.Command, context: click.Context, words: list[str], line: str) -> None:
-    known = {name for option in command.get_params(context) for name in (*option.opts, *option.secondary_opts)}
-    for word in words:
-        if re.match(r"--?[a-z]", word):
-            assert word.split("=")[0] in known, f"{line}: no option {word}"
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=named)
@@ -279,9 +260,3 @@ def test_the_program_of_the_readme_runs() -> None:
     assert status == "conditional"
     assert 0.0 < float(total) < float(sigma)
     assert float(accuracy) > 0.5
-
-
-def test_the_output_in_the_readme_has_the_words_of_today() -> None:
-    shown = dict(re.findall(r"^│ (\w+) +│[^│]*│[^│]*│ (\S.*?) +│$", README.read_text(), flags=re.MULTILINE))
-    assert len(shown) > 2
-    assert shown == {name: TERMS[name].words for name in shown}

@@ -1,5 +1,7 @@
 """Errors: three parts, one line, and the exit status of their branch."""
 
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,3 +33,13 @@ def test_the_exit_status_is_that_of_the_branch() -> None:
     for kind in EVERY:
         expected = 1 if kind is errors.VerificationFailed else 3 if issubclass(kind, errors.Refused) else 2
         assert kind.exit_status == expected, kind
+
+
+def test_an_error_goes_through_a_pickle() -> None:
+    """Errors are raised in other processes, by joblib for one, and kept by estimators."""
+    for error in (
+        errors.ModelError("a", "b", "C."),
+        errors.VerificationFailed("a", "b", "C.", ("d", "e")),
+    ):
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))

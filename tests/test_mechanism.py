@@ -19,9 +19,9 @@ def test_published_weights_are_updated_weights_plus_noise_of_sigma(parts, loss, 
     request = asked(model, parts["forget"], parts["surrogate"], epsilon=1.0, delta=1e-3, distance="same", force=True)
     measured = measure(request)
     updated = (request.weights + measured.step.update).numpy()
-    draws = [certify(request, measured) for _ in range(300)]
+    draws = [certify(request, measured) for _ in range(100)]
     noise = np.stack([draw.model.matrix().numpy() - updated for draw in draws]) / draws[0].certificate.sigma
-    # 300 x p standard normal values: their standard deviation is within 5 of its own standard errors of 1
+    # 100 x p standard normal values: their standard deviation is within 5 of its own standard errors of 1
     assert abs(noise.std() - 1) < 5 / np.sqrt(2 * noise.size)
     assert abs(noise.mean()) < 5 / np.sqrt(noise.size)
     assert draws[0].model.record.noised

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
+import expunge
 from expunge.certificate.model_file import read_model_file
-from expunge.errors import ModelError
-from expunge.model import LinearModel, declared_record, read_model
+from expunge.errors import DataError, FileError, ModelError
+from expunge.model import LinearModel, declared_record, from_matrix, read_model
+from expunge.record import TrainingRecord
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -55,3 +58,46 @@ def test_one_changed_bit_of_a_weight_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(bytes(content))
     with pytest.raises(ModelError, match="not those the record was made for"):
         read_model_file(tmp_path / "model.safetensors")
+
+
+def test_a_model_is_saved_once_and_loaded_as_it_was(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(50, 3)), rng.integers(0, 3, 50)
+    model = expunge.train(X, y, l2=0.1, max_norm=3.0, bias=True)
+    model.save(tmp_path / "m.safetensors")
+    again = LinearModel.load(tmp_path / "m.safetensors")
+    assert again.to_bytes() == model.to_bytes()
+    assert again.score(X, y) == float(np.mean(model.predict(X) == y))
+    with pytest.raises(FileError, match="exists already"):
+        model.save(tmp_path / "m.safetensors")
+    with pytest.raises(FileError, match=r"Name it for example model\.safetensors"):
+        model.save(tmp_path / "m.pkl")
+
+
+@pytest.mark.parametrize("loss", ["softmax", "one-vs-rest"])
+def test_probabilities_add_up_and_agree_with_predictions(loss: str) -> None:
+    rng = np.random.default_rng(1)
+    X, y = rng.normal(size=(60, 3)), rng.integers(0, 3, 60)
+    model = expunge.train(X, y, l2=0.01, max_norm=3.0, loss=loss)
+    shares = model.predict_proba(X)
+    assert shares.sum(axis=1) == pytest.approx(np.ones(60))
+    assert (shares.argmax(axis=1) == model.predict(X)).all()
+    alone = LinearModel(model.weight)  # without a record: softmax
+    assert alone.predict_proba(X).shape == (60, 3)
+
+
+def test_one_weight_vector_has_two_probabilities_and_ridge_none() -> None:
+    record = TrainingRecord(4, ("a", "b"), (2, 2), 0.1, "logistic", 2.0, False, 0.0)
+    one = from_matrix(torch.tensor([[2.0, 0.0]], dtype=torch.float64), bias=False, dtype=torch.float64).with_record(
+        record
+    )
+    X = np.array([[1.0, 0.0], [-1.0, 0.0]])
+    assert one.predict_proba(X)[:, 1] == pytest.approx(1 / (1 + np.exp([-2.0, 2.0])))
+    assert one.predict(X).tolist() == ["b", "a"]
+    ridge = expunge.train(X, ["a", "b"], l2=0.1, max_norm=2.0, loss="ridge")
+    with pytest.raises(ModelError, match="probabilities of a ridge model"):
+        ridge.predict_proba(X)
+    with pytest.raises(DataError, match="rows without labels"):
+        ridge.score(X)
+    with pytest.raises(DataError, match="rows have 3 features"):
+        ridge.predict(np.ones((2, 3)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -49,3 +51,77 @@ def test_a_record_without_encoder_is_written_as_before() -> None:
 def test_an_impossible_record_is_refused(model: object, old: str, new: str) -> None:
     with pytest.raises(ModelError):
         TrainingRecord.from_json(model.record.to_json().replace(old, new), "it")
+
+
+# How a table's columns became features -------------------------------------------------------------------------------
+
+TABLE = {
+    "label": "pays",
+    "text_labels": True,
+    "names": [],
+    "columns": [
+        {"column": "age", "kind": "number", "median": 40.0, "mean": 41.0, "scale": 2.0},
+        {"column": "job", "kind": "category", "values": ["clerk"], "other": True},
+    ],
+    "dropped": [{"column": "id", "reason": "row numbers"}],
+}
+PREPARED = TrainingRecord(
+    n_source=10, classes=("no", "yes"), class_counts=(4, 6), l2=0.1, loss="softmax", max_norm=3.0, bias=True,
+    residual=1e-9, weights_sha256="0" * 64, features=("age", "job=clerk", "job=(other)"),
+    preparation="learnt from the source", table=TABLE,
+)  # fmt: skip
+
+
+def test_a_table_is_kept_in_a_schema_of_its_own() -> None:
+    text = PREPARED.to_json()
+    assert json.loads(text)["schema"] == "expunge/record/4"
+    assert TrainingRecord.from_json(text, "r") == PREPARED
+    assert json.loads(replace(PREPARED, table=None).to_json())["schema"] == "expunge/record/3"
+    older = json.dumps({**json.loads(text), "schema": "expunge/record/3"})
+    with pytest.raises(ModelError, match="lacks or adds table"):
+        TrainingRecord.from_json(older, "r")
+
+
+def changed(path: str, value: object) -> dict:
+    content = json.loads(json.dumps(TABLE))
+    *parts, last = path.split(".")
+    inner = content
+    for part in parts:
+        inner = inner[int(part) if part.isdigit() else part]
+    inner[last] = value
+    return content
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("columns.0.scale", 0.0),
+        ("columns.0.scale", -1.0),
+        ("columns.0.mean", 1),
+        ("columns.0.mean", "41"),
+        ("columns.0.kind", "category"),
+        ("columns.1.kind", "number"),
+        ("columns.0.column", "income"),
+        ("columns.0.column", "job"),
+        ("columns.1.values", ["worker"]),
+        ("columns.1.values", [3]),
+        ("columns.1.other", False),
+        ("columns.1.code", "import os"),
+        ("columns", []),
+        ("label", "age"),
+        ("label", None),
+        ("names", [1]),
+        ("dropped", [{"column": "id"}]),
+        ("dropped", [{"column": "age", "reason": "twice"}]),
+        ("text_labels", 1),
+        ("more", 1),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused(path: str, value: object) -> None:
+    with pytest.raises(ModelError, match="a table that makes no such features"):
+        TrainingRecord.from_json(replace(PREPARED, table=changed(path, value)).to_json(), "r")
+
+
+def test_a_table_goes_with_where_it_was_learnt() -> None:
+    with pytest.raises(ModelError, match="a table"):
+        TrainingRecord.from_json(replace(PREPARED, preparation=None).to_json(), "r")

@@ -6,12 +6,19 @@ import math
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 
+import expunge
 import reference
 from expunge.data import prepare
+from expunge.data.preparation import Preparation
+from expunge.data.raw_tables import raw_frame
 from expunge.errors import ExpungeError
 from expunge.heads import Rows, head_for
 from expunge.model import LinearModel
@@ -317,3 +324,90 @@ def test_one_class_is_refused() -> None:
     X, _ = rows_and_labels(0, n=30)
     with pytest.raises(ExpungeError, match="one class"):
         train(X, np.zeros(30, dtype=int), l2=0.1, max_norm=1.0, force=True)
+
+
+# Tables -----------------------------------------------------------------------------------------------------------
+
+
+def people(n: int = 240, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    age, job = rng.normal(40.0, 12.0, n), rng.choice(["clerk", "worker", "retired"], n)
+    pays = np.where(age / 12 + (job == "clerk") + rng.logistic(size=n) > 3.7, "yes", "no")
+    age[rng.random(n) < 0.1] = np.nan
+    return pd.DataFrame({"age": age, "job": job, "pays": pays})
+
+
+def test_a_prepared_table_gives_scikit_learn_s_model_with_its_defaults() -> None:
+    """C = 1, two classes: l2 = 2/n for the rows -w/2 and w/2; the intercept is a column of ones, penalised too."""
+    frame = people()
+    told: list[str] = []
+    model = train(frame, label="pays", tell=told.append)
+    assert model.record is not None
+    assert (model.record.l2, model.record.bias) == (2.0 / 240, True)
+    assert model.record.max_norm == 3.0 * math.sqrt(4)
+    made = Preparation.of(model.record.table or {})
+    rows = np.column_stack([made.features(raw_frame(frame, "t")), np.ones(240)])
+    fitted = LogisticRegression(fit_intercept=False, tol=1e-10, max_iter=1000).fit(rows, frame["pays"])
+    assert model.predict_proba(frame) == pytest.approx(fitted.predict_proba(rows), abs=1e-6)
+    assert model.score(frame) == pytest.approx(fitted.score(rows, frame["pays"]))
+    assert any("job (3 values)" in sentence for sentence in told)
+
+
+@pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame, pa.table])
+def test_frames_of_every_kind_give_one_model_from_training_to_forgetting(kind: type) -> None:
+    frame = people()
+    columns = {name: [None if value != value else value for value in frame[name]] for name in frame}
+    model = train(kind(columns), label="pays")
+    assert model.to_bytes() == train(frame.drop(columns="pays"), frame["pays"]).to_bytes()
+    assert model.record is not None
+    assert model.record.preparation == "learnt from the source"
+    kept = expunge.deposit(model, frame, frame["pays"], seed=1)
+    gone = kind({name: values[:2] for name, values in columns.items()})
+    done = expunge.unlearn(model, gone, epsilon=1.0, delta=1e-3, deposit=kept)
+    assert done.deposit.numbers.n_rows == 238
+    assert done.model.record.table == model.record.table
+    assert (done.model.predict(frame.drop(columns="pays")) == model.predict(frame)).mean() > 0.99
+
+
+def test_a_sparse_matrix_is_its_dense_self_and_labels_may_be_objects() -> None:
+    X, y = rows_and_labels(3)
+    X = np.where(np.abs(X) > 1.0, X, 0.0)
+    words = np.array([f"class {each}" for each in y], dtype=object)
+    one, other = train(X, words, l2=0.1, max_norm=9.0), train(csr_matrix(X), words, l2=0.1, max_norm=9.0)
+    assert one.to_bytes() == other.to_bytes()
+    assert (other.predict(csr_matrix(X)) == one.predict(X)).all()
+    kept = expunge.deposit(other, csr_matrix(X), words, seed=1)
+    assert expunge.unlearn(other, (csr_matrix(X)[:2], words[:2]), epsilon=1.0, delta=1e-3, deposit=kept)
+
+
+def test_the_longest_row_s_length_may_be_the_bound_rounded_up() -> None:
+    X, y = rows_and_labels(4)
+    record = train(X, y, l2=0.1, max_norm="largest").record
+    longest = float(np.linalg.norm(X, axis=1).max())
+    assert record is not None
+    assert longest <= record.max_norm <= 1.1 * longest
+    assert float(f"{record.max_norm:.1e}") == record.max_norm
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"l2": 0.1}, "no max_norm"),
+        ({"max_norm": 1.0}, "no l2"),
+        ({}, "no l2 and no max_norm"),
+        ({"l2": 0.1, "max_norm": "long"}, "a number, or 'largest'"),
+        ({"l2": 0.1, "max_norm": 1.0, "label": "y"}, "only data frames"),
+        ({"l2": 0.1, "max_norm": 1.0, "prepare": "table"}, "only data frames"),
+        ({"l2": 0.1, "max_norm": 1.0, "prepare": "maybe"}, "auto, table, none"),
+    ],
+)
+def test_arrays_have_no_usual_settings(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExpungeError, match=message):
+        train(*rows_and_labels(5), **options)
+
+
+def test_preparation_can_be_learnt_elsewhere_and_the_record_says_so() -> None:
+    model = train(people(), label="pays", prepare_from=people(seed=9))
+    assert model.record is not None
+    assert model.record.preparation == "learnt elsewhere"
+    assert model.record.table == (train(people(seed=9), label="pays").record or model.record).table

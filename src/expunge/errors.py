@@ -44,6 +44,10 @@ class ExpungeError(Exception):
         self.remedy = one_line(remedy)
         super().__init__(f"{self.found}; {self.required}. {self.remedy}")
 
+    def __reduce__(self) -> tuple[type[ExpungeError], tuple[object, ...]]:
+        """Its parts, for a pickle: another process must be able to raise it."""
+        return type(self), (self.found, self.required, self.remedy)
+
 
 class InputError(ExpungeError):
     """Something that was given cannot be used."""
@@ -103,3 +107,6 @@ class VerificationFailed(ExpungeError):  # noqa: N818 - an outcome, as above
     def __init__(self, found: str, required: str, remedy: str, wrong: tuple[str, ...] = ()) -> None:
         super().__init__(found, required, remedy)
         self.wrong = tuple(map(one_line, wrong)) or (self.found,)
+
+    def __reduce__(self) -> tuple[type[ExpungeError], tuple[object, ...]]:
+        return type(self), (self.found, self.required, self.remedy, self.wrong)

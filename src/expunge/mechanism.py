@@ -13,8 +13,6 @@ Every kind of head (heads/) and of evidence (evidence/) goes this one way; none 
 
 from __future__ import annotations
 
-import math
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +20,14 @@ import torch
 
 from expunge.certificate.content import Certificate, build
 from expunge.certificate.derive import Derived, derive, rank_of
-from expunge.certificate.facts import GENERATORS, INSECURE, Claim
+from expunge.certificate.facts import GENERATORS, INSECURE, KEYED, Claim
 from expunge.certificate.statement import Statement, statement_of
+from expunge.data.results import Result
 from expunge.errors import ExpungeError
 from expunge.evidence import SurrogateEvidence, gather
-from expunge.evidence.measured import Measured, claim_of, step_kind
+from expunge.evidence.measured import Measured, claim_of, notes_of, step_kind
 from expunge.evidence.rehearsal import settled
-from expunge.noise import seeded_bytes
+from expunge.noise import KeyedSource, bits_for
 from expunge.request.description import described_data, described_sizes, described_software, record_after, timestamp
 from expunge.request.door import Request
 from expunge.request.refusals import refuse_unsound
@@ -39,15 +38,10 @@ from expunge.solve.newton import newton_step
 from expunge.solve.outcome import Step
 
 NONCE_BYTES = 32  # of the secret key of the statement's digests
-NO_UPDATE = (
-    "no update was made: with this surrogate every update had a larger bound, so the noise alone covers the forgotten "
-    "rows"
-)
-NOT_NEEDED = "the surrogate given has no part in this: with the deposit alone the noise is no larger"
 
 
 @dataclass(frozen=True)
-class Unlearned:
+class Unlearned(Result):
     """`model` and `statement` may be published. `certificate` is the dossier: PRIVATE, it tells who left.
 
     So does `deposit`, where one was kept of the source: that of what is retained.
@@ -78,7 +72,7 @@ def carry_out(
 
 
 def measure(request: Request, *, progress: Progress = silent, seed: int | None = None) -> Measured:
-    """The step, and what the region needs to know of it. `seed` fixes Lanczos' start for tests."""
+    """The step, and what the region needs to know of it. `seed` fixes Lanczos' start."""
     evidence = gather(request, seed=seed, progress=progress)
     step = evidence.own_step() or step_of(request, evidence, progress)
     distance = evidence.distance_at(step.update)
@@ -101,29 +95,39 @@ def step_of(request: Request, evidence: SurrogateEvidence, progress: Progress = 
     return newton_step(evidence.equation, single=request.guarantee.step == "newton", progress=progress)
 
 
-def certify(request: Request, measured: Measured, *, insecure_test_seed: int | None = None) -> Unlearned:
+def certify(
+    request: Request, measured: Measured, *, insecure_test_seed: int | None = None, keyed: KeyedSource | None = None
+) -> Unlearned:
     """Region, noise, model, certificate; refuses a claim that says nothing and a model that is of no use."""
-    judged = judge(request, measured, insecure=insecure_test_seed is not None)
-    return hand_over(request, measured, *judged, insecure_test_seed=insecure_test_seed)
+    judged = judge(request, measured, insecure=insecure_test_seed is not None, keyed=keyed is not None)
+    return hand_over(request, measured, *judged, insecure_test_seed=insecure_test_seed, keyed=keyed)
 
 
-def judge(request: Request, measured: Measured, *, insecure: bool = False) -> tuple[Claim, Derived]:
+def judge(
+    request: Request, measured: Measured, *, insecure: bool = False, keyed: bool = False
+) -> tuple[Claim, Derived]:
     """What is claimed and what follows from it, or a refusal; nothing is drawn yet."""
-    claim = claim_of(request, measured, INSECURE if insecure else GENERATORS[0])
+    claim = claim_of(request, measured, INSECURE if insecure else KEYED if keyed else GENERATORS[0])
     derived = derive(claim)  # derived.region is Delta, derived.noise is sigma
     refuse_unsound(claim, derived, request.weights, request.guarantee.force)
     return claim, derived
 
 
 def hand_over(
-    request: Request, measured: Measured, claim: Claim, derived: Derived, *, insecure_test_seed: int | None = None
+    request: Request,
+    measured: Measured,
+    claim: Claim,
+    derived: Derived,
+    *,
+    insecure_test_seed: int | None = None,
+    keyed: KeyedSource | None = None,
 ) -> Unlearned:
     """The model with noise that is drawn here, and the certificate of it."""
     subject, step = request.subject, measured.step
     assert derived.noise is not None
-    random_bytes = os.urandom if insecure_test_seed is None else seeded_bytes(insecure_test_seed)
-    updated = (request.weights + step.update).cpu().numpy()
-    noised = torch.from_numpy(request.shaped(derived.noise).added_to(updated, random_bytes))
+    updated, noise = (request.weights + step.update).cpu().numpy(), request.shaped(derived.noise)
+    random_bytes = bits_for(noise.centre(updated), keyed, insecure_test_seed)
+    noised = torch.from_numpy(noise.added_to(updated, random_bytes))
     published = subject.published(noised, record_after(request))
     certificate = build(
         claim,
@@ -139,10 +143,3 @@ def hand_over(
         nonce=random_bytes(NONCE_BYTES).hex(),
     )
     return Unlearned(published, statement_of(certificate), certificate, measured.kept)
-
-
-def notes_of(request: Request, measured: Measured) -> tuple[str, ...]:
-    """What is odd about the data but not an error, a step that was not made, and a surrogate that was not needed."""
-    made = math.isfinite(measured.step.pull) or not request.head.about.convex
-    spared = request.surrogate is not None and not measured.distance.law.stands_in
-    return (*request.notes, *(() if made else (NO_UPDATE,)), *((NOT_NEEDED,) if spared else ()))

@@ -22,10 +22,12 @@ from expunge.certificate.model_file import (
     require_record,
     weights_digest,
 )
-from expunge.data.names import is_frame
-from expunge.data.ordered import in_order
-from expunge.data.prepare import as_table
-from expunge.record import METADATA_KEY, Label, TrainingRecord, loss_named
+from expunge.data.names import names_of
+from expunge.data.ordered import by_record, prepared_rows
+from expunge.data.output import require_absent, write_file
+from expunge.data.prepare import as_labels, as_table, encode, require_finite, require_width
+from expunge.errors import DataError, FileError, ModelError
+from expunge.record import LOGISTIC, METADATA_KEY, ONE_VS_REST, SOFTMAX, Label, TrainingRecord, loss_named
 from expunge.runtime.safetensors import BFLOAT16, StoredTensor
 
 
@@ -57,20 +59,68 @@ class LinearModel:
         return torch.cat([weight, self.bias.to(device=device, dtype=torch.float64)[:, None]], dim=1)
 
     def predict(self, features: Any) -> np.ndarray[Any, np.dtype[Any]]:
-        """Predicted labels, for rows as they come: columns matched where both name them, scaled as in training."""
-        named = None if self.record is None else self.record.features
-        given = in_order(features, named, self.n_features, "the rows to predict")
-        rows = (
-            as_table(given, "the rows to predict") if is_frame(given) else torch.as_tensor(np.asarray(given))
-        ).double()
-        if self.record is not None:
-            rows = rows * (self.record.max_norm / rows.norm(dim=1, keepdim=True).clamp(min=self.record.max_norm))
-        outputs = rows @ self.weight.double().T
-        if self.bias is not None:
-            outputs = outputs + self.bias.double()
+        """Predicted labels, for rows as they come: columns matched where both name them, scaled as in training.
+
+        Of a model that was trained on a table, a frame with the columns of training is prepared as they were then.
+        """
+        outputs = self._outputs(features)
         chosen = outputs[:, 0] > 0 if self.weight.shape[0] == 1 else outputs.argmax(dim=1)
         labels: np.ndarray[Any, np.dtype[Any]] = np.asarray(self.classes)[chosen.long().numpy()]
         return labels
+
+    def predict_proba(self, features: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Probability of each class, rows x K in the order of `classes`; a ridge model has none."""
+        loss = "softmax" if self.record is None else self.record.loss
+        if loss not in (SOFTMAX.name, LOGISTIC.name, ONE_VS_REST.name):
+            raise ModelError(
+                f"probabilities of a {loss} model", "its outputs are none", "Use predict, or train with loss softmax."
+            )
+        outputs = self._outputs(features)
+        if loss == SOFTMAX.name:
+            shares = torch.softmax(outputs, dim=1)
+        elif outputs.shape[1] == 1:
+            second = torch.sigmoid(outputs[:, 0])
+            shares = torch.stack([1.0 - second, second], dim=1)
+        else:
+            apart = torch.sigmoid(outputs)
+            shares = apart / apart.sum(dim=1, keepdim=True)
+        found: np.ndarray[Any, np.dtype[np.float64]] = shares.numpy()
+        return found
+
+    def score(self, features: Any, labels: Any = None) -> float:
+        """Accuracy on these rows; of a frame that holds the label column of training, that is used."""
+        rows = features if labels is None else (features, labels)
+        given = rows if self.record is None else prepared_rows(rows, self.record, "the rows to score")
+        if not isinstance(given, tuple) or given[1] is None:
+            raise DataError("rows without labels", "they are needed to score", "Give score(features, labels).")
+        known = as_labels(given[1], len(given[1]), "the rows to score")
+        encode(known, self.classes, "the rows to score")
+        values = given if names_of(given) is not None else given[0]
+        return float(np.mean(self.predict(values) == known))
+
+    def _outputs(self, features: Any) -> Tensor:
+        given = by_record(features, self.record, self.n_features, "the rows to predict")
+        values = given[0] if isinstance(given, tuple) else given
+        rows = as_table(values, "the rows to predict").double()
+        require_finite(rows, "the rows to predict")
+        require_width(rows.shape[1], self.n_features, "the rows to predict")
+        if self.record is not None:
+            rows = rows * (self.record.max_norm / rows.norm(dim=1, keepdim=True).clamp(min=self.record.max_norm))
+        outputs = rows @ self.weight.double().T
+        return outputs if self.bias is None else outputs + self.bias.double()
+
+    def save(self, path: str | Path) -> None:
+        """Write the model with its record as a new .safetensors file; a file that is there is never written over."""
+        target = Path(path)
+        if target.suffix.lower() != ".safetensors":
+            raise FileError(f"{target}", "models are .safetensors files", "Name it for example model.safetensors.")
+        require_absent(target)
+        write_file(target, self.to_bytes())
+
+    @staticmethod
+    def load(path: str | Path) -> LinearModel:
+        """A model from its file; `expunge.read_model` gives the file's digest too."""
+        return read_model(path)[0]
 
     def with_record(self, record: TrainingRecord) -> LinearModel:
         """The same weights under a record that names them by digest."""
@@ -102,6 +152,12 @@ class LinearModel:
         if self.bias is not None:
             tensors["bias"] = self.bias.detach().cpu().contiguous()
         return tensors
+
+
+def table_of(model: Any) -> dict[str, Any] | None:
+    """How the columns of a table become a model's features, where it was trained on one; of a deposit the same."""
+    record: TrainingRecord | None = None if model is None else model.record
+    return None if record is None else record.table
 
 
 def from_matrix(matrix: Tensor, *, bias: bool, dtype: torch.dtype) -> LinearModel:

@@ -40,6 +40,7 @@ MOST_COUNTED = 20  # times that what drawing adds to the scale is counted anew b
 GRID_COST = 2.0**-10  # of the scale: the most that rounding to a published grid may cost, where the grid can be finer
 
 RandomBytes = Callable[[int], bytes]
+KeyedSource = Callable[[bytes], RandomBytes]  # the random bytes that belong to what they are added to
 
 
 def epsilon_hiding(region: Region, delta: float, scale: float) -> float:
@@ -107,6 +108,11 @@ class Noise:
     def length(self) -> float:
         """Root of the mean square of its plain length."""
         return self.shape.length(self.scale)
+
+    def centre(self, values: NDArray[np.float64]) -> bytes:
+        """What the draw is added to, as the grid sees it, with scale and grid: what noise under a key belongs to."""
+        size = np.array([self.scale]).astype("<f8").tobytes() + np.array([self.grid_exponent]).astype("<i8").tobytes()
+        return size + to_grid(values.reshape(-1), self.grid_exponent).astype("<i8").tobytes()
 
     def added_to(self, values: NDArray[np.float64], random_bytes: RandomBytes = os.urandom) -> NDArray[np.float64]:
         """The values with a fresh draw, on the grid.
@@ -278,6 +284,13 @@ def _ends(value: int, bits: int) -> tuple[mpmath.mpf, mpmath.mpf]:
 
     low = mpmath.ldexp(mpmath.mpf(value), -bits) if value else mpmath.ldexp(mpmath.mpf(1), -2 * bits)
     return low, mpmath.ldexp(mpmath.mpf(value + 1), -bits)
+
+
+def bits_for(centre: bytes, keyed: KeyedSource | None, insecure_test_seed: int | None) -> RandomBytes:
+    """Where the bits of one model's noise come from: the operating system, a desk's key, or the seed of a test."""
+    if insecure_test_seed is not None:
+        return seeded_bytes(insecure_test_seed)
+    return os.urandom if keyed is None else keyed(centre)
 
 
 def seeded_bytes(seed: int) -> RandomBytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -16,9 +16,12 @@ from expunge.runtime.strict_json import is_digest, not_a_number, without_duplica
 RECORD_SCHEMA = "expunge/record/1"
 ENCODER_SCHEMA = "expunge/record/2"  # as 1, with the encoder the features came from
 NAMES_SCHEMA = "expunge/record/3"  # what its columns are called, and whether its encoder was trained on the source
-RECORD_SCHEMAS = (RECORD_SCHEMA, ENCODER_SCHEMA, NAMES_SCHEMA)
-OPTIONAL = ("encoder", "encoder_trained", "features", "free_bias", "fixed_c")  # written where they are known
+TABLE_SCHEMA = "expunge/record/4"  # as 3, with how the columns of a table became features
+RECORD_SCHEMAS = (RECORD_SCHEMA, ENCODER_SCHEMA, NAMES_SCHEMA, TABLE_SCHEMA)
+OPTIONAL = ("encoder", "encoder_trained", "features", "free_bias", "fixed_c", "preparation", "class_weights", "table")
 TRAINED_ON_SOURCE = ("yes", "no", "unknown")
+LEARNT_FROM_SOURCE, LEARNT_ELSEWHERE = PREPARATION = ("learnt from the source", "learnt elsewhere")
+OTHER = "(other)"  # the feature of the rare values of a category
 METADATA_KEY = "expunge"
 MOST_ROWS = 2**53  # beyond this a count is no longer exact in float64
 MOST_NAMES, LONGEST_NAME, ALL_NAMES = 200_000, 300, 10_000_000  # columns; characters of one, and of all together
@@ -129,7 +132,10 @@ class TrainingRecord:
     features, where their file named it, and `encoder_trained` whether it was trained on source rows (`yes`, `no`,
     `unknown`). `features` are the names of the columns, in the order of the weights, where the rows had names. With
     `free_bias` the bias is not regularised; with `fixed_c`, scikit-learn's C, retraining on n' rows would use
-    `l2 = 1/(C n')`. A record is written in the oldest schema that holds what it says.
+    `l2 = 1/(C n')`. `preparation` says where that of the rows (what fills, scales, encodes) was learnt; None where
+    there was none. `class_weights`: how much a row of each class counts, the largest being 1, as fixed at training.
+    `table`: how the columns of a table became features (data/preparation.py), as plain JSON. A record is written in the
+    oldest schema that holds what it says.
     """
 
     n_source: int
@@ -149,6 +155,9 @@ class TrainingRecord:
     features: tuple[str, ...] | None = None
     free_bias: bool | None = None
     fixed_c: float | None = None
+    preparation: str | None = None
+    class_weights: tuple[float, ...] | None = None
+    table: dict[str, Any] | None = None
 
     @property
     def row_bound(self) -> float:
@@ -157,8 +166,16 @@ class TrainingRecord:
 
     def to_json(self) -> str:
         older = RECORD_SCHEMA if self.encoder is None else ENCODER_SCHEMA
-        newer = (self.features, self.encoder_trained, self.free_bias, self.fixed_c)
+        newer = (
+            self.features,
+            self.encoder_trained,
+            self.free_bias,
+            self.fixed_c,
+            self.preparation,
+            self.class_weights,
+        )
         schema = older if all(fact is None for fact in newer) else NAMES_SCHEMA
+        schema = schema if self.table is None else TABLE_SCHEMA
         return json.dumps({"schema": schema, **self.facts()}, sort_keys=True, allow_nan=False)
 
     def facts(self) -> dict[str, Any]:
@@ -246,19 +263,39 @@ class TrainingRecord:
             yield f"free_bias {self.free_bias!r}"
         if self.fixed_c is not None and not _positive(self.fixed_c):
             yield f"fixed_c {self.fixed_c!r}"
+        if self.preparation is not None and self.preparation not in PREPARATION:
+            yield f"preparation {self.preparation!r}"
+        weights = self.class_weights
+        if weights is not None and not are_class_weights(weights, len(self.classes)):
+            yield f"class_weights {weights!r}"
         if (schema == ENCODER_SCHEMA or self.encoder is not None) and not is_digest(self.encoder):
             yield f"encoder {self.encoder!r}"
         if self.encoder_trained is not None and (self.encoder is None or self.encoder_trained not in TRAINED_ON_SOURCE):
             yield f"encoder_trained {self.encoder_trained!r}"
         if self.features is not None and (problem := names_problem(self.features)) is not None:
             yield problem
+        if self.table is not None and (self.preparation is None or not _is_table(self.table, self.features)):
+            yield "a table that makes no such features"
+
+
+def are_class_weights(weights: Sequence[object], n_classes: int) -> bool:
+    """Whether these can be the weights of so many classes: above 0, and the largest is 1.
+
+    >>> are_class_weights([0.25, 1.0], 2), are_class_weights([0.25, 0.5], 2)
+    (True, False)
+    """
+    return (
+        len(weights) == n_classes
+        and all(isinstance(weight, float) and SMALLEST <= weight <= 1.0 for weight in weights)
+        and max(weights, default=0.0) == 1.0  # type: ignore[type-var]
+    )
 
 
 def _positive(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and SMALLEST <= value <= LARGEST
 
 
-LISTS = ("classes", "class_counts", "features")
+LISTS = ("classes", "class_counts", "features", "class_weights")
 
 
 def _listed(value: object, key: str) -> bool:
@@ -268,9 +305,54 @@ def _listed(value: object, key: str) -> bool:
 def _expected(schema: str, content: dict[str, Any]) -> set[str]:
     """The keys of a record: those that every one has, and those its schema has or may have."""
     always = set(TrainingRecord.__dataclass_fields__) - set(OPTIONAL)
-    if schema == NAMES_SCHEMA:
-        return always | (set(OPTIONAL) & set(content))
+    if schema in (NAMES_SCHEMA, TABLE_SCHEMA):
+        known = set(OPTIONAL) if schema == TABLE_SCHEMA else set(OPTIONAL) - {"table"}
+        return always | (known & set(content))
     return always | ({"encoder"} if schema == ENCODER_SCHEMA else set())
+
+
+TABLE = {"label": str, "text_labels": bool, "names": list, "columns": list, "dropped": list}
+NUMBER = {"column": str, "kind": str, "median": float, "mean": float, "scale": float}
+CATEGORY = {"column": str, "kind": str, "values": list, "other": bool}
+DROPPED = {"column": str, "reason": str}
+
+
+def _is_table(value: object, features: tuple[str, ...] | None) -> bool:
+    """Whether this says how the columns of a table become these features: whole, and of its kinds."""
+    if not isinstance(value, dict) or not _has(value, TABLE):
+        return False
+    columns, dropped = value["columns"], value["dropped"]
+    if not all(_is_column(each) for each in columns) or not all(_has(each, DROPPED) for each in dropped):
+        return False
+    named = [each["column"] for each in (*columns, *dropped)]
+    texts = [*named, *value["names"], *(word for each in columns for word in each.get("values", ()))]
+    few = len(texts) <= 2 * MOST_NAMES and all(isinstance(text, str) for text in texts)
+    return few and len(set(named)) == len(named) and value["label"] not in named and features == prepared_names(columns)
+
+
+def _has(value: object, kinds: Mapping[str, type]) -> bool:
+    return isinstance(value, dict) and set(value) == set(kinds) and all(type(value[k]) is t for k, t in kinds.items())
+
+
+def _is_column(value: object) -> bool:
+    if not isinstance(value, dict) or _has(value, CATEGORY):
+        return isinstance(value, dict) and value["kind"] == "category"
+    if not _has(value, NUMBER) or value["kind"] != "number":
+        return False
+    return all(math.isfinite(value[name]) for name in ("median", "mean", "scale")) and value["scale"] > 0.0
+
+
+def prepared_names(columns: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    """What the features that become of a table's columns are called.
+
+    >>> prepared_names([{"column": "age", "kind": "number"}, {"column": "job", "values": ["clerk"], "other": True}])
+    ('age', 'job=clerk', 'job=(other)')
+    """
+    names: list[str] = []
+    for each in columns:
+        words = [*each["values"], *([OTHER] if each["other"] else [])] if "values" in each else None
+        names += [each["column"]] if words is None else [f"{each['column']}={word}" for word in words]
+    return tuple(names)
 
 
 def names_problem(names: Sequence[object]) -> str | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from expunge.data import as_features, as_labels, encode, in_order, names_of, prepare
+from expunge.data import as_features, as_labels, encode, in_order, names_of
+from expunge.data import prepare as ready
 from expunge.data.names import require_names
-from expunge.data.prepare import require_width
-from expunge.errors import DataError
+from expunge.data.preparation import Preparation
+from expunge.data.prepare import require_width, row_norms
+from expunge.data.source_tables import as_source
+from expunge.errors import DataError, OptionError
 from expunge.heads import LinearHead, RowSet, head_for
 from expunge.model import LinearModel, from_matrix
 from expunge.record import TRAINED_ON_SOURCE, Label, TrainingRecord
@@ -22,6 +26,7 @@ from expunge.request.execution import DTYPES, computing_device
 from expunge.request.scaling import refuse_squashed
 from expunge.runtime.checks import choice, positive
 from expunge.runtime.progress import Progress, silent
+from expunge.runtime.rounding import up
 from expunge.runtime.strict_json import is_digest
 from expunge.solve.equation import SetHessian
 from expunge.solve.newton import Manner, solve_linear
@@ -116,14 +121,19 @@ def _newton(objective: LinearHead, rows: RowSet, weights: Tensor, tolerance: flo
     return weights
 
 
+# Over 60 lines, most of them signature and docstring: every argument is spelled out, so that help() teaches.
 def train(
     features: Any,
-    labels: Any,
+    labels: Any = None,
     *,
-    l2: float,
-    max_norm: float,
+    label: str | None = None,
+    l2: float | None = None,
+    max_norm: float | str | None = None,
     loss: str = "softmax",
-    bias: bool = False,
+    bias: bool | None = None,
+    prepare: str | Preparation = "auto",
+    prepare_from: Any = None,
+    preparation: str | None = None,
     dtype: str = "float64",
     store: str = "float64",
     device: str = "cpu",
@@ -133,8 +143,19 @@ def train(
     feature_names: Sequence[str] | None = None,
     force: bool = False,
     progress: Progress = silent,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> LinearModel:
     """Train a linear classifier to its optimum; the result carries its training record.
+
+    `features` may be an array, a sparse matrix or a data frame; of a frame, `label` may name the label column. A frame
+    is prepared (numbers imputed and standardised, categories a feature each value; `tell` is told each decision) where
+    it has anything but numbers in every cell, or no `max_norm` is given; `prepare` may be `table` (always) or `none`.
+    The preparation is learnt from these rows, or from `prepare_from` (another frame, or the path of a table), kept in
+    the record as plain numbers, and applied to later frames by column name.
+
+    `l2` and `max_norm` may be left out where rows are prepared: `l2` is then scikit-learn's C = 1, there is a bias, and
+    the norm bound is 3 sqrt(d), a public number; `max_norm="largest"` takes the longest row's, rounded up to two
+    digits, for those who make a deposit.
 
     `dtype` is what the rows are kept in while computing, `store` what the weights are stored in. The residual in the
     record is measured in float64 at the weights as stored, float64 rounding included. `encoder` is the digest of what
@@ -142,19 +163,25 @@ def train(
     features of another one are refused. `feature_names` are what columns are called (a data frame's own, if not given):
     later sets are matched by them. Rows of which more than half have to be scaled are refused unless `force` is given.
     """
-    _require_options(l2, max_norm, tolerance, dtype, store, encoder)
-    place = computing_device(device)
-    names, table = _named(features, feature_names)
+    given = as_source(features, labels, label, prepare, prepare_from, bounded=max_norm is not None)
+    for sentence in given.told:
+        tell(sentence)
+    made = prepare if isinstance(prepare, Preparation) else given.preparation
+    features, labels = given.rows
+    names, table = _named(features, feature_names if given.names is None else given.names)
     values = as_labels(labels, table.shape[0], "the source")
     classes, counts = _classes_of(values)
-    indices, bound, kept = encode(values, classes, "the source"), float(max_norm), DTYPES[dtype]
-    prepared = prepare(table, indices, max_norm=bound, bias=bias, dtype=kept, device=place, name="the source")
+    lam, bound, bias = _defaults(l2, max_norm, bias, made, loss, len(classes), table)
+    _require_options(lam, bound, tolerance, dtype, store, encoder)
+    place, kept = computing_device(device), DTYPES[dtype]
+    indices = encode(values, classes, "the source")
+    prepared = ready(table, indices, max_norm=bound, bias=bias, dtype=kept, device=place, name="the source")
     refuse_squashed(prepared.rows.scaling, "the source", bound, force)
     record = TrainingRecord(
         n_source=len(prepared.rows),
         classes=classes,
         class_counts=counts,
-        l2=float(l2),
+        l2=lam,
         loss=loss,
         max_norm=bound,
         bias=bias,
@@ -163,13 +190,46 @@ def train(
         encoder=encoder,
         encoder_trained=_trained(encoder, encoder_trained),
         features=names,
+        preparation=preparation or given.learnt,
+        table=None if made is None else made.to_json(),
     )
     objective = head_for(
-        loss, l2=float(l2), n_classes=len(classes), n_features=prepared.rows.n_features, row_bound=record.row_bound
+        loss, l2=lam, n_classes=len(classes), n_features=prepared.rows.n_features, row_bound=record.row_bound
     )
     weights = minimise(objective, prepared.rows, tolerance=tolerance, progress=progress)
     model = from_matrix(weights, bias=bias, dtype=DTYPES[store])
     return model.with_record(replace(record, residual=residual_upper(objective, model.matrix(place), prepared.rows)))
+
+
+LARGEST_ROW = "largest"
+
+
+def _defaults(
+    l2: float | None,
+    max_norm: float | str | None,
+    bias: bool | None,
+    made: Preparation | None,
+    loss: str,
+    n_classes: int,
+    table: Tensor,
+) -> tuple[float, float, bool]:
+    """l2, norm bound and bias as given; of rows that were prepared those that are usual."""
+    if max_norm == LARGEST_ROW:
+        max_norm = float(up(float(row_norms(table).max()), 2))
+    elif isinstance(max_norm, str):
+        raise OptionError(f"max_norm {max_norm!r}", f"it is a number, or {LARGEST_ROW!r}", "Give one of them.")
+    missing = [name for name, value in (("l2", l2), ("max_norm", max_norm)) if value is None]
+    if made is None and missing:
+        raise OptionError(
+            f"no {' and no '.join(missing)}",
+            "features that are taken as they are have no usual ones",
+            "Give both (on the command line --l2 and --max-norm), for example 1e-3 and the length that no row exceeds; "
+            "of a table that is prepared they may be left out.",
+        )
+    if l2 is None:  # C = 1; two classes are one weight vector there, and the rows -w/2 and w/2 here
+        l2 = (2.0 if n_classes == 2 and loss == "softmax" else 1.0) / table.shape[0]
+    bound = 3.0 * math.sqrt(table.shape[1]) if max_norm is None else float(max_norm)
+    return l2, bound, made is not None if bias is None else bias
 
 
 def _require_options(l2: float, max_norm: float, tolerance: float, dtype: str, store: str, encoder: str | None) -> None:

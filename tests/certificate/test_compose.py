@@ -10,7 +10,7 @@ import pytest
 from dp_accounting import pld
 
 from expunge.bounds.calibration import delta_of, epsilon_for, mu_for
-from expunge.certificate.compose import closed_form, compose, models_left
+from expunge.certificate.compose import by_dp_accounting, closed_form, compose, models_left
 
 
 def said(mus: list[float], delta: float, *, grouped: bool) -> float:
@@ -24,11 +24,15 @@ def said(mus: list[float], delta: float, *, grouped: bool) -> float:
 @pytest.mark.parametrize("mus", [[0.3], [0.3] * 7, [0.05, 0.2, 0.2, 0.4], [1e-3, 1e-3]])
 def test_it_is_what_dp_accounting_says(mus: list[float]) -> None:
     found = compose(mus, 1e-4, 4e-5)
-    assert found.epsilon == pytest.approx(said(mus, 6e-5, grouped=True), rel=1e-8)
+    # dp-accounting rounds losses up to a grid of 1e-4, which shows where epsilon is small, and may be 1e-9 below
+    assert found.epsilon <= said(mus, 6e-5, grouped=True) * (1 + 1e-8)
+    assert found.epsilon == pytest.approx(said(mus, 6e-5, grouped=True), rel=1e-8 if max(mus) > 0.01 else 1e-3)
+    assert found.epsilon <= by_dp_accounting(mus, 6e-5) * (1 + 1e-8)
     # one after the other dp-accounting rounds up once more a mechanism
     assert found.epsilon == pytest.approx(said(mus, 6e-5, grouped=False), rel=1e-3)
     exact = epsilon_for(6e-5, math.sqrt(sum(mu * mu for mu in mus)))
-    assert exact <= found.epsilon <= exact * (1 + 1e-3) + 1e-5
+    assert exact <= found.epsilon <= exact * (1 + 1e-9)
+    assert compose(Counter(mus), 1e-4, 4e-5) == found
     assert (found.models, found.delta, found.failures) == (len(mus), 1e-4, 4e-5)
 
 

@@ -73,6 +73,7 @@ MADE: dict[str, Callable[[], honest.Honest]] = {
         2400, distance=Distance("chi2", 0.01, "samples"), match_classes=True, noise="exact"
     ),
 }
+WEIGHTS_RULE = "only a deposit has class weights, one for each class, and the largest is 1"
 KEPT = ("kept", "kept range", "kept plain", "kept exact", "kept free")
 BESIDE = ("beside", "beside range", "beside matched")
 
@@ -414,6 +415,21 @@ FORGERIES: dict[str, tuple[str, Change, str]] = {
         lambda: {"data.sequence.forgotten_before": int(fact("series", "n_forget"))},
         "rows forgotten before fit the place in the series",
     ),
+    "nobody declared to be another person": (
+        "series",
+        {"data.sequence.another_person": 0},
+        "rows declared another person's are some of those forgotten",
+    ),
+    "more people declared than rows forgotten": (
+        "series",
+        lambda: {"data.sequence.another_person": int(fact("series", "n_forget")) + 1},
+        "rows declared another person's are some of those forgotten",
+    ),
+    "another person declared where a deposit decides": (
+        "kept",
+        lambda: {"data.sequence": place(1, 1, 0) | {"another_person": 1}},
+        "rows declared another person's are some of those forgotten",
+    ),
     "the paper's bound in a series": (
         "paper3",
         lambda: {"data.sequence": place(1, 1, 0)},
@@ -664,6 +680,16 @@ FORGERIES: dict[str, tuple[str, Change, str]] = {
         {"model.fixed_c": 1.0},
         "only a deposit has a free intercept or a fixed C",
     ),
+    "class weights without a deposit": ("plain", {"model.class_weights": [1.0, 0.5]}, WEIGHTS_RULE),
+    "class weights of too few classes": ("kept", {"model.class_weights": [1.0]}, WEIGHTS_RULE),
+    "a class weight above 1": ("kept free", {"model.class_weights": [1.0, 2.0]}, WEIGHTS_RULE),
+    "class weights that are not relative": ("kept free", {"model.class_weights": [0.5, 0.25]}, WEIGHTS_RULE),
+    "class weights that are none": ("kept free", {"model.class_weights": None}, WEIGHTS_RULE),
+    "class weights beside a surrogate": (
+        "beside",
+        lambda: {"model.class_weights": [1.0] * of("beside")["sizes"]["classes"]},
+        WEIGHTS_RULE,
+    ),
     "a free intercept that is not there": ("kept exact", {"model.free_bias": False}, "only a bias is free"),
     "radii without a deposit": (
         "plain",
@@ -886,17 +912,9 @@ FORGERIES: dict[str, tuple[str, Change, str]] = {
         {"noise.failures": {"arithmetic": 5e-6}},
         "failures are the shares that issuing spends",
     ),
-    "noise shorter than float64 can draw": (
+    "an epsilon for which draws may lose all of delta": (
         "kept",
-        {"weights_length": 1e9},
-        "float64 makes less of the noise than is spent on it",
-    ),
-    "a shape too ill-conditioned to draw from": (
-        "kept free",
-        lambda: {
-            "shape_least": 1e-13 * fact("kept free", "shape_largest"),
-            "shape_inverse_trace": 1e12 / fact("kept free", "shape_largest"),
-        },
+        {"epsilon": 60.0},
         "float64 makes less of the noise than is spent on it",
     ),
     "a deposit's fact that was declared": (
@@ -1092,6 +1110,12 @@ def of_an_encoder(folder: Path) -> tuple[Certificate, bytes]:
     return forged(of("plain"), said), model.to_bytes()
 
 
+def prepared(folder: Path) -> tuple[Certificate, bytes]:
+    model = with_record(published("plain", folder), preparation="learnt from the source")
+    said = {"model.preparation": "learnt elsewhere", "model.after.sha256": model.sha256()}
+    return forged(of("plain"), said), model.to_bytes()
+
+
 def fewer_classes(folder: Path) -> tuple[Certificate, bytes]:
     kept = published("series", folder)
     assert kept.record is not None
@@ -1159,6 +1183,15 @@ MODELS: dict[str, tuple[Forger, str]] = {
         of_an_encoder,
         "the model has the encoder_trained_on_source of the certificate",
     ),
+    "preparation that was learnt from the source": (prepared, "the model has the preparation of the certificate"),
+    "preparation that is kept quiet": (
+        with_file("plain", lambda m: with_record(m, preparation="learnt from the source")),
+        "the model has the preparation of the certificate",
+    ),
+    "class weights that the model has not": (
+        with_content("kept free", model__class_weights=[1.0, 0.5]),
+        "the model has the class_weights of the certificate",
+    ),
     "more features": (with_file("plain", longer), "the model has the shape of the certificate"),
     "another type": (
         with_file("plain", lambda m: with_weights(m, m.weight.float())),
@@ -1196,6 +1229,7 @@ MODEL_CHECKS = {
         f"the model has the {part} of the certificate"
         for part in (
             *("l2", "loss", "max_norm", "bias", "provenance", "encoder", "encoder_trained_on_source"),
+            *("preparation", "class_weights"),
             *("classes", "shape", "type"),
         )
     ),

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import expunge
-from expunge.certificate.derive import ENCODERS, derive
+from expunge.certificate.derive import derive
 from expunge.certificate.facts import OLD_SCHEMAS, SCHEMA, Claim
+from expunge.certificate.provisos import ENCODERS, limits_of
 from expunge.data import EncodedRows, read_data
 from expunge.data.features import feature_bytes
 from expunge.errors import DataError, FileError, OptionError
@@ -95,4 +96,4 @@ def test_sentences_of_older_certificates_stay_as_they_were(schema: str) -> None:
     claim = replace(claimed("yes", epsilon=1.0000049), schema=schema)
     assert "are (1, 0.001)-indistinguishable" in judge._guarantee(claim, 0.12345649)
     assert "deviation 0.123456 added" in judge._guarantee(claim, 0.12345649)
-    assert not any("encoder" in sentence for sentence in judge._limits(claim))
+    assert not any("encoder" in sentence for sentence in limits_of(claim, kept=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -23,6 +24,7 @@ from sklearn.datasets import load_digits
 
 import expunge
 from command_names import COMMANDS, TOP, command_named
+from digit_rows import demo_deposit
 from expunge.cli import main
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -355,46 +357,46 @@ def test_a_model_from_elsewhere_is_marked_declared(
 # Demo -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def kept_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("expunge.evaluate.demo.keep", lambda *_: demo_deposit())
+
+
+@pytest.mark.usefixtures("kept_before")
 def test_demo_as_json(tmp_path: Path) -> None:
     printed = done("demo --json --out", tmp_path / "demo")
-    assert set(printed) >= {"accuracies", "true_distance", "checks", "sizes", "certificate"}
-    assert set(printed["accuracies"]) == {"before", "retrained", "unlearned"}
+    assert set(printed) == {"accuracies", "sizes", "stories"}
+    assert set(printed["accuracies"]) == {"before", "retrained", "with-deposit", "without-deposit"}
     assert all(0 <= value <= 1 for part in printed["accuracies"].values() for value in part.values())
-    assert printed["true_distance"] <= printed["certificate"]["bound"]["total"]
-    assert printed["checks"] > 10
-    assert set(printed["certificate"]) >= {
-        "schema",
-        "status",
-        "epsilon",
-        "delta",
-        "sigma",
-        "bound",
-        "distance",
-        "sizes",
-        "model",
-        "assumptions",
-    }
-    result = tmp_path / "demo" / "result"
-    assert json.loads((result / "private" / "dossier.json").read_text()) == printed["certificate"]
-    done("verify", result / "statement.json", "--model", result / "model.safetensors")
+    for name, story in printed["stories"].items():
+        assert story["true_distance"] <= story["certificate"]["bound"]["total"]
+        assert story["checks"] > 10
+        result = tmp_path / "demo" / name
+        assert json.loads((result / "private" / "dossier.json").read_text()) == story["certificate"]
+        done("verify", result / "statement.json", "--model", result / "model.safetensors")
+        for page in (result / "report.html", result / "private" / "report.html"):
+            assert "rows were taken out" in page.read_text().replace("Rows", "rows")
+        assert (result / "private" / "report.html").stat().st_mode & 0o077 == 0
+    assert [story["certificate"]["status"] for story in printed["stories"].values()] == ["proven", "conditional"]
 
 
+@pytest.mark.usefixtures("kept_before")
 def test_demo_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both stories in plain words, what to open at the end, nothing left behind; the README shows a part of it."""
     monkeypatch.chdir(tmp_path)
     text = done("demo")
-    for words in (
-        "Train on",
-        "source is gone",
-        "forgotten",
-        "verif",
-        "retrain",
-        "Accuracy",
-        "true distance",
-        "Assumed",
-        "Not proven",
-    ):
+    for words in ("With a deposit", "Without one", "source is gone", "PROVEN.", "CONDITIONAL.", "at most 73.2 %"):
         assert words in text
+    assert text.splitlines()[-1].endswith("expunge demo --out demo")
     assert list(tmp_path.iterdir()) == []
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (shown,) = re.findall(r"The demo prints.*?```\n(.*?)```", readme, flags=re.DOTALL)
+    any_number = functools.partial(re.sub, r"\s*\d+(\.\d+)?", "0")
+    for line in shown.splitlines():
+        assert line == "[...]" or any_number(line) in any_number(text), line
+    own = re.findall(r"expunge (train|unlearn|verify)\b", text)
+    files = readme.split("## On your own files")[1].split("```sh")[1:3]
+    assert own == [name for block in files for name in re.findall(r"^expunge (train|unlearn|verify)\b", block, re.M)]
 
 
 # Text, JSON, help -----------------------------------------------------------------------------------------------

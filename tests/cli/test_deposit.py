@@ -306,8 +306,9 @@ def test_a_desk_with_a_deposit(folder: Path) -> None:
     done("desk request desk --forget forget.npz --reference case-1")
     done("desk run desk --quiet")
     again = done("desk request desk --forget forget.npz --reference case-2 --json")
-    assert (again["new"], again["state"]) == (False, "done")
+    assert (again["new"], again["state"]) == (True, "open"), "the same answer whoever asked before"
     state = done("desk status desk --json")
+    assert [row["reference"] for row in state["set_aside"]] == ["case-2"]
     assert state["forgotten"] == 3
     assert 0.0 < state["reach"] < 1.0
     assert "reach of the deposit" in done("desk status desk")

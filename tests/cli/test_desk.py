@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -52,14 +53,14 @@ INIT = "desk init {} --model model.safetensors --surrogate surrogate.npz --epsil
 def test_the_whole_story(folder: Path) -> None:
     assert done(folder, INIT.format("desk"))["policy"]["planned"] == 3
     first = done(folder, "desk request desk --forget f0.npz --json --reference", "case <1>")
-    assert (first["id"], first["new"]) == (1, True)
+    assert first == first | {"reference": "case <1>", "n_rows": 1, "state": "open", "new": True}
     assert done(folder, "desk request desk --forget f0.npz --json --reference", "case <1>")["new"] is False
     done(folder, "desk request desk --forget f1.npz --reference =2")
     done(folder, "desk request desk --forget f2.npz --reference three")
     assert done(folder, "desk withdraw desk 3 --json")["state"] == "withdrawn"
     assert [row["reference"] for row in done(folder, "desk status desk --json")["waiting"]] == ["case <1>", "=2"]
     assert "case <1>" in done(folder, "desk status desk")
-    published = done(folder, "desk run desk --sign-key k --test test.npz --quiet --json")
+    published = done(folder, "desk run desk --each --sign-key k --test test.npz --quiet --json")
     assert [made["requests"] for made in published["published"]] == [[1], [2]]
     assert published["pending"] == 0
     assert "nothing was pending" in done(folder, "desk run desk --quiet")
@@ -104,7 +105,7 @@ def test_retrain_now_is_exit_status_3(folder: Path) -> None:
     done(folder, INIT.format("small").replace("--planned 3", "--planned 1"))
     done(folder, "desk request small --forget f0.npz --reference a")
     done(folder, "desk request small --forget f1.npz --reference b")
-    result = run(folder, "desk run small --quiet")
+    result = run(folder, "desk run small --each --quiet")
     assert result.exit_code == 3
     assert "published model 1" in result.stdout
     assert "retrain now" in result.stderr
@@ -112,6 +113,58 @@ def test_retrain_now_is_exit_status_3(folder: Path) -> None:
     again = run(folder, "desk run small --quiet --json")
     assert again.exit_code == 3
     assert json.loads(again.stdout)["error"]["kind"] == "RetrainNow"
+
+
+def test_one_model_for_all_is_the_default(folder: Path) -> None:
+    done(folder, INIT.format("batched"))
+    for name in ("f0", "f1"):
+        done(folder, f"desk request batched --forget {name}.npz --reference {name}")
+    published = done(folder, "desk run batched --quiet --json")
+    assert [made["requests"] for made in published["published"]] == [[1, 2]]
+
+
+def test_nobody_learns_what_others_asked_for_and_the_operator_decides(folder: Path) -> None:
+    """The same answer for a row that waits, for one that was forgotten and for one that nobody asked for."""
+    done(folder, INIT.format("two"))
+    done(folder, "desk request two --forget f0.npz --reference alice-17")
+
+    def answers(reference: str, file: str) -> list[str]:
+        lines = (f"request two --forget {file}", "status two")
+        told = [done(folder, f"desk {line} --reference {reference}") for line in lines]
+        told += [json.dumps(done(folder, f"desk {line} --json --reference {reference}")) for line in lines]
+        return [text.replace(reference, "REFERENCE") for text in told]
+
+    def without_time(told: list[str]) -> list[str]:
+        return [re.sub(r"\d{4}-\d\d-\d\dT[\d:+]*", "TIME", text) for text in told]
+
+    nobody = without_time(answers("x-1", "f1.npz"))
+    waiting = without_time(answers("x-2", "f0.npz"))
+    assert waiting == nobody
+    assert not any("alice" in text or "aside" in text for text in waiting)
+    done(folder, "desk run two --quiet")
+    assert without_time(answers("x-3", "f0.npz")) == nobody, "it is forgotten by now"
+    assert json.loads(answers("x-1", "f1.npz")[-1])["state"] == "done"
+    text, found = done(folder, "desk status two"), done(folder, "desk status two --json")
+    assert "2 set aside" in text
+    assert "1 of 1 rows were asked for before (in request 1)" in text
+    assert "expunge desk resume --another-person" in text
+    assert [row["reference"] for row in found["set_aside"]] == ["x-2", "x-3"]
+    assert found["aside"] == 2
+    refused = run(folder, "desk resume two 3")
+    assert refused.exit_code == 2
+    assert "asked for before" in refused.stderr
+    assert done(folder, "desk resume two 3 --another-person --json")["state"] == "pending"
+    told = done(folder, "desk withdraw two --json --reference x-3")
+    assert (told["reference"], told["state"]) == ("x-3", "withdrawn")
+    assert done(folder, "desk request two --forget f0.npz --reference x-4 --another-person --json")["state"] == "open"
+    published = done(folder, "desk run two --quiet --json")
+    assert [made["requests"] for made in published["published"]] == [[3, 5]]
+    assert published["aside"] == 0
+    dossier = json.loads((folder / "two/private/dossiers/0002.json").read_text())
+    assert dossier["data"]["sequence"]["another_person"] == 2
+    done(folder, "verify two/published/0002/statement.json --model two/published/0002/model.safetensors "
+         "--dossier two/private/dossiers/0002.json")  # fmt: skip
+    done(folder, "desk verify two")
 
 
 def test_a_page_for_one_result(folder: Path) -> None:
@@ -159,6 +212,12 @@ def test_plan_prints_a_table_and_writes_a_figure(folder: Path) -> None:
         ("desk request desk --forget f0.npz", 2),
         ("desk withdraw desk 77", 2),
         ("desk withdraw desk three", 2),
+        ("desk withdraw desk", 2),
+        ("desk withdraw desk 1 --reference a", 2),
+        ("desk withdraw desk --reference nobody", 2),
+        ("desk resume desk 77", 2),
+        ("desk status desk --reference nobody", 2),
+        ("desk run desk --batch --quiet", 2),
         ("desk history nowhere", 2),
         ("desk verify nowhere", 2),
         ("desk head nowhere", 2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,15 @@ def test_every_estimate_comes_with_its_side_and_the_picture_is_drawn(files: Path
 
 
 def test_on_a_screen_it_says_that_nothing_is_proven(files: Path) -> None:
-    result = run(COMMAND + "--moments {0}/moments.npz", files)
+    result = run(COMMAND + "--moments {0}/moments.npz --reference {0}/source.npz", files)
     assert result.exit_code == 0, result.output
-    for text in ("nothing is proven", "split R-hat", "support: Gaussian reference with the moments given", "lower"):
+    for text in (
+        "this tells nothing",
+        "nothing is proven",
+        "split R-hat",
+        "support: Gaussian reference with the moments given",
+        "lower",
+    ):
         assert text in result.stdout
 
 
@@ -103,3 +110,105 @@ def test_moments_that_are_none(files: Path, mean: Any, covariance: Any, match: s
     result = run(COMMAND + "--moments {0}/odd.npz", files)
     assert result.exit_code == 2
     assert match in result.stderr
+
+
+@pytest.fixture
+def years(tmp_path: Path) -> Path:
+    """Three years that drift by 0.3 standard deviations each, and a label."""
+    rng = np.random.default_rng(0)
+    lines = ["age,height,year,default\n"]
+    for year in (2016, 2017, 2018):
+        for age, height in rng.normal(size=(700, 2)):
+            lines.append(
+                f"{40 + 10 * (age + 0.3 * (year - 2016)):.4f},{height:.4f},{year},{'yes' if age > 0 else 'no'}\n"
+            )
+    (tmp_path / "surrogate.csv").write_text("".join(lines))
+    return tmp_path
+
+
+def test_parts_are_compared_on_the_screen_and_in_a_figure(years: Path) -> None:
+    result = run("distance --by year --data {0}/surrogate.csv --label default --figure {0}/years.png --quiet", years)
+    assert result.exit_code == 0, result.output
+    for text in (
+        "against the rest",
+        "Two by two",
+        "plausible from chi2:",
+        "a margin is due",
+        "label, no feature: default",
+    ):
+        assert text in result.stdout
+    assert (years / "years.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_parts_in_json_with_a_model_that_was_trained_on_such_a_table(years: Path) -> None:
+    trained = run(
+        "train --data {0}/surrogate.csv --label default --columns age,height --out {0}/m.safetensors --quiet", years
+    )
+    assert trained.exit_code == 0, trained.output
+    result = run("distance --by year --data {0}/surrogate.csv --model {0}/m.safetensors --quiet --json", years)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert [line["part"] for line in found["parts"]] == ["2016", "2017", "2018"]
+    far = next(line for line in found["pairs"] if (line["part"], line["other"]) == ("2018", "2016"))
+    assert far["lower"] <= np.exp(0.36) - 1.0 <= far["upper"], "chi-square of a shift by 0.6"
+    assert found["plausible_chi2"]["from"] == max(line["upper"] for line in found["parts"])
+    assert found["tells"] is True
+
+
+def test_parts_that_do_not_overlap_get_no_number(years: Path) -> None:
+    text = (years / "surrogate.csv").read_text().replace(",2018,", ",2018,").splitlines()
+    odd = [
+        text[0] + ",batch",
+        *(line + ("," + str(900 + i % 3) if ",2018," in line else f",{i % 3}") for i, line in enumerate(text[1:])),
+    ]
+    (years / "batch.csv").write_text("\n".join(odd) + "\n")
+    result = run("distance --by year --data {0}/batch.csv --label default --quiet", years)
+    assert result.exit_code == 0, result.output
+    assert "what may be declared: this tells nothing" in result.stdout
+    assert "batch" in result.stdout, "the column that tells them apart is named"
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("distance --by yeer --data {0}/surrogate.csv", "Did you mean year"),
+        ("distance --by year", "no --surrogate"),
+        ("distance --surrogate {0}/surrogate.csv", "no --model"),
+        ("distance --by year --data {0}/surrogate.csv --out {0}/e.npz", "with --by"),
+        ("distance --by year --data {0}/surrogate.csv --figure {0}/e.pdf", ".png"),
+        ("distance --model {0}/m --surrogate {0}/surrogate.csv --columns age", "without --by"),
+        ("distance --model {0}/m --surrogate {0}/surrogate.csv --minutes 0", "--minutes 0"),
+    ],
+)
+def test_what_does_not_go_with_parts_is_said(years: Path, text: str, match: str) -> None:
+    result = run(text, years)
+    assert result.exit_code == 2, result.output
+    assert match in result.stderr
+
+
+def test_where_samples_cannot_tell_there_is_a_reason_and_no_number(files: Path) -> None:
+    """A few short steps in a ball: chains that have not mixed, far from any row."""
+    command = "distance --model {0}/model.safetensors --surrogate {0}/surrogate.npz --chains 200 --steps 40 --epochs 2 --quiet "
+    shown = run(command + "--out {0}/estimate.npz", files)
+    assert shown.exit_code == 0, shown.output
+    for text in ("this tells nothing", "have not mixed", "expunge distance --by", "keep a deposit", "not written"):
+        assert text in shown.stdout
+    assert "total variation" not in shown.stdout.replace("total variation 1", "")
+    assert not (files / "estimate.npz").exists()
+    found = json.loads(run(command + "--json", files).stdout.splitlines()[-1])
+    assert found["tells"] is False
+    assert found["reasons"]
+    from_samples = [line for line in found["estimates"] if line["source"] == "samples"]
+    assert [line["value"] for line in from_samples] == [None] * len(from_samples)
+    assert found["marginal_lower"] is None
+
+
+def test_it_ends_within_its_time(files: Path) -> None:
+    began = time.monotonic()
+    result = run(
+        "distance --model {0}/model.safetensors --surrogate {0}/surrogate.npz --steps 1000000 --minutes 0.05 --json",
+        files,
+    )
+    assert result.exit_code == 0, result.output
+    assert time.monotonic() - began < 30.0, "three seconds, and what a busy machine adds"
+    assert "steps" in result.stderr

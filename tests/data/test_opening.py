@@ -39,7 +39,7 @@ def test_columns_that_are_not_there_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds string"):
         loaded(opened(tmp_path))
     np.savez(tmp_path / "rows.npz", X=X, y=Y)
-    with pytest.raises(FileError, match="Parquet files only"):
+    with pytest.raises(FileError, match="only tables"):
         open_data(tmp_path / "rows.npz", columns=["x0"])
 
 

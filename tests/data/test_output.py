@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Callable
@@ -171,7 +173,12 @@ def test_a_disk_that_fills_up(
             return full()
 
     if call == 1:
-        monkeypatch.setattr(os, "open", failing_at(1, os.open, OSError(errno.ENOSPC, "No space left on device")))
+        real = os.open
+
+        def opened(path: Any, flags: int, *rest: Any, **options: Any) -> Any:
+            return full() if flags & os.O_CREAT else real(path, flags, *rest, **options)
+
+        monkeypatch.setattr(os, "open", opened)
     else:
         monkeypatch.setattr(os, "fdopen", lambda handle, *args: Full(original(handle, *args)))
     with pytest.raises(FileError, match=r"No space left on device.*Nothing was written"):
@@ -245,10 +252,58 @@ def test_what_a_killed_command_left_goes_with_the_next(
 def test_what_somebody_is_writing_is_not_swept_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     killed("folder", tmp_path, monkeypatch)
     (left,) = tmp_path.iterdir()
-    with _in_use(left):
+    shutil.rmtree(left)
+    with _in_use(left, 0o755):
+        (left / "model.safetensors").write_bytes(b"weights")
         write_folder(tmp_path / "result", FILES)
         assert (left / "model.safetensors").read_bytes() == b"weights"
     assert sorted(path.name for path in tmp_path.iterdir()) == [left.name, "result"]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_folder_that_is_swept_away_before_it_is_locked_is_made_again(
+    times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, left = os.open, [times]
+
+    def late(path: Any, *given: Any, **options: Any) -> int:
+        if left[0] and Path(path).name.startswith(".expunge-"):
+            left[0] -= 1
+            os.rmdir(path)  # noqa: PTH106 - by another process
+        return real(path, *given, **options)
+
+    monkeypatch.setattr(os, "open", late)
+    write_folder(tmp_path / "result", FILES)
+    assert left == [0]
+    assert [path.name for path in tmp_path.iterdir()] == ["result"]
+
+
+@pytest.mark.parametrize("name", [".expunge-0123456789abcdef", "NAME-x", "NAME-0123456789abcdef0"])
+def test_only_names_that_were_made_here_are_swept(name: str, tmp_path: Path) -> None:
+    begun = f".expunge-{hashlib.sha256(b'result').hexdigest()[:16]}"
+    mine = tmp_path / name.replace("NAME", begun)
+    mine.mkdir()
+    (mine / "notes").write_text("mine")
+    write_folder(tmp_path / "result", FILES)
+    assert (mine / "notes").read_text() == "mine"
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_somebody_else_put_there_meanwhile_stays(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though our own attempt fails, for whatever reason."""
+    real = os.fsync
+
+    def late(handle: int) -> None:
+        (tmp_path / "result").write_text("theirs")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", late)
+    with pytest.raises(FileError, match="No space left"):
+        write(kind, tmp_path)
+    monkeypatch.setattr(os, "fsync", real)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("result", "theirs")]
 
 
 def test_a_place_that_is_no_folder_is_refused_beforehand(tmp_path: Path) -> None:
@@ -298,3 +353,8 @@ def test_a_folder_without_permission_is_refused_beforehand(tmp_path: Path) -> No
                 require_absent(closed / "result")
         finally:
             closed.chmod(0o700)
+
+
+def test_a_folder_that_takes_no_files_is_found_before_the_work() -> None:
+    with pytest.raises(FileError, match="/proc cannot be written in"):
+        require_absent(Path("/proc/new/model.safetensors"))

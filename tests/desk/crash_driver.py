@@ -51,6 +51,7 @@ X, Y = rows(N_SOURCE, 1)
 
 
 KEPT = False
+STEP = 1
 
 
 @functools.cache
@@ -141,15 +142,15 @@ def act(name: str, desk: Desk, tell: Callable[[], object]) -> None:
         accept(desk, X[4:6], Y[4:6], "fourth")
         tell()
     elif name == "run":
-        run(desk)
+        run(desk, each=True)
     elif name == "batch":
-        run(desk, batch=True)
+        run(desk)
     elif name == "withdraw":
         withdraw(desk, 3, "a mistake")
     else:
         accept(desk, X[4:6], Y[4:6], "fourth")
         tell()
-        run(desk, batch=True)
+        run(desk)
 
 
 def child(name: str, folder: Path, arm: Callable[[], None]) -> tuple[int, bool, int]:
@@ -183,19 +184,19 @@ def settle(folder: Path, acknowledged: int) -> list[str]:
     """Check as left, let it finish by itself, check again."""
     desk = open_desk(folder)
     found = [f"as left: {text}" for text in problems(desk, acknowledged, finished=False)]
-    outcome = run(desk, batch=True)
+    outcome = run(desk)
     if outcome.refused is not None:
         found.append(f"refused: {outcome.refused}")
     return found + [f"in the end: {text}" for text in problems(desk, acknowledged, finished=True)]
 
 
 def enumerated(base: Path, work: Path, name: str, mode: str) -> dict[str, object]:
-    """One trial for every call that changes a file."""
+    """One trial for every call that changes a file, or for each STEP-th of them."""
     found: list[str] = []
     exits: Counter[int] = Counter()
     number = 0
     while True:
-        number += 1
+        number += STEP
         shutil.rmtree(work, ignore_errors=True)
         shutil.copytree(base, work)
         here = number
@@ -325,7 +326,8 @@ LIBRARY = None
 
 def main() -> None:
     """`crash_driver.py FOLDER enumerate request,run kill,torn` or `crash_driver.py FOLDER random TRIALS SEED`."""
-    global LIBRARY, KEPT  # noqa: PLW0603
+    global LIBRARY, KEPT, STEP  # noqa: PLW0603
+    STEP = int(os.environ.get("CRASH_STEP", "1"))
     torch.set_num_threads(1)
     folder, kind, *rest = sys.argv[1:]
     KEPT = rest[-1] == "deposit"

@@ -141,7 +141,7 @@ def desks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Desk, Desk]:
 def test_all_files_but_weights_and_keyed_digests_are_the_same_whoever_left(desks: tuple[Desk, Desk]) -> None:
     first, second = (published(desk) for desk in desks)
     assert [path.name for path in first] == [path.name for path in second]
-    assert len(first) == 3 * MODELS
+    assert len(first) == 4 * MODELS, "model, statement, page and head"
     for one, other in zip(first, second, strict=True):
         assert one.stat().st_size == other.stat().st_size, one
         if one.suffix == ".json":
@@ -321,6 +321,6 @@ def test_a_refusal_is_one_bit(tmp_path: Path) -> None:
         outcome = run(desk)
         said.append(None if outcome.refused is None else str(outcome.refused))
         assert isinstance(outcome.refused, RetrainNow) == (candidate == OUTLIER)
-        assert len(published(desk)) == (0 if candidate == OUTLIER else 3)
+        assert len(published(desk)) == (0 if candidate == OUTLIER else 4)
     assert said[1] is None
     assert not any(character.isdigit() for character in said[0]), "a number would say by how much"

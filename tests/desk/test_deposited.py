@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from expunge.bounds.deposit import DepositFacts
 from expunge.certificate.content import read_certificate
 from expunge.certificate.facts import Fact
 from expunge.certificate.limits import ARITHMETIC_SHARE
@@ -27,20 +24,20 @@ from expunge.desk import (
     models,
     open_desk,
     requests,
+    resume,
     run,
     status,
     verify_desk,
     withdraw,
 )
-from expunge.desk.deposited import composed, require_available, within_reach
+from expunge.desk.deposited import composed, missing_rows
 from expunge.desk.entries import RunRefused
 from expunge.desk.state import current_state
-from expunge.errors import BeyondPolicy, DataError, ModelError, OptionError, RetrainNow, UselessModel, VacuousClaim
+from expunge.errors import DataError, ModelError, OptionError, RetrainNow, UselessModel
 from expunge.evidence.deposit.contents import Deposit, read_deposit
 from expunge.evidence.deposit.evidence import reach_of
 from expunge.evidence.deposit.membership import answers
 from expunge.evidence.deposit.verifying import verify_deposits
-from expunge.evidence.measured import Measured
 from expunge.model import read_model
 from expunge.train import train
 from small_deposit import N_SOURCE, kept, rows, source, trained
@@ -110,15 +107,42 @@ def test_rows_that_are_not_there_are_refused_when_they_are_asked_for(desk: Desk)
     features, labels = rows(1)
     with pytest.raises(DataError, match="not in what is left"):
         accept(desk, features + 0.5, labels, "a stranger")
+    mixed = (np.vstack([rows(1)[0], features + 0.5]), np.repeat(labels, 2))
+    with pytest.raises(DataError, match=r"1 of 2 rows \(row 2\) are not in what is left"):
+        accept(desk, *mixed, "a person and a stranger")
+    assert requests(desk) == []
     with pytest.raises(DataError, match="not in what is left"):
-        accept(desk, *rows(1, 1), "twice")
+        accept(desk, *(np.repeat(part, 2, axis=0) for part in (features + 0.5, labels)), "a stranger twice")
     assert requests(desk) == []
     copied = accept(desk, features.astype(np.float32), labels, "a copy")
     assert copied.new
-    assert not accept(desk, *rows(1), "the original").new, "the same row, which is there once"
+    original = accept(desk, *rows(1), "the original")
+    assert (original.new, original.request.state) == (True, "aside"), "the same row, which is there once"
     assert [made.requests for made in run(desk).published] == [(1,)]
-    known = accept(desk, *rows(1), "again")
-    assert (known.new, known.request.id, known.request.state) == (False, 1, "done")
+    again = accept(desk, *rows(1), "again", another_person=True)
+    assert (again.new, again.request.state, again.request.others) == (True, "aside", 0), "whoever asks"
+    with pytest.raises(OptionError, match="more often than the source has them left"):
+        resume(desk, 3, another_person=True)
+    assert (run(desk).published, status(desk).aside) == ((), 2)
+    verify_desk(desk)
+
+
+def test_a_refusal_does_not_say_who_asked_before(desk: Desk) -> None:
+    """Asked for twice, or beside a stranger's row, a row is answered alike before and after somebody else asked."""
+    stranger = (np.vstack([rows(1)[0], rows(2)[0] + 0.5]), np.concatenate([rows(1)[1], rows(2)[1]]))
+    said = []
+    for step in range(3):
+        twice = accept(desk, *rows(1, 1), f"twice {step}")
+        assert (twice.new, twice.request.state) == (True, "aside")
+        withdraw(desk, twice.request.id, "tried")
+        with pytest.raises(DataError) as refused:
+            accept(desk, *stranger, f"beside {step}")
+        said.append(str(refused.value))
+        if step == 0:
+            asked(desk, "somebody", 1)
+        else:
+            run(desk)
+    assert len(set(said)) == 1
 
 
 def test_two_people_with_the_same_row_are_two_requests(desk: Desk) -> None:
@@ -126,30 +150,33 @@ def test_two_people_with_the_same_row_are_two_requests(desk: Desk) -> None:
     assert (first.new, second.new) == (True, True)
     assert first.request.id != second.request.id
     assert not accept(desk, *rows(0), "one").new, "asked again under its own reference"
-    assert not accept(desk, *rows(0), "a third").new, "there is no third"
-    assert len(run(desk, batch=True).published) == 1
+    assert accept(desk, *rows(0), "a third").request.state == "aside", "there is no third"
+    (made,) = run(desk).published
+    assert made.requests == (1, 2)
+    assert made.certificate.status == "proven"
+    assert "another_person" not in made.certificate.content["data"]["sequence"], "nothing was declared"
     assert [answer.there for answer in answers(state_of(desk), rows(0))] == [False]
 
 
 def test_rows_of_pending_requests_are_not_there_for_others(desk: Desk) -> None:
     asked(desk, "one", 1, 2)
-    with pytest.raises(DataError, match="1 of 2 rows are in pending requests already"):
-        accept(desk, *rows(2, 3), "overlapping")
-    with pytest.raises(OptionError, match="reference 'one' stands for request 1"):
+    overlapping = accept(desk, *rows(2, 3), "overlapping").request
+    assert overlapping.aside is not None
+    assert overlapping.aside.reason.startswith("1 of 2 rows are asked for more often than the source has them left")
+    with pytest.raises(OptionError, match="reference 'one' stands for other rows"):
         accept(desk, *rows(4), "one")
     withdraw(desk, 1, "a mistake")
-    assert accept(desk, *rows(2, 3), "overlapping").new
+    assert resume(desk, 2).state == "pending"
+    assert run(desk).published[0].requests == (2,)
 
 
 def test_available_counts_every_precision() -> None:
     features, labels = rows(1)
     coarse = (np.round(features, 6), labels)
-    require_available(kept().deposit, [], coarse)
-    with pytest.raises(DataError, match="pending"):
-        require_available(kept().deposit, [coarse], rows(1))
-    require_available(kept().deposit, [rows(0)], rows(0))
-    with pytest.raises(DataError, match="pending"):
-        require_available(kept().deposit, [rows(0), rows(0)], rows(0))
+    assert missing_rows(kept().deposit, [], coarse) == []
+    assert len(missing_rows(kept().deposit, [coarse], rows(1))) == 1
+    assert missing_rows(kept().deposit, [rows(0)], rows(0)) == []
+    assert len(missing_rows(kept().deposit, [rows(0), rows(0)], rows(0))) == 1
 
 
 def test_a_damaged_file_of_one_request_keeps_nobody_from_asking(desk: Desk) -> None:
@@ -160,11 +187,12 @@ def test_a_damaged_file_of_one_request_keeps_nobody_from_asking(desk: Desk) -> N
     assert accept(desk, *rows(3), "three").new
     outcome = run(desk)
     assert "the rows of request 1 are not those that were accepted" in str(outcome.refused)
-    assert outcome.pending == 3, "nobody is lost"
+    assert [made.requests for made in outcome.published] == [(3,)], "the others go on"
+    assert (outcome.pending, outcome.aside) == (0, 2), "nobody is lost"
     for number in (1, 2):
         withdraw(desk, number, "damaged; asked again")
     assert accept(desk, *rows(1), "one again").new
-    assert len(run(desk).published) == 2
+    assert len(run(desk).published) == 1
 
 
 def test_columns_of_other_names_do_not_keep_a_batch_from_running(desk: Desk) -> None:
@@ -172,7 +200,7 @@ def test_columns_of_other_names_do_not_keep_a_batch_from_running(desk: Desk) -> 
     names = ("a", "b", "c", "d")
     for number, given in enumerate((names, names[::-1], None), start=1):
         accept(desk, *rows(number), f"case {number}", feature_names=given)
-    assert run(desk, batch=True).published[0].requests == (1, 2, 3)
+    assert run(desk).published[0].requests == (1, 2, 3)
 
 
 def test_a_desk_is_not_opened_with_a_deposit_from_before_its_model(tmp_path: Path, desk: Desk) -> None:
@@ -232,7 +260,7 @@ def _hashes_of(number: int) -> list[np.ndarray]:
 def test_one_model_for_all_that_wait(desk: Desk) -> None:
     for number in range(1, 5):
         asked(desk, f"case {number}", number)
-    (made,) = run(desk, batch=True, test=source()).published
+    (made,) = run(desk, test=source()).published
     assert made.requests == (1, 2, 3, 4)
     accuracy = models(desk)[0]["accuracy"]
     assert accuracy["rows"] == N_SOURCE
@@ -263,57 +291,37 @@ def test_beyond_the_reach_it_says_retrain_and_nothing_is_lost(desk: Desk) -> Non
     outcome = run(desk)
     assert isinstance(outcome.refused, RetrainNow)
     assert status(desk).retrain == str(outcome.refused)
-    assert outcome.pending == 1
+    assert (outcome.pending, outcome.aside) == (0, 1)
     assert state_of(desk).numbers == kept().deposit.numbers
     withdraw(desk, 1, "a mistake")
     assert status(desk).retrain is None, "nobody waits for it any more"
 
 
-@pytest.mark.parametrize("batch", [False, True])
-def test_one_who_is_beyond_the_reach_keeps_nobody_else_waiting(desk: Desk, batch: bool) -> None:
+@pytest.mark.parametrize("each", [False, True])
+def test_one_who_is_beyond_the_reach_keeps_nobody_else_waiting(desk: Desk, each: bool) -> None:
     asked(desk, "one", 1)
     asked(desk, "nearly everybody", *range(20, N_SOURCE - 5))
     asked(desk, "two", 2)
-    outcome = run(desk, batch=batch)
-    assert [made.requests for made in outcome.published] == ([(1, 3)] if batch else [(1,), (3,)])
+    outcome = run(desk, each=each)
+    assert [made.requests for made in outcome.published] == ([(1,), (3,)] if each else [(1, 3)])
     assert isinstance(outcome.refused, RetrainNow)
-    assert [request.state for request in requests(desk)] == ["done", "pending", "done"]
+    assert [request.state for request in requests(desk)] == ["done", "aside", "done"]
     assert status(desk).retrain == str(outcome.refused), "for the one that waits"
     assert state_of(desk).numbers.n_rows == N_SOURCE - 2
     asked(desk, "three", 3)
-    later = run(desk, batch=batch)
+    later = run(desk, each=each)
     assert [made.requests for made in later.published] == [(4,)]
-    assert [entry.body.requests for entry in history(desk) if isinstance(entry.body, RunRefused)] == [(2,), (2,)]
+    assert [entry.body.requests for entry in history(desk) if isinstance(entry.body, RunRefused)] == [(2,)]
+    resume(desk, 2)
+    assert (run(desk).published, status(desk).aside) == ((), 1), "tried again, and as far away as before"
     verify_desk(desk)
-
-
-def test_which_of_several_fit_together() -> None:
-    """Regions of 1, 2, 4, 8, ... that add up, and a reach of 20: the smallest that fit, and never all of them."""
-    sizes, tried = [4.0, 32.0, 1.0, 16.0, 2.0, 8.0], []
-
-    def measured(numbers: Sequence[int]) -> Measured:
-        tried.append(tuple(numbers))
-        total = sum(sizes[number] for number in numbers)
-        if total > 20.0:
-            raise (BeyondPolicy if total > 25.0 else VacuousClaim)("too much", "less", "Less.")
-        facts = dict.fromkeys((field.name for field in fields(DepositFacts) if field.name != "route"), 0.0)
-        facts |= {"solver": total, "shape_ratio": 1.0}
-        return SimpleNamespace(facts={name: Fact(value, "measured") for name, value in facts.items()}, route="exact")  # type: ignore[return-value]
-
-    assert within_reach(6, measured) == [0, 2, 4, 5]
-    assert len(tried) <= 6 + 3
-    assert within_reach(1, measured) == []
-    sizes[:] = [1.0] * 6
-    assert len(within_reach(6, measured)) == 5, "all of them were refused"
-    sizes[:] = [30.0] * 6
-    assert within_reach(6, measured) == []
 
 
 def test_where_no_other_could_be_served_it_stops(tmp_path: Path) -> None:
     few = create_desk(tmp_path / "few", None, None, replace(POLICY, planned=1), deposit=kept().deposit)
     for number in range(1, 4):
         asked(few, f"case {number}", number)
-    outcome = run(few)
+    outcome = run(few, each=True)
     assert (len(outcome.published), outcome.pending) == (1, 2)
     assert "all 1 planned models" in str(outcome.refused)
     assert [entry.kind for entry in history(few)].count("refused") == 1
@@ -345,7 +353,7 @@ def test_status_says_how_much_of_the_reach_is_used(desk: Desk) -> None:
 def test_all_models_together_pay_for_what_float64_made_of_each(desk: Desk) -> None:
     asked(desk, "one", 1)
     asked(desk, "two", 2)
-    outcome = run(desk)
+    outcome = run(desk, each=True)
     first, second = (made.composition for made in outcome.published)
     assert first.failures == second.failures == ARITHMETIC_SHARE * 1e-3
     assert first.epsilon < second.epsilon < 1.0

@@ -15,11 +15,14 @@ from expunge.certificate.compose import Composition
 from expunge.desk.entries import (
     KINDS,
     Accuracy,
+    Aside,
     Body,
     DeskCreated,
     ModelPrepared,
     ModelPublished,
     RequestAccepted,
+    RequestResumed,
+    RequestSetAside,
     RequestWithdrawn,
     RunAbandoned,
     RunRefused,
@@ -79,6 +82,11 @@ WRITTEN: list[tuple[Body, str]] = [
     (ModelPublished(1), '{"model":1}'),
     (RunRefused((1,), "RetrainNow", "why"), '{"kind":"RetrainNow","reason":"why","requests":[1]}'),
     (RequestWithdrawn(1, "a mistake"), '{"reason":"a mistake","request":1}'),
+    (
+        RequestSetAside(1, Aside("repeat", "why", "what to do")),
+        '{"aside":{"kind":"repeat","reason":"why","remedy":"what to do"},"request":1}',
+    ),
+    (RequestResumed(1, 2), '{"others":2,"request":1}'),
 ]
 
 
@@ -147,6 +155,16 @@ def test_what_was_not_written_then_is_not_written_now() -> None:
     assert '"forgotten":3' in written(replace(PREPARED, forgotten=3))
     assert '"reach":0.5' in written(replace(PREPARED, reach=0.5))
     assert read_body("prepared", written(replace(PREPARED, reach=0.5))) == replace(PREPARED, reach=0.5)
+
+
+def test_a_request_that_is_set_aside_from_the_start_is_one_entry() -> None:
+    accepted = WRITTEN[1][0]
+    assert isinstance(accepted, RequestAccepted)
+    whole = replace(accepted, classes={"c1": 1}, others=1, aside=Aside("repeat", "why", "what to do"))
+    assert read_body("accepted", written(whole)) == whole
+    text = '"aside":{"kind":"repeat","reason":"why","remedy":"what to do"},"classes":{"c1":1}'
+    assert text in written(whole)
+    assert '"others":1' in written(whole)
 
 
 def test_a_ledger_with_a_strange_entry_is_refused_when_read_and_when_checked(tmp_path: Path) -> None:

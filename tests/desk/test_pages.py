@@ -6,16 +6,17 @@ import csv
 import io
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from expunge.certificate.content import read_certificate
 from expunge.certificate.sign import generate_keys, read_private_key, seal
 from expunge.certificate.statement import read_statement
-from expunge.desk import Desk
+from expunge.desk import Desk, accept
 from expunge.desk.layout import MODEL, REPORT, SIGNED, STATEMENT
 from expunge.desk.pages import desk_report, result_report
 from expunge.desk.status import models, requests
-from expunge.errors import ExpungeError, FileError
+from expunge.errors import ExpungeError, FileError, OptionError
 
 
 def table(content: bytes) -> list[dict[str, str]]:
@@ -37,6 +38,16 @@ def test_every_request_and_every_model_has_its_line(ledger: Desk) -> None:
         dossier = read_certificate(ledger.layout.dossier_of(number))
         assert f"{dossier.total:.4g}" in page.decode(), "the desk's own pages are full ones"
         assert f"{dossier.total:.4g}" not in public.decode(), "the published one is made from the statement"
+
+
+def test_the_page_says_what_is_set_aside_and_why(ledger: Desk, source: tuple[np.ndarray, np.ndarray]) -> None:
+    assert "set aside" not in desk_report(ledger)["index.html"].decode()
+    accept(ledger, source[0][:1], source[1][:1], "the same row")
+    files = desk_report(ledger)
+    page = files["index.html"].decode()
+    assert "set aside: 1 of 1 rows were asked for before (in request 1)" in page
+    assert "expunge desk resume --another-person" in page
+    assert table(files["requests.csv"])[-1]["state"] == "aside"
 
 
 def test_a_model_that_was_taken_away_has_a_line_and_no_page(ledger: Desk) -> None:
@@ -72,3 +83,18 @@ def test_the_page_of_one_result_is_made_only_of_a_certificate_that_holds(ledger:
         result_report(folder)
     with pytest.raises(FileError, match="neither a desk nor a result"):
         result_report(tmp_path)
+
+
+def test_names_are_on_every_page_of_a_desk_and_in_no_published_file(ledger: Desk) -> None:
+    files = desk_report(ledger, organisation="Bank & Sons", model_name="Credit <2025>")
+    for name in ("index.html", "model-0001.html", "model-0002.html"):
+        assert "Bank &amp; Sons" in files[name].decode()
+        assert "Credit &lt;2025&gt;" in files[name].decode()
+    page = result_report(ledger.layout.published_model(1), organisation="Bank & Sons").decode()
+    assert "Bank &amp; Sons" in page
+    assert "Bank" not in result_report(ledger.layout.published_model(1)).decode(), "stored nowhere"
+    for odd in ("", "two\nlines"):
+        with pytest.raises(OptionError, match="--model-name"):
+            desk_report(ledger, model_name=odd)
+        with pytest.raises(OptionError, match="--organisation"):
+            result_report(ledger.layout.folder / "none", organisation=odd)

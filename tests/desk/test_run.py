@@ -19,6 +19,7 @@ from expunge.desk import (
     create_desk,
     models,
     open_desk,
+    resume,
     run,
     status,
     verify_desk,
@@ -31,12 +32,12 @@ from expunge.request.past import read_anchored
 def test_one_model_a_request_or_one_for_all(empty: Path, desk: Desk, source: Rows, tmp_path: Path) -> None:
     for number in range(3):
         ask(desk, source, number, number + 1)
-    outcome = run(desk)
+    outcome = run(desk, each=True)
     assert [made.requests for made in outcome.published] == [(1,), (2,), (3,)]
     assert outcome.pending == 0
     for number in range(3, 6):
         ask(desk, source, number, number + 1)
-    (made,) = run(desk, batch=True).published
+    (made,) = run(desk).published
     assert made.requests == (4, 5, 6)
     assert made.certificate.content["sizes"]["n_source"] == 300, "counted from the trained weights"
     assert made.certificate.content["sizes"]["n_retain"] == 294
@@ -48,7 +49,7 @@ def test_each_certificate_verifies_and_names_the_model_before_it(
 ) -> None:
     for number in range(3):
         ask(desk, source, number, number + 1)
-    run(desk)
+    run(desk, each=True)
     before = trained.sha256()
     for facts in models(desk):
         folder = desk.layout.published_model(facts["model"])
@@ -94,7 +95,7 @@ def test_what_is_published_is_in_the_type_the_model_came_in(
     desk = create_desk(tmp_path / "d", train(*source, l2=0.1, max_norm=1.0, store="float32"), surrogate, policy)
     for number in range(2):
         ask(desk, source, number, number + 1)
-    run(desk)
+    run(desk, each=True)
     for number in (1, 2):
         model, _ = read_model(desk.layout.published_model(number) / "model.safetensors")
         assert str(model.weight.dtype) == "torch.float32"
@@ -109,8 +110,11 @@ def test_private_files_that_were_changed_are_refused(desk: Desk, source: Rows, t
     path.write_bytes(whole + b"x")
     outcome = run(desk)
     assert isinstance(outcome.refused, DataError)
-    assert outcome.pending == 1
+    assert (outcome.pending, outcome.aside) == (0, 1)
+    with pytest.raises(DataError, match="not those that were accepted"):
+        resume(desk, 1)
     path.write_bytes(whole)
+    resume(desk, 1)
     standing = desk.layout.surrogate.read_bytes()
     desk.layout.surrogate.write_bytes(whole)
     with pytest.raises(FileError, match="surrogate"):
@@ -179,7 +183,7 @@ def test_a_desk_matches_classes_as_rows_leave(
     gone = np.flatnonzero(y == 0)[:20]
     accept(desk, X[gone], y[gone], "twenty of one class")
     accept(desk, X[y == 1][:1], y[y == 1][:1], "one of another")
-    first, second = run(desk).published
+    first, second = run(desk, each=True).published
     contents = [made.certificate.content for made in (first, second)]
     assert all(content["distance"]["matched"] for content in contents)
     largest = [content["bound"]["inputs"]["weight_largest"]["value"] for content in contents]

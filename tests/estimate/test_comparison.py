@@ -57,11 +57,18 @@ def test_the_direct_route_is_the_tighter_one(found: Comparison) -> None:
 
 
 def test_infinite_is_null_in_json(found: Comparison) -> None:
-    lines = (replace(found.lines[0], value=math.inf, upper=math.nan), *found.lines[1:])
+    lines = (
+        replace(found.lines[0], value=math.inf, upper=math.nan),
+        found.lines[1],
+        replace(found.lines[2], tells=True),
+    )
     content = json.loads(json.dumps(replace(found, lines=lines).to_dict(), allow_nan=False))
     assert content["estimates"][0]["value"] is None
     assert content["estimates"][0]["upper"] is None
     assert content["estimates"][2]["value"] == found.lines[2].value
+    assert found.lines[1].value > 0.0, "there is a number"
+    assert content["estimates"][1]["value"] is None, "but it tells nothing"
+    assert content["tells"] is False
     assert content["surrogate_rows"] == len(found.surrogate)
 
 

@@ -102,7 +102,7 @@ def test_the_seed_decides_and_nothing_of_the_callers_changes() -> None:
     assert torch.equal(nu, copies[0])
     assert torch.equal(rho, copies[1])
     assert calls == sorted(calls)
-    assert calls[-1] == (30, 30)
+    assert calls[-1][0] == calls[-1][1] <= 30, "a fold that stops early is not waited for"
 
 
 def test_saturated() -> None:

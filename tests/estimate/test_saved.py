@@ -220,7 +220,12 @@ def test_other_npz_files(files: Path) -> None:
 # The commands ---------------------------------------------------------------------------------------------------
 
 
-def test_measured_kept_and_used(files: Path) -> None:
+def test_measured_kept_and_used(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chains this short tell nothing, and nothing is kept of them; here they are taken as if they had mixed."""
+    said = json.loads(run(MEASURE + " --out {0}/kept.npz --json", files).stdout)
+    assert (said["tells"], "estimate_file" in said, (files / "kept.npz").exists()) == (False, False, False)
+    monkeypatch.setattr("expunge.estimate.comparison.of_chains", lambda *_: ())
+    monkeypatch.setattr("expunge.estimate.comparison.of_entropy", lambda *_, **__: ())
     printed = run(MEASURE + " --out {0}/kept.npz --json", files)
     assert printed.exit_code == 0, printed.output
     assert json.loads(printed.stdout)["estimate_file"] == str(files / "kept.npz")

@@ -1,10 +1,13 @@
-"""The demo's story: disjoint parts, a certificate that verifies, and a bound above the true distance."""
+"""The demo's stories: disjoint parts, certificates that verify, and bounds above the true distance."""
 
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from expunge.evaluate.demo import N_FORGET, digits, run
+from digit_rows import demo_deposit
+from expunge.evaluate import demo
+from expunge.evaluate.demo import N_FORGET, WITH, WITHOUT, digits, run
 
 
 def test_parts_are_disjoint_and_what_goes_is_of_the_source() -> None:
@@ -23,18 +26,23 @@ def test_parts_are_disjoint_and_what_goes_is_of_the_source() -> None:
     assert len(set(rows)) == len(rows)
 
 
-def test_the_story_ends_with_retraining_within_the_bound(tmp_path: Path) -> None:
+def test_both_stories_end_with_retraining_within_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "keep", lambda *_: demo_deposit())
     said: list[str] = []
-    story = run(tmp_path, epsilon=5.0, delta=1e-3, say=said.append)
-    assert [text[0] for text in said] == ["1", "2", "3", "4", "5"]
-    assert all(check.passed for check in story.checks)
-    assert 0.0 < story.true_distance <= story.unlearned.certificate.total
-    assert set(story.accuracies) == {"before", "retrained", "unlearned"}
+    ended: list[str] = []
+    story = run(tmp_path, epsilon=5.0, delta=1e-3, say=said.append, ended=lambda name, _: ended.append(name))
+    numbered = [text[0] for text in said if text[0].isdigit()]
+    assert numbered == ["1", "2", "3", "4"] * 2
+    assert ended == list(story.endings) == [WITH, WITHOUT]
+    for name, status in ((WITH, "proven"), (WITHOUT, "conditional")):
+        ending = story.endings[name]
+        assert all(check.passed for check in ending.checks)
+        assert 0.0 < ending.true_distance <= ending.unlearned.certificate.total
+        assert ending.unlearned.statement.status == status
+    assert f"{N_FORGET} of them are found in the deposit" in " ".join(said)
+    assert set(story.accuracies) == {"before", "retrained", WITH, WITHOUT}
     assert story.accuracies["retrained"]["test"] > 0.8
+    assert abs(story.accuracies[WITH]["test"] - story.accuracies["retrained"]["test"]) < 0.05
     files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*"))
-    assert files == [
-        "model.safetensors",
-        "result/model.safetensors",
-        "result/private/dossier.json",
-        "result/statement.json",
-    ]
+    shared = [f"{name}/{file}" for name in (WITH, WITHOUT) for file in ("model.safetensors", "private/dossier.json", "statement.json")]  # fmt: skip
+    assert files == sorted(["model.safetensors", f"{WITH}/private/model.deposit", *shared]), "the old deposit is gone"

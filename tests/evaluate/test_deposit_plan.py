@@ -18,7 +18,9 @@ def test_the_noise_foreseen_is_the_noise_used() -> None:
     for each in planned.expected:
         made = unlearn(trained(), rows(1, 2), epsilon=each.epsilon, delta=1e-3, deposit=kept().deposit)
         assert made.statement.sigma == each.sigma
-        assert made.certificate.total == planned.total
+        assert planned.total is not None
+        # what drawing adds goes with epsilon, and a plan tells the least
+        assert made.certificate.total == pytest.approx(planned.total, rel=1e-6, abs=0.0)
         outputs = made.statement.content["noise"]["outputs"]
         assert each.output_share == pytest.approx(outputs["deviation"] / outputs["spread"], rel=0.02)
         assert each.accuracy is not None
@@ -27,7 +29,7 @@ def test_the_noise_foreseen_is_the_noise_used() -> None:
     assert planned.accuracy_before is not None
     assert planned.total is not None
     assert planned.reach is not None
-    assert planned.total / kept().deposit.numbers.radii[-1] <= planned.reach < 1.0
+    assert planned.total / kept().deposit.numbers.radii[-1] <= planned.reach * (1.0 + 1e-6) < 1.0
     more = plan_deposit(kept().deposit, rows(1, 2, 3, 4), delta=1e-3, epsilons=(0.5,))
     assert more.reach is not None
     assert planned.reach < more.reach < 1.0

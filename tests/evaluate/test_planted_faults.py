@@ -95,7 +95,7 @@ def tail_left_out(monkeypatch: Patch) -> None:
 
 
 def fixed_seed(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(mechanism, "seeded_bytes", lambda seed: seeded_bytes(7))
+    monkeypatch.setattr(noise_module, "seeded_bytes", lambda seed: seeded_bytes(7))
 
 
 def noise_on_one_row(monkeypatch: Patch) -> None:

@@ -9,10 +9,14 @@ import math
 
 import pytest
 
-from expunge.evaluate.evaluation import MethodScores
+from expunge.evaluate.evaluation import METRICS, MethodScores
 from expunge.evaluate.score import Score
 from expunge.evaluate.table import (
+    MEANINGS,
+    TITLES,
     Cell,
+    legend,
+    remarks,
     scores_from_json,
     scores_to_json,
     shown,
@@ -39,7 +43,7 @@ def test_the_table_is_written_three_ways() -> None:
     table = summarise([scores(0.5, "=sum(1)", "odd"), scores(0.7, "=sum(1)")])
     page = to_markdown(table)
     assert "| =sum(1) | 60.0 ± 14.1 |" in page
-    assert "- =sum(1), Test: odd" in page
+    assert "- =sum(1) (Test): odd" in page
     (line,) = list(csv.DictReader(io.StringIO(to_csv(table))))
     assert line["method"] == "'=sum(1)"
     assert float(line["mean"]) == pytest.approx(0.6)
@@ -62,3 +66,13 @@ def test_no_value_is_shown_as_none() -> None:
 def test_scores_survive_the_file() -> None:
     rows = [MethodScores("a", {"mia": Score(None, None, ("x",)), "rt": Score(3.0)}, ("n",))]
     assert scores_from_json(json.loads(json.dumps(scores_to_json(rows)))) == rows
+
+
+def test_every_metric_has_a_title_and_a_meaning() -> None:
+    assert set(TITLES) == set(MEANINGS) == set(METRICS)
+
+
+def test_what_is_said_of_several_is_said_once() -> None:
+    table = summarise([scores(0.5, "a", "odd") + scores(0.6, "b", "odd")])
+    assert remarks(table) == ["a, b (Test): odd", "a, b: note"]
+    assert legend(table) == [f"Test: {MEANINGS['test']}"]

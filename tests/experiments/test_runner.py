@@ -96,6 +96,7 @@ def test_results_of_another_setting_are_refused(folders: tuple[Path, Path], tmp_
     run_experiment(NAME, data, tmp_path / "out", seeds=1, folder=other)  # the paper's values decide no number of ours
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_continues_with_the_same_numbers(
     folders: tuple[Path, Path], whole: Path, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from expunge.errors import ExpungeError, FileError
 from expunge.report import desk_page, run_page, statement_page
 from expunge.report.card import model_card
 from expunge.report.chart import COLOURS
+from expunge.report.words import FACTS, plain
 from expunge.unlearn import unlearn
 from hostile import HOSTILE
 from small_deposit import kept, rows, trained
@@ -104,7 +105,7 @@ def test_every_kind_of_certificate_makes_a_page(path: Path) -> None:
     read = safe(page(content, keyid="ab" * 32))
     text = " ".join(read.text)
     for words in (content["guarantee"], *content["assumptions"], *content["limits"], *content["notes"]):
-        assert words in text
+        assert plain(words) in text
     for digest in (content["model"]["after"]["sha256"], content["digest"], "ab" * 32):
         assert digest in text
     assert "89.00 %" in text
@@ -125,12 +126,12 @@ def test_hostile_text_is_text(hostile: str) -> None:
 
 def desk(reference: str) -> str:
     status = {
-        "pending": 1, "overdue": 1, "done": 0, "models": 1, "planned": 50, "epsilon": 1.0, "delta": 1e-4, "limit": 10.0, "models_left": 49,
+        "pending": 1, "aside": 1, "overdue": 1, "done": 0, "models": 1, "planned": 50, "epsilon": 1.0, "delta": 1e-4, "limit": 10.0, "models_left": 49,
         "deletions_left": None, "reach": None, "forgotten": None, "rows_left": None, "retrain": reference, "head": {"size": 5, "root": "00" * 32}, "time": "2026-01-02T03:04:05+00:00",
     }  # fmt: skip
     request = {
-        "id": 1, "reference": reference, "accepted": "2026-01-02T03:04:05+00:00", "due": "2026-01-03", "n_rows": 1, "state": "pending",
-        "model": None, "late": True,
+        "id": 1, "reference": reference, "accepted": "2026-01-02T03:04:05+00:00", "due": "2026-01-03", "n_rows": 1, "state": "aside",
+        "model": None, "late": True, "aside": {"kind": "repeat", "reason": reference, "remedy": reference},
     }  # fmt: skip
     model = {
         "model": 1, "time": "2026-01-02T03:04:05+00:00", "status": reference, "n_rows": 1, "total": 0.1, "sigma": 0.2,
@@ -142,7 +143,7 @@ def desk(reference: str) -> str:
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_hostile_references_on_the_desk_page(hostile: str) -> None:
     read = safe(desk(hostile))
-    assert "".join(read.text).count(hostile) == 3
+    assert "".join(read.text).count(hostile) == 5
     assert "Private." in "".join(read.text)
     assert "overdue" in "".join(read.text)
 
@@ -167,6 +168,92 @@ def test_contrast() -> None:
             assert contrast(text, paper) >= 4.5, (text, paper)
     for colour in COLOURS:
         assert contrast(colour, colours["paper"]) >= 3.0
+
+
+# Read as a data protection officer would ------------------------------------------------------------------------------
+
+QUESTIONS = ("What was asked?", "Was it done?", "How sure is it?", "What was assumed?", "What may", "What")
+
+
+def prose(html: str) -> str:
+    """The page's text without its style, commands, formulas, names of files and names in the file."""
+    body = html.split("</style>")[1]
+    return " ".join(re.sub("<[^>]+>", " ", re.sub(r"(?s)<(pre|code|dd)\b.*?</\1>", " ", body)).split())
+
+
+def answers_everything(html: str) -> str:
+    """A page that begins with the decision, answers each question in its order, and has no empty cell; its text."""
+    Reader(html)
+    body = html.split("</style>")[1]
+    assert re.search(r"</h1>\s*<p class=\"lead\">[^<]+taken out of the model[^<]+\.</p>", body)
+    text = prose(html)
+    headings = re.findall(r"<h2[^>]*>(.*?)</h2>", body)
+    for heading, question in zip(headings, QUESTIONS, strict=False):
+        assert heading.startswith(question)
+        assert heading.endswith("?")
+    assert not re.search(r"<(td|th)\b[^>]*>(<span></span>|<code></code>|\s*)</\1>", body), "an empty cell"
+    assert not re.findall(r"\b[a-z]+_[a-z_]+\b", text), "a name of the file in prose"
+    return text
+
+
+@pytest.mark.parametrize("path", sorted(STORED.glob("certificate-*.json")), ids=lambda path: path.stem)
+def test_every_question_is_answered_in_words(path: Path) -> None:
+    content = json.loads(path.read_text())
+    text = answers_everything(page(content))
+    assert ("no guarantee" in text) == (content["status"] == "estimated")
+    assert ("it is proven that" in text) == (content["status"] == "proven")
+    for name in content["bound"]["inputs"]:
+        assert FACTS[name] in " ".join(Reader(page(content)).text)
+
+
+def test_a_public_page_says_what_to_do_with_which_file(workshop: Path) -> None:
+    made = unlearn(trained(), rows(1, 2), epsilon=1.0, delta=1e-3, deposit=kept().deposit)
+    by_surrogate = json.loads((workshop / "result" / "statement.json").read_text())
+    for content, words in (
+        (made.statement.content, ("Destroy the deposit from before", "sizes the noise has")),
+        (by_surrogate, ("The next deletion cannot start from this model", "powers of two")),
+    ):
+        html = statement_page(content)
+        text = answers_everything(html)
+        for said in (*words, "take that one back", "at most 73.2 %" if content["epsilon"] == 1.0 else "at most"):
+            assert said in text
+        assert "dossier" in text
+        assert "<code>private/</code>" in html
+
+
+def test_a_full_page_says_what_to_do_with_which_file(workshop: Path) -> None:
+    made = unlearn(trained(), rows(1, 2), epsilon=1.0, delta=1e-3, deposit=kept().deposit)
+    by_surrogate = json.loads((workshop / "result" / "private" / "dossier.json").read_text())
+    for content, files in ((made.certificate.content, True), (by_surrogate, False)):
+        html = run_page(content)
+        text = answers_everything(html)
+        assert ("<code>private/model.deposit</code>" in html) == files
+        assert ("Destroy the deposit from before" in text) == files
+        assert ("keep one copy of the model from before" in text) != files
+        assert "two like this one together" in text
+        assert "two like this one together" not in page(content), "a desk counts"
+        assert "of 400 rows" not in " ".join(re.findall("<blockquote>(.*?)</blockquote>", html)), "what may be said"
+
+
+@pytest.mark.parametrize("hostile", [text for text in HOSTILE if text.isprintable() and 0 < len(text) <= 200])
+def test_names_are_shown_as_text_and_are_in_no_file(hostile: str, workshop: Path) -> None:
+    content = json.loads((workshop / "result" / "statement.json").read_text())
+    for shown in (
+        statement_page(content, organisation=hostile, model_name="Credit scoring"),
+        page(json.loads(certificates()[-1].read_text()), organisation="A bank", model_name=hostile),
+    ):
+        text = "".join(safe(shown).text)
+        assert hostile.strip() in text
+        assert "does not hold them" in text
+    assert "Organisation" not in statement_page(content)
+
+
+def test_a_test_is_to_be_published_nowhere() -> None:
+    made = unlearn(trained(), rows(1, 2), epsilon=1.0, delta=1e-3, deposit=kept().deposit, insecure_test_seed=1)
+    for html in (statement_page(made.statement.content), run_page(made.certificate.content)):
+        text = answers_everything(html)
+        assert "Nothing. This is a test." in text
+        assert "73.2 %" not in text.split("What was assumed?")[0]
 
 
 # With a deposit -----------------------------------------------------------------------------------------------------

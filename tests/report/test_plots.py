@@ -41,3 +41,7 @@ def test_every_distance_has_a_line_and_what_is_refused_a_hollow_mark(monkeypatch
     hollow = [mark for mark in sigma.collections if len(mark.get_offsets()) and (mark.get_facecolor()[0] == 1.0).all()]
     assert [tuple(mark.get_offsets()[0]) for mark in hollow] == [(1.0, 1.0)]
     assert any(list(line.get_ydata()) == [0.95, 0.95] for line in accuracy.lines), "accuracy before"
+    said = [text.get_text() for text in sigma.get_legend().get_texts()]
+    assert said[-1].startswith("hollow: unlearn would refuse")
+    frontier(given[:1], 0.95)
+    assert [text.get_text() for text in kept[1].axes[0].get_legend().get_texts()] == ["same"], "none is hollow"

@@ -9,10 +9,11 @@ import torch
 import expunge
 from deposit_problems import made as made_deposit
 from expunge.bounds import Ball, Region
-from expunge.bounds.calibration import delta_of, sigma_for
+from expunge.bounds.calibration import delta_of, mu_for, sigma_for
 from expunge.bounds.scale import ON_LADDER, POLICY, Scale, rung_above
 from expunge.certificate.derive import Derived
 from expunge.certificate.facts import Claim
+from expunge.certificate.limits import ARITHMETIC_SHARE
 from expunge.distance import Distance
 from expunge.noise import calibrated
 from expunge.request.refusals import refuse_unsound
@@ -42,11 +43,22 @@ def test_the_classical_formula_is_refused_where_its_delta_is_wrong(parts) -> Non
 
 
 def test_noise_that_float64_cannot_draw_is_refused_by_force_or_not() -> None:
+    """What may be lost of delta when noise is drawn counts `1 + e^epsilon` times."""
+    case = made_deposit("ridge")
+    asked = {"delta": 1e-5, "deposit": case.deposit, "noise": "exact", "force": True}
+    with pytest.raises(expunge.VacuousClaim, match="float64 may make"):
+        expunge.unlearn(case.model, (case.X[:1], case.y[:1]), epsilon=60.0, **asked)
+
+
+def test_beside_a_radius_of_rounding_alone_the_noise_is_long_enough_for_its_drawing() -> None:
     """A ridge head's radius is rounding alone: noise as short as that would be lost in the weights' last digits."""
     case = made_deposit("ridge")
-    asked = {"epsilon": 1.0, "delta": 1e-5, "deposit": case.deposit, "noise": "exact", "force": True}
-    with pytest.raises(expunge.VacuousClaim, match="float64 would make"):
-        expunge.unlearn(case.model, (case.X[:1], case.y[:1]), **asked)
+    made = expunge.unlearn(
+        case.model, (case.X[:1], case.y[:1]), epsilon=1.0, delta=1e-5, deposit=case.deposit, noise="exact", force=True
+    )
+    terms = made.certificate.terms
+    assert 0.0 < terms["drawing"] < made.certificate.total
+    assert made.certificate.total <= made.certificate.sigma * mu_for(1.0, 1e-5 * (1.0 - ARITHMETIC_SHARE)) * (1 + 1e-9)
 
 
 def test_noise_that_drowns_the_outputs_is_refused_unless_forced() -> None:

@@ -34,3 +34,13 @@ def test_each_way_not_to_be_one_has_its_own_words(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("expunge.runtime.paths.os.access", lambda path, mode: False)
     with pytest.raises(FileError, match="read permission"):
         readable(tmp_path / "closed")
+
+
+def test_a_misspelt_name_is_told_with_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "credit.csv").write_text("x")
+    with pytest.raises(FileError, match=r"did you mean .*/credit\.csv\?"):
+        readable(tmp_path / "credits.csv")
+    with pytest.raises(FileError, match=r"does not exist; a file is needed\. Check the path\.$"):
+        readable(tmp_path / "nothing-like-it")
+    with pytest.raises(FileError, match=r"Check the path\.$"):
+        readable(tmp_path / "nowhere" / "credit.csv")

@@ -167,10 +167,13 @@ def parse_certificate(content: bytes, name: str) -> Certificate:
     loaded = loaded_json(content, name)
     schema = loaded.get("schema") if isinstance(loaded, dict) else None
     if schema not in SCHEMAS:
+        statement = str(schema).startswith("expunge/statement/")
         raise FileError(
             f"{name} has schema {schema!r}",
             f"this version verifies {' and '.join(SCHEMAS)}",
-            "Use the version of Expunge that wrote it, or a later one.",
+            "A statement is given first; the dossier is private/dossier.json, which was written with it."
+            if statement
+            else "Use the version of Expunge that wrote it, or a later one.",
         )
     return Certificate(loaded)
 
@@ -180,6 +183,11 @@ def loaded_json(content: bytes, name: str) -> Any:
     try:
         return json.loads(content, object_pairs_hook=without_duplicates, parse_constant=not_a_number)
     except (ValueError, RecursionError) as error:
+        model = name.endswith((".safetensors", ".deposit"))
         raise FileError(
-            f"{name} is not a certificate ({error})", "JSON is needed", "Use the file as it was written."
+            f"{name} is not a certificate" + (" but a model or a deposit" if model else f" ({error})"),
+            "JSON is needed",
+            "Give statement.json as it was written, and the model with --model."
+            if model
+            else "Use the file as it was written.",
         ) from error

@@ -14,9 +14,7 @@ from expunge.bounds import Ball, PaperConstants, Region, kept_bound, paper_bound
 from expunge.bounds.calibration import Calibration, sigma_classical, sigma_for
 from expunge.bounds.region import Shape
 from expunge.bounds.residual import REVISION
-from expunge.bounds.scale import EXACT, LADDER, POLICY, RADII
 from expunge.certificate.facts import (
-    INSECURE,
     OLD_SCHEMAS,
     SIZE_NAMES,
     Claim,
@@ -27,6 +25,7 @@ from expunge.certificate.facts import (
     retained_facts,
     weakest,
 )
+from expunge.certificate.provisos import limits_of
 from expunge.errors import OptionError
 from expunge.noise import Noise, delta_at, effective, needed, published
 from expunge.runtime.rounding import up
@@ -194,7 +193,7 @@ def derive(claim: Claim) -> Derived:
 
 def sentences(claim: Claim, sigma: float) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """Guarantee, assumptions and limits, in words."""
-    return _guarantee(claim, sigma), _assumptions(claim), _limits(claim)
+    return _guarantee(claim, sigma), _assumptions(claim), limits_of(claim, kept=bound_named(claim.bound).kept)
 
 
 def region_of(claim: Claim) -> Region:
@@ -270,6 +269,7 @@ def _assumptions(claim: Claim) -> tuple[str, ...]:
         f"Declared: {distance} between {distance.between} ({distance.meaning}); for the source's rows read the rows "
         "that are retained.": distance.provenance == "declared",
         "These facts were declared, not checked: " + ", ".join(declared) + ".": bool(declared),
+        claim.said_of_others: claim.others > 0,
         MATCHED_TO: distance.matched,
         str(distance.law.assumption): distance.law.assumption is not None,
         INDEPENDENT: sampled,
@@ -324,76 +324,3 @@ def _old_assumptions(claim: Claim) -> tuple[str, ...]:
             "exceeded."
         )
     return tuple(sentences)
-
-
-HEAD_ALONE = "It speaks of the linear head alone, on features that an encoder made."
-ENCODERS = {
-    "yes": f"{HEAD_ALONE} That encoder was trained on rows of the source: what it learnt from the forgotten ones stays "
-    "in it, and with it in every model that uses it.",
-    "no": f"{HEAD_ALONE} That the encoder was not trained on rows of the source was stated when the features were "
-    "made; it was not checked.",
-    "unknown": f"{HEAD_ALONE} Whether the encoder was trained on rows of the source is not known; if it was, what it "
-    "learnt from the forgotten ones stays in it.",
-}
-
-
-GIVEN_ROWS = (
-    "It does not prove that the rows given were in the training set, or that they are all that the person contributed."
-)
-KEPT_ROWS = (
-    "The rows given were looked up in the deposit by their keyed hashes; that they are all that the person contributed "
-    "is not proved."
-)
-KEPT = (
-    "Rows are taken as they were prepared at training: what scaling, encoding and row weights learnt from the "
-    "forgotten rows stays. The deposit from before tells who left, and must be destroyed."
-)
-BESIDE = "That by the deposit alone this request would have needed more noise is known to whoever reads this."
-
-
-def _limits(claim: Claim) -> tuple[str, ...]:
-    """What the certificate does not prove."""
-    kept = bound_named(claim.bound).kept
-    sentences = [
-        KEPT_ROWS if kept else GIVEN_ROWS,
-        "It does not protect against somebody who holds the model from before as well as this one.",
-        "It does not prove that no copy of the earlier model or of the data exists elsewhere.",
-        _about_itself(claim),
-        "It speaks of this one published model; several published models compose to a weaker guarantee.",
-        "It cannot show from the weights alone that the noise was drawn as stated; it binds digests, it is not a "
-        "proof of execution.",
-    ]
-    if kept:
-        sentences.append(KEPT)
-        if claim.distance.law.stands_in:
-            sentences.append(BESIDE)
-    if claim.encoder is not None and claim.schema not in OLD_SCHEMAS:
-        sentences.append(ENCODERS[claim.encoder])
-    if claim.generator == INSECURE:
-        sentences.insert(0, f"{INSECURE}: the noise was made from a seed for a test; this model protects nobody.")
-    return tuple(sentences)
-
-
-OWN_NUMBERS = (
-    "Its own numbers (sigma, the bound and what entered it) depend on the forgotten rows and carry no noise; share it "
-    "with those who must check it."
-)
-DOSSIER = (
-    "This dossier tells who left: the bound and what entered it depend on the forgotten rows and carry no noise. It is "
-    "for the auditor; what may be handed out is the statement."
-)
-CHOSEN = {
-    POLICY: "That the noise set beforehand was enough for this request is known to whoever reads this.",
-    LADDER: "The noise was chosen for this request, rounded up to a power of two: which one it is depends on who left. "
-    "Noise set beforehand (--noise) would not.",
-    RADII: "The noise is the smallest of a deposit's few radii, set before anybody asked, that covers the request: "
-    "which one it is, and that there was one, is known to whoever reads this.",
-    EXACT: "The noise was chosen for this request and not rounded: it tells who left, and must not be published.",
-}
-
-
-def _about_itself(claim: Claim) -> str:
-    """What the file itself gives away."""
-    if claim.schema in OLD_SCHEMAS:
-        return OWN_NUMBERS
-    return CHOSEN[claim.scale.kind] if claim.public else DOSSIER

@@ -18,7 +18,14 @@ SCHEMA = "expunge/dossier/3"
 OLD_SCHEMAS = ("expunge/certificate/1", "expunge/certificate/2")
 SCHEMAS = (*OLD_SCHEMAS, SCHEMA)
 INSECURE = "INSECURE-TEST"
-GENERATORS = ("operating system", INSECURE)
+KEYED = "desk key"  # a pseudorandom function, under a desk's secret key, of everything that determines the model
+SECRET = ("operating system", KEYED)  # whoever has only the model and its statement cannot tell the two apart
+GENERATORS = (*SECRET, INSECURE)
+NOISE_LIMITS = {  # what is said first, where the noise is not fresh from the operating system
+    INSECURE: f"{INSECURE}: the noise was made from a seed for a test; this model protects nobody.",
+    KEYED: "The noise is made under the desk's secret key, so that one deletion is published in one way however often "
+    "it is run; it hides nothing from somebody who has that key.",
+}
 SIZE_NAMES = ("n_source", "n_forget", "n_surrogate")
 
 Json = dict[str, Any]
@@ -58,8 +65,10 @@ class Claim:
     """Everything the certificate's numbers and sentences follow from.
 
     `averaged`: delta is a mean over the drawing of the sets. `encoder`: whether what made the features was trained on
-    the source, in a word; None where nothing did. `scale` is how the noise's scale was chosen. `public`: its sentences
-    are for everybody, so none may depend on who left.
+    the source, in a word; None where nothing did. `preparation`: where that of the rows was learnt; None where nothing
+    was. `weighted`: rows count by their class. `scale` is how the noise's scale was chosen. `others`: forgotten rows
+    that equal others, and were declared another person's. `public`: its sentences are for everybody, so none may depend
+    on who left.
     """
 
     epsilon: float
@@ -74,9 +83,21 @@ class Claim:
     tuned: bool = False
     averaged: bool = False
     encoder: str | None = None
+    preparation: str | None = None
+    weighted: bool = False
     scale: Scale = EXACTLY
+    others: int = 0
     public: bool = False
     schema: str = SCHEMA
+
+    @property
+    def said_of_others(self) -> str:
+        """What is assumed of rows that were declared another person's."""
+        return (
+            f"Declared: {self.others} of the forgotten rows equal rows that were asked for before, and are another "
+            "person's, which were trained on as often; if they were one person's, the bound counts rows that were not "
+            "there."
+        )
 
 
 def residual_facts(facts: Mapping[str, Fact]) -> ResidualFacts:

@@ -14,7 +14,7 @@ from expunge.bounds.scale import EXACT as UNROUNDED
 from expunge.bounds.scale import RADII
 from expunge.certificate.reading import number
 from expunge.certificate.stated import Rule, Stated, at_most
-from expunge.record import LOGISTIC, ONE_VS_REST, RIDGE, SOFTMAX, TANGENT
+from expunge.record import LOGISTIC, ONE_VS_REST, RIDGE, SOFTMAX, TANGENT, are_class_weights
 
 UNIT_ROUNDOFF = 2.0**-53
 TRIED = 4.0
@@ -158,6 +158,14 @@ def _fixed_c(stated: Stated) -> bool:
     return math.isclose(number(model["l2"]) * number(model["fixed_c"]) * stated["n_source"], 1.0, rel_tol=1e-9)
 
 
+def _class_weights(stated: Stated) -> bool:
+    weights = stated.content["model"].get("class_weights")
+    if weights is None:
+        return "class_weights" not in stated.content["model"]
+    alone = stated.kept and not stated.beside
+    return alone and isinstance(weights, list) and are_class_weights(weights, stated.content["sizes"]["classes"])
+
+
 def _radii(stated: Stated) -> bool:
     count = stated.content["noise"]["rehearsed_rows"]
     if stated.claim.scale.kind == UNROUNDED:
@@ -175,6 +183,11 @@ KEPT_WORDS = (
         "only a deposit has a free intercept or a fixed C",
         "model.free_bias or model.fixed_c: without a deposit every weight is regularised, with one l2 for any rows",
         lambda c: c.kept or not {"free_bias", "fixed_c"} & set(c.content["model"]),
+    ),
+    Rule(
+        "only a deposit has class weights, one for each class, and the largest is 1",
+        "model.class_weights are of another number, not above 0, not relative to the largest, or of no deposit",
+        _class_weights,
     ),
     Rule(
         "only a bias is free",

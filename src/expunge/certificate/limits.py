@@ -43,7 +43,7 @@ def kept_failures(delta: float, distance: Distance) -> dict[str, float]:
     """What a deposit's bound spends: on the drawing of its noise, and where surrogate rows stand beside it, on theirs.
 
     >>> kept_failures(0.5, Distance("same", 0.0))
-    {'arithmetic': 0.005, 'sampling': 0.2}
+    {'arithmetic': 5e-05, 'sampling': 0.2}
     """
     failures = {"arithmetic": ARITHMETIC_SHARE * delta}
     return failures | ({"sampling": SAMPLING_SHARE * delta} if distance.samples_rows else {})

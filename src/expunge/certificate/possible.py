@@ -72,6 +72,11 @@ def _before(stated: Stated) -> bool:
     return _whole(earlier) and few and (position > 1 or earlier == 0 or stated.kept)
 
 
+def _others(stated: Stated) -> bool:
+    declared = (stated.sequence or {})["another_person"]
+    return _whole(declared) and 1 <= declared <= stated["n_forget"] and not stated.kept
+
+
 WORDS = (
     Rule("the bound is known", "it names a bound that Expunge does not have", lambda c: c.claim.bound in BOUNDS),
     Rule(
@@ -164,6 +169,12 @@ SIZES = (
         "data.sequence.forgotten_before is not what earlier models of the series can have forgotten",
         _before,
         lambda c: c.sequence is not None and not c.old,
+    ),
+    Rule(
+        "rows declared another person's are some of those forgotten",
+        "data.sequence.another_person counts none or more than n_forget, or a deposit decided",
+        _others,
+        lambda c: c.sequence is not None and "another_person" in c.sequence,
     ),
     Rule(
         "only the residual bound has a series",

@@ -68,6 +68,10 @@ def _record_checks(content: Json, record: TrainingRecord) -> list[Check]:
     if content["schema"] not in OLD_SCHEMAS and record.encoder is not None:
         told = (stated.get("encoder_trained_on_source"), record.encoder_trained or "unknown")
         same["encoder_trained_on_source"] = told
+    weights = None if record.class_weights is None else list(record.class_weights)
+    for name, recorded in (("preparation", record.preparation), ("class_weights", weights)):
+        if recorded is not None or name in stated:
+            same[name] = (stated.get(name), recorded)
     return [
         model_check(
             "the model has its noise",

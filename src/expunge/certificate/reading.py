@@ -9,7 +9,6 @@ from expunge.bounds import ResidualFacts, RetainedFacts
 from expunge.bounds.residual import WEIGHT_FACTS
 from expunge.bounds.scale import CHOICES, EXACTLY, SET, Scale
 from expunge.certificate.check import LARGEST_NUMBER
-from expunge.certificate.derive import ENCODERS
 from expunge.certificate.facts import (
     BESIDE_FACTS,
     OLD_SCHEMAS,
@@ -21,6 +20,7 @@ from expunge.certificate.facts import (
     Fact,
     Json,
 )
+from expunge.certificate.provisos import ENCODERS, PREPARATIONS
 from expunge.distance import Distance
 
 PAPER_FACTS = (
@@ -56,7 +56,10 @@ def claim_of(content: Json) -> Claim:
         tuned=_yes_or_no(bound.get("tuned", False)),
         averaged=not old and _yes_or_no(noise["averaged"]),
         encoder=encoder_word(content["model"]),
+        preparation=preparation_word(content["model"]),
+        weighted="class_weights" in content["model"],
         scale=EXACTLY if old else _scale(content),
+        others=0 if old else _others(content),
         schema=content["schema"],
     )
 
@@ -95,12 +98,28 @@ def _scale(content: Json) -> Scale:
     return Scale(choice, content["sigma"] if choice in SET else None, rehearsed)
 
 
+def _others(content: Json) -> int:
+    """Rows that were declared another person's; a whole number where any is stated."""
+    stated = content["data"].get("sequence", {}).get("another_person", 0)
+    if type(stated) is not int:
+        raise ValueError(f"another_person {stated!r}")
+    return stated
+
+
 def encoder_word(model: Json) -> str | None:
     """Whether the encoder was trained on the source, where there is one."""
     said = str(model.get("encoder_trained_on_source", "unknown"))
     if said not in ENCODERS:
         raise ValueError(f"encoder_trained_on_source {said!r}")
     return said if "encoder" in model else None
+
+
+def preparation_word(model: Json) -> str | None:
+    """Where the rows' preparation was learnt, where there was one."""
+    said = model.get("preparation")
+    if "preparation" in model and said not in PREPARATIONS:
+        raise ValueError(f"preparation {said!r}")
+    return said
 
 
 def _provenance(value: Any) -> str:

@@ -26,14 +26,15 @@ from expunge.certificate.content import (
 )
 from expunge.certificate.derive import bound_named, sentences
 from expunge.certificate.facts import Claim, Fact, Json, ellipsoid_of
-from expunge.certificate.reading import encoder_word
+from expunge.certificate.reading import encoder_word, preparation_word
 from expunge.distance import Distance
 from expunge.errors import FileError
 
 STATEMENT_SCHEMA = "expunge/statement/3"
 SIZES = ("parameters", "classes", "features")
 MODEL = ("loss", "l2", "max_norm", "row_bound", "bias", "dtype", "record", "encoder", "encoder_trained_on_source")
-REFERENCE = ("free_bias", "fixed_c")  # what retraining would do, where that is not l2 on every weight
+PREPARATION = ("preparation",)  # where what made rows of it was learnt
+REFERENCE = ("free_bias", "fixed_c", "class_weights")  # retraining, where that is not rows alike and l2 on every weight
 SERIES = ("planned", "position", "ledger_head")
 DAY = len("2026-01-31")
 
@@ -106,7 +107,7 @@ def statement_of(dossier: Certificate) -> Statement:
         "model": {
             "sha256": private["model"]["after"]["sha256"],
             "before": keyed(private["nonce"], "model before", private["model"]["before"]["sha256"]),
-            **{name: private["model"][name] for name in (*MODEL, *REFERENCE) if name in private["model"]},
+            **{name: private["model"][name] for name in (*MODEL, *PREPARATION, *REFERENCE) if name in private["model"]},
         },
         "dossier": private["digest"],
         "software": dict(private["software"]),
@@ -181,6 +182,8 @@ def public_claim(content: Json) -> Claim:
         tuned=bound.get("tuned", False),
         averaged=noise["averaged"],
         encoder=encoder_word(content["model"]),
+        preparation=preparation_word(content["model"]),
+        weighted="class_weights" in content["model"],
         scale=Scale(noise["choice"], content["sigma"] if policy else None, noise["rehearsed_rows"]),
         public=True,
     )

@@ -19,7 +19,7 @@ from expunge.bounds.scale import LADDER, POLICY, RADII, on_ladder
 from expunge.certificate.check import Check, require_passed
 from expunge.certificate.content import Certificate, digest_of
 from expunge.certificate.derive import bound_named, sentences, status_of
-from expunge.certificate.facts import GENERATORS, SCHEMA, Claim, Json, weakest
+from expunge.certificate.facts import SCHEMA, SECRET, Claim, Json, weakest
 from expunge.certificate.kept import MOST_RADII
 from expunge.certificate.limits import kept_failures
 from expunge.certificate.published import model_check, read_published, tensor_checks
@@ -28,7 +28,7 @@ from expunge.certificate.statement import DAY, REFERENCE, SERIES, SIZES, Stateme
 from expunge.certificate.verify import checks
 from expunge.errors import ExpungeError, FileError, VerificationFailed
 from expunge.noise import grid_exponent, public_grid
-from expunge.record import loss_named
+from expunge.record import are_class_weights, loss_named
 from expunge.runtime.checks import LARGEST
 from expunge.runtime.strict_json import is_digest
 
@@ -68,7 +68,7 @@ def statement_checks(statement: Statement) -> list[Check]:
             Check("distance.meaning", content["distance"]["meaning"], claim.distance.meaning),
             Check("the distance is the bound's", claim.distance.law.stands_in or claim_is_shaped(claim), True),
             Check("noise.calibration", content["noise"]["calibration"], bound_named(claim.bound).calibration),
-            Check("noise is secret", claim.generator, GENERATORS[0]),
+            Check("noise is secret", claim.generator in SECRET, True),
             *_scale_checks(content, claim),
             *_size_checks(content),
             Check("digests", all(map(is_digest, _digests(content))), True),
@@ -122,7 +122,9 @@ def _size_checks(content: Json) -> list[Check]:
     sizes, model = content["sizes"], content["model"]
     rows = loss_named(model["loss"]).weight_rows(sizes["classes"])
     width = sizes["features"] + int(model["bias"] is True)
+    weights = model.get("class_weights", [1.0] * sizes["classes"])
     return [
+        Check("class weights are of every class", are_class_weights(weights, sizes["classes"]), True),
         Check("sizes.parameters", sizes["parameters"], rows * width),
         Check("model.l2", model["l2"] > 0.0 and math.isfinite(model["l2"]), True),
     ]
@@ -154,6 +156,10 @@ def model_checks(statement: Statement, path: str | Path) -> list[Check]:
             model_check("the model has a record", False, True, "a published model says how it was trained"),
         ]
     same = {"l2": record.l2, "loss": record.loss, "max_norm": record.max_norm, "bias": record.bias}
+    weights = None if record.class_weights is None else list(record.class_weights)
+    more = {"preparation": record.preparation, "class_weights": weights}
+    # a statement that is silent on these says something else
+    stated = {name: None for name, value in more.items() if value is not None} | stated
     return [
         *compared,
         model_check(
@@ -167,7 +173,12 @@ def model_checks(statement: Statement, path: str | Path) -> list[Check]:
         ),
         *(
             model_check(f"the model has the {name} of the statement", stated[name], found, f"its record says {found}")
-            for name, found in {**same, "encoder": record.encoder, "record": record.provenance}.items()
+            for name, found in {
+                **same,
+                "encoder": record.encoder,
+                **more,
+                "record": record.provenance,
+            }.items()
             if name in stated
         ),
         *tensor_checks(content, model),

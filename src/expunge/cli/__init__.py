@@ -16,7 +16,9 @@ from expunge.cli.evaluate import evaluate
 from expunge.cli.keygen import keygen
 from expunge.cli.member import member
 from expunge.cli.plan import plan
+from expunge.cli.predict import predict
 from expunge.cli.report import report
+from expunge.cli.score import score
 from expunge.cli.sections import Group
 from expunge.cli.sign import sign
 from expunge.cli.tangent import tangent
@@ -37,7 +39,7 @@ def main() -> None:
 
 main.add_section("Start here", demo)
 main.add_section("Train and delete", embed, train, deposit, plan, unlearn, tangent)
-main.add_section("Look and check", member, verify, distance, evaluate, audit)
+main.add_section("Look and check", score, predict, member, verify, distance, evaluate, audit)
 main.add_section("Hand over", keygen, sign, report, card)
 main.add_section("Requests over time", desk)
 

@@ -56,12 +56,13 @@ def attested(option: str, words: str) -> Callable[[Function], Function]:
 
 def _wanted(option: str, path: Path | None, sign_key: Path | None) -> Attest | None:
     from expunge.certificate.sign import read_private_key
-    from expunge.data.output import require_absent
     from expunge.errors import OptionError
 
     if path is None:
         if sign_key is not None:
             raise OptionError("--sign-key", f"it signs what {option} writes", f"Give {option} too, or leave it out.")
         return None
+    from expunge.data.output import require_absent  # here: it needs fcntl, and checking alone works without
+
     require_absent(path)
     return Attest(path, None if sign_key is None else read_private_key(sign_key))

@@ -62,6 +62,7 @@ def deposit(
     expunge unlearn --model model.safetensors --deposit model.deposit --forget forget.npz
                     --epsilon 0.1 --delta 1e-6 --out result/
     """
+    from expunge.cli.swaps import require_model
     from expunge.data.output import require_absent, write_file
     from expunge.model import read_model
     from expunge.request.execution import Execution
@@ -70,8 +71,9 @@ def deposit(
     for path in (target, figure):
         if path is not None:
             require_absent(path)
+    require_model(model_file, {"--data": data})
     model, _ = read_model(model_file)
-    source = read_source(data, label, columns, memory)
+    source = read_source(data, label, columns, memory, model)
     place = local_device(device)
     with joined_group(place) as group:
         with progress(group.first and not quiet) as advance:

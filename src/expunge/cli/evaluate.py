@@ -142,7 +142,7 @@ def _files(table: Any, content: dict[str, Any]) -> dict[str, bytes]:
 
 def _print_table(table: Any, seeds: int) -> None:
     from expunge.evaluate.evaluation import METRICS
-    from expunge.evaluate.table import PERCENT, TITLES, shown
+    from expunge.evaluate.table import PERCENT, TITLES, legend, remarks, shown
 
     for columns in (METRICS[:6], METRICS[6:]):
         present = [metric for metric in columns if metric in table.metrics]
@@ -153,6 +153,7 @@ def _print_table(table: Any, seeds: int) -> None:
         for name, row in table.cells.items():
             screen.add_row(name, *(shown(metric, row.get(metric)) for metric in present))
         out.print(screen)
-    for name, row in table.cells.items():
-        for flag in dict.fromkeys(flag for cell in row.values() for flag in cell.flags):
-            out.print(f"  - {name}: {flag}", markup=False)
+    for line in legend(table):
+        out.print(f"  {line}", markup=False)
+    for remark in remarks(table):
+        out.print(f"  - {remark}", markup=False)

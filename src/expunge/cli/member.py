@@ -11,7 +11,7 @@ from rich.table import Table
 
 from expunge.cli.console import as_json, out, reporting
 from expunge.cli.sections import Command
-from expunge.cli.sets import FILE, deposit_option, label_column, read_prepared
+from expunge.cli.sets import FILE, deposit_option, label_column, read_prepared, read_rows
 from expunge.cli.streams import say_json
 
 LISTED = 50
@@ -34,12 +34,13 @@ def member(deposit: Path, rows: Path, label: str | None, json_output: bool) -> d
     \b
     expunge member --deposit model.deposit --rows person.csv --label income
     """
-    from expunge.data import read_data
+    from expunge.cli.swaps import require_deposit
     from expunge.evidence.deposit.contents import read_deposit
     from expunge.evidence.deposit.membership import answers
 
+    require_deposit(deposit, None)
     kept = read_deposit(deposit)
-    found = answers(kept, read_prepared(rows) if kept.of_network else read_data(rows, label).rows)
+    found = answers(kept, read_prepared(rows) if kept.of_network else read_rows(rows, label, kept))
     there = sum(answer.there for answer in found)
     content = {
         "n_rows": len(found),

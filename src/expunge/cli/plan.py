@@ -24,6 +24,7 @@ from expunge.cli.sets import (
     memory,
     model_option,
     read_forget_and_surrogate,
+    read_rows,
 )
 
 
@@ -91,10 +92,13 @@ def plan(
     expunge plan --model model.safetensors --forget forget.npz --surrogate surrogate.npz
                  --delta 1e-5 --distance same --distance chi2:0.1 --figure plan.png
     """
+    from expunge.cli.swaps import require_deposit, require_model
     from expunge.data.output import require_absent
 
     if figure is not None:
         require_absent(figure)
+    require_model(model_file, {"--forget": forget, "--deposit": deposit, "--surrogate": surrogate})
+    require_deposit(deposit, model_file)
     files = (forget, label, columns, memory)
     if deposit is not None:
         beside = {"surrogate": surrogate, "distance": distances or None, "match_classes": match_classes, "step": step}
@@ -132,7 +136,7 @@ def _with_surrogate(
     stated = [stated_distance(text) for text in distances or DISTANCES]
     model, _ = read_model(model_file)
     forget, label, columns, memory = files
-    rows = read_forget_and_surrogate(forget, surrogate, label, columns, memory)
+    rows = read_forget_and_surrogate(forget, surrogate, label, columns, memory, model)
     with progress(not quiet) as advance:
         planned = foresee(
             model,
@@ -177,7 +181,6 @@ def _with_deposit(
     quiet: bool,
 ) -> tuple[dict[str, Any], Callable[[], None]]:
     """What a deletion from a deposit would need, and how to show it."""
-    from expunge.data import read_data
     from expunge.evaluate.deposit_plan import plan_deposit
     from expunge.evaluate.plan import EPSILONS
     from expunge.evidence.deposit.contents import read_deposit
@@ -185,16 +188,17 @@ def _with_deposit(
     from expunge.request.execution import Execution
 
     forget, label, columns, memory = files
-    rows, _ = read_forget_and_surrogate(forget, None, label, columns, memory)
+    model, _ = read_model(model_file)
+    rows, _ = read_forget_and_surrogate(forget, None, label, columns, memory, model)
     with progress(not quiet) as advance:
         planned = plan_deposit(
             read_deposit(deposit),
             rows,
             delta=delta,
             epsilons=epsilons or EPSILONS,
-            model=read_model(model_file)[0],
+            model=model,
             forget_class=forget_class,
-            test=None if test is None else read_data(test, label).rows,
+            test=None if test is None else read_rows(test, label, model),
             execution=Execution(memory=memory),
             progress=advance,
         )

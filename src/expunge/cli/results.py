@@ -7,27 +7,11 @@ from typing import Any
 
 from expunge.cli.console import out, print_certificate
 
-MODEL, STATEMENT, SIGNED, DOSSIER = "model.safetensors", "statement.json", "statement.signed.json", "dossier.json"
-DEPOSIT = "model.deposit"
-PRIVATE = "private"
-
-
-def result_files(result: Any, key: Any = None) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """The files of a result by name: those that may be handed out, and those that may not."""
-    from expunge.certificate.sign import seal
-
-    public = {MODEL: result.model.to_bytes(), STATEMENT: result.statement.to_json().encode()}
-    if key is not None:
-        public[SIGNED] = seal(result.statement, key)
-    private = {DOSSIER: result.certificate.to_json().encode()}
-    if getattr(result, "deposit", None) is not None:
-        private[DEPOSIT] = result.deposit.to_bytes()
-    return public, private
-
 
 def write_result(target: Path, result: Any, key: Any = None) -> tuple[str, ...]:
     """The folder, whole or not at all; the names of the files that may be handed out."""
     from expunge.data.output import write_folder
+    from expunge.data.results import PRIVATE, result_files
 
     public, private = result_files(result, key)
     write_folder(target, public, private={PRIVATE: private})
@@ -38,6 +22,8 @@ def told_result(
     target: Path, result: Any, names: tuple[str, ...], json_output: bool, before: Path | None = None
 ) -> dict[str, Any]:
     """What was written and certified, on the screen or for JSON; `before` is the deposit the rows were taken out of."""
+    from expunge.data.results import DEPOSIT, DOSSIER, MODEL, PRIVATE, STATEMENT
+
     dossier, kept = target / PRIVATE / DOSSIER, target / PRIVATE / DEPOSIT
     if not json_output:
         print_certificate(result.certificate.content)

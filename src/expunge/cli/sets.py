@@ -23,14 +23,18 @@ def deposit_option(words: str, *, required: bool = False) -> Callable[[Any], Any
     return click.option("--deposit", required=required, type=FILE, help=words)
 
 
-label_column = click.option("--label", help="Label column of .csv and .parquet files (default: y, or label).")
+label_column = click.option(
+    "--label", help="Label column of tables (default: the one the model was trained on, else y, or label)."
+)
 forget_class = click.option(
     "--forget-class",
     help="Forget a whole class: of the rows in --forget, those with this label, which must be all the source had "
     "of it.",
 )
 columns = click.option(
-    "--columns", help="Feature columns of Parquet files, with commas between (default: all but the label's)."
+    "--columns",
+    help="Feature columns of tables, with commas between (default: all but the label's; a model that was trained on a "
+    "prepared table knows its own).",
 )
 memory = click.option(
     "--memory",
@@ -50,40 +54,57 @@ linear_sets = section(
 )
 
 
-def read_source(path: Path, label: str | None, columns: str | None, memory: str | None) -> Any:
+def read_rows(path: Path, label: str | None, model: Any) -> Any:
+    """What is in a file, read whole: rows as a model takes them."""
+    from expunge.data import read_data
+    from expunge.model import table_of
+
+    return read_data(path, label, preparation=table_of(model)).rows
+
+
+def read_source(path: Path, label: str | None, columns: str | None, memory: str | None, model: Any = None) -> Any:
     """What is in a file or folder with all rows of a source, read whole or to be streamed."""
     from expunge.data import LabelledArrays, open_data
-    from expunge.runtime.group import launched_as_group
+    from expunge.model import table_of
+    from expunge.runtime.launched import launched_as_group
     from expunge.runtime.memory import Memory
 
     opened = open_data(
         path,
         label,
-        columns=_names(columns),
+        columns=listed(columns),
         memory=Memory.of(memory),
         stream=memory is not None or launched_as_group() or None,
+        preparation=table_of(model),
     )
     return opened.rows if isinstance(opened, LabelledArrays) else opened
 
 
-def _names(columns: str | None) -> tuple[str, ...] | None:
+def listed(columns: str | None) -> tuple[str, ...] | None:
+    """`a, b` as ("a", "b")."""
     return None if columns is None else tuple(name.strip() for name in columns.split(","))
 
 
 def read_forget_and_surrogate(
-    forget: Path, surrogate: Path | None, label: str | None, columns: str | None, memory: str | None
+    forget: Path,
+    surrogate: Path | None,
+    label: str | None,
+    columns: str | None,
+    memory: str | None,
+    model: Any = None,
 ) -> tuple[Any, Any]:
     """What is in the two files or folders, read whole or to be streamed; None for a surrogate that is not given."""
     from expunge.data import LabelledArrays, open_data
-    from expunge.data.files import TABLES
     from expunge.data.opening import is_folder
-    from expunge.runtime.group import launched_as_group
+    from expunge.data.raw_tables import is_table
+    from expunge.model import table_of
+    from expunge.runtime.launched import launched_as_group
     from expunge.runtime.memory import Memory
 
     limit = Memory.of(memory)
-    names, given = _names(columns), [path for path in (forget, surrogate) if path is not None]
+    names, given = listed(columns), [path for path in (forget, surrogate) if path is not None]
     # a label column may be named though only one of the two files is a table
-    tables = [path for path in given if path.suffix.lower() in TABLES or is_folder(path)] or [forget]
+    tables = [path for path in given if is_table(path) or is_folder(path)] or [forget]
 
     def read(path: Path) -> Any:
         opened = open_data(
@@ -92,6 +113,7 @@ def read_forget_and_surrogate(
             columns=names if path in tables else None,
             memory=limit,
             stream=path is surrogate and (memory is not None or launched_as_group() or None),
+            preparation=table_of(model),
         )
         return opened.rows if isinstance(opened, LabelledArrays) else opened
 

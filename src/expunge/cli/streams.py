@@ -21,6 +21,7 @@ import click
 from rich.console import Console
 
 from expunge.errors import FileError
+from expunge.runtime.launched import launched_as_group
 
 LOST = 2  # exit status where the output was lost
 STOPPED, TERMINATED = 130, 143
@@ -113,7 +114,7 @@ def terminable() -> Iterator[None]:
     def stop(_signal: int, _frame: object) -> NoReturn:
         raise Terminated
 
-    if threading.current_thread() is not threading.main_thread() or "WORLD_SIZE" in os.environ:
+    if threading.current_thread() is not threading.main_thread() or launched_as_group():
         yield
         return
     before = signal.signal(signal.SIGTERM, stop)

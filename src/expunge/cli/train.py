@@ -10,7 +10,7 @@ import click
 from expunge.cli.console import as_json, on_device, out, progress, quiet, reporting, written_to
 from expunge.cli.deposits import kept_with_outlook, print_deposit, write_deposit
 from expunge.cli.sections import Command, section
-from expunge.cli.sets import FILE, label_column
+from expunge.cli.sets import FILE, listed
 
 MOST_CLASSES = 20  # that are shown
 
@@ -19,27 +19,58 @@ MOST_CLASSES = 20  # that are shown
 @section(
     "Source",
     click.option(
-        "--data", required=True, type=FILE, help="The source: .npz or .safetensors with X and y, .csv or .parquet."
+        "--data",
+        required=True,
+        type=FILE,
+        help="The source: a table (.csv, .tsv, also .gz, .parquet), or .npz or .safetensors with X and y.",
     ),
-    label_column,
+    click.option("--label", help="Label column of a table (default: y, or label)."),
+    click.option("--columns", help="Feature columns of a table, with commas between (default: all but the label's)."),
+    click.option(
+        "--no-header",
+        is_flag=True,
+        help="The first line of the table is data. Columns are then called by their place, from 0, or as --names says.",
+    ),
+    click.option("--names", help="What the columns of a table without a header are called, with commas between."),
+)
+@section(
+    "Preparation of a table",
+    click.option(
+        "--prepare",
+        default="auto",
+        show_default=True,
+        help="table: numbers standardised and empty cells filled with the median, categories a feature each value, "
+        "dates and row numbers left out. none: numbers as they are. auto: table, unless every cell is a number and "
+        "--max-norm is given.",
+    ),
+    click.option(
+        "--prepare-from",
+        type=FILE,
+        help="Learn the preparation from this table, which has no row of the source in it: then it knows nothing of "
+        "those who will be forgotten.",
+    ),
 )
 @section(
     "Model",
     click.option(
         "--l2",
-        required=True,
         type=float,
-        help="lambda of (lambda/2)||w||^2 beside the mean loss. Larger makes later certificates stronger.",
+        help="lambda of (lambda/2)||w||^2 beside the mean loss. Larger makes later certificates stronger. Default, of "
+        "a table that is prepared: as scikit-learn's C = 1.",
     ),
     click.option(
         "--max-norm",
-        required=True,
         type=float,
         help="Rows longer than this are scaled down to it. Choose it before looking at the rows: a bound read off the "
-        "data would itself tell about a person.",
+        "data would itself tell about a person. Default, of a table that is prepared: 3 sqrt(features); with --deposit "
+        "the longest row's length, rounded up to two digits.",
     ),
     click.option("--loss", default="softmax", show_default=True, help="softmax or ridge."),
-    click.option("--bias", is_flag=True, help="Add a constant feature 1, regularised like the rest."),
+    click.option(
+        "--bias/--no-bias",
+        default=None,
+        help="Add a constant feature 1, regularised like the rest. Default: for a table that is prepared.",
+    ),
     click.option(
         "--store", default="float64", show_default=True, help="What the weights are stored in: float64 or float32."
     ),
@@ -72,7 +103,7 @@ MOST_CLASSES = 20  # that are shown
 @reporting
 def train(
     data: Path,
-    label: str | None,
+    max_norm: float | None,
     device: str,
     target: Path,
     deposit: Path | None,
@@ -86,31 +117,33 @@ def train(
     the optimum training stopped. This record is all that is kept of the source, and what makes later certificates
     strong; with --deposit what makes them proven is kept too.
 
+    A table is prepared (numbers standardised, categories a feature each value); every decision is printed and kept in
+    the record, and later commands prepare their files by it, column by column. What the preparation learnt from the
+    source is outside of later certificates, and they say so; see --prepare-from.
+
     \b
+    expunge train --data credit.csv --label default --out model.safetensors
+    expunge train --data credit.csv --label default --out model.safetensors --deposit model.deposit
     expunge train --data source.npz --l2 1e-3 --max-norm 1 --out model.safetensors
-    expunge train --data source.npz --l2 1e-3 --max-norm 1 --out model.safetensors --deposit model.deposit
     """
-    from expunge.data import read_data
-    from expunge.data.output import require_absent, write_file
-    from expunge.errors import FileError
+    from expunge.data.output import write_file
     from expunge.evaluate.fit import fit_of
+    from expunge.train import LARGEST_ROW
     from expunge.train import train as run
 
-    if target.suffix.lower() != ".safetensors":
-        raise FileError(f"--out {target}", "models are .safetensors files", "Name it for example model.safetensors.")
-    if target == deposit:
-        raise FileError(
-            f"--out and --deposit {target}", "they are two files", "Name the deposit for example m.deposit."
-        )
-    for path in (target, deposit):
-        if path is not None:
-            require_absent(path)
-    source = read_data(data, label)
+    _require_targets(target, deposit)
+    given = _source(data, as_given, bounded=max_norm is not None)
+    source, prepared = given.rows, given.preparation
+    _print_decisions(() if json_output else given.told)
+    longest = None if deposit is None or prepared is None else LARGEST_ROW
     with progress(not quiet) as advance:
         model = run(
             source.features,
             source.labels,
             device=device,
+            max_norm=longest if max_norm is None else max_norm,
+            prepare="none" if prepared is None else prepared,
+            preparation=given.learnt,
             encoder=source.encoder,
             encoder_trained=source.encoder_trained,
             feature_names=source.feature_names,
@@ -127,7 +160,47 @@ def train(
         if deposit is not None and kept is not None:
             print_deposit(deposit, kept[0], made["deposit"])
     told = {"model": str(target), "sha256": model.sha256(), "record": model.record.facts(), "fit": fit.to_json()}
-    return told | made
+    return told | ({"prepared": list(given.told)} if given.told else {}) | made
+
+
+def _require_targets(target: Path, deposit: Path | None) -> None:
+    """Refuse files that cannot be written, before any work is done."""
+    from expunge.data.output import require_absent
+    from expunge.errors import FileError
+
+    if target.suffix.lower() != ".safetensors":
+        raise FileError(f"--out {target}", "models are .safetensors files", "Name it for example model.safetensors.")
+    if target == deposit:
+        raise FileError(
+            f"--out and --deposit {target}", "they are two files", "Name the deposit for example m.deposit."
+        )
+    for path in (target, deposit):
+        if path is not None:
+            require_absent(path)
+
+
+def _source(data: Path, options: dict[str, Any], *, bounded: bool) -> Any:
+    """The rows to train on; takes what is said of a table out of the options."""
+    from expunge.data.source_tables import read_source
+
+    return read_source(
+        data,
+        options.pop("label"),
+        columns=listed(options.pop("columns")),
+        header=not options.pop("no_header"),
+        names=listed(options.pop("names")),
+        prepare=options.pop("prepare"),
+        prepare_from=options.pop("prepare_from"),
+        bounded=bounded,
+    )
+
+
+def _print_decisions(told: tuple[str, ...]) -> None:
+    """What becomes of each column of a table."""
+    if told:
+        out.print("preparation of the table", style="bold")
+    for sentence in told:
+        out.print(f"  {sentence}", markup=False)
 
 
 def _print_model(model: Any, fit: Any, target: Path) -> None:
@@ -135,7 +208,10 @@ def _print_model(model: Any, fit: Any, target: Path) -> None:
     record = model.record
     shape = f"{record.n_source:,} rows, {model.n_features} features, {len(record.classes)} classes"
     out.print(f"trained {record.loss} on {shape}")
-    out.print(f"gradient norm at the stored weights: {record.residual:.3g}")
+    out.print(
+        f"l2 {record.l2:.3g}, rows at most {record.max_norm:.3g} long, {'a' if record.bias else 'no'} bias; gradient "
+        f"norm at the stored weights: {record.residual:.3g}"
+    )
     _print_fit(fit)
     out.print(f"written: {target}", markup=False)
 

@@ -192,6 +192,7 @@ def unlearn(  # over 60 lines: click hands over each of its options by name
     """
     from expunge.bounds.scale import publishable
     from expunge.certificate.sign import read_private_key
+    from expunge.cli.swaps import require_deposit, require_model
     from expunge.data.output import require_absent
     from expunge.mechanism import carry_out
     from expunge.model import read_model
@@ -199,6 +200,8 @@ def unlearn(  # over 60 lines: click hands over each of its options by name
     from expunge.runtime.group import joined_group, local_device
 
     require_absent(target)
+    require_model(model_file, {"--forget": forget, "--deposit": deposit, "--surrogate": surrogate})
+    require_deposit(deposit, model_file)
     key = None if sign_key is None else read_private_key(sign_key)
     terms = {"step": step, "bound": bound, "constants": _constants(constants), "sizes": sizes}
     scale = publishable(noise)
@@ -212,7 +215,7 @@ def unlearn(  # over 60 lines: click hands over each of its options by name
         stated = None if distance is None else stated_distance(distance, between=between, sampling=sampling)
         asking = _by_deposit(deposit, epsilon, delta, force, scale, stated, match_classes)
     model, digest = read_model(model_file)
-    rows = read_forget_and_surrogate(forget, surrogate, label, columns, memory)
+    rows = read_forget_and_surrogate(forget, surrogate, label, columns, memory, model)
     place = local_device(device)
     with joined_group(place) as group:
         with progress(group.first and not quiet) as advance:

@@ -225,7 +225,7 @@ def _with_deposits(
 ) -> list[Any]:
     """What the deposits show beyond the files that are handed out and the dossier."""
     from expunge.certificate.content import read_certificate
-    from expunge.data import read_data
+    from expunge.cli.sets import read_rows
     from expunge.errors import OptionError
     from expunge.evidence.deposit.contents import read_deposit
     from expunge.evidence.deposit.verifying import verify_deposits
@@ -237,11 +237,12 @@ def _with_deposits(
             "deposits",
             "Give these files too.",
         )
+    after = read_deposit(deposit_after)
     return verify_deposits(
         read_certificate(dossier),
-        read_deposit(deposit_after),
+        after,
         None if deposit is None else read_deposit(deposit),
-        None if forget is None else read_data(forget, label).rows,
+        None if forget is None else read_rows(forget, label, after),
         model,
-        None if surrogate is None else read_data(surrogate, label).rows,
+        None if surrogate is None else read_rows(surrogate, label, after),
     )

@@ -1,4 +1,4 @@
-"""Data files: `.npz` and `.safetensors` with `X` and `y`, `.csv` and `.parquet` with a label column.
+"""Data files: `.npz` and `.safetensors` with `X` and `y`; tables (`.csv`, `.tsv`, also `.gz`, `.parquet`) with a label.
 
 Nothing here unpickles, and nothing is allocated before the size a file declares has been checked against what it
 holds and against a limit.
@@ -12,20 +12,19 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 from numpy.typing import NDArray
 
-from expunge.data.parquet_pages import Wanted, opened, require_bearable
-from expunge.data.tables import feature_names, list_lengths, require_types, table_arrays, table_columns
-from expunge.data.wide_csv import extent, is_wide, read_wide
+from expunge.data.raw_tables import ENDINGS as TABLES
+from expunge.data.raw_tables import is_table
+from expunge.data.text_tables import table_ending
+from expunge.data.whole_tables import Layout, read_prepared, read_table
 from expunge.errors import DataError, ExpungeError, FileError
 from expunge.record import TRAINED_ON_SOURCE
 from expunge.runtime.memory import file_bytes, out_of_memory, require_fits, require_room
@@ -44,7 +43,6 @@ DAMAGE = (
 # arrays of an npz, metadata of a safetensors file: the digest of what made the features, and whether that was trained
 # on rows of the source; an npz may also name its columns
 ENCODER, ENCODER_TRAINED, NAMES = "encoder", "encoder_trained_on_source", "feature_names"
-TABLES = (".csv", ".parquet", ".pq")
 
 
 class EncodedRows(tuple[Any, Any]):
@@ -97,35 +95,58 @@ class LabelledArrays:
         return EncodedRows(self.features, self.labels, self.encoder, self.feature_names, self.encoder_trained)
 
 
-def read_data(path: str | Path, label: str | None = None) -> LabelledArrays:
-    """Read features and labels from a file; `label` names the label column of a CSV or Parquet file."""
+def read_data(
+    path: str | Path,
+    label: str | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    header: bool = True,
+    names: Sequence[str] | None = None,
+    preparation: Mapping[str, Any] | None = None,
+    labelled: bool = True,
+) -> LabelledArrays:
+    """Read features and labels from a file.
+
+    Of a table: `label` names its label column, `columns` those of the features (all others), and without a `header`
+    columns are called `names`, or by their place from 0. With a model's `preparation` (`model.record.table`) a
+    table's columns become features as they did at training; unless `labelled`, its label column may then be missing.
+    """
     location = Path(path)
-    readers: dict[str, Callable[[Path, str | None], EncodedRows]] = {
-        ".npz": _from_npz, ".safetensors": _from_safetensors, ".csv": _from_csv, ".parquet": _from_parquet,
-        ".pq": _from_parquet,
-    }  # fmt: skip
-    reader = readers.get(location.suffix.lower())
-    if reader is None:
+    kind = table_ending(location)
+    if kind not in ENDINGS:
+        raise unknown_type(location)
+    if is_table(location) and preparation is not None:
+        features, labels, named = read_prepared(location, label, columns, preparation, labelled)
+        return LabelledArrays(features, labels, str(location), None, named)
+    readers: dict[str, Callable[[Path], EncodedRows]] = {".npz": _from_npz, ".safetensors": _from_safetensors}
+    layout = Layout(label, columns, header, names)
+    if kind in readers and layout != Layout():
         raise FileError(
-            f"{location}: unknown file type {location.suffix!r}",
-            f"data files end in {', '.join(readers)}",
-            "Save the rows as .npz with arrays X and y, or as .csv or .parquet with a label column.",
-        )
-    if label is not None and location.suffix.lower() not in TABLES:
-        raise FileError(
-            f"{location}: --label {label!r}",
-            "a label column exists in .csv and .parquet files only",
-            "Leave --label out; y is used.",
+            f"{location}: --label {label!r}" if label is not None else f"{location}: --columns, --no-header or --names",
+            "only tables (.csv and .parquet files, and the like) have named columns",
+            "Leave --label out; y is used." if label is not None else "Leave these options out.",
         )
     readable(location)
     try:
-        rows = reader(location, label)
+        rows = readers[kind](location) if kind in readers else _from_table(location, layout)
     except DAMAGE as error:
         raise not_whole(location, error) from error
     features, labels = rows
     copies = 2 * 8 * features.size + 2 * labels.nbytes + 32 * labels.size  # in float64, and sorted by class
     require_room(copies, location, "the rows, checked and made ready,")
     return LabelledArrays(*rows, str(location), rows.encoder, rows.feature_names, rows.encoder_trained)
+
+
+ENDINGS = (".npz", ".safetensors", *TABLES)
+
+
+def unknown_type(path: Path) -> FileError:
+    """The error for a file whose name ends otherwise than data files do."""
+    return FileError(
+        f"{path}: unknown file type {table_ending(path)!r}",
+        f"data files end in {', '.join(ENDINGS)}",
+        "Save the rows as .npz with arrays X and y, or as .csv or .parquet with a label column.",
+    )
 
 
 def read_moments(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -157,7 +178,7 @@ def not_whole(location: Path, error: BaseException) -> ExpungeError:
     )
 
 
-def _from_npz(path: Path, _label: str | None) -> EncodedRows:
+def _from_npz(path: Path) -> EncodedRows:
     arrays = read_npz(path, ("X", "y"), optional=(ENCODER, ENCODER_TRAINED, NAMES))
 
     def one(name: str) -> Any:
@@ -300,7 +321,7 @@ def _npy_header(stream: IO[bytes], path: Path, name: str) -> tuple[tuple[int, ..
     return shape, fortran, dtype, stream.tell()
 
 
-def _from_safetensors(path: Path, _label: str | None) -> EncodedRows:
+def _from_safetensors(path: Path) -> EncodedRows:
     tensors, metadata = read_safetensors(file_bytes(path, "the file"), path)
     missing = [name for name in ("X", "y") if name not in tensors]
     if missing:
@@ -314,36 +335,6 @@ def _from_safetensors(path: Path, _label: str | None) -> EncodedRows:
     return EncodedRows(tensors["X"], tensors["y"], encoder, None, trained)
 
 
-def _from_csv(path: Path, label: str | None) -> EncodedRows:
-    found = extent(path)
-    try:
-        if is_wide(found):
-            features, labels, names = read_wide(path, label)
-            return EncodedRows(features, labels, None, names)
-        whole_lines = pa.csv.ReadOptions(block_size=min(max(1 << 20, path.stat().st_size), 1 << 30))
-        return _split(pa.csv.read_csv(path, read_options=whole_lines), path, label)
-    except (pa.ArrowException, ValueError) as error:
-        raise out_of_memory(error) or FileError(
-            f"{path} is not a table ({error})",
-            "a header line and equally long rows are needed",
-            "Write it again as CSV, in UTF-8.",
-        ) from error
-
-
-def _from_parquet(path: Path, label: str | None) -> EncodedRows:
-    metadata = opened(path)
-    schema = pa.parquet.ParquetFile(path, metadata=metadata).schema_arrow
-    column, names = table_columns(schema, path, label, None)
-    require_types(schema, path, column, names)
-    wanted = Wanted.of(schema, column, names)
-    require_bearable(path, metadata, wanted)
-    text = None if wanted.text is None else [wanted.text]
-    return _split(pa.parquet.ParquetFile(path, metadata=metadata, read_dictionary=text).read(), path, label)
-
-
-def _split(table: pa.Table, path: Path, label: str | None) -> EncodedRows:
-    column, names = table_columns(table.schema, path, label, None)
-    if table.num_rows == 0:
-        raise DataError(f"{path} has no rows", "at least one is needed", "Check how the file was written.")
-    features, labels = table_arrays(table, path, column, names)
-    return EncodedRows(features, labels, None, feature_names(names, list_lengths(table, names)))
+def _from_table(path: Path, layout: Layout) -> EncodedRows:
+    features, labels, names = read_table(path, layout)
+    return EncodedRows(features, labels, None, names)

@@ -30,7 +30,8 @@ def class_matched(
         raise DataError(
             "the surrogate has no rows of class " + ", ".join(repr(value) for value in absent),
             "every class of the source must occur in it for its proportions to be matched",
-            "Add rows of these classes; without --match-classes the distance must cover what is missing.",
+            "Add rows of these classes; without --match-classes (match_classes) the distance must cover what is "
+            "missing.",
         )
     present = torch.where(wanted > 0, present, torch.zeros_like(present))
     share = (wanted / wanted.sum()) / (present / present.sum()).clamp(min=1.0 / float(present.sum()))

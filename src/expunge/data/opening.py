@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from expunge.data.files import (
     DAMAGE,
     ENCODER,
     ENCODER_TRAINED,
+    EncodedRows,
     LabelledArrays,
     encoder_digest,
     encoder_training,
     not_whole,
     read_data,
+    read_npz,
 )
 from expunge.data.parquet_pages import opened
 from expunge.data.raw import RawArray, npy_array, npz_arrays, safetensors_arrays
+from expunge.data.raw_tables import is_table, read_raw, require_columns
 from expunge.data.streams import ParquetStream, RawStream, Segment, Stream
-from expunge.errors import FileError
+from expunge.errors import DataError, FileError
+from expunge.record import TrainingRecord
 from expunge.runtime.memory import Memory
 from expunge.runtime.paths import readable
 
@@ -32,8 +39,11 @@ def open_data(
     columns: Sequence[str] | None = None,
     memory: Memory | None = None,
     stream: bool | None = None,
+    preparation: Mapping[str, Any] | None = None,
 ) -> LabelledArrays | Stream:
     """Rows of a file or folder: read whole, or as a stream where they are larger than `memory` allows.
+
+    A table that a model's `preparation` makes into features is read whole.
 
     With `stream`, as one if that can be, and whoever goes over it then decides; without, where that can be avoided,
     whole. Always streams are .npy files (`X.npy` with `y.npy` beside it), and folders of those, of .safetensors or of
@@ -57,11 +67,36 @@ def open_data(
             return RawStream(str(location), [_segment(arrays["X"], arrays["y"])])
     if suffix == ".safetensors" and streams(3 * location.stat().st_size):
         return _safetensors(str(location), [location])
-    if suffix in PARQUET and (columns is not None or streams(2 * _table_bytes(location))):
+    whole = preparation is not None  # what becomes of its columns needs all of them
+    if suffix in PARQUET and not whole and (columns is not None or streams(2 * _table_bytes(location))):
         return ParquetStream(str(location), [location], label, columns)
-    if columns is not None:
-        raise FileError(f"{location}: --columns", "columns can be chosen in Parquet files only", "Leave --columns out.")
-    return read_data(location, label)
+    return read_data(location, label, columns=columns, preparation=preparation)
+
+
+def read_unlabelled(path: str | Path, label: str | None, record: TrainingRecord | None) -> Any:
+    """Features of rows whose labels nobody needs, as they come; a label column that is there is left aside."""
+    location = readable(Path(path))
+    table = None if record is None else record.table
+    if is_table(location) and table is None and record is not None and record.features is not None:
+        raw = read_raw(location)
+        require_columns(raw, record.features, "the model was trained on a column of that name")
+        columns = {name: raw.numbers(name) for name in record.features}
+        odd = [name for name, values in columns.items() if values is None or np.isnan(values).any()]
+        if odd:
+            raise DataError(
+                f"{location}: column {odd[0]!r} has a cell without a number",
+                "the model was trained on numbers in every cell",
+                "Encode and fill the column as it was done for training.",
+            )
+        made = np.column_stack([values for values in columns.values() if values is not None])
+        return EncodedRows(made, None, None, record.features)
+    if location.suffix.lower() == ".npz":
+        try:
+            return read_npz(location, ("X",))["X"]
+        except DAMAGE as error:
+            raise not_whole(location, error) from error
+    read = read_data(location, label if is_table(location) else None, preparation=table, labelled=False)
+    return EncodedRows(read.features, None, read.encoder, read.feature_names)
 
 
 def is_folder(path: Path) -> bool:

@@ -7,17 +7,34 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import secrets
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from expunge.errors import FileError
-from expunge.runtime.durable import PRIVATE, PUBLIC, make_folder, sync_folder, write_synced
+from expunge.runtime.durable import (
+    PRIVATE,
+    PRIVATE_FOLDER,
+    PUBLIC,
+    PUBLIC_FOLDER,
+    TEMPORARY,
+    make_folder,
+    sync_folder,
+    write_synced,
+)
+
+Named = dict[Path, int]  # what got its name, and the inode that it is
+SWEPT = re.compile(rf"{re.escape(TEMPORARY)}[0-9a-f]{{16}}-[0-9a-f]{{16}}(-2)?")
 
 
-def require_absent(path: Path) -> None:
-    """Refuse to write over something, or where nothing can be written, before any work is done."""
+def require_absent(path: Path, *, probe: bool = True) -> None:
+    """Refuse to write over something, or where nothing can be written, before any work is done.
+
+    With `probe` a file without a name is made there to see: of some folders permissions do not tell.
+    """
     try:
         taken = path.exists() or path.is_symlink()
     except (OSError, ValueError) as error:
@@ -33,12 +50,21 @@ def require_absent(path: Path) -> None:
         parent = parent.parent
     if not parent.is_dir():
         raise FileError(f"{parent} is not a folder", "results need one to be written in", "Choose another place.")
-    if not os.access(parent, os.W_OK | os.X_OK):
+    if not os.access(parent, os.W_OK | os.X_OK) or (probe and not _takes_files(parent)):
         raise FileError(
             f"{parent} cannot be written in",
             "write permission is needed",
             "Choose another place, or change its permissions.",
         )
+
+
+def _takes_files(folder: Path) -> bool:
+    """Whether a file can be made there."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError as error:
+        return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -49,14 +75,15 @@ def write_private(path: Path, content: bytes) -> None:
 def write_file(path: Path, content: bytes, *, mode: int = PUBLIC) -> None:
     """A new file, whole or not at all."""
 
-    def make(temporary: Path) -> None:
+    def make(temporary: Path, named: Named) -> None:
         write_synced(temporary, content, mode)
-        _give_name(temporary, path)
+        _give_name(temporary, path, named)
 
     _publish(path, make)
 
 
-def _give_name(temporary: Path, path: Path) -> None:
+def _give_name(temporary: Path, path: Path, named: Named) -> None:
+    named[path] = temporary.lstat().st_ino
     try:
         os.link(temporary, path)  # fails where somebody else was faster; a rename would replace
     except OSError as error:
@@ -72,25 +99,34 @@ def write_folder(
 ) -> None:
     """A new folder with these files, all of them or none; `private` are folders in it that only its owner reads."""
 
-    def make(temporary: Path) -> None:
-        temporary.mkdir()
-        with _in_use(temporary):
-            for name, content in files.items():
-                write_synced(temporary / name, content, PUBLIC)
-            for name, kept in (private or {}).items():
-                make_folder(temporary / name, kept, private=True)
-            sync_folder(temporary)
-            temporary.rename(path)
+    def fill(folder: Path) -> None:
+        for name, content in files.items():
+            write_synced(folder / name, content, PUBLIC)
+        for name, kept in (private or {}).items():
+            make_folder(folder / name, kept, private=True)
 
-    _publish(path, make)
+    build_folder(path, fill)
 
 
 def write_private_folder(path: Path, files: Mapping[str, bytes]) -> None:
     """A new folder with these files, all of them or none, that nobody but its owner can read."""
 
-    def make(temporary: Path) -> None:
-        make_folder(temporary, files, private=True)
-        temporary.rename(path)
+    def fill(folder: Path) -> None:
+        for name, content in files.items():
+            write_synced(folder / name, content, PRIVATE)
+
+    build_folder(path, fill, mode=PRIVATE_FOLDER)
+
+
+def build_folder(path: Path, fill: Callable[[Path], None], *, mode: int = PUBLIC_FOLDER) -> None:
+    """A new folder that `fill` puts things into, whole or not at all; of several at once for one name one gets it."""
+
+    def make(temporary: Path, named: Named) -> None:
+        with _in_use(temporary, mode):
+            fill(temporary)
+            sync_folder(temporary)
+            named[path] = temporary.lstat().st_ino
+            temporary.rename(path)
 
     _publish(path, make)
 
@@ -101,48 +137,46 @@ def write_pair(first: tuple[Path, bytes, int], second: tuple[Path, bytes, int]) 
     Both are on disk under other names before either gets its own, the first before the second: only a kill between
     these two steps leaves the first alone.
     """
-    require_absent(second[0])
+    require_absent(second[0], probe=False)
 
-    def make(temporary: Path) -> None:
-        beside, named = temporary.with_name(temporary.name + "-2"), []
+    def make(temporary: Path, named: Named) -> None:
+        beside = temporary.with_name(temporary.name + "-2")
         try:
             write_synced(beside, second[1], second[2])
             write_synced(temporary, first[1], first[2])
             for staged, (path, _, _) in ((temporary, first), (beside, second)):
-                _give_name(staged, path)
-                named.append(path)
+                _give_name(staged, path, named)
         except BaseException:
-            for path in (beside, *named):
-                _remove(path)
+            _remove(beside)
+            _remove_ours(named)
             raise
 
-    _publish(first[0], make, second[0])
+    _publish(first[0], make)
 
 
-def _publish(path: Path, make: Callable[[Path], None], *others: Path) -> None:
-    """Let `make` build something under a temporary name and give it its own; leave nothing if it fails.
+def _publish(path: Path, make: Callable[[Path, Named], None]) -> None:
+    """Let `make` build something under a temporary name and give it its own; leave nothing of it if it fails.
 
-    `others` are what it makes beside `path`, where nothing was before either.
+    What got a name is known by its inode: what somebody else put there meanwhile stays.
     """
-    require_absent(path)
+    require_absent(path, probe=False)
     made = [folder for folder in path.absolute().parents if not folder.exists()]
-    begun = f".expunge-{hashlib.sha256(path.name.encode()).hexdigest()[:16]}-"
+    begun = f"{TEMPORARY}{hashlib.sha256(path.name.encode()).hexdigest()[:16]}-"
     temporary = path.with_name(f"{begun}{secrets.token_hex(8)}")
-    before = _identity(path)
+    named: Named = {}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         for left in path.parent.glob(f"{begun}*"):
             _sweep(left)
-        make(temporary)
+        make(temporary, named)
         sync_folder(path.parent)
     except BaseException as error:
         _remove(temporary)
+        _remove_ours(named)
         if isinstance(error, FileExistsError) or (isinstance(error, OSError) and error.errno == errno.ENOTEMPTY):
             raise FileError(
                 f"{path} exists already", "results are never written over", "Choose another name."
             ) from error
-        for place in (path, *others) if before is None else ():
-            _remove(place)
         for folder in made:
             with contextlib.suppress(OSError):
                 folder.rmdir()
@@ -152,30 +186,54 @@ def _publish(path: Path, make: Callable[[Path], None], *others: Path) -> None:
 
 
 @contextlib.contextmanager
-def _in_use(folder: Path) -> Iterator[None]:
-    """Nobody sweeps it away meanwhile; when the process dies, the lock does too."""
-    handle = os.open(folder, os.O_RDONLY)
+def _in_use(folder: Path, mode: int) -> Iterator[None]:
+    """A new folder that nobody sweeps away meanwhile; when the process dies, the lock does too."""
+    folder.mkdir(mode=mode)
+    handle = _locked(folder)
+    while handle is None:  # it was swept away before it was locked
+        folder.mkdir(mode=mode)
+        handle = _locked(folder)
     try:
-        with contextlib.suppress(OSError):  # a disk without locks is never swept
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     finally:
         os.close(handle)
 
 
+def _locked(folder: Path) -> int | None:
+    """A handle that holds the folder's lock; None if it is gone by then."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    with contextlib.suppress(OSError):  # a disk without locks is never swept
+        fcntl.flock(handle, fcntl.LOCK_EX)  # somebody who looks whether to sweep has it for a moment
+    if folder.exists():
+        return handle
+    os.close(handle)
+    return None
+
+
 def _sweep(left: Path) -> None:
-    """Remove what a killed command left of this very result, private files among it; not what is being written."""
+    """Remove what a killed command left of this very result, private files among it.
+
+    Not what is being written, nor anything that is not ours.
+    """
     with contextlib.suppress(OSError):
         handle = os.open(left, os.O_RDONLY)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(left)
+            if SWEPT.fullmatch(left.name) and left.lstat().st_uid == os.geteuid():
+                _remove(left)
         finally:
             os.close(handle)
 
 
-def _identity(path: Path) -> int | None:
-    return path.lstat().st_ino if path.exists() or path.is_symlink() else None
+def _remove_ours(named: Named) -> None:
+    """Take back what got its name from us."""
+    for path, inode in named.items():
+        with contextlib.suppress(OSError):
+            if path.lstat().st_ino == inode:
+                _remove(path)
 
 
 def _remove(path: Path) -> None:

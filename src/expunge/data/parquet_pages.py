@@ -69,19 +69,20 @@ def opened(path: Path) -> Any:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The columns that are to be read: all of them, those of lists, and the label's where it is text."""
+    """The columns that are to be read: all of them, those of lists, and those of text."""
 
     names: tuple[str, ...]
     lists: frozenset[str]
-    text: str | None
+    text: frozenset[str]
 
     @classmethod
-    def of(cls, schema: pa.Schema, label: str, features: Sequence[str]) -> Wanted:
+    def of(cls, schema: pa.Schema, label: str | None, features: Sequence[str]) -> Wanted:
         """Of a table with this schema."""
-        kind = schema.field(label).type
-        text = is_text(kind.value_type if pa.types.is_dictionary(kind) else kind)
-        lists = frozenset(name for name in features if is_list(schema.field(name).type))
-        return cls((*features, label), lists, label if text else None)
+        names = (*features, *(() if label is None else (label,)))
+        kinds = {name: schema.field(name).type for name in names}
+        coded = {name: kind.value_type if pa.types.is_dictionary(kind) else kind for name, kind in kinds.items()}
+        lists = frozenset(name for name in features if is_list(kinds[name]))
+        return cls(names, lists, frozenset(name for name, kind in coded.items() if is_text(kind)))
 
 
 def require_bearable(path: Path, metadata: Any, wanted: Wanted) -> None:
@@ -92,7 +93,7 @@ def require_bearable(path: Path, metadata: Any, wanted: Wanted) -> None:
     for index in range(metadata.num_row_groups):
         for name, pages in column_pages(path, metadata, index, wanted):
             needed += pages.values * (NESTED_BYTES if name in wanted.lists else VALUE_BYTES)
-            needed += pages.inflated if name == wanted.text else 0
+            needed += pages.inflated if name in wanted.text else 0
             largest[name] = max(largest[name], pages.largest)
     require_room(needed + sum(largest.values()), path, "the table")
 
@@ -106,7 +107,7 @@ def require_group_bearable(path: Path, metadata: Any, index: int, wanted: Wanted
     for name, pages in column_pages(path, metadata, index, wanted):
         counted = pages.values if name in wanted.lists else min(pages.values, rows)
         needed += pages.largest + counted * (NESTED_BYTES if name in wanted.lists else VALUE_BYTES)
-        needed += pages.inflated if name == wanted.text else 0
+        needed += pages.inflated if name in wanted.text else 0
     require_room(needed, path, f"row group {index}")
 
 
@@ -125,11 +126,11 @@ def column_pages(path: Path, metadata: Any, index: int, wanted: Wanted) -> Itera
             pages = _pages(file, chunk, size, path, name)
             if pages.values > (group.num_rows if leaf == name else chunk.num_values):
                 raise _lies(path, name, f"its pages hold {pages.values:,} values")
-            if pages.prefixed and name == wanted.text:
+            if pages.prefixed and name in wanted.text:
                 raise FileError(
-                    f"{path}: label column {name!r} is stored as DELTA_BYTE_ARRAY",
+                    f"{path}: column {name!r} is stored as DELTA_BYTE_ARRAY",
                     "a few bytes of that can stand for gigabytes, so it is not read",
-                    "Write the label column with a dictionary, as Parquet writers do by themselves.",
+                    "Write the column with a dictionary, as Parquet writers do by themselves.",
                 )
             yield name, pages
     finally:

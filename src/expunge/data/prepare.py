@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from expunge.errors import DataError
 from expunge.heads import Rows
 from expunge.heads.scaling import scaling_of
 from expunge.record import Label
+from expunge.runtime.memory import require_room
 
 BLOCK = 8192
 QUICK = 1e30  # rows shorter than this have entries float32 can hold
@@ -42,7 +44,7 @@ def as_table(values: Any, name: str) -> Tensor:
         tensor = values.detach()
     else:
         try:
-            array = frame_values(values, name) if is_frame(values) else np.asarray(values)
+            array = frame_values(values, name) if is_frame(values) else np.asarray(_dense(values, name))
         except ValueError as error:
             raise DataError(
                 f"{name}: rows of different lengths ({error})", "a table is needed", "Give every row as many features."
@@ -74,6 +76,14 @@ def as_table(values: Any, name: str) -> Tensor:
     if tensor.shape[1] == 0:
         raise DataError(f"{name}: no feature columns", "at least one is needed", "Check how the file was written.")
     return tensor
+
+
+def _dense(values: Any, name: str) -> Any:
+    """A sparse matrix written out, if there is room for it; anything else as it is."""
+    if not hasattr(values, "tocsr"):
+        return values
+    require_room(8 * int(np.prod(values.shape)), Path(name), "a sparse matrix, written out,")
+    return values.toarray()
 
 
 def require_finite(tensor: Tensor, name: str, before: int = 0) -> None:

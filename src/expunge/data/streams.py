@@ -209,7 +209,7 @@ class ParquetStream(Stream):
 
     def _group(self, path: Path, index: int) -> Iterator[Chunk]:
         size = max(64, READ_BYTES // (8 * max(1, self.n_features or 1)))
-        text = None if self.wanted.text is None else [self.wanted.text]
+        text = sorted(self.wanted.text) or None
         try:
             if (path, index) not in self.borne:
                 require_group_bearable(path, self.metadata[path], index, self.wanted, size)

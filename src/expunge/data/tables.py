@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,14 +27,9 @@ def table_columns(
     """The label column and the feature columns: those named, or all others."""
     there = schema.names
     known = set(there)
-    shown = ", ".join(there[:12]) + (" ..." if len(there) > 12 else "")
     column = label if label is not None else next((name for name in LABEL_COLUMNS if name in known), None)
     if column is None or column not in known:
-        raise FileError(
-            f"{path} has no column {column!r}" if column else f"{path} has columns {shown}",
-            "a label column is needed",
-            f"Name it with --label; the columns are {shown}.",
-        )
+        raise no_label(path, label, there)
     if len(known) != len(there):
         raise FileError(f"{path} has two columns of one name", "column names must differ", "Rename one of them.")
     names = tuple(name for name in there if name != column) if columns is None else tuple(columns)
@@ -42,7 +38,7 @@ def table_columns(
         raise FileError(
             f"{path} has no feature column {unknown[0]!r}",
             "every column named must be there",
-            f"The columns are {shown}.",
+            f"The columns are {columns_shown(there)}.",
         )
     if not names:
         raise DataError(
@@ -56,6 +52,52 @@ def table_columns(
             "Write it with reset_index(drop=True); if it is a feature or the label, with reset_index().",
         )
     return column, names
+
+
+def no_label(name: Path | str, label: str | None, there: Sequence[str], bare: bool = False) -> FileError:
+    """The error for a label column that is not there, or was not named; the columns are listed once.
+
+    `bare`: the first line looks like data.
+    """
+    close = None if label is None else nearest(label, there)
+    shown, remedy = (
+        columns_shown(there),
+        f"Did you mean --label {close}?" if close else "Name it with --label (label=).",
+    )
+    if label is not None:
+        remedy = (
+            f"{remedy} The columns are {shown}."
+            if close
+            else f"Name it with --label (label=); the columns are {shown}."
+        )
+    return FileError(
+        f"{name} has no column {label!r}" if label is not None else f"{name} has columns {shown}, and none is called y",
+        "a label column is needed",
+        remedy + (" The first line looks like data: a file without a header is read with --no-header." if bare else ""),
+    )
+
+
+def nearest(name: str, there: Sequence[str]) -> str | None:
+    """The name that is written most alike, if any is.
+
+    >>> nearest("defualt", ["age", "default"])
+    'default'
+    """
+    folded = {each.casefold(): each for each in there}
+    found = difflib.get_close_matches(name.casefold(), folded, 1, 0.6)
+    return folded[found[0]] if found else None
+
+
+def columns_shown(there: Sequence[str], most: int = 14, longest: int = 40) -> str:
+    """Names of columns in a line: all of few; of many the first, and the last, which is often the label.
+
+    >>> columns_shown([f"f{place}" for place in range(40)], 4)
+    'f0, f1, f2 ... f39 (40 columns)'
+    """
+    names = [name if len(name) <= longest else name[: longest - 3] + "..." for name in there]
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[: most - 1])} ... {names[-1]} ({len(names):,} columns)"
 
 
 def pandas_index(schema: pa.Schema) -> list[str]:

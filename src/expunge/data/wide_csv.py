@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,18 +41,21 @@ class Extent:
     values: int
 
 
-def extent(path: Path) -> Extent:
-    """Columns and values of a file that can be read; refuses any other before it is."""
-    size = path.stat().st_size
+def extent(path: Path, separator: str = ",", content: bytes | None = None) -> Extent:
+    """Columns and values of a file that can be read; refuses any other before it is.
+
+    `content` is its text where that has been inflated already.
+    """
+    size = path.stat().st_size if content is None else len(content)
     require_fits(size, path, "the text")
     values = columns = 0
-    first = True
-    with path.open("rb") as file:
+    first, sign = True, separator.encode()
+    with path.open("rb") if content is None else io.BytesIO(content) as file:
         while part := file.read(PART):
-            values += part.count(b",") + part.count(b"\n")
+            values += part.count(sign) + part.count(b"\n")
             if first:
                 line, newline, _ = part.partition(b"\n")
-                columns += line.count(b",")
+                columns += line.count(sign)
                 first = not newline
             if columns >= MOST_NAMES:
                 raise FileError(
@@ -71,20 +74,24 @@ def is_wide(found: Extent) -> bool:
     return found.columns > WIDE
 
 
-def read_wide(path: Path, label: str | None) -> tuple[Array, Array, tuple[str, ...]]:
-    """Features, labels and the names of the features, line by line."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        lines = _lines(file)
+def read_wide(
+    path: Path, label: str | None, columns: Sequence[str] | None = None, separator: str = ",", content: Any = None
+) -> tuple[Array, Array, tuple[str, ...]]:
+    """Features, labels and the names of the features, line by line; `content` as in `extent`."""
+    raw = path.open("rb") if content is None else io.BytesIO(content)
+    with io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
+        lines = _lines(file, separator)
         header = next(lines)
         schema = pa.schema([(name, pa.float64()) for name in header])
-        column, names = table_columns(schema, path, label, None)
+        column, names = table_columns(schema, path, label, columns)
         place = header.index(column)
+        kept = None if columns is None else [header.index(name) for name in names]
         rows, labels = [], []
         for number, cells in enumerate(lines):
             if len(cells) != len(header):
                 raise ValueError(f"Row {number}: Expected {len(header)} columns, got {len(cells)}")
-            labels.append(cells.pop(place))
-            rows.append(_numbers(cells, path, number))
+            labels.append(cells.pop(place) if kept is None else cells[place])
+            rows.append(_numbers(cells if kept is None else [cells[each] for each in kept], path, number))
     if not rows:
         raise DataError(f"{path} has no rows", "at least one is needed", "Check how the file was written.")
     inferred = _inferred(column, labels)
@@ -92,9 +99,9 @@ def read_wide(path: Path, label: str | None) -> tuple[Array, Array, tuple[str, .
     return np.stack(rows), label_array(inferred, path, column), names
 
 
-def _lines(file: io.TextIOWrapper) -> Iterator[list[str]]:
+def _lines(file: io.TextIOWrapper, separator: str) -> Iterator[list[str]]:
     try:
-        yield from (cells for cells in csv.reader(file, strict=True) if cells)
+        yield from (cells for cells in csv.reader(file, strict=True, delimiter=separator) if cells)
     except csv.Error as error:
         raise ValueError(str(error)) from error
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from expunge.runtime.lazy import load_lazily
 
 if TYPE_CHECKING:
-    from expunge.desk.accept import Accepted, accept, withdraw
+    from expunge.desk.accept import Accepted, accept, resume, withdraw
     from expunge.desk.check import Checked, verify_desk
     from expunge.desk.desk import Desk, open_desk
     from expunge.desk.entries import Entry
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from expunge.desk.pages import desk_report, result_report
     from expunge.desk.policy import Policy
     from expunge.desk.run import Outcome, PublishedModel, run
-    from expunge.desk.status import Status, history, models, requests, status
+    from expunge.desk.status import Answer, Status, answer, answer_for, history, models, requests, status
 
 __all__ = [
     "Accepted",
+    "Answer",
     "Checked",
     "Desk",
     "Entry",
@@ -31,6 +32,8 @@ __all__ = [
     "RequestRow",
     "Status",
     "accept",
+    "answer",
+    "answer_for",
     "create_desk",
     "desk_report",
     "history",
@@ -40,6 +43,7 @@ __all__ = [
     "requests",
     "result_card",
     "result_report",
+    "resume",
     "run",
     "sign_result",
     "status",
@@ -51,6 +55,7 @@ load_lazily(
     __name__,
     {
         "Accepted": "accept",
+        "Answer": "status",
         "Checked": "check",
         "Desk": "desk",
         "Entry": "entries",
@@ -61,6 +66,8 @@ load_lazily(
         "RequestRow": "ledger",
         "Status": "status",
         "accept": "accept",
+        "answer": "status",
+        "answer_for": "status",
         "create_desk": "opening",
         "desk_report": "pages",
         "history": "status",
@@ -70,6 +77,7 @@ load_lazily(
         "requests": "status",
         "result_card": "handover",
         "result_report": "pages",
+        "resume": "accept",
         "run": "run",
         "sign_result": "handover",
         "status": "status",

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import unicodedata
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from expunge.data import EncodedRows, as_features, as_labels, encode, in_order, names_of, prepare
-from expunge.data.ordered import plain
+from expunge.data import EncodedRows, encoder_of, names_of
 from expunge.desk.desk import Desk
-from expunge.desk.digests import Marks, arrays_bytes, fingerprint, mac, marks_of
-from expunge.desk.entries import RequestAccepted, RequestWithdrawn
+from expunge.desk.digests import arrays_bytes, fingerprint, mac
+from expunge.desk.entries import RequestAccepted, RequestResumed, RequestWithdrawn
 from expunge.desk.ledger import Ledger, RequestRow, now
-from expunge.desk.state import current_state
-from expunge.errors import DataError, InputError, OptionError
-from expunge.heads import Rows
-from expunge.model import LinearModel
-from expunge.record import TrainingRecord
-from expunge.request.execution import DTYPES
-from expunge.request.rows import require_encoder
-from expunge.request.scaling import refuse_squashed
+from expunge.desk.recognise import Asked, asked_rows, is_of, judged, refuse_impossible
+from expunge.desk.state import State, current_state
+from expunge.errors import DataError, OptionError
 from expunge.runtime.durable import remove, write_whole
 
 LONGEST_REFERENCE = 200
-WHAT = "the rows to forget"
 
 
 @dataclass(frozen=True)
@@ -48,58 +37,75 @@ def accept(
     due: str | datetime.date | None = None,
     encoder: str | None = None,
     feature_names: Sequence[str] | None = None,
+    *,
+    another_person: bool = False,
 ) -> Accepted:
     """Take in a request to forget these rows; when this returns it is durable.
 
     Columns that have names (`feature_names`, or a data frame's own) are matched to the model's, and kept in its order.
-    The same rows again, in any order and under any reference, are the request that is already there, also as a copy in
-    float32 or with six decimals. A reference that stands for other rows, and rows some of which are in another request,
-    are refused: a row can be forgotten once.
+    The same reference with the same rows, in any order and precision, is the request that is there already; a reference
+    that stands for other rows is refused.
 
-    A desk with a deposit looks the rows up in it: rows that are not in what is left of the source, or are asked for
-    more often than they are there, pending requests included, are refused; two people with the same row are two
-    requests, under two references.
+    Rows that were asked for before, under another reference or twice in this request, are set aside for a person to
+    decide, unless `another_person` declares that they are somebody else's with equal values: the certificate carries
+    that. A desk with a deposit needs no such word: the source's own counts decide how many times a row can leave, and
+    rows that were never in it are refused. A request for more rows than are left, pending ones included, is set aside.
     """
     checked = _reference(reference)
     deadline = _due(due, desk.policy.days)
+    names = names_of(features) if feature_names is None else tuple(feature_names)
     with desk.writing() as ledger:
         state = current_state(desk, ledger)
-        known = state.model.record
-        assert known is not None
-        names = names_of(features) if feature_names is None else tuple(feature_names)
-        asked = EncodedRows(features, labels, encoder, names)
-        require_encoder(asked, known, WHAT)
-        asked = in_order(asked, known.features, state.model.n_features, WHAT)
-        rows = _rows(asked, state.model)
-        refuse_squashed(rows.scaling, WHAT, known.max_norm, desk.policy.force)
-        marks = marks_of(desk.key, rows, *plain(asked, WHAT))
-        mark = fingerprint(desk.key, marks.kinds[0])
-        same = ledger.find("fingerprint", mark) or _copied(ledger, marks)
-        if state.deposit is not None:
-            same = _known(desk, ledger, state.deposit, checked, marks, same, plain(asked, WHAT))
-        if same is not None:
-            return Accepted(same, new=False)
-        if state.deposit is None:
-            _refuse_reuse(ledger, checked, marks)
-        else:
-            mark = _another(desk, ledger, mark)
-        _refuse_overdrawn(ledger, rows, state.record)
+        asked = asked_rows(desk, state, EncodedRows(features, labels, encoder, names))
+        known = ledger.find(checked)
+        if known is not None:
+            return Accepted(_again(desk, ledger, state, asked, known, another_person), new=False)
+        assert state.model.record is not None
+        refuse_impossible(asked, state.model.record)
+        others, aside = judged(desk, ledger, state, asked, another_person)
         number = ledger.next_request()
-        content = arrays_bytes(*plain(asked, WHAT), encoder, names_of(asked))
+        content = arrays_bytes(*asked.given, encoder, names_of(asked.given))
         write_whole(desk.layout.rows_of(number), content)
         ledger.append(
             RequestAccepted(
                 request=number,
                 reference=checked,
                 due=deadline,
-                n_rows=len(rows),
-                rows=marks.every,
-                fingerprint=mark,
+                n_rows=len(asked),
+                rows=asked.marks.every,
+                fingerprint=fingerprint(desk.key, checked, asked.marks.kinds[0]),
                 file_mac=mac(desk.key, "rows", content),
+                classes=dict(asked.classes),
+                others=others or None,
+                aside=aside,
             )
         )
-        (request,) = ledger.requests(after=number - 1, limit=1)
-    return Accepted(request, new=True)
+        made = ledger.request(number)
+        assert made is not None
+    return Accepted(made, new=True)
+
+
+def _again(
+    desk: Desk, ledger: Ledger, state: State, asked: Asked, known: RequestRow, another_person: bool
+) -> RequestRow:
+    """The request that has this reference already; one that was set aside is taken up if the word for it is given."""
+    if not is_of(ledger, asked.marks, known):
+        raise OptionError(
+            f"reference {known.reference!r} stands for other rows, or for a request that was withdrawn",
+            "a reference stands for one request",
+            "Choose another reference.",
+        )
+    if known.state != "aside" or not another_person:
+        return known
+    others, aside = judged(desk, ledger, state, asked, another_person, known.id)
+    return known if aside is not None else _resumed(ledger, known.id, others)
+
+
+def _resumed(ledger: Ledger, number: int, others: int) -> RequestRow:
+    ledger.append(RequestResumed(number, others))
+    found = ledger.request(number)
+    assert found is not None
+    return found
 
 
 def _reference(value: str) -> str:
@@ -126,143 +132,61 @@ def _due(value: str | datetime.date | None, days: int) -> str:
         raise OptionError(f"due date {value!r}", "a date such as 2026-01-31 is needed", "Write it that way.") from error
 
 
-def _rows(forget: EncodedRows, state: LinearModel) -> Rows:
-    """The rows as they were trained on; refuses what a later run could not use."""
-    record = state.record
-    assert record is not None
-    features, labels = forget
-    table = as_features(features, WHAT)
-    indices = encode(as_labels(labels, table.shape[0], WHAT), record.classes, WHAT)
-    return prepare(
-        table,
-        indices,
-        max_norm=record.max_norm,
-        bias=record.bias,
-        dtype=DTYPES[record.rows_dtype],
-        device=torch.device("cpu"),
-        width=state.n_features,
-        name=WHAT,
-    ).rows
+def withdraw(desk: Desk, request: int | str, reason: str) -> RequestRow:
+    """Take back a request that waits or is set aside, by its number or its reference.
 
-
-def _copied(ledger: Ledger, marks: Marks) -> RequestRow | None:
-    """The request whose rows these are, each as often, in another precision."""
-    for digests in marks.kinds[1:]:
-        wanted = Counter(digests)
-        request = next(iter(ledger.holders(digests[:1]).values()), None)
-        if request is None or any(ledger.times(digest, request) != count for digest, count in wanted.items()):
-            continue
-        (found,) = ledger.requests(after=request - 1, limit=1)
-        if found.n_rows == len(digests):
-            return found
-    return None
-
-
-def _known(
-    desk: Desk,
-    ledger: Ledger,
-    deposit: Any,
-    reference: str,
-    marks: Marks,
-    same: RequestRow | None,
-    asked: EncodedRows,
-) -> RequestRow | None:
-    """With a deposit: the request that this is already, None for a new one; refuses rows that are not there for it."""
-    from expunge.desk.deposited import require_available
-
-    other = ledger.find("reference", reference)
-    if other is not None:
-        if _is_of(ledger, marks, other):
-            return other
-        raise _reused(reference, other)
-    try:
-        require_available(deposit, _pending(desk, ledger), (asked[0], asked[1]))
-    except DataError:
-        if same is None:
-            raise
-        return same  # it can only be that one, asked again under another reference
-    return None
-
-
-def _pending(desk: Desk, ledger: Ledger) -> list[tuple[Any, Any]]:
-    """The rows of pending requests; one whose file is damaged keeps nobody else from asking, and a run will name it."""
-    found = []
-    for request in ledger.requests("pending"):
-        with contextlib.suppress(InputError):
-            found.append(desk.pending_rows(request.id))
-    return found
-
-
-def _is_of(ledger: Ledger, marks: Marks, request: RequestRow) -> bool:
-    """Whether these are a request's rows, each as often, in any precision."""
-    return any(
-        request.n_rows == len(digests)
-        and all(ledger.times(digest, request.id) >= count for digest, count in Counter(digests).items())
-        for digests in marks.kinds
-    )
-
-
-def _another(desk: Desk, ledger: Ledger, mark: str) -> str:
-    """A mark that no request has: the same rows may be those of another person."""
-    made, number = mark, 1
-    while ledger.find("fingerprint", made) is not None:
-        number += 1
-        made = mac(desk.key, "request", f"{mark} {number}".encode())
-    return made
-
-
-def _reused(reference: str, other: RequestRow) -> OptionError:
-    return OptionError(
-        f"reference {reference!r} stands for request {other.id}, which is {other.state}",
-        "a reference stands for one request",
-        "Choose another reference.",
-    )
-
-
-def _refuse_reuse(ledger: Ledger, reference: str, marks: Marks) -> None:
-    other = ledger.find("reference", reference)
-    if other is not None:
-        raise _reused(reference, other)
-    holders = ledger.holders(list(marks.every))
-    held = [next((holders[digest] for digest in row if digest in holders), 0) for row in marks.by_row]
-    if any(held):
-        where = ", ".join(str(request) for request in sorted(set(held) - {0})[:5])
-        raise DataError(
-            f"{sum(map(bool, held))} of {len(held)} rows are already in request {where}",
-            "a row can be forgotten once",
-            "Ask for the others alone.",
-        )
-
-
-def _refuse_overdrawn(ledger: Ledger, rows: Rows, record: TrainingRecord) -> None:
-    """Refuse more rows than the source has left once pending requests are done, or than it has of a class."""
-    asked = len(rows) + ledger.pending_rows()
-    if asked >= record.n_source:
-        raise DataError(
-            f"{asked:,} rows are to be forgotten, pending ones included",
-            f"the source has {record.n_source:,} left",
-            "Delete the model instead.",
-        )
-    for index, count in Counter(rows.labels.tolist()).items():
-        if record.class_counts is not None and count > record.class_counts[index]:
-            raise DataError(
-                f"{count} rows of class {record.classes[index]!r} are to be forgotten",
-                f"the source has {record.class_counts[index]} left",
-                "Check the labels; these rows cannot all have been trained on.",
-            )
-
-
-def withdraw(desk: Desk, request: int, reason: str) -> RequestRow:
-    """Take back a request that is still pending; its rows are removed, the entry and the reason stay."""
+    Its rows are removed, the entry and the reason stay.
+    """
     with desk.writing() as ledger:
-        asked = next(iter(ledger.requests(after=request - 1, limit=1)), None)
-        if asked is None or asked.id != request or asked.state != "pending":
+        asked = _found(ledger, request)
+        if not asked.open:
             raise OptionError(
-                f"request {request} is {'unknown' if asked is None or asked.id != request else asked.state}",
-                "only a pending request can be withdrawn",
-                "See expunge desk status.",
+                f"{_named(request)} is {asked.state}", "only what is not done can be withdrawn", "It stays as it is."
             )
-        ledger.append(RequestWithdrawn(request, _reference(reason)))
-        remove(desk.layout.rows_of(request))
-        (taken,) = ledger.requests(after=request - 1, limit=1)
+        ledger.append(RequestWithdrawn(asked.id, _reference(reason)))
+        remove(desk.layout.rows_of(asked.id))
+        taken = ledger.request(asked.id)
+        assert taken is not None
     return taken
+
+
+def resume(desk: Desk, request: int | str, *, another_person: bool = False) -> RequestRow:
+    """Take up a request that was set aside: it waits again.
+
+    Rows that were asked for before must be declared another person's; what still cannot be is refused, and says why.
+    """
+    with desk.writing() as ledger:
+        asked = _found(ledger, request)
+        if asked.state != "aside":
+            raise OptionError(
+                f"{_named(request)} is {asked.state}", "only one that is set aside is taken up", "It stays as it is."
+            )
+        rows = asked_rows(desk, state := current_state(desk, ledger), whole_rows(desk, ledger, asked.id))
+        others, aside = judged(desk, ledger, state, rows, another_person or asked.others > 0, asked.id)
+        if aside is not None:
+            raise OptionError(aside.reason, "it stays set aside", aside.remedy)
+        return _resumed(ledger, asked.id, others)
+
+
+def whole_rows(desk: Desk, ledger: Ledger, number: int) -> EncodedRows:
+    """The rows of a request that is not done; refuses a file that is not the one that was accepted."""
+    path = desk.layout.rows_of(number)
+    if not path.exists() or mac(desk.key, "rows", path.read_bytes()) != ledger.accepted_mac(number):
+        raise DataError(
+            f"the rows of request {number} are not those that were accepted",
+            "its private file must be whole",
+            "Restore the file and take the request up with expunge desk resume, or withdraw it and ask again.",
+        )
+    rows = desk.pending_rows(number)
+    return EncodedRows(*rows, encoder_of(rows), names_of(rows))
+
+
+def _named(request: int | str) -> str:
+    return f"request {request}" if isinstance(request, int) else f"reference {request!r}"
+
+
+def _found(ledger: Ledger, request: int | str) -> RequestRow:
+    found = ledger.request(request) if isinstance(request, int) else ledger.find(request)
+    if found is None:
+        raise OptionError(f"{_named(request)} is unknown", "it must have been accepted", "See expunge desk status.")
+    return found

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import stat
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from expunge.desk.layout import Layout
 from expunge.desk.ledger import Ledger
 from expunge.desk.policy import Policy
 from expunge.desk.recover import recover
-from expunge.desk.seal import write_seal
+from expunge.desk.seal import require_sealed, write_seal
 from expunge.errors import FileError
 from expunge.runtime.durable import cannot_write
 
 Rows = tuple[Any, Any]
+OTHERS = 0o077  # bits of a mode that are not the owner's
+BETWEEN = 0.05  # seconds between two looks at the lock
 
 
 @dataclass(frozen=True)
@@ -27,11 +31,14 @@ class Desk:
     layout: Layout
     policy: Policy
     key: bytes = field(repr=False)
+    timeout: float = 0.0  # seconds to wait for another command that writes
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Ledger]:
         """The ledger, for one writer: what an earlier crash left is put right first, and the seal comes last."""
-        with _locked(self.layout), storing(self.layout.folder), Ledger.open(self.layout.ledger) as ledger:
+        locked = _locked(self.layout, self.timeout)
+        with locked, storing(self.layout.folder), Ledger.open(self.layout.ledger) as ledger:
+            require_sealed(self.layout, ledger)
             recover(self.layout, ledger)
             yield ledger
             write_seal(self.layout, ledger)
@@ -63,28 +70,75 @@ def _read(path: Path) -> Rows:
     return read_data(path).rows
 
 
-def open_desk(folder: str | Path) -> Desk:
-    """The desk in this folder."""
+def open_desk(folder: str | Path, timeout: float = 0.0) -> Desk:
+    """The desk in this folder; a command that changes it waits so many seconds for another one to end."""
     layout = Layout(Path(folder))
-    if not layout.ledger.is_file() or not layout.key.is_file():
-        raise FileError(
-            f"{layout.folder} is not a desk", "a folder made by expunge desk init is needed", "Check the path."
-        )
+    with _readable(layout.folder):
+        if not layout.ledger.is_file() or not layout.key.is_file():
+            raise FileError(
+                f"{layout.folder} is not a desk", "a folder made by expunge desk init is needed", "Check the path."
+            )
+        mode = stat.S_IMODE(layout.private.stat().st_mode)
+        if mode & OTHERS:
+            raise FileError(
+                f"{layout.private} has mode {mode:04o}",
+                "nobody but its owner may have access: it holds a key, rows and weights without noise",
+                "Run chmod 700 on it, and find out who has read it.",
+            )
+        key = layout.key.read_bytes()
     with Ledger.open(layout.ledger) as ledger:
         policy = ledger.created().policy
-    return Desk(layout, policy, layout.key.read_bytes())
+    return Desk(layout, policy, key, timeout)
 
 
 @contextlib.contextmanager
-def _locked(layout: Layout) -> Iterator[None]:
-    with layout.lock.open("rb+") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise FileError(
-                f"{layout.folder} is in use by another command", "one writer at a time", "Wait until it is done."
-            ) from error
+def _readable(folder: Path) -> Iterator[None]:
+    """What the operating system says, as Expunge's own error."""
+    try:
         yield
+    except (OSError, ValueError) as error:
+        raise FileError(
+            f"{folder} cannot be read ({getattr(error, 'strerror', None) or error})",
+            "a desk is used by the user who opened it",
+            "Check the path, or run this as that user.",
+        ) from error
+
+
+@contextlib.contextmanager
+def _locked(layout: Layout, timeout: float = 0.0) -> Iterator[None]:
+    try:
+        stream = layout.lock.open("rb+")
+    except FileNotFoundError as error:
+        raise FileError(
+            f"{layout.lock} is missing",
+            "it keeps two commands from writing at once",
+            "See that no command is running on this desk, then create it: an empty file with mode 0600.",
+        ) from error
+    except OSError as error:
+        raise cannot_write(layout.folder, error) from error
+    with stream:
+        until = time.monotonic() + timeout
+        while not _taken(stream):
+            if time.monotonic() >= until:
+                waited = f", and was for {timeout:g} seconds" if timeout else ""
+                raise FileError(
+                    f"{layout.folder} is in use by another command{waited}",
+                    "one writer at a time",
+                    "Wait until it is done, or longer (--timeout).",
+                )
+            time.sleep(BETWEEN)
+        yield
+
+
+def _taken(stream: BinaryIO) -> bool:
+    """Whether the lock is ours now."""
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise cannot_write(Path(stream.name), error) from error
+    return True
 
 
 @contextlib.contextmanager

@@ -63,9 +63,15 @@ def marks_of(key: bytes, rows: Rows, features: Any, labels: Any) -> Marks:
     return Marks((row_digests(key, rows), *(given.hex(precision) for precision in range(len(PRECISIONS)))))
 
 
-def fingerprint(key: bytes, digests: list[str]) -> str:
-    """One digest for a request: the same rows in any order are the same request."""
-    return mac(key, "request", "\n".join(sorted(digests)).encode())
+def class_digests(key: bytes, indices: list[int]) -> list[str]:
+    """One digest a row, of its class alone: rows that wait are counted by them."""
+    named = {index: mac(key, "class", str(index).encode()) for index in set(indices)}
+    return [named[index] for index in indices]
+
+
+def fingerprint(key: bytes, reference: str, digests: list[str]) -> str:
+    """One digest for a request: its reference and its rows, in any order."""
+    return mac(key, "request", "\n".join([reference, *sorted(digests)]).encode())
 
 
 def arrays_bytes(

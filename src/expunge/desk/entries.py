@@ -47,14 +47,26 @@ class DeskCreated(Body):
 
 
 @dataclass(frozen=True)
+class Aside:
+    """Why a request is set aside for a person to decide: a word, a sentence, and what can be done."""
+
+    kind: str
+    reason: str
+    remedy: str
+
+
+@dataclass(frozen=True)
 class RequestAccepted(Body):
     """Rows are to be forgotten; `file_mac` is the keyed digest of the file they wait in.
 
     `rows` are the keyed digests that they are recognised by: first one a row as it was trained on, then one a row for
-    each precision of rows as given. Entries of earlier versions have only the first.
+    each precision of rows as given. Entries of earlier versions have only the first. `classes` counts them by the keyed
+    digests of their classes. `others` of them equal rows that were asked for before, and were declared to be another
+    person's. A request that is set aside from the start says why in `aside`.
     """
 
     entry_kind: ClassVar[str] = "accepted"
+    later: ClassVar[tuple[str, ...]] = ("classes", "others", "aside")
     request: int
     reference: str
     due: str
@@ -62,20 +74,58 @@ class RequestAccepted(Body):
     rows: tuple[str, ...]
     fingerprint: str
     file_mac: str
+    classes: dict[str, int] | None = None
+    others: int | None = None
+    aside: Aside | None = None
 
     def follow(self, connection: sqlite3.Connection, time: str) -> None:
+        known = (self.request, self.reference, time, self.due, self.n_rows, self.fingerprint, self.file_mac)
         connection.execute(
-            "INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?, ?, 'pending', NULL)",
-            (self.request, self.reference, time, self.due, self.n_rows, self.fingerprint, self.file_mac),
+            "INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?, ?, 'pending', NULL, ?, NULL)", (*known, self.others or 0)
         )
         connection.executemany(
             "INSERT INTO row_digests VALUES (?, ?)", [(digest, self.request) for digest in self.rows]
+        )
+        connection.executemany(
+            "INSERT INTO open_classes VALUES (?, ?, ?)",
+            [(self.request, digest, count) for digest, count in (self.classes or {}).items()],
+        )
+        if self.aside is not None:
+            RequestSetAside(self.request, self.aside).follow(connection, time)
+
+
+@dataclass(frozen=True)
+class RequestSetAside(Body):
+    """A request cannot be served as it is; a person decides, and the others go on."""
+
+    entry_kind: ClassVar[str] = "aside"
+    request: int
+    aside: Aside
+
+    def follow(self, connection: sqlite3.Connection, time: str) -> None:
+        connection.execute(
+            "UPDATE requests SET state = 'aside', aside = ? WHERE id = ?",
+            (json.dumps(asdict(self.aside), sort_keys=True), self.request),
+        )
+
+
+@dataclass(frozen=True)
+class RequestResumed(Body):
+    """A request that was set aside waits again; `others` of its rows were declared to be another person's."""
+
+    entry_kind: ClassVar[str] = "resumed"
+    request: int
+    others: int
+
+    def follow(self, connection: sqlite3.Connection, time: str) -> None:
+        connection.execute(
+            "UPDATE requests SET state = 'pending', aside = NULL, others = ? WHERE id = ?", (self.others, self.request)
         )
 
 
 @dataclass(frozen=True)
 class RequestWithdrawn(Body):
-    """A pending request was taken back; the same rows may be asked for again later."""
+    """A request that waited, or was set aside, was taken back; the same rows may be asked for again later."""
 
     entry_kind: ClassVar[str] = "withdrawn"
     request: int
@@ -83,8 +133,10 @@ class RequestWithdrawn(Body):
 
     def follow(self, connection: sqlite3.Connection, time: str) -> None:
         connection.execute("DELETE FROM row_digests WHERE request = ?", (self.request,))
+        connection.execute("DELETE FROM open_classes WHERE request = ?", (self.request,))
         connection.execute(
-            "UPDATE requests SET state = 'withdrawn', fingerprint = 'withdrawn ' || id WHERE id = ?", (self.request,)
+            "UPDATE requests SET state = 'withdrawn', aside = NULL, fingerprint = 'withdrawn ' || id WHERE id = ?",
+            (self.request,),
         )
 
 
@@ -117,9 +169,13 @@ class RunRefused(Body):
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Shares of test rows classified as labelled, before and after."""
+    """Shares of test rows classified as labelled, by the model published before and by this one.
 
-    before: float
+    `before` is None where that one's folder was taken away; entries of earlier versions have there what the weights
+    without noise reached.
+    """
+
+    before: float | None
     after: float
     rows: int
 
@@ -131,10 +187,12 @@ class ModelPrepared(Body):
     `carried` is the provenance of the bound handed on, `failures` the probability spent on bounds that fail, and
     `noise_share` the noise's expected length over the norm of the weights. With a
     deposit, `reach` is how much of it is used, and `forgotten` how many rows have left it, before this desk too.
+    `others` counts the rows forgotten so far that were declared to be another person's. `spent` is how often each pair
+    of mu and sigma was published, this model included, so that nobody has to go over all models to add one.
     """
 
     entry_kind: ClassVar[str] = "prepared"
-    later: ClassVar[tuple[str, ...]] = ("reach", "forgotten")
+    later: ClassVar[tuple[str, ...]] = ("reach", "forgotten", "others", "spent")
     model: int
     requests: tuple[int, ...]
     n_rows: int
@@ -156,6 +214,8 @@ class ModelPrepared(Body):
     files: dict[str, str]
     reach: float | None = None
     forgotten: int | None = None
+    others: int | None = None
+    spent: dict[str, int] | None = None
 
     def follow(self, connection: sqlite3.Connection, time: str) -> None:
         connection.execute(
@@ -177,7 +237,9 @@ class ModelPublished(Body):
 
     def follow(self, connection: sqlite3.Connection, time: str) -> None:
         connection.execute("UPDATE models SET state = 'published' WHERE number = ?", (self.model,))
-        connection.execute("UPDATE requests SET state = 'done' WHERE model = ?", (self.model,))
+        done = "SELECT id FROM requests WHERE model = ? AND state = 'prepared'"
+        connection.execute(f"DELETE FROM open_classes WHERE request IN ({done})", (self.model,))
+        connection.execute("UPDATE requests SET state = 'done' WHERE model = ? AND state = 'prepared'", (self.model,))
 
 
 KINDS: dict[str, type[Body]] = {
@@ -185,6 +247,8 @@ KINDS: dict[str, type[Body]] = {
     for body in (
         DeskCreated,
         RequestAccepted,
+        RequestSetAside,
+        RequestResumed,
         RequestWithdrawn,
         RunStarted,
         RunAbandoned,

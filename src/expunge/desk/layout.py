@@ -10,7 +10,7 @@ desk/
     states/0001.safetensors         weights before noise; the last one only
     dossiers/0001.json              every number behind a published model, for the auditor: it tells who left
     staging/                        a run that is not finished
-  published/0001/                 may be handed out: model, statement, signed statement, report
+  published/0001/                 may be handed out: model, statement, signed statement, report, head
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MODEL, STATEMENT, SIGNED, REPORT = "model.safetensors", "statement.json", "statement.signed.json", "report.html"
+HEAD = "head.json"  # of the ledger, once the model in this folder was published
 OLD_CERTIFICATE = "certificate.json"  # what earlier versions published in the place of a statement
 
 

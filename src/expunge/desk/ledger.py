@@ -15,20 +15,35 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from expunge.desk.entries import Body, DeskCreated, Entry, Json, ModelRow, read_body, read_model_row, written
+from expunge.desk.entries import (
+    Aside,
+    Body,
+    DeskCreated,
+    Entry,
+    Json,
+    ModelRow,
+    read_body,
+    read_model_row,
+    strict,
+    written,
+)
 from expunge.desk.merkle import Frontier, leaf_hash
 from expunge.errors import FileError
+from expunge.runtime.typed_json import read_as
 
 APPLICATION_ID = 0x45585031
 GENESIS = ""
 PATIENCE = 5.0  # seconds to wait for a reader before the log is left for the next command to fold in
+OPEN = ("pending", "aside")
+COLUMNS = "id, reference, accepted, due, n_rows, state, model, others, aside"  # of a request
 LARGEST = 2**63 - 1  # of SQLite's integers
 HEAD_LIMIT = 10_000  # bytes of a saved head
-TABLES = ("requests", "row_digests", "models")
+TABLES = ("requests", "row_digests", "open_classes", "models")
 # SQLite keeps this text, and a ledger whose text differs is not one: lines are broken without changing it
 SCHEMA = f"""
 PRAGMA application_id = {APPLICATION_ID};
@@ -38,10 +53,16 @@ CREATE TABLE head (only INTEGER PRIMARY KEY CHECK (only = 1), size INTEGER NOT N
 frontier TEXT NOT NULL) STRICT;
 CREATE TABLE requests (id INTEGER PRIMARY KEY, reference TEXT NOT NULL UNIQUE, accepted TEXT NOT NULL, \
 due TEXT NOT NULL, n_rows INTEGER NOT NULL,
-  fingerprint TEXT NOT NULL UNIQUE, file_mac TEXT NOT NULL, state TEXT NOT NULL, model INTEGER) STRICT;
+  fingerprint TEXT NOT NULL UNIQUE, file_mac TEXT NOT NULL, state TEXT NOT NULL, model INTEGER, \
+others INTEGER NOT NULL, aside TEXT) STRICT;
 CREATE INDEX requests_by_state ON requests (state, id);
+CREATE INDEX requests_by_model ON requests (model);
 CREATE TABLE row_digests (digest TEXT NOT NULL, request INTEGER NOT NULL) STRICT;
 CREATE INDEX row_digests_by_digest ON row_digests (digest);
+CREATE INDEX row_digests_by_request ON row_digests (request);
+CREATE TABLE open_classes (request INTEGER NOT NULL, class TEXT NOT NULL, n_rows INTEGER NOT NULL) STRICT;
+CREATE INDEX open_classes_by_request ON open_classes (request);
+CREATE INDEX open_classes_by_class ON open_classes (class);
 CREATE TABLE models (number INTEGER PRIMARY KEY, state TEXT NOT NULL, body TEXT NOT NULL) STRICT;
 INSERT INTO head VALUES (1, 0, '{GENESIS}', '[]');
 """
@@ -60,7 +81,10 @@ class Head:
 
 @dataclass(frozen=True)
 class RequestRow:
-    """One request: `state` is `pending`, `prepared`, `done` or `withdrawn`; `model` is the one it went into."""
+    """One request: `state` is `pending`, `aside`, `prepared`, `done` or `withdrawn`; `model` is the one it went into.
+
+    `others` of its rows equal rows asked for before, and were declared another person's; `aside` says why it is aside.
+    """
 
     id: int
     reference: str
@@ -69,6 +93,13 @@ class RequestRow:
     n_rows: int
     state: str
     model: int | None
+    others: int = 0
+    aside: Aside | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether it is still to be served: it waits, or is set aside."""
+        return self.state in OPEN
 
 
 def now() -> str:
@@ -126,8 +157,8 @@ class Ledger:
         return entry
 
     def insert(self, body: Body, time: str) -> Entry:
-        """The same, inside a transaction of the caller's."""
-        kind, text = body.entry_kind, written(body)
+        """The same, in a transaction of the caller's; dated no earlier than the entry before, whatever the clock."""
+        kind, text, time = body.entry_kind, written(body), max(time, self.latest())
         size, last, frontier = self.connection.execute("SELECT size, last, frontier FROM head").fetchone()
         number = size + 1
         leaf = leaf_hash(entry_bytes(number, time, kind, text, last))
@@ -151,6 +182,23 @@ class Ledger:
         size, frontier = self.connection.execute("SELECT size, frontier FROM head").fetchone()
         grown = Frontier(size, tuple(bytes.fromhex(part) for part in json.loads(frontier)))
         return Head(size, grown.root.hex())
+
+    def root_at(self, size: int) -> str:
+        """The root of the first `size` entries, from their leaves as they stand."""
+        grown = Frontier()
+        for (leaf,) in self.connection.execute("SELECT leaf FROM entries WHERE number <= ? ORDER BY number", (size,)):
+            grown = grown.append(leaf)
+        return grown.root.hex()
+
+    def latest(self) -> str:
+        """When the last entry was made."""
+        row = self.connection.execute("SELECT time FROM entries ORDER BY number DESC LIMIT 1").fetchone()
+        return "" if row is None else str(row[0])
+
+    def backwards(self) -> tuple[int, ...]:
+        """Entries that are dated before the one before them."""
+        query = "SELECT b.number FROM entries a JOIN entries b ON b.number = a.number + 1 WHERE b.time < a.time"
+        return tuple(number for (number,) in self.connection.execute(query))
 
     def entries(self, after: int = 0, limit: int = -1) -> Iterator[Entry]:
         """Entries in order, from the one after `after`."""
@@ -185,32 +233,40 @@ class Ledger:
 
     def requests(self, state: str | None = None, limit: int = -1, after: int = 0) -> list[RequestRow]:
         """Requests in the order they were accepted."""
-        query = "SELECT id, reference, accepted, due, n_rows, state, model FROM requests WHERE id > ?"
+        query = f"SELECT {COLUMNS} FROM requests WHERE id > ?"
         after, limit = _whole(after), _whole(limit)
         if state is None:
             rows = self.connection.execute(query + " ORDER BY id LIMIT ?", (after, limit))
         else:
             rows = self.connection.execute(query + " AND state = ? ORDER BY id LIMIT ?", (after, state, limit))
-        return [RequestRow(*row) for row in rows]
+        return [self._request(*row) for row in rows]
 
-    def find(self, column: str, value: str) -> RequestRow | None:
-        """The request with this `reference` or `fingerprint`."""
-        assert column in ("reference", "fingerprint")
-        row = self.connection.execute(
-            f"SELECT id, reference, accepted, due, n_rows, state, model FROM requests WHERE {column} = ?", (value,)
-        ).fetchone()
-        return None if row is None else RequestRow(*row)
+    def find(self, reference: str) -> RequestRow | None:
+        """The request with this reference."""
+        query = f"SELECT {COLUMNS} FROM requests WHERE reference = ?"
+        row = self.connection.execute(query, (reference,)).fetchone()
+        return None if row is None else self._request(*row)
 
-    def holders(self, digests: list[str]) -> dict[str, int]:
-        """Which request holds each of these rows, where one does."""
-        holder: dict[str, int] = {}
+    def request(self, number: int) -> RequestRow | None:
+        """The request of this number."""
+        query = f"SELECT {COLUMNS} FROM requests WHERE id = ?"
+        row = self.connection.execute(query, (_whole(number),)).fetchone()
+        return None if row is None else self._request(*row)
+
+    def _request(self, *row: Any) -> RequestRow:
+        with self._reading(f"request {row[0]}"):
+            read = RequestRow(*row[:-1])
+            return read if row[-1] is None else replace(read, aside=read_as(Aside, strict(row[-1])))
+
+    def holders(self, digests: list[str], but: int | None = None) -> dict[str, set[int]]:
+        """Which requests hold each of these rows, where any does, `but` one."""
+        query = "SELECT DISTINCT request FROM row_digests WHERE digest = ?"
+        found = {}
         for digest in dict.fromkeys(digests):
-            row = self.connection.execute(
-                "SELECT request FROM row_digests WHERE digest = ? LIMIT 1", (digest,)
-            ).fetchone()
-            if row is not None:
-                holder[digest] = row[0]
-        return holder
+            holding = {row[0] for row in self.connection.execute(query, (digest,))} - {but}
+            if holding:
+                found[digest] = holding
+        return found
 
     def times(self, digest: str, request: int) -> int:
         """How often a request holds a row."""
@@ -231,13 +287,37 @@ class Ledger:
         query = "SELECT coalesce(sum(n_rows), 0) FROM requests WHERE state = 'pending'"
         return int(self.connection.execute(query).fetchone()[0])
 
+    def pending_of(self, digest: str) -> int:
+        """How many rows of this class wait to be forgotten."""
+        query = (
+            "SELECT coalesce(sum(open_classes.n_rows), 0) FROM open_classes JOIN requests ON id = request "
+            "WHERE class = ? AND state = 'pending'"
+        )
+        return int(self.connection.execute(query, (digest,)).fetchone()[0])
+
     def overdue(self, today: str) -> int:
-        """How many pending requests were due before this day."""
-        query = "SELECT count(*) FROM requests WHERE state = 'pending' AND due < ?"
+        """How many requests that wait, or are set aside, were due before this day."""
+        query = "SELECT count(*) FROM requests WHERE state IN ('pending', 'aside') AND due < ?"
         return int(self.connection.execute(query, (today,)).fetchone()[0])
 
     def next_request(self) -> int:
         return int(self.connection.execute("SELECT coalesce(max(id), 0) + 1 FROM requests").fetchone()[0])
+
+    def last_number(self) -> int:
+        """The number of the last model; 0 where there is none."""
+        return int(self.connection.execute("SELECT coalesce(max(number), 0) FROM models").fetchone()[0])
+
+    def last_model(self) -> ModelRow | None:
+        """The last model, prepared or published."""
+        query = "SELECT number, state, body FROM models ORDER BY number DESC LIMIT 1"
+        for number, state, text in self.connection.execute(query):
+            with self._reading(f"model {number}"):
+                return read_model_row(state, text)
+        return None
+
+    def prepared(self) -> list[int]:
+        """Numbers of models whose files may not have their names yet."""
+        return [number for (number,) in self.connection.execute("SELECT number FROM models WHERE state = 'prepared'")]
 
     def models(self) -> list[ModelRow]:
         """Every model, prepared or published."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,10 +11,10 @@ import numpy as np
 
 from expunge.bounds import Ball
 from expunge.bounds.scale import LADDER, REHEARSAL, Scale, asked_scale
-from expunge.data import EncodedRows, encoder_of, in_order, names_of
-from expunge.data.ordered import plain
-from expunge.data.output import require_absent
-from expunge.desk.desk import Desk, Rows, open_desk, storing
+from expunge.data import EncodedRows, encoder_of, names_of
+from expunge.data.ordered import by_record, plain
+from expunge.data.output import build_folder, require_absent
+from expunge.desk.desk import Desk, Rows, open_desk
 from expunge.desk.digests import arrays_bytes, mac, new_key
 from expunge.desk.entries import DeskCreated
 from expunge.desk.layout import Layout
@@ -103,19 +102,8 @@ def create_desk(
 
 
 def _appear(layout: Layout, start: _Start, key: bytes, first: DeskCreated) -> None:
-    """The folder, whole; made under one name, so that what a kill left is found again."""
-    made = layout.folder.with_name(f".expunge-{layout.folder.name}")
-    with storing(layout.folder):
-        layout.folder.parent.mkdir(parents=True, exist_ok=True)
-        if made.exists():
-            shutil.rmtree(made)
-        try:
-            _fill(Layout(made), start, key, first)
-            made.rename(layout.folder)
-            sync_folder(layout.folder.parent)
-        except BaseException:
-            shutil.rmtree(made, ignore_errors=True)
-            raise
+    """The folder, whole; what a kill left of one is found again and removed."""
+    build_folder(layout.folder, lambda made: _fill(Layout(made), start, key, first))
 
 
 def _with_deposit(deposit: Deposit, model: LinearModel | None, surrogate: Rows | None, policy: Policy) -> _Start:
@@ -141,7 +129,7 @@ def _with_surrogate(model: LinearModel, surrogate: Rows, policy: Policy, declare
         )
     model = model if model.record is not None else model.with_record(record)
     encoder = encoder_of(surrogate)
-    surrogate = in_order(surrogate, record.features, model.n_features, "the surrogate set")
+    surrogate = by_record(surrogate, record, model.n_features, "the surrogate set")
     names = names_of(surrogate)
     features, labels = map(np.asarray, plain(EncodedRows(*surrogate), "the surrogate set"))
     request, notes = _check(model, EncodedRows(features, labels, encoder, names), policy)
@@ -151,7 +139,6 @@ def _with_surrogate(model: LinearModel, surrogate: Rows, policy: Policy, declare
 
 
 def _fill(layout: Layout, start: _Start, key: bytes, first: DeskCreated) -> None:
-    layout.folder.mkdir(mode=PUBLIC_FOLDER)
     for private in (layout.private, layout.rows, layout.states, layout.dossiers):
         private.mkdir(mode=PRIVATE_FOLDER)
     layout.published.mkdir(mode=PUBLIC_FOLDER)
@@ -164,8 +151,7 @@ def _fill(layout: Layout, start: _Start, key: bytes, first: DeskCreated) -> None
     with Ledger.open(layout.ledger) as ledger:
         ledger.append(first)
         write_seal(layout, ledger)
-    for folder in (layout.private, layout.folder):
-        sync_folder(folder)
+    sync_folder(layout.private)
 
 
 def _check(model: LinearModel, surrogate: Rows, policy: Policy) -> tuple[Request, tuple[str, ...]]:
@@ -181,7 +167,7 @@ def _check(model: LinearModel, surrogate: Rows, policy: Policy) -> tuple[Request
         raise UselessModel(
             forced[0].removeprefix(FORCED),
             "every run of this desk would be refused",
-            "Give a surrogate, and features, as the model was trained on; or insist with --force.",
+            "Give a surrogate, and features, as the model was trained on; or insist with --force (force=True).",
         )
     record, name = request.record, "the surrogate set"
     notes = budget_notes(policy.delta, record.n_source) + column_notes(record, {name: surrogate}) + forced
@@ -206,6 +192,6 @@ def _settled(request: Request, policy: Policy, noise: Scale) -> Policy:
             f"the noise (norm {length:.3g}) would swamp the weights (norm {size:.3g}) of every model",
             f"at most {size / length * policy.noise:.3g} is of use",
             "Set less noise, plan fewer models or raise epsilon (expunge plan shows what that costs), use a larger "
-            "surrogate, train with a larger l2, or insist with --force.",
+            "surrogate, train with a larger l2, or insist with --force (force=True).",
         )
     return policy

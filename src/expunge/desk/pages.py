@@ -13,10 +13,12 @@ from expunge.desk.layout import MODEL, OLD_CERTIFICATE, REPORT, STATEMENT
 from expunge.desk.ledger import now
 from expunge.desk.status import MOST_LISTED, as_row, models, requests, status
 from expunge.report import csv_text, desk_page, run_page, statement_page
+from expunge.report.answers import checked_names
 
 
-def desk_report(desk: Desk) -> dict[str, bytes]:
+def desk_report(desk: Desk, *, organisation: str | None = None, model_name: str | None = None) -> dict[str, bytes]:
     """The files of the report, by name. Private: requests are shown with their references."""
+    names = checked_names(organisation, model_name)
     today = now()[:10]
     everything = requests(desk)
     rows = [as_row(request, today) for request in everything]
@@ -24,13 +26,13 @@ def desk_report(desk: Desk) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     pages: dict[int, str] = {}
     for facts in published:
-        page = _page_of(desk, facts, rows)
+        page = _page_of(desk, facts, rows, names)
         if page is not None:
             pages[facts["model"]] = f"model-{facts['model']:04d}.html"
             files[pages[facts["model"]]] = page
     latest = rows[-MOST_LISTED:][::-1]
     files["index.html"] = desk_page(
-        status(desk).to_json(), latest, published[::-1], shown=len(latest), total=len(rows), pages=pages
+        status(desk).to_json(), latest, published[::-1], shown=len(latest), total=len(rows), pages=pages, **names
     ).encode()
     columns = ("id", "reference", "accepted", "due", "n_rows", "state", "model", "late")
     files["requests.csv"] = csv_text(columns, ([row[name] for name in columns] for row in rows)).encode()
@@ -39,7 +41,7 @@ def desk_report(desk: Desk) -> dict[str, bytes]:
     return files
 
 
-def _page_of(desk: Desk, facts: Json, rows: list[Json]) -> bytes | None:
+def _page_of(desk: Desk, facts: Json, rows: list[Json], names: Json) -> bytes | None:
     """The full page of a model, from its dossier; of an earlier version's the one that was published."""
     dossier, published = desk.layout.dossier_of(facts["model"]), desk.layout.published_model(facts["model"]) / REPORT
     if dossier.is_file():
@@ -51,22 +53,32 @@ def _page_of(desk: Desk, facts: Json, rows: list[Json]) -> bytes | None:
             limit=desk.policy.limit,
             accuracy=facts["accuracy"],
             keyid=facts["keyid"],
+            **names,
         ).encode()
     return published.read_bytes() if published.is_file() else None
 
 
-def result_report(folder: Path, public_key: Path | None = None, *, full: bool = False) -> bytes:
+def result_report(
+    folder: Path,
+    public_key: Path | None = None,
+    *,
+    full: bool = False,
+    organisation: str | None = None,
+    model_name: str | None = None,
+) -> bytes:
     """The page of one result of `expunge unlearn`, which is verified first.
 
     The public page is made from the statement; with `full` it is made from the dossier, and is as private as that.
+    `organisation` and `model_name` are shown on it, and stored nowhere else.
     """
+    names = checked_names(organisation, model_name)
     if (folder / OLD_CERTIFICATE).is_file() and not (folder / STATEMENT).is_file():
         certificate = read_certificate(folder / OLD_CERTIFICATE)
         verify(certificate, folder / MODEL)
-        return run_page(certificate.content).encode()
+        return run_page(certificate.content, **names).encode()
     require_result(folder)
     dossier = dossier_of(folder) if full else None
     statement, keyid = verified_result(folder, public_key, dossier)
     if dossier is not None:
-        return run_page(dossier.content, keyid=keyid).encode()
-    return statement_page(statement.content, keyid=keyid).encode()
+        return run_page(dossier.content, keyid=keyid, **names).encode()
+    return statement_page(statement.content, keyid=keyid, **names).encode()

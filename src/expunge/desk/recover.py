@@ -1,8 +1,9 @@
 """Putting right what a crash left: finish what was prepared, discard what was not.
 
 A run goes: `started` (intent) -> files staged and synced -> `prepared` (their digests) -> files renamed -> `published`.
-Before `prepared` nothing was visible: staging is thrown away and the requests are still pending. After it the noise is
-drawn and must not be drawn again, so the very same files get their names and the run is finished.
+Before `prepared` nothing was visible: staging is thrown away and the requests are still pending; run again from the
+same state, they give the same model (`secret.py`). After it the very same files get their names and the run is
+finished. The ledger's head is written beside a model once the ledger says that it is published.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from expunge.desk.entries import ModelPrepared, ModelPublished, RunAbandoned, RunStarted
-from expunge.desk.layout import Layout
-from expunge.desk.ledger import Ledger
-from expunge.runtime.durable import TEMPORARY, make_private, move, remove
+from expunge.desk.heads import head_bytes
+from expunge.desk.layout import HEAD, Layout
+from expunge.desk.ledger import OPEN, Ledger
+from expunge.errors import FileError
+from expunge.runtime.durable import PUBLIC as READABLE
+from expunge.runtime.durable import TEMPORARY, make_private, move, remove, same_content, write_whole
 
 STATE, PUBLIC, DOSSIER = "state.safetensors", "public", "dossier.json"
 
@@ -20,16 +24,16 @@ STATE, PUBLIC, DOSSIER = "state.safetensors", "public", "dossier.json"
 def recover(layout: Layout, ledger: Ledger) -> list[str]:
     """Bring folder and ledger to a state from which any command may go on; says what was done."""
     done = []
-    for model in ledger.models():
-        if model.state == "prepared":
-            finish(layout, ledger, model.number)
-            done.append(f"finished model {model.number}")
+    for number in ledger.prepared():
+        finish(layout, ledger, number)
+        done.append(f"finished model {number}")
     last = ledger.last(RunStarted, RunAbandoned, ModelPrepared, ModelPublished)
     if isinstance(last, RunStarted):
         remove(layout.staging)
         ledger.append(RunAbandoned(last.model))
         done.append(f"gave up an unfinished model {last.model}")
     tidy(layout, ledger)
+    _write_head(layout, ledger)
     return done
 
 
@@ -45,20 +49,34 @@ def finish(layout: Layout, ledger: Ledger, number: int) -> None:
     for staged, target in pairs:
         if not target.exists():
             move(staged, target)
+        elif staged.exists() and not same_content(staged, target):
+            raise FileError(
+                f"{target} is there already, and is not what was prepared for it",
+                "nothing is written over or removed",
+                "Move it away, then run the command again.",
+            )
     ledger.append(ModelPublished(number))
+    _write_head(layout, ledger)
+
+
+def _write_head(layout: Layout, ledger: Ledger) -> None:
+    """The head beside the last model, if it is not there: saved elsewhere, it shows a desk that was put back."""
+    folder = layout.published_model(ledger.last_number())
+    if folder.is_dir() and not (folder / HEAD).exists():
+        write_whole(folder / HEAD, head_bytes(ledger.head()), READABLE)
 
 
 def tidy(layout: Layout, ledger: Ledger) -> None:
     """Remove what must not stay: rows that are forgotten, earlier weights, files a crash left half-written."""
-    models = ledger.models()
-    keep = {layout.state_of(models[-1].number if models else 0)}
-    keep |= {layout.rows_of(request.id) for request in ledger.requests("pending")}
+    last = ledger.last_number()
+    keep = {layout.state_of(last)}
+    keep |= {layout.rows_of(request.id) for state in OPEN for request in ledger.requests(state)}
     for folder in (layout.rows, layout.states):
         for path in sorted(folder.iterdir()):
             if path not in keep:
                 remove(path)
     remove(layout.staging)
-    for folder in (layout.folder, layout.private, layout.published):
+    for folder in (layout.folder, layout.private, layout.dossiers, layout.published, layout.published_model(last)):
         for path in leftovers(folder):
             remove(path)
 

@@ -5,28 +5,40 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from expunge.certificate.compose import Composition, compose
 from expunge.certificate.content import Certificate
 from expunge.certificate.sign import keyid_of, seal
 from expunge.certificate.statement import Statement
-from expunge.data import EncodedRows, encoder_of, in_order, names_of
+from expunge.data import EncodedRows
+from expunge.desk.accuracy import LabelledRows, accuracies, checked_test
 from expunge.desk.desk import Desk, Rows
 from expunge.desk.digests import mac
-from expunge.desk.entries import Accuracy, ModelPrepared, RunRefused, RunStarted
+from expunge.desk.entries import ModelPrepared, RunRefused, RunStarted
+from expunge.desk.groups import (
+    OF_THESE_ROWS,
+    RETRAIN,
+    declared_others,
+    grouped,
+    retrain,
+    set_aside,
+    taken_apart,
+    together,
+)
+from expunge.desk.heads import require_contains, require_free
 from expunge.desk.layout import MODEL, REPORT, SIGNED, STATEMENT
-from expunge.desk.ledger import Ledger, RequestRow
+from expunge.desk.ledger import Head, Ledger, RequestRow
 from expunge.desk.policy import Policy
 from expunge.desk.recover import DOSSIER, PUBLIC, STATE, finish, tidy
+from expunge.desk.secret import in_fixed_order, secret_of
+from expunge.desk.spent import Spent, spent_with
 from expunge.desk.state import State, checked_surrogate, current_state
-from expunge.errors import DataError, ExpungeError, InputError, Refused, RetrainNow
+from expunge.errors import ExpungeError, InputError, Refused, RetrainNow
 from expunge.evidence.measured import Measured, foresee, handed_on
-from expunge.mechanism import Unlearned, certify, measure
-from expunge.model import LinearModel
+from expunge.mechanism import Unlearned, certify, judge, measure
 from expunge.report.page import statement_page
 from expunge.request.door import Request, ask
 from expunge.request.guarantee import Guarantee
@@ -48,11 +60,15 @@ class PublishedModel:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run did: models published, and why it stopped, if it did before all pending requests were done."""
+    """What a run did: models published, and the first reason why not all requests are done, if not all are.
+
+    `pending` requests wait, `aside` ones were set aside, by this run or before it.
+    """
 
     published: tuple[PublishedModel, ...]
     refused: ExpungeError | None
     pending: int
+    aside: int
 
 
 @dataclass(frozen=True)
@@ -69,34 +85,38 @@ class _Made:
 def run(
     desk: Desk,
     *,
-    batch: bool = False,
+    each: bool = False,
     sign_key: Ed25519PrivateKey | None = None,
     test: Rows | None = None,
+    heads: Items[Head] = (),
     progress: Progress = silent,
 ) -> Outcome:
-    """Forget the rows of all pending requests, one model a request or one for all of them (`batch`).
+    """Forget the rows of all pending requests with one model for all of them, or one a request (`each`).
 
-    Stops at the first request that cannot be certified and says why; it and those after it stay pending. With a
-    deposit, requests that are beyond its reach are left out, and the others are served: one very influential person
-    must not keep everybody waiting. `test` rows are only used to measure accuracy before and after.
+    A request that cannot be served is set aside with its reason, and the others go on. Where the desk itself has come
+    to its end (all planned models are published, say) it stops; those that wait stay pending. `test` rows are only
+    used to measure accuracy before and after. A ledger that is older than one of `heads`, saved earlier, is refused
+    before anything is done.
     """
     published: list[PublishedModel] = []
-    refused: ExpungeError | None = None
+    with desk.reading() as ledger:  # before anything is put right: what was prepared may be published by that
+        for head in heads:
+            require_contains(ledger, head)
     with desk.writing() as ledger:
-        pending = ledger.requests("pending")
-        groups = [pending] if batch and pending else [[request] for request in pending]
+        held = None if test is None else checked_test(current_state(desk, ledger).model, test)
+        require_free(desk.layout, current_state(desk, ledger).number + 1)
+        groups, refused = grouped(desk, ledger, each=each)
         surrogate = checked_surrogate(desk, ledger) if groups and not desk.policy.kept else None
         while groups:
             group, *groups = groups
             progress("Requests", len(published), len(published) + 1 + len(groups))
             state = current_state(desk, ledger)
+            require_free(desk.layout, state.number + 1)
             try:
-                made = _make(desk, ledger, state, group, surrogate, sign_key, test)
+                made = _make(desk, ledger, state, group, surrogate, sign_key, held)
             except (Refused, InputError) as error:
-                reason = _retrain(error) if isinstance(error, Refused) else error
-                within, groups = _others(desk, ledger, state, group, groups, error)
-                asked = tuple(request.id for request in group if request not in within)
-                ledger.append(RunRefused(asked, type(reason).__name__, str(reason)))
+                again, reason = _others(desk, ledger, state, group, surrogate, error)
+                groups = [] if again is None else again + groups
                 refused = refused or reason
                 continue
             _write(desk, ledger, made)
@@ -104,42 +124,35 @@ def run(
             published.append(
                 PublishedModel(facts.model, facts.requests, made.statement, made.certificate, facts.composition)
             )
-        left = ledger.counts().get("pending", 0)
-    return Outcome(tuple(published), refused, left)
+        counts = ledger.counts()
+    return Outcome(tuple(published), refused, counts.get("pending", 0), counts.get("aside", 0))
 
 
 def _others(
-    desk: Desk,
-    ledger: Ledger,
-    state: State,
-    group: list[RequestRow],
-    groups: list[list[RequestRow]],
-    error: ExpungeError,
-) -> tuple[list[RequestRow], list[list[RequestRow]]]:
-    """Those of a refused group that can be served together all the same, and the groups that are still to be served."""
+    desk: Desk, ledger: Ledger, state: State, group: list[RequestRow], surrogate: Rows | None, error: ExpungeError
+) -> tuple[list[list[RequestRow]] | None, ExpungeError | None]:
+    """What of a refused group is still to be served, None where nothing can be, and why what cannot be was refused."""
     policy = desk.policy
-    if not policy.kept:
-        return [], []
-    from expunge.desk.deposited import OF_THESE_ROWS, within_reach
+    guarantee = policy.guarantee(state.series(policy.planned, {})) if state.number < policy.planned else None
 
-    if not isinstance(error, OF_THESE_ROWS):
-        return [], []
-    guarantee = policy.guarantee(state.series(policy.planned, {}))
+    def region(requests: Items[RequestRow]) -> float:
+        assert guarantee is not None
+        asked = _asked(policy, state, together(desk, ledger, requests), surrogate, guarantee)
+        return judge(asked, measure(asked))[1].region.radius
 
-    def measured(numbers: Items[int]) -> Measured:
-        chosen = _together(desk, ledger, [group[number] for number in numbers])
-        return measure(_asked(policy, state, chosen, None, guarantee))
-
-    within = [group[number] for number in within_reach(len(group), measured)]
-    return within, [within, *groups] if within else groups
-
-
-def _retrain(error: Refused) -> Refused:
-    if isinstance(error, RetrainNow):
-        return error
-    return RetrainNow(
-        f"retrain now: {error.found}", error.required, "Retrain without the rows of all requests, and open a new desk."
-    )
+    apart = taken_apart(group, region) if guarantee is not None and isinstance(error, OF_THESE_ROWS) else None
+    if apart is None:
+        reason = retrain(error)
+        ledger.append(RunRefused(tuple(request.id for request in group), type(reason).__name__, str(reason)))
+        return None, reason
+    for request, why in apart.beyond:
+        set_aside(ledger, request, why)
+    refused = [(request.id, retrain(why)) for request, why in apart.beyond if isinstance(why, Refused)]
+    if refused:
+        first = refused[0][1]
+        ledger.append(RunRefused(tuple(number for number, _ in refused), type(first).__name__, str(first)))
+    said = [retrain(why) for _, why in apart.beyond]
+    return [part for part in (apart.within, apart.later) if part], said[0] if said else None
 
 
 def _make(
@@ -149,7 +162,7 @@ def _make(
     group: list[RequestRow],
     surrogate: Rows | None,
     sign_key: Ed25519PrivateKey | None,
-    test: Rows | None,
+    test: LabelledRows | None,
 ) -> _Made:
     """Compute everything; nothing is written."""
     policy = desk.policy
@@ -157,18 +170,22 @@ def _make(
         raise RetrainNow(
             f"retrain now: all {policy.planned} planned models are published",
             "the probability set aside for bounds that fail was for so many",
-            "Retrain without the rows of all requests, and open a new desk.",
+            RETRAIN,
         )
     head = ledger.head()
     series = state.series(policy.planned, {"size": head.size, "root": head.root})
-    request = _asked(policy, state, _together(desk, ledger, group), surrogate, policy.guarantee(series))
-    measured = measure(request)
-    result = certify(request, measured)
-    composition = _composed(policy, ledger, state, request, result)
+    series = replace(series, others=declared_others(ledger, group))
+    rows = in_fixed_order(desk.key, together(desk, ledger, group))
+    secret = secret_of(desk.key, policy, state, ledger.created().surrogate_mac, rows)
+    request = _asked(policy, state, rows, surrogate, policy.guarantee(series))
+    measured = measure(request, seed=secret.start)
+    result = certify(request, measured, keyed=secret.bits)
+    spent = spent_with(ledger, result.statement.mu, result.statement.sigma)
+    composition = _composed(policy, spent, state, request, result)
     state_bytes = (
         anchored_bytes(state.model, handed_on(request)) if state.deposit is None else result.deposit.to_bytes()
     )
-    accuracy = None if test is None else _accuracies(state.model, result.model, test)
+    accuracy = None if test is None else accuracies(desk, state, result.model, test)
     files = _files(state.number + 1, policy, result, composition, sign_key)
     certificate = result.certificate
     facts = ModelPrepared(
@@ -193,6 +210,8 @@ def _make(
         files={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
         reach=_reach(policy, measured),
         forgotten=request.n_forget if policy.kept else None,
+        others=series.others or None,
+        spent=spent.written,
     )
     return _Made(files, state_bytes, facts, result.statement, certificate)
 
@@ -214,25 +233,25 @@ def _asked(policy: Policy, state: State, rows: EncodedRows, surrogate: Rows | No
     )
 
 
-def _composed(policy: Policy, ledger: Ledger, state: State, request: Request, result: Unlearned) -> Composition:
+def _composed(policy: Policy, spent: Spent, state: State, request: Request, result: Unlearned) -> Composition:
     """What all models say together once this one is published; refuses more than the desk was opened for.
 
     Each counts with the mu that its (epsilon, delta) allows, whatever it reached: the sum is published.
     """
-    statement, models = result.statement, ledger.models()
-    mus = [model.facts.mu for model in models] + [statement.mu]
     if state.deposit is None:
-        composition = compose(mus, policy.delta, math.fsum(statement.content["noise"]["failures"].values()))
+        composition = compose(
+            spent.mus, policy.delta, math.fsum(result.statement.content["noise"]["failures"].values())
+        )
     else:
         from expunge.desk.deposited import composed
 
-        composition = composed(request.weights.numel(), policy.delta, mus)
+        composition = composed(request.weights.numel(), policy.delta, spent.mus)
     if composition.epsilon > policy.limit:
         raise RetrainNow(
-            f"retrain now: with this model all {len(mus)} published models together would have epsilon "
+            f"retrain now: with this model all {composition.models} published models together would have epsilon "
             f"{composition.epsilon:.4g}",
             f"this desk was opened for at most {policy.limit:g}",
-            "Retrain without the rows of all requests, and open a new desk.",
+            RETRAIN,
         )
     return composition
 
@@ -278,43 +297,6 @@ def _files(
         keyid=None if sign_key is None else keyid_of(sign_key.public_key()),
     ).encode()
     return files
-
-
-def _together(desk: Desk, ledger: Ledger, group: Items[RequestRow]) -> EncodedRows:
-    """The rows of these requests; refuses a file that is not the one that was accepted."""
-    parts = []
-    for request in group:
-        path = desk.layout.rows_of(request.id)
-        if not path.exists() or mac(desk.key, "rows", path.read_bytes()) != ledger.accepted_mac(request.id):
-            raise DataError(
-                f"the rows of request {request.id} are not those that were accepted",
-                "its private file must be whole",
-                "Restore the file, or withdraw the request and ask again.",
-            )
-        parts.append(desk.pending_rows(request.id))
-    encoders, names = {encoder_of(part) for part in parts}, {names_of(part) for part in parts}
-    if len(names - {None}) > 1 and not desk.policy.kept:  # in a deposit every row was found as it is
-        raise DataError(
-            f"the rows of {len(parts)} requests have other columns, or the same in another order",
-            "the model's record names no columns, so nobody can say which are right",
-            "Withdraw the requests, and ask with the columns of training in the order of training.",
-        )
-    return EncodedRows(
-        np.concatenate([features for features, _ in parts]),
-        np.concatenate([labels for _, labels in parts]),
-        encoders.pop() if len(encoders) == 1 else None,
-        names.pop() if len(names) == 1 else None,  # all are in the model's order
-    )
-
-
-def _accuracies(before: LinearModel, after: LinearModel, test: Rows) -> Accuracy:
-    record, width = before.record, before.n_features
-    features, labels = in_order(test, None if record is None else record.features, width, "the test set")
-    return Accuracy(
-        before=float(np.mean(before.predict(features) == np.asarray(labels))),
-        after=float(np.mean(after.predict(features) == np.asarray(labels))),
-        rows=len(np.asarray(labels)),
-    )
 
 
 def _write(desk: Desk, ledger: Ledger, made: _Made) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import json
 from pathlib import Path
 
+from expunge.desk.heads import require_contains
 from expunge.desk.layout import Layout
 from expunge.desk.ledger import Head, Ledger, read_head
 from expunge.desk.replay import verify_entries
@@ -21,6 +22,13 @@ def write_seal(layout: Layout, ledger: Ledger) -> None:
     """Seal the ledger as it is, unless somebody is reading it: then the next command does."""
     if ledger.checkpoint():
         write_whole(layout.seal, _content(ledger.head(), layout.ledger))
+
+
+def require_sealed(layout: Layout, ledger: Ledger) -> None:
+    """Refuse to go on with a ledger that is older than its seal: it was put back, and the seal was not."""
+    sealed = sealed_head(layout)
+    if sealed is not None:
+        require_contains(ledger, sealed, "the seal")
 
 
 def _content(head: Head, file: Path) -> bytes:

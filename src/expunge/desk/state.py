@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class State:
     """PRIVATE. `number` models are published; `published_sha256` is the last one's, at first the trained one's.
 
-    With a `deposit` there is no past: what was forgotten has left it.
+    `mac` is the keyed digest of the state's file. With a `deposit` there is no past: what was forgotten has left it.
     """
 
     number: int
@@ -33,6 +33,7 @@ class State:
     published_sha256: str
     store: str
     failures: float
+    mac: str
     deposit: Deposit | None = field(repr=False, default=None)
 
     @property
@@ -52,11 +53,12 @@ class State:
 
 def current_state(desk: Desk, ledger: Ledger) -> State:
     """The state the ledger says is the last one; refuses a file that is not it."""
-    created, models = ledger.created(), ledger.models()
-    last = models[-1].facts if models else None
+    created, newest = ledger.created(), ledger.last_model()
+    last = None if newest is None else newest.facts
     number = 0 if last is None else last.model
     path = desk.layout.state_of(number)
-    _require_mac(desk, path, "state", created.state_mac if last is None else last.state_mac)
+    expected = created.state_mac if last is None else last.state_mac
+    _require_mac(desk, path, "state", expected)
     model, past, deposit = _read(desk, path)
     return State(
         number=number,
@@ -66,7 +68,14 @@ def current_state(desk: Desk, ledger: Ledger) -> State:
         published_sha256=created.model_sha256 if last is None else last.files[MODEL],
         store=created.store,
         failures=0.0 if last is None else last.failures,
+        mac=expected,
     )
+
+
+def served_model(desk: Desk) -> LinearModel:
+    """The model that a desk's requests are about, to know what rows it takes."""
+    with desk.reading() as ledger:
+        return current_state(desk, ledger).model
 
 
 def _read(desk: Desk, path: Path) -> tuple[LinearModel, Past | None, Deposit | None]:

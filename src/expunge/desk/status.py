@@ -10,7 +10,7 @@ from expunge.certificate.compose import deletions_left, models_left
 from expunge.desk.desk import Desk
 from expunge.desk.entries import Entry, Json, ModelRow, RunRefused
 from expunge.desk.ledger import Head, Ledger, RequestRow, now
-from expunge.errors import RetrainNow
+from expunge.errors import OptionError, RetrainNow
 
 MOST_LISTED = 1000
 
@@ -21,10 +21,13 @@ class Status:
 
     With a deposit, `reach` is how much of it the last model used: of the last of its radii, or of the way to where no
     region is finite any more, whichever is more; `forgotten` is how many rows have left, and `rows_left` how many more
-    like them it reaches; None without one. `retrain` is why the last run refused requests that still wait.
+    like them it reaches; None without one. `retrain` is why the last run refused requests that are not done yet.
+    `overdue` counts those that wait and those that are set aside; `clock` says so where this machine's clock is behind
+    the last entry.
     """
 
     pending: int
+    aside: int
     overdue: int
     done: int
     withdrawn: int
@@ -39,6 +42,7 @@ class Status:
     forgotten: int | None
     rows_left: int | None
     retrain: str | None
+    clock: str | None
     head: Head
     time: str
 
@@ -56,6 +60,7 @@ def _status(desk: Desk, ledger: Ledger) -> Status:
     policy, counts, models = desk.policy, ledger.counts(), ledger.models()
     return Status(
         pending=counts.get("pending", 0),
+        aside=counts.get("aside", 0),
         overdue=ledger.overdue(now()[:10]),
         done=counts.get("done", 0) + counts.get("prepared", 0),
         withdrawn=counts.get("withdrawn", 0),
@@ -70,6 +75,7 @@ def _status(desk: Desk, ledger: Ledger) -> Status:
         forgotten=_forgotten(models) if policy.kept else None,
         rows_left=_rows_left(desk, models) if policy.kept else None,
         retrain=_retrain(ledger),
+        clock=clock_behind(ledger),
         head=ledger.head(),
         time=now(),
     )
@@ -125,12 +131,58 @@ def _reach(desk: Desk, models: list[ModelRow]) -> float | None:
 
 
 def _retrain(ledger: Ledger) -> str | None:
-    """The reason of the last refusal, if all requests that were refused still wait."""
+    """The reason of the last refusal, if all requests that were refused still wait, or are set aside."""
     last = ledger.last(RunRefused)
     if not isinstance(last, RunRefused) or last.kind != RetrainNow.__name__:
         return None
-    waiting = {request.id for request in ledger.requests("pending")}
-    return last.reason if waiting.issuperset(last.requests) else None
+    refused = [ledger.request(number) for number in last.requests]
+    return last.reason if all(request is not None and request.open for request in refused) else None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a requester is told of the own reference, and of nothing else. `state` is `open`, `done` or `withdrawn`.
+
+    Whether it is set aside is not said: rows equal to somebody else's would be betrayed by it.
+    """
+
+    reference: str
+    accepted: str
+    due: str
+    n_rows: int
+    state: str
+
+
+def answer(request: RequestRow) -> Answer:
+    """A request as its requester may see it."""
+    state = {"pending": "open", "aside": "open", "prepared": "done"}.get(request.state, request.state)
+    return Answer(request.reference, request.accepted, request.due, request.n_rows, state)
+
+
+def answer_for(desk: Desk, reference: str) -> Answer:
+    """What a requester is told who asks for the own reference."""
+    with desk.reading() as ledger:
+        found = ledger.find(reference)
+    if found is None:
+        raise OptionError(f"reference {reference!r} is unknown", "one that was accepted is needed", "Check it.")
+    return answer(found)
+
+
+def clock_behind(ledger: Ledger) -> str | None:
+    """What is wrong with the clock, in a sentence; None where nothing is seen."""
+    last, present = ledger.latest(), now()
+    if present >= last:
+        return None
+    return (
+        f"this machine's clock says {present}, before the last entry ({last}): it was set back, or was ahead then. "
+        "Entries are dated as the last one until it has caught up; see whether due dates are right"
+    )
+
+
+def clock_note(desk: Desk) -> str | None:
+    """The same for a desk."""
+    with desk.reading() as ledger:
+        return clock_behind(ledger)
 
 
 def requests(desk: Desk, state: str | None = None, *, limit: int = -1) -> list[RequestRow]:
@@ -154,4 +206,4 @@ def history(desk: Desk, *, after: int = 0, limit: int = -1) -> list[Entry]:
 
 def as_row(request: RequestRow, today: str) -> dict[str, Any]:
     """A request for a page."""
-    return asdict(request) | {"late": request.state == "pending" and request.due < today}
+    return asdict(request) | {"late": request.open and request.due < today}

@@ -81,7 +81,7 @@ class Distance:
             return OptionError(
                 f"matched classes with distance {law.name!r}",
                 "the source's classes are its own",
-                "Leave --match-classes out.",
+                "Leave --match-classes (match_classes) out.",
             )
         return None
 
@@ -90,7 +90,7 @@ class Distance:
             return OptionError(
                 f"distance {self.kind!r} between samples",
                 "two samples of one population are not the same set",
-                "Leave --between out, or declare source if the surrogate is the source itself.",
+                "Leave --between (between) out, or declare source if the surrogate is the source itself.",
             )
         if self.sampling not in SAMPLING:
             return OptionError(

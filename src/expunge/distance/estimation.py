@@ -64,7 +64,9 @@ class Estimation:
                 raise OptionError(f"{name} {number}", f"it lies from {SMALLEST:g} to {LARGEST:g}", "Leave it out.")
         if self.box is not None and self.support != "box":
             raise OptionError(
-                f"box {self.box} with support {self.support}", "it goes with support box", "Use --support box."
+                f"box {self.box} with support {self.support}",
+                "it goes with support box",
+                "Use --support box (support='box').",
             )
         if (self.mean is None) != (self.covariance is None):
             raise OptionError(
@@ -72,7 +74,9 @@ class Estimation:
             )
         if self.mean is not None and self.support != "gaussian":
             raise OptionError(
-                f"moments with support {self.support}", "they describe a Gaussian reference", "Use --support gaussian."
+                f"moments with support {self.support}",
+                "they describe a Gaussian reference",
+                "Use --support gaussian (support='gaussian').",
             )
 
     @property

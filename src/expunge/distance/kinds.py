@@ -159,7 +159,7 @@ class Means(Kind):
         raise OptionError(
             "a difference of means",
             "no total variation follows from it, and the paper's bound takes one",
-            "Use --bound residual, or an estimate by the route kl.",
+            "Use --bound residual (bound='residual'), or an estimate by the route kl.",
         )
 
 

@@ -22,6 +22,7 @@ from expunge.estimate.source import (
     marginal_divergence,
     sample_source,
 )
+from expunge.estimate.telling import NOTHING_AGAINST, Verdict, of_chains, of_entropy
 from expunge.heads import LinearHead, Rows
 from expunge.heads.rows import in_memory
 from expunge.model import LinearModel
@@ -33,16 +34,22 @@ from expunge.request.past import without
 from expunge.request.rows import matched_rows, require_enough, rows_of
 from expunge.request.scaling import refuse_squashed
 from expunge.request.subject import head_of
+from expunge.runtime.budget import NO_LIMIT, Budget
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.equation import RetainedEquation
 from expunge.solve.newton import newton_step
 
-SAMPLED, REFERENCE = "samples", "reference"
+SAMPLED, REFERENCE, DIRECT = "samples", "reference", "difference of means, direct"
+ROWS_A_MINUTE = 20_000  # of the surrogate that a KL is estimated on, where time is limited
+SAMPLING_SHARE = 0.4  # of the time that chains may take
 
 
 @dataclass(frozen=True)
 class Line:
-    """One estimate; in the limit its `direction` is on the `lower` or the `upper` side of the truth, or `neither`."""
+    """One estimate; in the limit its `direction` is on the `lower` or the `upper` side of the truth, or `neither`.
+
+    One that does not `tell` anything is not to be shown as a number.
+    """
 
     name: str
     source: str
@@ -51,6 +58,21 @@ class Line:
     standard_error: float | None = None
     upper: float | None = None
     remark: str = ""
+    tells: bool = True
+
+    @property
+    def sure(self) -> bool:
+        """Whether it is a mean of real rows of the source, which needs no overlap of anything."""
+        return self.source == REFERENCE and self.name == DIRECT
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: null stands for infinite, and for what tells nothing."""
+        numbers = {"value": self.value, "standard_error": self.standard_error, "upper": self.upper}
+        known = {
+            key: number if number is not None and self.tells and math.isfinite(number) else None
+            for key, number in numbers.items()
+        }
+        return asdict(self) | known
 
 
 @dataclass(frozen=True)
@@ -66,25 +88,23 @@ class Comparison:
     means: MeansDifference | None
     reference_means: MeansDifference | None
     notes: tuple[str, ...] = ()
+    verdict: Verdict = NOTHING_AGAINST
 
     @property
     def sampled(self) -> SampledSource:
         return self.estimate.sampled
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; null stands for infinite."""
-
-        def finite(value: Any) -> Any:
-            return None if isinstance(value, float) and not math.isfinite(value) else value
-
-        lines = [{key: finite(value) for key, value in asdict(line).items()} for line in self.lines]
+        """For JSON; null stands for infinite, and for what tells nothing."""
         estimate = self.estimate.evidence()
         return {
-            "estimates": lines,
+            "tells": self.verdict.tells,
+            "reasons": list(self.verdict.reasons),
+            "estimates": [line.to_dict() for line in self.lines],
             "support": self.sampled.support,
             "step_size": self.sampled.step_size,
             "diagnostics": estimate["diagnostics"],
-            "marginal_lower": estimate["marginal_lower"],
+            "marginal_lower": estimate["marginal_lower"] if self.verdict.tells else None,
             "conditional": estimate["conditional"],
             "surrogate_rows": len(self.surrogate),
             "effective_surrogate_rows": self.surrogate.effective,
@@ -101,9 +121,10 @@ def compare(
     forget: tuple[Any, Any] | None = None,
     reference: tuple[Any, Any] | Any = None,
     device: str = "cpu",
+    budget: Budget = NO_LIMIT,
     progress: Progress = silent,
 ) -> Comparison:
-    """Estimate the distance by both routes.
+    """Estimate the distance by both routes; within a `budget` with fewer steps, epochs and surrogate rows.
 
     `forget` gives an update to compare means at, and with matched classes what the surrogate is matched to: the rows
     that are retained. `reference` holds source rows.
@@ -113,19 +134,25 @@ def compare(
     objective = head_of(model, record)
     weights = model.matrix(place)
     sets = _sets(model, record, place, surrogate, forget, reference, wanted.matched)
-    sampled = sample_source(weights, record, sets.surrogate, wanted, progress=progress)
-    conditional = conditional_divergence(objective, weights, sets.surrogate, seed=wanted.seed, progress=progress)
+    time = budget.part(SAMPLING_SHARE)
+    sampled = sample_source(weights, record, sets.surrogate, wanted, budget=time, progress=progress)
+    wanted = replace(wanted, steps=sampled.steps)
+    some = _some(sets.surrogate, budget, wanted.seed)
+    conditional = conditional_divergence(objective, weights, some, seed=wanted.seed, progress=progress)
 
-    def divergence_from(features: Tensor) -> KullbackLeiblerEstimate:
-        return KullbackLeiblerEstimate(
-            conditional, marginal_divergence(sets.surrogate, features, wanted, progress=progress)
-        )
+    def divergence_from(features: Tensor, share: float) -> tuple[KullbackLeiblerEstimate, list[str]]:
+        folds: list[float] = []
+        time = budget.part(share)
+        found = marginal_divergence(some, features, wanted, budget=time, folds=folds, progress=progress)
+        return KullbackLeiblerEstimate(conditional, found), of_entropy(found, folds)
 
-    kl = divergence_from(sampled.features)
+    kl, reasons = divergence_from(sampled.features, 1.0 if sets.reference is None else 0.5)
+    verdict = Verdict((*of_chains(sampled.diagnostics), *reasons))
     estimate = SourceEstimate(wanted, sampled, kl, origin_of(weights, record, sets.surrogate))
-    real_kl = None if sets.reference is None else divergence_from(sets.reference.features[:, : model.n_features])
-    lines = _kl_lines(kl, SAMPLED)
-    lines += _kl_lines(real_kl, REFERENCE)[1:] if real_kl is not None else []
+    lines, real_kl, real_tells = _kl_lines(kl, SAMPLED), None, True
+    if sets.reference is not None:
+        real_kl, reasons = divergence_from(sets.reference.features[:, : model.n_features], 1.0)
+        lines, real_tells = lines + _kl_lines(real_kl, REFERENCE)[1:], not reasons
     means = real_means = None
     if sets.forget is not None:
         gone = len(sets.forget) * objective.gradient(weights, sets.forget)
@@ -138,7 +165,23 @@ def compare(
             lines += _means_lines(objective, update, real_kl, real_means, REFERENCE)
     given = {"the surrogate set": surrogate, "the forget set": forget, "the reference set": reference}
     notes = column_notes(record, {name: rows for name, rows in given.items() if rows is not None}) + sets.notes(record)
-    return Comparison(tuple(lines), estimate, sets.surrogate, sets.reference, kl, real_kl, means, real_means, notes)
+    if len(some) < len(sets.surrogate):
+        notes += (f"the KL is that of {len(some):,} of {len(sets.surrogate):,} surrogate rows; more time takes more",)
+    told = {SAMPLED: verdict.tells, REFERENCE: real_tells}
+    lines = [replace(line, tells=told.get(line.source, True) or line.sure) for line in lines]
+    return Comparison(
+        tuple(lines), estimate, sets.surrogate, sets.reference, kl, real_kl, means, real_means, notes, verdict
+    )
+
+
+def _some(rows: Rows, budget: Budget, seed: int) -> Rows:
+    """As many rows, at random, as there is time for; weights brought back to mean 1."""
+    if budget.seconds is None or len(rows) <= (most := max(1000, int(ROWS_A_MINUTE * budget.seconds / 60.0))):
+        return rows
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).to(rows.device)
+    chosen = order[:most].sort().values
+    weights = None if rows.weights is None else rows.weights[chosen] / rows.weights[chosen].mean()
+    return replace(rows, features=rows.features[chosen], labels=rows.labels[chosen], weights=weights)
 
 
 @dataclass(frozen=True)
@@ -174,7 +217,7 @@ def _sets(
         raise ModelError(
             f"{len(forget_rows)} rows to forget of a source of {record.n_source}",
             "at least one row must be retained",
-            "Give --n-source.",
+            "Give --n-source (n_source=).",
         )
     if matched:
         left = record if forget_rows is None else without(record, forget_rows)
@@ -223,5 +266,5 @@ def _means_lines(
     bootstrap = f"upper value: bootstrap, {100 * means.confidence:g} %"
     return [
         Line("difference of means, from TV", source, from_tv, "neither", remark="2 TV sup||phi_u||"),
-        Line("difference of means, direct", source, means.value, "neither", upper=means.upper, remark=bootstrap),
+        Line(DIRECT, source, means.value, "neither", upper=means.upper, remark=bootstrap),
     ]

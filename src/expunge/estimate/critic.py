@@ -18,6 +18,7 @@ from torch import Tensor
 
 from expunge.estimate.coordinates import Coordinates
 from expunge.estimate.two_samples import TwoSamples
+from expunge.runtime.budget import NO_LIMIT, Budget
 from expunge.runtime.progress import Progress
 
 FEWEST_STEPS = 20  # in an epoch: few rows are passed over several times, or 500 epochs would be 500 steps
@@ -93,8 +94,9 @@ def fit_critic(
     options: tuple[int, float, int, int],
     generator: torch.Generator,
     progress: Progress,
+    budget: Budget = NO_LIMIT,
 ) -> FittedCritic:
-    """The network with the best value on the stopping rows, the untrained one included."""
+    """The network with the best value on the stopping rows, the untrained one included; the budget may end it early."""
     epochs, learning_rate, batch, patience = options
     coordinates = Coordinates.of(train)
     train, stop = coordinates.seen(train), coordinates.seen(stop)
@@ -127,7 +129,7 @@ def fit_critic(
         if value > best_value:
             best, best_value, best_epoch = network.copy(), value, done
         progress("Donsker-Varadhan epochs", done, epochs)
-        if done - best_epoch >= patience:
+        if done - best_epoch >= patience or budget.spent:
             break
     fitted = FittedCritic(coordinates, best, best_cap(best, train, stop), done, best_epoch)
     if fitted.value(stop) > 0.0:

@@ -36,6 +36,7 @@ from expunge.estimate.two_samples import (
     stop_and_train,
     telling_columns,
 )
+from expunge.runtime.budget import NO_LIMIT, Budget
 from expunge.runtime.progress import Progress, silent
 
 NEAR = 0.5  # of the ceiling
@@ -81,13 +82,15 @@ def donsker_varadhan(
     batch: int = 500,
     patience: int = 30,
     seed: int = 0,
+    budget: Budget = NO_LIMIT,
+    folds: list[float] | None = None,
     progress: Progress = silent,
 ) -> DonskerVaradhanLower:
     """Estimate KL of the distribution of the rows `nu` (the surrogate) relative to that of the rows `rho` (the source).
 
     `weights` are non-negative, one a row of nu, and count in every mean over nu; only their proportions matter.
-    `patience` is how many epochs may pass without a better value on the stopping rows. The seed only shapes an
-    estimate.
+    `patience` is how many epochs may pass without a better value on the stopping rows; each fold has its share of the
+    `budget`. The value of each fold is appended to `folds`. The seed only shapes an estimate.
     """
     _require_options(epochs, learning_rate, width, batch, patience)
     nu, weights = rows_that_count(nu, weights)
@@ -100,10 +103,7 @@ def donsker_varadhan(
     reports: list[tuple[float, float]] = []
     lengths: list[tuple[int, int]] = []
     for i in range(FOLDS):
-
-        def advance(stage: str, done: int, _total: int | None, before: int = i * epochs) -> None:
-            progress(stage, before + done, FOLDS * epochs)
-
+        mine = budget.part(1.0 / (FOLDS - i))
         others = [(i + j) % FOLDS for j in range(1, FOLDS)]
         nu_stop, nu_train = stop_and_train(torch.cat([nu_folds[j] for j in others]))
         rho_stop, rho_train = stop_and_train(torch.cat([rho_folds[j] for j in others]))
@@ -113,15 +113,30 @@ def donsker_varadhan(
             width,
             (epochs, learning_rate, batch, patience),
             generator,
-            advance,
+            _telling(progress, lengths[:], epochs, mine),
+            mine,
         )
         reports.append(fitted.report(TwoSamples(nu[nu_folds[i]], weights[nu_folds[i]], rho[rho_folds[i]])))
         lengths.append((fitted.epochs, fitted.best_epoch))
     raw = sum(value for value, _ in reports) / FOLDS
+    if folds is not None:
+        folds += [value for value, _ in reports]
     error = math.sqrt(sum(variance for _, variance in reports)) / FOLDS
     return DonskerVaradhanLower(
         min(max(0.0, raw), ceiling), raw, error, ceiling, *max(lengths), len(nu), len(rho), left_out
     )
+
+
+def _telling(progress: Progress, lengths: list[tuple[int, int]], epochs: int, budget: Budget) -> Progress:
+    """The progress of one fold as that of all: folds to come are taken to be as long as those that are done."""
+    before, to_come = sum(length for length, _ in lengths), FOLDS - 1 - len(lengths)
+
+    def advance(stage: str, done: int, _total: int | None) -> None:
+        fitting = budget.fitting(done, epochs)
+        each = max(length for length, _ in lengths) if lengths else fitting
+        progress(stage, before + done, before + max(done, min(each, fitting)) + to_come * each)
+
+    return advance
 
 
 def _require_options(epochs: int, learning_rate: float, width: int, batch: int, patience: int) -> None:

@@ -23,9 +23,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from expunge.errors import DataError, OptionError
+from expunge.runtime.budget import NO_LIMIT, Budget
 from expunge.runtime.progress import Progress, silent
 
 RECORDS = 200  # moments at which energy and norm of every chain are kept for the diagnostics
+LOOKED_AT = 4000  # steps: where time is limited, the clock is looked at as often as in a run of so many
+FEWEST_RECORDS = 16  # however little time there is: fewer say nothing of convergence
 RUNAWAY = 1.2  # factor by which norms may still grow from the third to the fourth quarter of an unbounded run
 
 
@@ -169,10 +172,11 @@ class Diagnostics:
 
 @dataclass(frozen=True)
 class LangevinSamples:
-    """Where the chains ended, one row a chain, and the evidence for it."""
+    """Where the chains ended after so many steps, one row a chain, and the evidence for it."""
 
     points: Tensor
     diagnostics: Diagnostics
+    steps: int
 
 
 def langevin(
@@ -184,13 +188,14 @@ def langevin(
     support: Support | None = None,
     metropolis: bool = False,
     seed: int = 0,
+    budget: Budget = NO_LIMIT,
     progress: Progress = silent,
 ) -> LangevinSamples:
     """Run one chain a row of `start`: `x + (step/2) force(x) + sqrt(step) noise`, confined to the support.
 
     With `metropolis`, a step is accepted with the probability that makes the target stationary; one that leaves the
-    support is rejected. Steps are taken in as many whole parts as are recorded for the diagnostics. The seed only
-    shapes an estimate; it protects nothing.
+    support is rejected. Steps are taken in as many whole parts as are recorded for the diagnostics, and end early where
+    the `budget` does. The seed only shapes an estimate; it protects nothing.
     """
     if n_steps < 8 or not 0.0 < step < math.inf:
         raise OptionError(
@@ -200,31 +205,31 @@ def langevin(
         )
     generator = torch.Generator(device=start.device).manual_seed(seed)
     points = start.clone()
-    every = max(1, n_steps // RECORDS)
+    every = max(1, (min(n_steps, LOOKED_AT) if budget.limited else n_steps) // RECORDS)
     records: list[NDArray[np.float64]] = []
-    accepted = 0.0
-    move = _corrected(target, support, points, step, generator, every) if metropolis else None
-    drift = (
-        None
-        if metropolis
-        else _replayed(_uncorrected(target, support, points, step, generator, every), points, generator)
-    )
+    shares: list[float] = []
+    made = (target, support, points, step, generator, every)
+    move = _corrected(*made) if metropolis else _replayed(_uncorrected(*made), points, generator)
+    between = 1  # moves between two records: with time to spare there are more steps than are worth recording
     for done in range(every, n_steps + 1, every):
-        if move is not None:
-            accepted += move()
-        elif drift is not None:
-            drift()
+        shares.append(move() or 0.0)
+        if len(shares) % between:
+            continue
         records.append(torch.stack([target.log_density(points), points.norm(dim=1)]).double().cpu().numpy())
         _require_finite(records[-1], done, step)
-        progress("Langevin steps", done, n_steps)
-    diagnostics = diagnose(np.stack(records, axis=-1), accepted / len(records) if metropolis else 1.0)
+        progress("Langevin steps", done, budget.fitting(done, n_steps))
+        if budget.spent and len(records) >= FEWEST_RECORDS:
+            break
+        if len(records) >= 2 * RECORDS:
+            records, between = records[1::2], 2 * between
+    diagnostics = diagnose(np.stack(records, axis=-1), sum(shares) / len(shares) if metropolis else 1.0)
     if support is None and diagnostics.growth > RUNAWAY:
         raise DataError(
             f"the chains run away: norms still grew by a factor {diagnostics.growth:.2f} in the last quarter",
             "the density must have a finite integral, which that of a linear model alone has not",
             "Give a support (a box, or a ball of radius max_norm) or a Gaussian reference.",
         )
-    return LangevinSamples(points, diagnostics)
+    return LangevinSamples(points, diagnostics, every * len(shares))
 
 
 def _uncorrected(

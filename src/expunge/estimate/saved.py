@@ -149,7 +149,7 @@ def _sampled(facts: dict[str, Any], samples: Array, wanted: Estimation, origin: 
     if origin.bias:
         features = torch.cat([features, torch.ones(len(features), 1, dtype=torch.float64)], dim=1)
     rows = Rows(features, torch.zeros(len(features), dtype=torch.int64), n_scaled=scaled)
-    return SampledSource(rows, samples.shape[1], diagnostics, words, step)
+    return SampledSource(rows, samples.shape[1], diagnostics, words, step, wanted.steps)
 
 
 def _require_possible(kl: KullbackLeiblerEstimate) -> None:

@@ -29,6 +29,7 @@ from expunge.estimate.means import MeansDifference, means_difference
 from expunge.estimate.origin import Origin, origin_of
 from expunge.heads import LinearHead, Rows
 from expunge.record import TrainingRecord
+from expunge.runtime.budget import NO_LIMIT, Budget
 from expunge.runtime.memory import memory_limit
 from expunge.runtime.progress import Progress, silent
 
@@ -46,6 +47,7 @@ class SampledSource:
     diagnostics: Diagnostics
     support: str
     step_size: float
+    steps: int
 
     @property
     def features(self) -> Tensor:
@@ -208,12 +210,18 @@ def require_converged(sampled: SampledSource) -> None:
             f"the chains have not converged (split R-hat {diagnostics.r_hat:.3f}, "
             f"drift of norms {diagnostics.drift:+.2f} standard deviations)",
             "R-hat up to 1.1 and a drift within 1 are needed before samples can stand for the source",
-            "Use more --steps, another --step-size or another --support.",
+            "Use more --steps (steps=), another --step-size (step_size=) or another --support (support=).",
         )
 
 
 def marginal_divergence(
-    surrogate: Rows, source_features: Tensor, wanted: Estimation, *, progress: Progress = silent
+    surrogate: Rows,
+    source_features: Tensor,
+    wanted: Estimation,
+    *,
+    budget: Budget = NO_LIMIT,
+    folds: list[float] | None = None,
+    progress: Progress = silent,
 ) -> DonskerVaradhanLower:
     """KL of the surrogate's features relative to the source's, from samples of the latter (or real ones)."""
     return donsker_varadhan(
@@ -222,18 +230,28 @@ def marginal_divergence(
         weights=surrogate.weights,
         epochs=wanted.epochs,
         seed=wanted.seed,
+        budget=budget,
+        folds=folds,
         progress=progress,
     )
 
 
 def sample_source(
-    weights: Tensor, record: TrainingRecord, surrogate: Rows, wanted: Estimation, *, progress: Progress = silent
+    weights: Tensor,
+    record: TrainingRecord,
+    surrogate: Rows,
+    wanted: Estimation,
+    *,
+    budget: Budget = NO_LIMIT,
+    progress: Progress = silent,
 ) -> SampledSource:
     """Langevin samples on the support that was asked for; rows longer than max_norm are scaled to it, as everywhere."""
     width = weights.shape[1] - int(record.bias)
     if wanted.chains * width * 64 > memory_limit():
         raise OptionError(
-            f"{wanted.chains:,} chains of {width:,} features", "they must fit into memory", "Use fewer --chains."
+            f"{wanted.chains:,} chains of {width:,} features",
+            "they must fit into memory",
+            "Use fewer --chains (chains=).",
         )
     begun = _beginning(weights, record, surrogate, wanted)
     step = wanted.step_size if wanted.step_size is not None else _default_step(wanted, begun.variance, width)
@@ -241,7 +259,7 @@ def sample_source(
         raise OptionError(
             f"step size {step:g}",
             f"on this support a feature has the variance {begun.variance:.3g}; steps above it jump about at random",
-            f"Use {PAPER_STEP * begun.variance:.3g}, or leave --step-size out.",
+            f"Use {PAPER_STEP * begun.variance:.3g}, or leave --step-size (step_size) out.",
         )
     drawn = langevin(
         begun.target,
@@ -251,13 +269,14 @@ def sample_source(
         support=begun.support,
         metropolis=wanted.metropolis,
         seed=wanted.seed + 1,
+        budget=budget,
         progress=progress,
     )
     if drawn.diagnostics.acceptance < LEAST_ACCEPTANCE:
         raise DataError(
             f"Metropolis' rule accepted {100 * drawn.diagnostics.acceptance:.1f} % of the steps",
             f"at least {100 * LEAST_ACCEPTANCE:g} % are needed for the chains to move",
-            f"Use a --step-size well below {step:.3g}.",
+            f"Use a --step-size (step_size=) well below {step:.3g}.",
         )
     points = begun.target.features(drawn.points) if isinstance(begun.target, Whitened) else drawn.points
     prepared = prepare(
@@ -269,7 +288,7 @@ def sample_source(
         device=weights.device,
         name="the sampled features",
     )
-    return SampledSource(prepared.rows, width, drawn.diagnostics, begun.words, step)
+    return SampledSource(prepared.rows, width, drawn.diagnostics, begun.words, step, drawn.steps)
 
 
 @dataclass(frozen=True)

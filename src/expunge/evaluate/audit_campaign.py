@@ -14,15 +14,15 @@ from expunge.certificate.facts import OLD_SCHEMAS
 from expunge.certificate.statement import Statement, read_document, statement_of
 from expunge.certificate.verify import verify
 from expunge.data import read_data
-from expunge.data.files import TABLES
 from expunge.data.partial import Partial
+from expunge.data.raw_tables import is_table
 from expunge.errors import FileError, OptionError
 from expunge.evaluate.audit import Audit, Evidence, collect, conclude, join
 from expunge.evaluate.case import Labelled, prepared_rows
 from expunge.evaluate.source_free import SourceFree, source_free
 from expunge.evaluate.tasks import AuditTask, certificate_task
 from expunge.evidence.deposit.contents import read_deposit
-from expunge.model import LinearModel, read_model
+from expunge.model import LinearModel, read_model, table_of
 from expunge.record import TrainingRecord
 from expunge.request.subject import head_of
 from expunge.runtime.paths import readable
@@ -98,7 +98,7 @@ def task_from_files(
     _require({"--model": model_file, "--retain": retain, "--forget": forget}, "auditing a certificate's setting")
     assert model_file is not None
     model, digest = read_model(model_file)
-    stay, leave = _read(retain, label), _read(forget, label)
+    stay, leave = _read(retain, label, model), _read(forget, label, model)
     assert stay is not None
     assert leave is not None
     document = read_document(certificate_file)
@@ -109,7 +109,7 @@ def task_from_files(
             "Give private/dossier.json, which was written with it.",
         )
     kept = None if deposit is None else read_deposit(deposit)
-    return certificate_task(document, model, digest, stay, leave, _read(surrogate, label), kept)
+    return certificate_task(document, model, digest, stay, leave, _read(surrogate, label, model), kept)
 
 
 def source_free_from_files(
@@ -120,7 +120,7 @@ def source_free_from_files(
     assert published is not None
     model, _ = read_model(published)
     record = _record(model)
-    parts = [_read(forget, label), _read(fresh, label)]
+    parts = [_read(forget, label, model), _read(fresh, label, model)]
     rows = [
         prepared_rows(part, model, record, name)
         for part, name in zip(parts, ("the forget set", "the fresh set"), strict=True)
@@ -171,8 +171,8 @@ def _require(files: dict[str, Path | None], purpose: str) -> None:
         raise OptionError("no " + ", ".join(missing), f"{purpose} needs {', '.join(files)}", "Give them.")
 
 
-def _read(path: Path | None, label: str | None) -> Labelled | None:
+def _read(path: Path | None, label: str | None, model: LinearModel) -> Labelled | None:
     if path is None:
         return None
-    data = read_data(path, label if path.suffix.lower() in TABLES else None)
+    data = read_data(path, label if is_table(path) else None, preparation=table_of(model))
     return data.rows

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from expunge.data import read_data
-from expunge.data.files import TABLES
 from expunge.data.partial import Partial
+from expunge.data.raw_tables import is_table
 from expunge.data.synthetic import ZETAS
 from expunge.distance import parse_distance, parse_route
 from expunge.errors import OptionError
@@ -28,7 +28,7 @@ from expunge.evaluate.methods import (
 )
 from expunge.evaluate.paper_task import paper_task
 from expunge.evaluate.table import scores_from_json, scores_to_json
-from expunge.model import read_model
+from expunge.model import read_model, table_of
 from expunge.request.guarantee import check_budget
 from expunge.runtime.progress import Progress
 
@@ -97,7 +97,7 @@ def files_campaign(
     files = {name: path for name, path in parts.items() if path is not None}
     read = {}
     for name, path in files.items():
-        data = read_data(path, label if path.suffix.lower() in TABLES else None)
+        data = read_data(path, label if is_table(path) else None, preparation=table_of(model))
         read[name] = data.rows
     case = make_case(Splits(**read), trained=model)
     noise = CertifiedNoise(epsilon, delta, distance, match_classes=match_classes)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from expunge.data import EncodedRows, as_features, as_labels, encode, encoder_of, in_order, names_of, prepare
-from expunge.data.ordered import plain
+from expunge.data.ordered import by_record, plain
 from expunge.errors import DataError, ModelError
 from expunge.heads import LinearHead, Rows
 from expunge.model import LinearModel
@@ -168,7 +168,7 @@ def prepared_rows(part: Labelled, model: LinearModel, record: TrainingRecord, na
     Features that say they were made by another encoder than the model's are refused, as are other columns.
     """
     require_encoder(part, record, name)
-    part = in_order(part, record.features, model.n_features, name)
+    part = by_record(part, record, model.n_features, name)
     features = as_features(part[0], name)
     return prepare(
         features,

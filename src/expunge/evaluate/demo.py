@@ -1,4 +1,7 @@
-"""The whole story on real data that comes with scikit-learn: train, lose the source, forget, verify, compare."""
+"""Both stories on real data that comes with scikit-learn: with a deposit of the source, and without.
+
+Each time: train, lose the source, forget, verify, and, since a demo can afford to keep the source, compare.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,41 @@ from expunge.certificate.content import read_certificate
 from expunge.certificate.statement import read_statement
 from expunge.certificate.verify import Check
 from expunge.certificate.verify_statement import verify_statement
-from expunge.data.output import write_file, write_folder
+from expunge.data.output import write_file, write_private
+from expunge.data.results import DOSSIER, MODEL, PRIVATE, STATEMENT
 from expunge.distance import Distance
+from expunge.evaluate.audit import seen_by
+from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.evidence.deposit.contents import Deposit
+from expunge.evidence.deposit.keeping import keep
+from expunge.evidence.deposit.membership import answers
 from expunge.mechanism import Unlearned, measure
 from expunge.model import LinearModel
-from expunge.request.door import ask
+from expunge.request.door import Request, ask
 from expunge.request.guarantee import Guarantee
 from expunge.train import train
 from expunge.unlearn import unlearn
 
 N_FORGET = 3
 L2 = 0.1
+WITH, WITHOUT = "with-deposit", "without-deposit"  # folders, and names of the stories
+TRAIN = "expunge train --data source.npz --l2 0.1 --max-norm 1 --out model.safetensors"
+UNLEARN = "expunge unlearn --model model.safetensors --forget person.npz"
+
+Rows = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a story ended: what was handed over, the checks it passed, and how far from retraining it really is.
+
+    `true_distance` is measured as the bound is, by the shape of the noise.
+    """
+
+    unlearned: Unlearned
+    checks: list[Check]
+    true_distance: float
 
 
 @dataclass(frozen=True)
@@ -33,10 +60,8 @@ class Story:
     """What the demo found; `retrained` exists only because a demo can afford to keep the source."""
 
     trained: LinearModel
-    unlearned: Unlearned
+    endings: dict[str, Ending]
     accuracies: dict[str, dict[str, float]]
-    true_distance: float
-    checks: list[Check]
     sizes: dict[str, int]
 
 
@@ -59,48 +84,103 @@ def digits() -> dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
 
 
 def run(
-    folder: Path, *, epsilon: float = 1.0, delta: float = 1e-4, say: Callable[[str], None] = lambda _: None
+    folder: Path,
+    *,
+    epsilon: float = 1.0,
+    delta: float = 1e-4,
+    say: Say = lambda _: None,
+    ended: Callable[[str, Ending], None] = lambda *_: None,
 ) -> Story:
-    """Write data, model and result under `folder` and return what happened."""
+    """Write models and results under `folder`, tell both stories as they happen, and return what was found."""
     data = digits()
-    say(f"1. Train on {len(data['source'][0])} handwritten digits (scikit-learn), to the optimum.")
+    say("With a deposit: the source is to be deleted, and that is known beforehand.\n")
+    say(f"1. Train on {len(data['source'][0])} handwritten digits (scikit-learn), and keep a deposit: sums, no row.")
+    say(f"   {TRAIN} --deposit model.deposit")
     trained = train(*data["source"], l2=L2, max_norm=1.0)
-    write_file(folder / "model.safetensors", trained.to_bytes())
-    say("2. The source is gone. What is left: the model, its training record, and what these people sent.")
-    say(
-        f"3. {N_FORGET} of them ask to be forgotten; a disjoint surrogate of {len(data['surrogate'][0])} digits "
-        "stands in for the source."
-    )
-    unlearned = unlearn(trained, data["forget"], data["surrogate"], epsilon=epsilon, delta=delta, distance="same")
-    public = {
-        "model.safetensors": unlearned.model.to_bytes(),
-        "statement.json": unlearned.statement.to_json().encode(),
-    }
-    dossier = {"dossier.json": unlearned.certificate.to_json().encode()}
-    result = folder / "result"
-    write_folder(result, public, private={"private": dossier})
-    say("4. Somebody else verifies the statement and the model from their files; an auditor has the dossier too.")
-    checks = verify_statement(
-        read_statement(result / "statement.json"),
-        result / "model.safetensors",
-        read_certificate(result / "private" / "dossier.json"),
-    )
-    say("5. Only a demo can do this: retrain without the forgotten rows, to see the true distance.")
     retrained = train(*data["retain"], l2=L2, max_norm=1.0)
-    updated = _before_noise(trained, data, epsilon, delta)
-    models = {"before": trained, "retrained": retrained, "unlearned": unlearned.model}
+    write_file(folder / MODEL, trained.to_bytes())
+    kept = keep(trained, data["source"]).deposit
+    endings = {WITH: _with_deposit(folder, trained, retrained, kept, data, (epsilon, delta), say)}
+    ended(WITH, endings[WITH])
+    say("Without one: nobody thought of it in time.\n")
+    say("1. The model was trained in the same way, and nothing was kept but its training record.")
+    say(f"   {TRAIN}")
+    endings[WITHOUT] = _without(folder, trained, retrained, data, (epsilon, delta), say)
+    ended(WITHOUT, endings[WITHOUT])
+    models = {"before": trained, "retrained": retrained}
+    models |= {name: ending.unlearned.model for name, ending in endings.items()}
     accuracies = {
         name: {
             part: float(np.mean(model.predict(data[part][0]) == data[part][1])) for part in ("test", "retain", "forget")
         }
         for name, model in models.items()
     }
-    sizes = {name: len(rows[0]) for name, rows in data.items()}
-    return Story(trained, unlearned, accuracies, float((retrained.matrix() - updated).norm()), checks, sizes)
+    return Story(trained, endings, accuracies, {name: len(rows[0]) for name, rows in data.items()})
 
 
-def _before_noise(trained: LinearModel, data: dict[str, Any], epsilon: float, delta: float) -> torch.Tensor:
-    """The updated weights, which nobody else ever sees: only to show the true distance beside the bound."""
+def _with_deposit(
+    folder: Path,
+    trained: LinearModel,
+    retrained: LinearModel,
+    kept: Deposit,
+    data: dict[str, Rows],
+    promise: tuple[float, float],
+    say: Say,
+) -> Ending:
+    """The source is gone, but a deposit was kept of it."""
+    epsilon, delta = promise
+    before = folder / "model.deposit"
+    write_private(before, kept.to_bytes())
+    say("2. The source is gone.")
+    found = sum(answer.there for answer in answers(kept, data["forget"]))
+    say(f"3. {N_FORGET} rows are to be forgotten. {found} of them are found in the deposit, by keyed hashes.")
+    say(f"   {UNLEARN} --deposit model.deposit \\")
+    say(f"       --epsilon {epsilon:g} --delta {delta:g} --out {WITH}/")
+    unlearned = unlearn(trained, data["forget"], epsilon=epsilon, delta=delta, deposit=kept)
+    unlearned.save(folder / WITH)
+    before.unlink()
+    say("   They leave it. The old deposit is destroyed, the new one stays private, for the next deletion.")
+    asked = ask_deposit(kept, data["forget"], deposit_guarantee(epsilon, delta), model=trained)
+    return _ended(folder / WITH, unlearned, _distance(asked, retrained), say)
+
+
+def _without(
+    folder: Path,
+    trained: LinearModel,
+    retrained: LinearModel,
+    data: dict[str, Rows],
+    promise: tuple[float, float],
+    say: Say,
+) -> Ending:
+    """The source is gone and nothing was kept of it: a surrogate stands in."""
+    epsilon, delta = promise
+    say(
+        f"2. The source is gone. {len(data['surrogate'][0])} digits of other people stand in for it. That they resemble"
+    )
+    say("   it, as if drawn from one pot, is declared: nobody can check it any more.")
+    say(f"3. The same {N_FORGET} rows are to be forgotten. Whether they were in the source cannot be looked up.")
+    say(f"   {UNLEARN} --surrogate surrogate.npz --distance same \\")
+    say(f"       --epsilon {epsilon:g} --delta {delta:g} --out {WITHOUT}/")
+    unlearned = unlearn(trained, data["forget"], data["surrogate"], epsilon=epsilon, delta=delta, distance="same")
+    unlearned.save(folder / WITHOUT)
     guarantee = Guarantee(epsilon, delta, Distance("same", 0.0))
-    request = ask(trained, data["forget"], data["surrogate"], guarantee)
-    return request.weights + measure(request).step.update
+    asked = ask(trained, data["forget"], data["surrogate"], guarantee)
+    return _ended(folder / WITHOUT, unlearned, _distance(asked, retrained), say)
+
+
+def _ended(result: Path, unlearned: Unlearned, true_distance: float, say: Say) -> Ending:
+    """Somebody else's check, from the files alone."""
+    say("4. Somebody else verifies the statement and the model from their files; an auditor has the dossier too.")
+    say(f"   expunge verify {result.name}/statement.json --model {result.name}/model.safetensors")
+    dossier = read_certificate(result / PRIVATE / DOSSIER)
+    return Ending(
+        unlearned, verify_statement(read_statement(result / STATEMENT), result / MODEL, dossier), true_distance
+    )
+
+
+def _distance(asked: Request, retrained: LinearModel) -> float:
+    """From retrained weights to the updated ones, which nobody else ever sees, measured as the bound is."""
+    updated: torch.Tensor = asked.weights + measure(asked).step.update
+    shape = None if asked.deposit is None else asked.deposit.ellipsoid
+    away = seen_by(shape, (updated - retrained.matrix()).cpu().numpy()[None])
+    return float(np.linalg.norm(away))

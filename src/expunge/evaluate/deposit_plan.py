@@ -79,7 +79,7 @@ def plan_deposit(
 ) -> DepositPlan:
     """What forgetting these rows would cost at each epsilon; they are looked up in the deposit, and stay in it."""
     if not epsilons:
-        raise OptionError("no epsilon", "at least one is needed", "Give --epsilon.")
+        raise OptionError("no epsilon", "at least one is needed", "Give --epsilon (epsilons=).")
     asked = ask_deposit(
         deposit,
         forget,

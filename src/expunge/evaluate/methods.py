@@ -23,8 +23,8 @@ from expunge.errors import ModelError
 from expunge.evaluate.case import Case, Labelled
 from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
 from expunge.evidence.deposit.keeping import keep
-from expunge.evidence.measured import foresee
-from expunge.mechanism import measure, notes_of
+from expunge.evidence.measured import foresee, notes_of
+from expunge.mechanism import measure
 from expunge.model import LinearModel
 from expunge.noise import Noise, grid_exponent
 from expunge.request.door import ask

@@ -111,7 +111,9 @@ def plan(
     """
     if not epsilons or not distances:
         raise OptionError(
-            "no epsilon or no distance", "at least one of each is needed", "Give --epsilon and --distance."
+            "no epsilon or no distance",
+            "at least one of each is needed",
+            "Give --epsilon and --distance (epsilons=, distances=).",
         )
     labelled = is_labelled(surrogate)
     outlooks: list[Outlook] = []

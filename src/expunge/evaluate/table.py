@@ -30,6 +30,22 @@ TITLES = {
     "distance": "distance",
 }
 
+MEANINGS = {
+    "train": "accuracy on all source rows",
+    "test": "accuracy on rows that were never trained on",
+    "retain": "accuracy on the source rows that stay",
+    "forget": "accuracy on the forgotten rows; after forgetting about that of Test",
+    "mia": "membership inference: how often an attacker tells forgotten rows from test rows; 50 % is guessing",
+    "rt": "relearn time: iterations until the forgotten rows are fitted as well as before; as many as Retrain is good",
+    "fs1": "forget score under the method's own noise: 1 where its models cannot be told from retrained ones, 0 where "
+    "they can",
+    "fs2": "the same under the noise of Unlearn (+)",
+    "lira": "U-LiRA, a likelihood-ratio attack on each forgotten row, mean: 50 % is guessing",
+    "lira_worst": "the same for the row it does best on",
+    "sigma": "standard deviation of the noise on each weight",
+    "distance": "of the weights before noise from the retrained ones",
+}
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -105,15 +121,33 @@ def to_markdown(table: Table) -> str:
     lines.append("|---|" + "---:|" * len(metrics))
     for name, row in table.cells.items():
         lines.append(f"| {name} | " + " | ".join(shown(metric, row.get(metric)) for metric in metrics) + " |")
-    remarks = dict.fromkeys(
-        f"{name}, {TITLES[metric]}: {flag}"
-        for name, row in table.cells.items()
-        for metric, cell in row.items()
-        for flag in cell.flags
-    )
-    remarks |= dict.fromkeys(f"{name}: {note}" for name, notes in table.notes.items() for note in notes)
-    lines += ["", f"Mean ± standard deviation over {table.seeds} seed{'s' if table.seeds != 1 else ''}."]
-    return "\n".join([*lines, *(["", *(f"- {remark}" for remark in remarks)] if remarks else [])]) + "\n"
+    lines += ["", f"Mean ± standard deviation over {table.seeds} seed{'s' if table.seeds != 1 else ''}.", ""]
+    lines += [f"- {line}" for line in legend(table)]
+    said = remarks(table)
+    return "\n".join([*lines, *(["", *(f"- {remark}" for remark in said)] if said else [])]) + "\n"
+
+
+def legend(table: Table) -> list[str]:
+    """What each column means, in the order of the columns."""
+    return [f"{TITLES[metric]}: {MEANINGS[metric]}" for metric in table.metrics]
+
+
+def remarks(table: Table) -> list[str]:
+    """What is flagged or noted, each sentence once, with the methods and metrics it is said of."""
+    of: dict[str, dict[str, list[str]]] = {}
+    for name, row in table.cells.items():
+        for metric, cell in row.items():
+            for flag in cell.flags:
+                of.setdefault(flag, {}).setdefault(name, []).append(TITLES[metric])
+    for name, notes in table.notes.items():
+        for note in notes:
+            of.setdefault(note, {}).setdefault(name, [])
+    said = []
+    for sentence, methods in of.items():
+        metrics = list(dict.fromkeys(title for titles in methods.values() for title in titles))
+        where = f" ({', '.join(metrics)})" if metrics else ""
+        said.append(f"{', '.join(methods)}{where}: {sentence}")
+    return said
 
 
 def to_csv(table: Table) -> str:

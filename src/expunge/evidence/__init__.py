@@ -15,7 +15,7 @@ KINDS_OF_EVIDENCE: list[type[SurrogateEvidence]] = [DepositEvidence, SourceEvide
 
 
 def gather(request: Request, *, seed: int | None = None, progress: Progress = silent) -> SurrogateEvidence:
-    """What the request gives to go by. `seed` fixes Lanczos' start for tests."""
+    """What the request gives to go by. `seed` fixes Lanczos' start."""
     kind = next(kind for kind in KINDS_OF_EVIDENCE if kind.is_given(request))
     return kind.gathered(request, seed=seed, progress=progress)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,12 @@ from expunge.distance import Distance
 from expunge.request.door import Request
 from expunge.request.past import Past
 from expunge.solve.outcome import Step
+
+NO_UPDATE = (
+    "no update was made: with this surrogate every update had a larger bound, so the noise alone covers the forgotten "
+    "rows"
+)
+NOT_NEEDED = "the surrogate given has no part in this: with the deposit alone the noise is no larger"
 
 
 @dataclass(frozen=True)
@@ -50,8 +57,11 @@ def claim_of(request: Request, measured: Measured, generator: str = GENERATORS[0
         convention=measured.route or guarantee.sizes,
         tuned=beyond,
         encoder=None if request.record.encoder is None else request.record.encoder_trained or "unknown",
+        preparation=request.record.preparation,
+        weighted=request.record.class_weights is not None,
         averaged=measured.route is None and guarantee.averaged,
         scale=measured.scale or guarantee.scale,
+        others=0 if guarantee.series is None else guarantee.series.others,
     )
 
 
@@ -59,6 +69,13 @@ def step_kind(request: Request, measured: Measured) -> str:
     """How the step was made: with a deposit alone it is Newton's, whatever was given beside it."""
     alone = measured.route is not None and not measured.distance.law.stands_in
     return "newton" if alone else str(request.guarantee.step)
+
+
+def notes_of(request: Request, measured: Measured) -> tuple[str, ...]:
+    """What is odd about the data but not an error, a step that was not made, and a surrogate that was not needed."""
+    made = math.isfinite(measured.step.pull) or not request.head.about.convex
+    spared = request.surrogate is not None and not measured.distance.law.stands_in
+    return (*request.notes, *(() if made else (NO_UPDATE,)), *((NOT_NEEDED,) if spared else ()))
 
 
 def foresee(request: Request, measured: Measured) -> tuple[Claim, Derived]:

@@ -65,7 +65,7 @@ def change_moments(
     seed: int | None = None,
     advance: Progress = silent,
 ) -> Moments:
-    """Moments of `phi_update` over the surrogate. `seed` fixes Lanczos' start for tests; else it is drawn afresh.
+    """Moments of `phi_update` over the surrogate. `seed` fixes Lanczos' start; else it is drawn afresh.
 
     The bounds on eigenvalues fail with probability at most `failure` together. With `failure` None they are not needed,
     and without `heavy` the fourth one is not: larger values that follow from the others stand in for them. They are at

@@ -167,7 +167,7 @@ class SurrogateEvidence:
                 f"a forget row changes by {largest:.3g}, and no surrogate row by more than "
                 f"{moments.change_longest:.3g}",
                 "with sampling seen the surrogate must show the largest change there is",
-                "Use --sampling strict, which counts rows unlike any seen, or a larger surrogate.",
+                "Use --sampling strict (sampling='strict'), which counts rows unlike any seen, or a larger surrogate.",
             )
 
     def _residual_facts(self, step: Step, moments: Moments, sampling: float) -> dict[str, Fact]:
@@ -215,7 +215,7 @@ class SurrogateEvidence:
             raise VacuousClaim(
                 "n H_S - m H_U is not positive definite",
                 "the paper's bound is for the undamped Newton step",
-                "Use --bound residual, which covers any update.",
+                "Use --bound residual (bound='residual'), which covers any update.",
             )
         gradient = float(request.head.gradient(request.weights, request.forget).norm())
         return {

@@ -9,9 +9,13 @@ import jinja2
 
 from expunge import __version__
 from expunge.certificate.derive import bound_named
-from expunge.report import chart, words
+from expunge.distance.kinds import kind_named
+from expunge.report import answers, chart, words
+from expunge.runtime.rounding import up
 
 Json = dict[str, Any]
+STAND_IN = "The distance between stand-in and source."
+NO_WORDS = "a number of a bound that this version has no words for"
 
 
 def _number(value: float) -> str:
@@ -32,6 +36,21 @@ def _moment(value: str) -> str:
     return value[:16].replace("T", " ") + " UTC"
 
 
+def _common(content: Mapping[str, Any], organisation: str | None, model_name: str | None) -> Json:
+    """What both pages of a deletion say in the same words."""
+    kept, law = bound_named(content["bound"]["kind"]).kept, kind_named(content["distance"]["kind"])
+    return {
+        "kept": kept,
+        "beside": kept and law.stands_in,
+        "stands_in": law.stands_in and not law.is_source,
+        "status_words": words.status_words(content["status"]),
+        "reading": answers.reading(content["epsilon"], content["delta"]),
+        "reading_of": answers.reading,
+        "version": __version__,
+        **answers.checked_names(organisation, model_name),
+    }
+
+
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("expunge.report"),
@@ -42,6 +61,9 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters["number"] = _number
     environment.filters["moment"] = _moment
+    environment.filters["promised"] = up
+    environment.filters["capitalise"] = lambda text: text[:1].upper() + text[1:]
+    environment.filters["plain"] = words.plain
     return environment
 
 
@@ -53,8 +75,13 @@ def statement_page(
     composition: Json | None = None,
     limit: float | None = None,
     keyid: str | None = None,
+    organisation: str | None = None,
+    model_name: str | None = None,
 ) -> str:
-    """The public page of one published model, from its statement; it may be handed out with the model."""
+    """The public page of one published model, from its statement; it may be handed out with the model.
+
+    `organisation` and `model_name` are shown as they are given: they are in no file that is verified.
+    """
     return (
         _environment()
         .get_template("statement.html")
@@ -64,9 +91,9 @@ def statement_page(
             composition=composition,
             limit=limit,
             keyid=keyid,
-            kept=bound_named(statement["bound"]["kind"]).kept,
-            status_words=words.status_words(statement["status"]),
-            version=__version__,
+            decision=answers.decision(statement, public=True),
+            estimated=[STAND_IN] if statement["distance"]["provenance"] == "estimated" else [],
+            **_common(statement, organisation, model_name),
         )
     )
 
@@ -79,20 +106,23 @@ def run_page(
     requests: Sequence[Json] = (),
     composition: Json | None = None,
     limit: float | None = None,
-    accuracy: Mapping[str, float] | None = None,
+    accuracy: Mapping[str, float | None] | None = None,
     keyid: str | None = None,
+    organisation: str | None = None,
+    model_name: str | None = None,
 ) -> str:
     """The full page of one published model, from its dossier. Not for publication: its numbers tell who left."""
     bound, noise = certificate["bound"], certificate["noise"]
     facts = {
         kind: [
-            (name, words.FACTS.get(name, ""), entry["value"])
+            (name, words.FACTS.get(name, NO_WORDS), entry["value"])
             for name, entry in bound["inputs"].items()
             if entry["provenance"] == kind
         ]
         for kind in words.PROVENANCE
     }
     residual = bound["kind"] == "residual"
+    estimated = [f"{meaning}: {_number(value)}" for _, meaning, value in facts["estimated"]]
     return (
         _environment()
         .get_template("run.html")
@@ -109,23 +139,40 @@ def run_page(
             if residual
             else None,
             facts=facts,
-            kept=bound_named(bound["kind"]).kept,
-            status_words=words.status_words(certificate["status"]),
+            estimated=[*estimated, *([STAND_IN] if certificate["distance"]["provenance"] == "estimated" else [])],
             provenance_words=words.PROVENANCE,
-            version=__version__,
+            failure_words=words.FAILURES,
+            decision=answers.decision(certificate, public=False),
+            public_decision=answers.decision(certificate, public=True),
+            **_common(certificate, organisation, model_name),
         )
     )
 
 
 @words.showing("the desk")
 def desk_page(
-    status: Json, requests: Sequence[Json], models: Sequence[Json], *, shown: int, total: int, pages: Mapping[int, str]
+    status: Json,
+    requests: Sequence[Json],
+    models: Sequence[Json],
+    *,
+    shown: int,
+    total: int,
+    pages: Mapping[int, str],
+    organisation: str | None = None,
+    model_name: str | None = None,
 ) -> str:
     """The desk's own page: requests with their references, models, what is left. Not for publication."""
     return (
         _environment()
         .get_template("desk.html")
         .render(
-            status=status, requests=requests, models=models, shown=shown, total=total, pages=pages, version=__version__
+            status=status,
+            requests=requests,
+            models=models,
+            shown=shown,
+            total=total,
+            pages=pages,
+            version=__version__,
+            **answers.checked_names(organisation, model_name),
         )
     )

@@ -39,7 +39,10 @@ def frontier(outlooks: Sequence[Mapping[str, Any]], accuracy_before: float | Non
     axes[0].set(
         xscale="log", yscale="log", xlabel="epsilon (smaller protects more)", ylabel="noise: sigma of each weight"
     )
-    axes[0].legend(title="declared distance", frameon=False)
+    if any(outlook["refused"] for outlook in outlooks):
+        label = "hollow: unlearn would refuse, the noise swamps the weights"
+        axes[0].scatter([], [], color="#4a4a4a", facecolors="white", label=label)
+    axes[0].legend(title="declared distance", frameon=False, fontsize="small")
     if accurate:
         axes[1].set(
             xscale="log", xlabel="epsilon (smaller protects more)", ylabel="predicted accuracy (on the surrogate)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 
 from jinja2 import TemplateError
@@ -50,8 +51,31 @@ FACTS = {
     "training_residual": "how far from its optimum the starting model was (norm of the gradient)",
     "solver_residual": "what the update left unsolved",
     "rounding": "largest possible arithmetic error",
+    "change_mean": "by how much the update changes the stand-in rows' mean gradient",
+    "change_eigenvalue": "how much that change varies over stand-in rows, in the direction in which it varies most",
+    "change_trace": "how much that change varies over stand-in rows, in all directions together",
+    "change_fourth": "how heavy the tails of that change are (its mean fourth power)",
+    "change_fourth_eigenvalue": "how heavy its tails are in one direction",
+    "change_largest": "largest distance of that change from its mean, seen on a stand-in row",
+    "change_longest": "largest such change, seen on a stand-in row",
+    "change_supremum": "largest such change that any row can show",
+    "change_each": "largest such change that any retained row can show, by the deposit",
+    "change_together": "largest such change that all retained rows can show together, by the deposit",
+    "longest_row": "longest row of the stand-in data",
     "row_bound": "longest a row can be",
+    "directions": "numbers that a row has",
     "sampling_failure": "probability that a sample was unlucky",
+    "weight_largest": "most that a stand-in row counts (the mean is 1)",
+    "sampled_trace": "how much the weighted change varies, in all directions together",
+    "sampled_eigenvalue": "how much the weighted change varies, in the direction in which it varies most",
+    "sampled_largest": "largest weighted change seen",
+    "alpha": "least curvature of the objective",
+    "beta": "largest curvature of the objective",
+    "gamma": "how fast its curvature can change",
+    "lipschitz": "longest gradient of a row",
+    "lipschitz_power": "power with which that length enters (the paper's theorem and corollary differ)",
+    "gradient_norm": "length of the forgotten rows' gradient",
+    "tv_upper": "total variation between stand-in and source, at most",
     "solver": "what the step left of the retained rows' linearised gradient",
     "shape_ratio": "how the norm of the bound and the shape of the noise compare",
     "reach": "furthest that the update moves the outputs of a row apart",
@@ -69,3 +93,24 @@ FACTS = {
     "output_noise": "what noise of sigma 1 adds to an output of a typical row",
     "output_spread": "size of the model's own outputs on a typical row",
 }
+FAILURES = {
+    "sampling": "an unlucky sample of rows",
+    "eigenvalue": "an unlucky start in measuring how much gradients vary",
+    "sequence": "the other models of the same desk",
+    "arithmetic": "what float64 makes of the drawing of the noise",
+}
+LISTED = "These facts were declared, not checked: "
+UNDERSCORED = re.compile(r"\b[a-z0-9]+(?:_[a-z0-9]+)+\b")
+
+
+def plain(sentence: object) -> str:
+    """A sentence of a certificate with words in place of the names of facts. The file itself keeps its own.
+
+    >>> plain("These facts were declared, not checked: l2, solver_residual.")
+    'These facts were declared, not checked: regularisation strength; what the update left unsolved.'
+    """
+    said = str(sentence)
+    if said.startswith(LISTED) and said.endswith("."):
+        names = said.removeprefix(LISTED)[:-1].split(", ")
+        return LISTED + "; ".join(FACTS.get(name, name) for name in names) + "."
+    return UNDERSCORED.sub(lambda found: f"“{FACTS[found[0]]}”" if found[0] in FACTS else found[0], said)

@@ -11,6 +11,7 @@ from torch import Tensor
 from expunge.bounds.paper import PaperConstants
 from expunge.certificate.derive import BOUNDS
 from expunge.certificate.facts import PublicNote
+from expunge.data.ordered import prepared_rows
 from expunge.distance import Distance, Estimation
 from expunge.errors import ModelError, OptionError
 from expunge.heads.rows import RowSet, in_memory
@@ -133,7 +134,7 @@ def ask(
     past = nothing_forgotten(model) if series is None or series.past is None else series.past
     left = left_over(record, past)
     reading = Reading(Memory.of(execution.memory), group, execution.progress)
-    forget = whole_set(forget, reading, "the forget set")
+    forget = whole_set(forget, reading, "the forget set", record)
     if forget_class is not None:
         forget = of_class(forget, forget_class, left)
     given_rows = rows_of(forget, model, record, DTYPES[record.rows_dtype], place, "the forget set")
@@ -142,6 +143,7 @@ def ask(
     check_sizes(len(forget_rows) + past.n_rows, record, guarantee.force)
     if group.size > 1:
         _require_alike(group, guarantee, execution.dtype, subject, forget_rows)
+    surrogate = prepared_rows(surrogate, record, "the surrogate set")
     surrogate_rows = rows_of(surrogate, model, record, execution.rows_dtype, place, "the surrogate set", reading)
     labelled = is_labelled(surrogate)
     asked = forget_rows
@@ -174,8 +176,8 @@ def ask(
 def require_plain_reference(record: TrainingRecord, guarantee: Guarantee) -> None:
     """Refuse what has no bound without a deposit.
 
-    That is one weight vector for two classes, an intercept that is not regularised, an l2 that grows as rows leave,
-    and a deposit's own bound.
+    That is one weight vector for two classes, class weights, an intercept that is not regularised, an l2 that
+    grows as rows leave, and a deposit's own bound.
     """
     if loss_named(record.loss).one_row:
         raise ModelError(
@@ -185,6 +187,12 @@ def require_plain_reference(record: TrainingRecord, guarantee: Guarantee) -> Non
         )
     if BOUNDS[guarantee.bound].kept:
         raise OptionError(f"bound {guarantee.bound!r}", "it is a deposit's, and none was given", "Give the deposit.")
+    if record.class_weights is not None:
+        raise ModelError(
+            "a model with class weights",
+            "without a deposit every row counts alike",
+            "Give the deposit that was made of its source.",
+        )
     if record.free_bias or record.fixed_c is not None:
         raise ModelError(
             "a model whose intercept is free" if record.free_bias else f"a model with a fixed C ({record.fixed_c:g})",

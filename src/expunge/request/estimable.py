@@ -22,13 +22,15 @@ def require_estimable(wanted: Estimation, record: TrainingRecord, labelled: bool
         )
     if bound == "paper" and wanted.route != "kl":
         raise OptionError(
-            f"distance {wanted} with the paper's bound", "it takes a total variation", "Use --distance estimate:kl."
+            f"distance {wanted} with the paper's bound",
+            "it takes a total variation",
+            "Use --distance estimate.npz:kl (distance='estimate:kl').",
         )
     if wanted.route == "kl" and not labelled:
         raise DataError(
             "the surrogate has no labels",
             "the conditional part of the KL needs them",
-            "Give labels, or use --distance estimate, which needs none.",
+            "Give labels, or use --distance estimate.npz (distance='estimate'), which needs none.",
         )
 
 
@@ -38,7 +40,8 @@ def require_own_source(wanted: Estimation) -> None:
         raise OptionError(
             "an estimate on a Gaussian reference with the surrogate's own moments",
             "it finds the surrogate near itself, whatever the source was; a certificate needs more",
-            "Use --support ball, or --moments with what is known of the source; expunge distance shows the difference.",
+            "Use --support ball (support='ball'), or --moments (mean=, covariance=) with what is known of the "
+            "source; expunge distance shows the difference.",
         )
 
 
@@ -47,7 +50,7 @@ def paper_constants(
 ) -> PaperConstants:
     """The paper bound's constants: given, the paper's own (`paper`), or the objective's closed forms (`derived`)."""
     if isinstance(constants, PaperConstants):
-        remedy = "Give constants that hold for every example, or --constants derived."
+        remedy = "Give constants that hold for every example, or --constants derived (constants='derived')."
         positive(constants.strong_convexity, "alpha", remedy)
         positive(constants.smoothness, "beta", remedy)
         positive(constants.lipschitz, "L", remedy)

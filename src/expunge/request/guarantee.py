@@ -87,11 +87,13 @@ class Guarantee:
             raise OptionError(
                 f"step {self.step!r}",
                 "the paper's bound is for one Newton step",
-                "Use --step newton, or --bound residual.",
+                "Use --step newton (step='newton'), or --bound residual (bound='residual').",
             )
         if self.constants is not None and not paper:
             raise OptionError(
-                "constants were given", "only the paper's bound uses them", "Leave them out, or choose --bound paper."
+                "constants were given",
+                "only the paper's bound uses them",
+                "Leave them out, or choose --bound paper (bound='paper').",
             )
         if isinstance(self.distance, Distance) and not (self.distance.law.stands_in or BOUNDS[self.bound].kept):
             raise OptionError(
@@ -103,7 +105,7 @@ class Guarantee:
             raise OptionError(
                 "a series with the paper's bound",
                 "only the residual bound can be carried forward",
-                "Use --bound residual.",
+                "Use --bound residual (bound='residual').",
             )
 
     @property

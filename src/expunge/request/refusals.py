@@ -55,7 +55,8 @@ def refuse_unsound(claim: Claim, derived: Derived, weights: Tensor, force: bool)
         raise UselessModel(
             f"the noise (norm {length:.3g}) would swamp the weights (norm {size:.3g})",
             f"{would_do} would do at this delta; the largest term of the bound is {largest}",
-            "Raise epsilon, try --step balanced, use a closer or larger surrogate, forget fewer rows at once, "
+            "Raise epsilon, try --step balanced (step='balanced'), use a closer or larger surrogate, forget "
+            "fewer rows at once, "
             "train with a larger l2, or insist with --force (force=True).",
         )
 

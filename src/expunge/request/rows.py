@@ -18,11 +18,11 @@ from expunge.data import (
     class_matched,
     encode,
     encoder_of,
-    in_order,
     names_of,
     prepare,
 )
 from expunge.data.names import is_frame
+from expunge.data.ordered import by_record, prepared_rows
 from expunge.data.streamed import Form, StreamedRows, Watch, fits, loaded
 from expunge.data.streams import ArrayStream, Stream
 from expunge.errors import DataError, ModelError, OptionError, UselessModel
@@ -47,7 +47,7 @@ def rows_of(
 ) -> RowSet:
     """Rows ready for the model's objective, from (features, labels), features alone, or a stream of them."""
     require_encoder(rows, record, name)
-    rows = in_order(rows, record.features, model.n_features, name)
+    rows = by_record(rows, record, model.n_features, name)
     if name == "the forget set" and not is_labelled(rows):
         raise DataError(
             f"{name}: no labels", "the gradient of what is forgotten needs them", "Give (features, labels)."
@@ -82,10 +82,10 @@ def rows_of(
     ).rows
 
 
-def whole_set(rows: Any, reading: Reading, name: str) -> Any:
-    """A stream's rows in memory, where every process needs all of them."""
+def whole_set(rows: Any, reading: Reading, name: str, record: TrainingRecord | None = None) -> Any:
+    """A stream's rows in memory, where every process needs all of them; those of a frame prepared as at training."""
     if not isinstance(rows, Stream):
-        return rows
+        return rows if record is None else prepared_rows(rows, record, name)
     size = rows.bytes_in_memory
     if size is not None and 2 * size > reading.memory.spare:
         raise DataError(
@@ -166,7 +166,7 @@ def of_class(rows: tuple[Any, Any], wanted: Label, record: TrainingRecord) -> tu
         raise DataError(
             f"the forget set has {count:,} rows of class {label!r}",
             f"the source had {record.class_counts[index]:,}, and a class is forgotten only with all of them",
-            "Give all its rows; to forget only these, leave --forget-class out.",
+            "Give all its rows; to forget only these, leave --forget-class (forget_class) out.",
         )
     of_these = features[torch.from_numpy(chosen).to(features.device)]
     return EncodedRows(of_these, labels[chosen], encoder_of(rows), names_of(rows))
@@ -240,7 +240,7 @@ def matched_rows(
         raise ModelError(
             "the model's record has no class counts",
             "matching classes needs the source's",
-            "Give them with --class-counts, in the order of the classes; model cards often have them.",
+            "Give them with --class-counts (class_counts=), in the order of the classes; model cards often have them.",
         )
     if not labelled:
         raise DataError(

@@ -20,7 +20,8 @@ class Series:
     """`position` counts from 1; `past` is what was forgotten before (`request.past.Past`), None for the first.
 
     `store` is the type weights are published in (the private weights stay float64); `head` names the ledger this step
-    is recorded in, as it stood before.
+    is recorded in, as it stood before. `others` of the rows forgotten so far equal rows that were asked for before, and
+    were declared to be another person's.
     """
 
     planned: int
@@ -28,6 +29,7 @@ class Series:
     past: Any = None
     store: str | None = None
     head: dict[str, int | str] | None = None
+    others: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.planned <= MOST_PLANNED:
@@ -54,4 +56,5 @@ class Series:
 
     def described(self) -> dict[str, object]:
         """What a certificate tells about its place."""
-        return {"planned": self.planned, "position": self.position, "ledger_head": self.head}
+        place: dict[str, object] = {"planned": self.planned, "position": self.position, "ledger_head": self.head}
+        return place | ({"another_person": self.others} if self.others else {})

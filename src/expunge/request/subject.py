@@ -131,6 +131,10 @@ def described_model(record: TrainingRecord, before: str, after: str, dtype: torc
         model["free_bias"] = True
     if record.fixed_c is not None:
         model["fixed_c"] = record.fixed_c
+    if record.class_weights is not None:
+        model["class_weights"] = list(record.class_weights)
+    if record.preparation is not None:
+        model["preparation"] = record.preparation
     if record.encoder is None:
         return model
     return model | {"encoder": record.encoder, "encoder_trained_on_source": record.encoder_trained or "unknown"}

@@ -201,7 +201,7 @@ def _require_source(n_forget: int, source: RowSet, seen: Survey, record: Trainin
         raise DataError(
             f"the source rows are kept in {str(source.dtype).removeprefix('torch.')}",
             f"the model was trained on {record.rows_dtype}",
-            f"Use --dtype {record.rows_dtype}.",
+            f"Use --dtype {record.rows_dtype} (dtype='{record.rows_dtype}').",
         )
     if len(source) != record.n_source:
         raise DataError(

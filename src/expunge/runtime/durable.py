@@ -8,9 +8,11 @@ unwritten is unknown.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -61,10 +63,39 @@ def make_private(path: Path) -> None:
 
 
 def move(source: Path, target: Path) -> None:
-    """Give a file or folder its final name, durably."""
-    source.rename(target)
+    """Give a file or folder its final name, durably; on another file system by a whole copy first."""
+    try:
+        source.rename(target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        _carry_over(source, target)
     sync_folder(target.parent)
     sync_folder(source.parent)
+
+
+def _carry_over(source: Path, target: Path) -> None:
+    temporary = target.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
+    try:
+        if source.is_dir():
+            private = stat.S_IMODE(source.stat().st_mode) == PRIVATE_FOLDER
+            make_folder(temporary, {path.name: path.read_bytes() for path in source.iterdir()}, private=private)
+        else:
+            write_synced(temporary, source.read_bytes(), stat.S_IMODE(source.stat().st_mode))
+        temporary.rename(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            remove(temporary)
+        raise
+    sync_folder(target.parent)
+    remove(source)
+
+
+def same_content(first: Path, second: Path) -> bool:
+    """Whether every file of the first, a file or a folder of files, is in the second byte for byte."""
+    if first.is_dir():
+        return second.is_dir() and all(same_content(path, second / path.name) for path in first.iterdir())
+    return second.is_file() and first.read_bytes() == second.read_bytes()
 
 
 def remove(path: Path) -> None:
@@ -89,8 +120,15 @@ def sync_folder(path: Path) -> None:
 
 def cannot_write(path: Path, error: OSError) -> FileError:
     """The error for a write that did not reach the disk."""
+    found = f"{path} could not be written ({error.strerror or error})"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return FileError(
+            found,
+            "permission to write there is needed",
+            "Nothing that was acknowledged is lost; run this as the owner, on a disk that is mounted for writing.",
+        )
     return FileError(
-        f"{path} could not be written ({error.strerror or error})",
+        found,
         "a disk with room that works is needed",
         "Nothing that was acknowledged is lost; make room, then run the command again.",
     )

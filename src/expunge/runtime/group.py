@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from expunge.errors import GroupError
+from expunge.runtime.launched import launched_as_group
 
 TIMEOUT = 600.0  # seconds that one process waits for the others
 
@@ -85,11 +86,6 @@ class Group:
 
 
 ALONE = Group()
-
-
-def launched_as_group() -> bool:
-    """Whether torchrun, or something like it, started several of this process."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 @contextmanager

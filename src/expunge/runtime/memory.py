@@ -31,7 +31,8 @@ def out_of_memory(error: BaseException) -> OutOfMemory | None:
     return OutOfMemory(
         f"out of memory ({type(error).__name__}: {error})",
         "less at once, or more memory, is needed",
-        "Use fewer rows or features, --dtype float32, or --memory where the command has it.",
+        "Use fewer rows or features, --dtype float32 (dtype='float32'), or --memory (memory=) where the command "
+        "has it.",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from pathlib import Path
 
@@ -15,7 +16,7 @@ def readable(path: Path) -> Path:
     except (OSError, ValueError) as error:
         raise FileError(f"{path} is not a usable path ({error})", "a file is needed", "Check the path.") from error
     if not exists:
-        raise FileError(f"{path} does not exist", "a file is needed", "Check the path.")
+        raise FileError(f"{path} does not exist", "a file is needed", _nearest(path))
     if path.is_dir():
         raise FileError(f"{path} is a folder", "a file is needed", "Name the file inside it.")
     if not os.access(path, os.R_OK):
@@ -25,3 +26,13 @@ def readable(path: Path) -> Path:
     if path.stat().st_size == 0:
         raise FileError(f"{path} is empty", "a file with data is needed", "Write it again.")
     return path
+
+
+def _nearest(path: Path) -> str:
+    """What to do about a file that is not there: the name that is written most alike, where there is one."""
+    try:
+        names = [each.name for each in path.parent.iterdir()]
+    except OSError:
+        return "Check the path."
+    close = difflib.get_close_matches(path.name, names, 1, 0.7)
+    return f"Check the path; did you mean {path.parent / close[0]}?" if close else "Check the path."

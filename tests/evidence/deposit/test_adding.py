@@ -12,15 +12,17 @@ import pytest
 
 from beside_problems import MANY, SOURCE, SURROGATE, N, first, kept
 from expunge.certificate.content import Certificate, digest_of
-from expunge.certificate.derive import BESIDE, INDEPENDENT, NOT_CHOSEN, OWN_MEASURE
+from expunge.certificate.derive import INDEPENDENT, NOT_CHOSEN, OWN_MEASURE
 from expunge.certificate.limits import ARITHMETIC_SHARE, MOST_ROUTES, SAMPLING_SHARE
+from expunge.certificate.provisos import BESIDE
 from expunge.certificate.verify import checks
 from expunge.certificate.verify_statement import verify_statement
 from expunge.distance import Distance, Estimation
 from expunge.errors import BeyondPolicy, DataError, OptionError, UselessModel, VacuousClaim, VerificationFailed
 from expunge.evidence.deposit.adding import with_surrogate
 from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
-from expunge.mechanism import NOT_NEEDED, Unlearned
+from expunge.evidence.measured import NOT_NEEDED
+from expunge.mechanism import Unlearned
 from expunge.request.series import Series
 from expunge.unlearn import unlearn
 
@@ -49,7 +51,7 @@ def test_a_surrogate_makes_it_conditional_smaller_and_it_verifies() -> None:
     assert (made.certificate.status, alone.certificate.status) == ("conditional", "proven")
     assert made.certificate.total < alone.certificate.total
     assert failed(made.certificate) == failed(alone.certificate) == []
-    assert set(content["bound"]["terms"]) == {"step", "surrogate", "sampling", "arithmetic", "grid"}
+    assert set(content["bound"]["terms"]) == {"step", "surrogate", "sampling", "arithmetic", "grid", "drawing"}
     assert content["bound"]["inputs"]["sampling_failure"]["value"] * MOST_ROUTES == SAMPLING_SHARE * DELTA
     assert content["noise"]["failures"] == {"arithmetic": ARITHMETIC_SHARE * DELTA, "sampling": SAMPLING_SHARE * DELTA}
     assert content["sizes"]["n_surrogate"] == N

@@ -9,6 +9,7 @@ from expunge.cli.desk.history import history
 from expunge.cli.desk.init import init
 from expunge.cli.desk.report import report
 from expunge.cli.desk.request import request
+from expunge.cli.desk.resume import resume
 from expunge.cli.desk.run import run
 from expunge.cli.desk.status import status
 from expunge.cli.desk.verify import verify
@@ -24,12 +25,12 @@ def desk() -> None:
     expunge desk init    desk/ --model model.safetensors --surrogate surrogate.npz
                          --epsilon 1 --delta 1e-5 --distance chi2:0.1
     expunge desk request desk/ --forget forget.npz --reference case-17
-    expunge desk run     desk/ --batch
+    expunge desk run     desk/
     expunge desk head    desk/ --out saved-head.json
     """
 
 
-desk.add_section("Work", init, request, withdraw, run)
+desk.add_section("Work", init, request, withdraw, resume, run)
 desk.add_section("Look", status, history, report)
 desk.add_section("The ledger", head, verify)
 

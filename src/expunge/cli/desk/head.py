@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +27,12 @@ def head(desk: Path, target: Path | None, json_output: bool) -> dict[str, Any]:
     """
     from expunge.data.output import write_file
     from expunge.desk import open_desk
+    from expunge.desk.heads import head_bytes
 
     with open_desk(desk).reading() as ledger:
         present = ledger.head()
     if target is not None:
-        write_file(target, json.dumps(present.to_json()).encode() + b"\n")
+        write_file(target, head_bytes(present))
     if not json_output:
         out.print(f"{present.size} {present.root}" if target is None else f"written: {target}", markup=False)
     return present.to_json()

@@ -11,7 +11,7 @@ from expunge.cli.console import as_json, out, reporting
 from expunge.cli.desk.options import desk_folder
 from expunge.cli.facts import record_facts
 from expunge.cli.sections import Command, section
-from expunge.cli.sets import FILE, deposit_option, label_column, model_option
+from expunge.cli.sets import FILE, deposit_option, label_column, model_option, read_rows
 
 promise = section(
     "Guarantee of each model",
@@ -108,7 +108,6 @@ def init(
                       --epsilon 1 --delta 1e-5 --distance chi2:0.1
     """
     from expunge.bounds.scale import publishable
-    from expunge.data import read_data
     from expunge.desk import Policy, create_desk
     from expunge.model import read_model
 
@@ -122,7 +121,7 @@ def init(
     opened = create_desk(
         desk,
         model,
-        None if surrogate is None else read_data(surrogate, label).rows,
+        None if surrogate is None else read_rows(surrogate, label, model),
         policy,
         digest,
         declared,

@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from expunge.cli.console import as_json, out, reporting
-from expunge.cli.desk.options import desk_folder
+from expunge.cli.desk.options import another_person, desk_folder, say_clock, waiting
 from expunge.cli.sections import Command
-from expunge.cli.sets import FILE, label_column
+from expunge.cli.sets import FILE, label_column, read_rows
 
 
 @click.command(cls=Command, short_help="Ask a desk to forget rows.")
@@ -26,32 +26,46 @@ from expunge.cli.sets import FILE, label_column
 @click.option(
     "--reference", required=True, help="Your name for the request, such as a case number; never a person's name."
 )
+@another_person
 @click.option("--due", help="Day by which it must be done, such as 2026-01-31 (default: the desk's number of days).")
+@waiting
 @as_json
 @reporting
 def request(
-    desk: Path, forget: Path, label: str | None, reference: str, due: str | None, json_output: bool
+    desk: Path,
+    forget: Path,
+    label: str | None,
+    reference: str,
+    another_person: bool,
+    due: str | None,
+    timeout: float,
+    json_output: bool,
 ) -> dict[str, Any]:
     """Ask a desk to forget rows. When this returns, the request is on disk; asking twice is one request.
+
+    The answer is the same whatever others asked for. Where a person has to decide first, `expunge desk status` says so.
 
     \b
     expunge desk request desk/ --forget forget.npz --reference case-17
     """
-    from expunge.data import read_data
-    from expunge.desk import accept, open_desk
+    from expunge.desk import accept, answer, open_desk
+    from expunge.desk.state import served_model
 
-    opened = open_desk(desk)
-    rows = read_data(forget, label)
+    opened = open_desk(desk, timeout)
+    rows = read_rows(forget, label, served_model(opened))
     accepted = accept(
         opened,
-        rows.features,
-        rows.labels,
+        rows[0],
+        rows[1],
         reference,
         due,
         encoder=rows.encoder,
         feature_names=rows.feature_names,
+        another_person=another_person,
     )
+    say_clock(opened)
+    told = answer(accepted.request)
     if not json_output:
-        known = "accepted" if accepted.new else f"known already ({accepted.request.state})"
-        out.print(f"{known}: request {accepted.request.id}, {accepted.request.n_rows} rows, due {accepted.request.due}")
-    return asdict(accepted.request) | {"new": accepted.new}
+        word = "accepted" if accepted.new else f"this reference is there already ({told.state})"
+        out.print(f"{word}: {told.reference}, {told.n_rows} rows, due {told.due}", markup=False)
+    return asdict(told) | {"new": accepted.new}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.table import Table
@@ -13,30 +13,44 @@ from expunge.cli.console import as_json, out, reporting
 from expunge.cli.desk.options import desk_folder
 from expunge.cli.sections import Command
 
+if TYPE_CHECKING:
+    from expunge.desk import RequestRow
+
 LISTED = 20
 
 
 @click.command(cls=Command, short_help="What waits, what was published, what is left.")
 @desk_folder
+@click.option("--reference", help="Only what the requester with this reference may be told.")
 @as_json
 @reporting
-def status(desk: Path, json_output: bool) -> dict[str, Any]:
-    """Where a desk stands: what waits, what was published, what all models together say, what is left.
+def status(desk: Path, reference: str | None, json_output: bool) -> dict[str, Any]:
+    """Where a desk stands: what waits, what is set aside, what was published, what all models say, what is left.
 
     \b
     expunge desk status desk/
+    expunge desk status desk/ --reference case-17
     """
-    from rich.markup import escape
-
-    from expunge.desk import open_desk, requests
+    from expunge.desk import answer_for, open_desk, requests
     from expunge.desk import status as standing_of
 
     opened = open_desk(desk)
+    if reference is not None:
+        told = answer_for(opened, reference)
+        if not json_output:
+            out.print(f"{told.reference}: {told.state}, {told.n_rows} rows, due {told.due}", markup=False)
+        return asdict(told)
     state = standing_of(opened)
-    waiting = requests(opened, "pending", limit=LISTED)
+    waiting, apart = requests(opened, "pending", limit=LISTED), requests(opened, "aside", limit=LISTED)
     if not json_output:
-        out.print(f"requests: {state.pending:,} pending ({state.overdue:,} overdue), {state.done:,} done")
-        out.print(f"models: {state.models} published of {state.planned} planned, {state.models_left} more fit")
+        out.print(
+            f"requests: {state.pending:,} pending, {state.aside:,} set aside ({state.overdue:,} overdue), "
+            f"{state.done:,} done"
+        )
+        out.print(
+            f"models: {state.models} published of {state.planned} planned; epsilon allows {state.models_left:,} more, "
+            "one a run"
+        )
         out.print(f"all models together: epsilon {state.epsilon:.4g} of {state.limit:g}, delta {state.delta:g}")
         if state.reach is not None:
             out.print(
@@ -45,18 +59,39 @@ def status(desk: Path, json_output: bool) -> dict[str, Any]:
             )
         if state.rows_left is not None:
             out.print(
-                f"about {state.rows_left:,} more rows like those so far are within reach, or {state.deletions_left:,} "
-                "more runs; somebody very influential may be beyond it at any time"
+                f"the deposit reaches for about {state.rows_left:,} more rows like those so far, which is "
+                f"{state.deletions_left:,} runs of that size; somebody very influential may be beyond it at any time"
             )
         elif state.deletions_left is not None:
-            out.print(f"about {state.deletions_left} more deletions like those so far before a model must be retrained")
+            out.print(
+                f"the noise covers about {state.deletions_left:,} more runs like those so far, then a model must "
+                "be retrained"
+            )
+        if state.deletions_left is not None:
+            other = "the noise" if state.reach is None else "the deposit"
+            first = "epsilon" if state.models_left <= state.deletions_left else other
+            left = min(state.models_left, state.deletions_left)
+            out.print(f"of these limits {first} comes first: about {left:,} more runs")
+        if state.clock:
+            out.print(f"note: {state.clock}", markup=False)
         if state.retrain:
             out.print(state.retrain, markup=False, style="bold red")
-        if waiting:
-            table = Table(title=f"Pending (first {len(waiting)})", title_justify="left")
-            for heading in ("request", "reference", "accepted", "due", "rows"):
-                table.add_column(heading)
-            for row in waiting:
-                table.add_row(str(row.id), escape(row.reference), row.accepted, row.due, str(row.n_rows))
-            out.print(table)
-    return state.to_json() | {"waiting": [asdict(row) for row in waiting]}
+        _listed(waiting, apart)
+    return state.to_json() | {"waiting": [asdict(row) for row in waiting], "set_aside": [asdict(row) for row in apart]}
+
+
+def _listed(waiting: list[RequestRow], apart: list[RequestRow]) -> None:
+    from rich.markup import escape
+
+    if waiting:
+        table = Table(title=f"Pending (first {len(waiting)})", title_justify="left")
+        for heading in ("request", "reference", "accepted", "due", "rows"):
+            table.add_column(heading)
+        for row in waiting:
+            table.add_row(str(row.id), escape(row.reference), row.accepted, row.due, str(row.n_rows))
+        out.print(table)
+    if apart:
+        out.print(f"Set aside (first {len(apart)}), for a person to decide:")
+    for row in apart:
+        why = f"{row.aside.reason}. {row.aside.remedy}" if row.aside is not None else ""
+        out.print(f"  request {row.id}, {row.reference}, {row.n_rows} rows, due {row.due}: {why}", markup=False)

@@ -8,20 +8,13 @@ from typing import Any
 import click
 
 from expunge.cli.console import as_json, out, reporting
-from expunge.cli.desk.options import desk_folder
+from expunge.cli.desk.options import desk_folder, saved_heads
 from expunge.cli.sections import Command
-from expunge.cli.sets import FILE
 
 
 @click.command(cls=Command, short_help="Check the ledger and every published file, offline.")
 @desk_folder
-@click.option(
-    "--head",
-    "heads",
-    multiple=True,
-    type=FILE,
-    help="A head saved earlier, outside the desk: shows whether entries were cut off. May be given several times.",
-)
+@saved_heads("A head saved earlier, outside the desk: shows whether entries were cut off.")
 @as_json
 @reporting
 def verify(desk: Path, heads: tuple[Path, ...], json_output: bool) -> dict[str, Any]:
@@ -48,11 +41,17 @@ def verify(desk: Path, heads: tuple[Path, ...], json_output: bool) -> dict[str, 
             )
         if checked.absent:
             out.print("folders taken away: " + ", ".join(f"{number:04d}" for number in checked.absent))
+        if checked.backwards:
+            out.print(
+                "a clock was set back: dated before the one before are entries "
+                + ", ".join(str(number) for number in checked.backwards[:20])
+            )
     return {
         "verified": True,
         "head": checked.head.to_json(),
         "sealed": checked.sealed,
         "models": checked.models,
         "absent": list(checked.absent),
+        "backwards": list(checked.backwards),
         "saved_heads": len(saved),
     }

@@ -9,26 +9,41 @@ from typing import Any
 import click
 
 from expunge.cli.console import as_json, out, reporting
-from expunge.cli.desk.options import desk_folder
+from expunge.cli.desk.options import desk_folder, say_clock, waiting
 from expunge.cli.sections import Command
 
 
 @click.command(cls=Command, short_help="Take back a pending request.")
 @desk_folder
-@click.argument("number", type=int)
+@click.argument("number", type=int, required=False)
+@click.option("--reference", help="The request's reference, in the place of its number.")
 @click.option("--reason", default="withdrawn", show_default=True, help="Why, for the ledger.")
+@waiting
 @as_json
 @reporting
-def withdraw(desk: Path, number: int, reason: str, json_output: bool) -> dict[str, Any]:
-    """Take back the pending request of this NUMBER; the ledger keeps that it was asked and why it was not done.
+def withdraw(
+    desk: Path, number: int | None, reference: str | None, reason: str, timeout: float, json_output: bool
+) -> dict[str, Any]:
+    """Take back the request of this NUMBER, or of a reference, that waits or is set aside.
+
+    The ledger keeps that it was asked and why it was not done.
 
     \b
     expunge desk withdraw desk/ 3 --reason "asked by mistake"
+    expunge desk withdraw desk/ --reference case-17
     """
-    from expunge.desk import open_desk
+    from expunge.desk import answer, open_desk
     from expunge.desk import withdraw as take_back
+    from expunge.errors import OptionError
 
-    withdrawn = take_back(open_desk(desk), number, reason)
+    named = [given for given in (number, reference) if given is not None]
+    if len(named) != 1:
+        given = "a number and a reference" if named else "neither a number nor a reference"
+        raise OptionError(given, "one of the two names the request", "Give one.")
+    opened = open_desk(desk, timeout)
+    withdrawn = take_back(opened, named[0], reason)
+    say_clock(opened)
+    told = answer(withdrawn)
     if not json_output:
-        out.print(f"withdrawn: request {withdrawn.id}")
-    return asdict(withdrawn)
+        out.print(f"withdrawn: {told.reference}", markup=False)
+    return asdict(told)

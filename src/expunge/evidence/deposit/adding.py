@@ -8,8 +8,10 @@ from typing import Any
 import torch
 
 from expunge.certificate.facts import PublicNote
+from expunge.data.ordered import prepared_rows
 from expunge.distance import Distance, Estimation
 from expunge.errors import OptionError
+from expunge.evidence.deposit.classes import require_equal
 from expunge.evidence.deposit.contents import Deposit
 from expunge.heads.rows import RowSet
 from expunge.record import TrainingRecord
@@ -44,8 +46,9 @@ def with_surrogate(
         raise OptionError(
             "a surrogate without a distance, or a distance without a surrogate, beside a deposit",
             "how far the one is from what is retained is the other",
-            "Give both, for example --distance same, or neither.",
+            "Give both, for example --distance same (distance='same'), or neither.",
         )
+    require_equal(request.record)
     if request.guarantee.series is not None:
         raise OptionError(
             "a surrogate beside a deposit in a series of deletions",
@@ -83,6 +86,7 @@ def surrogate_rows(
     """The surrogate made ready, refused or remarked on."""
     deposit, record, force = request.deposit, request.record, request.guarantee.force
     assert isinstance(deposit, Deposit)
+    surrogate = prepared_rows(surrogate, record, SURROGATE)
     labelled, gone = is_labelled(surrogate), request.forget
     left = replace(record, n_source=deposit.numbers.n_rows, class_counts=deposit.numbers.class_counts)
     rows = rows_of(surrogate, deposit.model, record, torch.float64, request.weights.device, SURROGATE, reading)

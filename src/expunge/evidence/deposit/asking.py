@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from expunge.bounds.scale import EXACT, LADDER, asked_scale
-from expunge.data.ordered import in_order
+from expunge.data.ordered import by_record
 from expunge.distance import Distance
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.evidence.deposit.contents import Deposit
@@ -28,6 +28,10 @@ from expunge.runtime.memory import Memory
 DISTANCE = Distance("deposit", 0.0)
 BOUND = "deposit"
 NAME = "the forget set"
+SAME = (  # what the record of a model and that of its deposit say alike
+    *("loss", "classes", "class_weights", "l2", "max_norm", "features", "encoder", "free_bias", "fixed_c"),
+    *("preparation", "n_source", "table"),
+)
 ITS_MODEL = "Give the model and the deposit that was made for it, or for a deletion from it."
 
 
@@ -40,7 +44,7 @@ def deposit_guarantee(
         raise OptionError(
             f"noise {noise} with a deposit",
             "its noise is one of a few sizes that were set when the deposit was made",
-            "Leave --noise out.",
+            "Leave --noise (noise) out.",
         )
     return Guarantee(epsilon, delta, DISTANCE, step="newton", bound=BOUND, force=force, noise=scale, series=series)
 
@@ -52,7 +56,7 @@ def require_alone(**beside: Any) -> None:
         raise OptionError(
             "a surrogate, or a distance, beside a deposit",
             "here the deposit is used alone; beside a surrogate it is for one deletion at a time (expunge unlearn)",
-            "Leave --surrogate and --distance out.",
+            "Leave --surrogate and --distance (surrogate, distance) out.",
         )
     if given:
         raise OptionError(
@@ -86,7 +90,7 @@ def require_its_model(model: LinearModel, deposit: Deposit) -> None:
 
 def require_its_record(record: TrainingRecord, kept: TrainingRecord) -> None:
     """Refuse a model whose record is of another training than the deposit's."""
-    for name in ("loss", "classes", "l2", "max_norm", "features", "encoder", "free_bias", "fixed_c", "n_source"):
+    for name in SAME:
         said, known = getattr(record, name), getattr(kept, name)
         if said != known:
             raise ModelError(
@@ -126,7 +130,7 @@ def ask_deposit(
     if model is not None:
         require_its_model(model, deposit)
     _require_one_process(execution)
-    forget = _labelled(whole_set(forget, Reading(Memory.of(execution.memory), progress=execution.progress), NAME))
+    forget = _labelled(whole_set(forget, _reading(execution), NAME, record))
     if forget_class is not None:
         forget = of_class(forget, forget_class, replace(record, class_counts=deposit.numbers.class_counts))
     rows = in_memory(rows_of(forget, deposit.model, record, torch.float64, place, NAME), "what is to be forgotten")
@@ -140,6 +144,10 @@ def ask_deposit(
     notes = encoder_notes(record, forget, None) + budget_notes(guarantee.delta, record.n_source)
     notes += column_notes(record, {NAME: forget}) + notes_on(membership, deposit)
     return Request(subject, rows, None, guarantee, None, notes, deposit.on(place), membership)
+
+
+def _reading(execution: Execution) -> Reading:
+    return Reading(Memory.of(execution.memory), progress=execution.progress)
 
 
 def require_some_left(deposit: Deposit, n_forget: int) -> None:
@@ -187,5 +195,5 @@ def notes_on(membership: Membership, deposit: Deposit) -> tuple[str, ...]:
 
 def as_given(forget: Any, deposit: Deposit) -> tuple[Any, Any]:
     """Features in the order of the model's columns, and labels, as they are hashed."""
-    ordered = in_order(forget, deposit.record.features, deposit.model.n_features, NAME)
+    ordered = by_record(forget, deposit.record, deposit.model.n_features, NAME)
     return ordered[0], ordered[1]

@@ -184,5 +184,6 @@ def require_seen(retained: Deposit, answer: Answer, forget: Rows) -> None:
             f"a forget row's gradient bends by {largest:.3g}, and no surrogate row's by more than "
             f"{best.beside.moments.change_longest:.3g}",
             "with sampling seen the surrogate must show the largest there is",
-            "Use --sampling strict, which counts rows unlike any seen, a larger surrogate, or the deposit alone.",
+            "Use --sampling strict (sampling='strict'), which counts rows unlike any seen, a larger surrogate, "
+            "or the deposit alone.",
         )

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from expunge.data.ordered import in_order
+from expunge.data.ordered import by_record
 from expunge.data.streams import Stream
 from expunge.errors import DataError, ModelError
+from expunge.evidence.deposit.classes import by_class
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.making import Rehearsal, make_deposit, require_size
 from expunge.evidence.deposit.setting import Penalty
@@ -61,8 +62,8 @@ def keep(
     require_size(head_of(model, record), place)
     reading = Reading(Memory.of(execution.memory), execution.group, execution.progress)
     rows = rows_of(source, model, record, torch.float64, place, NAME, reading)
-    require_trained_on(model, record, rows)
-    given = in_order(source, record.features, model.n_features, NAME)
+    require_trained_on(model, record, by_class(rows, record))
+    given = by_record(source, record, model.n_features, NAME)
     made = make_deposit(
         model,
         record,

@@ -18,6 +18,7 @@ import torch
 
 from expunge.data.row_hashes import PRECISIONS, Matches, RowHashes, matches, row_hashes
 from expunge.errors import DataError
+from expunge.evidence.deposit.classes import by_class
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.sums import Sums, sums_of
 from expunge.evidence.deposit.third import copy_error
@@ -72,7 +73,8 @@ def require_members(membership: Membership) -> None:
 def gone(deposit: Deposit, rows: Rows, membership: Membership) -> Sums:
     """The sums over the rows that leave, with what copies of them may have changed."""
     kept = deposit.sums.third is not None
-    sums = sums_of(deposit.head, deposit.anchor, rows, deposit.gauges, third=kept)
+    weighted_rows = by_class(rows, deposit.record)
+    sums = sums_of(deposit.head, deposit.anchor, weighted_rows, deposit.gauges, third=kept)
     away = copied(membership, rows)
     if away == 0.0:
         return sums

@@ -16,6 +16,7 @@ from expunge.data.row_hashes import KEY_BYTES, NOTHING, RowHashes, row_hashes, s
 from expunge.data.streams import Stream
 from expunge.errors import DataError, ModelError
 from expunge.evidence.deposit.blocks import Blocks, Norm, cholesky_error, largest
+from expunge.evidence.deposit.classes import by_class
 from expunge.evidence.deposit.contents import SCHEMA, Deposit, Numbers, kept_head
 from expunge.evidence.deposit.radii import SIZES, radii_for, two_digits
 from expunge.evidence.deposit.routes import found
@@ -100,6 +101,7 @@ def make_deposit(
     if isinstance(rows, JacobianRows) and isinstance(head, JacobianRidge):
         head = replace(head, longest_target=rows.longest_target)
     require_whole(record, rows)
+    rows = by_class(rows, record)
     penalty = Penalty(record.l2, bool(record.free_bias))
     setting = Setting(model.matrix(rows.device), head.row_bound, (), isinstance(head, Ridge), isinstance(head, Softmax))
     anchor = setting.anchor if tangent else optimum(head, rows, setting, penalty, progress)
@@ -185,14 +187,19 @@ def require_whole(record: TrainingRecord, rows: RowSet) -> None:
 
 
 def optimum(head: LinearHead, rows: RowSet, setting: Setting, penalty: Penalty, progress: Progress = silent) -> Tensor:
-    """Newton's method with the dense Hessian, from the given weights to where float64 ends."""
+    """Newton's method with the dense Hessian, from the given weights to where float64 ends.
+
+    It begins at zero where the objective is lower there: far out, where predictions are all certain, it is nearly flat.
+    """
     weights = setting.centred(setting.anchor.clone())
     stiff = replace(setting, stiff=1.0)
 
     def objective(at: Tensor) -> float:
         return head.loss(at, rows) + 0.5 * float((penalty.diagonal(at) * at.square()).sum())
 
-    value = objective(weights)
+    value, at_zero = objective(weights), objective(torch.zeros_like(weights))
+    if not value <= at_zero:
+        weights, value = torch.zeros_like(weights), at_zero
     for iteration in range(MAX_NEWTON):
         progress("Newton iterations to the anchor", iteration, None)
         sums = sums_of(head, weights, rows)
@@ -334,6 +341,7 @@ def rehearse(
 
 def trial(deposit: Deposit, rows: RowSet) -> Trial:
     """What forgetting these rows would need."""
+    rows = by_class(rows, deposit.record)
     gone = sums_of(deposit.head, deposit.anchor, rows, deposit.gauges, third=deposit.sums.third is not None)
     retained = deposit.sums.without(gone)
     result = found(deposit.setting, retained, deposit.penalty(retained.count), deposit.shape)

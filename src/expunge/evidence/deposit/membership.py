@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from expunge.data.ordered import in_order
+from expunge.data.ordered import by_record
 from expunge.data.prepare import as_features, as_labels, require_width
 from expunge.data.row_hashes import PRECISIONS
 from expunge.errors import DataError
@@ -46,7 +46,7 @@ def answers(deposit: Deposit, rows: Any) -> list[Answer]:
         table = as_features(torch.as_tensor(features).flatten(1), NAME)
     else:
         require_encoder(rows, record, NAME)
-        features, labels = in_order(rows, record.features, deposit.model.n_features, NAME)
+        features, labels = by_record(rows, record, deposit.model.n_features, NAME)
         table = as_features(features, NAME)
         require_width(table.shape[1], deposit.model.n_features, NAME)
     _require_kind(as_labels(labels, len(table), NAME), record.classes)

@@ -48,16 +48,21 @@ def sizes_of(head: LinearHead) -> tuple[float, float]:
 def third_of(head: LinearHead, weights: Tensor, rows: RowSet) -> Tensor:
     """The mean over these rows: a line for every three classes or weight vector, a column for every three features."""
     vectors, width = weights.shape
-    first, second, third = (part.to(weights.device) for part in threes(width))
-    total = torch.zeros((n_lines(head, vectors), len(first)), dtype=torch.float64, device=weights.device)
-    some = max(1, AT_ONCE // len(first))
+    lines = n_lines(head, vectors)
+    total = torch.zeros((lines, folded_size(width)), dtype=torch.float64, device=weights.device)
+    one, other = torch.tril_indices(width, width, device=weights.device)
+    some = max(1, AT_ONCE // len(one))
     for block in rows.blocks():
         features = block.features.double()
         outputs = features @ weights.T
         shares = block.weighted(_cumulants(outputs) if isinstance(head, Softmax) else _second_slopes(outputs), 0)
         for start in range(0, len(features), some):
-            part = features[start : start + some]
-            total.addmm_(shares[start : start + some].T, part[:, first] * part[:, second] * part[:, third])
+            part, own = features[start : start + some], shares[start : start + some]
+            pairs, begin = part[:, one] * part[:, other], 0
+            for index in range(width):  # those of three whose first is this one go with all pairs up to it
+                size = (index + 1) * (index + 2) // 2
+                total[:, begin : begin + size].addmm_((own * part[:, index, None]).T, pairs[:, :size])
+                begin += size
     return rows.total(total) / len(rows)
 
 

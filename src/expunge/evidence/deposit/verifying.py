@@ -18,6 +18,7 @@ from torch import Tensor
 
 from expunge.bounds.calibration import mu_for
 from expunge.bounds.ellipsoid import EXACT_SHARE
+from expunge.bounds.region import DRAWING
 from expunge.certificate.check import DEPOSIT, Check, require_passed
 from expunge.certificate.content import Certificate
 from expunge.certificate.derive import bound_named
@@ -154,6 +155,8 @@ def _same_model(content: Json, after: Deposit) -> list[Check]:
     stated = content["model"]
     known = {"loss": record.loss, "l2": record.l2, "max_norm": record.max_norm, "bias": record.bias}
     known |= {"row_bound": record.row_bound, "free_bias": bool(record.free_bias), "fixed_c": record.fixed_c}
+    weights = None if record.class_weights is None else list(record.class_weights)
+    known |= {"preparation": record.preparation, "class_weights": weights}
     told = {name: stated.get(name) for name in known} | {"free_bias": stated.get("free_bias", False)}
     return [
         *(about(f"deposit: sizes.{name}", content["sizes"].get(name), value) for name, value in sizes.items()),
@@ -211,8 +214,13 @@ def _route_checks(content: Json, after: Deposit, result: Found | None, radius: f
         about("deposit: route", content["bound"]["convention"], route),
         *(close(f"deposit: {name}", stated[name], value, slack.get(name, 0.0)) for name, value in facts.items()),
         close("deposit: weights_length", stated["weights_length"], length),
-        close("deposit: bound.total", content["bound"]["total"], radius),
+        close("deposit: bound.total", content["bound"]["total"] - _drawn(content), radius),
     ]
+
+
+def _drawn(content: Json) -> float:
+    """What drawing the noise added to the region; the dossier's own check is about that."""
+    return float(content["bound"]["terms"].get(DRAWING.name, 0.0))
 
 
 def _radius_checks(content: Json, after: Deposit, radius: float | None) -> list[Check]:
@@ -226,7 +234,7 @@ def _radius_checks(content: Json, after: Deposit, radius: float | None) -> list[
     ]
     if radius is None or not places:
         return compared
-    needed = radius * COVERED
+    needed = (radius + _drawn(content)) * COVERED
     return [
         *compared,
         about("deposit: the radius covers the region", radii[places[0]] >= needed / (1.0 + ALIKE), True),

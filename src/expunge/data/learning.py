@@ -1,0 +1,232 @@
+"""A preparation learnt from a table: what each column is, decided and told, then fitted by scikit-learn's transformers.
+
+What is kept are their numbers: the imputer's medians, the scaler's means and deviations, the encoder's frequent values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from expunge.data.names import INDEX
+from expunge.data.preparation import Category, Number, Preparation, label_named
+from expunge.data.raw_tables import require_columns
+from expunge.data.tables import columns_shown, is_text, no_label
+from expunge.data.text_tables import looks_like_data
+from expunge.data.values import MISSING, RawTable, Words, as_labels_of, is_dates
+from expunge.errors import DataError
+
+Array = NDArray[Any]
+RARE = 10  # rows: a value that fewer have shares a feature with all such, and its name is not kept
+MOST_VALUES = 100  # of one category that have a feature of their own
+LONGEST_VALUE = 150  # characters of a category's value
+MANY = 0.5  # of the rows: a column of words with more different ones names rows, it does not group them
+FEW_ROWS = 20  # below which nothing is concluded from all values being different
+NUMBERED = re.compile(r"(.*[_ .-])?(id|index|idx|key|uuid|guid|no|nr|number|row|rowid)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """A preparation, and what was decided for it, in sentences."""
+
+    preparation: Preparation
+    told: tuple[str, ...]
+
+
+def learn(
+    raw: RawTable,
+    label: str | None = None,
+    columns: Sequence[str] | None = None,
+    *,
+    elsewhere: RawTable | None = None,
+) -> Learnt:
+    """What becomes of each column of this table, or of those that are named; the label's is left out.
+
+    With another table `elsewhere` everything but the label is learnt there.
+    """
+    target = label_named(raw.columns, label)
+    if target is None or target not in raw.columns:
+        bare = not raw.typed and raw.named and looks_like_data(raw.columns)
+        raise no_label(raw.name, label, raw.columns, bare)
+    chosen = [name for name in raw.columns if name != target] if columns is None else list(columns)
+    require_columns(raw, chosen, "every column that is named with --columns is needed")
+    if target in chosen:
+        raise DataError(
+            f"--columns has the label column {target!r}", "features are other columns", "Leave it out of --columns."
+        )
+    labels = as_labels_of(raw, target)
+    _require_classes(labels, target, raw)
+    kinds = _Kinds(raw if elsewhere is None else elsewhere)
+    if elsewhere is not None:
+        require_columns(elsewhere, chosen, "the table of --prepare-from needs the feature columns of the source")
+    for name in chosen:
+        kinds.decide(name, asked=columns is not None)
+    others = [(name, "not among --columns") for name in raw.columns if name not in chosen and name != target]
+    if not kinds.numbers and not kinds.words:
+        raise DataError(
+            f"{raw.name}: none of the columns {columns_shown(chosen)} can be used",
+            "at least one column of numbers or categories is needed",
+            "; ".join(f"{name}: {reason}" for name, reason in kinds.dropped[:5]) + ".",
+        )
+    made: list[Number | Category] = [*_numbers(kinds.numbers), *_categories(kinds)]
+    fitted = {each.column: each for each in made}
+    preparation = Preparation(
+        target,
+        labels.dtype.kind == "U",
+        tuple(fitted[name] for name in chosen if name in fitted),
+        (*kinds.dropped, *others),
+        () if raw.named else tuple(raw.columns),
+    )
+    return Learnt(preparation, _told(preparation, kinds))
+
+
+def _require_classes(labels: Array, target: str, raw: RawTable) -> None:
+    """Refuse a label column that is no list of classes: measured numbers, or another one in most rows."""
+    different = len(np.unique(labels))
+    measured = labels.dtype.kind == "f" and bool((labels != np.rint(labels)).any())
+    if measured or (len(raw) >= FEW_ROWS and different > MANY * len(raw)):
+        others = columns_shown([name for name in raw.columns if name != target])
+        raise DataError(
+            f"{raw.name}: label column {target!r} has {different:,} different values in {len(raw):,} rows",
+            "a label is one of a few classes",
+            f"Name the column with the classes with --label; the others are {others}.",
+        )
+    if different < 2:
+        raise DataError(
+            f"{raw.name}: label column {target!r} has one class, {labels[0].item()!r}",
+            "a classifier needs two or more",
+            "Check the label column.",
+        )
+
+
+class _Kinds:
+    """What each column is: numbers, words, or left out for a reason."""
+
+    def __init__(self, raw: RawTable) -> None:
+        self.raw = raw
+        self.numbers: dict[str, Array] = {}
+        self.words: dict[str, Words] = {}
+        self.dropped: list[tuple[str, str]] = []
+
+    def decide(self, name: str, asked: bool) -> None:
+        """Put a column where it belongs; one that was `asked` for is left out only if nothing can be made of it."""
+        column, raw = self.raw.table[name], self.raw
+        if is_dates(column, raw.typed):
+            self.dropped.append((name, "dates"))
+            return
+        worded = raw.typed and (is_text(column.type) or pa.types.is_dictionary(column.type))
+        values = None if worded else raw.numbers(name)
+        if raw.typed and pa.types.is_null(column.type):
+            self.dropped.append((name, "no values, or values that are neither numbers nor words"))
+        elif values is not None:
+            self._number(name, values, asked)
+        else:
+            self._word(name, raw.words(name), asked)
+
+    def _number(self, name: str, values: Array, asked: bool) -> None:
+        there = values[~np.isnan(values)]
+        if len(there) == 0:
+            self.dropped.append((name, "no values"))
+        elif not asked and is_row_number(name, values):
+            self.dropped.append((name, "row numbers, or the number of a person"))
+        elif there.min() == there.max():
+            self.dropped.append((name, "the same value in every row"))
+        else:
+            self.numbers[name] = values
+
+    def _word(self, name: str, words: Words, asked: bool) -> None:
+        n_rows, different = len(self.raw), len(words.different)
+        if different == 0:
+            self.dropped.append((name, "no values"))
+        elif different == 1 and not words.missing:
+            self.dropped.append((name, "the same value in every row"))
+        elif not asked and n_rows >= FEW_ROWS and different > MANY * n_rows:
+            self.dropped.append((name, "a different text in most rows"))
+        elif words.longest > LONGEST_VALUE or different > n_rows // 2 + MOST_VALUES * RARE:
+            self.dropped.append((name, "free text"))
+        else:
+            self.words[name] = words
+
+
+def is_row_number(name: str, values: Array) -> bool:
+    """Whether a column numbers the rows, or is called like a number of somebody and differs in every row.
+
+    >>> is_row_number("age", np.array([40.0, 31.0, 31.0])), is_row_number("Unnamed: 0", np.array([0.0, 1.0, 2.0]))
+    (False, True)
+    """
+    if INDEX.fullmatch(name):
+        return True
+    if len(values) < FEW_ROWS or np.isnan(values).any() or (values != np.rint(values)).any():
+        return False
+    counts_up = bool((np.diff(values) == 1).all())
+    named = NUMBERED.fullmatch(name) is not None or re.search(r"[a-z](Id|ID|Nr|No)$", name) is not None
+    return counts_up or (named and len(np.unique(values)) == len(values))
+
+
+def _numbers(columns: dict[str, Array]) -> list[Number]:
+    if not columns:
+        return []
+    from sklearn.impute import SimpleImputer
+    from sklearn.preprocessing import StandardScaler
+
+    table = np.column_stack(list(columns.values()))
+    imputer = SimpleImputer(strategy="median").fit(table)
+    scaler = StandardScaler().fit(imputer.transform(table))
+    numbers = zip(columns, imputer.statistics_, scaler.mean_, scaler.scale_, strict=True)
+    return [Number(name, float(median), float(mean), float(scale)) for name, median, mean, scale in numbers]
+
+
+def _categories(kinds: _Kinds) -> list[Category]:
+    from sklearn.preprocessing import OneHotEncoder
+
+    made = []
+    for name, words in kinds.words.items():
+        listed = np.array([*words.listed(), MISSING], dtype=object)
+        cells = listed[words.codes][:, None]
+        encoder = OneHotEncoder(
+            min_frequency=RARE, max_categories=MOST_VALUES, handle_unknown="infrequent_if_exist", dtype=np.float64
+        ).fit(cells)
+        rare = encoder.infrequent_categories_[0]
+        rare_ones = set() if rare is None else set(rare.tolist())
+        frequent = tuple(value for value in encoder.categories_[0].tolist() if value not in rare_ones)
+        if not frequent:
+            kinds.dropped.append((name, f"no value that {RARE} rows have"))
+        else:
+            made.append(Category(name, frequent, bool(rare_ones)))
+    return made
+
+
+def _told(made: Preparation, kinds: _Kinds) -> tuple[str, ...]:
+    """What was decided, a sentence a kind of decision."""
+    numbers = [each for each in made.columns if isinstance(each, Number)]
+    categories = [each for each in made.columns if isinstance(each, Category)]
+    empty = {each.column: int(np.isnan(kinds.numbers[each.column]).sum()) for each in numbers}
+    filled = [f"{name} ({count:,} cells: {_median(numbers, name):g})" for name, count in empty.items() if count]
+    told = [f"label: {made.label} ({'text' if made.text_labels else 'numbers'})"]
+    if numbers:
+        told.append(f"numbers, standardised: {columns_shown([each.column for each in numbers])}")
+    if filled:
+        told.append(f"empty cells filled with the median: {columns_shown(filled, longest=80)}")
+    if categories:
+        valued = columns_shown([_valued(each) for each in categories], longest=80)
+        told.append(f"categories, a feature for each value: {valued}")
+    if made.dropped:
+        told.append("left out: " + columns_shown([f"{name} ({reason})" for name, reason in made.dropped], longest=120))
+    if any(reason == "dates" for _, reason in made.dropped):
+        told.append("a date is no number by itself: add a column such as an age or a year if it matters")
+    told.append(f"learnt from {kinds.raw.name}: {len(made.columns)} columns become {made.width} features")
+    return tuple(told)
+
+
+def _median(numbers: list[Number], name: str) -> float:
+    return next(each.median for each in numbers if each.column == name)
+
+
+def _valued(each: Category) -> str:
+    return f"{each.column} ({len(each.values)} values{', rare ones together' if each.other else ''})"

@@ -1,0 +1,119 @@
+"""A classifier that can forget: it keeps a deposit when it is fitted, and rows leave it later, with a certificate."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Self
+
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.utils import get_tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from expunge.errors import ModelError
+from expunge.sklearn.keeping import NotAtOptimum, at_anchor, deposit, require_taken, unlearn
+from expunge.sklearn.refusals import Estimator
+
+
+def _has(name: str) -> Any:
+    """Whether the estimator inside has this method."""
+
+    def check(self: ForgettingClassifier) -> bool:
+        inside = getattr(self, "estimator_", None) or self._inside()
+        getattr(inside, name)
+        return True
+
+    return available_if(check)
+
+
+class NoDeposit(UserWarning):
+    """An estimator was fitted on rows of which no deposit can be kept."""
+
+
+class ForgettingClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Any classifier or Pipeline that `expunge.sklearn.deposit` takes, fitted to its optimum, with its deposit.
+
+    Parameters
+    ----------
+    estimator
+        What is fitted; None for `LogisticRegression()`.
+
+    Attributes
+    ----------
+    estimator_
+        The fitted estimator, at the optimum of its objective; after `forget` the one that may be published.
+    deposit_
+        What was kept of the rows; PRIVATE, and with it a pickle of this object. None, after a warning (`NoDeposit`),
+        where the rows are so few that none of them could leave with a finite bound.
+    certificate_, statement_
+        Of the last deletion; the statement may be handed out.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X, y = rng.normal(size=(200, 3)), rng.choice(["no", "yes"], 200)
+    >>> model = ForgettingClassifier().fit(X, y)
+    >>> model.forget(X[:1], y[:1], epsilon=1.0, delta=1e-3).certificate_.status
+    'proven'
+    """
+
+    def __init__(self, estimator: Estimator = None) -> None:
+        self.estimator = estimator
+
+    def _inside(self) -> Estimator:
+        return LogisticRegression() if self.estimator is None else self.estimator
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit to the optimum, and keep a deposit of these rows."""
+        fitted = clone(self._inside()).fit(X, y)
+        require_taken(fitted)
+        self.deposit_, self._reason = None, ModelError("not fitted", "a deposit is made by fit", "Fit it.")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", NotAtOptimum)  # it is moved there
+                self.deposit_ = deposit(fitted, X, y)
+            fitted = at_anchor(fitted, self.deposit_)
+        except ModelError as error:
+            self._reason = error
+            warnings.warn(f"nobody can be forgotten: {error}", NoDeposit, stacklevel=2)
+        self.estimator_, self.classes_ = fitted, fitted.classes_
+        for name in ("n_features_in_", "feature_names_in_"):
+            self.__dict__.pop(name, None)
+            if hasattr(fitted, name):
+                setattr(self, name, getattr(fitted, name))
+        for name in ("certificate_", "statement_"):
+            self.__dict__.pop(name, None)
+        return self
+
+    def forget(self, X: Any, y: Any, *, epsilon: float, delta: float) -> Self:
+        """Take these rows out, as they were given to `fit`; what is refused leaves everything as it was."""
+        check_is_fitted(self, "estimator_")
+        if self.deposit_ is None:
+            raise self._reason
+        made = unlearn(self.estimator_, (X, y), self.deposit_, epsilon=epsilon, delta=delta)
+        self.estimator_, self.deposit_ = made.estimator, made.deposit
+        self.certificate_, self.statement_ = made.certificate, made.statement
+        return self
+
+    def predict(self, X: Any) -> Any:
+        """The class of each row."""
+        check_is_fitted(self, "estimator_")
+        return self.estimator_.predict(X)
+
+    @_has("decision_function")  # type: ignore[untyped-decorator]
+    def decision_function(self, X: Any) -> Any:
+        """The scores of each row."""
+        check_is_fitted(self, "estimator_")
+        return self.estimator_.decision_function(X)
+
+    @_has("predict_proba")  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> Any:
+        """The probabilities of the classes, for each row."""
+        check_is_fitted(self, "estimator_")
+        return self.estimator_.predict_proba(X)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        inside = get_tags(self._inside())
+        tags.input_tags, tags.classifier_tags = inside.input_tags, inside.classifier_tags
+        return tags

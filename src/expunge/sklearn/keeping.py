@@ -1,0 +1,271 @@
+"""Deposits of fitted estimators, and rows that leave them: from a Pipeline to a Pipeline of the same kind."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from expunge.certificate.content import Certificate
+from expunge.certificate.statement import Statement
+from expunge.data import EncodedRows, encode, prepare
+from expunge.distance import Distance
+from expunge.errors import DataError, ModelError
+from expunge.evidence.deposit.contents import Deposit
+from expunge.evidence.deposit.making import make_deposit, most_weights
+from expunge.model import LinearModel, from_matrix
+from expunge.record import LEARNT_ELSEWHERE, TrainingRecord
+from expunge.request.execution import computing_device
+from expunge.runtime.progress import Progress, silent
+from expunge.sklearn.objectives import Objective, carrying, labels_of_classes, objective_of
+from expunge.sklearn.pipelines import Parts, put_together, taken_apart
+from expunge.sklearn.refusals import Estimator
+from expunge.sklearn.rows import plain_labels
+from expunge.unlearn import unlearn as unlearn_model
+
+DELETIONS = "expunge_deletions_"  # how many an estimator has been through
+SOURCE, FORGET = "the source", "the forget set"
+MOVED = 0.01  # of the rows: if more of them get another class at the optimum, somebody should know
+
+
+class NotAtOptimum(UserWarning):
+    """The estimator that was given predicts otherwise than the optimum of its own objective, of which a deposit is."""
+
+
+@dataclass(frozen=True)
+class Unlearned:
+    """`estimator` and `statement` may be handed out; `certificate` and `deposit` are private.
+
+    `model` is what a file of the published weights holds.
+    """
+
+    estimator: Estimator
+    model: LinearModel
+    statement: Statement
+    certificate: Certificate
+    deposit: Deposit
+
+    def __repr__(self) -> str:
+        said = self.statement
+        kind = type(self.estimator).__name__
+        return f"<{kind} after unlearning: {said.status}, epsilon {said.epsilon:g}, delta {said.delta:g}>"
+
+
+def deposit(
+    estimator: Estimator,
+    X: Any,
+    y: Any,
+    *,
+    preparation: str | None = None,
+    device: str = "cpu",
+    progress: Progress = silent,
+    seed: int | None = None,
+) -> Deposit:
+    """Keep what later deletions need of the rows that a fitted estimator was trained on. PRIVATE; docs/deposit.md.
+
+    `estimator` is a classifier or a Pipeline that ends in one; `X` and `y` are what `fit` was given, frames, lists of
+    texts and sparse matrices among them. The reference is what you would do yourself: refit on the retained rows with
+    the same C (or alpha), the same weights of classes, the intercept not penalised, rows prepared as they are now. The
+    anchor is the optimum, reached from the estimator's weights, which a loose tolerance leaves before it.
+
+    `preparation`: that of a Pipeline was learnt from the source, and certificates say so; `learnt elsewhere` says that
+    its steps were fitted on other rows.
+
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> rng = np.random.default_rng(0)
+    >>> X, y = rng.normal(size=(200, 3)), rng.integers(0, 2, 200)
+    >>> kept = deposit(LogisticRegression().fit(X, y), X, y)
+    >>> result = unlearn(LogisticRegression().fit(X, y), (X[:1], y[:1]), kept, epsilon=1.0, delta=1e-3)
+    >>> result.certificate.status, result.deposit.numbers.n_rows
+    ('proven', 199)
+    """
+    parts = taken_apart(estimator, learnt_elsewhere=preparation == LEARNT_ELSEWHERE)
+    objective = objective_of(parts.final)
+    prepared = parts.preparation(preparation, objective.chosen)
+    _require_size(objective)
+    features = torch.from_numpy(parts.prepared(X, SOURCE))
+    labels = plain_labels(y, len(features), SOURCE)
+    model = _with_record(objective, features, labels, None if parts.steps else parts.names, prepared)
+    record = model.record
+    assert record is not None
+    rows = prepare(
+        features, encode(labels, record.classes, SOURCE), max_norm=record.max_norm, bias=record.bias,
+        dtype=torch.float64, device=computing_device(device), width=model.n_features, name=SOURCE,
+    ).rows  # fmt: skip
+    if rows.n_scaled:
+        raise DataError("rows longer than the longest", "none is", "Give finite rows.")
+    kept = make_deposit(model, record, rows, (features, labels), progress=progress, seed=seed)[0]
+    _warn_if_moved(objective, kept, features, type(parts.final).__name__)
+    return kept
+
+
+def unlearn(
+    estimator: Estimator,
+    forget: tuple[Any, Any],
+    deposit: Deposit,
+    surrogate: tuple[Any, Any] | Any = None,
+    *,
+    epsilon: float,
+    delta: float,
+    distance: Distance | str | None = None,
+    force: bool = False,
+    device: str = "cpu",
+    progress: Progress = silent,
+) -> Unlearned:
+    """Take rows out of a fitted estimator of whose source a deposit was kept; nothing that is passed is changed.
+
+    `forget` are rows and labels as they were given to `fit`, before any step of a Pipeline. A surrogate, with its
+    distance from what is retained, is used where the deposit alone would need more noise: the certificate is then
+    conditional.
+    """
+    parts = taken_apart(estimator, learnt_elsewhere=deposit.record.preparation == LEARNT_ELSEWHERE)
+    objective = objective_of(parts.final)
+    _require_its(objective, deposit)
+    _require_later(estimator, deposit)
+    made = unlearn_model(
+        deposit.model,
+        _given(parts, forget, deposit, FORGET),
+        None if surrogate is None else _given(parts, surrogate, deposit, "the surrogate set"),
+        epsilon=epsilon,
+        delta=delta,
+        distance=distance,
+        deposit=deposit,
+        force=force,
+        device=device,
+        progress=progress,
+    )
+    whole = put_together(estimator, carrying(parts.final, made.model.matrix().numpy()))
+    setattr(whole, DELETIONS, made.deposit.numbers.generation)
+    return Unlearned(whole, made.model, made.statement, made.certificate, made.deposit)
+
+
+def require_taken(estimator: Estimator) -> None:
+    """Refuse an estimator that no deposit can be made for, whatever its rows."""
+    _require_size(objective_of(taken_apart(estimator).final))
+
+
+def at_anchor(estimator: Estimator, deposit: Deposit) -> Estimator:
+    """The estimator with the deposit's weights: at the optimum of its objective."""
+    return put_together(estimator, carrying(taken_apart(estimator).final, deposit.model.matrix().numpy()))
+
+
+def _given(parts: Parts, rows: Any, deposit: Deposit, name: str) -> Any:
+    """Rows as the classifier sees them, and labels where there are any."""
+    values, labels = rows if isinstance(rows, tuple) else (rows, None)
+    features = parts.prepared(values, name)
+    if labels is not None:
+        labels = plain_labels(labels, len(features), name)
+    if not isinstance(rows, tuple):
+        return features
+    return EncodedRows(features, labels, None, deposit.record.features)
+
+
+def _require_its(objective: Objective, deposit: Deposit) -> None:
+    """Refuse an estimator of another shape, loss or set of classes than the deposit's."""
+    own = (objective.loss, objective.matrix.shape, labels_of_classes(objective.classes))
+    kept = (deposit.record.loss, tuple(deposit.model.matrix().shape), deposit.record.classes)
+    if own != kept:
+        raise ModelError(
+            f"an estimator of {own[0]} loss with {own[1][0]} x {own[1][1]} weights and {len(own[2])} classes",
+            f"the deposit is of one of {kept[0]} loss with {kept[1][0]} x {kept[1][1]} and {len(kept[2])}",
+            "Give the estimator that the deposit was made for, or one that a deletion from it gave.",
+        )
+
+
+def _require_later(estimator: Estimator, deposit: Deposit) -> None:
+    """Refuse a deposit from before the deletions that an estimator has been through."""
+    been, own = getattr(estimator, DELETIONS, 0), deposit.numbers.generation
+    if been > own:
+        raise ModelError(
+            f"the estimator has been through {been} {'deletion' if been == 1 else 'deletions'}",
+            f"the deposit through {own}: whoever was forgotten since would be back",
+            "Give the deposit of the last result, and destroy this one.",
+        )
+
+
+def _require_size(objective: Objective) -> None:
+    """Refuse more weights than a deposit keeps, before rows are made dense."""
+    vectors, width = objective.matrix.shape
+    size, most = (vectors if objective.loss == "softmax" else 1) * width, most_weights(torch.device("cpu"))
+    if size > most:
+        together = " (classes times features)" if objective.loss == "softmax" else ""
+        raise ModelError(
+            f"{size:,} weights{together}",
+            f"a deposit keeps a matrix of their square, and at most {most:,} of them",
+            "Use fewer features: TfidfVectorizer(max_features=2000), SelectKBest, or TruncatedSVD before the classifier"
+            + ("; or OneVsRestClassifier, of which features alone count." if together else "."),
+        )
+
+
+def _with_record(
+    objective: Objective,
+    features: torch.Tensor,
+    labels: NDArray[Any],
+    names: tuple[str, ...] | None,
+    preparation: str | None,
+) -> LinearModel:
+    """The estimator's weights with what a deposit has to know of its training; class weights as in classes.py."""
+    n, classes = int(features.shape[0]), labels_of_classes(objective.classes)
+    weights = objective.weights_of(_as_classes(labels, objective.classes))
+    largest = 1.0 if weights is None else float(weights.max())
+    relative = None if weights is None or np.all(weights == largest) else tuple((weights / largest).tolist())
+    constant = None if objective.per_row else objective.strength * largest
+    record = TrainingRecord(
+        n,
+        classes,
+        tuple(torch.bincount(encode(labels, classes, SOURCE), minlength=len(classes)).tolist()),
+        objective.strength / largest if constant is None else 1.0 / (constant * n),
+        objective.loss,
+        two_digits(float(features.norm(dim=1).max())),
+        objective.bias,
+        0.0,
+        features=names,
+        free_bias=True if objective.free else None,
+        fixed_c=constant,
+        preparation=preparation,
+        class_weights=relative,
+    )
+    matrix = torch.from_numpy(np.array(objective.matrix))
+    return from_matrix(matrix, bias=objective.bias, dtype=torch.float64).with_record(record)
+
+
+def _as_classes(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[Any]:
+    """Labels in the type that the estimator has its classes in."""
+    return labels.astype(object) if classes.dtype.kind == "O" else labels.astype(classes.dtype)
+
+
+def _warn_if_moved(objective: Objective, kept: Deposit, features: torch.Tensor, kind: str) -> None:
+    given = torch.from_numpy(objective.matrix)
+    classes = [_classes_at(weights, features, objective.bias) for weights in (given, kept.model.matrix())]
+    moved = float((classes[0] != classes[1]).double().mean())
+    if moved > MOVED:
+        warnings.warn(
+            f"at the optimum of its objective, which the deposit is of, the {kind} gives {100 * moved:.1f} % of the "
+            "source's rows another class: it had not converged, or was fitted on other rows or with sample_weight. "
+            "After a deletion its predictions are those of the optimum. To have them now, fit with a smaller tol and a "
+            "larger max_iter.",
+            NotAtOptimum,
+            stacklevel=3,
+        )
+
+
+def _classes_at(weights: torch.Tensor, features: torch.Tensor, bias: bool) -> torch.Tensor:
+    """The class of each row, by number."""
+    outputs = features @ weights[:, : features.shape[1]].T + (weights[:, -1] if bias else 0.0)
+    return (outputs[:, 0] > 0.0).long() if len(weights) == 1 else outputs.argmax(dim=1)
+
+
+def two_digits(length: float) -> float:
+    """Rounded up to two significant digits: it is published, and must not be the length of somebody's row.
+
+    >>> two_digits(14.383), two_digits(0.02)
+    (15.0, 0.021)
+    """
+    power = 10.0 ** (math.floor(math.log10(length)) - 1) if length > 0.0 else 1.0
+    return float(f"{(math.floor(length / power) + 1) * power:.1e}")

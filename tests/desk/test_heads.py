@@ -1,0 +1,228 @@
+"""A desk that was put back: found out by what is in it, and by heads that were kept outside."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from desk_use import ask
+from expunge.cli import main
+from expunge.desk import Desk, history, open_desk, run, verify_desk
+from expunge.desk.layout import HEAD
+from expunge.desk.ledger import Head, saved_head
+from expunge.errors import FileError, VerificationFailed
+
+Rows = tuple[np.ndarray, np.ndarray]
+Snapshot = Callable[[Path], dict[str, str]]
+
+
+def again(desk: Desk, tmp_path: Path) -> Path:
+    """A copy, to put back later."""
+    shutil.copytree(desk.layout.folder, tmp_path / "kept")
+    return tmp_path / "kept"
+
+
+def put_back(desk: Desk, kept: Path, *parts: str) -> Desk:
+    """Put these parts of a copy back, or all of it."""
+    for name in parts or [path.name for path in desk.layout.folder.iterdir()]:
+        there = desk.layout.folder / name
+        shutil.rmtree(there) if there.is_dir() else there.unlink(missing_ok=True)
+        if (kept / name).is_dir():
+            shutil.copytree(kept / name, there)
+        elif (kept / name).exists():
+            shutil.copy2(kept / name, there)
+    return open_desk(desk.layout.folder)
+
+
+LEDGER = ("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm", "ledger.seal")
+
+
+@pytest.mark.parametrize("made", ["a folder", "an empty folder", "a file", "a link to nowhere", "a dossier"])
+def test_what_is_there_already_is_refused_before_anything_is_started(
+    made: str, desk: Desk, source: Rows, snapshot: Snapshot
+) -> None:
+    place = desk.layout.published_model(1)
+    if made == "a dossier":
+        desk.layout.dossier_of(1).write_text("{}")
+    elif made == "a file":
+        place.write_text("a file")
+    elif made == "a link to nowhere":
+        place.symlink_to("nowhere")
+    else:
+        place.mkdir()
+        if made == "a folder":
+            (place / "notes.txt").write_text("made by hand")
+    ask(desk, source, 0, 1)
+    before, entries = snapshot(desk.layout.folder), len(history(desk))
+    with pytest.raises(FileError, match="is there already, and the ledger has no model 1"):
+        run(desk)
+    after = snapshot(desk.layout.folder)
+    assert len(history(desk)) == entries, "nothing was started"
+    assert [name for name in before if not name.startswith("ledger") and after.get(name) != before[name]] == []
+    assert desk.layout.rows_of(1).is_file(), "the rows that are to be forgotten are still there"
+    (desk.layout.dossier_of(1) if made == "a dossier" else place).rename(desk.layout.folder / "moved away")
+    assert run(desk).refused is None
+
+
+def test_a_folder_that_came_while_a_run_was_finished_is_not_taken_for_it(desk: Desk, source: Rows) -> None:
+    """Between `prepared` and the names: what was staged waits until the place is free."""
+    ask(desk, source, 0, 1)
+    real = Path.rename
+
+    def late(self: Path, target: Path) -> Path:
+        if Path(target) == desk.layout.published_model(1):
+            Path(target).mkdir()
+            (Path(target) / "notes.txt").write_text("by hand")
+        return real(self, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "rename", late)
+        with pytest.raises(FileError):
+            run(desk)
+    with pytest.raises(FileError, match="not what was prepared"):
+        run(desk)
+    assert (desk.layout.published_model(1) / "notes.txt").is_file()
+    shutil.rmtree(desk.layout.published_model(1))
+    run(desk)
+    assert (desk.layout.published_model(1) / HEAD).is_file()
+    verify_desk(desk)
+
+
+def test_the_head_lies_beside_every_statement_and_knows_of_it(desk: Desk, source: Rows) -> None:
+    for number in range(2):
+        ask(desk, source, number, number + 1)
+        run(desk)
+    heads = [saved_head(desk.layout.published_model(number) / HEAD) for number in (1, 2)]
+    entries = history(desk)
+    assert [entries[head.size - 1].kind for head in heads] == ["published", "published"]
+    verify_desk(desk, heads)
+
+
+def test_a_head_that_a_kill_prevented_is_written_by_the_next_command(ledger: Desk, source: Rows) -> None:
+    (ledger.layout.published_model(2) / HEAD).unlink()
+    (ledger.layout.published_model(2) / ".expunge-left").write_text("half")
+    ask(ledger, source, 30, 31)
+    assert saved_head(ledger.layout.published_model(2) / HEAD).size > 0
+    assert not list(ledger.layout.published_model(2).glob(".expunge-*"))
+    verify_desk(ledger)
+
+
+def test_an_older_ledger_is_refused_by_a_head_that_was_kept(desk: Desk, source: Rows, tmp_path: Path) -> None:
+    ask(desk, source, 0, 1)
+    kept = again(desk, tmp_path)
+    run(desk)
+    head = tmp_path / "saved-head.json"
+    shutil.copy(desk.layout.published_model(1) / HEAD, head)
+    put_back(desk, kept)
+    verify_desk(desk)  # all of it was put back: nothing in the desk shows that
+    before = len(history(desk))
+    with pytest.raises(VerificationFailed, match="a ledger only ever grows"):
+        run(desk, heads=[saved_head(head)])
+    done = CliRunner().invoke(main, ["desk", "run", str(desk.layout.folder), "--head", str(head), "--quiet"])
+    assert done.exit_code == 1
+    assert "put it back" in done.stderr
+    assert len(history(desk)) == before
+    run(desk)
+    with pytest.raises(VerificationFailed, match="not those of a saved head"):
+        run(desk, heads=[Head(saved_head(head).size, "00" * 32)])
+    (first,) = desk.layout.published.glob("*/head.json")
+    assert json.loads(first.read_text())["size"] == json.loads(head.read_text())["size"]
+
+
+def test_what_was_prepared_in_an_older_ledger_is_not_published_either(desk: Desk, source: Rows, tmp_path: Path) -> None:
+    """The head is looked at before anything that a kill left is put right."""
+    ask(desk, source, 0, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("expunge.desk.recover.move", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+        with pytest.raises(FileError):
+            run(desk)
+    with pytest.raises(VerificationFailed):
+        run(desk, heads=[Head(1000, "00" * 32)])
+    assert not desk.layout.published_model(1).exists()
+    run(desk)
+    assert desk.layout.published_model(1).exists()
+
+
+@pytest.mark.parametrize("parts", [LEDGER, (*LEDGER, "private")], ids=["the ledger", "all but what was published"])
+def test_a_desk_that_was_put_back_in_part_is_found_out(
+    parts: tuple[str, ...], desk: Desk, source: Rows, tmp_path: Path
+) -> None:
+    ask(desk, source, 0, 1)
+    kept = again(desk, tmp_path)
+    run(desk)
+    put_back(desk, kept, *parts)
+    with pytest.raises(VerificationFailed, match="cut off"):
+        verify_desk(desk)
+    with pytest.raises((FileError, VerificationFailed)):
+        run(desk)
+    assert (desk.layout.published_model(1) / "statement.json").is_file()
+
+
+def test_a_ledger_that_is_older_than_its_seal_is_not_written_in(desk: Desk, source: Rows, tmp_path: Path) -> None:
+    kept = again(desk, tmp_path)
+    ask(desk, source, 0, 1)
+    put_back(desk, kept, *LEDGER[:3])
+    with pytest.raises(VerificationFailed, match="the seal has 2 entries, the ledger 1"):
+        ask(desk, source, 1, 2)
+
+
+@pytest.mark.parametrize("name", ["0007", "backup", "1"])
+def test_a_folder_that_no_entry_speaks_of_fails(name: str, ledger: Desk) -> None:
+    verify_desk(ledger)
+    (ledger.layout.published / name).mkdir()
+    with pytest.raises(VerificationFailed, match="does not know"):
+        verify_desk(ledger)
+
+
+def test_what_else_lies_there_is_no_matter(ledger: Desk) -> None:
+    (ledger.layout.published / "index.html").write_text("a page")
+    (ledger.layout.published_model(1) / "README.md").write_text("a card")
+    verify_desk(ledger)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"size": 3, "root": "00"}', b"\xff"])
+def test_a_damaged_head_fails(content: bytes, ledger: Desk) -> None:
+    (ledger.layout.published_model(1) / HEAD).write_bytes(content)
+    with pytest.raises(VerificationFailed):
+        verify_desk(ledger)
+
+
+# Another file system ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_published_models_may_lie_on_another_file_system(killed: bool, desk: Desk, source: Rows) -> None:
+    """Also where it is found out only once everything is prepared, and where a kill comes in between."""
+    real, target = Path.rename, desk.layout.published_model(1)
+
+    def rename(self: Path, to: Path) -> Path:
+        if Path(to) == target and self.parent != target.parent:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        return real(self, to)
+
+    ask(desk, source, 0, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "rename", rename)
+        if killed:  # after the copy has its name, before what was staged is removed
+            with pytest.MonkeyPatch.context() as inner:
+                inner.setattr("expunge.runtime.durable.remove", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+                with pytest.raises(KeyboardInterrupt):
+                    run(desk)
+            assert target.is_dir()
+        run(desk)
+    assert sorted(path.name for path in target.iterdir()) == [
+        HEAD,
+        "model.safetensors",
+        "report.html",
+        "statement.json",
+    ]
+    assert not desk.layout.staging.exists()
+    verify_desk(desk)

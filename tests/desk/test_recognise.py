@@ -1,0 +1,163 @@
+"""One rule for recognising rows: in any precision, by whoever asks; and for how many of them can leave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from desk_use import Rows, ask
+from expunge.certificate.sign import verify_file
+from expunge.desk import Desk, accept, answer, history, models, requests, resume, run, status, verify_desk, withdraw
+from expunge.desk.entries import RequestAccepted, RequestResumed
+from expunge.errors import OptionError
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def six_decimals(X: np.ndarray) -> np.ndarray:
+    return np.array([[float(f"{value:.6f}") for value in row] for row in X])
+
+
+COPIES = {
+    "the same": lambda X: X,
+    "float32": lambda X: X.astype(np.float32),
+    "six decimals": six_decimals,
+    "one unit up": lambda X: np.nextafter(X, np.inf),
+    "one unit down": lambda X: np.nextafter(X, -np.inf),
+}
+
+
+def reason(desk: Desk, number: int) -> str:
+    (found,) = [request for request in requests(desk) if request.id == number]
+    assert found.state == "aside"
+    assert found.aside is not None
+    return found.aside.reason
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+def test_a_row_that_was_asked_for_before_is_set_aside_in_any_precision(copied: Any, desk: Desk, source: Rows) -> None:
+    X, y = source
+    accept(desk, X[:2], y[:2], "first")
+    second = accept(desk, copied(X[1:3]), y[1:3], "second")
+    assert second.new
+    assert reason(desk, 2).startswith("1 of 2 rows were asked for before (in request 1)")
+    assert run(desk).published[0].requests == (1,)
+    accept(desk, copied(X[:1]), y[:1], "after it was forgotten")
+    assert reason(desk, 3).startswith("1 of 1 rows were asked for before (in request 1)")
+    assert run(desk).published == (), "it is forgotten once"
+    verify_desk(desk)
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+def test_a_row_twice_in_one_request_is_set_aside(copied: Any, desk: Desk, source: Rows) -> None:
+    X, y = source
+    accept(desk, np.vstack([X[:1], *[copied(X[:1])] * 49]), np.repeat(y[:1], 50), "fifty times")
+    assert reason(desk, 1).startswith("49 of 50 rows were asked for before (twice in this one)")
+    assert run(desk).published == ()
+
+
+def test_rows_that_differ_in_the_fourth_decimal_are_two(desk: Desk, source: Rows) -> None:
+    X, y = source
+    near = X[:1].copy()
+    near[0, 0] -= 1e-4
+    ask(desk, source, 0, 1)
+    assert accept(desk, near, y[:1], "somebody else").request.state == "pending"
+
+
+def test_another_person_with_equal_values_is_declared_and_certified_so(desk: Desk, source: Rows) -> None:
+    X, y = source
+    accept(desk, X[:1], y[:1], "one")
+    other = accept(desk, X[[0, 3]], y[[0, 3]], "another", another_person=True).request
+    assert (other.state, other.others) == ("pending", 1)
+    (entry,) = [e.body for e in history(desk) if isinstance(e.body, RequestAccepted) and e.body.reference == "another"]
+    assert entry.others == 1
+    (made,) = run(desk).published
+    assert made.requests == (1, 2)
+    content = made.certificate.content
+    assert content["data"]["sequence"]["another_person"] == 1
+    assert content["sizes"]["n_forget"] == 3
+    (said,) = [line for line in content["assumptions"] if "another person" in line]
+    assert said.startswith("Declared: 1 of the forgotten rows equal rows that were asked for before")
+    assert "another" not in made.statement.to_json(), "it depends on who left"
+    assert models(desk)[0]["others"] == 1
+    accept(desk, X[5:6], y[5:6], "later")
+    (later,) = run(desk).published
+    assert later.certificate.content["data"]["sequence"]["another_person"] == 1, "of all forgotten so far"
+    for number in (1, 2):
+        folder = desk.layout.published_model(number)
+        verify_file(folder / "statement.json", None, folder / "model.safetensors", desk.layout.dossier_of(number))
+    verify_desk(desk)
+
+
+def test_nothing_is_declared_where_nothing_is_equal(desk: Desk, source: Rows) -> None:
+    assert accept(desk, source[0][:1], source[1][:1], "one", another_person=True).request.others == 0
+    (made,) = run(desk).published
+    assert "another_person" not in made.certificate.content["data"]["sequence"]
+    assert not any("person" in line for line in made.certificate.content["assumptions"])
+
+
+@pytest.mark.parametrize("how", ["resume", "ask again"])
+def test_a_repeat_is_taken_up_with_the_word_and_not_without(how: str, desk: Desk, source: Rows) -> None:
+    X, y = source
+    ask(desk, source, 0, 1, "one")
+    accept(desk, X[:1], y[:1], "two")
+    with pytest.raises(OptionError, match="asked for before"):
+        resume(desk, 2)
+    assert accept(desk, X[:1], y[:1], "two").request.state == "aside"
+    if how == "resume":
+        assert resume(desk, 2, another_person=True).others == 1
+    else:
+        assert accept(desk, X[:1], y[:1], "two", another_person=True).request.others == 1
+    assert [e.body.others for e in history(desk) if isinstance(e.body, RequestResumed)] == [1]
+    assert run(desk).published[0].requests == (1, 2)
+    with pytest.raises(OptionError, match="is done"):
+        resume(desk, 2)
+    verify_desk(desk)
+
+
+def test_a_repeat_of_what_was_withdrawn_is_none(desk: Desk, source: Rows) -> None:
+    X, y = source
+    ask(desk, source, 0, 1, "one")
+    accept(desk, X[:1], y[:1], "two")
+    accept(desk, X[:1], y[:1], "three")
+    withdraw(desk, "one", "a mistake")
+    withdraw(desk, 3, "set aside, and withdrawn")
+    assert resume(desk, "two").others == 0
+    assert [made.requests for made in run(desk).published] == [(2,)]
+    assert status(desk).aside == 0
+    verify_desk(desk)
+
+
+def test_rows_that_wait_are_counted_when_more_are_asked_for(desk: Desk, source: Rows, tmp_path: Path) -> None:
+    """Two requests use up a class: a third of it is set aside at once, and nobody is kept waiting."""
+    X, y = source
+    first, second, third = np.flatnonzero(y == 0)[:60], np.flatnonzero(y == 0)[60:], np.flatnonzero(y == 1)[:1]
+    accept(desk, X[first], y[first], "sixty")
+    accept(desk, X[second], y[second], "forty")
+    accept(desk, X[third] + 1e-3, np.zeros(1, int), "a fake one")
+    assert reason(desk, 3).startswith(
+        "101 rows of class 0 would be forgotten, pending ones included; the source has 100"
+    )
+    with pytest.raises(OptionError, match="101 rows of class 0"):
+        resume(desk, 3)
+    withdraw(desk, 2, "a mistake")
+    assert resume(desk, 3).state == "pending"
+    withdraw(desk, 3, "a fake")
+    most = np.flatnonzero(y != 0)
+    accept(desk, X[most], y[most], "two hundred")
+    assert accept(desk, X[second], y[second], "forty again").request.aside is not None
+    assert reason(desk, 5).startswith("300 rows would be forgotten, pending ones included; the source has 300 left")
+
+
+def test_answers_are_the_same_whatever_others_asked_for(desk: Desk, source: Rows) -> None:
+    X, y = source
+    accept(desk, X[:1], y[:1], "secret-case-of-somebody")
+    known, unknown = (accept(desk, X[at], y[at], name) for at, name in (([0], "asks"), ([1], "asks too")))
+    told, other = answer(known.request), answer(unknown.request)
+    assert (told.state, told.n_rows, told.due) == (other.state, other.n_rows, other.due) == ("open", 1, other.due)
+    assert known.new
+    assert unknown.new
+    assert "secret" not in str(told)

@@ -1,0 +1,134 @@
+"""What was spent, as counts: the same whether it is read from the last entry or gone over anew."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sqlite3
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from desk_use import Rows, ask, opened
+from expunge.certificate.compose import closed_form
+from expunge.desk import Desk, models, run
+from expunge.desk.spent import Spent, read_spent, spent_so_far
+from expunge.errors import FileError
+from expunge.model import LinearModel
+
+entries_module, ledger_module = (importlib.import_module(f"expunge.desk.{name}") for name in ("entries", "ledger"))
+
+positive = st.floats(min_value=1e-300, max_value=1e300)
+
+
+@given(st.dictionaries(st.tuples(positive, positive), st.integers(1, 10**6), max_size=5))
+def test_what_is_written_is_read_back(pairs: dict[tuple[float, float], int]) -> None:
+    spent = Spent(Counter(pairs))
+    assert read_spent(json.loads(json.dumps(spent.written))) == spent
+    assert spent.mus.total() == spent.sigmas.total() == sum(pairs.values())
+
+
+def test_the_last_entry_says_what_all_models_spent(ledger: Desk) -> None:
+    run(ledger)
+    made = models(ledger)
+    assert len(made) == 3
+    with ledger.reading() as entries:
+        found = spent_so_far(entries)
+    assert found.mus == Counter(facts["mu"] for facts in made)
+    assert found.sigmas == Counter(facts["sigma"] for facts in made)
+    assert read_spent(made[-1]["spent"]) == found
+    for number, facts in enumerate(made, start=1):
+        epsilon = closed_form([each["mu"] for each in made[:number]], facts["delta"] - facts["failures"])
+        assert facts["composition"]["epsilon"] == pytest.approx(epsilon, rel=1e-12)
+
+
+def edited(desk: Desk, **changes: object) -> None:
+    with sqlite3.connect(desk.layout.ledger) as connection:
+        number, body = connection.execute("SELECT max(number), body FROM models").fetchone()
+        content = json.loads(body) | changes
+        content = {name: value for name, value in content.items() if value is not None or name not in changes}
+        connection.execute("UPDATE models SET body = ? WHERE number = ?", (json.dumps(content), number))
+    connection.close()
+
+
+def test_an_earlier_versions_models_are_gone_over_once(ledger: Desk, source: tuple[np.ndarray, np.ndarray]) -> None:
+    edited(ledger, spent=None)
+    with ledger.reading() as entries:
+        assert spent_so_far(entries).mus.total() == 2
+    ask(ledger, source, 20, 21)
+    run(ledger)
+    with ledger.reading() as entries:
+        last = entries.last_model()
+        assert last is not None
+        assert last.facts.spent is not None
+        assert spent_so_far(entries).mus.total() == last.facts.composition.models == 3
+
+
+def test_a_damaged_count_is_an_error_in_words(ledger: Desk) -> None:
+    edited(ledger, spent={"a b c": 1})
+    with ledger.reading() as entries, pytest.raises(FileError, match="was spent"):
+        spent_so_far(entries)
+
+
+# A desk that grows --------------------------------------------------------------------------------------------------------
+
+
+class Counted:
+    """What a request and a run do: statements and steps of SQLite, entries read, files opened and synced."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.counts: Counter[str] = Counter()
+        connect = ledger_module._connect
+
+        def traced(path: Path) -> sqlite3.Connection:
+            connection = connect(path)
+            connection.set_trace_callback(lambda _: self.counts.update(["statements"]))
+            connection.set_progress_handler(lambda: self.counts.update(["steps of SQLite"]), 10)
+            return connection
+
+        patch.setattr(ledger_module, "_connect", traced)
+        for module, name in ((entries_module, "strict"), (os, "fsync"), (os, "open"), (os, "scandir")):
+            self._count(patch, module, name)
+        patch.setattr("expunge.certificate.compose.by_dp_accounting", self._never)
+
+    def _count(self, patch: pytest.MonkeyPatch, module: Any, name: str) -> None:
+        real = getattr(module, name)
+
+        def counting(*given: Any, **options: Any) -> Any:
+            self.counts[name] += 1
+            return real(*given, **options)
+
+        patch.setattr(module, name, counting)
+
+    @staticmethod
+    def _never(*_: object) -> float:
+        raise AssertionError("dp-accounting takes longer with every model")
+
+    def taken(self) -> Counter[str]:
+        counts, self.counts = self.counts, Counter()
+        return counts
+
+
+def test_a_request_and_a_run_take_the_same_after_many_models(
+    source: Rows, surrogate: Rows, trained: LinearModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted, not timed: no more is read, opened, synced or asked of SQLite for the 25th model than for the third."""
+    desk = opened(source, surrogate, trained, tmp_path, planned=100, noise=1e3, total_epsilon=1e6)
+    counted, taken = Counted(monkeypatch), []
+    for number in range(25):
+        ask(desk, source, number, number + 1)
+        asked = counted.taken()
+        assert len(run(desk).published) == 1
+        taken.append((asked, counted.taken()))
+    for early, late in zip(taken[2], taken[-1], strict=True):
+        steps = "steps of SQLite"
+        assert late[steps] < 1.3 * early[steps] + 20, "but the depth of its trees"
+        assert {name: late[name] for name in late if name != steps} == {
+            name: early[name] for name in early if name != steps
+        }

@@ -1,0 +1,31 @@
+"""Predictions as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import numpy as np
+import pytest
+
+import expunge
+from expunge.report.predictions import predictions
+
+
+@pytest.mark.parametrize("loss", ["softmax", "ridge"])
+def test_a_line_a_row_with_labels_and_probabilities_that_are_the_model_s(loss: str) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3))
+    y = np.where(X[:, 0] > 0, "=cmd()", "no")
+    model = expunge.train(X, y, l2=0.01, max_norm=4.0, loss=loss)
+    content, count = predictions(model, X)
+    header, *lines = list(csv.reader(io.StringIO(content.decode())))
+    assert count == len(lines) == 60
+    assert [int(line[0]) for line in lines] == list(range(1, 61))
+    assert [line[1].removeprefix("'") for line in lines] == model.predict(X).tolist()
+    assert "=cmd()" not in {cell for line in lines for cell in line}
+    if loss == "ridge":
+        assert header == ["row", "predicted"]
+        return
+    assert header == ["row", "predicted", "probability of =cmd()", "probability of no"]
+    assert np.array([line[2:] for line in lines], dtype=float) == pytest.approx(model.predict_proba(X), abs=1e-6)

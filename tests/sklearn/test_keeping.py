@@ -1,0 +1,280 @@
+"""Deposits of estimators as people fit them: deletions beside refits, what is refused, what is said."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from unittest.mock import patch
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import scipy.sparse
+from sklearn.linear_model import LogisticRegression, RidgeClassifier, SGDClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScaler
+
+import expunge.sklearn
+from expunge.certificate.provisos import PREPARATIONS
+from expunge.errors import BeyondPolicy, DataError, ModelError, OptionError
+from expunge.evidence.deposit.making import GROUPS
+from expunge.record import LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE
+from expunge.sklearn import NotAtOptimum, deposit, unlearn
+from expunge.sklearn.keeping import at_anchor, require_taken, two_digits
+from sklearn_models import CASES, fitted, numbers, people
+
+ASKED = {"epsilon": 1.0, "delta": 1e-3}
+
+
+@pytest.fixture(autouse=True)
+def _few_rehearsals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two groups of each size are enough for radii; how many are rehearsed is tested beside making.py."""
+    monkeypatch.setattr("expunge.evidence.deposit.making.GROUPS", ((10**9, 2),))
+
+
+def drawn(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 4))
+    return x, (x @ [1.0, -2.0, 0.5, 0.0] + rng.logistic(size=n) > 0.3).astype(int)
+
+
+def test_a_deletion_of_many_with_a_surrogate_beside_the_deposit() -> None:
+    (x, y), other = drawn(3000, 1), drawn(3000, 2)
+    fitted = LogisticRegression().fit(x, y)
+    with (
+        patch("expunge.evidence.deposit.making.has_third", lambda head: False),  # with it none would be needed
+        patch("expunge.evidence.deposit.making.GROUPS", GROUPS),
+    ):
+        kept, many = expunge.sklearn.deposit(fitted, x, y, seed=1), (x[:900], y[:900])
+    asked = {"epsilon": 1.0, "delta": 1e-3, "force": True}
+    with pytest.raises(BeyondPolicy):
+        expunge.sklearn.unlearn(fitted, many, kept, **asked)
+    made = expunge.sklearn.unlearn(fitted, many, kept, other, distance="same", **asked)
+    assert made.certificate.status == "conditional"
+    refit = LogisticRegression(tol=1e-10, max_iter=1000).fit(x[900:], y[900:])
+    assert np.allclose(made.estimator.coef_, refit.coef_, atol=0.2)
+    few = expunge.sklearn.unlearn(fitted, (x[:1], y[:1]), kept, other, distance="same", **asked)
+    assert few.certificate.status == "proven"
+
+
+def table(classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows as people standardise them, with labels that pandas would hold as objects."""
+    generator = np.random.default_rng(classes)
+    x = generator.normal(size=(900, 4)) * np.array([1.0, 2.0, 0.5, 1.0])
+    scores = x @ generator.normal(size=(4, classes)) + generator.gumbel(size=(900, classes))
+    return x, np.array([f"class {label}" for label in scores.argmax(axis=1)], dtype=object)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("kind", [LogisticRegression, RidgeClassifier])
+def test_estimators_as_people_fit_them_and_the_refit_beside(classes: int, kind: type) -> None:
+    x, y = table(classes)
+    fitted = kind().fit(x, y)
+    kept = deposit(fitted, x, y, seed=1)
+    result = unlearn(fitted, (x[:5], y[:5]), kept, epsilon=1.0, delta=1e-3)
+    assert (result.certificate.status, result.deposit.numbers.n_rows) == ("proven", 895)
+    options = {"tol": 1e-10, "max_iter": 10_000} if kind is LogisticRegression else {}
+    refit = kind(**options).fit(x[5:], y[5:])
+    assert type(result.estimator) is kind
+    assert np.shape(result.estimator.coef_) == np.shape(fitted.coef_)
+    assert set(result.estimator.predict(x)) == set(y)
+    near = np.abs(result.estimator.decision_function(x) - refit.decision_function(x)).max()
+    assert near < (1e-3 if kind is RidgeClassifier else 0.3), "a ridge head reaches the refit, with hardly any noise"
+    assert np.mean(result.estimator.predict(x) == refit.predict(x)) > 0.98
+    assert not hasattr(fitted, "expunge_deletions_"), "nothing that is passed is changed"
+
+
+def test_the_deposit_from_before_is_refused_for_an_estimator_that_rows_have_left() -> None:
+    x, y = table(2)
+    fitted = LogisticRegression().fit(x, y)
+    kept = deposit(fitted, x, y, seed=1)
+    first = unlearn(fitted, (x[:1], y[:1]), kept, epsilon=1.0, delta=1e-3)
+    with pytest.raises(ModelError, match="whoever was forgotten since would be back"):
+        unlearn(first.estimator, (x[1:2], y[1:2]), kept, epsilon=1.0, delta=1e-3)
+    second = unlearn(first.estimator, (x[1:2], y[1:2]), first.deposit, epsilon=1.0, delta=1e-3)
+    assert second.deposit.numbers.forgotten == 2
+    again = unlearn(fitted, (x[1:2], y[1:2]), first.deposit, epsilon=1.0, delta=1e-3)
+    assert again.deposit.numbers.generation == 2, "the estimator from before is only a form for the new one"
+
+
+# Rows as people have them ---------------------------------------------------------------------------------------------
+
+
+def frames() -> dict[str, object]:
+    frame = pd.DataFrame(numbers(2)[0], columns=["a", "b", "c", "d"])
+    return {
+        "pandas": frame,
+        "pandas, other order": frame[["d", "a", "c", "b"]],
+        "polars": pl.from_pandas(frame),
+        "polars, other order": pl.from_pandas(frame)[["b", "a", "d", "c"]],
+        "csr": scipy.sparse.csr_matrix(frame.to_numpy()),
+        "object": frame.to_numpy().astype(object),
+    }
+
+
+@pytest.mark.parametrize("kind", frames())
+def test_frames_and_sparse_rows_are_the_rows_they_hold(kind: str) -> None:
+    labels = numbers(2)[1]
+    straight = frames()["pandas"] if "pa" in kind else frames()["polars"] if "po" in kind else frames()[kind]
+    model = LogisticRegression().fit(straight, labels)
+    kept = deposit(model, straight, labels, seed=1)
+    plain = deposit(LogisticRegression().fit(*numbers(2)), *numbers(2), seed=1)
+    np.testing.assert_allclose(kept.model.matrix(), plain.model.matrix(), atol=1e-9)
+    rows = frames()[kind]
+    made = unlearn(model, (rows[:5], labels[:5]), kept, **ASKED)
+    assert made.deposit.numbers.n_rows == len(labels) - 5
+    assert kept.record.features == (("a", "b", "c", "d") if kind.startswith("p") else None)
+    assert len(made.estimator.predict(straight)) == len(labels)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda y: pd.Series(y, dtype=object),
+        lambda y: pd.Series(y, dtype="category"),
+        lambda y: pl.Series(y.tolist()),
+        lambda y: y.tolist(),
+        lambda y: y == y[0],
+        lambda y: (y == y[0]).astype(float),
+        lambda y: (y == y[0]).astype(int).astype(object),
+        lambda y: (y == y[0]).astype(np.uint8),
+    ],
+)
+def test_labels_of_every_kind(given: object) -> None:
+    features, labels = numbers(2)
+    y = given(labels)  # type: ignore[operator]
+    # scikit-learn takes no whole numbers of dtype object
+    plain = np.asarray(y).astype(int) if np.asarray(y).dtype.kind == "O" and type(y[0]) is int else y
+    model = LogisticRegression().fit(features, plain)
+    kept = deposit(model, features, y, seed=1)
+    made = unlearn(model, (features[:3], y[:3]), kept, **ASKED)
+    assert made.estimator.predict(features).dtype == model.predict(features).dtype
+    assert set(made.estimator.predict(features)) == set(model.classes_)
+
+
+def test_rows_that_were_not_there_and_labels_that_are_none_are_refused() -> None:
+    model, kept = fitted("columns")
+    frame, labels = people()
+    with pytest.raises(DataError, match="not in what is left of the source"):
+        unlearn(model, (frame[:1].assign(age=99), labels[:1]), kept, **ASKED)
+    with pytest.raises(DataError, match="is not a class of the model"):
+        unlearn(model, (frame[:1], ["ugly"]), kept, **ASKED)
+    with pytest.raises(DataError, match="step 'columntransformer'"):
+        unlearn(model, (frame[:1].to_numpy(), labels[:1]), kept, **ASKED)
+    with pytest.raises(DataError, match="no column 'job'"):
+        unlearn(model, (frame[:1].drop(columns="job"), labels[:1]), kept, **ASKED)
+    with pytest.raises(DataError, match="no labels"):
+        unlearn(model, (frame[:1], None), kept, **ASKED)
+
+
+# What is kept, and what is said ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("far", [-1.0, -3000.0])
+def test_a_model_that_had_not_converged_is_moved_to_its_own_optimum_and_that_is_said(far: float) -> None:
+    features, labels = numbers(2)
+    rough = SGDClassifier(loss="log_loss", alpha=0.01, max_iter=1, tol=None, random_state=3).fit(features, labels)
+    rough.coef_, rough.intercept_ = far * np.array([[1.0, -2.0, 3.0, 0.5]]), np.array([far])
+    with pytest.warns(NotAtOptimum, match="% of the source's rows another class"):
+        kept = deposit(rough, features, labels, seed=1)
+    smooth = LogisticRegression(C=1.0 / (0.01 * len(labels)), tol=1e-10, max_iter=10_000).fit(features, labels)
+    found = at_anchor(rough, kept)
+    np.testing.assert_allclose(found.coef_, smooth.coef_, atol=1e-5)
+    np.testing.assert_allclose(found.intercept_, smooth.intercept_, atol=1e-5)
+
+
+def test_long_descent_ends_at_the_optimum_that_is_kept() -> None:
+    """That SGDClassifier minimises what objectives.py says, weights of classes included."""
+    features, labels = numbers(2)
+    features = (features - features.mean(axis=0)) / features.std(axis=0)
+    long = SGDClassifier(
+        loss="log_loss", alpha=0.05, class_weight="balanced", max_iter=3000, tol=None, average=True, random_state=0
+    ).fit(features, labels)
+    found = at_anchor(long, deposit(long, features, labels, seed=1))
+    np.testing.assert_allclose(found.coef_, long.coef_, atol=0.01)
+    np.testing.assert_allclose(found.intercept_, long.intercept_, atol=0.01)
+
+
+def test_nothing_of_the_model_before_is_in_the_one_that_is_handed_over() -> None:
+    """Weights along the path of a cross-validation, counts of steps, averages: whatever was learnt from rows."""
+    model, kept = fitted("cross-validation")
+    made = unlearn(model, tuple(part[:2] for part in numbers(3)), kept, **ASKED)
+    assert {name for name in vars(made.estimator[-1]) if name.endswith("_")} == {
+        *("classes_", "coef_", "intercept_", "C_", "n_features_in_", "l1_ratio_"),
+    }
+    averaged = SGDClassifier(loss="log_loss", alpha=0.1, average=True, random_state=0).fit(*numbers(2))
+    with patch("expunge.sklearn.keeping.MOVED", 1.0):
+        kept = deposit(averaged, *numbers(2), seed=1)
+    made = unlearn(averaged, tuple(part[:2] for part in numbers(2)), kept, **ASKED)
+    text = pickle.dumps(made.estimator)
+    assert averaged.coef_.tobytes() in pickle.dumps(averaged)
+    assert averaged.coef_.tobytes() not in text
+    assert not [name for name in vars(made.estimator) if "average_" in name or "standard" in name]
+
+
+def test_where_preparation_was_learnt_is_said() -> None:
+    features, labels = numbers(2)
+    model = make_pipeline(StandardScaler(), LogisticRegression()).fit(features, labels)
+    said = {
+        LEARNT_FROM_SOURCE: deposit(model, features, labels, seed=1),
+        LEARNT_ELSEWHERE: deposit(model, features, labels, seed=1, preparation=LEARNT_ELSEWHERE),
+    }
+    for word, kept in said.items():
+        made = unlearn(model, (features[:2], labels[:2]), kept, **ASKED)
+        assert made.statement.content["limits"][-1] == PREPARATIONS[word]
+    with pytest.raises(OptionError, match="by heart"):
+        deposit(model, features, labels, preparation="by heart")
+    stateless = make_pipeline(FunctionTransformer(np.tanh), Normalizer(), LogisticRegression()).fit(features, labels)
+    assert deposit(stateless, features, labels, seed=1).record.preparation is None
+    _, chosen = fitted("ridge")
+    assert chosen.record.preparation == LEARNT_FROM_SOURCE, "alpha was chosen on the source"
+
+
+def test_class_weights_that_are_all_alike_are_a_larger_c() -> None:
+    features, labels = numbers(2)
+    model = LogisticRegression(class_weight={"clerk": 4.0, "cook": 4.0}).fit(features, labels)
+    kept = deposit(model, features, labels, seed=1)
+    assert (kept.record.class_weights, kept.record.fixed_c) == (None, 4.0)
+    again = LogisticRegression(C=4.0, tol=1e-10, max_iter=10_000).fit(features, labels)
+    np.testing.assert_allclose(at_anchor(model, kept).coef_, again.coef_, atol=1e-5)
+
+
+def test_a_deposit_of_another_estimator_is_refused() -> None:
+    model, kept = fitted("balanced")
+    other = LogisticRegression().fit(*numbers(3))
+    with pytest.raises(ModelError, match="the deposit is of one of logistic loss"):
+        unlearn(other, tuple(part[:1] for part in numbers(3)), kept, **ASKED)
+    assert repr(unlearn(model, tuple(part[:1] for part in numbers(2)), kept, **ASKED)) == (
+        "<LogisticRegression after unlearning: proven, epsilon 1, delta 0.001>"
+    )
+
+
+def test_a_surrogate_beside_weights_by_class_is_refused() -> None:
+    model, kept = fitted("balanced")
+    with pytest.raises(OptionError, match="class weights"):
+        unlearn(model, tuple(part[:1] for part in numbers(2)), kept, numbers(2), distance="same", **ASKED)
+
+
+def test_too_many_weights_are_refused_before_rows_are_made_dense() -> None:
+    model = LogisticRegression(max_iter=2)
+    rows = scipy.sparse.random(40, 13_000, density=0.01, format="csr", random_state=0)
+    with pytest.warns(match="converge"):
+        model.fit(rows, np.arange(40) % 2)
+    with pytest.raises(ModelError, match="max_features=2000"):
+        deposit(model, rows, np.arange(40) % 2)
+    require_taken(LogisticRegression().fit(*numbers(2)))
+
+
+def test_the_norm_bound_is_not_a_row_s_length() -> None:
+    assert [two_digits(each) for each in (9.99, 10.0, 0.0)] == [10.0, 11.0, 1.0]
+    assert all(two_digits(float(length)) > length for length in np.random.default_rng(0).lognormal(0, 5, 1000))
+
+
+def test_a_copy_of_a_pipeline_serves_as_well() -> None:
+    model, kept = fitted("columns")
+    frame, labels = people()
+    made = unlearn(copy.deepcopy(model), (frame[2:4], labels[2:4]), kept, **ASKED)
+    assert made.estimator.named_steps.keys() == model.named_steps.keys()
+    assert made.estimator[0] is not model[0]
+    assert CASES["columns"].model is model

@@ -1,0 +1,78 @@
+"""A Pipeline taken apart and put together: the same predictions, other weights, and steps that are refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.compose import make_column_transformer
+from sklearn.impute import KNNImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import Pipeline, make_pipeline, make_union
+from sklearn.preprocessing import MinMaxScaler, Normalizer, PolynomialFeatures, StandardScaler
+
+from expunge.errors import DataError, ModelError, OptionError
+from expunge.record import LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE
+from expunge.sklearn.pipelines import put_together, taken_apart
+from sklearn_models import numbers
+
+X, Y = numbers(2)
+
+
+def nested() -> Pipeline:
+    inner = make_pipeline(PolynomialFeatures(2), LogisticRegression(max_iter=1000))
+    return Pipeline([("scale", StandardScaler()), ("nothing", "passthrough"), ("rest", inner)]).fit(X, Y)
+
+
+def test_rows_are_prepared_as_the_pipeline_prepares_them() -> None:
+    model = nested()
+    parts = taken_apart(model)
+    assert [name for name, _ in parts.steps] == ["scale", "polynomialfeatures"]
+    assert parts.final is model[-1][-1]
+    assert np.array_equal(parts.final.predict(parts.prepared(X, "it")), model.predict(X))
+    alone = taken_apart(parts.final)
+    assert (alone.steps, alone.learnt) == ((), False)
+
+
+def test_put_together_it_has_the_new_end_and_copies_of_the_rest() -> None:
+    model = nested()
+    other = LogisticRegression(max_iter=1000).fit(taken_apart(model).prepared(X, "it"), Y[::-1])
+    whole = put_together(model, other)
+    assert whole[-1][-1] is other
+    assert model[-1][-1] is not other
+    assert whole[0] is not model[0]
+    assert np.array_equal(whole.predict(X), other.predict(taken_apart(model).prepared(X, "it")))
+    assert put_together(other, other) is other
+
+
+def test_where_preparation_was_learnt() -> None:
+    parts = taken_apart(nested())
+    assert parts.preparation(None, False) == LEARNT_FROM_SOURCE
+    assert parts.preparation(LEARNT_ELSEWHERE, False) == LEARNT_ELSEWHERE
+    assert parts.preparation(LEARNT_ELSEWHERE, True) == LEARNT_FROM_SOURCE, "the penalty was chosen on the source"
+    plain = taken_apart(make_pipeline(Normalizer(), LogisticRegression()).fit(X, Y))
+    assert (plain.learnt, plain.preparation(None, False)) == (False, None)
+    with pytest.raises(OptionError, match="preparation"):
+        parts.preparation("yesterday", False)
+
+
+def test_rows_that_a_step_does_not_take_are_refused_by_its_name() -> None:
+    with pytest.raises(DataError, match=r"step 'scale' \(StandardScaler\)"):
+        taken_apart(nested()).prepared(X[:, :2], "it")
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    model = make_pipeline(make_column_transformer((StandardScaler(), ["a"])), LogisticRegression()).fit(frame, Y)
+    shuffled = taken_apart(model).prepared(frame[["c", "d", "a", "b"]], "it")
+    assert np.array_equal(shuffled, taken_apart(model).prepared(frame, "it"))
+
+
+def test_a_pipeline_without_a_classifier_is_refused() -> None:
+    for last in (StandardScaler(), "passthrough"):
+        with pytest.raises(ModelError, match="ends in no classifier"):
+            taken_apart(Pipeline([("a", MinMaxScaler()), ("b", last)]).fit(X, Y))
+
+
+def test_steps_that_hold_rows_are_found_wherever_they_are() -> None:
+    hidden = make_pipeline(make_union(StandardScaler(), make_pipeline(KNNImputer())), LogisticRegression()).fit(X, Y)
+    with pytest.raises(ModelError, match="a row that is forgotten would still be there"):
+        taken_apart(hidden)
+    assert taken_apart(hidden, learnt_elsewhere=True).steps

@@ -24,8 +24,8 @@ LONGEST = 60  # characters of a licence's name; beyond that it is the licence it
 HEAD = """# Licences
 
 Expunge itself is under the Apache License 2.0 (`LICENSE`). What it is installed with is under these, as the packages
-say of themselves; made by `make licences`, do not edit it by hand. `run`: Expunge needs it; `onnx`, `libraries`, `dev`:
-that extra does; `build`: only while it is installed; nothing: another package needs it. Versions are those of
+say of themselves; made by `make licences`, do not edit it by hand. `run`: Expunge needs it; `onnx`, `libraries`, `dev`,
+`docs`: that extra does; `build`: only while it is installed; nothing: another package needs it. Versions are those of
 `constraints.txt`; an extra that is not pinned there has the version that was found.
 
 | package | version | licence | for |
@@ -62,6 +62,8 @@ def licence(expression: str | None, text: str | None, classifiers: Sequence[str]
     named = [line.rsplit(" :: ", 1)[1] for line in classifiers if line.startswith("License :: ")]
     if expression:
         return expression.strip()
+    if text and text.strip() == "UNKNOWN":  # what setuptools wrote where nothing was said
+        text = None
     if text and text.strip() and "\n" not in text.strip() and len(text) <= LONGEST:
         return text.strip()
     first = next((line.strip() for line in (text or "").splitlines() if line.strip()), "")

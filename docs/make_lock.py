@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 PINS, LOCK = ROOT / "constraints.txt", ROOT / "requirements.lock"
 APART = ("torch",)
 FILE = re.compile(r'href="[^"]*?/?([^/"#]+\.whl)#sha256=([0-9a-f]{64})"')
-PYTHON = re.compile(r"py3$|py2\.py3$|cp3(1[1-4])$|cp3[0-9]+$")
+PYTHON = re.compile(r"py3(1[1-4])?$|py2\.py3$|cp3(1[1-4])$|cp3[0-9]+$")
 ELSEWHERE = ("win32", "win_amd64", "win_arm64", "android", "ios", "pyodide", "emscripten")
 HEAD = """\
 # Made of constraints.txt by `make lock`; do not edit it by hand. Wheels for Python 3.11 and later, on Linux and macOS.

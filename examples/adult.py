@@ -112,7 +112,7 @@ COMMANDS = {
     "init": "expunge desk init desk --model result/model.safetensors --deposit result/private/model.deposit "
     "--epsilon 1 --delta 1e-6",
     "request": "expunge desk request desk --forget person.npz --reference case-17",
-    "run": "expunge desk run desk --batch --quiet",
+    "run": "expunge desk run desk --quiet",
     "status": "expunge desk status desk",
 }
 FAILING = {"gone": 1}  # the rows are not there any more, and that is its answer

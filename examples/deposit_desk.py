@@ -2,7 +2,7 @@
 
     python -m examples.deposit_desk --data FOLDER [--out examples/deposit_desk.md] [--draws 10]
 
-The model and its preparation are those of examples/deposit_tables.py. Ten people ask, `expunge desk run --batch` serves
+The model and its preparation are those of examples/deposit_tables.py. Ten people ask, `expunge desk run` serves
 them, and so on. After each batch scikit-learn is refitted without everybody who has left: the refit must lie inside the
 region. Every file of the desk's folder is then searched for what was forgotten: values in float64, float32 and with six
 decimals, the hashes under the deposit's key, and plain SHA-256 digests. The desk's own keyed digests may be in its
@@ -46,8 +46,8 @@ Runner = Callable[[Desk], dict[str, Any]]
 
 
 def by_command(desk: Desk) -> dict[str, Any]:
-    """`expunge desk run --batch` in a process of its own: seconds of a processor, and the most memory it had."""
-    command = [sys.executable, "-m", "expunge", "desk", "run", str(desk.layout.folder), "--batch", "--quiet", "--json"]
+    """`expunge desk run` in a process of its own: seconds of a processor, and the most memory it had."""
+    command = [sys.executable, "-m", "expunge", "desk", "run", str(desk.layout.folder), "--quiet", "--json"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, code, used = os.wait4(process.pid, 0)
@@ -59,7 +59,7 @@ def by_command(desk: Desk) -> dict[str, Any]:
 
 def by_call(desk: Desk) -> dict[str, Any]:
     """The same in this process, which is quicker, and not measured."""
-    run(desk, batch=True)
+    run(desk)
     return {}
 
 
@@ -211,7 +211,7 @@ def markdown(results: list[dict[str, Any]], about: dict[str, Any]) -> str:
         "",
         f"Written by `examples/deposit_desk.py`. scikit-learn's `LogisticRegression()` on Adult ({about['rows']:,} "
         f"rows of {about['features']} prepared features, {HELD_OUT:,} held out), a deposit, a desk: {BATCHES} times "
-        f"{PEOPLE} random people ask and `expunge desk run --batch` serves them. {draws} draws of people, each with a "
+        f"{PEOPLE} random people ask and `expunge desk run` serves them. {draws} draws of people, each with a "
         f"deposit and a desk of its own; delta is {DELTA:g}. Every model is `proven` and has the "
         "epsilon of the first column; the next says what all of them have together. `gap` is the accuracy of the last "
         "model less that of scikit-learn refitted without everybody who has left, in points.",

@@ -84,7 +84,7 @@ def test_with_a_deposit_too(action: str, mode: str, library: Path, tmp_path: Pat
 
 
 def test_killed_at_random_instants(tmp_path: Path) -> None:
-    result = drive(tmp_path, "random", "10", "2025")
+    result = drive(tmp_path, "random", "5", "2025")
     assert result["problems"] == []
 
 

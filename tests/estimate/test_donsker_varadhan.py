@@ -66,7 +66,7 @@ def test_equal_distributions_are_at_no_distance_however_few_the_rows(n: int, d: 
     assert estimate.value == max(0.0, estimate.raw)
 
 
-@pytest.mark.parametrize("n", [60, 1500])
+@pytest.mark.parametrize("n", [60, pytest.param(1500, marks=pytest.mark.slow)])
 def test_disjoint_supports_saturate_at_the_default_options(n: int) -> None:
     estimate = donsker_varadhan(normal(n, 3, 1).abs() + 0.1, -normal(n, 3, 2).abs() - 0.1, epochs=40)
     assert estimate.saturated

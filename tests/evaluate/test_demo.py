@@ -26,6 +26,7 @@ def test_parts_are_disjoint_and_what_goes_is_of_the_source() -> None:
     assert len(set(rows)) == len(rows)
 
 
+@pytest.mark.slow  # the command's own tests tell both stories too
 def test_both_stories_end_with_retraining_within_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "keep", lambda *_: demo_deposit())
     said: list[str] = []

@@ -64,8 +64,8 @@ def test_numbers_in_closed_form() -> None:
 
 def test_drawing_in_closed_form() -> None:
     """Four weights of length 3 at scale 2: normal numbers, their roundings, the solve, the sum; over a 64th of 16."""
-    of_normals = 2.0 * math.sqrt(4.0 / 0.25) * (2.0**-44 + 14.0 * 2.0**-51)
-    off = of_normals + 2.0 * 3.0 * 2.0**-50 + 3.0 * 2.0**-51
+    of_normals = 2.0 * math.sqrt(4.0 / 0.25) * (2.0**-44 + 14.0 * 2.0**-49)
+    off = of_normals + 2.0 * 3.0 * 2.0**-50 + 3.0 * 2.0**-49
     assert replace(NUMBERS, weights=3.0).drawing(2.0) == pytest.approx(2.0 * off * 32.0, rel=1e-14, abs=0.0)
     assert NUMBERS.drawing(2.0) == math.inf, "weights of unknown length"
     assert Ball(4).drawing(2.0) == 0.0

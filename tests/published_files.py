@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from scipy.stats import beta
 
+from expunge.desk import accept, open_desk, run
 from expunge.desk.desk import Desk
 
 CONFIDENCE = 0.999
@@ -50,3 +53,30 @@ def digests_of(content: Any) -> set[str]:
 def at_least(won: int, games: int) -> float:
     """Exact lower confidence bound on the probability to win."""
     return float(beta.ppf(1.0 - CONFIDENCE, won, games - won + 1))
+
+
+def two_desks(opened: Desk, leaving: Callable[[int, int], Any], who: tuple[int, int], models: int, new: Any) -> Any:
+    """Two desks that differ in nothing but who left first: copies of one that was just opened."""
+    made: list[Desk] = []
+    for candidate in who:
+        folder = new.mktemp("game") / "desk"
+        shutil.copytree(opened.layout.folder, folder)
+        desk = open_desk(folder)
+        for number in range(models):
+            accept(desk, *leaving(candidate, number), f"case {number}")
+            outcome = run(desk)
+            assert outcome.refused is None, outcome.refused
+        made.append(desk)
+    return made[0], made[1]
+
+
+def require_same_but_weights(first: list[Path], second: list[Path], models: int) -> None:
+    """All files of two desks are the same but for weights and keyed digests, and of the same size."""
+    assert [path.name for path in first] == [path.name for path in second]
+    assert len(first) == 4 * models, "model, statement, page and head"
+    for one, other in zip(first, second, strict=True):
+        assert one.stat().st_size == other.stat().st_size, one
+        if one.suffix == ".json":
+            assert shown(json.loads(one.read_text())) == shown(json.loads(other.read_text())), one
+        if one.suffix == ".html":
+            assert without_digests(one) == without_digests(other), one

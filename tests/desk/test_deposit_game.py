@@ -14,7 +14,6 @@ import functools
 import json
 import math
 import secrets
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from expunge.bounds.deposit import deposit_bound
 from expunge.certificate.compose import compose
 from expunge.certificate.facts import deposit_facts
 from expunge.data.row_hashes import row_hashes
-from expunge.desk import Policy, accept, create_desk, open_desk, run, verify_desk
+from expunge.desk import Policy, accept, create_desk, run, verify_desk
 from expunge.desk.desk import Desk
 from expunge.errors import RetrainNow
 from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
@@ -41,7 +40,7 @@ from expunge.request.door import Request
 from expunge.request.series import Series
 from expunge.train import train
 from expunge.unlearn import deposit
-from published_files import at_least, digests_of, published, shown, without_digests
+from published_files import at_least, digests_of, published, require_same_but_weights, shown, two_desks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 EPSILON, DELTA, MODELS = 0.3, 1e-3, 10
@@ -122,17 +121,7 @@ def steps_of(candidate: int, covered: bool = False) -> tuple[Step, ...]:
 def desks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Desk, Desk]:
     """Two desks that differ in nothing but who left first: copies of one that was just opened."""
     opened = create_desk(tmp_path_factory.mktemp("game") / "desk", None, None, POLICY, deposit=covering())
-    made: list[Desk] = []
-    for candidate in (OUTLIER, NOBODY):
-        folder = tmp_path_factory.mktemp("game") / "desk"
-        shutil.copytree(opened.layout.folder, folder)
-        desk = open_desk(folder)
-        for number in range(MODELS):
-            accept(desk, *leaving(candidate, number), f"case {number}")
-            outcome = run(desk)
-            assert outcome.refused is None, outcome.refused
-        made.append(desk)
-    return made[0], made[1]
+    return two_desks(opened, leaving, (OUTLIER, NOBODY), MODELS, tmp_path_factory)
 
 
 # What is not weights ------------------------------------------------------------------------------------------------
@@ -140,14 +129,7 @@ def desks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Desk, Desk]:
 
 def test_all_files_but_weights_and_keyed_digests_are_the_same_whoever_left(desks: tuple[Desk, Desk]) -> None:
     first, second = (published(desk) for desk in desks)
-    assert [path.name for path in first] == [path.name for path in second]
-    assert len(first) == 4 * MODELS, "model, statement, page and head"
-    for one, other in zip(first, second, strict=True):
-        assert one.stat().st_size == other.stat().st_size, one
-        if one.suffix == ".json":
-            assert shown(json.loads(one.read_text())) == shown(json.loads(other.read_text())), one
-        if one.suffix == ".html":
-            assert without_digests(one) == without_digests(other), one
+    require_same_but_weights(first, second, MODELS)
     records = [read_model(path)[0].record for path in first + second if path.suffix == ".safetensors"]
     facts = [record.facts() | {"weights_sha256": ""} for record in records if record is not None]
     assert len(facts) == 2 * MODELS

@@ -13,7 +13,6 @@ import hashlib
 import json
 import math
 import secrets
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from scipy.stats import norm
 from expunge.bounds import Ball
 from expunge.bounds.calibration import mu_for
 from expunge.certificate.compose import compose
-from expunge.desk import Policy, accept, create_desk, open_desk, run, verify_desk
+from expunge.desk import Policy, accept, create_desk, run, verify_desk
 from expunge.desk.desk import Desk
 from expunge.errors import RetrainNow
 from expunge.evidence.measured import Measured, foresee, handed_on
@@ -37,7 +36,7 @@ from expunge.request.door import Request, ask
 from expunge.request.past import nothing_forgotten
 from expunge.request.series import Series
 from expunge.train import train
-from published_files import at_least, digests_of, published, shown, without_digests
+from published_files import at_least, digests_of, published, require_same_but_weights, shown, two_desks
 
 EPSILON, DELTA, MODELS = 0.3, 1e-3, 10
 GAMES, WHOLE_GAMES = 2000, 50  # with weights alone; with everything that is published
@@ -75,34 +74,14 @@ def desks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Desk, Desk]:
     """Two desks that differ in nothing but who left first: copies of one that was just opened."""
     _, surrogate, model = world()
     opened = create_desk(tmp_path_factory.mktemp("game") / "desk", model, surrogate, policy())
-    made: list[Desk] = []
-    for candidate in (0, 1):
-        folder = tmp_path_factory.mktemp("game") / "desk"
-        shutil.copytree(opened.layout.folder, folder)
-        desk = open_desk(folder)
-        for number in range(MODELS):
-            accept(desk, *leaving(candidate, number), f"case {number}")
-            outcome = run(desk)
-            assert outcome.refused is None, outcome.refused
-        made.append(desk)
-    return made[0], made[1]
+    return two_desks(opened, leaving, (0, 1), MODELS, tmp_path_factory)
 
 
 # What is not weights --------------------------------------------------------------------------------------------------
 
 
 def test_all_files_but_weights_and_keyed_digests_are_the_same_whoever_left(desks: tuple[Desk, Desk]) -> None:
-    first, second = (published(desk) for desk in desks)
-    assert [path.name for path in first] == [path.name for path in second]
-    assert len(first) == 4 * MODELS, "model, statement, page and head"
-    for one, other in zip(first, second, strict=True):
-        assert one.stat().st_size == other.stat().st_size, one
-        if one.suffix == ".json":
-            contents = [json.loads(path.read_text()) for path in (one, other)]
-            assert shown(contents[0]) == shown(contents[1]), one
-        if one.suffix == ".html":
-            pages = [without_digests(path) for path in (one, other)]
-            assert pages[0] == pages[1], one
+    require_same_but_weights(*(published(desk) for desk in desks), MODELS)
 
 
 def test_published_records_say_nothing_of_who_left(desks: tuple[Desk, Desk]) -> None:

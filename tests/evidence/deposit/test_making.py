@@ -31,6 +31,7 @@ from expunge.evidence.deposit.making import (
     two_digits,
 )
 from expunge.evidence.deposit.routes import found
+from expunge.evidence.deposit.setting import Penalty, Setting
 from expunge.heads import Rows, head_for
 from expunge.unlearn import deposit as deposit_of
 
@@ -69,6 +70,24 @@ def test_the_optimum_is_reached_from_far_away(scale: float) -> None:
     model = replace(case.model, weight=weight, bias=bias).with_record(case.model.record)  # type: ignore[arg-type]
     again = deposit_of(model, case.X, case.y, seed=0)
     assert again.model.matrix().numpy() == pytest.approx(case.deposit.model.matrix().numpy(), rel=1e-8, abs=1e-10)
+
+
+def test_columns_far_from_their_middle_end_at_one_optimum_wherever_the_weights_began() -> None:
+    """A step from 1e-8 away gains less of the objective than what its sum over the rows loses."""
+    rng = np.random.default_rng(1)
+    X = np.column_stack([rng.normal(100.0, 1.0, (80, 2)), np.ones(80)])
+    rows = Rows(torch.from_numpy(X), torch.from_numpy(rng.integers(0, 2, 80)))
+    head = head_for("softmax", l2=0.0, n_classes=2, n_features=3, row_bound=200.0)
+
+    def reached(start: torch.Tensor) -> torch.Tensor:
+        return making.optimum(head, rows, Setting(start, 200.0, (), False, True), Penalty(1 / 80, free=True))
+
+    there = reached(torch.zeros(2, 3, dtype=torch.float64))
+    scores = []
+    for seed in range(100):
+        off = np.random.default_rng(seed).normal(scale=10.0 ** -(3 + seed % 6), size=(2, 3))
+        scores.append(X @ reached(there + torch.from_numpy(off)).numpy().T)
+    assert np.ptp(scores, axis=0).max() < 1e-11
 
 
 @pytest.mark.parametrize(("loss", "options"), KINDS)

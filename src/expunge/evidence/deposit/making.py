@@ -36,6 +36,7 @@ MOST_WEIGHTS = 12_000  # of one block: a matrix of their square is kept, and sev
 COPIES = 18  # matrices of that size that a deletion needs room for at once
 FEW_WEIGHTS = 2_000  # up to here all gauges are kept, beyond one
 MAX_NEWTON = 100
+NEAR = 1e-11  # of the objective: gains of this size are lost in its rounding long before the weights are at rest
 HASHING = "Row hashes (rows)"
 GROUPS = ((200, 24), (1_000, 8), (2_000, 4), (10**9, 2))  # rehearsed of a size: up to so many weights, so many
 USUAL = 0.9  # of the groups of a size: one very influential row among 24 groups must not set the noise of all
@@ -189,6 +190,7 @@ def require_whole(record: TrainingRecord, rows: RowSet) -> None:
 def optimum(head: LinearHead, rows: RowSet, setting: Setting, penalty: Penalty, progress: Progress = silent) -> Tensor:
     """Newton's method with the dense Hessian, from the given weights to where float64 ends.
 
+    Near the optimum rounding hides what a step gains: there the gradient, measured by the Hessian, decides.
     It begins at zero where the objective is lower there: far out, where predictions are all certain, it is nearly flat.
     """
     weights = setting.centred(setting.anchor.clone())
@@ -200,6 +202,7 @@ def optimum(head: LinearHead, rows: RowSet, setting: Setting, penalty: Penalty, 
     value, at_zero = objective(weights), objective(torch.zeros_like(weights))
     if not value <= at_zero:
         weights, value = torch.zeros_like(weights), at_zero
+    least = math.inf
     for iteration in range(MAX_NEWTON):
         progress("Newton iterations to the anchor", iteration, None)
         sums = sums_of(head, weights, rows)
@@ -210,11 +213,13 @@ def optimum(head: LinearHead, rows: RowSet, setting: Setting, penalty: Penalty, 
             factor, damping = torch.linalg.cholesky_ex(matrix.plus(damping).values), 10.0 * damping
         direction = setting.centred(-Norm(matrix, factor.L).solved(gradient))
         length, slope, moved = 1.0, float((gradient * direction).sum()), False
+        near = -slope <= NEAR * (1.0 + abs(value))
         while length > 1e-8 and not moved:
             trial = weights + length * direction
             reached = objective(trial)
-            moved = reached <= value + 1e-4 * length * slope
-            length /= 2
+            moved = -slope < 0.5 * least if near else reached <= value + 1e-4 * length * slope
+            length = 0.0 if near else length / 2
+        least = -slope if near else least
         small = float(direction.norm()) <= 1e-12 * (1.0 + float(weights.norm()))
         if not moved or small:
             return weights + direction if small else weights

@@ -43,6 +43,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 Array = Any
 CHUNKS = 20
+QUICK = 4  # of these run each time, the others among the slow tests
 PROBLEMS = 84  # a chunk
 SPOILS = ("zero", "negated", "perturbed", "overshot", "replaced", "float32")
 RETAINED, WHOLE = SCHEMA, OLD_SCHEMAS[-1]  # what the surrogate stands for, by the certificates that say so
@@ -267,7 +268,9 @@ def of_form(cases: list[Case], form: str) -> list[Case]:
 # No violation ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize(
+    "chunk", [pytest.param(chunk, marks=() if chunk < QUICK else pytest.mark.slow) for chunk in range(CHUNKS)]
+)
 def test_no_update_is_further_from_retraining_than_the_bound_says(chunk: int) -> None:
     cases = cases_of(chunk)
     violations = [case for case in cases if case.violated]

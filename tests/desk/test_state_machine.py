@@ -441,7 +441,7 @@ def work(machine: type[Deskwork], examples: int, steps: int) -> int:
 
 @pytest.mark.parametrize("machine", [Deskwork, KeptDeskwork])
 def test_a_desk_at_random_work_is_what_a_simple_model_says(machine: type[Deskwork]) -> None:
-    work(machine, 16, 30)
+    work(machine, 8, 30)
 
 
 @pytest.mark.slow

@@ -40,20 +40,20 @@ def test_the_direction_is_that_of_nu_relative_to_rho() -> None:
 
 def test_weights_make_one_mixture_of_another() -> None:
     """Half N(-1.5, 1), half N(1.5, 1), weighted 1.8 to 0.2, is the mixture of 90 % and 10 %."""
-    centre = torch.where(torch.arange(4000) % 2 == 0, 1.5, -1.5).double()
-    nu, rho = normal(4000, 2, 1), normal(4000, 2, 2)
+    centre = torch.where(torch.arange(2000) % 2 == 0, 1.5, -1.5).double()
+    nu, rho = normal(2000, 2, 1), normal(2000, 2, 2)
     nu[:, 0] += centre
     rho[:, 0] += centre
     weights = torch.where(centre > 0, 1.8, 0.2).double()
     weighted = donsker_varadhan(nu, rho, weights=weights, **QUICK)
-    matched = normal(4000, 2, 3)
-    matched[:, 0] += torch.where(torch.arange(4000) % 10 == 0, -1.5, 1.5).double()
+    matched = normal(2000, 2, 3)
+    matched[:, 0] += torch.where(torch.arange(2000) % 10 == 0, -1.5, 1.5).double()
     direct = donsker_varadhan(matched, rho, **QUICK)
     plain = donsker_varadhan(nu, rho, **QUICK)
     tolerance = 4 * math.hypot(weighted.standard_error, direct.standard_error)
     assert weighted.value == pytest.approx(direct.value, abs=tolerance)
     assert direct.value > 0.15
-    assert plain.value < 0.05
+    assert plain.value < 0.07
     scaled = donsker_varadhan(nu, rho, weights=4.0 * weights, **(QUICK | {"epochs": 2}))
     assert scaled == donsker_varadhan(nu, rho, weights=weights, **(QUICK | {"epochs": 2}))
 
@@ -75,14 +75,14 @@ def test_disjoint_supports_saturate_at_the_default_options(n: int) -> None:
 
 def test_units_do_not_matter_and_huge_features_do_not_overflow() -> None:
     nu, rho = normal(300, 2, 1) + 1.0, normal(300, 2, 2)
-    options = QUICK | {"epochs": 10}
+    options = QUICK | {"epochs": 4}
     usual = donsker_varadhan(nu, rho, **options)
     for scale in (2.0**900, 2.0**-900):
         assert donsker_varadhan(nu * scale, rho * scale, **options) == usual
     outlier = nu.clone()
     outlier[0, 0] = 1e12
     assert math.isfinite(donsker_varadhan(outlier, rho, **options).raw)
-    steep = donsker_varadhan(nu, rho, epochs=30, learning_rate=10.0, width=32, batch=50)
+    steep = donsker_varadhan(nu, rho, epochs=8, learning_rate=10.0, width=32, batch=50)
     assert math.isfinite(steep.raw)
     assert math.isfinite(steep.standard_error)
 

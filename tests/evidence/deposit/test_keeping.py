@@ -45,6 +45,7 @@ def test_a_stream_gives_what_arrays_give() -> None:
     assert_same(kept().deposit, streamed.deposit)
 
 
+@pytest.mark.slow  # so does the command, in a group, among those that are not
 def test_a_group_gives_what_one_process_gives(tmp_path: Path) -> None:
     """The driver reads small blocks, so that both processes have several."""
     write_files(tmp_path)

@@ -192,7 +192,7 @@ def launch(count: int, program: list[str], extra: dict[str, str] | None = None) 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     try:
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=400)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -108,7 +108,7 @@ def test_of_several_that_open_a_desk_at_once_one_does(
     while not all(each.exists() for each in ready) and time.monotonic() < until:
         time.sleep(0.01)
     go.touch()
-    ended = [(process.communicate(timeout=120), process.returncode) for process in started]
+    ended = [(process.communicate(timeout=400), process.returncode) for process in started]
     assert sorted(code for _, code in ended) == [0, 2, 2], ended
     assert all("exists already" in out for (out, _), code in ended if code == 2), ended
     assert [path.name for path in place.parent.iterdir()] == ["desk"]

@@ -60,6 +60,16 @@ def test_rows_leave_and_the_rest_goes_on(inside: object) -> None:
     assert not hasattr(model.fit(X, Y), "certificate_"), "a new fit begins anew"
 
 
+def test_a_seed_makes_one_fit_like_another() -> None:
+    """Which groups are rehearsed decides on the radii, and of few rows on whether there is a deposit at all."""
+    radii = []
+    for seed in (0, 0, 1, 2, np.random.RandomState(3), np.random.RandomState(3)):
+        radii.append(ForgettingClassifier(random_state=seed).fit(X, Y).deposit_.numbers.radii)
+    assert radii[0] == radii[1]
+    assert radii[-1] == radii[-2]
+    assert len(set(radii)) > 1, "seeds differ"
+
+
 def test_it_is_at_the_optimum() -> None:
     model = ForgettingClassifier(LogisticRegression(tol=0.5)).fit(X, Y)
     exact = LogisticRegression(tol=1e-10, max_iter=10_000).fit(X, Y)

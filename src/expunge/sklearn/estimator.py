@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.linear_model import LogisticRegression
-from sklearn.utils import get_tags
+from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -38,6 +38,9 @@ class ForgettingClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator): 
     ----------
     estimator
         What is fitted; None for `LogisticRegression()`.
+    random_state
+        A seed for the groups of rows that the deposit is rehearsed on, which decide how much noise later models get;
+        None for other groups at each fit. The noise itself is never drawn from it.
 
     Attributes
     ----------
@@ -57,11 +60,17 @@ class ForgettingClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator): 
     'proven'
     """
 
-    def __init__(self, estimator: Estimator = None) -> None:
+    def __init__(self, estimator: Estimator = None, random_state: Any = None) -> None:
         self.estimator = estimator
+        self.random_state = random_state
 
     def _inside(self) -> Estimator:
         return LogisticRegression() if self.estimator is None else self.estimator
+
+    def _seed(self) -> int | None:
+        if self.random_state is None:
+            return None
+        return int(check_random_state(self.random_state).randint(2**31))
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to the optimum, and keep a deposit of these rows."""
@@ -71,7 +80,7 @@ class ForgettingClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator): 
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", NotAtOptimum)  # it is moved there
-                self.deposit_ = deposit(fitted, X, y)
+                self.deposit_ = deposit(fitted, X, y, seed=self._seed())
             fitted = at_anchor(fitted, self.deposit_)
         except ModelError as error:
             self._reason = error

@@ -818,3 +818,19 @@ def test_what_a_shape_adds_beyond_a_ball_is_added_before_rounding():
     values = np.zeros((2, 2))
     expected = add_noise(np.full((2, 2), 2.5), 0.25, -20, seeded_bytes(1))
     assert np.array_equal(found.added_to(values, seeded_bytes(1)), expected)
+
+
+def test_what_is_rounded_together_with_noise_is_split_without_loss(monkeypatch):
+    """A value a little below a point of the grid is not one less than the point above it: that would be rounded."""
+    seen = []
+
+    def drawn(count, sigma, exponent, random_bytes, offsets):
+        seen.append(offsets)
+        return np.zeros(count, np.int64)
+
+    monkeypatch.setattr(noise, "rounded_gaussian", drawn)
+    values = np.array([-1e-30, 1e-30, -0.3, 0.7, 5.0 - 2.0**-50, -5.0 + 2.0**-50, 2.0**40 + 0.375, 0.0])
+    whole = noise.rounded_sum(values, 1.0, 0, seeded_bytes(0))
+    for value, point, offset in zip(values.tolist(), whole.tolist(), seen[0].tolist(), strict=True):
+        assert Fraction(value) == Fraction(point) + Fraction(offset)
+        assert abs(offset) <= 0.5

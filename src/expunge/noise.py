@@ -217,7 +217,7 @@ def rounded_sum(
             "weights and noise are added exactly",
             "Rescale the features so that the weights are of ordinary size.",
         )
-    whole = np.floor(scaled)
+    whole = np.rint(scaled)  # to the nearest, so that the difference is exact
     drawn = rounded_gaussian(values.size, sigma, exponent, random_bytes, scaled - whole)
     total: NDArray[np.int64] = whole.astype(np.int64) + drawn
     return np.ldexp(total.astype(np.float64), exponent)
@@ -234,7 +234,7 @@ def rounded_gaussian(
 
     Box and Muller's transform of two 64-bit uniforms, in float64. A draw that lies closer to a rounding boundary than
     the error of that arithmetic and of the 64 bits together is decided with further random bits and longer numbers.
-    `offsets` from 0 to 1 are added to the draws, in grid steps, before they are rounded.
+    `offsets` of at most 1 are added to the draws, in grid steps, before they are rounded.
     """
     draws = np.frombuffer(random_bytes(16 * count), dtype="<u8").reshape(2, count)
     ratio = math.ldexp(sigma, -exponent)

@@ -307,7 +307,16 @@ def test_what_is_left_is_seen_with_twice_the_digits() -> None:
             length = float(mpmath.norm(exact))
         assert off <= unseen[row] + 2.0**-52 * length
         sizes_of = float(np.linalg.norm(np.abs(factor).T @ np.abs(y[row])))
-        assert unseen[row] == pytest.approx(2.0**-98 * sizes_of, rel=1e-12, abs=0.0)
+        assert unseen[row] == pytest.approx((51 + 64) * 2.0**-102 * sizes_of, rel=1e-12, abs=0.0)
+
+
+@pytest.mark.parametrize("size", [1, 2, 129, 12_000])
+def test_what_is_lost_is_counted_for_a_sum_in_any_order(size: int) -> None:
+    """`12 q` of the products and what is beyond, `q + log(q)^2/2 + 2 log q` of the sums in pairs, in squares of 2^-53."""
+    levels = math.ceil(math.log2(size)) if size > 1 else 0
+    most = 11 * (size - 1) + 21 + size + levels**2 / 2 + 2 * (levels + 11)
+    counted = ellipsoid._unseen(np.eye(size)[:, :1], np.eye(1, size))[0]  # sizes that add up to 1
+    assert most * 2.0**-106 <= counted <= 64 * most * 2.0**-106
 
 
 @given(st.integers(1, 40), st.integers(0, 2**32 - 1))

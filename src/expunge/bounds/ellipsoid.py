@@ -29,7 +29,7 @@ LONGEST_NORMAL = 14.0  # no normal number made from 128 bits is longer
 SOLVE_GOAL = 2.0**-50  # of the noise's length: what a solve may be off by, measured with twice the digits
 REFINEMENTS = 10
 ROUNDINGS = (REFINEMENTS + 6) * 2.0**-53  # each refinement's, the product's with the scale, the sum's with the weights
-TWICE = 2.0**-98  # of the sizes that are added up: what a sum with twice the digits loses, at most
+TWICE = 2.0**-102  # of the sizes that are added up, for each of them: what a sum with twice the digits loses, at most
 MANY = 2048  # rows of a factor, from which on all processors work
 TWO_FACTORS = 2.0**27 + 1.0  # splits a float64 into two halves whose products are exact
 
@@ -157,8 +157,14 @@ def _left(factor: Array, solutions: Array, beyond: Array, normals: Array) -> Arr
 
 
 def _unseen(factor: Array, solutions: Array) -> Array:
-    """Upper bounds on what this loses of the length of each."""
-    return np.asarray(np.linalg.norm(np.abs(solutions) @ np.abs(factor), axis=1) * TWICE)
+    """Upper bounds on what this loses of the length of each.
+
+    With u = 2^-53 and S the sum of the sizes of q products: what they lost is u S, and `beyond`, ten refinements', is
+    10 u of the solutions, so adding up both in any order loses 12 q u^2 S; the sums in pairs lose u S at each of log q
+    levels, and adding that up less than 4 (q + 64) u^2 S with the last two differences.
+    """
+    counted = (len(factor) + 64) * TWICE
+    return np.asarray(np.linalg.norm(np.abs(solutions) @ np.abs(factor), axis=1) * counted)
 
 
 def _two_sum(first: Array, second: Array) -> tuple[Array, Array]:

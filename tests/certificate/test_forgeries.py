@@ -1192,6 +1192,14 @@ MODELS: dict[str, tuple[Forger, str]] = {
         with_content("kept free", model__class_weights=[1.0, 0.5]),
         "the model has the class_weights of the certificate",
     ),
+    "a free intercept that is kept quiet": (
+        with_content("kept free", model__free_bias=GONE),
+        "the model has the free_bias of the certificate",
+    ),
+    "a C that the model has not": (
+        with_file("kept", lambda m: with_record(m, fixed_c=1.0 / (m.record.l2 * m.record.n_source))),
+        "the model has the fixed_c of the certificate",
+    ),
     "more features": (with_file("plain", longer), "the model has the shape of the certificate"),
     "another type": (
         with_file("plain", lambda m: with_weights(m, m.weight.float())),
@@ -1229,7 +1237,7 @@ MODEL_CHECKS = {
         f"the model has the {part} of the certificate"
         for part in (
             *("l2", "loss", "max_norm", "bias", "provenance", "encoder", "encoder_trained_on_source"),
-            *("preparation", "class_weights"),
+            *("preparation", "class_weights", "free_bias", "fixed_c"),
             *("classes", "shape", "type"),
         )
     ),

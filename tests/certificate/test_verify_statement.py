@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ import pytest
 
 from deposit_problems import made as made_deposit
 from expunge import FileError, LinearModel, Unlearned, VerificationFailed, train, unlearn
+from expunge.bounds.calibration import mu_for
 from expunge.certificate.content import Certificate, digest_of, read_certificate
-from expunge.certificate.statement import Statement, rungs_of
+from expunge.certificate.derive import sentences
+from expunge.certificate.statement import Statement, public_claim, rungs_of
 from expunge.certificate.verify import found_since
 from expunge.certificate.verify_statement import verify_statement
 from expunge.distance import Distance
@@ -174,6 +176,10 @@ def test_a_model_that_is_not_the_published_one_is_refused(
         (put("model", "dtype", value="float32"), "type"),
         (with_l2(0.2), "the l2 of the statement"),
         (put("model", "max_norm", value=2.0), "max_norm"),
+        (lambda c: c["model"].pop("max_norm"), "max_norm"),
+        (put("model", "row_bound", value=0.1), "row_bound"),
+        (lambda c: c["model"].pop("record"), "record"),
+        (lambda c: c["model"].pop("dtype"), UNREADABLE),
         (lambda c: c["sizes"].update(features=6, classes=2), "shape"),
         (lambda c: c["model"].update(bias=True) or c["sizes"].update(features=3), "bias"),
     ],
@@ -250,6 +256,16 @@ def test_a_deposit_s_statement_verifies_with_model_and_dossier(kept: Unlearned, 
     assert "convention" not in kept.statement.content["bound"]
 
 
+def at_epsilon(epsilon: float) -> Callable[[Json], object]:
+    """Another epsilon, and the mu and the sentences that go with it."""
+
+    def change(content: Json) -> None:
+        content |= {"epsilon": epsilon, "mu": mu_for(epsilon, content["noise"]["delta_for_noise"])}
+        content["guarantee"] = sentences(public_claim(content), content["sigma"])[0]
+
+    return change
+
+
 KEPT: dict[str, tuple[Callable[[Json], object], str]] = {
     "a declared distance": (
         lambda c: c.update(distance=asdict(Distance("same", 0.0)) | {"meaning": Distance("same", 0.0).meaning}),
@@ -269,6 +285,9 @@ KEPT: dict[str, tuple[Callable[[Json], object], str]] = {
     ),
     "no outputs": (lambda c: c["noise"].pop("outputs"), UNREADABLE),
     "an average": (put("noise", "averaged", value=True), "noise.averaged"),
+    "an epsilon that no draw in float64 bears": (at_epsilon(60.0), "float64 makes less of the noise"),
+    "an epsilon that cannot be asked for": (at_epsilon(1e-7), "can be asked for"),
+    "another schema": (put("schema", value="expunge/statement/4"), "schema"),
 }
 
 
@@ -277,6 +296,46 @@ def test_a_deposit_s_statement_that_was_changed_is_refused(kept: Unlearned, name
     change, words = KEPT[name]
     with pytest.raises(VerificationFailed, match=words):
         verify_statement(forged(kept.statement, change))
+
+
+@pytest.fixture(scope="module")
+def free() -> Unlearned:
+    case = made_deposit("logistic", l2=0.05, free=True, fixed_c=True)
+    return unlearn(case.model, (case.X[:1], case.y[:1]), epsilon=1.0, delta=1e-5, deposit=case.deposit, force=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda c: c["model"].pop("free_bias"), "free_bias"),
+        (put("model", "free_bias", value=False), "free_bias"),
+        (lambda c: c["model"].pop("fixed_c"), "fixed_c"),
+        (put("model", "fixed_c", value=17.0), "fixed_c"),
+        (put("sizes", "classes", value=3), "classes"),
+    ],
+)
+def test_another_reference_than_the_model_s_record_has_is_refused(
+    free: Unlearned, change: Any, words: str, tmp_path: Path
+) -> None:
+    """What retraining would have minimised is what the promise is about."""
+    (tmp_path / "model.safetensors").write_bytes(free.model.to_bytes())
+    verify_statement(free.statement, tmp_path / "model.safetensors")
+    with pytest.raises(VerificationFailed, match=words):
+        verify_statement(forged(free.statement, change), tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize("word", ["yes", "unknown"])
+def test_an_encoder_that_the_record_names_cannot_be_kept_quiet(made: Unlearned, word: str, tmp_path: Path) -> None:
+    assert made.model.record is not None
+    model = made.model.with_record(replace(made.model.record, encoder="0" * 64, encoder_trained=word))
+    (tmp_path / "model.safetensors").write_bytes(model.to_bytes())
+    for said in ({}, {"encoder": "0" * 64, "encoder_trained_on_source": "no"}):
+        statement = forged(made.statement, lambda c, said=said: c["model"].update(said, sha256=model.sha256()))
+        content = copy.deepcopy(statement.content)
+        content["limits"] = list(sentences(public_claim(content), content["sigma"])[2])
+        content["digest"] = digest_of(content)
+        with pytest.raises(VerificationFailed, match="encoder"):
+            verify_statement(Statement(content), tmp_path / "model.safetensors")
 
 
 def test_nothing_in_a_deposit_s_statement_depends_on_who_left() -> None:

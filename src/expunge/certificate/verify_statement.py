@@ -15,20 +15,31 @@ from typing import Any
 
 from expunge.bounds import Ball
 from expunge.bounds.calibration import mu_for
+from expunge.bounds.ellipsoid import drawing_delta
 from expunge.bounds.scale import LADDER, POLICY, RADII, on_ladder
 from expunge.certificate.check import Check, require_passed
 from expunge.certificate.content import Certificate, digest_of
 from expunge.certificate.derive import bound_named, sentences, status_of
 from expunge.certificate.facts import SCHEMA, SECRET, Claim, Json, weakest
 from expunge.certificate.kept import MOST_RADII
-from expunge.certificate.limits import kept_failures
+from expunge.certificate.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON, kept_failures
 from expunge.certificate.published import model_check, read_published, tensor_checks
 from expunge.certificate.reading import is_text
-from expunge.certificate.statement import DAY, REFERENCE, SERIES, SIZES, Statement, public_claim, rungs_of, statement_of
+from expunge.certificate.statement import (
+    DAY,
+    REFERENCE,
+    SERIES,
+    SIZES,
+    STATEMENT_SCHEMA,
+    Statement,
+    public_claim,
+    rungs_of,
+    statement_of,
+)
 from expunge.certificate.verify import checks
 from expunge.errors import ExpungeError, FileError, VerificationFailed
 from expunge.noise import grid_exponent, public_grid
-from expunge.record import are_class_weights, loss_named
+from expunge.record import TrainingRecord, are_class_weights, loss_named
 from expunge.runtime.checks import LARGEST
 from expunge.runtime.strict_json import is_digest
 
@@ -58,7 +69,8 @@ def statement_checks(statement: Statement) -> list[Check]:
             Check("keys", sorted(content), sorted(KEYS | ({"series"} if "series" in content else set()))),
             Check("noise", sorted(content["noise"]), sorted(NOISE | (SHAPED if claim_is_shaped(claim) else set()))),
             Check("sizes", sorted(content["sizes"]), sorted(SIZES)),
-            Check("epsilon and delta", 0.0 < content["epsilon"] < math.inf and 0.0 < content["delta"] < 1.0, True),
+            Check("schema", content["schema"], STATEMENT_SCHEMA),
+            Check("epsilon and delta can be asked for", _can_be_asked(content["epsilon"], content["delta"]), True),
             Check("noise.delta_for_noise", content["noise"]["delta_for_noise"], content["delta"] - spent),
             Check("mu", content["mu"], mu_for(content["epsilon"], content["noise"]["delta_for_noise"])),
             Check("status", content["status"], status),
@@ -80,6 +92,10 @@ def statement_checks(statement: Statement) -> list[Check]:
         raise _unreadable("statement", error) from error
 
 
+def _can_be_asked(epsilon: float, delta: float) -> bool:
+    return SMALLEST_EPSILON <= epsilon <= LARGEST_EPSILON and SMALLEST_DELTA <= delta < 1.0
+
+
 def claim_is_shaped(claim: Claim) -> bool:
     """Whether its noise has a shape, which is not published."""
     return bound_named(claim.bound).kept
@@ -99,9 +115,12 @@ def _scale_checks(content: Json, claim: Claim) -> list[Check]:
     grid = public_grid(sigma, Ball(claim.n_parameters), content["mu"])
     if claim_is_shaped(claim):
         smallest, outputs = content["noise"]["smallest"], content["noise"]["outputs"]
+        due = kept_failures(content["delta"], claim.distance)
+        lost = drawing_delta(claim.n_parameters, claim.epsilon)
         return [
+            Check("float64 makes less of the noise than is spent on it", lost <= due["arithmetic"], True),
             Check("the noise is one of a deposit's radii", choice, RADII),
-            Check("noise.failures", content["noise"]["failures"], kept_failures(content["delta"], claim.distance)),
+            Check("noise.failures", content["noise"]["failures"], due),
             Check("noise.rungs", content["noise"]["rungs"], rehearsed),
             Check("the radii are few", type(rehearsed) is int and 1 <= rehearsed <= MOST_RADII, True),
             Check("noise.averaged", content["noise"]["averaged"], False),
@@ -155,11 +174,6 @@ def model_checks(statement: Statement, path: str | Path) -> list[Check]:
             *compared,
             model_check("the model has a record", False, True, "a published model says how it was trained"),
         ]
-    same = {"l2": record.l2, "loss": record.loss, "max_norm": record.max_norm, "bias": record.bias}
-    weights = None if record.class_weights is None else list(record.class_weights)
-    more = {"preparation": record.preparation, "class_weights": weights}
-    # a statement that is silent on these says something else
-    stated = {name: None for name, value in more.items() if value is not None} | stated
     return [
         *compared,
         model_check(
@@ -171,18 +185,32 @@ def model_checks(statement: Statement, path: str | Path) -> list[Check]:
         model_check(
             "the model's record has no class counts", record.class_counts is None, True, "they would say who left"
         ),
-        *(
-            model_check(f"the model has the {name} of the statement", stated[name], found, f"its record says {found}")
-            for name, found in {
-                **same,
-                "encoder": record.encoder,
-                **more,
-                "record": record.provenance,
-            }.items()
-            if name in stated
+        model_check(
+            "the model has the classes of the statement",
+            content["sizes"]["classes"],
+            len(record.classes),
+            f"its record has {len(record.classes)}",
+        ),
+        *(  # a statement that is silent on one of these says something else
+            model_check(
+                f"the model has the {name} of the statement", stated.get(name), found, f"its record says {found}"
+            )
+            for name, found in _recorded(record).items()
         ),
         *tensor_checks(content, model),
     ]
+
+
+def _recorded(record: TrainingRecord) -> Json:
+    """What a record says, under the names that a statement has for it; None for what there is not."""
+    same = ("l2", "loss", "max_norm", "row_bound", "bias", "encoder", "preparation", "fixed_c")
+    return {
+        **{name: getattr(record, name) for name in same},
+        "encoder_trained_on_source": None if record.encoder is None else record.encoder_trained or "unknown",
+        "class_weights": None if record.class_weights is None else list(record.class_weights),
+        "free_bias": record.free_bias or None,
+        "record": record.provenance,
+    }
 
 
 def dossier_checks(statement: Statement, dossier: Certificate) -> list[Check]:
@@ -213,7 +241,10 @@ def verify_statement(
     """Check a statement, with the model and the dossier where they are at hand; raises if anything differs."""
     compared = statement_checks(statement)
     if model is not None:
-        compared += model_checks(statement, model)
+        try:
+            compared += model_checks(statement, model)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise _unreadable("statement", error) from error
     if dossier is not None:
         compared += dossier_checks(statement, dossier)
     require_passed(compared)

@@ -17,6 +17,7 @@ from sklearn.linear_model import (
 from sklearn.multiclass import OneVsRestClassifier
 
 from expunge.errors import ModelError
+from expunge.sklearn import from_sklearn
 from expunge.sklearn.objectives import Objective, carrying, labels_of_classes, objective_of
 from sklearn_models import EXACT, numbers
 
@@ -127,3 +128,19 @@ def test_an_estimator_that_was_not_fitted_says_so() -> None:
     for estimator in (LogisticRegression(), OneVsRestClassifier(LogisticRegression())):
         with pytest.raises(NotFittedError):
             objective_of(estimator)
+
+
+@pytest.mark.parametrize(("classes", "asked"), [(2, "multinomial"), (3, "ovr")])
+def test_another_loss_by_multi_class_is_refused(classes: int, asked: str) -> None:
+    """Up to scikit-learn 1.7 it made two classes a softmax of (-w, w), and several one against the rest."""
+    rng = np.random.default_rng(0)
+    features, labels = rng.normal(size=(60, 2)), np.arange(60) % classes
+    model = LogisticRegression(fit_intercept=False).fit(features, labels)
+    for usual in ("auto", "deprecated", "ovr" if classes == 2 else "multinomial"):
+        model.multi_class = usual
+        assert objective_of(model).loss == ("logistic" if classes == 2 else "softmax")
+    model.multi_class = asked
+    with pytest.raises(ModelError, match="multi_class"):
+        objective_of(model)
+    with pytest.raises(ModelError, match="multi_class"):
+        from_sklearn(model, n_source=60, max_norm=5.0, training_residual=0.0)

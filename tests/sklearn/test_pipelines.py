@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,11 +12,11 @@ from sklearn.compose import make_column_transformer
 from sklearn.impute import KNNImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline, make_union
-from sklearn.preprocessing import MinMaxScaler, Normalizer, PolynomialFeatures, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, Normalizer, PolynomialFeatures, StandardScaler
 
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.record import LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE
-from expunge.sklearn.pipelines import put_together, taken_apart
+from expunge.sklearn.pipelines import Parts, put_together, taken_apart
 from sklearn_models import numbers
 
 X, Y = numbers(2)
@@ -76,3 +79,27 @@ def test_steps_that_hold_rows_are_found_wherever_they_are() -> None:
     with pytest.raises(ModelError, match="a row that is forgotten would still be there"):
         taken_apart(hidden)
     assert taken_apart(hidden, learnt_elsewhere=True).steps
+
+
+def scaled_by(scale: float) -> Any:
+    return lambda values: values / scale
+
+
+@pytest.mark.parametrize(
+    ("step", "learnt"),
+    [
+        (FunctionTransformer(np.tanh), False),
+        (FunctionTransformer(), False),
+        (FunctionTransformer(lambda values: 2.0 * values), False),
+        (FunctionTransformer(StandardScaler().fit(np.eye(2)).transform), True),
+        (FunctionTransformer(scaled_by(2.0)), True),
+        (FunctionTransformer(partial(np.clip, a_min=0.0, a_max=1.0)), True),
+        (FunctionTransformer(np.add, kw_args={"x2": 1.0}), True),
+        (make_pipeline(Normalizer(), FunctionTransformer(scaled_by(2.0))), True),
+    ],
+)
+def test_a_function_that_holds_something_may_have_learnt_it(step: Any, learnt: bool) -> None:
+    """Where that came from nobody said: it counts as learnt from the source."""
+    parts = Parts((("step", step),), LogisticRegression(), None)
+    assert parts.learnt is learnt
+    assert parts.preparation(None, chosen=False) == ("learnt from the source" if learnt else None)

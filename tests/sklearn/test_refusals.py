@@ -9,29 +9,32 @@ import numpy as np
 import pytest
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.decomposition import KernelPCA
+from sklearn.decomposition import NMF, KernelPCA
 from sklearn.ensemble import (
     GradientBoostingClassifier,
     HistGradientBoostingClassifier,
     RandomForestClassifier,
     VotingClassifier,
 )
+from sklearn.experimental import enable_iterative_imputer  # noqa: F401
+from sklearn.feature_selection import SelectFromModel
+from sklearn.impute import IterativeImputer
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import LinearRegression, LogisticRegression, Perceptron, SGDClassifier
 from sklearn.model_selection import GridSearchCV
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.naive_bayes import GaussianNB
-from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import TargetEncoder
+from sklearn.preprocessing import MinMaxScaler, TargetEncoder
 from sklearn.svm import SVC, LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
 from expunge.errors import ModelError
 from expunge.sklearn import deposit
-from expunge.sklearn.refusals import INSTEAD, every_step, not_taken
+from expunge.sklearn.refusals import INSTEAD, KEEP_ROWS, OTHERWISE, every_step, not_taken
 from sklearn_models import numbers
 
 X, Y = numbers(2)
@@ -84,6 +87,10 @@ class PolynomialOne(TransformerMixin, BaseEstimator):
         return X
 
 
+class OwnNystroem(Nystroem):
+    """Under another name it holds rows all the same."""
+
+
 class Drawn(PolynomialOne):
     def fit_resample(self, X: Any, y: Any) -> tuple[Any, Any]:
         return X, y
@@ -96,6 +103,10 @@ class Drawn(PolynomialOne):
         (KernelPCA(n_components=2), "Use RBFSampler with PCA"),
         (TargetEncoder(cv=2, target_type="binary"), "OneHotEncoder"),
         (Drawn(), "class_weight='balanced'"),
+        (OwnNystroem(n_components=5), "Use RBFSampler"),
+        (IterativeImputer(KNeighborsRegressor(2), max_iter=1), "keeps no rows"),
+        (SelectFromModel(SVC(kernel="linear")), "LinearSVC"),
+        (make_pipeline(MinMaxScaler(), NMF(2, max_iter=5)), "TruncatedSVD"),
     ],
 )
 def test_steps_that_no_certificate_goes_with_are_named(step: Any, remedy: str) -> None:
@@ -120,6 +131,6 @@ def test_names_in_the_list_are_classes_of_scikit_learn() -> None:
     from sklearn.utils import all_estimators
 
     known = {kind.__name__ for _, each in all_estimators() for kind in each.__mro__}
-    assert set(INSTEAD) <= known
+    assert set(INSTEAD) | set(KEEP_ROWS) | set(OTHERWISE) <= known
     assert "use expunge.LinearModel" in not_taken(PolynomialOne()).remedy
     assert len(list(every_step(make_pipeline(PolynomialOne(), LogisticRegression())))) == 3

@@ -118,6 +118,7 @@ def _logistic(estimator: Estimator) -> Objective:
         )
     single = len(np.atleast_2d(estimator.coef_)) == 1
     penalised = estimator.solver == "liblinear"
+    require_own_classes(estimator, "ovr" if single or penalised else "multinomial")
     if penalised and not single:
         raise ModelError(
             f"{name} with solver 'liblinear' and several classes",
@@ -133,6 +134,17 @@ def _logistic(estimator: Estimator) -> Objective:
     free = bool(estimator.fit_intercept) and not penalised
     loss = "logistic" if single else "softmax"
     return _made(estimator, loss=loss, strength=float(strengths[0]), chosen=chosen, free=free)
+
+
+def require_own_classes(estimator: Estimator, usual: str) -> None:
+    """Refuse `multi_class`, which scikit-learn had up to 1.7, where it asks for another loss than the usual one."""
+    asked = getattr(estimator, "multi_class", "auto")
+    if asked not in ("auto", "deprecated", usual):
+        raise ModelError(
+            f"{type(estimator).__name__} with multi_class {asked!r}",
+            "its loss must be that of later versions: a sigmoid for two classes, softmax for several",
+            "Fit without multi_class, or a OneVsRestClassifier.",
+        )
 
 
 def _ridge(estimator: Estimator) -> Objective:

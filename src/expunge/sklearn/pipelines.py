@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import copy, deepcopy
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from sklearn.utils import get_tags
 from expunge.errors import DataError, ModelError
 from expunge.record import LEARNT_FROM_SOURCE, PREPARATION
 from expunge.runtime.checks import choice
-from expunge.sklearn.refusals import Estimator, require_steps
+from expunge.sklearn.refusals import Estimator, every_step, require_steps
 from expunge.sklearn.rows import by_name, dense
 
 NO_STEP = (None, "passthrough")
@@ -45,7 +46,10 @@ class Parts:
     @property
     def learnt(self) -> bool:
         """Whether preparing rows had to be learnt from some."""
-        return any(get_tags(transformer).requires_fit for _, transformer in self.steps)
+        return any(
+            get_tags(transformer).requires_fit or any(map(may_have_learnt, every_step(transformer)))
+            for _, transformer in self.steps
+        )
 
     def preparation(self, said: str | None, chosen: bool) -> str | None:
         """Where it was learnt: from the source, unless it is said to be from elsewhere; None where there is none.
@@ -57,6 +61,23 @@ class Parts:
         if chosen:
             return LEARNT_FROM_SOURCE
         return (said or LEARNT_FROM_SOURCE) if self.learnt else None
+
+
+def may_have_learnt(step: Any) -> bool:
+    """Whether a step that needs no fit calls a function which holds something: an object's own, or one with values.
+
+    A FunctionTransformer of a fitted scaler's `transform` was learnt by whoever fitted that.
+    """
+    functions = [getattr(step, name, None) for name in ("func", "tokenizer", "preprocessor", "analyzer")]
+    given = getattr(step, "kw_args", None)
+    return bool(given) or any(callable(each) and not _holds_nothing(each) for each in functions)
+
+
+def _holds_nothing(function: Any) -> bool:
+    if isinstance(function, np.ufunc):
+        return True
+    own = isinstance(function, FunctionType) and not function.__closure__
+    return own and not function.__defaults__ and not function.__kwdefaults__
 
 
 def taken_apart(estimator: Estimator, *, learnt_elsewhere: bool = False) -> Parts:

@@ -23,6 +23,7 @@ from expunge.data import as_features, as_labels, encode, in_order, prepare
 from expunge.errors import ModelError
 from expunge.heads import Rows, head_for
 from expunge.model import LinearModel, checked_model, declared_record
+from expunge.sklearn.objectives import require_own_classes
 from expunge.sklearn.refusals import Estimator, not_taken
 from expunge.train import residual_upper
 
@@ -131,6 +132,7 @@ def _require_plain(estimator: Estimator) -> None:
                 "an L2 penalty is needed",
                 "Fit with an L2 penalty.",
             )
+        require_own_classes(estimator, "ovr" if len(estimator.classes_) == 2 else "multinomial")
         if estimator.solver == "liblinear" and len(estimator.classes_) > 2:
             raise ModelError(
                 f"{name} with solver 'liblinear'",

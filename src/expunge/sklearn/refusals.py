@@ -39,14 +39,27 @@ INSTEAD = {  # by the name of the class, from the first that a class descends fr
     "_BaseHeterogeneousEnsemble": "Give one of its members that can be taken.",
     "RegressorMixin": "Only classifiers are taken; cut the target into classes, or use a RidgeClassifier.",
 }
-KEEP_ROWS = {  # transformers that hold rows of the source
+KEEP_ROWS = {  # steps, or parts of steps, that hold rows of the source; by the name of the class or of an ancestor
     "KNNImputer": "SimpleImputer",
+    "KNeighborsMixin": "an estimator that keeps no rows",
+    "RadiusNeighborsMixin": "an estimator that keeps no rows",
+    "BaseLibSVM": "an estimator that keeps no rows, for example LinearSVC",
+    "GaussianProcessRegressor": "BayesianRidge",
+    "GaussianProcessClassifier": "LogisticRegression",
+    "KernelRidge": "BayesianRidge",
     "KNeighborsTransformer": "a transformer that keeps no rows",
     "RadiusNeighborsTransformer": "a transformer that keeps no rows",
     "KernelPCA": "RBFSampler with PCA",
     "Nystroem": "RBFSampler",
     "Isomap": "PCA",
     "LocallyLinearEmbedding": "PCA",
+}
+OTHERWISE = {  # steps whose fit_transform makes something else of a row than their transform
+    "TargetEncoder": "OneHotEncoder or OrdinalEncoder",
+    "NMF": "TruncatedSVD",
+    "MiniBatchNMF": "TruncatedSVD",
+    "DictionaryLearning": "TruncatedSVD",
+    "MiniBatchDictionaryLearning": "TruncatedSVD",
 }
 
 
@@ -70,23 +83,24 @@ def require_steps(steps: list[tuple[str, Any]], learnt_elsewhere: bool) -> None:
     """Refuse steps that change which rows there are, prepare training rows otherwise, or hold rows of the source."""
     for name, step in steps:
         for part in every_step(step):
-            kind = type(part).__name__
+            kind, ancestors = type(part).__name__, [each.__name__ for each in type(part).__mro__]
+            holds, otherwise = (next((a for a in ancestors if a in names), None) for names in (KEEP_ROWS, OTHERWISE))
             if hasattr(part, "fit_resample"):
                 raise ModelError(
                     f"step {name!r} ({kind}) draws or makes rows",
                     "the model must have been trained on the rows that are given",
                     "Leave it out and fit with class_weight='balanced'.",
                 )
-            if kind == "TargetEncoder":
+            if otherwise is not None:
                 raise ModelError(
                     f"step {name!r} ({kind}) prepares the rows of training otherwise than later ones",
                     "a row must come out as it was trained on",
-                    "Use OneHotEncoder or OrdinalEncoder.",
+                    f"Use {OTHERWISE[otherwise]}.",
                 )
-            if kind in KEEP_ROWS and not learnt_elsewhere:
+            if holds is not None and not learnt_elsewhere:
                 raise ModelError(
                     f"step {name!r} ({kind}) holds rows that it was fitted on",
                     "a row that is forgotten would still be there",
-                    f"Use {KEEP_ROWS[kind]}; or fit it on rows that are not the source's, and say preparation='learnt "
+                    f"Use {KEEP_ROWS[holds]}; or fit it on rows that are not the source's, and say preparation='learnt "
                     "elsewhere'.",
                 )

@@ -69,7 +69,7 @@ def _record_checks(content: Json, record: TrainingRecord) -> list[Check]:
         told = (stated.get("encoder_trained_on_source"), record.encoder_trained or "unknown")
         same["encoder_trained_on_source"] = told
     weights = None if record.class_weights is None else list(record.class_weights)
-    optional = {"preparation": record.preparation, "class_weights": weights}
+    optional: Json = {"preparation": record.preparation, "class_weights": weights}
     optional |= {"free_bias": record.free_bias or None, "fixed_c": record.fixed_c}
     for name, recorded in optional.items():
         if recorded is not None or name in stated:

@@ -81,3 +81,19 @@ def test_the_room_that_features_take_is_known_beforehand(monkeypatch: pytest.Mon
     monkeypatch.setattr("expunge.runtime.memory.room", lambda: 1_000_000)
     with pytest.raises(FileError, match="features takes"):
         made.features(table({"job": ["1"] * 1000}))
+
+
+@pytest.mark.parametrize(("trained", "later"), [("1", "1.0"), ("1.0", "1"), ("-3", "-3.00"), ("1", "1")])
+def test_a_whole_number_is_the_same_category_with_a_point_and_without(trained: str, later: str) -> None:
+    """Else it would be taken for one of the rare ones, and somebody else's row for this one."""
+    made = Category("code", ("0", trained), other=True)
+    into = np.empty((3, 3))
+    made.fill(into, table({"code": [later, "7.0", "1.05"]}))
+    assert into.tolist() == [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]
+
+
+def test_both_ways_of_writing_a_number_stay_apart_where_both_were_there() -> None:
+    made = Category("code", ("1", "1.0"), other=False)
+    into = np.empty((2, 2))
+    made.fill(into, table({"code": ["1", "1.0"]}))
+    assert into.tolist() == [[1.0, 0.0], [0.0, 1.0]]

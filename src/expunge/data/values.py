@@ -21,6 +21,7 @@ EMPTY = ("", "?", "na", "n/a", "#n/a", "nan", "null", "nil")  # in any case, spa
 NO_NUMBER = (*EMPTY, "none", "-", ".", "missing", "unknown")  # in a column of numbers also these
 MISSING = "(missing)"  # what a cell without a value is called among categories
 DECIMAL_COMMA = r"^[+-]?\d+(,\d+)?$"
+WHOLE, WITH_ZEROS = r"^([+-]?\d+)$", r"^([+-]?\d+)\.0+$"
 YES, NO = "true", "false"
 DATES = (
     r"^\d{4}-\d{1,2}-\d{1,2}([T ]\d{1,2}:\d{2}.*)?$|^\d{1,2}[./-]\d{1,2}[./-](\d{4}|\d{2})( \d{1,2}:\d{2}.*)?$"
@@ -81,8 +82,16 @@ class Words:
         return words
 
     def places(self, wanted: Sequence[str]) -> NDArray[np.int64]:
-        """For each row where its word is among those wanted; -1 where it has none, -2 where it is another."""
-        found = pa.compute.index_in(self.different, value_set=pa.array(wanted, pa.large_string())).fill_null(-2)
+        """For each row where its word is among those wanted; -1 where it has none, -2 where it is another.
+
+        A whole number that is not among them as it is written may be with a point and zeros, or without: a file of
+        1.0 holds the rows that a table of numbers called 1.
+        """
+        among, own_words = pa.array(wanted, pa.large_string()), self.different.cast(pa.large_string())
+        short = pa.compute.replace_substring_regex(own_words, WITH_ZEROS, r"\1")
+        long = pa.compute.replace_substring_regex(own_words, WHOLE, r"\1.0")
+        tried = [pa.compute.index_in(each, value_set=among) for each in (own_words, short, long)]
+        found = pa.compute.coalesce(*tried).fill_null(-2)
         own = np.append(np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.int64), -1)
         places: NDArray[np.int64] = own[self.codes]
         return places

@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save as library_bytes
 
 from expunge.data.files import read_safetensors
 from expunge.errors import ExpungeError
+from expunge.runtime.safetensors import read_safetensors as read_safetensors_bytes
+from expunge.runtime.safetensors import safetensors_bytes
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 WORDS = st.sampled_from(
@@ -75,3 +78,26 @@ def test_safetensors_headers(header: object) -> None:
         )
         == 80
     )
+
+
+@given(
+    shapes=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=3), max_size=4),
+    text=st.text(max_size=20),
+    name=st.text(alphabet='abéc.1\n"', min_size=1, max_size=5),
+)
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_what_is_written_is_what_the_library_writes(shapes: list[list[int]], text: str, name: str) -> None:
+    """Byte for byte, whatever the order the arrays come in and the way they lie in memory."""
+    generator, types = np.random.default_rng(0), (np.float64, np.float32, np.uint8)
+    arrays = {f"{name}{i}": generator.normal(size=shape).astype(types[i % 3]) for i, shape in enumerate(shapes)}
+    turned = {key: np.asfortranarray(arrays[key]) for key in reversed(arrays)}
+    made = safetensors_bytes(turned, {"said": text})
+    assert made == library_bytes(arrays, {"said": text})
+    back, metadata = read_safetensors_bytes(made, Path("made"))
+    assert metadata == {"said": text}
+    assert all(np.array_equal(back[key], array) for key, array in arrays.items())
+
+
+def test_a_type_the_format_has_not_is_refused() -> None:
+    with pytest.raises(KeyError):
+        safetensors_bytes({"a": np.zeros(2, dtype=np.complex128)}, {})

@@ -1,10 +1,11 @@
-"""The safetensors format, read strictly: every offset is checked against the bytes that are there."""
+"""The safetensors format, read strictly: every offset is checked against the bytes that are there; and written."""
 
 from __future__ import annotations
 
 import json
 import math
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,20 @@ class StoredTensor:
         """As an array that shares the file's bytes; bfloat16 is widened to float32, which loses nothing."""
         stored: Array = np.frombuffer(self.raw, raw_type(self.kind)).reshape(self.shape)
         return (stored.astype(np.uint32) << 16).view(np.float32) if self.kind == BFLOAT16 else stored
+
+
+def safetensors_bytes(arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> bytes:
+    """A file of these arrays, as the safetensors library writes it, with one copy of each where that makes three."""
+    codes = {np.dtype(kind): code for code, kind in KINDS.items() if kind != BFLOAT16}
+    header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
+    parts, end = [], 0
+    for name, array in sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0])):
+        start, end = end, end + array.nbytes
+        header[name] = {"dtype": codes[array.dtype], "shape": list(array.shape), "data_offsets": [start, end]}
+        parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join([struct.pack("<Q", len(text)), text, *parts])
 
 
 def stored_tensors(content: bytes, path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:

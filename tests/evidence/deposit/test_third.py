@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from deposit_problems import LONG, Problem, drawn, gradient, hessian, minimiser
 from expunge.bounds.deposit import THIRD, bend_third, bend_third_slope, radius_in_route
+from expunge.evidence.deposit import routes
 from expunge.evidence.deposit.routes import Found, found, smallest, step_of, third_step
 from expunge.evidence.deposit.setting import Penalty
 from expunge.evidence.deposit.sums import Sums, sums_of
@@ -21,6 +22,7 @@ from expunge.evidence.deposit.third import (
     MOST_NUMBERS,
     SIGMOID_SIZES,
     SOFTMAX_SIZES,
+    along,
     copy_error,
     folded_size,
     has_third,
@@ -261,6 +263,23 @@ def test_the_pull_agrees_with_longer_numbers_within_its_error(loss: str, seed: i
     assert float(np.linalg.norm(made.numpy() - pulled(problem.anchor, problem.X, u, loss).astype(float))) <= stated
 
 
+@pytest.mark.parametrize("loss", LOSSES)
+@given(seed=st.integers(0, 10_000))
+@REPRODUCIBLE
+def test_the_hessian_s_change_along_an_update_agrees_with_longer_numbers(loss: str, seed: int) -> None:
+    problem = drawn(seed, loss, n=15, width=3)
+    u = np.random.default_rng(seed).normal(size=problem.anchor.shape) / problem.row_bound
+    third, true = problem.sums.third, np.einsum("aibjck,ck->aibj", dense(problem.anchor, problem.X, loss), u)
+    assert third is not None
+    made = along(third, torch.from_numpy(u), joint=joint(problem))
+    assert made.joint == joint(problem)
+    expected = true.reshape(u.size, u.size)[None] if joint(problem) else np.einsum("aiaj->aij", true)
+    stated = 2.0 * pull_error(third, torch.from_numpy(u), problem.sums.third_error) / float(np.linalg.norm(u))
+    assert np.linalg.norm(made.values.numpy() - expected.astype(float), ord=2, axis=(1, 2)).max() <= stated
+    twice = 2.0 * pull(third, torch.from_numpy(u), joint=joint(problem))
+    assert torch.allclose(made.product(torch.from_numpy(u)), twice, rtol=1e-11, atol=1e-15)
+
+
 def test_the_pull_s_error_by_hand() -> None:
     third, update = torch.full((1, 4), 2.0, dtype=torch.float64), torch.tensor([[3.0, 4.0]], dtype=torch.float64)
     evaluated = 36 * 2.0**-53 * 6.0 * 4.0
@@ -372,10 +391,63 @@ def test_the_region_is_smaller_and_holds_the_retrained_weights(problem: Problem,
     assert third.residual < 1e-13
 
 
+def by_the_hessian_alone(problem: Problem, m: int) -> tuple[torch.Tensor, int]:
+    """Towards the same root by `H' + reg` at every step, as far as what is left falls."""
+    sums, penalty = leaving(problem, m)
+    stepped = step_of(problem.setting, sums, penalty)
+    assert stepped is not None
+    (at, _, system), setting = stepped, problem.setting
+    gradient = setting.centred(sums.gradient + penalty.diagonal(setting.anchor) * setting.anchor)
+
+    def left_at(u: torch.Tensor) -> torch.Tensor:
+        assert sums.third is not None
+        return setting.centred(gradient + system.matrix.product(u) + pull(sums.third, u, joint=joint(problem)))
+
+    left, steps = left_at(at), 0
+    while float(left_at(further := setting.centred(at - system.solved(left))).norm()) < float(left.norm()):
+        at, left, steps = further, left_at(further), steps + 1
+    return at, steps
+
+
+def test_the_jacobian_leads_to_the_same_root_in_fewer_steps() -> None:
+    for problem in ORDINARY:
+        expected, needed = by_the_hessian_alone(problem, 3)
+        made = in_order(problem, 3, third=True)
+        assert made is not None
+        assert torch.allclose(made.update, expected, rtol=1e-9, atol=1e-13)
+        taken = found(problem.setting, *leaving(problem, 3), problem.shape)
+        assert taken is not None
+        assert taken.steps <= max(4, needed)
+
+
+@pytest.mark.parametrize("broken", ["none", "wrong way"])
+def test_a_jacobian_that_leads_nowhere_is_done_without(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is not definite, or points away, `H' + reg` goes on to the same root."""
+    real = routes.factored
+    monkeypatch.setattr(routes, "factored", lambda matrix: None if broken == "none" else 0.2 * real(matrix))
+    for problem in ORDINARY:
+        made = in_order(problem, 3, third=True)
+        assert made is not None
+        assert torch.allclose(made.update, by_the_hessian_alone(problem, 3)[0], rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize("third", [True, False], ids=["third", "second"])
+def test_routes_that_cannot_be_smaller_are_not_tried(third: bool) -> None:
+    for problem in ORDINARY:
+        (sums, penalty), made = leaving(problem, 3), in_order(problem, 3, third=third)
+        assert made is not None
+        work = (problem.setting, sums, penalty, problem.shape, made.update, made.update * 0.0)
+        stepped = step_of(problem.setting, sums, penalty)
+        assert stepped is not None
+        assert smallest(*work, stepped[2], third=third, below=0.0) is None
+        assert smallest(*work, stepped[2], third=third, below=1e9) == smallest(*work, stepped[2], third=third)
+
+
 @pytest.mark.parametrize("factor", [0.0, 0.5, 2.0])
 def test_a_pull_that_is_wrong_by_a_factor_is_seen(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: with `T[u, u]` for its half, or none of it, retrained weights are outside."""
     monkeypatch.setattr("expunge.evidence.deposit.routes.pull", lambda *a, **k: factor * pull(*a, **k))
+    monkeypatch.setattr("expunge.evidence.deposit.routes.along", lambda *a, **k: along(*a, **k).times(factor))
     outside = 0
     for problem in ORDINARY:
         for m in (1, 3):

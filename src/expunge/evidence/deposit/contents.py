@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
 
 from expunge.bounds.ellipsoid import Ellipsoid
@@ -33,7 +32,7 @@ from expunge.model import LinearModel, from_matrix
 from expunge.record import TrainingRecord, loss_named
 from expunge.request.subject import head_of
 from expunge.runtime.memory import file_bytes, out_of_memory
-from expunge.runtime.safetensors import read_safetensors
+from expunge.runtime.safetensors import read_safetensors, safetensors_bytes
 from expunge.runtime.strict_json import not_a_number, without_duplicates
 from expunge.runtime.typed_json import read_as
 
@@ -174,9 +173,7 @@ class Deposit:
             tensors[f"hashes.{index}"] = torch.from_numpy(np.array(digests))
         content = {"numbers": asdict(self.numbers), "record": json.loads(self.record.to_json())}
         text = json.dumps(content, sort_keys=True, allow_nan=False)
-        return safetensors_bytes(
-            {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, metadata={METADATA: text}
-        )
+        return safetensors_bytes({name: tensor.cpu().numpy() for name, tensor in tensors.items()}, {METADATA: text})
 
 
 def kept_head(model: LinearModel, record: TrainingRecord) -> LinearHead:
@@ -188,8 +185,11 @@ def kept_head(model: LinearModel, record: TrainingRecord) -> LinearHead:
 
 def packed(matrices: Tensor) -> Tensor:
     """The lower half of each matrix, row by row."""
-    size = matrices.shape[-1]
-    return torch.from_numpy(matrices.cpu().numpy()[:, np.tri(size, dtype=bool)])
+    values, size = matrices.cpu().numpy(), matrices.shape[-1]
+    halves = np.empty((len(values), size * (size + 1) // 2), dtype=values.dtype)
+    for row, start in enumerate(_starts(size)):
+        halves[:, start : start + row + 1] = values[:, row, : row + 1]
+    return torch.from_numpy(halves)
 
 
 def unpacked(halves: Tensor, *, symmetric: bool) -> Tensor:
@@ -197,12 +197,18 @@ def unpacked(halves: Tensor, *, symmetric: bool) -> Tensor:
     size = int((2 * halves.shape[1]) ** 0.5)
     if size * (size + 1) // 2 != halves.shape[1]:
         raise ValueError(f"{halves.shape[1]} numbers are half of no matrix")
-    lower, values = np.tri(size, dtype=bool), halves.numpy()
+    values = halves.numpy()
     matrices = np.zeros((len(halves), size, size), dtype=values.dtype)
-    matrices[:, lower] = values
-    if symmetric:
-        matrices.transpose(0, 2, 1)[:, lower] = values
+    for row, start in enumerate(_starts(size)):
+        matrices[:, row, : row + 1] = values[:, start : start + row + 1]
+        if symmetric:
+            matrices[:, :row, row] = values[:, start : start + row]
     return torch.from_numpy(matrices)
+
+
+def _starts(size: int) -> list[int]:
+    """Where each row of a lower half begins: a mask of the whole matrix takes many times as long as these parts."""
+    return [row * (row + 1) // 2 for row in range(size)]
 
 
 def read_deposit(path: str | Path) -> Deposit:

@@ -32,10 +32,10 @@ from expunge.bounds.deposit import (
     weighted_radius,
 )
 from expunge.bounds.deposit_surrogate import Beside
-from expunge.evidence.deposit.blocks import UNIT_ROUNDOFF, Blocks, Norm, largest, norm_of
+from expunge.evidence.deposit.blocks import UNIT_ROUNDOFF, Blocks, Norm, factored, largest, norm_of
 from expunge.evidence.deposit.setting import Penalty, Setting
 from expunge.evidence.deposit.sums import Gauge, Sums
-from expunge.evidence.deposit.third import pull, pull_error
+from expunge.evidence.deposit.third import along, pull, pull_error
 
 Tried = tuple[DepositFacts, Norm | None]  # with the norm it measures by
 LARGEST_REACH = 600.0  # beyond it e^R is of no use
@@ -45,6 +45,7 @@ FACTORS = (0.25, 4.0)  # beside the balance of the two parts of a long-row matri
 MOST_MISSING = 0.5  # of M's least eigenvalue: a matrix that is mostly error is of no use
 MANY = 1500  # weights: from here on that alone is tried
 MOST_STEPS = 60  # by the same matrix, towards the root of a quadratic
+AT_REST = 2.0**-8  # of what float64 made of the gradient: to go on from there would hardly make a region smaller
 
 
 @dataclass(frozen=True)
@@ -81,33 +82,44 @@ def found(setting: Setting, sums: Sums, penalty: Penalty, shape: Tensor) -> Foun
     if stepped is None:
         return None
     update, left, system = stepped
-    second = smallest(setting, sums, penalty, shape, update, left, system)
     if sums.third is None:
-        return second
-    update, left, steps = third_step(setting, sums, penalty, update, system)
-    third = smallest(setting, sums, penalty, shape, update, left, system, third=True)
-    found_ones = [each for each in (second, None if third is None else replace(third, steps=steps)) if each is not None]
-    return min(found_ones, key=lambda each: size_of(each.facts), default=None)
+        return smallest(setting, sums, penalty, shape, update, left, system)
+    further, rest, steps = third_step(setting, sums, penalty, update, system)
+    third = smallest(setting, sums, penalty, shape, further, rest, system, third=True)
+    if third is None:
+        return smallest(setting, sums, penalty, shape, update, left, system)
+    size = size_of(third.facts)
+    second = smallest(setting, sums, penalty, shape, update, left, system, below=size)
+    return second if second is not None and size_of(second.facts) < size else replace(third, steps=steps)
 
 
 def third_step(
     setting: Setting, sums: Sums, penalty: Penalty, update: Tensor, system: Norm
 ) -> tuple[Tensor, Tensor, int]:
-    """From a Newton step on to `g' + (H' + reg) u + T'[u, u]/2 = 0`, with what is left, as far as that falls."""
+    """From a Newton step on to `g' + (H' + reg) u + T'[u, u]/2 = 0`, by its Jacobian there, as far as that falls.
+
+    Where that is not definite, or leads no further, by `H' + reg`.
+    """
     third, joint = sums.third, sums.curvature.joint
     assert third is not None
     gradient = setting.centred(sums.gradient + penalty.diagonal(setting.anchor) * setting.anchor)
-
-    def left_at(at: Tensor) -> Tensor:
-        return setting.centred(gradient + system.matrix.product(at) + pull(third, at, joint=joint))
-
-    left = left_at(update)
+    bent = along(third, update, joint=joint)
+    left = setting.centred(gradient + system.matrix.product(update) + 0.5 * bent.product(update))
+    matrix = system.matrix.combined(1.0, bent, 1.0)
+    factor = factored(matrix)
+    ways = [system] if factor is None else [system, Norm(matrix, factor)]
+    rest = AT_REST * max(sums.gradient_error, (update.numel() + 32) * UNIT_ROUNDOFF * float(gradient.norm()))
     for step in range(1, MOST_STEPS):
-        further = setting.centred(update - system.solved(left))
-        beyond = left_at(further)
-        if not float(beyond.norm()) < float(left.norm()):
+        if float(left.norm()) <= rest:
             return update, left, step
-        update, left = further, beyond
+        further = setting.centred(update - ways[-1].solved(left))
+        beyond = setting.centred(gradient + system.matrix.product(further) + pull(third, further, joint=joint))
+        if float(beyond.norm()) < float(left.norm()):
+            update, left = further, beyond
+        elif len(ways) == 1:
+            return update, left, step
+        else:
+            ways.pop()
     return update, left, MOST_STEPS
 
 
@@ -121,13 +133,14 @@ def smallest(
     system: Norm,
     *,
     third: bool = False,
+    below: float = math.inf,
 ) -> Found | None:
     """The region of this update, by the route that gives the smallest, or one that is hardly larger.
 
-    `third` if third derivatives are in `left`.
+    `third` if third derivatives are in `left`; routes that cannot be `below` a size are not tried.
     """
     work = Routes(setting, sums, penalty, shape, update, left, system, third=third)
-    candidates = [facts for facts in work.routes(GAIN) if math.isfinite(size_of(facts))]
+    candidates = [facts for facts in work.routes(GAIN, below) if math.isfinite(size_of(facts))]
     best = min(candidates, key=size_of, default=None)
     if best is None:
         return None
@@ -163,11 +176,11 @@ class Routes:
     lost: float = 0.0
     third: bool = False
 
-    def routes(self, gain: float = 0.0) -> Iterator[DepositFacts]:
+    def routes(self, gain: float = 0.0, below: float = math.inf) -> Iterator[DepositFacts]:
         """The numbers of each route."""
-        return (facts for facts, _ in self.tried(gain))
+        return (facts for facts, _ in self.tried(gain, below))
 
-    def tried(self, gain: float = 0.0) -> Iterator[Tried]:
+    def tried(self, gain: float = 0.0, below: float = math.inf) -> Iterator[Tried]:
         """Each route with the norm that it measures by (the plain one has none), those that can give least first.
 
         With a `gain` the others are left out once none of them could be smaller than the smallest by such a factor.
@@ -178,7 +191,7 @@ class Routes:
             return
         smallest_yet, best = math.inf, (math.inf, Attempt(math.inf, lambda _: iter(())))  # of all; of long rows
         for attempt in sorted(self._attempts(), key=lambda each: each.floor):
-            if gain * attempt.floor >= smallest_yet:
+            if gain * attempt.floor >= smallest_yet or attempt.floor > below:
                 break
             for facts, norm in attempt.made(1.0):
                 smallest_yet = min(smallest_yet, size_of(facts))
@@ -268,11 +281,13 @@ class Routes:
         weights = float(self.setting.anchor.norm()) + update
         parts = float(self.sums.gradient.norm()) + self.penalty.l2 * weights + self.system.matrix.frobenius * update
         evaluated = (size + 32) * UNIT_ROUNDOFF * parts
-        pulled = 0.0
-        if self.third:
-            assert self.sums.third is not None
-            pulled = pull_error(self.sums.third, self.update, self.sums.third_error)
-        return (self.sums.gradient_error + self._curvature_error * update + evaluated + pulled + self.lost) * UP
+        known = self.sums.gradient_error + self._curvature_error * update
+        return (known + evaluated + (self._pulled_error if self.third else 0.0) + self.lost) * UP
+
+    @cached_property
+    def _pulled_error(self) -> float:
+        assert self.sums.third is not None
+        return pull_error(self.sums.third, self.update, self.sums.third_error)
 
     def _named(self, way: str) -> str:
         """The route, by the order of its remainder."""

@@ -8,13 +8,15 @@ region is smaller by about a third of the largest range of `u x`.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from expunge.evidence.deposit.blocks import UNIT_ROUNDOFF
+from expunge.evidence.deposit.blocks import UNIT_ROUNDOFF, Blocks
 from expunge.heads import LinearHead, Logistic, OneVsRest, RowSet, Softmax
 
 MOST_NUMBERS = 2**23  # that are summed over every row
@@ -63,7 +65,7 @@ def third_of(head: LinearHead, weights: Tensor, rows: RowSet) -> Tensor:
                 size = (index + 1) * (index + 2) // 2
                 total[:, begin : begin + size].addmm_((own * part[:, index, None]).T, pairs[:, :size])
                 begin += size
-    return rows.total(total) / len(rows)
+    return rows.total(total).div_(len(rows))
 
 
 def _second_slopes(outputs: Tensor) -> Tensor:
@@ -117,27 +119,45 @@ def pull(third: Tensor, update: Tensor, *, joint: bool) -> Tensor:
     """`T[u, u]/2`, K x d: of every weight vector by itself, or of all classes together."""
     classes, width = update.shape
     places, first, second = (part.to(update.device) for part in _places(width))
-    if not joint:
-        halves = _products(update, update, first, second)
-        return (third[:, places] @ halves[:, :, None])[:, :, 0]
-    lines, one, other = (part.to(update.device) for part in _places(classes))
-    halves = _products(update[one], update[other], first, second)
+    one, other, served = _served(classes, joint)
+    halves = _products(update[one.to(update.device)], update[other.to(update.device)], first, second)
     halves *= torch.where(one == other, 1.0, 2.0).to(update)[:, None]
-    return torch.stack([_pulled(third[lines[index]], halves, places) for index in range(classes)])
+    total = torch.zeros_like(update)
+    for form, (own, pairs) in zip(_forms(third, places), served, strict=True):
+        total[own] += (form @ halves[pairs].T).T
+    return total
+
+
+def along(third: Tensor, update: Tensor, *, joint: bool) -> Blocks:
+    """`T[u]`, the matrix by which the Hessian changes along u but for what is of second order in u."""
+    classes, width = update.shape
+    places, first, second = (part.to(update.device) for part in _places(width))
+    one, other, served = _served(classes, joint)
+    folded = update.new_zeros((len(one), len(first)))
+    for form, (own, pairs) in zip(_forms(third, places), served, strict=True):
+        folded[pairs] += update[own] @ form
+    blocks = update.new_zeros((len(one), width, width))
+    blocks[:, first, second] = folded
+    blocks[:, second, first] = folded
+    if not joint:
+        return Blocks(blocks, joint=False)
+    whole = update.new_zeros((classes, classes, width, width))
+    whole[one, other] = whole[other, one] = blocks
+    return Blocks(whole.transpose(1, 2).reshape(1, classes * width, classes * width), joint=True)
+
+
+def _forms(third: Tensor, places: Tensor) -> Iterator[Tensor]:
+    """Of each line, one at a time: d x d(d + 1)/2, for a feature and a pair; the next takes the place of the last."""
+    form, where = third.new_empty(places.shape), places.reshape(-1)
+    for line in third:
+        torch.index_select(line, 0, where, out=form.view(-1))
+        yield form
 
 
 def _products(left: Tensor, right: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """`(u_j v_k + u_k v_j)/2` for every pair j >= k, the diagonal once: what half of a symmetric form is summed by."""
     both = left[:, first] * right[:, second] + left[:, second] * right[:, first]
     return both * torch.where(first == second, 0.25, 0.5).to(left)
-
-
-def _pulled(lines: Tensor, halves: Tensor, places: Tensor) -> Tensor:
-    """`sum_lm T_klm[u_l, u_m]/2` of one class k, a line at a time."""
-    total = halves.new_zeros(len(places))
-    for line, half in zip(lines, halves, strict=True):
-        total += line[places] @ half
-    return total
 
 
 def pull_error(third: Tensor, update: Tensor, error: float) -> float:
@@ -172,3 +192,18 @@ def _places(width: int) -> tuple[Tensor, Tensor, Tensor]:
     third = torch.arange(width)[:, None].expand(width, len(first))
     low, middle, high = torch.stack([third, first.expand_as(third), second.expand_as(third)]).sort(dim=0).values
     return high * (high + 1) * (high + 2) // 6 + middle * (middle + 1) // 2 + low, first, second
+
+
+@lru_cache(maxsize=8)
+def _served(classes: int, joint: bool) -> tuple[Tensor, Tensor, list[tuple[list[int], list[int]]]]:
+    """Pairs of classes, and for every line the classes it is of, each with the number of the pair that is left."""
+    if not joint:
+        alone = torch.arange(classes)
+        return alone, alone, [([index], [index]) for index in range(classes)]
+    lines, one, other = _places(classes)
+    served: list[tuple[list[int], list[int]]] = [([], []) for _ in range(folded_size(classes))]
+    for index, pair in itertools.product(range(classes), range(len(one))):
+        own, pairs = served[int(lines[index, pair])]
+        own.append(index)
+        pairs.append(pair)
+    return one, other, served

@@ -8,7 +8,6 @@ region is smaller by about a third of the largest range of `u x`.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from functools import lru_cache
@@ -117,25 +116,26 @@ def copy_error(head: LinearHead, weights: Tensor) -> float:
 
 def pull(third: Tensor, update: Tensor, *, joint: bool) -> Tensor:
     """`T[u, u]/2`, K x d: of every weight vector by itself, or of all classes together."""
-    classes, width = update.shape
-    places, first, second = (part.to(update.device) for part in _places(width))
-    one, other, served = _served(classes, joint)
-    halves = _products(update[one.to(update.device)], update[other.to(update.device)], first, second)
-    halves *= torch.where(one == other, 1.0, 2.0).to(update)[:, None]
-    total = torch.zeros_like(update)
-    for form, (own, pairs) in zip(_forms(third, places), served, strict=True):
-        total[own] += (form @ halves[pairs].T).T
-    return total
+    one, other, own, pairs, parts = _served(len(update), joint)
+    one, other, own, pairs = (each.to(update.device) for each in (one, other, own, pairs))
+    places, first, second = (part.to(update.device) for part in _places(update.shape[1]))
+    halves = _products(update[one], update[other], first, second)
+    halves = (halves * torch.where(one == other, 1.0, 2.0)[:, None])[pairs]
+    made = update.new_empty((len(own), len(places)))
+    for form, part in _forms(third, places, parts):
+        torch.mm(halves[part], form.T, out=made[part])
+    return torch.zeros_like(update).index_put_((own,), made, accumulate=True)
 
 
 def along(third: Tensor, update: Tensor, *, joint: bool) -> Blocks:
     """`T[u]`, the matrix by which the Hessian changes along u but for what is of second order in u."""
-    classes, width = update.shape
+    (classes, width), (one, other, own, pairs, parts) = update.shape, _served(len(update), joint)
+    one, other, own, pairs = (each.to(update.device) for each in (one, other, own, pairs))
     places, first, second = (part.to(update.device) for part in _places(width))
-    one, other, served = _served(classes, joint)
-    folded = update.new_zeros((len(one), len(first)))
-    for form, (own, pairs) in zip(_forms(third, places), served, strict=True):
-        folded[pairs] += update[own] @ form
+    vectors, made = update[own], update.new_empty((len(own), len(first)))
+    for form, part in _forms(third, places, parts):
+        torch.mm(vectors[part], form, out=made[part])
+    folded = update.new_zeros((len(one), len(first))).index_put_((pairs,), made, accumulate=True)
     blocks = update.new_zeros((len(one), width, width))
     blocks[:, first, second] = folded
     blocks[:, second, first] = folded
@@ -146,12 +146,12 @@ def along(third: Tensor, update: Tensor, *, joint: bool) -> Blocks:
     return Blocks(whole.transpose(1, 2).reshape(1, classes * width, classes * width), joint=True)
 
 
-def _forms(third: Tensor, places: Tensor) -> Iterator[Tensor]:
-    """Of each line, one at a time: d x d(d + 1)/2, for a feature and a pair; the next takes the place of the last."""
+def _forms(third: Tensor, places: Tensor, parts: list[slice]) -> Iterator[tuple[Tensor, slice]]:
+    """Each line as d x d(d + 1)/2, a feature by a pair, with the part it has; the next takes the place of the last."""
     form, where = third.new_empty(places.shape), places.reshape(-1)
-    for line in third:
+    for line, part in zip(third, parts, strict=True):
         torch.index_select(line, 0, where, out=form.view(-1))
-        yield form
+        yield form, part
 
 
 def _products(left: Tensor, right: Tensor, first: Tensor, second: Tensor) -> Tensor:
@@ -195,15 +195,13 @@ def _places(width: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @lru_cache(maxsize=8)
-def _served(classes: int, joint: bool) -> tuple[Tensor, Tensor, list[tuple[list[int], list[int]]]]:
-    """Pairs of classes, and for every line the classes it is of, each with the number of the pair that is left."""
+def _served(classes: int, joint: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, list[slice]]:
+    """Pairs of classes; then, line by line, the classes a line is of, each with the number of the pair that is left."""
     if not joint:
         alone = torch.arange(classes)
-        return alone, alone, [([index], [index]) for index in range(classes)]
+        return alone, alone, alone, alone, [slice(index, index + 1) for index in range(classes)]
     lines, one, other = _places(classes)
-    served: list[tuple[list[int], list[int]]] = [([], []) for _ in range(folded_size(classes))]
-    for index, pair in itertools.product(range(classes), range(len(one))):
-        own, pairs = served[int(lines[index, pair])]
-        own.append(index)
-        pairs.append(pair)
-    return one, other, served
+    order = lines.reshape(-1).argsort(stable=True)
+    ends = lines.reshape(-1).bincount().cumsum(0).tolist()
+    parts = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+    return one, other, order // len(one), order % len(one), parts

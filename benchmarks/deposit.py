@@ -4,8 +4,10 @@
 
 Sizes are weights, intercepts included: 48 is one vector for two classes, others have ten, from 10,000 on thirty. Of
 each: the deletion (deposit read, rows looked up, step, region, noise, certificate, result and new deposit written)
-and its stages; the refit by LogisticRegression at its default tolerance and at 1e-10, which must lie in the region;
-how the deposit was made, stage by stage, beside one dense Hessian. Then the growth of a deletion's time with weights,
+and its stages; the refit by LogisticRegression at its default tolerance and at 1e-10, with how far from the region's
+centre it stops (lbfgs may stop outside: the region can be far smaller than its accuracy); the optimum of the retained
+rows, by Newton's method, which must lie in the region; how the deposit was made, stage by stage, beside one dense
+Hessian. Then the growth of a deletion's time with weights,
 rows and rows forgotten (a ridge head, for which any number can go), and the process time of `expunge unlearn
 --deposit` on a small table. Processor time (all threads) stands beside wall time, since what else runs on the machine
 does not add to it. With --device cuda Expunge works on the GPU and scikit-learn where it always does; the results get
@@ -22,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,7 @@ import expunge.sklearn
 from expunge.cli.results import write_result
 from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
 from expunge.evidence.deposit.contents import Deposit, read_deposit
+from expunge.evidence.deposit.making import optimum
 from expunge.evidence.deposit.verifying import whitened
 from expunge.heads import Rows
 from expunge.mechanism import certify, measure
@@ -147,13 +150,29 @@ def refits(retained: Data, tolerances: dict[str, float]) -> Iterator[tuple[str, 
 
 def one_hessian(deposit: Deposit, data: Data, device: str) -> Times:
     """The dense Hessian of all rows at the anchor, once."""
-    features = torch.nn.functional.pad(torch.from_numpy(data[0]), (0, 1), value=1.0).to(device)
-    rows = Rows(features, torch.from_numpy(data[1]).to(device))
-    clock = Clock(device)
+    rows, clock = padded(data, device), Clock(device)
     clock.now("hessian")
     deposit.head.curvature(deposit.anchor.to(device), rows).dense()
     clock.now("")
     return clock.seconds
+
+
+def optimum_over_radius(deposit: Deposit, done: Deleted, retained: Data, device: str) -> float:
+    """How far the optimum of the retained rows is from the update, over the radius; none may be outside."""
+    updated = deposit.anchor + done.update
+    setting = replace(deposit.on(torch.device(device)).setting, anchor=updated.to(device))
+    rows, penalty = padded(retained, device), deposit.penalty(len(retained[0]))
+    goal = optimum(replace(deposit.head, l2=0.0), rows, setting, penalty).cpu()
+    share = whitened(deposit, deposit.setting.centred(goal - updated)) / done.radius
+    if not share <= 1.0:
+        raise SystemExit(f"the retrained weights are {share:.3g} radii away: the bound is wrong")
+    return share
+
+
+def padded(data: Data, device: str) -> Rows:
+    """Rows as the head sees them."""
+    features = torch.nn.functional.pad(torch.from_numpy(data[0]), (0, 1), value=1.0)
+    return Rows(features.to(device), torch.from_numpy(data[1]).to(device))
 
 
 def case(weights: int, given: argparse.Namespace) -> dict[str, Any]:
@@ -166,16 +185,18 @@ def case(weights: int, given: argparse.Namespace) -> dict[str, Any]:
         (folder / "model.deposit").write_bytes(deposit.to_bytes())
         size = (folder / "model.deposit").stat().st_size
         done = best(folder / "model.deposit", (data[0][:m], data[1][:m]), given)
-    clock, updated = done.clock, deposit.anchor + done.update
+    clock, updated, retained = done.clock, deposit.anchor + done.update, (data[0][m:], data[1][m:])
     fits: dict[str, Any] = {}
-    for tolerance, times, fitted in refits((data[0][m:], data[1][m:]), TOLERANCES):
+    for tolerance, times, fitted in refits(retained, TOLERANCES):
         matrix = torch.from_numpy(np.column_stack([fitted.coef_, fitted.intercept_]))
         away = whitened(deposit, deposit.setting.centred(matrix - updated))
         fits[tolerance] = times | {"away_over_radius": away / done.radius}
         for kind in ("seconds", "processor_seconds"):
             fits[tolerance][f"{kind}_over_deletion"] = times[kind] / clock.seconds[kind]
     hessian = one_hessian(deposit, data, given.device)
-    apart = {name: value for name, value in making.processor.items() if name not in ("anchor", "rehearsal")}
+    cuda = given.device.startswith("cuda")
+    stages = making.wall if cuda else making.processor
+    apart = sum(value for name, value in stages.items() if name not in ("anchor", "rehearsal"))
     return {
         "weights": weights,
         "rows": given.rows,
@@ -184,9 +205,10 @@ def case(weights: int, given: argparse.Namespace) -> dict[str, Any]:
         "deposit_bytes": size,
         "deletion": clock.seconds | {"stages": clock.wall, "processor_stages": clock.processor},
         "refit": fits,
+        "optimum_over_radius": optimum_over_radius(deposit, done, retained, given.device),
         "making": making.seconds | {"stages": making.wall, "processor_stages": making.processor},
         "dense_hessian": hessian,
-        "making_over_hessian": sum(apart.values()) / hessian["processor_seconds"],
+        "making_over_hessian": apart / hessian["seconds" if cuda else "processor_seconds"],
     }
 
 

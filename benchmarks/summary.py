@@ -95,7 +95,9 @@ def deposit(result: dict[str, Any]) -> Iterator[Line]:
         fits = [f"{fit[f'{kind}_over_deletion']:.0f} times ({name})" for name, fit in one["refit"].items()]
         yield f"deletion of {one['forget']} with a deposit, {what}", f"{one['deletion'][kind]:.3f} s"
         yield f"scikit-learn's refit over it, by tolerance, {what}", ", ".join(fits)
-        yield f"deposit over one dense Hessian, {what}", f"{one['making_over_hessian']:.1f}"
+        stages = one["making"]["stages" if kind == "seconds" else "processor_stages"]
+        beside = f"beside it anchor {stages['anchor']:.1f} s, rehearsal {stages['rehearsal']:.1f} s"
+        yield f"the rest of the deposit over one dense Hessian, {what}", f"{one['making_over_hessian']:.1f}; {beside}"
     for varied, one in result.get("growth", {}).items():
         yield f"deletion with a deposit: exponent in {varied}", f"{one['processor_exponent']:.2f}, of processor time"
     if "process" in result:

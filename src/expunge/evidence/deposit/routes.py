@@ -45,7 +45,7 @@ FACTORS = (0.25, 4.0)  # beside the balance of the two parts of a long-row matri
 MOST_MISSING = 0.5  # of M's least eigenvalue: a matrix that is mostly error is of no use
 MANY = 1500  # weights: from here on that alone is tried
 MOST_STEPS = 60  # by the same matrix, towards the root of a quadratic
-AT_REST = 2.0**-8  # of what float64 made of the gradient: to go on from there would hardly make a region smaller
+AT_REST = 2.0**-5  # of what float64 made of the gradient: to go on from there would hardly make a region smaller
 
 
 @dataclass(frozen=True)

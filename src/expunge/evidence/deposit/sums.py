@@ -97,7 +97,8 @@ class Sums:
                     self.weighted_errors, gone.weighted_errors, self.weighted, gone.weighted, strict=True
                 )
             ),
-            None if self.third is None or gone.third is None else (self.third * own).sub_(gone.third, alpha=other),
+            # own - other = 1, so that this is T + other (T - T_U): the largest of all, and touched once
+            None if self.third is None or gone.third is None else torch.lerp(self.third, gone.third, -other),
             0.0
             if self.third is None or gone.third is None
             else less(self.third_error, gone.third_error, whole_size(self.third) + whole_size(gone.third)),

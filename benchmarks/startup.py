@@ -44,7 +44,7 @@ def prepare(folder: Path) -> None:
 
 
 def measured(command: list[str], repeats: int) -> dict[str, Any]:
-    """Wall time, processor time and peak memory of a process; its first run, which may read the disk, is left out."""
+    """Wall time, processor time and peak memory of a process; the first of several may read the disk: left out."""
     seconds, processor, peaks = [], [], []
     for _ in range(repeats + 1):
         began = time.perf_counter()
@@ -56,11 +56,11 @@ def measured(command: list[str], repeats: int) -> dict[str, Any]:
         peaks.append(usage.ru_maxrss * 1024 / 1e6)
         if process.returncode != 0:
             raise SystemExit(f"expunge {' '.join(command)} ended with status {process.returncode}")
-    counted = seconds[1:]
+    counted, worked = seconds[1:] or seconds, processor[1:] or processor
     return {
         "seconds_median": round(statistics.median(counted), 3),
         "seconds_largest": round(max(counted), 3),
-        "processor_seconds_median": round(statistics.median(processor[1:]), 3),
+        "processor_seconds_median": round(statistics.median(worked), 3),
         "peak_megabytes": round(max(peaks), 1),
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from expunge import ModelError, train
 from expunge.model import read_model
-from expunge.record import TrainingRecord
+from expunge.record import LOSSES, Loss, TrainingRecord
 
 OURS, OTHER = "a" * 64, "b" * 64
 
@@ -125,3 +126,36 @@ def test_a_table_that_cannot_be_is_refused(path: str, value: object) -> None:
 def test_a_table_goes_with_where_it_was_learnt() -> None:
     with pytest.raises(ModelError, match="a table"):
         TrainingRecord.from_json(replace(PREPARED, preparation=None).to_json(), "r")
+
+
+# Constants of the losses ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("loss", "convexity", "smoothness", "lipschitz", "hessian_lipschitz"),
+    [
+        ("softmax", 0.5, 4.5 + 0.5, 3.0 * math.sqrt(2.0) + 2.5, 27.0 * math.sqrt(2.0) / (3.0 * math.sqrt(3.0))),
+        ("ridge", 0.5, 9.0 + 0.5, (15.0 + 2.0) * 3.0 + 2.5, 0.0),
+        ("logistic", 0.5, 2.25 + 0.5, 6.0 + 2.5, 27.0 / (6.0 * math.sqrt(3.0))),
+    ],
+)
+def test_constants_in_closed_form(
+    loss: str, convexity: float, smoothness: float, lipschitz: float, hessian_lipschitz: float
+) -> None:
+    """l2 = 0.5, four classes, rows of length 3, weights of length 5."""
+    made = LOSSES[loss].constants
+    assert made is not None
+    found = made(0.5, 4, 3.0, 5.0)
+    assert (found.strong_convexity, found.smoothness) == pytest.approx((convexity, smoothness), rel=1e-14)
+    assert (found.lipschitz, found.hessian_lipschitz) == pytest.approx((lipschitz, hessian_lipschitz), rel=1e-14)
+
+
+def test_what_a_certificate_knows_of_each_loss() -> None:
+    assert {name for name, loss in LOSSES.items() if not loss.convex} == {"module"}
+    assert {name for name, loss in LOSSES.items() if loss.one_vector} == {"tangent", "module"}
+    assert {name for name, loss in LOSSES.items() if loss.one_row} == {"logistic"}
+    assert {name for name, loss in LOSSES.items() if not loss.rounding_derived} == {"tangent", "module"}
+    rows = {name: loss.weight_rows(5) for name, loss in LOSSES.items()}
+    assert rows == {"softmax": 5, "one-vs-rest": 5, "ridge": 5, "logistic": 1, "tangent": 1, "module": 1}
+    plain = Loss("plain", None)
+    assert (plain.one_vector, plain.one_row, plain.rounding_derived) == (False, False, True)

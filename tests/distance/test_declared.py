@@ -155,3 +155,28 @@ def test_meaning_says_which_way_round():
 @given(kind=st.sampled_from(["chi2", "kl"]), value=st.floats(min_value=0.0, max_value=1e300))
 def test_every_finite_value_is_read_as_written(kind, value):
     assert parse_distance(f"{kind}:{value!r}") == Distance(kind, value)
+
+
+def test_only_rows_that_stand_in_for_the_source_can_be_matched_to_its_classes():
+    for kind in ("same", "tv", "chi2", "kl", "means"):
+        assert Distance(kind, 0.0, matched=True).matched
+    for kind in ("source", "deposit"):
+        with pytest.raises(OptionError, match="the source's classes are its own"):
+            Distance(kind, 0.0, matched=True)
+    with pytest.raises(OptionError, match="True or False"):
+        Distance("same", 0.0, matched=1)
+
+
+def test_second_moments_move_where_the_source_is_another_law_and_else_stay():
+    moments = (2.0, 3.0, 6.0)
+    for kind in ("tv", "chi2", "kl"):
+        assert Distance(kind, 0.5).moment_shift(*moments) == Distance(kind, 0.5).shift(*moments) > 0.0
+    for kind in ("same", "source", "deposit", "means"):
+        assert Distance(kind, 0.0).moment_shift(*moments) == 0.0
+
+
+def test_the_eigenvalue_is_needed_where_rows_are_sampled_or_the_shift_uses_the_spread():
+    for kind in KINDS:
+        assert Distance(kind, 0.0).needs_eigenvalue == (kind not in ("source", "deposit"))
+    needed = {kind for kind in KINDS if kind != "same" and Distance(kind, 0.0, "samples").needs_eigenvalue}
+    assert needed == {"chi2", "kl"}

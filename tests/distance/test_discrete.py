@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from expunge.distance.discrete import discrete_chi_square, discrete_kl, discrete_tv
 from expunge.distance.inequalities import tv_upper_from_chi_square, tv_upper_from_kl
+from expunge.errors import OptionError
 
 REPRODUCIBLE = settings(derandomize=True, deadline=None, max_examples=100)
 
@@ -40,3 +41,31 @@ def test_discrete_distances_obey_the_inequalities(p: list[float], seed: int) -> 
 
 def masks(count: int) -> list[list[bool]]:
     return [[bool(code >> bit & 1) for bit in range(count)] for code in range(2**count)]
+
+
+def test_where_either_has_no_mass() -> None:
+    assert discrete_kl([1.0, 0.0], [1.0, 0.0]) == discrete_chi_square([1.0, 0.0], [1.0, 0.0]) == 0.0
+    assert discrete_kl([0.5, 0.5, 0.0], [0.5, 0.0, 0.5]) == math.inf
+    assert discrete_chi_square([0.5, 0.5, 0.0], [0.5, 0.0, 0.5]) == math.inf
+    assert discrete_kl([0.5, 0.0, 0.5], [0.25, 0.25, 0.5]) == pytest.approx(0.5 * math.log(2.0), rel=1e-14)
+    assert discrete_chi_square([0.5, 0.0, 0.5], [0.25, 0.25, 0.5]) == pytest.approx(0.5, rel=1e-14)
+    assert discrete_tv([1.0, 0.0], [0.0, 1.0]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("p", "q"),
+    [
+        ([0.5, 0.5], [1.0]),
+        ([], []),
+        ([0.5, 0.5 + 1e-8], [0.5, 0.5]),
+        ([0.5, 0.5], [0.5, 0.5 - 1e-8]),
+        ([1.5, -0.5], [0.5, 0.5]),
+        ([math.nan, 0.5], [0.5, 0.5]),
+        ([[0.5, 0.5]], [[0.5, 0.5]]),
+    ],
+)
+def test_what_are_no_probabilities_over_the_same_points_is_refused(p: list[float], q: list[float]) -> None:
+    for distance in (discrete_tv, discrete_kl, discrete_chi_square):
+        with pytest.raises(OptionError, match="two lists of probabilities"):
+            distance(p, q)
+    assert discrete_tv([0.5, 0.5 + 1e-10], [0.5, 0.5]) < 1e-9

@@ -16,6 +16,7 @@ from expunge.distance.inequalities import (
 )
 from expunge.distance.kinds import (
     ChiSquare,
+    Kind,
     KullbackLeibler,
     Means,
     Same,
@@ -116,3 +117,41 @@ def test_a_name_stands_for_one_kind_and_an_unknown_one_raises():
     for odd in ("hellinger", "", None, 3):
         with pytest.raises(OptionError, match="is not known"):
             kind_named(odd)
+
+
+def test_what_each_kind_allows_and_needs():
+    def of(name):
+        return {kind: getattr(law, name) for kind, law in KINDS.items()}
+
+    def those(name):
+        return {kind for kind, is_so in of(name).items() if is_so}
+
+    assert those("takes_value") == {"tv", "chi2", "kl", "means"}
+    assert those("one_population") == {"same", "source", "deposit"}
+    assert those("is_source") == {"source"}
+    assert those("stands_in") == set(KINDS) - {"deposit"}
+    assert those("between_samples") == set(KINDS) - {"same"}
+    assert those("rows_unlike_any") == {"tv"}, "a divergence relative to the surrogate allows no row it lacks"
+    assert those("uses_deviation") == {"chi2", "kl"}
+    assert those("moves_moments") == {"tv", "chi2", "kl"}
+    assert of("largest_value") == {**dict.fromkeys(KINDS), "tv": 1.0}
+    assert of("first_schema") == {**dict.fromkeys(KINDS, 1), "means": 2}
+    assert {kind for kind, sentence in of("assumption").items() if sentence} == {"means"}
+
+
+def test_a_new_kind_stands_in_may_be_declared_between_sets_and_has_rows_the_surrogate_has():
+    class Plain(Kind):
+        name, meaning = "plain", "a distance that says no more of itself"
+
+        def shift(self, value, deviation, supremum, centred_supremum):
+            return value * deviation
+
+        def tv_upper(self, value):
+            return value
+
+    kind = Plain()
+    assert (kind.takes_value, kind.stands_in, kind.between_samples, kind.moves_moments) == (True, True, True, True)
+    assert (kind.one_population, kind.is_source, kind.rows_unlike_any, kind.uses_deviation) == (False,) * 4
+    assert (kind.largest_value, kind.assumption, kind.first_schema) == (None, None, 1)
+    assert kind.provenances == ("declared", "estimated")
+    assert kind.mean_shift(0.5, 3.0, 7.0, 9.0) == 1.5

@@ -95,3 +95,23 @@ def test_softmax_change_supremum_is_attained_by_small_and_by_huge_updates(bound:
     change = reference.example_change(-0.5 * huge, huge, x, "softmax")
     assert np.linalg.norm(change) == pytest.approx(head.change_sup(torch.tensor(huge)), rel=1e-12)
     assert head.change_sup(torch.tensor(huge)) == pytest.approx(math.sqrt(2.0) * bound, rel=1e-12)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 7])
+def test_what_stands_for_the_curvature_where_classes_are_treated_one_by_one(classes: int) -> None:
+    """By loops: q = p (1 - p), times 1 + 2 sum q^2 / (sum q)^2; and what it misses, sum q^2 / sum q."""
+    p = np.random.default_rng(classes).dirichlet(np.ones(classes), size=5)
+    head = made("softmax", classes, 2)
+    separated, coupling = head.separated(torch.tensor(p.T)), head.coupling(torch.tensor(p.T))
+    for row in range(5):
+        q = [float(x * (1.0 - x)) for x in p[row]]
+        squares = sum(x * x for x in q)
+        assert separated[:, row].tolist() == pytest.approx([x * (1.0 + 2.0 * squares / sum(q) ** 2) for x in q])
+        assert float(coupling[row]) == pytest.approx(squares / sum(q))
+
+
+def test_a_row_undecided_between_two_classes_counts_twice_and_a_sure_one_not_at_all() -> None:
+    head = made("softmax", 3, 2)
+    p = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]], dtype=torch.float64).T
+    assert head.separated(p).T.tolist() == [[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
+    assert head.coupling(p).tolist() == [0.25, 0.0]

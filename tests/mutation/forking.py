@@ -40,8 +40,17 @@ def prepare() -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     sys.modules["torch"].set_num_threads(1)
+    _without_shrinking()
     loaded = [name for name in sys.modules if name.split(".")[0] == "expunge"]
     assert not loaded, loaded
+
+
+def _without_shrinking() -> None:
+    """That a property fails is all there is to know; the simplest example of it takes hypothesis long to find."""
+    from hypothesis import Phase, settings
+
+    settings.register_profile("mutants", phases=[Phase.explicit, Phase.generate])
+    settings.load_profile("mutants")
 
 
 class _Loader(SourceFileLoader):

@@ -129,3 +129,42 @@ def test_no_more_products_are_taken_than_announced() -> None:
 
     largest_eigenvalue_upper(product, gaussian(5000, 0), 1e-6)
     assert len(calls) == lanczos_steps(5000, 1e-6)
+
+
+def test_one_step_is_the_fewest() -> None:
+    """Of one parameter a slack of 0.3 asks for one; where nothing is asked for, one is still taken."""
+    assert lanczos_steps(1, 1.0, 0.3) == 1
+    assert lanczos_steps(1, 10.0, 0.3) == 1
+
+
+@pytest.mark.parametrize("failure", [0.5, 1e-6])
+def test_up_to_twice_the_steps_the_whole_space_is_taken_and_the_result_is_exact(failure: float) -> None:
+    edge = max(p for p in range(1, 1000) if p <= 2 * lanczos_steps(p, failure))
+    for parameters in (edge, edge + 1):
+        told: list[tuple[int, int]] = []
+        values = torch.linspace(0.0, 1.0, parameters, dtype=torch.float64)
+        bound = largest_eigenvalue_upper(
+            lambda v, d=values: d * v, gaussian(parameters, 1), failure, lambda *now: told.append(now)
+        )
+        if parameters == edge:
+            assert bound == pytest.approx(1.0 + 1e-9, rel=1e-12)
+            assert {total for _, total in told} == {parameters}
+        else:
+            assert [total for _, total in told] == [lanczos_steps(parameters, failure)] * len(told)
+            assert told[-1] == (lanczos_steps(parameters, failure),) * 2
+
+
+@pytest.mark.parametrize(("left", "products"), [(0.95e-13, 1), (1.05e-13, 2)])
+def test_the_space_is_exhausted_where_what_is_left_is_rounding(left: float, products: int) -> None:
+    """Of what the largest so far is, 10^-13."""
+    matrix = torch.zeros((400, 400), dtype=torch.float64)
+    matrix[0, 0], matrix[0, 1], matrix[1, 0] = 3.0, 3.0 * left, 3.0 * left
+    start, calls = torch.zeros(400, dtype=torch.float64), []
+    start[0] = 5.0
+
+    def product(vector: torch.Tensor) -> torch.Tensor:
+        calls.append(vector)
+        return matrix @ vector
+
+    assert largest_eigenvalue_upper(product, start, 1e-6) == pytest.approx(3.0, rel=1e-8)
+    assert len(calls) == products

@@ -20,7 +20,7 @@ from scipy.special import erfcx, log_ndtr
 from expunge.bounds.sampling import Tail
 
 SAFETY = 1.0 + 1e-9  # root finding ends within this of the root; sigma is moved past it
-AVERAGED_POINTS = 768  # of the upper sums; more would make sigma smaller by less than a thousandth
+AVERAGED_POINTS = 768  # of the upper sums; more would make sigma smaller by a thousandth or so
 SMALLEST_TAIL = 1e-306  # where the sums end at the latest: below a hundred-thousandth of every delta allowed
 SMALLEST_SIGMA = 1e-300
 

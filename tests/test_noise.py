@@ -15,7 +15,8 @@ from scipy import stats
 from exact_delta import true_delta
 from expunge import noise
 from expunge.bounds import Ball, Region
-from expunge.bounds.calibration import delta_of, epsilon_for, mu_for, sigma_for
+from expunge.bounds.calibration import delta_of, epsilon_for, mu_for, sigma_classical, sigma_for
+from expunge.bounds.ellipsoid import EllipsoidNumbers
 from expunge.bounds.sampling import Tail
 from expunge.errors import ModelError
 from expunge.noise import (
@@ -28,7 +29,9 @@ from expunge.noise import (
     epsilon_hiding,
     grid_exponent,
     needed,
+    public_grid,
     rounded_gaussian,
+    rounded_sum,
     seeded_bytes,
     to_grid,
 )
@@ -666,3 +669,41 @@ def test_the_ends_of_that_epsilon() -> None:
     tail = Tail(1.0, 0.5, 0.01)
     assert epsilon_hiding(Region("residual", {"solver": 0.3}, tail=tail), 1e-4, 1e9) == 0.0
     assert epsilon_hiding(Region("residual", {"solver": math.inf}, tail=tail), 1e-4, 1.0) == math.inf
+
+
+# Grids of published noise, and of shapes ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parameters", [1, 4, 640, 10**6, 10**9])
+@pytest.mark.parametrize("mu", [1e-9, 1e-4, 2.0**-9, 0.3, 4.0])
+@pytest.mark.parametrize("scale", [2.0**-20, 0.25, 1.0, 64.0])
+def test_a_published_grid_costs_a_thousandth_at_most_where_it_can_be_finer(parameters, mu, scale):
+    """The coarsest of those that go with the scale, down to 2^-40, whose term is at most 2^-10 of what mu hides."""
+    allowed = [
+        exponent
+        for exponent in range(grid_exponent(scale), -41, -1)
+        if math.sqrt(parameters) * math.ldexp(1.0, exponent) <= mu * scale / 1024
+    ]
+    assert public_grid(scale, Ball(parameters), mu) == (allowed[0] if allowed else -40)
+
+
+def test_a_grid_that_costs_exactly_a_thousandth_is_fine_enough():
+    assert public_grid(1.0, Ball(4), 2.0**-9) == -20  # sqrt 4 2^-20 = 2^-9 2^-10
+    assert public_grid(1.0, Ball(4), math.nextafter(2.0**-9, 0.0)) == -21
+
+
+def test_what_drawing_adds_is_counted_at_no_smaller_scale_than_the_noise_has():
+    shape = EllipsoidNumbers(4, largest=16.0, least=0.25, inverse_trace=9.0, weights=1e6)
+    region, found = calibrated(Region("deposit", {"solver": 0.5}, shape=shape), 1.0, 1e-5)
+    assert math.isfinite(found.scale)
+    assert region.terms["drawing"] >= shape.drawing(found.scale) > 0.0
+    assert region.terms["drawing"] == pytest.approx(shape.drawing(found.scale), rel=1e-5)
+    assert found.scale == sigma_for(region.radius, 1.0, 1e-5)
+
+
+def test_a_weight_as_far_as_float64_adds_exactly_is_taken_and_one_step_more_refused():
+    inside = np.array([2.0**52 - 1.0, -(2.0**52 - 1.0)])
+    assert rounded_sum(inside, 1e-9, 0, seeded_bytes(0)).tolist() == inside.tolist()
+    for value in (2.0**52, -(2.0**52)):
+        with pytest.raises(ModelError, match=r"more than 2\^52 grid steps"):
+            rounded_sum(np.array([0.0, value]), 1.0, 0, seeded_bytes(0))

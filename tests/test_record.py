@@ -12,7 +12,7 @@ import pytest
 
 from expunge import ModelError, train
 from expunge.model import read_model
-from expunge.record import LOSSES, Loss, TrainingRecord
+from expunge.record import LOSSES, Loss, TrainingRecord, names_problem
 
 OURS, OTHER = "a" * 64, "b" * 64
 
@@ -159,3 +159,28 @@ def test_what_a_certificate_knows_of_each_loss() -> None:
     assert rows == {"softmax": 5, "one-vs-rest": 5, "ridge": 5, "logistic": 1, "tangent": 1, "module": 1}
     plain = Loss("plain", None)
     assert (plain.one_vector, plain.one_row, plain.rounding_derived) == (False, False, True)
+
+
+# What is kept at most ---------------------------------------------------------------------------------------------------
+
+
+def test_as_many_rows_as_float64_counts_and_no_more() -> None:
+    for count, fine in ((1, True), (2**53, True), (0, False), (2**53 + 1, False)):
+        text = replace(PREPARED, n_source=count, class_counts=None).to_json()
+        if fine:
+            assert TrainingRecord.from_json(text, "r").n_source == count
+        else:
+            with pytest.raises(ModelError, match="n_source"):
+                TrainingRecord.from_json(text, "r")
+
+
+def test_feature_names_at_their_limits_and_just_beyond() -> None:
+    many = [str(number) for number in range(200_001)]
+    assert names_problem(many[:-1]) is None
+    assert "200,001 feature names" in str(names_problem(many))
+    assert "0 feature names" in str(names_problem([]))
+    assert names_problem(["a" * 300]) is None
+    assert "300 characters" in str(names_problem(["a" * 301]))
+    together = [f"{number:0300d}" for number in range(33_333)] + ["b" * 100]
+    assert names_problem(together) is None
+    assert "10,000,000 characters together" in str(names_problem([*together, "c"]))

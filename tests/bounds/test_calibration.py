@@ -181,6 +181,9 @@ def test_the_search_begins_beside_its_end(monkeypatch: pytest.MonkeyPatch) -> No
     assert asked[1] == pytest.approx(1.1 / mu_for(1.0, 1e-5), rel=1e-12)
     assert asked[1] < found < 2.0 * asked[1]
     assert len(asked) < 50
+    halved = tried(monkeypatch, lambda sigma: 1e-5 if sigma >= 0.75 * asked[1] else 1.0)
+    averaged_sigma(0.1, tail, 1.0, 1e-5)
+    assert halved[:3] == [1e300, asked[1], 0.5 * asked[1]], "or between it and its half"
 
 
 def test_the_search_ends_where_next_to_no_noise_would_do(monkeypatch: pytest.MonkeyPatch) -> None:

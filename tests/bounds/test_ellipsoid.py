@@ -466,3 +466,36 @@ def test_what_is_published_is_the_sum_drawn_in_one_go() -> None:
     made = Noise(SCALE, exponent, shape).added_to(values, seeded_bytes(41))
     assert np.array_equal(made, expected.reshape(5, 3))
     assert made.shape == values.shape
+
+
+def test_what_a_sum_with_twice_the_digits_loses_in_closed_form() -> None:
+    """`2^-98 || |y| |L| ||` for each solution y, whatever the signs."""
+    factor = np.array([[2.0, 0.0], [-1.0, 4.0]])
+    solutions = np.array([[1.0, -2.0], [0.0, 3.0]])  # |y| |L| = (4, 8) and (3, 12)
+    due = [2.0**-98 * math.sqrt(80.0), 2.0**-98 * math.sqrt(153.0)]
+    assert ellipsoid._unseen(factor, solutions).tolist() == pytest.approx(due, rel=1e-14, abs=0.0)
+
+
+def test_sums_and_products_are_exact_with_what_they_lost() -> None:
+    rng = np.random.default_rng(8)
+    one, other = rng.normal(size=200), rng.normal(size=200) * 2.0 ** rng.integers(-20, 20, 200)
+    for work, exactly in ((ellipsoid._two_sum, Fraction.__add__), (ellipsoid._two_product, Fraction.__mul__)):
+        value, lost = work(one, other)
+        for index in range(200):
+            due = exactly(Fraction(float(one[index])), Fraction(float(other[index])))
+            assert Fraction(float(value[index])) + Fraction(float(lost[index])) == due
+    for halves in zip(*ellipsoid._halves(one), strict=True):
+        assert all(Fraction(float(half)).numerator.bit_length() <= 27 for half in halves)
+
+
+def test_what_reaches_the_goal_exactly_is_good_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = of(matrix_of(3, 3, 10.0))
+    goal = SOLVE_GOAL * math.sqrt(shape.inverse_trace * shape.least)
+    monkeypatch.setattr(ellipsoid, "_left", lambda factor, solutions, beyond, normals: np.zeros_like(normals))
+    for size, fine in ((goal, True), (math.nextafter(goal, 1.0), False)):
+        monkeypatch.setattr(ellipsoid, "_unseen", lambda factor, solutions, size=size: np.array([size]))
+        if fine:
+            shape.rest(1.0, seeded_bytes(0))
+        else:
+            with pytest.raises(ModelError, match="too ill-conditioned"):
+                shape.rest(1.0, seeded_bytes(0))

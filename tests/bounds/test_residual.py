@@ -315,6 +315,26 @@ def test_strict_terms_in_closed_form():
     assert sampling_term(facts, strict) == pytest.approx(2.5 * (expected + excess + 0.075 * unseen), rel=1e-14)
 
 
+def test_certificates_of_schema_1_took_the_reach_about_the_mean():
+    """With a KL and strict sampling: `change_largest^2` where the reach about 0 is due."""
+    facts = replace(FACTS, change_trace=1.64, change_eigenvalue=0.39, sampling_failure=5.0 * math.exp(-2.0))
+    distance = declared("kl", 0.5, sampling="strict")
+    raised = strict_moments(facts, 2.0)
+    # log 2: x^2 = 2 (2 proxy + 3 step x); raised trace 4.41 and eigenvalue 2.56, fourth moments from the reach of 3
+    for revision, square in ((1, 6.25), (2, 9.0)):
+        trace = 4.41 + math.sqrt(max(0.0, raised.change_fourth - 4.41**2)) + square * 0.5 / 3.0
+        eigenvalue = min(trace, 2.56 + math.sqrt(raised.change_fourth_eigenvalue) + square * 0.5 / 3.0)
+        expected = math.sqrt(trace / 100 + 4.41 / 25)
+        shift = 1.6 + 7.5 * 0.5 / 3.0
+        step = max((2.5 + shift) / 100, 2.5 / 25)
+        proxy = eigenvalue / 100 + 2.56 / 25 + 2.0 * step * expected
+        excess = 0.5 * (6.0 * step + math.sqrt(36.0 * step**2 + 16.0 * proxy))
+        due = 2.5 * (expected + excess + 7.5 * unseen_rows(facts, distance) / 100)
+        assert sampling_term(facts, distance, revision) == pytest.approx(due, rel=1e-12), revision
+        assert residual_bound(facts, distance, revision).terms["sampling"] == sampling_term(facts, distance, revision)
+    assert sampling_term(facts, distance) == sampling_term(facts, distance, 2)
+
+
 def test_strict_eigenvalue_is_at_most_the_strict_trace():
     raised = strict_moments(replace(FACTS, change_trace=1.64, change_eigenvalue=5.0), 2.0)
     assert raised.change_eigenvalue == raised.change_trace == pytest.approx(4.41, rel=1e-14)

@@ -187,6 +187,19 @@ def test_the_strict_tail_in_closed_form() -> None:
     assert matched.step == pytest.approx(2 * max((2.75 + 0.5 + off) / 80, (2.5 + off) / 50), rel=1e-12)
 
 
+def test_how_far_the_surrogate_s_mean_may_be_off_follows_its_variance_along_one_direction() -> None:
+    """Many rows without a preferred direction: of both inequalities the one that knows the direction is the smaller."""
+    facts = replace(FACTS, n_surrogate=50_000, change_mean=0.0, change_eigenvalue=0.01, n_source=60_000)
+    trace, eigenvalue, _ = population_moments(facts, 20.0).weighted()
+    expected, variance, step = math.sqrt(trace / 50_000), eigenvalue / 50_000, 2 * 2.75 / 50_000
+    linear = 3.0 * step * 20.0  # Klein and Rio, solved for the size that is exceeded with probability e^-20
+    proxy = variance + 2.0 * step * expected
+    off = expected + 0.5 * (linear + math.sqrt(linear**2 + 8.0 * proxy * 20.0))
+    due = max((2.75 + off) / facts.n_retain, (2.5 + off) / 50_000)
+    assert deviation(facts, SAME, 20.0).step == pytest.approx(due, rel=1e-10)
+    assert due == (2.5 + off) / 50_000
+
+
 def test_the_surrogate_counts_as_fewer_rows_where_it_has_leverage() -> None:
     """The update was solved with its rows: at 20 rows to a direction half of them count, at 100 five of six."""
     for rows_each, share in ((20, 1 / 2), (100, 5 / 6)):

@@ -215,3 +215,63 @@ def test_unlike_rows_are_charged_the_least_of_what_is_known_of_them() -> None:
     assert replace(tail, counted=0.25).scaled(2.0).charged(counts).tolist() == [0.0, 1.5, 6.0, 24.0, 96.0]
     assert replace(tail, most=0.0).quantile(1e-6) == pytest.approx(replace(tail, charge=0.0).quantile(1e-6), rel=1e-3)
     assert replace(tail, most=3.0).quantile(1e-6) < tail.quantile(1e-6)
+
+
+def test_a_small_ratio_in_closed_form() -> None:
+    """Below a thousandth `t^2 / (2 (1 + t/3))` stands in for h(t), to the last digits; above, h less a billionth."""
+    total, step = 8e7, 1.0
+    for ratio in (5e-4, 9.99e-4):
+        due = 2.0 * math.exp(-total * ratio**2 / (2.0 * (1.0 + ratio / 3.0)))
+        assert at(hilbert_tail, ratio * total / step, total, step) == pytest.approx(due, rel=1e-9)
+    with mpmath.workdps(50):
+        ratio = mpmath.mpf("0.0015")
+        h = (1 + ratio) * mpmath.log(1 + ratio) - ratio
+        due = 2 * mpmath.exp(-total * h * (1 - mpmath.mpf("1e-9")))
+    assert at(hilbert_tail, 0.0015 * total, total, step) == pytest.approx(float(due), rel=1e-8)
+    assert at(hilbert_tail, 0.0015 * total, total, step) > float(2 * mpmath.exp(-total * h))
+
+
+@pytest.mark.parametrize("tail", [Tail(2.0, 4.0, 0.0), Tail(1.0, 1.0, 2.0), Tail(3.0, 0.1, 0.5), Tail(1.0, 0.9, 0.3)])
+def test_the_sum_has_the_smaller_of_both_tails(tail: Tail) -> None:
+    x = np.linspace(0.1, 60.0, 400)
+    one = klein_rio_tail(x, tail.expected, tail.variance, tail.step)
+    other = hilbert_tail(x, tail.expected**2, tail.step)
+    np.testing.assert_allclose(tail.above(x), np.minimum(one, other), rtol=1e-9, atol=1e-300)
+    assert np.any(other < one)
+
+
+def test_the_smaller_tail_by_hand() -> None:
+    """E = 2, no steps: at 6 `exp(-16/8)` of the one, `2 exp(-36/8)` of the other."""
+    assert float(Tail(2.0, 4.0, 0.0).above(np.array([6.0]))[0]) == pytest.approx(2.0 * math.exp(-4.5), rel=1e-12)
+    assert float(Tail(2.0, 1.0, 0.0).above(np.array([6.0]))[0]) == pytest.approx(math.exp(-8.0), rel=1e-12)
+
+
+def test_what_is_charged_and_what_is_counted_add_up() -> None:
+    """Neither alone, nor one as large as the other, leaves unlike rows uncharged."""
+    x = np.array([4.0])
+    plain = Tail(1.0, 0.1, 0.05, n_new=40, n_seen=60)
+    for charge, counted in ((0.3, 0.3), (0.6, 0.0), (0.0, 0.6)):
+        tail = replace(plain, charge=charge, counted=counted)
+        assert tail.above(x) == pytest.approx(replace(plain, charge=0.6).above(x), rel=1e-12)
+        assert tail.above(x)[0] > plain.above(x)[0]
+        assert not replace(Tail(0.0, 0.0, 0.0), charge=charge, counted=counted).nothing
+    for name in ("expected", "variance", "step"):
+        assert not replace(Tail(0.0, 0.0, 0.0), **{name: 1.0}).nothing
+    assert Tail(0.0, 0.0, 0.0).nothing
+
+
+def test_the_numbers_of_unlike_rows_that_are_tried() -> None:
+    """All there can be where these are few; else up to 31, then 48 steps of one ratio until no chance is left."""
+
+    def tried(n_new: int, n_seen: int) -> list[float]:
+        return Tail(1.0, 0.1, 0.05, 0.3, n_new, n_seen)._counts().tolist()
+
+    assert tried(1, 10) == [0.0, 1.0]
+    assert tried(3, 10) == [0.0, 1.0, 2.0, 3.0]
+    assert tried(31, 1) == [float(count) for count in range(32)]
+    last = math.ceil(307.0 * math.log(10.0) / math.log(2.0))  # halves: 2^-1020 is below 10^-307
+    assert last == 1020
+    ratios = {float(round(1020 ** (step / 47))) for step in range(48)}
+    assert tried(10**6, 10**6) == sorted(ratios | {float(count) for count in range(32)})
+    assert 32.0 not in ratios
+    assert max(tried(500, 1)) == 500.0, "no more than there are"

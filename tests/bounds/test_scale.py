@@ -86,3 +86,30 @@ def test_rungs_are_counted_from_public_numbers() -> None:
     useful = [rung for rung in ladder if rung / 2.0 * math.sqrt(parameters) < longest]
     assert rungs(l2, classes, parameters, 2.0**-8) == len(useful)
     assert rungs(l2, classes, parameters, 2.0 * useful[-1]) == len(useful) + 1, "what somebody insisted on counts too"
+
+
+def test_a_scale_at_its_limits_and_just_beyond() -> None:
+    for kind, lowest in ((POLICY, 2.0**-20), ("radii", 1e-100)):
+        for value in (lowest, 1e6):
+            assert Scale(kind, value).value == value
+        for value in (math.nextafter(lowest, 0.0), math.nextafter(1e6, math.inf), 1.05e6):
+            with pytest.raises(OptionError, match="a standard deviation from"):
+                Scale(kind, value)
+    assert Scale(REHEARSAL, rows=1).rows == 1
+    assert Scale(REHEARSAL, rows=2**53).rows == 2**53
+    for rows in (0, 2**53 + 1, True):
+        with pytest.raises(OptionError, match="at least one row"):
+            Scale(REHEARSAL, rows=rows)
+
+
+def test_the_highest_rung_there_is() -> None:
+    assert rung_above(2.0**1000) == 2.0**1000
+    assert rung_above(math.nextafter(2.0**1000, math.inf)) == math.inf
+
+
+def test_the_last_rung_covers_the_longest_weights_and_no_more() -> None:
+    """`sqrt(1.4 K / l2)` of one parameter, a hair below and above 4; of fewer than two classes as of two."""
+    for l2, highest in ((14.0 / 16.0 * 1.01, 2), (14.0 / 16.0 * 0.99, 3)):
+        assert rungs(l2, 10, 1, 2.0**-20) == highest + 1 - LOWEST_RUNG
+    assert rungs(2.8 / 16.0 * 1.01, 1, 1, 2.0**-20) == rungs(2.8 / 16.0 * 1.01, 2, 1, 2.0**-20) == 3 - LOWEST_RUNG
+    assert rungs(1e18, 2, 10**6, 2.0**-20) == 1, "there is one at least"

@@ -1,5 +1,6 @@
 """The only judge: status, sigma and sentences follow from the facts alone."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -7,9 +8,21 @@ import pytest
 
 import expunge
 from certificates import made
-from expunge.certificate.derive import derive
+from expunge.bounds.scale import EXACTLY, Scale
+from expunge.certificate.derive import (
+    AVERAGED,
+    INDEPENDENT,
+    SEEN,
+    bound_named,
+    derive,
+    rank_of,
+    sentences,
+    status_of,
+)
+from expunge.certificate.facts import OLD_SCHEMAS, SCHEMA, Fact
 from expunge.certificate.verify import checks, claim_of
 from expunge.distance import Distance
+from expunge.errors import OptionError
 
 
 @pytest.mark.parametrize(
@@ -51,3 +64,89 @@ def test_what_is_derived_depends_on_the_facts_alone(result) -> None:
     needed = derive(claim).required
     assert derive(replace(claim, epsilon=2.0)).required < needed <= result.certificate.sigma
     assert derive(replace(claim, delta=5e-4)).required > needed
+
+
+@pytest.fixture(scope="module")
+def claim(result):
+    return claim_of(result.certificate.content)
+
+
+def test_what_is_left_of_delta_is_for_the_noise(claim) -> None:
+    derived = derive(replace(claim, failures={"eigenvalue": 1e-4, "sampling": 2e-4}))
+    assert derived.delta_for_noise == pytest.approx(claim.delta - 3e-4, rel=1e-12)
+    assert 3e-4 < derived.delta_at_sigma <= claim.delta
+    assert derived.enough
+    assert derived.mu == derived.region.radius / derived.sigma
+
+
+@pytest.mark.parametrize("value", [math.inf, 1e304])
+def test_without_a_finite_region_there_is_no_noise_and_no_promise(claim, value: float) -> None:
+    """An infinite term, and one that is hidden by no rung there is."""
+    facts = {**claim.facts, "solver_residual": Fact(value, "measured")}
+    derived = derive(replace(claim, facts=facts))
+    assert (derived.noise, derived.required, derived.sigma) == (None, math.inf, math.inf)
+    assert (derived.delta_at_sigma, derived.status, derived.guarantee) == (1.0, "none", "")
+    assert not derived.enough
+    assert rank_of(replace(claim, facts=facts)) == math.inf
+
+
+def test_noise_of_a_policy_that_is_too_little_is_not_enough(claim) -> None:
+    required = derive(replace(claim, scale=EXACTLY)).required
+    for factor, enough in ((0.5, False), (2.0, True)):
+        derived = derive(replace(claim, scale=Scale("policy", factor * required)))
+        assert derived.sigma == factor * required
+        assert derived.enough == enough
+    known = derive(replace(claim, scale=EXACTLY))
+    assert known.enough, "exactly what is required"
+    assert not replace(known, required=math.nextafter(known.sigma, math.inf)).enough
+
+
+def test_an_unknown_bound_raises() -> None:
+    assert bound_named("residual").provable
+    assert not bound_named("paper").provable
+    for odd in ("hessian", "", None, 3):
+        with pytest.raises(OptionError, match="it must be one of residual, paper, deposit"):
+            bound_named(odd)
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, *OLD_SCHEMAS])
+def test_what_is_assumed_of_rows_unlike_any_seen(claim, schema: str) -> None:
+    """First of all where it was asked for; not at all where they are counted, or nothing is sampled."""
+    said = SEEN if schema == SCHEMA else "seen on the surrogate stand for its population's"
+    for sampling in ("seen", "strict"):
+        distance = replace(claim.distance, sampling=sampling)
+        assumed = sentences(replace(claim, distance=distance, schema=schema), 1.0)[1]
+        assert any(said in sentence for sentence in assumed) == (sampling == "seen")
+        if schema == SCHEMA:
+            assert (assumed[0] == SEEN) == (sampling == "seen")
+            averaged = sentences(replace(claim, distance=distance, averaged=True), 1.0)[1]
+            assert (AVERAGED in averaged) == (sampling == "strict")
+    between = Distance("chi2", 0.1, "samples", sampling="seen")
+    assumed = sentences(replace(claim, distance=between, schema=schema), 1.0)[1]
+    assert not any(said in sentence for sentence in assumed)
+    assert INDEPENDENT not in assumed
+
+
+def test_an_estimate_is_said_to_be_one_from_schema_2_on(claim) -> None:
+    estimated = replace(claim, distance=Distance("chi2", 0.1, provenance="estimated"))
+    for schema, said in ((OLD_SCHEMAS[0], False), (OLD_SCHEMAS[1], True), (SCHEMA, True)):
+        assumed = sentences(replace(estimated, schema=schema), 1.0)[1]
+        assert any(sentence.startswith("NOT KNOWN, ESTIMATED: chi2:0.1") for sentence in assumed) == said
+
+
+def test_rows_declared_another_person_s_are_said_however_few(claim) -> None:
+    for others in (0, 1, 2):
+        assumed = sentences(replace(claim, others=others), 1.0)[1]
+        assert any(f"Declared: {others} of the forgotten rows" in sentence for sentence in assumed) == (others > 0)
+
+
+def test_a_status_is_that_of_the_weakest_fact(claim) -> None:
+    between = replace(claim, distance=Distance("chi2", 0.1, "samples"))
+    assert status_of(between, "measured") == "proven"
+    assert status_of(between, "declared") == "conditional"
+    assert status_of(between, "estimated") == status_of(replace(between, tuned=True), "measured") == "estimated"
+    assert status_of(claim, "measured") == "conditional", "rows are sampled"
+    assert status_of(replace(between, bound="paper"), "measured") == "conditional"
+    source = replace(claim, distance=Distance("source", 0.0))
+    assert status_of(source, "measured") == "conditional"
+    assert [status_of(replace(source, schema=schema), "measured") for schema in OLD_SCHEMAS] == ["proven"] * 2

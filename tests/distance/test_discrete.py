@@ -57,8 +57,8 @@ def test_where_either_has_no_mass() -> None:
     [
         ([0.5, 0.5], [1.0]),
         ([], []),
-        ([0.5, 0.5 + 1e-8], [0.5, 0.5]),
-        ([0.5, 0.5], [0.5, 0.5 - 1e-8]),
+        ([0.5, 0.5 + 1.05e-9], [0.5, 0.5]),
+        ([0.5, 0.5], [0.5, 0.5 - 1.05e-9]),
         ([1.5, -0.5], [0.5, 0.5]),
         ([math.nan, 0.5], [0.5, 0.5]),
         ([[0.5, 0.5]], [[0.5, 0.5]]),
@@ -68,4 +68,4 @@ def test_what_are_no_probabilities_over_the_same_points_is_refused(p: list[float
     for distance in (discrete_tv, discrete_kl, discrete_chi_square):
         with pytest.raises(OptionError, match="two lists of probabilities"):
             distance(p, q)
-    assert discrete_tv([0.5, 0.5 + 1e-10], [0.5, 0.5]) < 1e-9
+    assert discrete_tv([0.5, 0.5 + 0.95e-9], [0.5, 0.5]) < 1e-9

@@ -236,3 +236,27 @@ def test_what_a_weighted_mean_varies_by_is_that_of_the_table(loss: str) -> None:
     assert found.sampled_largest == pytest.approx(np.linalg.norm(scaled, axis=1).max(), rel=1e-9)
     eigenvalue = np.linalg.eigvalsh(scaled.T @ scaled / len(phi))[-1]
     assert eigenvalue * (1 - 1e-9) <= found.sampled_eigenvalue <= eigenvalue * 1.05
+
+
+def told_of(update: torch.Tensor, failure: float | None = 1e-9) -> list[tuple[str, int, int | None]]:
+    made = Example("softmax", 3, 4, 20)
+    told: list[tuple[str, int, int | None]] = []
+    change_moments(
+        made.head, torch.tensor(made.W), update, rows_of(made.X), failure=failure, heavy=True, seed=0,
+        advance=lambda *now: told.append(now),
+    )  # fmt: skip
+    return told
+
+
+def test_progress_is_told_in_rows_of_two_passes_and_of_lanczos() -> None:
+    told = told_of(torch.ones((3, 4), dtype=torch.float64))
+    assert told[:3] == [("Moments (rows)", done, 40) for done in (0, 20, 40)]
+    stages = [stage for stage, _, _ in told[3:]]
+    assert list(dict.fromkeys(stages)) == ["Lanczos, covariance (rows)", "Lanczos, fourth moment (rows)"]
+    first = [(done, total) for stage, done, total in told if stage == "Lanczos, covariance (rows)"]
+    assert first == [(20 * step, 240) for step in range(1, len(first) + 1)], "twelve parameters are few: all steps"
+
+
+def test_where_nothing_spreads_nothing_is_iterated() -> None:
+    assert len(told_of(torch.zeros((3, 4), dtype=torch.float64))) == 3
+    assert len(told_of(torch.ones((3, 4), dtype=torch.float64), None)) == 3

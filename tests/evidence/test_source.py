@@ -1,10 +1,14 @@
 """The source itself: measured, not believed."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 import expunge
 from asking import asked
+from expunge.certificate.facts import Fact
+from expunge.evidence import SourceEvidence, gather
 from expunge.mechanism import measure
 from expunge.train import train
 
@@ -37,3 +41,41 @@ def test_what_is_charged_for_rounding_is_of_the_sums_that_were_made(parts) -> No
     charged = sum(300 * head.rounding(at, request.surrogate) for at in (before, after))
     charged += 140 * head.rounding(after, request.forget)
     assert measured.facts["rounding"].value == pytest.approx(charged, rel=1e-12)
+
+
+def evidence_of(parts, **options):
+    model = train(*parts["source"], l2=0.05, max_norm=2.0)
+    x, y = parts["source"]
+    chosen = {"epsilon": 1.0, "delta": 1e-3, "distance": "source", "force": True, **options}
+    return gather(asked(model, (x[:4], y[:4]), (x, y), **chosen))
+
+
+def test_the_forget_rows_are_charged_at_the_weights_after(parts) -> None:
+    """An update as long as the weights: before, after and the other way round are far apart."""
+    evidence = evidence_of(parts)
+    request = evidence.request
+    step = SimpleNamespace(update=request.weights.clone())
+    charged = sum(300 * request.head.rounding(at, request.surrogate) for at in (request.weights, 2 * request.weights))
+    charged += 4 * request.head.rounding(2 * request.weights, request.forget)
+    assert evidence._rounding(step).value == pytest.approx(charged, rel=1e-12)
+
+
+@pytest.mark.parametrize(("above", "fine"), [(0.9e-6, True), (1.1e-6, False)])
+def test_a_gradient_a_millionth_above_the_recorded_one_is_the_source_s_and_no_more(parts, above, fine) -> None:
+    known = evidence_of(parts).request
+    head, weights = known.head, known.weights + 1e-3  # so that there is a gradient
+    lost = head.rounding(weights, known.surrogate)
+    measured = float(head.gradient(weights, known.surrogate).norm()) + lost
+
+    def found(residual: float, provenance: str) -> Fact:
+        record = SimpleNamespace(residual=residual, provenance=provenance)
+        request = SimpleNamespace(head=head, weights=weights, surrogate=known.surrogate, record=record)
+        return SourceEvidence(request).training_residual()
+
+    recorded = (measured - 2 * lost) / (1 + above)
+    if fine:
+        assert found(recorded, "measured") == Fact(measured, "measured")
+    else:
+        with pytest.raises(expunge.DataError, match="not the rows the model was trained on"):
+            found(recorded, "measured")
+    assert found(0.0, "declared") == Fact(measured, "measured"), "what was declared is measured, not compared"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +12,12 @@ import reference
 from asking import asked
 from expunge.distance import Distance
 from expunge.errors import VacuousClaim
-from expunge.evidence import gather
+from expunge.evidence import gather, surrogate
+from expunge.evidence.moments import change_moments
 from expunge.mechanism import measure
+from expunge.request.door import Request
+from expunge.solve.equation import RetainedEquation
+from expunge.solve.outcome import Ending, Step
 from expunge.train import train
 from step_problems import Example
 
@@ -55,3 +61,95 @@ def test_seen_is_refused_where_a_forget_row_shows_that_it_is_not_all() -> None:
     assert "--sampling strict" in str(refused.value)
     measure(one_hot_request(4, "strict"), seed=0)
     measure(one_hot_request(3, "seen"), seed=0)
+
+
+def some_step(request: Request) -> Step:
+    return Step(torch.ones_like(request.weights), 1.0, 2.0, 1, 1, "newton", 0.0, Ending.STOPPED, 0.0)
+
+
+def noticed(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
+    """What moments are asked with."""
+    asked_with: list[dict] = []
+
+    def spied(*given, **options):
+        asked_with.append(options)
+        return change_moments(*given, **options)
+
+    monkeypatch.setattr(surrogate, "change_moments", spied)
+    return asked_with
+
+
+def test_a_step_that_left_next_to_nothing_is_charged_ten_millionths_of_what_was_to_go() -> None:
+    """So that the charge does not vary with the sample; one that left more is charged what it left."""
+    example = Example()
+    request = example.request()
+    evidence, step = gather(request, seed=0), measure(request, seed=0).step
+    charged = 1e-7 * float(request.forgotten.norm())
+    assert step.residual < charged
+    found = evidence.facts(step, evidence.distance_at(step.update))
+    assert found["solver_residual"].value == pytest.approx(charged, rel=1e-12)
+    rough = replace(step, residual=3.0 * charged)
+    assert evidence.facts(rough, evidence.distance_at(step.update))["solver_residual"].value == 3.0 * charged
+
+
+@pytest.mark.parametrize(("text", "slack"), [("chi2:0.1", 0.02), ("tv:0.1", 0.1), ("same", 0.1)])
+def test_candidates_are_ranked_by_quick_moments(text: str, slack: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanczos may fail every other time there, nothing heavy is measured and nothing told."""
+    told: list[tuple] = []
+    request = Example().request(distance=text)
+    evidence = gather(request, seed=0, progress=lambda *now: told.append(now))
+    step = some_step(request)
+    distance, asked_with = evidence.distance_at(step.update), noticed(monkeypatch)
+    evidence.facts(step, distance, quick=True)
+    assert not told
+    evidence.facts(step, distance)
+    assert told
+    quick, whole = asked_with
+    assert (quick["failure"], whole["failure"]) == (0.5, evidence.failures(distance)["eigenvalue"])
+    assert (quick["heavy"], whole["heavy"]) == (False, text != "same")
+    assert quick["slack"] == whole["slack"] == slack
+
+
+def test_where_no_eigenvalue_is_due_none_is_bounded_and_nothing_is_spent_on_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    request = Example().request(distance=Distance("tv", 0.1, "samples"))
+    evidence, asked_with = gather(request, seed=0), noticed(monkeypatch)
+    step = some_step(request)
+    for quick in (False, True):
+        facts = evidence.facts(step, evidence.distance_at(step.update), quick=quick)
+        assert facts["sampling_failure"].value == 0.0
+    assert [options["failure"] for options in asked_with] == [None, None]
+
+
+PAPER = {"bound": "paper", "constants": "paper", "step": "newton", "distance": "tv:0.01"}
+
+
+def test_the_paper_s_bound_is_for_an_undamped_step() -> None:
+    request = Example().request(**PAPER)
+    evidence = gather(request, seed=0)
+    step = measure(request, seed=0).step
+    assert step.positive_definite
+    facts = evidence.facts(step, evidence.distance_at(step.update))
+    assert (facts["n_source"].value, facts["n_forget"].value, facts["n_surrogate"].value) == (150, 15, 150)
+    assert facts["tv_upper"].value == 0.01
+    with pytest.raises(VacuousClaim, match="not positive definite"):
+        evidence.facts(replace(step, damping=1.0), evidence.distance_at(step.update))
+
+
+@pytest.mark.parametrize(("sizes", "weighted"), [("source", 150), ("surrogate", 120)])
+def test_the_paper_s_appendix_weights_the_surrogate_by_its_own_size(sizes: str, weighted: int) -> None:
+    example = Example(surrogate=lambda rng, X: X[:120])
+    evidence = gather(example.request(**PAPER, sizes=sizes))
+    assert evidence.equation.n_source == weighted
+    residual = gather(example.request(step="newton")).equation
+    assert residual.n_source == 150, "the paper's step under the other bound"
+
+
+def test_which_equation_is_solved() -> None:
+    example = Example()
+    assert gather(example.request(**PAPER)).paper_step
+    assert gather(example.request(step="newton")).paper_step
+    plain = gather(example.request(step="converged"))
+    assert not plain.paper_step
+    assert isinstance(plain.equation, RetainedEquation)

@@ -58,6 +58,8 @@ def test_jacobians_are_kept_where_they_are_few_and_the_same_where_not(monkeypatc
     head, rows = made()
     kept = [list(rows.blocks()), list(rows.blocks())]
     assert all(one.features is two.features for one, two in zip(*kept, strict=True))
+    monkeypatch.setattr(jacobians, "KEPT_BYTES", 8 * 11 * 3 * head.n_features)
+    assert next(rows.blocks()).features is kept[0][0].features, "just as many"
     monkeypatch.setattr(jacobians, "KEPT_BYTES", 8 * 11 * 3 * head.n_features - 1)
     formed = [list(rows.blocks()), list(rows.blocks())]
     assert all(one.features is not two.features for one, two in zip(*formed, strict=True))

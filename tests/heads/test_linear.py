@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import reference
+from class_shift import example as weighted_example
 from expunge.data import prepare
 from expunge.errors import OptionError
 from expunge.heads import Curvature, LinearHead
@@ -261,3 +262,81 @@ def test_rounding_grows_with_rows_weights_bound_and_l2() -> None:
     assert made("softmax", 2, 3).rounding(1e4 * W, range(100)) > 10 * base
     assert made("softmax", 2, 3, bound=10.0).rounding(W, range(100)) > 10 * base
     assert made("softmax", 2, 3, l2=1e4).rounding(W, range(100)) > 10 * base
+
+
+def test_rounding_by_hand() -> None:
+    """Three classes, ten features, rows of length 2, seven of them, weights of length 3, l2 = 0.5."""
+    weights = torch.zeros((3, 10), dtype=torch.float64)
+    weights[0, 0] = 3.0
+    of_link = math.sqrt(3.0) * 74 * 7.0
+    for loss, residual in (("softmax", math.sqrt(2.0)), ("ridge", 6.0 + math.sqrt(3.0))):
+        due = 2.0**-53 * (2.0 * (71 * residual + of_link) + 4 * 0.5 * 3.0)
+        found = made(loss, 3, 10, l2=0.5, bound=2.0).rounding(weights, range(7))
+        assert found == pytest.approx(due, rel=1e-13)
+
+
+# Weighted rows, and what pays -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_weighted_rows_count_as_often_as_repeated_ones(loss: str) -> None:
+    given = weighted_example(loss)
+    head, W, U = given["head"], given["W"], given["U"]
+    once, repeated = given["once"], given["repeated"]
+    assert head.loss(W, once) == pytest.approx(head.loss(W, repeated), rel=1e-12)
+    assert close(head.gradient(W, once), head.gradient(W, repeated))
+    assert close(head.change_mean(W, U, once), head.change_mean(W, U, repeated))
+
+
+class Room:
+    """So many rows, and room for so much."""
+
+    def __init__(self, count: int, room: float = math.inf) -> None:
+        self.count, self.room = count, room
+
+    def __len__(self) -> int:
+        return self.count
+
+    def affords(self, n_bytes: int) -> bool:
+        return n_bytes <= self.room
+
+
+@pytest.mark.parametrize(("classes", "width"), [(2, 60), (3, 40), (10, 25), (5, 300), (2, 500)])
+def test_a_dense_hessian_pays_where_fewer_multiplications_are_left(classes: int, width: int) -> None:
+    """Half of K (K + 1) d x d blocks over the rows and a third of p^3, at an eighth of the price, against forty products."""
+    head, p = made("softmax", classes, width), classes * width
+
+    def dense(rows: int) -> float:
+        return rows * (classes * (classes + 1) / 2) * width**2 + p**3 / 3
+
+    def iterations(rows: int) -> float:
+        return 40 * 2 * rows * p
+
+    paid = [head.dense_pays(Room(rows)) for rows in range(1, 2000)]
+    assert paid == [dense(rows) / 8.0 < iterations(rows) for rows in range(1, 2000)]
+    if (classes, width) == (2, 60):
+        assert paid.index(True) + 1 == 9, "from 8.7 rows on"
+
+
+def test_what_costs_as_much_does_not_pay() -> None:
+    """K = 2, d = 16: 77 p n are left of 80 p n, and a 24th of p^3 is 77 p times 256/462 of a row; with K = 1, d = 480
+    (80 - 60) p n against 480^2/24 p = 9600 p: 480 rows."""
+    head = made("ridge", 1, 480)
+    assert [head.dense_pays(Room(rows)) for rows in (479, 480, 481)] == [False, False, True]
+
+
+def test_a_dense_hessian_needs_room_for_five_and_has_a_largest_size() -> None:
+    head = made("softmax", 2, 60)
+    assert head.dense_pays(Room(1000, 5 * 8 * 120**2))
+    assert not head.dense_pays(Room(1000, 5 * 8 * 120**2 - 1))
+    assert made("softmax", 64, 64).n_parameters == 4096
+    pays = {width: made("ridge", 1024, width).dense_pays(Room(10**12)) for width in (1, 4)}
+    assert pays == {1: 1025 / 16 < 80, 4: False}
+    assert made("ridge", 512, 8).dense_pays(Room(10**12)) == (8 * 513 / 16 < 80)
+    assert made("ridge", 2, 2048).dense_pays(Room(10**12)) == (2048 * 3 / 16 < 80)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_systems_are_solved_as_far_as_their_numbers_allow(loss: str) -> None:
+    head = made(loss, 2, 3)
+    assert (head.accurate(torch.float64), head.accurate(torch.float32)) == (1e-10, 1e-5)

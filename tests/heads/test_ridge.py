@@ -35,3 +35,21 @@ def test_ridge_constants_are_attained(bound: float) -> None:
         np.linalg.eigvalsh(reference.example_hessian(W, x, "ridge"))[-1] + l2, rel=1e-12
     )
     assert constants.hessian_lipschitz == 0.0
+
+
+def test_the_curvature_is_the_identity_for_every_row() -> None:
+    """Five rows of three classes: entries of the upper half, the sum over weighted rows, one class at a time."""
+    head, outputs = made("ridge", 3, 2), torch.zeros((3, 5), dtype=torch.float64)
+    assert head.curvature_entries(outputs).tolist() == [[float(i == j)] * 5 for i in range(3) for j in range(i, 3)]
+    weights = torch.tensor([0.5, 2.0, 0.0, 1.0, 1.5], dtype=torch.float64)
+    assert head.curvature_sum(outputs, weights).tolist() == (5.0 * torch.eye(3)).tolist()
+    assert head.separated(outputs).tolist() == [[1.0] * 5] * 3
+    assert head.coupling(outputs).tolist() == [0.0] * 5
+    assert head.curve(outputs, torch.full((3, 5), 2.0)).tolist() == [[2.0] * 5] * 3
+    assert head.moment_roundoffs(7) == 71
+
+
+def test_losses_are_half_the_squared_distances_from_plus_and_minus_one() -> None:
+    head = made("ridge", 2, 1)
+    outputs = torch.tensor([[1.0, -1.0], [0.0, 3.0], [2.0, -1.0]], dtype=torch.float64)
+    assert head.losses(outputs, torch.tensor([0, 1, 0])).tolist() == [0.0, 2.5, 0.5]

@@ -115,3 +115,15 @@ def test_a_row_undecided_between_two_classes_counts_twice_and_a_sure_one_not_at_
     p = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]], dtype=torch.float64).T
     assert head.separated(p).T.tolist() == [[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
     assert head.coupling(p).tolist() == [0.25, 0.0]
+
+
+def test_entries_of_the_curvature_are_its_upper_half_row_by_row() -> None:
+    """And its sum over rows that count by their weights."""
+    p = np.random.default_rng(3).dirichlet(np.ones(4), size=5)
+    each = [np.diag(row) - np.outer(row, row) for row in p]
+    head = made("softmax", 4, 2)
+    entries = head.curvature_entries(torch.tensor(p.T))
+    assert close(entries.T, np.stack([matrix[np.triu_indices(4)] for matrix in each]))
+    weights = np.array([0.5, 2.0, 0.0, 1.0, 1.5])
+    total = head.curvature_sum(torch.tensor(p.T), torch.tensor(weights))
+    assert close(total, sum(weight * matrix for weight, matrix in zip(weights, each, strict=True)))

@@ -307,6 +307,28 @@ def test_settling_extends_the_second_uniform_too():
         assert script.asked == [16, 32]
 
 
+def test_settling_appends_all_further_bits_the_upper_half_to_the_first_uniform(monkeypatch):
+    """Two rounds, since the draw is on the boundary for one: 64, 192 and 320 bits of each, none lost, none twice."""
+    seen, ends = [], noise._ends
+
+    def spied(value, bits):
+        seen.append((value, bits))
+        low, high = ends(value, bits)
+        return (low, high) if bits > 192 else (low, low + 0.25)  # too wide for any rounding
+
+    monkeypatch.setattr(noise, "_ends", spied)
+    rounds = [(2**128 - 1, 1), (1, 2**128 - 1)]
+    content = [(above << 128 | below).to_bytes(32, "little") for above, below in rounds]
+    noise._settle(2**63 + 1, 2**62 + 1, 1.0, -20, lambda count: content.pop(0))
+    first, second = 2**63 + 1, 2**62 + 1
+    due = []
+    for bits, (above, below) in zip((192, 320), rounds, strict=True):
+        first, second = first * 2**128 + above, second * 2**128 + below
+        due += [(first, bits), (second, bits), (second, bits)]
+    assert seen == due
+    assert not content
+
+
 @pytest.mark.parametrize("region", ["far tail", "middle", "near one", "few bits"])
 def test_further_bits_are_asked_for_within_the_stated_error_and_not_beyond(region):
     half = {"far tail": 6.5e6 + 0.5, "middle": 1.5e6 + 0.5, "near one": 200.5, "few bits": 7.6e6 + 0.5}[region]

@@ -488,6 +488,18 @@ def test_sums_and_products_are_exact_with_what_they_lost() -> None:
         assert all(Fraction(float(half)).numerator.bit_length() <= 27 for half in halves)
 
 
+@pytest.mark.parametrize(("size", "rows", "pieces"), [(51, 2, 1), (600, 1, 2), (600, 2, 3)])
+def test_as_many_columns_at_once_as_make_a_quarter_of_a_million_products(
+    size: int, rows: int, pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2^18 over the numbers to be solved for: 436 columns of 600, and half as many for two."""
+    made, exact_sum = [], ellipsoid._exact_sum
+    monkeypatch.setattr(ellipsoid, "_exact_sum", lambda terms: made.append(terms.shape) or exact_sum(terms))
+    factor, y = np.eye(size), np.ones((rows, size))
+    assert not ellipsoid._left(factor, y, 0.0 * y, y).any()
+    assert len(made) == pieces
+
+
 def test_what_reaches_the_goal_exactly_is_good_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = of(matrix_of(3, 3, 10.0))
     goal = SOLVE_GOAL * math.sqrt(shape.inverse_trace * shape.least)

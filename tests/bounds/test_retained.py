@@ -140,6 +140,11 @@ def test_rows_unlike_any_in_closed_form() -> None:
     mass = 0.04 + 0.1
     count = 80 * mass + math.sqrt(2 * 80 * mass * 2.0) + 2.0 / 3.0
     assert unlike_any(FACTS, Distance("chi2", 0.25), 2.0) == pytest.approx(count, rel=1e-12)
+    # total variation moves a mass by itself, KL 0.125 by sqrt(0.25 q) + 0.125/3; never to more than all
+    for distance, moved in ((Distance("tv", 0.1), 0.14), (Distance("kl", 0.125), 0.04 + 0.1 + 0.125 / 3)):
+        count_of = 80 * moved + math.sqrt(2 * 80 * moved * 2.0) + 2.0 / 3.0
+        assert unlike_any(FACTS, distance, 2.0) == pytest.approx(count_of, rel=1e-12)
+    assert unlike_any(FACTS, Distance("tv", 1.0), 2.0) == 80.0
     cut = 2 * 2.75 / 50
     assert set_apart(FACTS, Distance("chi2", 0.25), 2.0) == pytest.approx(cut + 9.75 * count / 80, rel=1e-12)
     heavier = replace(FACTS, weight_largest=3.0)

@@ -275,3 +275,13 @@ def test_the_numbers_of_unlike_rows_that_are_tried() -> None:
     assert tried(10**6, 10**6) == sorted(ratios | {float(count) for count in range(32)})
     assert 32.0 not in ratios
     assert max(tried(500, 1)) == 500.0, "no more than there are"
+
+
+@pytest.mark.parametrize("beyond", [1.0, 1.25, 1.7, 1.999])
+def test_a_quantile_is_rounded_up_by_one_part_in_a_trillion_at_most(
+    beyond: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step in the place of the tail, a hair above every size that halving comes by."""
+    step = math.floor(beyond * 2.0**39) * 2.0**-39 + 2.0**-46
+    monkeypatch.setattr(Tail, "above", lambda self, x: np.where(x >= step, 1e-6, 1.0))
+    assert step <= Tail(1.0, 0.5, 0.01).quantile(1e-6) <= step * (1.0 + 1e-12)

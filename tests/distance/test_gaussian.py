@@ -101,7 +101,9 @@ def test_what_is_no_distribution_is_refused(bad) -> None:
 
 def test_gaussians_that_are_one_and_gaussians_beyond_all_numbers() -> None:
     eye = np.eye(3)
-    assert gaussian_kl(np.zeros(3), eye, np.zeros(3), eye) == gaussian_chi_square(np.zeros(3), eye, np.zeros(3), eye) == 0
+    assert (
+        gaussian_kl(np.zeros(3), eye, np.zeros(3), eye) == gaussian_chi_square(np.zeros(3), eye, np.zeros(3), eye) == 0
+    )
     # the smallest eigenvalue of 2 T - S decides, whatever the others are
     assert gaussian_chi_square(np.zeros(2), np.diag([1.0, 3.0]), np.zeros(2), np.eye(2)) == math.inf
     assert gaussian_chi_square([26.0], [[1.0]], [0.0], [[1.0]]) == pytest.approx(math.expm1(676.0), rel=1e-12)

@@ -144,7 +144,7 @@ def test_up_to_twice_the_steps_the_whole_space_is_taken_and_the_result_is_exact(
         told: list[tuple[int, int]] = []
         values = torch.linspace(0.0, 1.0, parameters, dtype=torch.float64)
         bound = largest_eigenvalue_upper(
-            lambda v, d=values: d * v, gaussian(parameters, 1), failure, lambda *now: told.append(now)
+            lambda v, d=values: d * v, gaussian(parameters, 1), failure, lambda *now, told=told: told.append(now)
         )
         if parameters == edge:
             assert bound == pytest.approx(1.0 + 1e-9, rel=1e-12)

@@ -33,6 +33,7 @@ def test_klein_and_rio_in_closed_form() -> None:
     assert at(klein_rio_tail, 3.0, 1.0, 0.5, 0.25) == pytest.approx(math.exp(-4.0 / 3.5), rel=1e-14)
     assert at(klein_rio_tail, 1.0, 1.0, 0.5, 0.25) == at(klein_rio_tail, 0.2, 1.0, 0.5, 0.25) == 1.0
     assert at(klein_rio_tail, 1.5, 1.0, 0.0, 0.0) == 0.0
+    assert at(klein_rio_tail, 1.0, 1.0, 0.0, 0.0) == at(klein_rio_tail, 0.5, 1.0, 0.0, 0.0) == 1.0
 
 
 def test_hilbert_in_closed_form() -> None:
@@ -42,6 +43,7 @@ def test_hilbert_in_closed_form() -> None:
     )
     assert at(hilbert_tail, 0.0, 2.0, 1.0) == 1.0
     assert at(hilbert_tail, 1.0, 0.0, 1.0) == 0.0
+    assert at(hilbert_tail, 0.0, 0.0, 1.0) == at(hilbert_tail, -1.0, 0.0, 1.0) == 1.0
     assert at(hilbert_tail, 3.0, 1.0, 0.0) == pytest.approx(2.0 * math.exp(-4.5), rel=1e-14)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -153,3 +154,19 @@ def test_which_equation_is_solved() -> None:
     plain = gather(example.request(step="converged"))
     assert not plain.paper_step
     assert isinstance(plain.equation, RetainedEquation)
+
+
+def test_rounding_is_charged_for_all_that_were_forgotten_earlier_ones_too() -> None:
+    """The change over the retained rows' number, before and after, and every forgotten row's gradient before."""
+    request = Example().request()
+    step, head = some_step(request), request.head
+    for past, gone in ((None, 15), (object(), 40)):
+        known = SimpleNamespace(
+            head=head, weights=request.weights, surrogate=request.surrogate, forget=request.forget, past=past,
+            n_source=150, n_forget=gone,
+        )  # fmt: skip
+        charged = (150 - gone) * head.rounding(request.weights, request.surrogate)
+        charged += (150 - gone) * head.rounding(request.weights + step.update, request.surrogate)
+        charged += gone * head.rounding(request.weights, range(gone))
+        found = surrogate.SurrogateEvidence(known)._rounding(step)
+        assert (found.value, found.provenance) == (pytest.approx(charged, rel=1e-12), "derived")

@@ -317,10 +317,10 @@ def test_settling_appends_all_further_bits_the_upper_half_to_the_first_uniform(m
         return (low, high) if bits > 192 else (low, low + 0.25)  # too wide for any rounding
 
     monkeypatch.setattr(noise, "_ends", spied)
-    rounds = [(2**128 - 1, 1), (1, 2**128 - 1)]
+    rounds = [(2**128 - 1, 2), (1, 2**128 - 1)]
     content = [(above << 128 | below).to_bytes(32, "little") for above, below in rounds]
-    noise._settle(2**63 + 1, 2**62 + 1, 1.0, -20, lambda count: content.pop(0))
-    first, second = 2**63 + 1, 2**62 + 1
+    noise._settle(2**63 + 1, 2**62, 1.0, -20, lambda count: content.pop(0))
+    first, second = 2**63 + 1, 2**62
     due = []
     for bits, (above, below) in zip((192, 320), rounds, strict=True):
         first, second = first * 2**128 + above, second * 2**128 + below

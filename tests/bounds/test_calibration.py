@@ -188,10 +188,10 @@ def test_the_search_begins_beside_its_end(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_search_ends_where_next_to_no_noise_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
     tried(monkeypatch, lambda sigma: 0.0)
-    assert averaged_sigma(0.0, Tail(0.0, 0.0, 1.0), 1.0, 1e-5) == pytest.approx(0.5e-300, rel=1e-8)
+    assert averaged_sigma(0.0, Tail(0.0, 0.0, 1.0), 1.0, 1e-5) == pytest.approx(0.5e-300, rel=1e-8, abs=0.0)
     mu = mu_for(1.0, 1e-5)
     radius = next(x for x in (2e-300 * mu * (1.0 + k * 2.0**-52) for k in range(-4, 5)) if x / mu == 2e-300)
-    assert averaged_sigma(radius, Tail(0.0, 0.0, 1.0), 1.0, 1e-5) == pytest.approx(1e-300, rel=1e-8)
+    assert averaged_sigma(radius, Tail(0.0, 0.0, 1.0), 1.0, 1e-5) == pytest.approx(1e-300, rel=1e-8, abs=0.0)
 
 
 @pytest.mark.parametrize("threshold", [0.3, 1.0, 3.0, 100.0])

@@ -40,7 +40,7 @@ def test_what_is_charged_for_rounding_is_of_the_sums_that_were_made(parts) -> No
     head, before, after = request.head, request.weights, request.weights + measured.step.update
     charged = sum(300 * head.rounding(at, request.surrogate) for at in (before, after))
     charged += 140 * head.rounding(after, request.forget)
-    assert measured.facts["rounding"].value == pytest.approx(charged, rel=1e-12)
+    assert measured.facts["rounding"].value == pytest.approx(charged, rel=1e-12, abs=0.0)
 
 
 def evidence_of(parts, **options):
@@ -57,7 +57,7 @@ def test_the_forget_rows_are_charged_at_the_weights_after(parts) -> None:
     step = SimpleNamespace(update=request.weights.clone())
     charged = sum(300 * request.head.rounding(at, request.surrogate) for at in (request.weights, 2 * request.weights))
     charged += 4 * request.head.rounding(2 * request.weights, request.forget)
-    assert evidence._rounding(step).value == pytest.approx(charged, rel=1e-12)
+    assert evidence._rounding(step).value == pytest.approx(charged, rel=1e-12, abs=0.0)
 
 
 @pytest.mark.parametrize(("above", "fine"), [(0.9e-6, True), (1.1e-6, False)])

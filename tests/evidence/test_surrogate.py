@@ -88,7 +88,7 @@ def test_a_step_that_left_next_to_nothing_is_charged_ten_millionths_of_what_was_
     charged = 1e-7 * float(request.forgotten.norm())
     assert step.residual < charged
     found = evidence.facts(step, evidence.distance_at(step.update))
-    assert found["solver_residual"].value == pytest.approx(charged, rel=1e-12)
+    assert found["solver_residual"].value == pytest.approx(charged, rel=1e-12, abs=0.0)
     rough = replace(step, residual=3.0 * charged)
     assert evidence.facts(rough, evidence.distance_at(step.update))["solver_residual"].value == 3.0 * charged
 
@@ -169,4 +169,4 @@ def test_rounding_is_charged_for_all_that_were_forgotten_earlier_ones_too() -> N
         charged += (150 - gone) * head.rounding(request.weights + step.update, request.surrogate)
         charged += gone * head.rounding(request.weights, range(gone))
         found = surrogate.SurrogateEvidence(known)._rounding(step)
-        assert (found.value, found.provenance) == (pytest.approx(charged, rel=1e-12), "derived")
+        assert (found.value, found.provenance) == (pytest.approx(charged, rel=1e-12, abs=0.0), "derived")

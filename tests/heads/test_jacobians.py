@@ -92,7 +92,7 @@ def test_rounding_by_hand() -> None:
     weights[0, 0] = 3.0
     terms = 3 * 7 + 10 + 4 * NETWORK_ROUNDOFFS + 64
     assert head.rounding(weights, range(7)) == pytest.approx(
-        2.0**-53 * (2.0 * terms * (10.0 + 6.0) + 4 * 0.5 * 3.0), rel=1e-12
+        2.0**-53 * (2.0 * terms * (10.0 + 6.0) + 4 * 0.5 * 3.0), rel=1e-12, abs=0.0
     )
     assert head.moment_roundoffs(7) == 3 * 7 + 4 * NETWORK_ROUNDOFFS + 64
 

@@ -272,7 +272,7 @@ def test_rounding_by_hand() -> None:
     for loss, residual in (("softmax", math.sqrt(2.0)), ("ridge", 6.0 + math.sqrt(3.0))):
         due = 2.0**-53 * (2.0 * (71 * residual + of_link) + 4 * 0.5 * 3.0)
         found = made(loss, 3, 10, l2=0.5, bound=2.0).rounding(weights, range(7))
-        assert found == pytest.approx(due, rel=1e-13)
+        assert found == pytest.approx(due, rel=1e-13, abs=0.0)
 
 
 # Weighted rows, and what pays -------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ def test_the_curvature_is_the_identity_for_every_row() -> None:
     assert head.curvature_sum(outputs, weights).tolist() == (5.0 * torch.eye(3)).tolist()
     assert head.separated(outputs).tolist() == [[1.0] * 5] * 3
     assert head.coupling(outputs).tolist() == [0.0] * 5
+    assert made("ridge", 1, 2).coupling(outputs[:1]).tolist() == [0.0] * 5, "one output is enough"
     assert head.curve(outputs, torch.full((3, 5), 2.0)).tolist() == [[2.0] * 5] * 3
     assert head.moment_roundoffs(7) == 71
 

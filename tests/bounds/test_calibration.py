@@ -43,6 +43,13 @@ def test_many_deltas_are_those_of_one(epsilon: float, mu: float) -> None:
     assert together == pytest.approx(log_delta(epsilon, mu), rel=1e-9, abs=1e-9) or log_delta(epsilon, mu) < -600
 
 
+@pytest.mark.parametrize("epsilon", [1e-3, 0.1])
+def test_many_deltas_near_one_keep_the_digits_of_what_is_missing(epsilon: float) -> None:
+    mus = np.array([9.5, 10.27, 10.54, 10.72, 10.98, 12.0, 20.0])
+    each = [log_delta(epsilon, float(mu)) for mu in mus]
+    assert log_deltas(epsilon, mus).tolist() == pytest.approx(each, rel=1e-9, abs=0.0)
+
+
 def test_no_distance_and_all_distance() -> None:
     assert log_deltas(1.0, np.array([0.0, math.inf])).tolist() == [-math.inf, 0.0]
 

@@ -258,3 +258,17 @@ def test_more_surrogate_rows_never_harm(rows: int, kind: str) -> None:
     assert retained_bound(many, distance, averaged=False).radius <= retained_bound(
         few, distance, averaged=False
     ).radius * (1 + 1e-9)
+
+
+def test_how_many_events_share_a_probability_at_the_edges() -> None:
+    """A row within a millionth of the bound reaches it; twenty rows a direction are enough to count rows against rows."""
+    for bound, longest, due in ((1.0, 1.0 - 1e-6, 0), (1.0, 1.0 - 1.1e-6, 2), (4.0, 4.0 * (1.0 - 1e-6), 0)):
+        assert events(replace(FACTS, row_bound=bound, longest_row=longest), SEEN) == due
+        assert events(replace(FACTS, row_bound=bound, longest_row=longest), SAME) == 3
+    for rows, fine in ((40, True), (39, False)):
+        facts = replace(FACTS, n_surrogate=rows, directions=2)
+        assert exchangeable(facts, SAME) == fine
+        assert events(facts, SAME) == (3 if fine else 5)
+    assert not exchangeable(FACTS, SEEN)
+    assert not exchangeable(FACTS, Distance("chi2", 0.1))
+    assert not exchangeable(FACTS, replace(SAME, matched=True))

@@ -18,6 +18,7 @@ from expunge.bounds import Ball, Region
 from expunge.bounds.calibration import delta_of, epsilon_for, mu_for, sigma_classical, sigma_for
 from expunge.bounds.ellipsoid import EllipsoidNumbers
 from expunge.bounds.sampling import Tail
+from expunge.bounds.scale import Scale
 from expunge.errors import ModelError
 from expunge.noise import (
     Noise,
@@ -30,6 +31,7 @@ from expunge.noise import (
     grid_exponent,
     needed,
     public_grid,
+    published,
     rounded_gaussian,
     rounded_sum,
     seeded_bytes,
@@ -729,3 +731,25 @@ def test_a_weight_as_far_as_float64_adds_exactly_is_taken_and_one_step_more_refu
     for value in (2.0**52, -(2.0**52)):
         with pytest.raises(ModelError, match=r"more than 2\^52 grid steps"):
             rounded_sum(np.array([0.0, value]), 1.0, 0, seeded_bytes(0))
+
+
+def test_noise_of_a_policy_is_handed_out_as_it_was_set_and_a_rung_is_climbed_until_it_is_enough():
+    region = Region("residual", {"solver": 0.5}, shape=Ball(9))
+    least = sigma_for(region.radius, 1.0, 1e-5)
+    for value in (0.5 * least, 2.0 * least):
+        rounded, found, required = published(region, 1.0, 1e-5, None, Scale("policy", value))
+        assert found.scale == value
+        assert found.grid_exponent == public_grid(value, Ball(9), mu_for(1.0, 1e-5))
+        assert required == sigma_for(rounded.radius, 1.0, 1e-5) > least
+    _, found, required = published(region, 1.0, 1e-5, None, Scale("ladder"))
+    assert found.scale == 2.0 >= required > 1.0
+    # a region that needs all of a rung: with its grid's term it needs the next
+    whole = Region("residual", {"solver": 2.0 * mu_for(1.0, 1e-5) * (1.0 - 2e-9)}, shape=Ball(9))
+    assert 1.0 < sigma_for(whole.radius, 1.0, 1e-5) <= 2.0
+    assert published(whole, 1.0, 1e-5, None, Scale("ladder"))[1].scale == 4.0
+    exact, noise_of_it, required = published(region, 1.0, 1e-5, None, Scale("exact"))
+    assert (exact, noise_of_it) == calibrated(region, 1.0, 1e-5)
+    assert required == noise_of_it.scale
+    endless = Region("residual", {"solver": math.inf}, shape=Ball(9))
+    _, found, required = published(endless, 1.0, 1e-5, None, Scale("ladder"))
+    assert (found.scale, found.grid_exponent, required) == (math.inf, -40, math.inf)

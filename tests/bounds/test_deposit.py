@@ -424,3 +424,7 @@ def test_a_radius_that_is_not_scaled_to_the_frozen_shape_would_be_too_small() ->
     """The planted fault: with M = M_0/9 the same error is three times as long in M_0."""
     plain, scaled = replace(FACTS, shape_ratio=1.0), replace(FACTS, shape_ratio=9.0)
     assert deposit_bound(scaled).radius == pytest.approx(3.0 * deposit_bound(plain).radius, rel=1e-14)
+
+
+def test_what_a_route_does_not_need_is_nothing() -> None:
+    assert DepositFacts(PLAIN, 0.1, 0.2, 4.0) == DepositFacts(PLAIN, 0.1, 0.2, 4.0, *[0.0] * 9)

@@ -21,6 +21,7 @@ from expunge.bounds.deposit_surrogate import (
     sigmoid_bend,
     softmax_bend,
     surrogate_part,
+    tail_of,
     together,
     within,
 )
@@ -182,6 +183,21 @@ def test_rows_unlike_any_are_charged_the_least_of_what_is_known_of_them() -> Non
     assert apart(Beside(MOMENTS, 0.0, 9.0), SEEN, share, 9.0) == pytest.approx(
         0.02 * unlike_any(MOMENTS, SEEN, share) / 1600, rel=1e-12
     )
+
+
+def test_what_unlike_rows_add_is_a_mean_over_the_retained_ones() -> None:
+    """1,600 of them: each 1.5/1600, k together 0.4 sqrt(k/1600), and what was cut off, 0.26/1600 each."""
+    tail = tail_of(BESIDE, SAME, 3.0, 0.7)
+    assert (tail.charge, tail.together, tail.most) == (1.5 / 1600, 0.4 / 40.0, 0.7)
+    assert tail.counted == pytest.approx(0.26 / 1600, rel=1e-14)
+    alone = tail_of(BESIDE, CHI2, 3.0, 0.7)
+    assert (alone.charge, alone.together, alone.counted) == (0.0, math.inf, 0.0), "charged apart"
+
+
+def test_the_deviation_is_one_of_the_events_that_share() -> None:
+    for distance, shared in ((SAME, 4), (CHI2, 6), (SEEN, 3)):
+        assert share_of(BESIDE, distance) == pytest.approx(math.log(shared / 0.01), rel=1e-14)
+    assert share_of(BESIDE, BETWEEN) == 0.0
 
 
 def test_exchangeable_rows_are_counted_within_the_tail() -> None:

@@ -488,11 +488,11 @@ def test_sums_and_products_are_exact_with_what_they_lost() -> None:
         assert all(Fraction(float(half)).numerator.bit_length() <= 27 for half in halves)
 
 
-@pytest.mark.parametrize(("size", "rows", "pieces"), [(51, 2, 1), (600, 1, 2), (600, 2, 3)])
+@pytest.mark.parametrize(("size", "rows", "pieces"), [(51, 2, 1), (600, 1, 2), (600, 2, 3), (4, 70_000, 4)])
 def test_as_many_columns_at_once_as_make_a_quarter_of_a_million_products(
     size: int, rows: int, pieces: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """2^18 over the numbers to be solved for: 436 columns of 600, and half as many for two."""
+    """2^18 over the numbers to be solved for: 436 columns of 600, half as many for two; one at least."""
     made, exact_sum = [], ellipsoid._exact_sum
     monkeypatch.setattr(ellipsoid, "_exact_sum", lambda terms: made.append(terms.shape) or exact_sum(terms))
     factor, y = np.eye(size), np.ones((rows, size))

@@ -252,6 +252,7 @@ def test_what_is_charged_and_what_is_counted_add_up() -> None:
     """Neither alone, nor one as large as the other, leaves unlike rows uncharged."""
     x = np.array([4.0])
     plain = Tail(1.0, 0.1, 0.05, n_new=40, n_seen=60)
+    assert plain.above(x) == plain._sum(x), "what adds nothing is not counted"
     for charge, counted in ((0.3, 0.3), (0.6, 0.0), (0.0, 0.6)):
         tail = replace(plain, charge=charge, counted=counted)
         assert tail.above(x) == pytest.approx(replace(plain, charge=0.6).above(x), rel=1e-12)

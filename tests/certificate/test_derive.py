@@ -15,7 +15,9 @@ from expunge.certificate.derive import (
     SEEN,
     bound_named,
     derive,
+    held_region,
     rank_of,
+    region_of,
     sentences,
     status_of,
 )
@@ -79,6 +81,14 @@ def test_what_is_left_of_delta_is_for_the_noise(claim) -> None:
     assert derived.mu == derived.region.radius / derived.sigma
 
 
+def test_the_region_that_holds_the_weights_takes_what_is_left_of_delta_for_its_tail(claim) -> None:
+    spending = replace(claim, averaged=True, failures={"eigenvalue": 1e-4, "sampling": 5e-4})
+    region, held = region_of(spending), held_region(spending)
+    assert region.tail is not None
+    assert held.tail is None
+    assert held.terms["sampling"] == region.terms["sampling"] + region.tail.quantile(claim.delta - 6e-4)
+
+
 @pytest.mark.parametrize("value", [math.inf, 1e304])
 def test_without_a_finite_region_there_is_no_noise_and_no_promise(claim, value: float) -> None:
     """An infinite term, and one that is hidden by no rung there is."""
@@ -104,6 +114,7 @@ def test_noise_of_a_policy_that_is_too_little_is_not_enough(claim) -> None:
 def test_an_unknown_bound_raises() -> None:
     assert bound_named("residual").provable
     assert not bound_named("paper").provable
+    assert [name for name in ("residual", "paper", "deposit") if bound_named(name).kept] == ["deposit"]
     for odd in ("hessian", "", None, 3):
         with pytest.raises(OptionError, match="it must be one of residual, paper, deposit"):
             bound_named(odd)

@@ -73,6 +73,9 @@ def test_a_gradient_a_millionth_above_the_recorded_one_is_the_source_s_and_no_mo
         return SourceEvidence(request).training_residual()
 
     recorded = (measured - 2 * lost) / (1 + above)
+    found((measured - 1.5 * lost) / (1 + 1e-6), "measured")
+    with pytest.raises(expunge.DataError, match="not the rows the model was trained on"):
+        found((measured - 2.5 * lost) / (1 + 1e-6), "measured")
     if fine:
         assert found(recorded, "measured") == Fact(measured, "measured")
     else:

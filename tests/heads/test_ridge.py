@@ -48,6 +48,8 @@ def test_the_curvature_is_the_identity_for_every_row() -> None:
     assert made("ridge", 1, 2).coupling(outputs[:1]).tolist() == [0.0] * 5, "one output is enough"
     assert head.curve(outputs, torch.full((3, 5), 2.0)).tolist() == [[2.0] * 5] * 3
     assert head.moment_roundoffs(7) == 71
+    assert head.constant_curvature
+    assert not head.shift_invariant, "the same added to all outputs is farther from plus and minus one"
 
 
 def test_losses_are_half_the_squared_distances_from_plus_and_minus_one() -> None:

@@ -127,3 +127,15 @@ def test_entries_of_the_curvature_are_its_upper_half_row_by_row() -> None:
     weights = np.array([0.5, 2.0, 0.0, 1.0, 1.5])
     total = head.curvature_sum(torch.tensor(p.T), torch.tensor(weights))
     assert close(total, sum(weight * matrix for weight, matrix in zip(weights, each, strict=True)))
+
+
+def test_a_product_with_the_curvature_is_that_of_each_row_s_matrix() -> None:
+    rng = np.random.default_rng(5)
+    p, directions = rng.dirichlet(np.ones(4), size=5), rng.normal(size=(5, 4))
+    head = made("softmax", 4, 2)
+    due = [(np.diag(row) - np.outer(row, row)) @ v for row, v in zip(p, directions, strict=True)]
+    assert close(head.curve(torch.tensor(p.T), torch.tensor(directions.T)).T, np.stack(due))
+    alike = head.curve(torch.tensor(p.T), torch.ones((4, 5), dtype=torch.float64))
+    assert float(alike.abs().max()) < 1e-15
+    assert head.shift_invariant, "the same added to all outputs changes nothing"
+    assert not head.constant_curvature

@@ -138,7 +138,7 @@ def test_the_upper_sum_by_hand() -> None:
 
 def test_what_the_tail_goes_beyond_counts_in_full() -> None:
     for radius, last in ((math.inf, 1.0), (1.0, math.inf)):
-        assert AveragedDelta(radius, np.array([0.0, last]), np.array([1.0, 0.0])).at(1.0, 1e9) == 1.0
+        assert AveragedDelta(radius, np.array([0.0, last]), np.array([0.5, 0.0])).at(1.0, 1e9) == 1.0
 
 
 def test_the_grid_starts_at_nothing_goes_on_at_the_mean_and_ends_where_no_chance_is_left() -> None:

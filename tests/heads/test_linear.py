@@ -319,8 +319,7 @@ def test_a_dense_hessian_pays_where_fewer_multiplications_are_left(classes: int,
 
 
 def test_what_costs_as_much_does_not_pay() -> None:
-    """K = 2, d = 16: 77 p n are left of 80 p n, and a 24th of p^3 is 77 p times 256/462 of a row; with K = 1, d = 480
-    (80 - 60) p n against 480^2/24 p = 9600 p: 480 rows."""
+    """K = 1, d = 480: (80 - 60) p n are saved, and 480^2/24 p = 9600 p spent: 480 rows are just as many."""
     head = made("ridge", 1, 480)
     assert [head.dense_pays(Room(rows)) for rows in (479, 480, 481)] == [False, False, True]
 

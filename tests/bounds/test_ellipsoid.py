@@ -469,10 +469,10 @@ def test_what_is_published_is_the_sum_drawn_in_one_go() -> None:
 
 
 def test_what_a_sum_with_twice_the_digits_loses_in_closed_form() -> None:
-    """`2^-98 || |y| |L| ||` for each solution y, whatever the signs."""
+    """`(q + 64) 2^-102 || |y| |L| ||` for each solution y, whatever the signs."""
     factor = np.array([[2.0, 0.0], [-1.0, 4.0]])
     solutions = np.array([[1.0, -2.0], [0.0, 3.0]])  # |y| |L| = (4, 8) and (3, 12)
-    due = [2.0**-98 * math.sqrt(80.0), 2.0**-98 * math.sqrt(153.0)]
+    due = [66 * 2.0**-102 * math.sqrt(80.0), 66 * 2.0**-102 * math.sqrt(153.0)]
     assert ellipsoid._unseen(factor, solutions).tolist() == pytest.approx(due, rel=1e-14, abs=0.0)
 
 

@@ -174,6 +174,34 @@ def test_a_ledger_that_is_older_than_its_seal_is_not_written_in(desk: Desk, sour
         ask(desk, source, 1, 2)
 
 
+def test_an_older_ledger_with_its_seal_removes_nothing_of_the_newest(desk: Desk, source: Rows, tmp_path: Path) -> None:
+    """The newest state is needed again once the newest ledger is restored."""
+    ask(desk, source, 0, 1)
+    run(desk)
+    kept = again(desk, tmp_path)
+    ask(desk, source, 1, 2)
+    run(desk)
+    shutil.copytree(desk.layout.folder, tmp_path / "newest")
+    put_back(desk, kept, *LEDGER)
+    with pytest.raises(FileError, match="is not the state the ledger speaks of"):
+        ask(desk, source, 3, 4)
+    put_back(desk, tmp_path / "newest", *LEDGER)
+    ask(desk, source, 2, 3)
+    assert [made.requests for made in run(desk).published] == [(3,)]
+
+
+def test_nor_does_one_from_before_requests_were_accepted(desk: Desk, source: Rows, tmp_path: Path) -> None:
+    kept = again(desk, tmp_path)
+    for number in range(2):
+        ask(desk, source, number, number + 1)
+    shutil.copytree(desk.layout.folder, tmp_path / "newest")
+    put_back(desk, kept, *LEDGER)
+    with pytest.raises(FileError, match="the ledger does not know"):
+        ask(desk, source, 3, 4)
+    put_back(desk, tmp_path / "newest", *LEDGER)
+    assert [made.requests for made in run(desk).published] == [(1, 2)]
+
+
 @pytest.mark.parametrize("name", ["0007", "backup", "1"])
 def test_a_folder_that_no_entry_speaks_of_fails(name: str, ledger: Desk) -> None:
     verify_desk(ledger)

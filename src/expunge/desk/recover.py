@@ -23,6 +23,7 @@ STATE, PUBLIC, DOSSIER = "state.safetensors", "public", "dossier.json"
 
 def recover(layout: Layout, ledger: Ledger) -> list[str]:
     """Bring folder and ledger to a state from which any command may go on; says what was done."""
+    _require_known(layout, ledger)
     done = []
     for number in ledger.prepared():
         finish(layout, ledger, number)
@@ -67,8 +68,14 @@ def _write_head(layout: Layout, ledger: Ledger) -> None:
 
 
 def tidy(layout: Layout, ledger: Ledger) -> None:
-    """Remove what must not stay: rows that are forgotten, earlier weights, files a crash left half-written."""
+    """Remove what must not stay: rows that are forgotten, earlier weights, files a crash left half-written.
+
+    Where the state that the ledger speaks of is not there, the ledger was put back and the rest was not: then nothing
+    is removed, so that the newest ledger finds everything again.
+    """
     last = ledger.last_number()
+    if not layout.state_of(last).exists():
+        return
     keep = {layout.state_of(last)}
     keep |= {layout.rows_of(request.id) for state in OPEN for request in ledger.requests(state)}
     for folder in (layout.rows, layout.states):
@@ -79,6 +86,18 @@ def tidy(layout: Layout, ledger: Ledger) -> None:
     for folder in (layout.folder, layout.private, layout.dossiers, layout.published, layout.published_model(last)):
         for path in leftovers(folder):
             remove(path)
+
+
+def _require_known(layout: Layout, ledger: Ledger) -> None:
+    """Refuse a ledger that was put back while rows stayed: a kill leaves those of the next request at most."""
+    following = ledger.next_request()
+    for path in sorted(layout.rows.glob("*.npz")):
+        if path.stem.isdecimal() and int(path.stem) > following:
+            raise FileError(
+                f"{path} is of a request that the ledger does not know",
+                "a ledger that was put back must not write over what was accepted since",
+                "Restore the newest ledger; if somebody put the file there, move it away.",
+            )
 
 
 def leftovers(folder: Path) -> list[Path]:

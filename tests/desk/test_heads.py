@@ -174,6 +174,17 @@ def test_a_ledger_that_is_older_than_its_seal_is_not_written_in(desk: Desk, sour
         ask(desk, source, 1, 2)
 
 
+@pytest.mark.parametrize("command", ["status", "history", "head"])
+def test_nor_is_it_looked_at(command: str, desk: Desk, source: Rows, tmp_path: Path) -> None:
+    """A head that is saved of it, or a request that it does not know, would be taken for the desk's own."""
+    kept = again(desk, tmp_path)
+    ask(desk, source, 0, 1)
+    put_back(desk, kept, *LEDGER[:3])
+    done = CliRunner().invoke(main, ["desk", command, str(desk.layout.folder)])
+    assert done.exit_code == 1
+    assert "the seal has 2 entries, the ledger 1" in done.stderr
+
+
 def test_an_older_ledger_with_its_seal_removes_nothing_of_the_newest(desk: Desk, source: Rows, tmp_path: Path) -> None:
     """The newest state is needed again once the newest ledger is restored."""
     ask(desk, source, 0, 1)

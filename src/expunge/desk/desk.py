@@ -45,9 +45,13 @@ class Desk:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Ledger]:
-        """The ledger, to look at; what a damaged one makes of arithmetic and tables is an error of its own."""
+        """The ledger, to look at, unless it is older than its seal.
+
+        What a damaged one makes of arithmetic and tables is an error of its own.
+        """
         with Ledger.open(self.layout.ledger) as ledger:
             try:
+                require_sealed(self.layout, ledger)
                 yield ledger
             except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
                 raise FileError(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 import shutil
+import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from expunge.desk import Desk, history, verify_desk
+from desk_use import Rows, ask
+from expunge.desk import Desk, history, run, verify_desk
 from expunge.desk.entries import DeskCreated, RunRefused
 from expunge.desk.ledger import Ledger
 from expunge.errors import VerificationFailed
@@ -100,3 +103,39 @@ def test_bit_flips_of_the_ledger_are_rejected(flips: int, ledger: Desk) -> None:
     assert not survived
     path.write_bytes(whole)
     assert verify_desk(ledger).sealed
+
+
+@pytest.mark.parametrize("place", ["expunge.desk.replay._same", "expunge.desk.seal._matches", "refuse_unknown"])
+def test_a_command_that_writes_meanwhile_is_no_false_alarm(
+    place: str, ledger: Desk, source: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request is accepted, or a model published, while the ledger, its file or the folders are looked at."""
+    module, name = place.rsplit(".", 1) if "." in place else ("expunge.desk.check", "_refuse_unknown")
+    real, wrote = getattr(sys.modules[module], name), []
+
+    def looked_at(*given: Any) -> Any:
+        if not wrote:
+            wrote.append(run(ledger) if name == "_refuse_unknown" else ask(ledger, source, 20, 21))
+        return real(*given)
+
+    monkeypatch.setattr(sys.modules[module], name, looked_at)
+    checked = verify_desk(ledger)
+    assert wrote
+    assert checked.head == head(ledger)
+
+
+def test_what_is_wrong_is_found_though_a_command_writes_meanwhile(
+    ledger: Desk, source: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, rows = sys.modules["expunge.desk.check"]._refuse_unknown, iter(range(20, 60))
+
+    def looked_at(*given: Any) -> Any:
+        at = next(rows)
+        ask(ledger, source, at, at + 1)
+        return real(*given)
+
+    (ledger.layout.published / "0007").mkdir()
+    monkeypatch.setattr(sys.modules["expunge.desk.check"], "_refuse_unknown", looked_at)
+    monkeypatch.setattr(sys.modules["expunge.desk.check"], "MOST_TRIES", 3)
+    with pytest.raises(VerificationFailed, match="does not know"):
+        verify_desk(ledger)

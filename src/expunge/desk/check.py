@@ -15,6 +15,7 @@ from expunge.desk.seal import verify_ledger
 from expunge.errors import FileError, VerificationFailed
 from expunge.runtime.durable import TEMPORARY
 
+MOST_TRIES = 20  # each of them after another command wrote
 NAMING = (STATEMENT, OLD_CERTIFICATE, HEAD)  # the files that name a head of the ledger
 
 
@@ -39,9 +40,33 @@ def verify_desk(desk: Desk, saved: list[Head] | None = None) -> Checked:
 
 
 def verify_folder(layout: Layout, saved: list[Head]) -> Checked:
-    """The same for a folder whose private part is not at hand."""
+    """The same for a folder whose private part is not at hand.
+
+    A command that writes meanwhile changes what is compared while it is: then all is checked once more.
+    """
     if not layout.ledger.is_file():
         raise FileError(f"{layout.folder} is not a desk", "a folder with a ledger is needed", "Check the path.")
+    size = _size(layout)
+    for _ in range(MOST_TRIES):
+        try:
+            return _verified(layout, saved)
+        except VerificationFailed:
+            before, size = size, _size(layout)
+            if size == before:
+                raise
+    return _verified(layout, saved)
+
+
+def _size(layout: Layout) -> int | None:
+    """How many entries the ledger has; None where it does not say."""
+    try:
+        with Ledger.open(layout.ledger) as ledger:
+            return ledger.head().size
+    except (FileError, ValueError, TypeError):
+        return None
+
+
+def _verified(layout: Layout, saved: list[Head]) -> Checked:
     head, sealed = verify_ledger(layout, [*saved, *_named_heads(layout)])
     with Ledger.open(layout.ledger) as ledger:
         listed, backwards = ledger.models(), ledger.backwards()

@@ -73,9 +73,17 @@ def current_state(desk: Desk, ledger: Ledger) -> State:
 
 
 def served_model(desk: Desk) -> LinearModel:
-    """The model that a desk's requests are about, to know what rows it takes."""
-    with desk.reading() as ledger:
-        return current_state(desk, ledger).model
+    """The model that a desk's requests are about, to know what rows it takes.
+
+    While a run gives a state its name, or where one was killed at that, the ledger speaks of a state that is not there
+    yet: then this waits for the run, or finishes what it left.
+    """
+    try:
+        with desk.reading() as ledger:
+            return current_state(desk, ledger).model
+    except FileError:
+        with desk.writing() as ledger:
+            return current_state(desk, ledger).model
 
 
 def _read(desk: Desk, path: Path) -> tuple[LinearModel, Past | None, Deposit | None]:

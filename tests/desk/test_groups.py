@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,6 +83,26 @@ def test_a_request_that_needs_more_noise_than_was_set_keeps_nobody_waiting(
     assert run(desk).aside == 1
     assert [request.state for request in requests(desk)] == ["done", "aside", "done", "done"]
     verify_desk(desk)
+
+
+def test_copies_of_a_desk_choose_the_same_requests(desk: Desk, source: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials start as the run itself would: another start could choose others, and publish a second model of one state."""
+    started: list[tuple[int, int | None]] = []
+    real = sys.modules["expunge.desk.run"].measure
+
+    def measured(request: Any, *, seed: int | None = None) -> Any:
+        started.append((len(request.forget), seed))
+        if len(request.forget) == 2 and len(started) == 1:
+            raise BeyondPolicy("too much", "less", "Less.")
+        return real(request, seed=seed)
+
+    monkeypatch.setattr(sys.modules["expunge.desk.run"], "measure", measured)
+    for at in range(2):
+        ask(desk, source, at, at + 1)
+    run(desk)
+    assert [size for size, _ in started] == [2, 1, 1, 2], "the run, each alone, and all once more"
+    assert None not in {seed for _, seed in started}
+    assert started[0] == started[-1]
 
 
 def test_a_refusal_that_is_not_about_rows_sets_nobody_aside(

@@ -130,6 +130,19 @@ def test_whatever_determines_the_model_determines_the_noise(what: str, desk: Des
     assert usual.start != other.start
 
 
+def test_however_a_row_is_written_its_noise_is_the_same(desk: Desk, source: Rows, tmp_path: Path) -> None:
+    """0 and -0 are one value, 1 and 1.0 one label, and one column of labels is labels: the update is the same."""
+    X, y = source[0][:2].copy(), source[1][:2]
+    X[0, 1] = 0.0
+    written = [(X, y), (np.where(X == 0.0, -0.0, X), y), (X, y.astype(float)), (X, y[:, None]), (torch.tensor(X), y)]
+    seen = set()
+    for copy, (features, labels) in zip(copies(desk, len(written), tmp_path), written, strict=True):
+        accept(copy, features, labels, "one")
+        assert run(copy).refused is None
+        seen.add(published(copy.layout.folder))
+    assert len(seen) == 1
+
+
 def test_rows_have_one_order(desk: Desk, source: Rows) -> None:
     X, y = source
     one = in_fixed_order(desk.key, EncodedRows(X[:9], y[:9]))

@@ -136,9 +136,11 @@ def _others(
     guarantee = policy.guarantee(state.series(policy.planned, {})) if state.number < policy.planned else None
 
     def region(requests: Items[RequestRow]) -> float:
-        assert guarantee is not None
-        asked = _asked(policy, state, together(desk, ledger, requests), surrogate, guarantee)
-        return judge(asked, measure(asked))[1].region.radius
+        assert guarantee is not None  # all is as when they are served, so that every copy of a desk chooses the same
+        rows = in_fixed_order(desk.key, together(desk, ledger, requests))
+        start = secret_of(desk.key, policy, state, ledger.created().surrogate_mac, rows).start
+        asked = _asked(policy, state, rows, surrogate, guarantee)
+        return judge(asked, measure(asked, seed=start))[1].region.radius
 
     apart = taken_apart(group, region) if guarantee is not None and isinstance(error, OF_THESE_ROWS) else None
     if apart is None:

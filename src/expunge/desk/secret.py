@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from expunge.data import EncodedRows, encoder_of, names_of
+from expunge.data import EncodedRows, as_labels, encoder_of, names_of
 from expunge.desk.digests import mac
 from expunge.desk.policy import Policy
 from expunge.desk.state import State
@@ -71,8 +71,10 @@ def in_fixed_order(key: bytes, rows: EncodedRows) -> EncodedRows:
 
 
 def _digests(key: bytes, rows: EncodedRows) -> Sequence[str]:
-    features, labels = np.asarray(rows[0]), np.asarray(rows[1])
+    """One a row, the same for every way to write it: 0 and -0 are one value, 1 and 1.0 one label."""
+    features = np.asarray(rows[0]).astype("<f8") + 0.0
+    labels = as_labels(rows[1], len(features), "the rows to forget")
     return [
-        mac(key, "row of a run", np.ascontiguousarray(row, dtype="<f8").tobytes() + repr(label.item()).encode())
+        mac(key, "row of a run", row.tobytes() + repr(label.item()).encode())
         for row, label in zip(features, labels, strict=True)
     ]

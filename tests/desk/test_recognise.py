@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 
 from desk_use import Rows, ask
 from expunge.certificate.sign import verify_file
@@ -116,6 +117,53 @@ def test_a_repeat_is_taken_up_with_the_word_and_not_without(how: str, desk: Desk
     with pytest.raises(OptionError, match="is done"):
         resume(desk, 2)
     verify_desk(desk)
+
+
+def test_two_that_are_set_aside_do_not_wait_for_each_other(desk: Desk, source: Rows) -> None:
+    """The first one's file was damaged, and a copy was asked for meanwhile: exactly one of them leaves."""
+    X, y = source
+    first = accept(desk, X[:1], y[:1], "first").request.id
+    path = desk.layout.rows_of(first)
+    whole = path.read_bytes()
+    path.write_bytes(b"damaged")
+    run(desk)
+    path.write_bytes(whole)
+    second = accept(desk, X[:1].astype(np.float32), y[:1], "second").request
+    assert second.state == "aside"
+    assert resume(desk, first).others == 0
+    with pytest.raises(OptionError, match="asked for before"):
+        resume(desk, second.id)
+    assert [made.requests for made in run(desk).published] == [(first,)]
+    with pytest.raises(OptionError, match="asked for before"):
+        resume(desk, second.id)
+
+
+def test_the_rows_that_leave_are_judged_not_the_copy_that_the_word_comes_with(desk: Desk, source: Rows) -> None:
+    """The second row is the first one in float32 alone; the copy with six decimals is not, and takes it up."""
+    X, y = source[0][:1].copy(), source[1][:1]
+    X[0, 3] = 0.1234565  # on the edge of two six-decimal values, and not of two float32 ones
+    near = np.nextafter(X, np.where(six_decimals(X) > X, -np.inf, np.inf))
+    for _ in range(200):
+        if not np.array_equal(six_decimals(near), six_decimals(X)):
+            break
+        near = np.nextafter(near, np.where(six_decimals(X) > X, -np.inf, np.inf))
+    assert np.array_equal(near.astype(np.float32), X.astype(np.float32))
+    accept(desk, X, y, "first")
+    accept(desk, near, y, "second")
+    assert reason(desk, 2).startswith("1 of 1 rows were asked for before")
+    taken = accept(desk, six_decimals(near), y, "second", another_person=True)
+    assert (taken.request.state, taken.request.others) == ("pending", 1)
+
+
+@pytest.mark.parametrize("how", ["a column of labels", "a sparse table"])
+def test_what_holds_the_rows_keeps_nobody_else_waiting(how: str, desk: Desk, source: Rows) -> None:
+    X, y = source
+    if how == "a sparse table":
+        accept(desk, csr_matrix(X[:1]), y[:1], "one")
+    else:
+        accept(desk, X[:1], y[:1, None], "one")
+    ask(desk, source, 3, 4, "another")
+    assert [made.requests for made in run(desk).published] == [(1, 2)]
 
 
 def test_a_repeat_of_what_was_withdrawn_is_none(desk: Desk, source: Rows) -> None:

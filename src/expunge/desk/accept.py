@@ -97,7 +97,8 @@ def _again(
         )
     if known.state != "aside" or not another_person:
         return known
-    others, aside = judged(desk, ledger, state, asked, another_person, known.id)
+    kept = asked_rows(desk, state, whole_rows(desk, ledger, known.id))  # those that leave; these may be a copy of them
+    others, aside = judged(desk, ledger, state, kept, another_person, known.id)
     return known if aside is not None else _resumed(ledger, known.id, others)
 
 

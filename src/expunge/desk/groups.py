@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from expunge.data import EncodedRows, encoder_of, names_of
+from expunge.data import EncodedRows, as_labels, encoder_of, names_of
 from expunge.desk.accept import whole_rows
 from expunge.desk.desk import Desk
 from expunge.desk.entries import Aside, RequestSetAside
 from expunge.desk.ledger import Ledger, RequestRow
+from expunge.desk.recognise import WHAT
 from expunge.errors import BeyondPolicy, ExpungeError, InputError, Refused, RetrainNow, UselessModel, VacuousClaim
 
 OF_THESE_ROWS = (BeyondPolicy, VacuousClaim, UselessModel, InputError)  # refusals that say nothing of other rows
@@ -114,7 +115,7 @@ def together(desk: Desk, ledger: Ledger, group: Sequence[RequestRow]) -> Encoded
     encoders, names = {encoder_of(part) for part in parts}, {names_of(part) for part in parts}
     return EncodedRows(
         np.concatenate([features for features, _ in parts]),
-        np.concatenate([labels for _, labels in parts]),
+        np.concatenate([as_labels(labels, len(features), WHAT) for features, labels in parts]),
         encoders.pop() if len(encoders) == 1 else None,
         names.pop() if len(names) == 1 else None,  # all are in the model's order
     )

@@ -57,13 +57,20 @@ def asked_rows(desk: Desk, state: State, given: EncodedRows) -> Asked:
     known = state.model.record
     assert known is not None
     require_encoder(given, known, WHAT)
-    ordered = plain(by_record(given, known, state.model.n_features, WHAT), WHAT)
+    ordered = _as_arrays(plain(by_record(given, known, state.model.n_features, WHAT), WHAT))
     rows = _prepared(ordered, state.model)
     refuse_squashed(rows.scaling, WHAT, known.max_norm, desk.policy.force)
     indices = rows.labels.tolist()
     digests = class_digests(desk.key, indices)
     marks = marks_of(desk.key, rows, *ordered)
     return Asked(ordered, rows, marks, Counter(digests), dict(zip(digests, indices, strict=True)))
+
+
+def _as_arrays(rows: EncodedRows) -> EncodedRows:
+    """Whatever holds them, as arrays that any other request's can be put together with: labels in one dimension."""
+    table = as_features(rows[0], WHAT).cpu()
+    features = (table.float() if table.dtype == torch.bfloat16 else table).numpy()
+    return rows.with_arrays(features, as_labels(rows[1], len(features), WHAT))
 
 
 def _prepared(forget: EncodedRows, state: LinearModel) -> Rows:
@@ -94,8 +101,15 @@ def is_of(ledger: Ledger, marks: Marks, request: RequestRow) -> bool:
 
 
 def repeated(ledger: Ledger, marks: Marks, own: int | None = None) -> list[set[int]]:
-    """For each row the other requests that hold it, and 0 where an earlier row of this one is the same."""
+    """For each row the other requests that hold it, and 0 where an earlier row of this one is the same.
+
+    To a request that is there already (`own`), one that is set aside is nothing: two that wait for each other would
+    both wait for ever. Whichever is taken up first, the other one is judged by it.
+    """
     holders = ledger.holders(list(marks.every), own)
+    if own is not None:
+        aside = {request.id for request in ledger.requests("aside")}
+        holders = {digest: held - aside for digest, held in holders.items()}
     seen: set[str] = set()
     found = []
     for digests in marks.by_row:

@@ -43,6 +43,9 @@ def write(kind: str, folder: Path) -> None:
         write_file(folder / "result", b"weights")
     elif kind == "pair":
         write_pair((folder / "key", b"private", 0o600), (folder / "key.pub", b"public", 0o644))
+    elif kind == "apart":
+        first, second = folder / "new" / "model", folder / "other" / "kept" / "deposit"
+        write_pair((first, b"weights", 0o644), (second, b"private", 0o600))
     elif kind == "private":
         write_private_folder(folder / "result", FILES)
     else:
@@ -95,7 +98,7 @@ def test_what_is_written_is_flushed_to_the_disk(tmp_path: Path) -> None:
     assert counted("folder", "fsync", tmp_path / "b") >= 4
 
 
-@pytest.mark.parametrize("kind", ["file", "folder", "private", "pair"])
+@pytest.mark.parametrize("kind", ["file", "folder", "private", "pair", "apart"])
 @pytest.mark.parametrize(
     "error",
     [OSError(errno.ENOSPC, "No space left on device"), OSError(errno.EIO, "Input/output error"), KeyboardInterrupt()],
@@ -119,7 +122,8 @@ def test_all_or_nothing(
         assert snapshot(tmp_path) == {}
     else:
         folder = {"result", "result/model.safetensors", "result/certificate.json"}
-        expected = {"file": {"result"}, "pair": {"key", "key.pub"}}.get(kind, folder)
+        apart = {"new", "new/model", "other", "other/kept", "other/kept/deposit"}
+        expected = {"file": {"result"}, "pair": {"key", "key.pub"}, "apart": apart}.get(kind, folder)
         assert set(snapshot(tmp_path)) == expected
 
 

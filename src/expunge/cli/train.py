@@ -151,8 +151,11 @@ def train(
             **as_given,
         )
         kept = None if deposit is None else _kept(model, source, device, advance)
-    write_file(target, model.to_bytes())
-    made = {} if deposit is None or kept is None else {"deposit": write_deposit(deposit, kept[0]) | kept[1]}
+    made: dict[str, Any] = {}
+    if deposit is None or kept is None:
+        write_file(target, model.to_bytes())
+    else:
+        made = {"deposit": write_deposit(deposit, kept[0], (target, model.to_bytes())) | kept[1]}
     assert model.record is not None
     fit = fit_of(model, source.rows)
     if not json_output:

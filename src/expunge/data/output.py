@@ -132,7 +132,7 @@ def build_folder(path: Path, fill: Callable[[Path], None], *, mode: int = PUBLIC
 
 
 def write_pair(first: tuple[Path, bytes, int], second: tuple[Path, bytes, int]) -> None:
-    """Two new files in one folder, each as (path, bytes, mode): both or, whatever fails or stops it, neither.
+    """Two new files, each as (path, bytes, mode): both or, whatever fails or stops it, neither.
 
     Both are on disk under other names before either gets its own, the first before the second: only a kill between
     these two steps leaves the first alone.
@@ -140,49 +140,56 @@ def write_pair(first: tuple[Path, bytes, int], second: tuple[Path, bytes, int]) 
     require_absent(second[0], probe=False)
 
     def make(temporary: Path, named: Named) -> None:
-        beside = temporary.with_name(temporary.name + "-2")
+        beside = second[0].with_name(temporary.name + "-2")
         try:
+            _room_for(beside)
             write_synced(beside, second[1], second[2])
             write_synced(temporary, first[1], first[2])
             for staged, (path, _, _) in ((temporary, first), (beside, second)):
                 _give_name(staged, path, named)
+            sync_folder(beside.parent)
         except BaseException:
             _remove(beside)
             _remove_ours(named)
             raise
 
-    _publish(first[0], make)
+    _publish(first[0], make, second[0])
 
 
-def _publish(path: Path, make: Callable[[Path, Named], None]) -> None:
+def _publish(path: Path, make: Callable[[Path, Named], None], *others: Path) -> None:
     """Let `make` build something under a temporary name and give it its own; leave nothing of it if it fails.
 
-    What got a name is known by its inode: what somebody else put there meanwhile stays.
+    `others` are made with it. What got a name is known by its inode: what somebody else put there meanwhile stays.
     """
     require_absent(path, probe=False)
-    made = [folder for folder in path.absolute().parents if not folder.exists()]
-    begun = f"{TEMPORARY}{hashlib.sha256(path.name.encode()).hexdigest()[:16]}-"
-    temporary = path.with_name(f"{begun}{secrets.token_hex(8)}")
+    made = [folder for each in (path, *others) for folder in each.absolute().parents if not folder.exists()]
+    begun = f"{TEMPORARY}{hashlib.sha256(path.name.encode()).hexdigest()[:16]}"
+    temporary = path.with_name(f"{begun}-{secrets.token_hex(8)}")
     named: Named = {}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for left in path.parent.glob(f"{begun}*"):
-            _sweep(left)
+        _room_for(temporary)
         make(temporary, named)
         sync_folder(path.parent)
     except BaseException as error:
         _remove(temporary)
         _remove_ours(named)
+        for folder in made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
         if isinstance(error, FileExistsError) or (isinstance(error, OSError) and error.errno == errno.ENOTEMPTY):
             raise FileError(
                 f"{path} exists already", "results are never written over", "Choose another name."
             ) from error
-        for folder in made:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
         if isinstance(error, OSError):
             raise _cannot_write(path, error) from error
         raise
+
+
+def _room_for(temporary: Path) -> None:
+    """The folder for it, without what a killed command left there of the same result."""
+    temporary.parent.mkdir(parents=True, exist_ok=True)
+    for left in temporary.parent.glob(f"{temporary.name[: len(TEMPORARY) + 17]}*"):
+        _sweep(left)
 
 
 @contextlib.contextmanager

@@ -241,6 +241,11 @@ class Ledger:
             rows = self.connection.execute(query + " AND state = ? ORDER BY id LIMIT ?", (after, state, limit))
         return [self._request(*row) for row in rows]
 
+    def open_requests(self) -> list[int]:
+        """The numbers of those that wait or are set aside."""
+        query = "SELECT id FROM requests WHERE state IN (?, ?)"
+        return [number for (number,) in self.connection.execute(query, OPEN)]
+
     def find(self, reference: str) -> RequestRow | None:
         """The request with this reference."""
         query = f"SELECT {COLUMNS} FROM requests WHERE reference = ?"

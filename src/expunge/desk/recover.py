@@ -8,12 +8,13 @@ finished. The ledger's head is written beside a model once the ledger says that 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from expunge.desk.entries import ModelPrepared, ModelPublished, RunAbandoned, RunStarted
 from expunge.desk.heads import head_bytes
 from expunge.desk.layout import HEAD, Layout
-from expunge.desk.ledger import OPEN, Ledger
+from expunge.desk.ledger import Ledger
 from expunge.errors import FileError
 from expunge.runtime.durable import PUBLIC as READABLE
 from expunge.runtime.durable import TEMPORARY, make_private, move, remove, same_content, write_whole
@@ -76,12 +77,10 @@ def tidy(layout: Layout, ledger: Ledger) -> None:
     last = ledger.last_number()
     if not layout.state_of(last).exists():
         return
-    keep = {layout.state_of(last)}
-    keep |= {layout.rows_of(request.id) for state in OPEN for request in ledger.requests(state)}
-    for folder in (layout.rows, layout.states):
-        for path in sorted(folder.iterdir()):
-            if path not in keep:
-                remove(path)
+    rows = {layout.rows_of(request).name for request in ledger.open_requests()}
+    for folder, keep in ((layout.rows, rows), (layout.states, {layout.state_of(last).name})):
+        for name in sorted(set(_names(folder)) - keep):
+            remove(folder / name)
     remove(layout.staging)
     for folder in (layout.folder, layout.private, layout.dossiers, layout.published, layout.published_model(last)):
         for path in leftovers(folder):
@@ -91,15 +90,25 @@ def tidy(layout: Layout, ledger: Ledger) -> None:
 def _require_known(layout: Layout, ledger: Ledger) -> None:
     """Refuse a ledger that was put back while rows stayed: a kill leaves those of the next request at most."""
     following = ledger.next_request()
-    for path in sorted(layout.rows.glob("*.npz")):
-        if path.stem.isdecimal() and int(path.stem) > following:
+    for name in _names(layout.rows):
+        number = name.removesuffix(".npz")
+        if number != name and number.isdecimal() and int(number) > following:
             raise FileError(
-                f"{path} is of a request that the ledger does not know",
+                f"{layout.rows / name} is of a request that the ledger does not know",
                 "a ledger that was put back must not write over what was accepted since",
                 "Restore the newest ledger; if somebody put the file there, move it away.",
             )
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """Temporary files in a folder."""
-    return sorted(folder.glob(f"{TEMPORARY}*"))
+    """Temporary files in a folder, which may hold thousands of others or not be there."""
+    try:
+        return sorted(folder / name for name in _names(folder) if name.startswith(TEMPORARY))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _names(folder: Path) -> list[str]:
+    """What lies in a folder, without a path for each of what may be thousands."""
+    with os.scandir(folder) as found:
+        return [entry.name for entry in found]

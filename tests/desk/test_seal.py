@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+
 import pytest
 
 from desk_use import Rows
@@ -30,3 +33,21 @@ def test_a_reader_delays_the_seal_and_nothing_else(ledger: Desk, source: Rows, m
     assert verify_desk(ledger, [before]).head.size == before.size + 1
     accept(ledger, source[0][21:22], source[1][21:22], "afterwards")
     assert verify_desk(ledger).sealed
+
+
+def test_the_seal_of_an_earlier_version_is_one(ledger: Desk, source: Rows) -> None:
+    """It has the digest of the whole file."""
+    content = json.loads(ledger.layout.seal.read_bytes())
+    del content["blocks_sha256"]
+    content["file_sha256"] = hashlib.sha256(ledger.layout.ledger.read_bytes()).hexdigest()
+    ledger.layout.seal.write_text(json.dumps(content, indent=1) + "\n")
+    ledger.layout.blocks.unlink()
+    assert verify_desk(ledger).sealed
+    for other in ("0" * 64, content["file_sha256"].upper()):
+        old = ledger.layout.seal.read_bytes()
+        ledger.layout.seal.write_text(json.dumps(content | {"file_sha256": other}, indent=1) + "\n")
+        assert rejected(ledger)
+        ledger.layout.seal.write_bytes(old)
+    accept(ledger, source[0][20:21], source[1][20:21], "next")
+    assert verify_desk(ledger).sealed
+    assert "blocks_sha256" in ledger.layout.seal.read_text()

@@ -63,7 +63,7 @@ def deposit(
                     --epsilon 0.1 --delta 1e-6 --out result/
     """
     from expunge.cli.swaps import require_model
-    from expunge.data.output import require_absent, write_file
+    from expunge.data.output import require_absent
     from expunge.model import read_model
     from expunge.request.execution import Execution
     from expunge.runtime.group import joined_group, local_device
@@ -81,9 +81,8 @@ def deposit(
             kept, known = kept_with_outlook(model, source, declared, execution)
         if not group.first:
             raise SystemExit(0)  # the first process of the group writes
-        made = write_deposit(target, kept) | known
-    if figure is not None:
-        write_file(figure, figure_of(made["outlook"]))
+        drawn = None if figure is None else (figure, figure_of(known["outlook"]))
+        made = write_deposit(target, kept, drawn) | known
     if not json_output:
         print_deposit(target, kept, made)
     return made

@@ -39,19 +39,19 @@ def with_outlook(keeping: Callable[[], Any], progress: Any) -> tuple[Any, dict[s
     return kept.deposit, {"seconds": round(seconds, 3), "outlook": expected.to_json()}
 
 
-def write_deposit(target: Path, deposit: Any, model: tuple[Path, bytes] | None = None) -> dict[str, Any]:
+def write_deposit(target: Path, deposit: Any, beside: tuple[Path, bytes] | None = None) -> dict[str, Any]:
     """The file, which must not be there yet and which nobody but its owner can read; what it is.
 
-    With a `model` its file, too: both or neither.
+    `beside` is a public file that comes with it, a model or a figure: both or neither.
     """
     from expunge.data.output import write_pair, write_private
     from expunge.runtime.durable import PRIVATE, PUBLIC
 
     content = deposit.to_bytes()
-    if model is None:
+    if beside is None:
         write_private(target, content)
     else:
-        write_pair((*model, PUBLIC), (target, content, PRIVATE))
+        write_pair((*beside, PUBLIC), (target, content, PRIVATE))
     numbers = deposit.numbers
     return {
         "deposit": str(target),

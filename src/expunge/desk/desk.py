@@ -15,7 +15,7 @@ from expunge.desk.layout import Layout
 from expunge.desk.ledger import Ledger
 from expunge.desk.policy import Policy
 from expunge.desk.recover import recover
-from expunge.desk.seal import require_sealed, write_seal
+from expunge.desk.seal import require_sealed, sealed_blocks, write_seal
 from expunge.errors import FileError
 from expunge.runtime.durable import cannot_write
 
@@ -39,9 +39,10 @@ class Desk:
         locked = _locked(self.layout, self.timeout)
         with locked, storing(self.layout.folder), Ledger.open(self.layout.ledger) as ledger:
             require_sealed(self.layout, ledger)
+            blocks = sealed_blocks(self.layout, ledger)
             recover(self.layout, ledger)
             yield ledger
-            write_seal(self.layout, ledger)
+            write_seal(self.layout, ledger, blocks)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Ledger]:

@@ -5,6 +5,7 @@ desk/
   private/                        private (0700): nothing in it may leave
     key                             HMAC key of row digests; destroy it and they say nothing
     lock                            one writer at a time
+    blocks                          digests of the ledger's blocks, so that a seal costs what changed; may be missing
     surrogate.npz                   what stands in for the source
     rows/000001.npz                 rows of a pending request; removed once forgotten
     states/0001.safetensors         weights before noise; the last one only
@@ -48,6 +49,10 @@ class Layout:
     @property
     def lock(self) -> Path:
         return self.private / "lock"
+
+    @property
+    def blocks(self) -> Path:
+        return self.private / "blocks"
 
     @property
     def surrogate(self) -> Path:

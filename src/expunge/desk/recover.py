@@ -27,6 +27,8 @@ def recover(layout: Layout, ledger: Ledger) -> list[str]:
     _require_known(layout, ledger)
     done = []
     for number in ledger.prepared():
+        for folder in (layout.dossiers, layout.published):  # a kill while they were copied there is all that leaves any
+            _remove_leftovers(folder)
         finish(layout, ledger, number)
         done.append(f"finished model {number}")
     last = ledger.last(RunStarted, RunAbandoned, ModelPrepared, ModelPublished)
@@ -82,9 +84,8 @@ def tidy(layout: Layout, ledger: Ledger) -> None:
         for name in sorted(set(_names(folder)) - keep):
             remove(folder / name)
     remove(layout.staging)
-    for folder in (layout.folder, layout.private, layout.dossiers, layout.published, layout.published_model(last)):
-        for path in leftovers(folder):
-            remove(path)
+    for folder in (layout.folder, layout.private, layout.published_model(last)):
+        _remove_leftovers(folder)
 
 
 def _require_known(layout: Layout, ledger: Ledger) -> None:
@@ -100,12 +101,14 @@ def _require_known(layout: Layout, ledger: Ledger) -> None:
             )
 
 
-def leftovers(folder: Path) -> list[Path]:
-    """Temporary files in a folder, which may hold thousands of others or not be there."""
+def _remove_leftovers(folder: Path) -> None:
+    """Remove temporary files; the folder may not be there."""
     try:
-        return sorted(folder / name for name in _names(folder) if name.startswith(TEMPORARY))
+        left = sorted(name for name in _names(folder) if name.startswith(TEMPORARY))
     except (FileNotFoundError, NotADirectoryError):
-        return []
+        return
+    for name in left:
+        remove(folder / name)
 
 
 def _names(folder: Path) -> list[str]:

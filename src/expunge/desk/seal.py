@@ -1,4 +1,4 @@
-"""The seal: a digest of the ledger's file, written after every command that changed it.
+"""The seal: a digest of the ledger's file, block by block (`blocks.py`), written after every command that changed it.
 
 The chain speaks for the entries; the seal speaks for every byte of the file, those that SQLite does not use included.
 If a crash came before it could be written it is older than the ledger, which is then checked by its entries alone.
@@ -10,6 +10,7 @@ import hashlib
 import json
 from pathlib import Path
 
+from expunge.desk.blocks import blocks_digest, file_blocks, keep_blocks, kept_blocks, logged_blocks, renewed
 from expunge.desk.heads import require_contains
 from expunge.desk.layout import Layout
 from expunge.desk.ledger import Head, Ledger, read_head
@@ -18,10 +19,34 @@ from expunge.errors import FileError, VerificationFailed
 from expunge.runtime.durable import write_whole
 
 
-def write_seal(layout: Layout, ledger: Ledger) -> None:
-    """Seal the ledger as it is, unless somebody is reading it: then the next command does."""
-    if ledger.checkpoint():
-        write_whole(layout.seal, _content(ledger.head(), layout.ledger))
+def write_seal(layout: Layout, ledger: Ledger, blocks: bytes | None = None) -> None:
+    """Seal the ledger as it is, unless somebody is reading it: then the next command does.
+
+    `blocks` are the digests of the file's blocks as it was before this command wrote in it, where they are known.
+    """
+    changed = None if blocks is None else logged_blocks(_log(layout))  # before they are moved into the file
+    if not ledger.checkpoint():
+        return
+    if blocks is None or changed is None:
+        made = file_blocks(layout.ledger)
+    else:
+        made = renewed(blocks, layout.ledger, changed)
+    keep_blocks(layout.blocks, made)
+    write_whole(layout.seal, _content(ledger.head(), blocks_digest(made)))
+
+
+def sealed_blocks(layout: Layout, ledger: Ledger) -> bytes | None:
+    """The digests of the blocks of a ledger as it was sealed, before anything is written in it; None if unknown.
+
+    What is in its file then counts as sealed without being read: a byte that was changed meanwhile stays one that
+    `verify` finds.
+    """
+    log = _log(layout)
+    if not layout.seal.exists() or (log.exists() and log.stat().st_size):
+        return None
+    blocks = kept_blocks(layout.blocks)
+    known = layout.seal.read_bytes() == _content(ledger.head(), blocks_digest(blocks))
+    return blocks if known else None
 
 
 def require_sealed(layout: Layout, ledger: Ledger) -> None:
@@ -31,8 +56,12 @@ def require_sealed(layout: Layout, ledger: Ledger) -> None:
         require_contains(ledger, sealed, "the seal")
 
 
-def _content(head: Head, file: Path) -> bytes:
-    return json.dumps({**head.to_json(), "file_sha256": file_digest(file)}, indent=1).encode() + b"\n"
+def _content(head: Head, digest: str, kind: str = "blocks_sha256") -> bytes:
+    return json.dumps({**head.to_json(), kind: digest}, indent=1).encode() + b"\n"
+
+
+def _log(layout: Layout) -> Path:
+    return layout.ledger.with_name(layout.ledger.name + "-wal")
 
 
 def file_digest(path: Path) -> str:
@@ -71,4 +100,8 @@ def sealed_head(layout: Layout) -> Head | None:
 
 
 def _matches(layout: Layout, head: Head) -> bool:
-    return layout.seal.read_bytes() == _content(head, layout.ledger)
+    """Whether every byte of the file is as it was sealed; earlier versions sealed the digest of the whole file."""
+    sealed = layout.seal.read_bytes()
+    if b"file_sha256" in sealed:
+        return sealed == _content(head, file_digest(layout.ledger), "file_sha256")
+    return sealed == _content(head, blocks_digest(file_blocks(layout.ledger)))

@@ -191,7 +191,7 @@ def stopping(line: str, number: str, at: int, box: Path, clean: set[str], snapsh
         assert new <= complete, about
     else:
         assert new in (set(), complete), f"{about}: half of it, or more: {new}"
-        assert status == 0 or told.read_text().startswith("stopped; "), about
+        assert status == 0 or told.read_text().splitlines()[-1].startswith("stopped; "), about
     for desk in ("desk", "kept"):
         verified = called(f"desk verify {desk}")
         assert verified.exit_code == 0, f"{about}: {verified.stderr}"

@@ -27,10 +27,8 @@ def write_seal(layout: Layout, ledger: Ledger, blocks: bytes | None = None) -> N
     changed = None if blocks is None else logged_blocks(_log(layout))  # before they are moved into the file
     if not ledger.checkpoint():
         return
-    if blocks is None or changed is None:
-        made = file_blocks(layout.ledger)
-    else:
-        made = renewed(blocks, layout.ledger, changed)
+    file = layout.ledger
+    made = file_blocks(file) if blocks is None or changed is None else renewed(blocks, file, changed)
     keep_blocks(layout.blocks, made)
     write_whole(layout.seal, _content(ledger.head(), blocks_digest(made)))
 

@@ -59,6 +59,7 @@ bench: $(BIN)/expunge  ## timings; writes benchmarks/results
 	$(BIN)/python benchmarks/streaming.py
 	$(BIN)/python benchmarks/langevin.py
 	$(BIN)/python benchmarks/ledger_at_scale.py
+	$(BIN)/python benchmarks/many_requests.py
 	$(BIN)/python benchmarks/deposit.py
 	$(BIN)/python benchmarks/summary.py
 

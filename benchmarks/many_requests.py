@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from environment import environment
+from environment import RESULTS, environment
 
 from expunge.desk import Policy, accept, create_desk, run, verify_desk
 from expunge.train import train
@@ -96,15 +96,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, default=RESULTS / "many_requests.json")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = measured(Path(folder), given.requests, given.minutes)
     found["environment"] = environment()
     text = json.dumps(found, indent=1)
     print(text)
-    if given.out is not None:
-        given.out.write_text(text + "\n")
+    given.out.write_text(text + "\n")
 
 
 if __name__ == "__main__":

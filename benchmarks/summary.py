@@ -115,6 +115,20 @@ def ledger(result: dict[str, Any]) -> Iterator[Line]:
     )
 
 
+def requests(result: dict[str, Any]) -> Iterator[Line]:
+    for name in ("request", "run"):
+        first, *_, last = result[f"{name}_processor_seconds"]
+        yield (
+            f"a {name} at a desk, first and last tenth of {result['requests']:,} requests with a run after each",
+            f"{first:.3f} and {last:.3f} s of processor time",
+        )
+    memory = result["peak_mib"]
+    yield (
+        f"memory of the same, after a tenth and at the end of {result['requests']:,}",
+        f"{memory[0]:.0f} and {memory[-1]:.0f} MiB",
+    )
+
+
 SOURCES: dict[str, Callable[[dict[str, Any]], Iterator[Line]]] = {
     "unlearn_against_retraining": retraining,
     "kernels": kernels,
@@ -126,6 +140,7 @@ SOURCES: dict[str, Callable[[dict[str, Any]], Iterator[Line]]] = {
     "imagenet_head": imagenet,
     "streaming": streaming,
     "ledger_at_scale": ledger,
+    "many_requests": requests,
     "deposit": deposit,
     "deposit-cuda": deposit,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import jinja2
@@ -51,7 +52,9 @@ def _common(content: Mapping[str, Any], organisation: str | None, model_name: st
     }
 
 
+@cache
 def _environment() -> jinja2.Environment:
+    """Templates are compiled once, not for every page."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("expunge.report"),
         autoescape=True,

@@ -14,8 +14,11 @@ from asking import asked
 from expunge.distance import Estimation
 from expunge.distance.inequalities import tv_upper_from_kl
 from expunge.errors import DataError, ModelError
-from expunge.estimate.comparison import Comparison, compare
+from expunge.estimate import comparison
+from expunge.estimate.comparison import FEWEST_ROWS, Comparison, compare
 from expunge.mechanism import measure
+from expunge.runtime.budget import Budget
+from expunge.solve.newton import newton_step
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 QUICK = Estimation(support="ball", chains=200, steps=400, step_size=0.005, epochs=3)
@@ -99,3 +102,31 @@ def test_what_cannot_be_compared_is_refused(digits: dict[str, Any]) -> None:
             wanted=QUICK,
             forget=digits["forget"],
         )
+
+
+def test_with_little_time_nothing_but_hashing_goes_over_a_large_surrogate(
+    digits: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, (X, y) = digits["model"], digits["surrogate"]
+    copies = 3 * FEWEST_ROWS // len(y) + 1
+    large = (torch.as_tensor(X).repeat(copies, 1), torch.as_tensor(y).repeat(copies))
+    seen: list[int] = []
+
+    def watched(problem: Any, **how: Any) -> Any:
+        seen.append(problem.n_rows)
+        return newton_step(problem, **how)
+
+    monkeypatch.setattr(comparison, "newton_step", watched)
+    short = replace(QUICK, steps=40, chains=100)
+    found = compare(model, large, record=model.record, wanted=short, forget=digits["forget"], budget=Budget(0.001))
+    assert seen == [FEWEST_ROWS]
+    assert found.means is not None
+    assert (found.means.n_surrogate, found.kl.marginal.n_nu, found.kl.conditional.folds) == (
+        FEWEST_ROWS,
+        FEWEST_ROWS,
+        1,
+    )
+    rows = copies * len(y)
+    assert f"every estimate is of {FEWEST_ROWS:,} of {rows:,} surrogate rows; more --minutes take more" in found.notes
+    assert "the KL of labels is that of 200 rows: there was no time for more models" in found.notes
+    assert len(found.surrogate) == rows, "the estimate belongs to the whole surrogate"

@@ -11,6 +11,7 @@ import torch
 from expunge.errors import DataError
 from expunge.estimate.conditional import conditional_divergence
 from expunge.heads import Rows, Softmax
+from expunge.runtime.budget import Budget
 from expunge.train import minimise
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -38,6 +39,16 @@ def test_row_weights_count() -> None:
     found = conditional_divergence(head, torch.zeros(2, 1, dtype=torch.float64), even)
     assert abs(found.value) < 2e-3
     assert found.standard_error < 1e-3
+
+
+def test_without_time_for_more_one_fold_alone_is_judged() -> None:
+    head, rows = coin(0.8, 4000)
+    found = conditional_divergence(head, torch.zeros(2, 1, dtype=torch.float64), rows, budget=Budget(0.0))
+    exact = 0.8 * math.log(1.6) + 0.2 * math.log(0.4)
+    assert (found.folds, found.n_rows) == (1, 800)
+    assert abs(found.value - exact) < 4 * found.standard_error
+    deviation = math.sqrt(0.8 * math.log(1.6) ** 2 + 0.2 * math.log(0.4) ** 2 - exact**2)
+    assert found.standard_error == pytest.approx(deviation / math.sqrt(800), rel=0.1)
 
 
 def random_rows(rows: int, width: int, seed: int, rule: np.ndarray | None = None) -> Rows:

@@ -47,3 +47,7 @@ def test_without_a_limit_everything_fits() -> None:
     assert not NO_LIMIT.limited
     assert NO_LIMIT.part(0.1) is NO_LIMIT
     assert NO_LIMIT.fitting(1, 10**9) == 10**9
+
+
+def test_time_that_has_passed_before_counts() -> None:
+    assert Budget(60.0, clock=lambda: 100.0, begun=70.0).left == 30.0

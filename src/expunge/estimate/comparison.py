@@ -12,7 +12,7 @@ from torch import Tensor
 from expunge.distance import Estimation
 from expunge.distance.inequalities import shift_total_variation
 from expunge.errors import ModelError
-from expunge.estimate.conditional import conditional_divergence
+from expunge.estimate.conditional import ConditionalDivergence, conditional_divergence
 from expunge.estimate.means import MeansDifference, means_difference
 from expunge.estimate.origin import origin_of
 from expunge.estimate.source import (
@@ -40,8 +40,12 @@ from expunge.solve.equation import RetainedEquation
 from expunge.solve.newton import newton_step
 
 SAMPLED, REFERENCE, DIRECT = "samples", "reference", "difference of means, direct"
-ROWS_A_MINUTE = 20_000  # of the surrogate that a KL is estimated on, where time is limited
-SAMPLING_SHARE = 0.4  # of the time that chains may take
+ROWS_A_MINUTE = 20_000  # of the surrogate, where time is limited
+CELLS_A_MINUTE = 50_000_000  # rows x weights of the model: large models are estimated on fewer rows
+FEWEST_ROWS = 1000
+SAMPLING_SHARE = 0.4  # of the time that is left: chains
+LABELS_SHARE = 0.4  # models on the surrogate
+NETWORK_SHARE = 0.9  # the networks; the rest is for what comes after
 
 
 @dataclass(frozen=True)
@@ -131,42 +135,36 @@ def compare(
     """
     require_estimable(replace(wanted, route="kl"), record, surrogate[1] is not None, "residual")
     place = computing_device(device)
-    objective = head_of(model, record)
-    weights = model.matrix(place)
+    objective, weights = head_of(model, record), model.matrix(place)
     sets = _sets(model, record, place, surrogate, forget, reference, wanted.matched)
+    some = _some(sets.surrogate, budget, wanted.seed, objective.n_parameters)
+    # what has no clock of its own comes first: the chains and networks then take what is left
+    origin = origin_of(weights, record, sets.surrogate)
+    at = _At(objective, weights, _update(objective, weights, record, sets.forget, some, progress), some, wanted.seed)
     time = budget.part(SAMPLING_SHARE)
-    sampled = sample_source(weights, record, sets.surrogate, wanted, budget=time, progress=progress)
+    sampled = sample_source(weights, record, some, wanted, budget=time, progress=progress)
     wanted = replace(wanted, steps=sampled.steps)
-    some = _some(sets.surrogate, budget, wanted.seed)
-    conditional = conditional_divergence(objective, weights, some, seed=wanted.seed, progress=progress)
+    means, real_means = at.means(sampled.rows), at.means(sets.reference)
+    time = budget.part(LABELS_SHARE)
+    conditional = conditional_divergence(objective, weights, some, seed=wanted.seed, budget=time, progress=progress)
 
     def divergence_from(features: Tensor, share: float) -> tuple[KullbackLeiblerEstimate, list[str]]:
         folds: list[float] = []
-        time = budget.part(share)
+        time = budget.part(share * NETWORK_SHARE)
         found = marginal_divergence(some, features, wanted, budget=time, folds=folds, progress=progress)
         return KullbackLeiblerEstimate(conditional, found), of_entropy(found, folds)
 
     kl, reasons = divergence_from(sampled.features, 1.0 if sets.reference is None else 0.5)
     verdict = Verdict((*of_chains(sampled.diagnostics), *reasons))
-    estimate = SourceEstimate(wanted, sampled, kl, origin_of(weights, record, sets.surrogate))
+    estimate = SourceEstimate(wanted, sampled, kl, origin)
     lines, real_kl, real_tells = _kl_lines(kl, SAMPLED), None, True
     if sets.reference is not None:
         real_kl, reasons = divergence_from(sets.reference.features[:, : model.n_features], 1.0)
         lines, real_tells = lines + _kl_lines(real_kl, REFERENCE)[1:], not reasons
-    means = real_means = None
-    if sets.forget is not None:
-        gone = len(sets.forget) * objective.gradient(weights, sets.forget)
-        problem = RetainedEquation(objective, weights, gone, sets.surrogate, record.n_source - len(sets.forget))
-        update = newton_step(problem, single=False, progress=progress).update
-        means = estimate.means(objective, weights, update, sets.surrogate)
-        lines += _means_lines(objective, update, kl, means, SAMPLED)
-        if sets.reference is not None and real_kl is not None:
-            real_means = means_difference(objective, weights, update, sets.reference, sets.surrogate, seed=wanted.seed)
-            lines += _means_lines(objective, update, real_kl, real_means, REFERENCE)
+    lines += at.lines(kl, means, SAMPLED) + at.lines(real_kl, real_means, REFERENCE)
     given = {"the surrogate set": surrogate, "the forget set": forget, "the reference set": reference}
-    notes = column_notes(record, {name: rows for name, rows in given.items() if rows is not None}) + sets.notes(record)
-    if len(some) < len(sets.surrogate):
-        notes += (f"the KL is that of {len(some):,} of {len(sets.surrogate):,} surrogate rows; more time takes more",)
+    notes = column_notes(record, {name: rows for name, rows in given.items() if rows is not None})
+    notes += sets.notes(record) + _cut(some, sets.surrogate, conditional)
     told = {SAMPLED: verdict.tells, REFERENCE: real_tells}
     lines = [replace(line, tells=told.get(line.source, True) or line.sure) for line in lines]
     return Comparison(
@@ -174,14 +172,64 @@ def compare(
     )
 
 
-def _some(rows: Rows, budget: Budget, seed: int) -> Rows:
+def _some(rows: Rows, budget: Budget, seed: int, n_parameters: int) -> Rows:
     """As many rows, at random, as there is time for; weights brought back to mean 1."""
-    if budget.seconds is None or len(rows) <= (most := max(1000, int(ROWS_A_MINUTE * budget.seconds / 60.0))):
+    if budget.seconds is None:
+        return rows
+    a_minute = min(ROWS_A_MINUTE, CELLS_A_MINUTE / n_parameters)
+    if len(rows) <= (most := max(FEWEST_ROWS, int(a_minute * budget.left / 60.0))):
         return rows
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).to(rows.device)
     chosen = order[:most].sort().values
     weights = None if rows.weights is None else rows.weights[chosen] / rows.weights[chosen].mean()
     return replace(rows, features=rows.features[chosen], labels=rows.labels[chosen], weights=weights)
+
+
+def _cut(some: Rows, surrogate: Rows, conditional: ConditionalDivergence) -> tuple[str, ...]:
+    """What the time was too short for, in sentences."""
+    notes = ()
+    if len(some) < len(surrogate):
+        notes += (f"every estimate is of {len(some):,} of {len(surrogate):,} surrogate rows; more --minutes take more",)
+    if conditional.n_rows < len(some):
+        notes += (f"the KL of labels is that of {conditional.n_rows:,} rows: there was no time for more models",)
+    return notes
+
+
+def _update(
+    objective: LinearHead,
+    weights: Tensor,
+    record: TrainingRecord,
+    forget: Rows | None,
+    surrogate: Rows,
+    progress: Progress,
+) -> Tensor | None:
+    """The update that the rows to forget call for, where there are some."""
+    if forget is None:
+        return None
+    gone = len(forget) * objective.gradient(weights, forget)
+    problem = RetainedEquation(objective, weights, gone, surrogate, record.n_source - len(forget))
+    return newton_step(problem, single=False, progress=progress).update
+
+
+@dataclass(frozen=True)
+class _At:
+    """Differences of means at one update, where there is one."""
+
+    objective: LinearHead
+    weights: Tensor
+    update: Tensor | None
+    surrogate: Rows
+    seed: int
+
+    def means(self, rows: Rows | None) -> MeansDifference | None:
+        if self.update is None or rows is None:
+            return None
+        return means_difference(self.objective, self.weights, self.update, rows, self.surrogate, seed=self.seed)
+
+    def lines(self, kl: KullbackLeiblerEstimate | None, means: MeansDifference | None, source: str) -> list[Line]:
+        if self.update is None or kl is None or means is None:
+            return []
+        return _means_lines(self.objective, self.update, kl, means, source)
 
 
 @dataclass(frozen=True)

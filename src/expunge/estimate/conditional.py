@@ -16,6 +16,7 @@ from torch import Tensor
 
 from expunge.errors import DataError
 from expunge.heads import LinearHead, Rows
+from expunge.runtime.budget import NO_LIMIT, Budget
 from expunge.runtime.progress import Progress, silent
 from expunge.train import minimise
 
@@ -44,35 +45,46 @@ def conditional_divergence(
     *,
     folds: int = FOLDS,
     seed: int = 0,
+    budget: Budget = NO_LIMIT,
     progress: Progress = silent,
 ) -> ConditionalDivergence:
-    """Cross-fitted mean log ratio; only for losses that are minus a log probability (softmax)."""
+    """Cross-fitted mean log ratio; only for losses that are minus a log probability (softmax).
+
+    Once the `budget` is spent the folds to come are left out: their rows are not judged, and `n_rows` says how many
+    were.
+    """
     rows = len(surrogate)
     if not 2 <= folds <= rows // 2:
         raise DataError(f"{rows} surrogate rows for {folds} folds", "two rows a fold are needed", "Add surrogate rows.")
     generator = torch.Generator().manual_seed(seed)
     fold = (torch.randperm(rows, generator=generator) % folds).to(surrogate.features.device)
-    ratios = torch.empty(rows, dtype=torch.float64, device=surrogate.features.device)
+    judged: list[Tensor] = []
     start = None
     for index in range(folds):
         progress("Models on the surrogate", index, folds)
         held = fold == index
         trained = minimise(objective, _subset(surrogate, ~held), start=start, tolerance=TOLERANCE)
         start = trained
-        ratios[held] = _losses(objective, weights, surrogate, held) - _losses(objective, trained, surrogate, held)
-    progress("Models on the surrogate", folds, folds)
+        found = _losses(objective, weights, surrogate, held) - _losses(objective, trained, surrogate, held)
+        each = torch.ones_like(found) if surrogate.weights is None else surrogate.weights[held]
+        judged.append(torch.stack([found, each]))
+        if budget.spent:
+            break
+    progress("Models on the surrogate", len(judged), len(judged))
+    ratios, each = torch.cat(judged, dim=1)
+    rows = len(ratios)
     if bool((ratios == math.inf).any()):
-        return ConditionalDivergence(math.inf, math.inf, folds, rows)
+        return ConditionalDivergence(math.inf, math.inf, len(judged), rows)
     if not bool(torch.isfinite(ratios).all()):
         raise DataError(
             "a log ratio of the two models' probabilities is not a number",
             "finite logits are needed",
             "Check the model's weights; values this large are not from training.",
         )
-    each = torch.ones_like(ratios) if surrogate.weights is None else surrogate.weights
+    each = each / each.mean()
     mean = float((each * ratios).mean())
     error = float((each * (ratios - mean)).square().sum().sqrt()) / rows
-    return ConditionalDivergence(mean, error, folds, rows)
+    return ConditionalDivergence(mean, error, len(judged), rows)
 
 
 def _subset(rows: Rows, chosen: Tensor) -> Rows:

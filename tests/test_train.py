@@ -20,6 +20,7 @@ from expunge.data import prepare
 from expunge.data.preparation import Preparation
 from expunge.data.raw_tables import raw_frame
 from expunge.errors import ExpungeError
+from expunge.evaluate.fit import fit_of
 from expunge.heads import Rows, head_for
 from expunge.model import LinearModel
 from expunge.train import minimise, residual_upper, train
@@ -82,6 +83,11 @@ def test_two_classes_are_scikit_learn_s_with_half_the_penalty() -> None:
     weights = matrix_of(model)
     assert np.allclose(weights[1] - weights[0], other.coef_[0], rtol=1e-5, atol=1e-6)
     assert np.allclose(weights[0], -weights[1], atol=1e-9)
+    alone = train(X, y, l2=0.01, max_norm=2.0, loss="logistic", force=True)
+    assert np.allclose(matrix_of(alone), weights[1:] - weights[:1], atol=1e-9)
+    assert alone.predict_proba(X) == pytest.approx(model.predict_proba(X), abs=1e-9)
+    fits = [fit_of(each, (X, y)) for each in (alone, model)]
+    assert fits[0] == fits[1]
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -309,6 +315,7 @@ REFUSED: list[dict[str, Any]] = [
     {"dtype": "float16"},
     {"store": "int8"},
     {"loss": "hinge"},
+    {"loss": "logistic"},
     {"device": "nowhere"},
 ]
 

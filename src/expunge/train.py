@@ -21,7 +21,7 @@ from expunge.data.source_tables import as_source
 from expunge.errors import DataError, OptionError
 from expunge.heads import LinearHead, RowSet, head_for
 from expunge.model import LinearModel, from_matrix
-from expunge.record import TRAINED_ON_SOURCE, Label, TrainingRecord
+from expunge.record import TRAINED_ON_SOURCE, Label, TrainingRecord, loss_named
 from expunge.request.execution import DTYPES, computing_device
 from expunge.request.scaling import refuse_squashed
 from expunge.runtime.checks import choice, positive
@@ -157,6 +157,9 @@ def train(
     the norm bound is 3 sqrt(d), a public number; `max_norm="largest"` takes the longest row's, rounded up to two
     digits, for those who make a deposit.
 
+    `loss` is `softmax`, `ridge`, `one-vs-rest`, or `logistic`: two classes and one weight vector, as scikit-learn has
+    it, of which rows can be forgotten with a deposit only.
+
     `dtype` is what the rows are kept in while computing, `store` what the weights are stored in. The residual in the
     record is measured in float64 at the weights as stored, float64 rounding included. `encoder` is the digest of what
     made the features, `encoder_trained` whether that was trained on rows of the source (`yes`, `no`, `unknown`); later,
@@ -171,6 +174,7 @@ def train(
     names, table = _named(features, feature_names if given.names is None else given.names)
     values = as_labels(labels, table.shape[0], "the source")
     classes, counts = _classes_of(values)
+    _require_loss(loss, len(classes))
     lam, bound, bias = _defaults(l2, max_norm, bias, made, loss, len(classes), table)
     _require_options(lam, bound, tolerance, dtype, store, encoder)
     place, kept = computing_device(device), DTYPES[dtype]
@@ -193,9 +197,8 @@ def train(
         preparation=preparation or given.learnt,
         table=None if made is None else made.to_json(),
     )
-    objective = head_for(
-        loss, l2=lam, n_classes=len(classes), n_features=prepared.rows.n_features, row_bound=record.row_bound
-    )
+    n_rows, width = loss_named(loss).weight_rows(len(classes)), prepared.rows.n_features
+    objective = head_for(loss, l2=lam, n_classes=n_rows, n_features=width, row_bound=record.row_bound)
     weights = minimise(objective, prepared.rows, tolerance=tolerance, progress=progress)
     model = from_matrix(weights, bias=bias, dtype=DTYPES[store])
     return model.with_record(replace(record, residual=residual_upper(objective, model.matrix(place), prepared.rows)))
@@ -230,6 +233,13 @@ def _defaults(
         l2 = (2.0 if n_classes == 2 and loss == "softmax" else 1.0) / table.shape[0]
     bound = 3.0 * math.sqrt(table.shape[1]) if max_norm is None else float(max_norm)
     return l2, bound, made is not None if bias is None else bias
+
+
+def _require_loss(loss: str, n_classes: int) -> None:
+    if loss_named(loss).one_row and n_classes != 2:
+        raise OptionError(
+            f"loss {loss!r} for {n_classes} classes", "it has one weight vector, for two classes", "Use softmax."
+        )
 
 
 def _require_options(l2: float, max_norm: float, tolerance: float, dtype: str, store: str, encoder: str | None) -> None:

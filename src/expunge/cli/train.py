@@ -65,7 +65,13 @@ MOST_CLASSES = 20  # that are shown
         "data would itself tell about a person. Default, of a table that is prepared: 3 sqrt(features); with --deposit "
         "the longest row's length, rounded up to two digits.",
     ),
-    click.option("--loss", default="softmax", show_default=True, help="softmax or ridge."),
+    click.option(
+        "--loss",
+        default="softmax",
+        show_default=True,
+        help="softmax, ridge or one-vs-rest; or logistic: two classes and one weight vector, half the weights of "
+        "softmax and the same model at half its l2, but rows can be forgotten with a deposit only.",
+    ),
     click.option(
         "--bias/--no-bias",
         default=None,

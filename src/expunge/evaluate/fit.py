@@ -43,10 +43,11 @@ def fit_of(model: LinearModel, source: Labelled) -> Fit:
     """How the model fits these rows; it must have a record."""
     assert model.record is not None
     rows = prepared_rows(source, model, model.record, "the source")
-    weights, n_classes = model.matrix(), model.n_classes
+    weights, n_classes = model.matrix(), len(model.record.classes)
     right, counts = torch.zeros(n_classes, dtype=torch.float64), torch.zeros(n_classes, dtype=torch.float64)
     for block in rows.blocks():
-        hits = (block.features @ weights.T).argmax(dim=1) == block.labels
+        outputs = block.features @ weights.T
+        hits = (outputs.argmax(dim=1) if len(weights) > 1 else (outputs[:, 0] > 0).long()) == block.labels
         right += torch.bincount(block.labels[hits], minlength=n_classes)
         counts += torch.bincount(block.labels, minlength=n_classes)
     shares = (right / counts.clamp(min=1.0)).tolist()

@@ -216,8 +216,9 @@ def test_which_heads_have_them() -> None:
     assert not has_third(head("logistic", 1, widest + 1))
     assert has_third(head("one-vs-rest", 3, 100))
     assert not has_third(head("one-vs-rest", 3, widest))
-    assert has_third(head("softmax", 10, 51))
-    assert not has_third(head("softmax", 10, 70))
+    for loss, classes, most in (("logistic", 1, 368), ("softmax", 2, 231), ("softmax", 10, 60)):  # as the pages say
+        assert has_third(head(loss, classes, most))
+        assert not has_third(head(loss, classes, most + 1))
     assert not has_third(head("ridge", 2, 2))
 
 

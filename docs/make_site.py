@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import html
 import json
+import logging
 import re
 import shutil
 import sys
@@ -187,4 +188,5 @@ def build(folder: Path = FOLDER) -> Path:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")  # a build that fails says why
     print(build(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER))

@@ -187,7 +187,7 @@ def _some(rows: Rows, budget: Budget, seed: int, n_parameters: int) -> Rows:
 
 def _cut(some: Rows, surrogate: Rows, conditional: ConditionalDivergence) -> tuple[str, ...]:
     """What the time was too short for, in sentences."""
-    notes = ()
+    notes: tuple[str, ...] = ()
     if len(some) < len(surrogate):
         notes += (f"every estimate is of {len(some):,} of {len(surrogate):,} surrogate rows; more --minutes take more",)
     if conditional.n_rows < len(some):

@@ -176,8 +176,10 @@ def _some(rows: Rows, budget: Budget, seed: int, n_parameters: int) -> Rows:
     """As many rows, at random, as there is time for; weights brought back to mean 1."""
     if budget.seconds is None:
         return rows
+    # as many in every run with the same time, unless reading alone took most of it
+    seconds = budget.seconds if budget.left > 0.5 * budget.seconds else budget.left
     a_minute = min(ROWS_A_MINUTE, CELLS_A_MINUTE / n_parameters)
-    if len(rows) <= (most := max(FEWEST_ROWS, int(a_minute * budget.left / 60.0))):
+    if len(rows) <= (most := max(FEWEST_ROWS, int(a_minute * seconds / 60.0))):
         return rows
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).to(rows.device)
     chosen = order[:most].sort().values

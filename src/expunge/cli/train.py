@@ -132,7 +132,6 @@ def train(
     expunge train --data credit.csv --label default --out model.safetensors --deposit model.deposit
     expunge train --data source.npz --l2 1e-3 --max-norm 1 --out model.safetensors
     """
-    from expunge.data.output import write_file
     from expunge.evaluate.fit import fit_of
     from expunge.train import LARGEST_ROW
     from expunge.train import train as run
@@ -157,11 +156,7 @@ def train(
             **as_given,
         )
         kept = None if deposit is None else _kept(model, source, device, advance)
-    made: dict[str, Any] = {}
-    if deposit is None or kept is None:
-        write_file(target, model.to_bytes())
-    else:
-        made = {"deposit": write_deposit(deposit, kept[0], (target, model.to_bytes())) | kept[1]}
+    made = _written(target, model, deposit, kept)
     assert model.record is not None
     fit = fit_of(model, source.rows)
     if not json_output:
@@ -170,6 +165,16 @@ def train(
             print_deposit(deposit, kept[0], made["deposit"])
     told = {"model": str(target), "sha256": model.sha256(), "record": model.record.facts(), "fit": fit.to_json()}
     return told | ({"prepared": list(given.told)} if given.told else {}) | made
+
+
+def _written(target: Path, model: Any, deposit: Path | None, kept: tuple[Any, dict[str, Any]] | None) -> dict[str, Any]:
+    """The model, and its deposit if there is one: both or neither. What is said of the deposit."""
+    from expunge.data.output import write_file
+
+    if deposit is None or kept is None:
+        write_file(target, model.to_bytes())
+        return {}
+    return {"deposit": write_deposit(deposit, kept[0], (target, model.to_bytes())) | kept[1]}
 
 
 def _require_targets(target: Path, deposit: Path | None) -> None:

@@ -1,0 +1,146 @@
+"""Certified removal (Guo et al. 2020): the objective is perturbed at training, a Newton step removes rows.
+
+In sums over rows, with b drawn once at training,
+
+    L_b(w) = sum ell(w; x, y) + n lambda ||w||^2 / 2 + <b, w>
+    Delta  = k lambda w + sum over the k removed rows of grad ell
+    w'     = w + H^-1 Delta          H over the retained rows
+
+The gradient that is left at w' is at most `gamma ||X|| ||H^-1 Delta|| ||X H^-1 Delta||`, where gamma bounds how fast a
+row's curvature changes. The perturbation hides a gradient of at most `epsilon sigma / c` with `delta = 1.5
+exp(-c^2/2)`. So sigma has to be chosen before anybody asks; where a request leaves more than that, the model is trained
+anew.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from expunge.evaluate.case import Case
+from expunge.evaluate.peers.constants import constants_of
+from expunge.evaluate.peers.models import Forgotten, standard_normal
+from expunge.evaluate.peers.renyi import require_budget
+from expunge.heads import LinearHead, Rows
+from expunge.train import minimise
+
+
+def perturbation_for(residual: float, epsilon: float, delta: float) -> float:
+    """Standard deviation of b that hides a gradient of this norm: `c residual / epsilon`, `c = sqrt(2 ln(1.5/delta))`.
+
+    >>> round(perturbation_for(1.0, 1.0, 1.5 * math.exp(-2.0)), 12)
+    2.0
+    """
+    require_budget(epsilon, delta)
+    return math.sqrt(2.0 * math.log(1.5 / delta)) * residual / epsilon
+
+
+def hidden_by(sigma: float, epsilon: float, delta: float) -> float:
+    """The largest gradient that a perturbation of this standard deviation hides."""
+    return sigma / perturbation_for(1.0, epsilon, delta)
+
+
+def residual_upper(curvature_change: float, row_bound: float, spectral: float, moved: float, outputs: float) -> float:
+    """`gamma B ||X|| ||H^-1 Delta|| ||X H^-1 Delta||`, in sums over rows; the paper's rows have B = 1."""
+    return curvature_change * row_bound * spectral * moved * outputs
+
+
+@dataclass(frozen=True)
+class Removal:
+    """A Newton step and the bound on the gradient it leaves."""
+
+    step: Tensor
+    residual: float
+
+
+def remove(head: LinearHead, weights: Tensor, retain: Rows, forget: Rows, hessian: Tensor | None = None) -> Removal:
+    """One Newton step; `hessian` is that of the retained rows' mean, where it is known."""
+    hessian = head.curvature(weights, retain).dense() if hessian is None else hessian
+    change = len(forget) * head.gradient(weights, forget)
+    factor = torch.linalg.cholesky(len(retain) * hessian)
+    step = torch.cholesky_solve(change.reshape(-1, 1), factor).reshape(weights.shape)
+    spectral = math.sqrt(float(torch.linalg.eigvalsh(retain.features.T @ retain.features)[-1]))
+    outputs = float((retain.features @ step.T).norm())
+    change_of_curvature = constants_of(head).curvature_change
+    return Removal(step, residual_upper(change_of_curvature, head.row_bound, spectral, float(step.norm()), outputs))
+
+
+class Tilted:
+    """A head whose mean objective has `<tilt, w>` added; everything else is the head's own."""
+
+    def __init__(self, head: LinearHead, tilt: Tensor) -> None:
+        self.head, self.tilt = head, tilt
+
+    def loss(self, weights: Tensor, rows: Rows) -> float:
+        """With the tilt."""
+        return self.head.loss(weights, rows) + float((self.tilt * weights).sum())
+
+    def gradient(self, weights: Tensor, rows: Rows) -> Tensor:
+        """With the tilt."""
+        return self.head.gradient(weights, rows) + self.tilt
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.head, name)
+
+
+def perturbed_optimum(head: LinearHead, rows: Rows, perturbation: Tensor, start: Tensor) -> Tensor:
+    """Where `L_b` is smallest."""
+    return minimise(cast(LinearHead, Tilted(head, perturbation / len(rows))), rows, start=start)
+
+
+@dataclass(frozen=True)
+class CertifiedRemoval:
+    """A Newton step from a perturbed model.
+
+    sigma hides the largest residual that so many `rehearsals` found, with random rows of the source leaving. gamma is
+    the smallest that holds for the loss; the paper's for logistic regression, 1/4, is larger.
+    """
+
+    epsilon: float
+    delta: float
+    rehearsals: int = 10
+    draws: int = 20
+    seed: int = 0
+    name: ClassVar[str] = "Certified removal"
+
+    def run(self, case: Case) -> Forgotten:
+        head, rows = case.objective, case.rows
+        generator = np.random.default_rng([self.seed, 14])
+        sigma = perturbation_for(rehearsed(case, self.rehearsals, generator), self.epsilon, self.delta)
+        allowed = hidden_by(sigma, self.epsilon, self.delta)
+        models, seconds, redrawn = [], 0.0, 0
+        for number in range(self.draws):
+            perturbation = sigma * standard_normal(case.weights, generator)
+            weights = perturbed_optimum(head, rows["train"], perturbation, case.weights)
+            began = time.perf_counter()
+            removed = remove(head, weights, rows["retain"], rows["forget"])
+            # training ends near the optimum, not at it: what is left there is left after the step too
+            gradient = head.gradient(weights, rows["train"]) + perturbation / len(rows["train"])
+            if removed.residual + len(rows["train"]) * float(gradient.norm()) <= allowed:
+                models.append(weights + removed.step)
+            else:
+                fresh = sigma * standard_normal(case.weights, generator)
+                models.append(perturbed_optimum(head, rows["retain"], fresh, weights))
+                redrawn += 1
+            seconds = time.perf_counter() - began if number == 0 else seconds
+        drawn = torch.stack(models)
+        return Forgotten(drawn.mean(dim=0), None, models=drawn, steps=1, seconds=seconds, redrawn=redrawn)
+
+
+def rehearsed(case: Case, count: int, generator: np.random.Generator) -> float:
+    """The largest residual bound over so many random removals of as many rows, at the unperturbed optimum."""
+    head, weights, train = case.objective, case.weights, case.rows["train"]
+    whole = head.curvature(weights, train).dense()
+    size, largest = len(case.rows["forget"]), 0.0
+    for _ in range(count):
+        order = torch.from_numpy(generator.permutation(len(train)))
+        forget, retain = (Rows(train.features[part], train.labels[part]) for part in (order[:size], order[size:]))
+        hessian = (len(train) * whole - size * head.curvature(weights, forget).dense()) / len(retain)
+        largest = max(largest, remove(head, weights, retain, forget, hessian).residual)
+    return largest

@@ -1,0 +1,71 @@
+"""Descent-to-delete (Neel, Roth and Sharifi-Malvajerdi 2021), strongly convex: descend on what stays, then add noise.
+
+The state before noise is kept secret and descended from. Descent contracts by g = (beta - m)/(beta + m) a step, with
+step size 2/(beta + m), so after I steps the weights are near the retained rows' optimum, whatever they started from.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from expunge.bounds.calibration import sigma_for
+from expunge.evaluate.case import Case
+from expunge.evaluate.methods import plain_noise
+from expunge.evaluate.peers.constants import Descent, constants_of
+from expunge.evaluate.peers.models import Forgotten, descend, timed
+from expunge.evaluate.peers.renyi import SAFETY, require_budget
+
+
+def rate(constants: Descent) -> float:
+    """`(beta - m)/(beta + m)`, how much nearer one step of the fastest descent comes."""
+    return (constants.smooth - constants.strong) / (constants.smooth + constants.strong)
+
+
+def distance_upper(constants: Descent, n_source: int, count: int, steps: int) -> float:
+    """How far from the retained rows' optimum the weights can be, from the optimum of all rows.
+
+    That moves by at most the shift of the gradient over m when rows leave, and each step contracts.
+    """
+    return rate(constants) ** steps * constants.gradient_shift(count, n_source) / constants.strong
+
+
+def sigma_published(constants: Descent, n_source: int, count: int, steps: int, epsilon: float, delta: float) -> float:
+    """The paper's noise, `4 sqrt 2 M g^I / (m n (1 - g^I) (sqrt(ln(1/delta) + epsilon) - sqrt(ln(1/delta))))`.
+
+    It allows for requests before this one, and for training that stopped early; `count` rows count as often.
+    """
+    require_budget(epsilon, delta)
+    shrunk, log = rate(constants) ** steps, math.log(1.0 / delta)
+    gap = epsilon / (math.sqrt(log + epsilon) + math.sqrt(log))
+    moved = 2.0 * math.sqrt(2.0) * constants.gradient_shift(count, n_source) / constants.strong
+    return SAFETY * moved * shrunk / ((1.0 - shrunk) * gap)
+
+
+def sigma_tight(constants: Descent, n_source: int, count: int, steps: int, epsilon: float, delta: float) -> float:
+    """The smallest noise its proof allows for one request from a model trained to the optimum."""
+    require_budget(epsilon, delta)
+    return sigma_for(distance_upper(constants, n_source, count, steps), epsilon, delta)
+
+
+@dataclass(frozen=True)
+class DescentToDelete:
+    """So many steps of descent on the retained rows, then noise; `published` takes the paper's own noise."""
+
+    epsilon: float
+    delta: float
+    steps: int
+    published: bool = False
+    name: ClassVar[str] = "Descent-to-delete"
+
+    def run(self, case: Case) -> Forgotten:
+        constants = constants_of(case.objective)
+        noise = sigma_published if self.published else sigma_tight
+        n_source, count = len(case.rows["train"]), len(case.rows["forget"])
+        sigma = noise(constants, n_source, count, self.steps, self.epsilon, self.delta)
+        updated, seconds = timed(
+            lambda models: descend(case.objective, models, case.rows["retain"], self.steps, constants.fastest),
+            case.weights[None],
+        )
+        return Forgotten(updated[0], plain_noise(sigma, updated[0]), steps=self.steps, seconds=seconds)

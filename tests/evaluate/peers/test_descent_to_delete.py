@@ -1,0 +1,65 @@
+"""Descent-to-delete: its noise beside hand-computed values, real distances and the exact Gaussian mechanism."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from expunge.bounds.calibration import delta_of
+from expunge.evaluate.case import Case
+from expunge.evaluate.peers.constants import Descent, constants_of
+from expunge.evaluate.peers.descent_to_delete import (
+    DescentToDelete,
+    distance_upper,
+    rate,
+    sigma_published,
+    sigma_tight,
+)
+
+LOGISTIC = Descent(0.012, 0.262, 1.0, 0.1)
+
+
+def test_closed_form() -> None:
+    """m = 1 and beta = 3 halve the distance each step; at delta 1/e and epsilon 3 the gap of roots is 2 - 1."""
+    constants = Descent(1.0, 3.0, 1.0, 0.0)
+    assert rate(constants) == 0.5
+    assert distance_upper(constants, 100, 1, 2) == pytest.approx(0.02 / 4)
+    expected = 4.0 * math.sqrt(2.0) * 0.25 / (100 * 0.75 * 1.0)
+    assert sigma_published(constants, 100, 1, 2, 3.0, math.exp(-1.0)) == pytest.approx(expected, rel=1e-8)
+    assert sigma_published(constants, 100, 5, 2, 3.0, math.exp(-1.0)) == pytest.approx(5 * expected, rel=1e-8)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 10])
+def test_real_weights_are_within_the_distance(unit: Case, steps: int) -> None:
+    updated = DescentToDelete(1.0, 1e-3, steps).run(unit).updated
+    distance = float((updated - unit.retrained).norm())
+    bound = distance_upper(constants_of(unit.objective), 300, 6, steps)
+    assert 0.0 < distance <= bound
+
+
+@given(st.floats(1e-4, 0.2), st.integers(1, 60), st.integers(1, 50), st.floats(0.01, 10.0), st.floats(1e-8, 0.1))
+def test_the_tight_noise_keeps_the_promise_and_is_no_more_than_the_papers(
+    strong: float, steps: int, count: int, epsilon: float, delta: float
+) -> None:
+    constants = Descent(strong, 0.25 + strong, 1.0, 0.1)
+    sigma = sigma_tight(constants, 1000, count, steps, epsilon, delta)
+    distance = distance_upper(constants, 1000, count, steps)
+    assert delta_of(epsilon, distance / sigma) <= delta * (1.0 + 1e-9)
+    assert delta_of(epsilon, 1.01 * distance / sigma) > delta
+    assert sigma <= sigma_published(constants, 1000, count, steps, epsilon, delta)
+    assert sigma_tight(constants, 1000, count, steps + 1, epsilon, delta) < sigma
+
+
+def test_what_it_hands_back(unit: Case) -> None:
+    tight, published = (DescentToDelete(1.0, 1e-3, 4, published=own).run(unit) for own in (False, True))
+    constants = constants_of(unit.objective)
+    assert tight.sigma == pytest.approx(sigma_tight(constants, 300, 6, 4, 1.0, 1e-3))
+    assert published.sigma == pytest.approx(sigma_published(constants, 300, 6, 4, 1.0, 1e-3))
+    assert (tight.steps, tight.needs) == (4, "retained rows")
+    assert tight.seconds > 0.0
+    drawn = tight.ensemble(200, np.random.default_rng(0)) - tight.updated
+    assert float(drawn.std()) == pytest.approx(tight.sigma, rel=0.1)

@@ -1,0 +1,61 @@
+"""Many models side by side are the same as one after the other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from expunge.evaluate.case import Case
+from expunge.evaluate.methods import plain_noise
+from expunge.evaluate.peers.models import Forgotten, descend, gradients, timed, within
+
+
+def some(case: Case, count: int = 3) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(0).standard_normal((count, *case.weights.shape)))
+
+
+def test_gradients_are_those_of_each_model(unit: Case) -> None:
+    models = some(unit)
+    found = gradients(unit.objective, models, unit.rows["retain"])
+    for model, gradient in zip(models, found, strict=True):
+        torch.testing.assert_close(gradient, unit.objective.gradient(model, unit.rows["retain"]))
+
+
+def test_descent_ends_at_the_optimum(unit: Case) -> None:
+    found = descend(unit.objective, some(unit), unit.rows["retain"], 400, 2.0 / 0.6)
+    torch.testing.assert_close(found, unit.retrained.expand_as(found), rtol=0.0, atol=1e-9)
+
+
+def test_only_long_models_are_scaled() -> None:
+    models = torch.tensor([[[3.0, 4.0]], [[0.3, 0.4]], [[0.0, 0.0]]], dtype=torch.float64)
+    torch.testing.assert_close(within(models, 1.0), torch.tensor([[[0.6, 0.8]], [[0.3, 0.4]], [[0.0, 0.0]]]).double())
+
+
+def test_an_ensemble_is_what_was_drawn(unit: Case) -> None:
+    models = some(unit)
+    outcome = Forgotten(models.mean(dim=0), None, models=models)
+    generator = np.random.default_rng(1)
+    assert torch.equal(outcome.ensemble(2, generator), models[:2])
+    more = outcome.ensemble(50, generator)
+    assert torch.equal(more[:3], models)
+    assert all(any(torch.equal(one, known) for known in models) for one in more)
+    spread = outcome.ensemble(3, generator, plain_noise(0.5, models[0])) - models
+    assert 0.1 < float(spread.std()) < 1.0
+    noised = Forgotten(models[0], plain_noise(0.5, models[0]))
+    assert float((noised.ensemble(4, generator) - models[0]).abs().min()) > 0.0
+
+
+def test_a_deletion_is_timed_alone_and_done_for_all(unit: Case) -> None:
+    sizes = []
+
+    def delete(models: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(models))
+        return 2.0 * models
+
+    models = some(unit)
+    found, seconds = timed(delete, models)
+    assert torch.equal(found, 2.0 * models)
+    assert sizes == [1, 2]
+    assert seconds > 0.0
+    assert timed(delete, models[:1])[0].shape == pytest.approx((1, *unit.weights.shape))

@@ -28,7 +28,7 @@ from expunge.evaluate.peers.models import Forgotten, gradients, standard_normal,
 from expunge.evaluate.peers.renyi import SAFETY, require_budget, rho_for, smallest_over_orders
 from expunge.heads import LinearHead, Rows
 
-TRAINED = 200  # steps of training from a draw of nearly the law at rest
+TRAINED = 30  # steps of training from a draw of nearly the law at rest
 
 
 def divergence_published(
@@ -125,5 +125,5 @@ def near_rest(case: Case, sigma: float, draws: int, generator: np.random.Generat
     """Draws of the Gaussian around the optimum whose covariance is `sigma^2` times the inverse Hessian."""
     factor = torch.linalg.cholesky(case.objective.curvature(case.weights, case.rows["train"]).dense())
     drawn = standard_normal(case.weights.expand(draws, *case.weights.shape), generator).reshape(draws, -1)
-    spread = torch.linalg.solve_triangular(factor.T, drawn.T, upper=True).T
+    spread: Tensor = torch.linalg.solve_triangular(factor.T, drawn.T, upper=True).T
     return case.weights + sigma * spread.reshape(draws, *case.weights.shape)

@@ -21,8 +21,8 @@ RETAINED = "retained rows"
 class Forgotten(Outcome):
     """What a peer ends with: models that were drawn, or weights and noise as any method has them.
 
-    `steps` are passes over the retained rows at deletion, `seconds` what one deletion took, `redrawn` how many of the
-    models had to be trained anew.
+    `steps` are passes over the retained rows at deletion, `seconds` what one deletion took of one core, `redrawn` how
+    many of the models had to be trained anew.
     """
 
     models: Tensor | None = None  # draws x K x d
@@ -77,8 +77,8 @@ def standard_normal(like: Tensor, generator: np.random.Generator) -> Tensor:
 
 
 def timed(delete: Callable[[Tensor], Tensor], starts: Tensor) -> tuple[Tensor, float]:
-    """The deletion of each start, and the seconds it took for one: the first is done alone, the others together."""
-    began = time.perf_counter()
+    """The deletion of each start, and the seconds of one core that one took: the first is done alone, then the rest."""
+    began = time.process_time()
     first = delete(starts[:1])
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     return (first if len(starts) == 1 else torch.cat([first, delete(starts[1:])])), seconds

@@ -72,10 +72,11 @@ def published(data: DataSet, wanted: Mapping[str, Any], progress: Progress = sil
     delta, draws, cells = 1.0 / n_source, wanted["draws"], []
     for number, epsilon in enumerate(wanted["epsilons"]):
         progress("Epsilons", number, len(wanted["epsilons"]))
-        for method in (
+        methods: tuple[Langevin | DescentToDelete, ...] = (
             *(Langevin(epsilon, delta, steps, published=True, draws=draws) for steps in wanted["langevin_steps"]),
             *(DescentToDelete(epsilon, delta, steps, published=True) for steps in wanted["descent_steps"]),
-        ):
+        )
+        for method in methods:
             models = method.run(task).ensemble(draws, np.random.default_rng(3))
             shares = [accuracies(model[None], task.rows["test"]) for model in models]
             cells.append({"method": method.name, "steps": method.steps, "epsilon": epsilon, "accuracies": shares})

@@ -23,12 +23,14 @@ def rate(constants: Descent) -> float:
     return (constants.smooth - constants.strong) / (constants.smooth + constants.strong)
 
 
-def distance_upper(constants: Descent, n_source: int, count: int, steps: int) -> float:
-    """How far from the retained rows' optimum the weights can be, from the optimum of all rows.
+def distance_upper(constants: Descent, n_source: int, count: int, steps: int, residual: float = 0.0) -> float:
+    """How far the weights can be from those of training on the retained rows.
 
-    That moves by at most the shift of the gradient over m when rows leave, and each step contracts.
+    The optimum moves by at most the shift of the gradient over m when rows leave, and each step contracts. Training
+    ends where the gradient is at most `residual` long, with the rows and without them.
     """
-    return rate(constants) ** steps * constants.gradient_shift(count, n_source) / constants.strong
+    moved = (constants.gradient_shift(count, n_source) + residual) / constants.strong
+    return rate(constants) ** steps * moved + residual / constants.strong
 
 
 def sigma_published(constants: Descent, n_source: int, count: int, steps: int, epsilon: float, delta: float) -> float:
@@ -43,10 +45,12 @@ def sigma_published(constants: Descent, n_source: int, count: int, steps: int, e
     return SAFETY * moved * shrunk / ((1.0 - shrunk) * gap)
 
 
-def sigma_tight(constants: Descent, n_source: int, count: int, steps: int, epsilon: float, delta: float) -> float:
-    """The smallest noise its proof allows for one request from a model trained to the optimum."""
+def sigma_tight(
+    constants: Descent, n_source: int, count: int, steps: int, epsilon: float, delta: float, residual: float = 0.0
+) -> float:
+    """The smallest noise its proof allows for one request from a model trained to the optimum, or nearly."""
     require_budget(epsilon, delta)
-    return sigma_for(distance_upper(constants, n_source, count, steps), epsilon, delta)
+    return sigma_for(distance_upper(constants, n_source, count, steps, residual), epsilon, delta)
 
 
 @dataclass(frozen=True)
@@ -61,9 +65,10 @@ class DescentToDelete:
 
     def run(self, case: Case) -> Forgotten:
         constants = constants_of(case.objective)
-        noise = sigma_published if self.published else sigma_tight
-        n_source, count = len(case.rows["train"]), len(case.rows["forget"])
-        sigma = noise(constants, n_source, count, self.steps, self.epsilon, self.delta)
+        asked = (constants, len(case.rows["train"]), len(case.rows["forget"]), self.steps, self.epsilon, self.delta)
+        residual = case.record.residual
+        assert residual is not None  # the case's model was trained on its source
+        sigma = sigma_published(*asked) if self.published else sigma_tight(*asked, residual=residual)
         updated, seconds = timed(
             lambda models: descend(case.objective, models, case.rows["retain"], self.steps, constants.fastest),
             case.weights[None],

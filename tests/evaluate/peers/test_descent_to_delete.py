@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from expunge.bounds.calibration import delta_of
@@ -44,6 +44,7 @@ def test_real_weights_are_within_the_distance(unit: Case, steps: int) -> None:
     assert distance > 0.0 or steps > 10
 
 
+@settings(deadline=None, derandomize=True, max_examples=60)
 @given(st.floats(1e-4, 0.2), st.integers(1, 60), st.integers(1, 50), st.floats(0.01, 10.0), st.floats(1e-8, 0.1))
 def test_the_tight_noise_keeps_the_promise_and_is_no_more_than_the_papers(
     strong: float, steps: int, count: int, epsilon: float, delta: float

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
@@ -51,6 +51,7 @@ def test_clipped_gradients_by_the_best_of_all_plans(decay: float) -> None:
     assert rho_of_clipped(sigma, start, gradient, step, decay, steps) == pytest.approx(found.fun, rel=1e-5)
 
 
+@settings(deadline=None, derandomize=True, max_examples=60)
 @given(st.floats(0.1, 10.0), st.integers(1, 200), st.floats(0.01, 10.0), st.floats(1e-8, 0.1))
 def test_clipped_models_leave_the_delta(radius: float, steps: int, epsilon: float, delta: float) -> None:
     sigma = sigma_of_clipped_models(radius, steps, epsilon, delta)
@@ -59,6 +60,7 @@ def test_clipped_models_leave_the_delta(radius: float, steps: int, epsilon: floa
     assert sigma_of_clipped_models(radius, steps + 1, epsilon, delta) < sigma
 
 
+@settings(deadline=None, derandomize=True, max_examples=60)
 @given(
     st.floats(0.01, 10.0), st.floats(0.0, 1.0), st.floats(0.0, 0.5), st.integers(1, 200), st.floats(0.01, 10.0),
     st.floats(1e-8, 0.1),

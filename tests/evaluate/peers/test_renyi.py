@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from expunge.evaluate.peers.renyi import epsilon_of_rho, require_budget, rho_for, smallest_over_orders
@@ -29,6 +29,7 @@ def test_the_best_order_of_many(rho: float, delta: float) -> None:
     assert epsilon_of_rho(rho, delta) == pytest.approx(naive, rel=1e-6)
 
 
+@settings(deadline=None, derandomize=True, max_examples=60)
 @given(epsilons, deltas)
 def test_the_rho_of_an_epsilon_is_within_it_and_hardly_less(epsilon: float, delta: float) -> None:
     found = epsilon_of_rho(rho_for(epsilon, delta), delta)
@@ -36,6 +37,7 @@ def test_the_rho_of_an_epsilon_is_within_it_and_hardly_less(epsilon: float, delt
     assert found >= epsilon * (1.0 - 1e-8)
 
 
+@settings(deadline=None, derandomize=True, max_examples=60)
 @given(st.floats(0.01, 100.0), st.floats(1.5, 50.0))
 def test_the_search_finds_the_smallest(scale: float, lowest: float) -> None:
     """Of `scale (x + 1/x)` with x above `lowest` by as much as it pleases: at x - lowest = 1."""

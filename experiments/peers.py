@@ -121,7 +121,7 @@ def _published(config: Config, record: Record) -> Table:
             f"All {result['n_source']:,} training rows of the two digits, delta = 1/n, the papers' own noise, l2 and "
             f"steps of the published runs; ± is over draws. Without noise the accuracy is "
             f"{percent([result['before']])} %.",
-            "Of certified removal and noisy fine-tuning no figure at these epsilons is published for this task.",
+            "Of certified removal and noisy fine-tuning no figure at these epsilons is at hand for this task.",
         ),
     )
 
@@ -168,6 +168,14 @@ def _task(config: Config, name: str, count: int, group: Sequence[Record]) -> Tab
         f"{wanted['draws']} draws and {len(group)} seed(s). Seconds are of one core, the median over all deletions.",
         *_ahead(wanted, cells),
     ]
+    tuned = [cell for (method, *_), some in cells.items() if method == TUNING for cell in some]
+    least = min(wanted["radii"])
+    small = sum(cell["radius"] == least for cell in tuned)
+    if small:
+        notes.append(
+            f"In {small} of {len(tuned)} of its cells the best for noisy fine-tuning was to clip to {least:g}: it then "
+            "trains anew from almost nothing within its passes."
+        )
     if redrawn:
         drawn = wanted["draws"] * len(wanted["epsilons"]) * len(group)
         notes.append(f"Certified removal had to train anew in {redrawn} of {drawn} draws.")

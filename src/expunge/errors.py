@@ -33,6 +33,19 @@ def one_line(text: str) -> str:
     return clean if len(clean) <= LONGEST_PART else clean[: LONGEST_PART - 4] + " ..."
 
 
+def said_by(error: BaseException) -> str:
+    """An error of somebody else's code in brackets: its kind and what it says, without the calls that led to it.
+
+    >>> said_by(RuntimeError("failed. Traceback (most recent call last):\\n  File x\\nRuntimeError: no such layer\\n"))
+    'RuntimeError: no such layer'
+    """
+    kind, text = type(error).__name__, str(error).strip()
+    if "Traceback" in text:
+        last = text.splitlines()[-1].strip()
+        return last if last.startswith(f"{kind}:") else f"{kind}: {last}"
+    return f"{kind}: {text}"
+
+
 class ExpungeError(Exception):
     """Root of the tree; `exit_status` is what the command line returns for it."""
 

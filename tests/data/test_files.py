@@ -24,6 +24,7 @@ from safetensors.torch import save as torch_bytes
 
 from expunge.certificate.content import Certificate, digest_of, parse_certificate
 from expunge.certificate.verify import verify
+from expunge.data.files import read_npz
 from expunge.errors import DataError, ExpungeError, FileError
 from expunge.model import read_model
 from table_files import as_csv, as_parquet, read
@@ -423,3 +424,15 @@ def test_forged_certificate(place: int, value: object, workshop: Path, within: C
 def test_errors_name_the_file(kind: str, tmp_path: Path) -> None:
     with pytest.raises((FileError, DataError), match="data"):
         read(tmp_path, WRITERS[kind](X, Y)[:30], kind)
+
+
+@pytest.mark.parametrize("way", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_an_npz_that_numpy_did_not_compress_is_refused_before_it_is_opened(way: int, tmp_path: Path) -> None:
+    """Of these a few bytes may become any number at once, whatever is asked for."""
+    path = tmp_path / "rows.npz"
+    plain = io.BytesIO()
+    np.save(plain, np.zeros((4, 3)))
+    with zipfile.ZipFile(path, "w", way) as archive:
+        archive.writestr("X.npy", plain.getvalue())
+    with pytest.raises(FileError, match=f"compressed in way {way} of zip files"):
+        read_npz(path, ("X",))

@@ -6,7 +6,6 @@ holds and against a limit.
 
 from __future__ import annotations
 
-import lzma
 import math
 import struct
 import tokenize
@@ -37,7 +36,7 @@ Array = NDArray[Any]
 # What a damaged or hostile file makes the libraries that read it raise.
 DAMAGE = (
     ValueError, TypeError, KeyError, IndexError, OverflowError, OSError, EOFError, NotImplementedError, RuntimeError,
-    SyntaxError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, pa.ArrowException,
+    SyntaxError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error, pa.ArrowException,
 )  # fmt: skip
 
 # arrays of an npz, metadata of a safetensors file: the digest of what made the features, and whether that was trained
@@ -246,6 +245,12 @@ def read_npz(path: Path, names: tuple[str, ...], optional: tuple[str, ...] = ())
 
 def _declared(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, name: str) -> int:
     """What an array takes in memory, from its header."""
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # a part of these may be of any size
+        raise FileError(
+            f"{path}: array {name!r} is compressed in way {info.compress_type} of zip files",
+            "it must be as numpy writes it, plain or deflated",
+            "Save with numpy.savez or numpy.savez_compressed.",
+        )
     with archive.open(info) as stream:
         shape, _, dtype, _ = _npy_layout(stream, path, name, info.file_size)
     declared = math.prod(shape) * dtype.itemsize

@@ -17,7 +17,7 @@ from torch import Tensor
 from expunge.data.images import Examples
 from expunge.data.partial import open_partial
 from expunge.data.prepare import as_features
-from expunge.errors import DataError, ExpungeError, ModelError, OptionError
+from expunge.errors import DataError, ExpungeError, ModelError, OptionError, said_by
 from expunge.networks.head import require_same
 from expunge.networks.programs import LOADED_WRONG, Encoder
 from expunge.runtime.memory import out_of_memory
@@ -170,7 +170,7 @@ def _encode(encoder: Encoder, preparation: Preparation, inputs: Sequence[Any] | 
             raise ended from error
         whole = "" if values.is_floating_point() else " Convert whole numbers to floats, for example X / 255."
         raise DataError(
-            f"{encoder.name} does not take {tuple(values.shape)} {values.dtype} ({type(error).__name__}: {error})",
+            f"{encoder.name} does not take {tuple(values.shape)} {values.dtype} ({said_by(error)})",
             "inputs as it was trained on, in batches of any size, are needed",
             f"Check shape and dtype; export programs with a dynamic batch dimension.{whole}",
         ) from error

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from expunge.errors import DataError, ModelError
+from expunge.errors import DataError, ModelError, said_by
 from expunge.heads.examples import require_running_statistics
 from expunge.model import LinearModel, checked_model
 from expunge.networks.digest import module_digest
@@ -216,7 +216,7 @@ def _unusable(part: Inputs, error: Exception) -> DataError:
     shown = ", ".join(f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items())
     whole = any(not tensor.is_floating_point() for tensor in tensors.values())
     return DataError(
-        f"the model does not take {shown} ({type(error).__name__}: {error})",
+        f"the model does not take {shown} ({said_by(error)})",
         "inputs as it was trained on are needed",
         "Convert whole numbers to floats, for example x.float() / 255." if whole else "Check shape and dtype.",
     )

@@ -9,12 +9,14 @@ stored in the module (`module_digest`).
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import importlib
+import logging
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from expunge.errors import ExpungeError, ModelError, OptionError
+from expunge.errors import ExpungeError, ModelError, OptionError, said_by
 from expunge.networks.digest import module_digest
 from expunge.networks.head import split_head
 from expunge.runtime.memory import file_bytes
@@ -75,7 +77,7 @@ def load_encoder(
             raise
         except Exception as error:  # whatever the file makes it raise
             raise ModelError(
-                f"{path} cannot be loaded ({type(error).__name__}: {error})",
+                f"{path} cannot be loaded ({said_by(error)})",
                 f"a whole {path.suffix} encoder for this device is needed",
                 "Export it again; of a module that was saved with torch.save, give module:function and --weights.",
             ) from error
@@ -166,7 +168,7 @@ def imported_module(reference: str) -> nn.Module:
         raise
     except Exception as error:  # whatever that code raises, it is not a result
         raise ModelError(
-            f"{reference} cannot be used ({type(error).__name__}: {error})", "a torch module is needed", remedy
+            f"{reference} cannot be used ({said_by(error)})", "a torch module is needed", remedy
         ) from error
     if not isinstance(made, nn.Module):
         raise ModelError(f"{reference} is a {type(made).__name__}", "a torch.nn.Module is needed", remedy)
@@ -196,8 +198,20 @@ def _script(path: Path, device: torch.device) -> Callable[[Tensor], Tensor]:
     return frozen
 
 
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """torch logs the calls that led to an error before it raises it: what is raised is enough."""
+    before = logging.root.manager.disable
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
 def _exported(path: Path, device: torch.device) -> Callable[[Tensor], Tensor]:
-    program = torch.export.load(path)
+    with _unlogged():
+        program = torch.export.load(path)
     if device.type != "cpu":
         from torch.export.passes import move_to_device_pass
 
@@ -241,4 +255,4 @@ def _translated(work: Callable[[], Any]) -> Any:
     try:
         return work()
     except Exception as error:
-        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+        raise RuntimeError(said_by(error)) from error

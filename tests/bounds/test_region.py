@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from expunge.bounds import Ball, Region
+from expunge.bounds.sampling import Tail
 
 REPRODUCIBLE = settings(derandomize=True, deadline=None, max_examples=200)
 terms = st.lists(st.floats(min_value=0.0, max_value=1e100), max_size=8)
@@ -91,3 +92,11 @@ def test_a_ball_s_noise_is_all_of_one_size_and_drawn_exactly():
     assert Ball(3).smallest(0.5) == 0.5
     assert Ball(3).rest(0.5, bytes) is None
     assert Ball(3).name == "ball"
+
+
+def test_a_tail_that_is_held_is_added_to_what_was_sampled():
+    tail = Tail(1.0, 0.5, 0.01)
+    held = Region("residual", {"solver": 0.3, "sampling": 0.2}, tail=tail).held(1e-3)
+    assert held.tail is None
+    assert held.terms == {"solver": 0.3, "sampling": 0.2 + tail.quantile(1e-3)}
+    assert held.held(1e-9) is held

@@ -29,6 +29,7 @@ from expunge.bounds.retained import (
     training_term,
     unlike_any,
 )
+from expunge.bounds.sampling import unlike_rows
 from expunge.distance import Distance
 
 REPRODUCIBLE = settings(derandomize=True, deadline=None, max_examples=100)
@@ -272,3 +273,18 @@ def test_how_many_events_share_a_probability_at_the_edges() -> None:
     assert not exchangeable(FACTS, SEEN)
     assert not exchangeable(FACTS, Distance("chi2", 0.1))
     assert not exchangeable(FACTS, replace(SAME, matched=True))
+
+
+def test_the_variance_of_a_square_is_the_fourth_moment_less_the_trace_squared() -> None:
+    """Where the trace is not 1: 9 - 2^2, of which a chi-square of 1/4 shifts the mean by half the root."""
+    facts = replace(FACTS, change_trace=2.0, change_fourth=9.0)
+    trace, _ = retained_moments(facts, Distance("chi2", 0.25), 10.0)
+    assert trace == pytest.approx(2.0 + 0.5 * math.sqrt(5.0), rel=1e-14, abs=0.0)
+
+
+def test_no_more_than_all_rows_are_unlike_any() -> None:
+    """However far the distance shifts their mass; a total variation shifts it by itself, times a range of 1."""
+    assert unlike_any(FACTS, Distance("chi2", 1e9), 2.0) == unlike_rows(FACTS.n_retain, 1.0, 2.0)
+    mass = 2.0 * FACTS.weight_largest / FACTS.n_surrogate
+    few = unlike_any(FACTS, Distance("tv", 1e-3), 2.0)
+    assert few == pytest.approx(unlike_rows(FACTS.n_retain, mass + 1e-3, 2.0), rel=1e-12, abs=0.0)

@@ -289,6 +289,7 @@ def test_a_key_that_was_left_alone_gets_its_public_one(box: Path) -> None:
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["new"] is False
     assert (box / "out.key").read_bytes() == private
+    assert not list(box.glob(".expunge-*")), "nor does the private key stay there under another name"
     assert keyid_of(read_private_key(box / "out.key").public_key()) == keyid_of(read_public_key(box / "out.key.pub"))
     third = process("keygen --out out.key", box)
     assert third.returncode == 2

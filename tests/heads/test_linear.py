@@ -13,6 +13,8 @@ from class_shift import example as weighted_example
 from expunge.data import prepare
 from expunge.errors import OptionError
 from expunge.heads import Curvature, LinearHead, linear
+from expunge.heads.module import ModuleObjective
+from expunge.heads.tangent import Tangent
 from linear_heads import Array, close, example, made, rows_of, unit
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -338,3 +340,10 @@ def test_a_dense_hessian_needs_room_for_five_and_has_a_largest_size(monkeypatch:
 def test_systems_are_solved_as_far_as_their_numbers_allow(loss: str) -> None:
     head = made(loss, 2, 3)
     assert (head.accurate(torch.float64), head.accurate(torch.float32)) == (1e-10, 1e-5)
+
+
+def test_linear_systems_of_linear_heads_are_solved_roughly_while_the_goal_is_far() -> None:
+    """A network's products are dearer than its iterations, a linear head's are not."""
+    assert LinearHead.inexact
+    assert not Tangent.inexact
+    assert not ModuleObjective.inexact

@@ -168,3 +168,11 @@ def test_the_space_is_exhausted_where_what_is_left_is_rounding(left: float, prod
 
     assert largest_eigenvalue_upper(product, start, 1e-6) == pytest.approx(3.0, rel=1e-8)
     assert len(calls) == products
+
+
+def test_two_hundredths_are_added_to_the_largest_value_that_is_found() -> None:
+    """With so many values that they are not exhausted; the largest, far above the others, is found to its digits."""
+    values = torch.linspace(0.0, 1.0, 4000, dtype=torch.float64)
+    values[-1] = 50.0
+    bound = largest_eigenvalue_upper(lambda v: values * v, gaussian(4000, 0), 1e-6)
+    assert bound == pytest.approx(50.0 / 0.98, rel=1e-9, abs=0.0)

@@ -26,7 +26,7 @@ def keygen(target: Path, json_output: bool) -> dict[str, Any]:
     expunge keygen --out desk.key
     """
     from expunge.certificate.sign import generate_keys, keys_of, read_private_key
-    from expunge.data.output import require_absent, write_file, write_pair
+    from expunge.data.output import require_absent, sweep, write_file, write_pair
     from expunge.errors import FileError
     from expunge.runtime.durable import PRIVATE, PUBLIC
 
@@ -43,6 +43,7 @@ def keygen(target: Path, json_output: bool) -> dict[str, Any]:
         except FileError:
             require_absent(target)  # it is something else, which is not written over
             raise
+        sweep(target)  # a kill between the two names leaves the private key under another one
         write_file(public, keys.public)
     if not json_output:
         words = f"written: {target} (private, keep it so), {public}"

@@ -163,8 +163,7 @@ def _publish(path: Path, make: Callable[[Path, Named], None], *others: Path) -> 
     """
     require_absent(path, probe=False)
     made = [folder for each in (path, *others) for folder in each.absolute().parents if not folder.exists()]
-    begun = f"{TEMPORARY}{hashlib.sha256(path.name.encode()).hexdigest()[:16]}"
-    temporary = path.with_name(f"{begun}-{secrets.token_hex(8)}")
+    temporary = path.with_name(f"{_begun(path)}-{secrets.token_hex(8)}")
     named: Named = {}
     try:
         _room_for(temporary)
@@ -183,6 +182,17 @@ def _publish(path: Path, make: Callable[[Path, Named], None], *others: Path) -> 
         if isinstance(error, OSError):
             raise _cannot_write(path, error) from error
         raise
+
+
+def sweep(path: Path) -> None:
+    """Remove what a killed command left of this result under other names, private files among it."""
+    for left in path.parent.glob(f"{_begun(path)}*"):
+        _sweep(left)
+
+
+def _begun(path: Path) -> str:
+    """How the temporary names of a result begin."""
+    return f"{TEMPORARY}{hashlib.sha256(path.name.encode()).hexdigest()[:16]}"
 
 
 def _room_for(temporary: Path) -> None:

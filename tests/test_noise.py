@@ -3,6 +3,7 @@
 import inspect
 import math
 import os
+import struct
 from fractions import Fraction
 
 import mpmath
@@ -753,3 +754,19 @@ def test_noise_of_a_policy_is_handed_out_as_it_was_set_and_a_rung_is_climbed_unt
     endless = Region("residual", {"solver": math.inf}, shape=Ball(9))
     _, found, required = published(endless, 1.0, 1e-5, None, Scale("ladder"))
     assert (found.scale, found.grid_exponent, required) == (math.inf, -40, math.inf)
+
+
+@pytest.mark.parametrize("first", [2.0**-20, 0.6, 0.995])  # where the bits, the cosine and the logarithm lose most
+def test_how_near_to_the_middle_of_two_points_further_bits_are_asked_for(first, monkeypatch):
+    """Within the arithmetic's error and no farther, on either side of the middle."""
+    bits = (int(first * 2.0**64), 1 << 60)
+    first = (float(bits[0]) + 0.5) * 2.0**-64
+    radius = math.sqrt(-2.0 * math.log(first))
+    drawn = radius * math.cos((float(bits[1]) + 0.5) * 2.0**-64 * 2.0 * math.pi)
+    error = radius * 2.0**-48 + (2.0**-51 + 2.0**-64 / first) / radius
+    asked = []
+    monkeypatch.setattr(noise, "_settle", lambda *given: asked.append(given[:2]) or 0)
+    for share, settled in ((0.9, 1), (-0.9, 1), (1.1, 0), (-1.1, 0)):
+        asked.clear()
+        noise.rounded_gaussian(1, 0.5 / (drawn - share * error), 0, lambda _: struct.pack("<2Q", *bits))
+        assert asked == [bits] * settled, share

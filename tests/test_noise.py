@@ -770,3 +770,19 @@ def test_how_near_to_the_middle_of_two_points_further_bits_are_asked_for(first, 
         asked.clear()
         noise.rounded_gaussian(1, 0.5 / (drawn - share * error), 0, lambda _: struct.pack("<2Q", *bits))
         assert asked == [bits] * settled, share
+
+
+def test_noise_whose_drawing_always_needs_more_is_counted_twenty_times_and_then_is_none():
+    class Greedy(Ball):
+        def drawing(self, scale):
+            return scale
+
+    asked = []
+
+    def twice(radius, epsilon, delta):
+        asked.append(radius)
+        return 2.0 ** len(asked)
+
+    region, made = noise.calibrated(Region("residual", {"solver": 1.0}, shape=Greedy(3)), 1.0, 1e-5, twice)
+    assert len(asked) == 1 + 20
+    assert (region.radius, made.scale) == (math.inf, math.inf)

@@ -16,3 +16,9 @@ def test_accuracies_by_hand(case: Case) -> None:
         assert score.value == sum(hits) / len(hits)
     constant = Rows(torch.zeros(4, 50, dtype=torch.float64), torch.tensor([0, 0, 1, 2]))
     assert accuracy(case.retrained, constant) == 0.5
+
+
+def test_one_weight_vector_is_that_of_the_second_class() -> None:
+    rows = Rows(torch.tensor([[2.0], [-1.0], [3.0], [0.0]]).double(), torch.tensor([1, 0, 0, 0]))
+    assert accuracy(torch.tensor([[1.0]]).double(), rows) == 0.75
+    assert accuracy(torch.tensor([[-1.0]]).double(), rows) == 0.5

@@ -20,3 +20,11 @@ def test_confidences_equal_the_literal_form() -> None:
         for model in models
     ]
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_one_weight_vector_has_the_confidences_of_two_rows() -> None:
+    generator = np.random.default_rng(4)
+    one = torch.from_numpy(generator.standard_normal((70, 1, 6)))
+    rows = Rows(torch.from_numpy(generator.standard_normal((5, 6))), torch.tensor([0, 1, 1, 0, 1]))
+    two = torch.cat([-one / 2, one / 2], dim=1)
+    np.testing.assert_allclose(confidences(one, rows), confidences(two, rows), rtol=1e-12, atol=1e-12)

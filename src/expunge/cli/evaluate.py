@@ -144,9 +144,10 @@ def _print_table(table: Any, seeds: int) -> None:
     from expunge.evaluate.evaluation import METRICS
     from expunge.evaluate.table import PERCENT, TITLES, legend, remarks, shown
 
+    over = f"Mean ± standard deviation over {seeds} seeds" if seeds > 1 else "One seed"
     for columns in (METRICS[:6], METRICS[6:]):
         present = [metric for metric in columns if metric in table.metrics]
-        screen = Table(title=f"Mean ± standard deviation over {seeds} seeds", title_justify="left")
+        screen = Table(title=over, title_justify="left")
         screen.add_column("method")
         for metric in present:
             screen.add_column(TITLES[metric] + (" %" if metric in PERCENT else ""), justify="right")

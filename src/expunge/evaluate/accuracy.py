@@ -14,10 +14,15 @@ PARTS = ("train", "test", "retain", "forget")
 
 
 def accuracy(weights: Tensor, rows: Rows) -> float:
-    """Share of rows whose largest output is their own class; the first of equal outputs counts."""
+    """Share of rows whose largest output is their own class; the first of equal outputs counts.
+
+    One weight vector is that of the second of two classes, whose output counts against zero.
+    """
     hits = 0
     for block in rows.blocks():
-        hits += int(((block.features @ weights.T).argmax(dim=1) == block.labels).sum())
+        outputs = block.features @ weights.T
+        chosen = outputs.argmax(dim=1) if len(weights) > 1 else (outputs[:, 0] > 0.0).long()
+        hits += int((chosen == block.labels).sum())
     return hits / len(rows)
 
 

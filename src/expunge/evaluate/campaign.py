@@ -13,7 +13,7 @@ from expunge.data.partial import Partial
 from expunge.data.raw_tables import is_table
 from expunge.data.synthetic import ZETAS
 from expunge.distance import parse_distance, parse_route
-from expunge.errors import OptionError
+from expunge.errors import ModelError, OptionError
 from expunge.evaluate.case import Splits, make_case
 from expunge.evaluate.evaluation import MethodScores, evaluate
 from expunge.evaluate.methods import (
@@ -29,6 +29,7 @@ from expunge.evaluate.methods import (
 from expunge.evaluate.paper_task import paper_task
 from expunge.evaluate.table import scores_from_json, scores_to_json
 from expunge.model import read_model, table_of
+from expunge.record import loss_named
 from expunge.request.guarantee import check_budget
 from expunge.runtime.progress import Progress
 
@@ -101,7 +102,16 @@ def files_campaign(
         read[name] = data.rows
     case = make_case(Splits(**read), trained=model)
     noise = CertifiedNoise(epsilon, delta, distance, match_classes=match_classes)
-    methods: list[Method] = [Original(), Retrain(), UnlearnPlus(noise)]
+    methods: list[Method] = [Original(), Retrain()]
+    if not loss_named(case.record.loss).one_row:
+        methods.append(UnlearnPlus(noise))
+    elif "surrogate" in read or not with_deposit:
+        raise ModelError(
+            f"a two-class model of one weight vector ({case.record.loss})",
+            "Unlearn (+) and Unlearn (-) need one row a class; only forgetting with a deposit can be compared",
+            "Give --with-deposit and no --surrogate, or train with --loss softmax and twice the l2 "
+            f"({2.0 * case.record.l2:g}), which is the same classifier.",
+        )
     if "surrogate" in read:
         methods.append(UnlearnMinus(noise))
     if with_deposit:

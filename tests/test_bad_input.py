@@ -329,7 +329,7 @@ OPTIONS = [
     Kind("train-max-norm-negative", training("--max-norm", "-2"), "max_norm -2.0", "above 0",
          "before looking at the rows"),
     Kind("train-max-norm-nan", training("--max-norm", "nan"), "max_norm nan", "finite", "before looking at the rows"),
-    Kind("train-loss", training("--loss", "svm"), "'svm'", "ridge, softmax", "Choose"),
+    Kind("train-loss", training("--loss", "svm"), "'svm'", "training has logistic, one-vs-rest, ridge, softmax", "Choose"),
     Kind("train-dtype", training("--dtype", "float16"), "dtype 'float16'", "float64, float32", "Choose"),
     Kind("train-store", training("--store", "bfloat16"), "store 'bfloat16'", "float64, float32", "Choose"),
     Kind("train-device", training("--device", "abacus"), "device 'abacus'", "torch can use", "cpu"),
@@ -648,7 +648,8 @@ REFUSED = [
 
 CERTIFICATES = [
     Kind("verify-missing", lambda b: b.verify("gone.json"), "gone.json does not exist", "a file is needed", "path"),
-    Kind("verify-folder", lambda b: b.verify("result"), "result is a folder", "a file is needed", "inside it"),
+    Kind("verify-folder", lambda b: b.verify("result"), "result is a folder", "a file is needed",
+         "inside it, for example"),
     Kind("verify-empty", lambda b: b.verify(b.write("bad.json", "")), "bad.json is empty", "with data", "again"),
     Kind("verify-text", lambda b: b.verify(b.write("bad.json", "all is well")), "not a certificate", "JSON",
          "as it was written"),

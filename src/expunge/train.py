@@ -19,7 +19,7 @@ from expunge.data.preparation import Preparation
 from expunge.data.prepare import require_width, row_norms
 from expunge.data.source_tables import as_source
 from expunge.errors import DataError, OptionError
-from expunge.heads import LinearHead, RowSet, head_for
+from expunge.heads import HEADS, LinearHead, RowSet, head_for
 from expunge.model import LinearModel, from_matrix
 from expunge.record import TRAINED_ON_SOURCE, Label, TrainingRecord, loss_named
 from expunge.request.execution import DTYPES, computing_device
@@ -236,6 +236,8 @@ def _defaults(
 
 
 def _require_loss(loss: str, n_classes: int) -> None:
+    if not isinstance(loss, str) or loss not in HEADS:
+        raise OptionError(f"loss {loss!r}", f"training has {', '.join(sorted(HEADS))}", "Choose one of them.")
     if loss_named(loss).one_row and n_classes != 2:
         raise OptionError(
             f"loss {loss!r} for {n_classes} classes", "it has one weight vector, for two classes", "Use softmax."

@@ -148,6 +148,14 @@ def test_keys_are_written_with_care_and_never_over(tmp_path: Path) -> None:
         signing.read_private_key(private)
 
 
+def test_the_other_half_of_a_pair_is_named_before_its_mode(tmp_path: Path) -> None:
+    private, public = write_keys(tmp_path)
+    with pytest.raises(FileError, match=r"is a public key .*the private key .*without \.pub"):
+        signing.read_private_key(public)
+    with pytest.raises(FileError, match=r"is a private key \(keep it to yourself\).*\.pub appended"):
+        signing.read_public_key(private)
+
+
 @pytest.mark.parametrize("content", [b"no key", b"x" * 20_000])
 def test_what_is_not_a_key(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "key"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import click
 import numpy as np
@@ -13,7 +15,8 @@ from click.testing import CliRunner
 from torch import Tensor, nn
 
 from expunge.cli import main
-from expunge.cli.console import as_json, reporting
+from expunge.cli.console import as_json, out, reporting
+from expunge.cli.plan import _print_plan
 
 
 @click.command()
@@ -67,3 +70,18 @@ def test_an_encoder_that_takes_all_memory_is_not_called_a_wrong_shape(tmp_path: 
     ran = CliRunner().invoke(main, ["embed", *files, "--quiet"])
     assert isinstance(ran.exception, SystemExit)
     assert (ran.exit_code, "out of memory" in ran.stderr, "does not take" in ran.stderr) == (2, True, False)
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_no_cell_of_a_plan_is_cut_off(width: int, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """Cut off, chi2:0.01 and chi2:0.1 read the same, and so do sizes of noise that people copy."""
+    outlook = {"epsilon": 0.1, "delta": 1e-4, "total": 0.0006123, "sigma": 0.0009766, "noise_share": 0.07}
+    more = {"accuracy": 0.887, "refused": None, "deletions": 15, "noise": 0.0078125}
+    outlooks = [SimpleNamespace(distance=name, **outlook, **more) for name in ("chi2:0.01", "chi2:0.1")]
+    monkeypatch.setattr(out, "_width", width)
+    planned = {"n_forget": 2, "n_source": 6000, "accuracy_before": None, "notes": (), "advice": ()}
+    _print_plan(SimpleNamespace(outlooks=outlooks, **planned))
+    shown = capsys.readouterr().out
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown
+    if width == 80:
+        assert all(text in shown for text in ("chi2:0.01", "0.0009766", "0.0078125", "accuracy", "--noise"))

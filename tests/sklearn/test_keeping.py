@@ -250,6 +250,12 @@ def test_a_deposit_of_another_estimator_is_refused() -> None:
     )
 
 
+@pytest.mark.parametrize("given", [None, "model.deposit"])
+def test_what_is_no_deposit_is_named(given: object) -> None:
+    with pytest.raises(OptionError, match=r"type (NoneType|str).*expunge\.read_deposit"):
+        unlearn(LogisticRegression(), numbers(2), given, **ASKED)
+
+
 def test_a_surrogate_beside_weights_by_class_is_refused() -> None:
     model, kept = fitted("balanced")
     with pytest.raises(OptionError, match="class weights"):

@@ -78,6 +78,7 @@ def keyid_of(key: Ed25519PublicKey) -> str:
 def read_private_key(path: str | Path) -> Ed25519PrivateKey:
     """An Ed25519 private key from a PEM file that nobody but its owner can read."""
     location = readable(Path(path))
+    _require_kind(location, "private", "public")
     mode = stat.S_IMODE(location.stat().st_mode)
     if mode & OTHERS:
         raise FileError(
@@ -97,6 +98,7 @@ def read_private_key(path: str | Path) -> Ed25519PrivateKey:
 def read_public_key(path: str | Path) -> Ed25519PublicKey:
     """An Ed25519 public key from a PEM file."""
     location = readable(Path(path))
+    _require_kind(location, "public", "private")
     try:
         key = load_pem_public_key(_key_bytes(location))
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -112,6 +114,15 @@ def _key_bytes(path: Path) -> bytes:
             f"{path} has {path.stat().st_size:,} bytes", f"a key has at most {KEY_LIMIT:,}", "Check the path."
         )
     return path.read_bytes()
+
+
+def _require_kind(path: Path, kind: str, other: str) -> None:
+    """Refuse the other half of a key pair by its first line, before anything is asked of the file's mode."""
+    if f"-----BEGIN {other.upper()} KEY-----".encode() not in _key_bytes(path):
+        return
+    shared = "keep it to yourself" if other == "private" else "it may be handed out"
+    name = "the file with .pub appended" if kind == "public" else "the file without .pub"
+    raise FileError(f"{path} is a {other} key ({shared})", f"the {kind} key of the pair is needed", f"Give {name}.")
 
 
 def _not_a_key(path: Path, kind: str) -> FileError:

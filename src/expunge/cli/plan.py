@@ -221,6 +221,8 @@ def _print_deposit_plan(planned: Any) -> None:
     out.print(table)
     if planned.accuracy_before is not None:
         out.print(f"accuracy on the test rows before: {100 * planned.accuracy_before:.1f} %")
+    else:
+        out.print("accuracy: give labelled rows with --test")
     if planned.reach is not None:
         before = f" after {planned.forgotten:,} rows before them" if planned.forgotten else ""
         out.print(f"these rows{before} need {100 * planned.reach:.3g} % of the deposit's reach")
@@ -245,6 +247,8 @@ def _print_plan(planned: Any) -> None:
             "refused" if outlook.refused else str(outlook.deletions),
             "" if outlook.noise is None else f"{outlook.noise:g}",
         )
+    if out.measure(table, options=out.options.update(max_width=1000)).maximum > out.width:
+        table.padding = 0
     out.print(table)
     if planned.accuracy_before is not None:
         out.print(f"accuracy on the surrogate before: {100 * planned.accuracy_before:.1f} %")

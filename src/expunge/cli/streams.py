@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 import click
 from rich.console import Console
+from rich.table import Table
 
 from expunge.errors import FileError
 from expunge.runtime.launched import launched_as_group
@@ -36,9 +37,12 @@ class OutputLost(Exception):  # noqa: N818 - not an error of Expunge's: nobody i
 
 
 class Screen(Console):
-    """Standard output."""
+    """Standard output. A cell of a table that is too wide goes on below: cut off, chi2:0.01 would read as chi2:0.1."""
 
     def print(self, *parts: Any, **options: Any) -> None:
+        for table in parts:
+            for column in table.columns if isinstance(table, Table) else ():
+                column.overflow = "fold"
         try:
             super().print(*parts, **options)
         except OSError as error:

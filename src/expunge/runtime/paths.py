@@ -18,7 +18,9 @@ def readable(path: Path) -> Path:
     if not exists:
         raise FileError(f"{path} does not exist", "a file is needed", _nearest(path))
     if path.is_dir():
-        raise FileError(f"{path} is a folder", "a file is needed", "Name the file inside it.")
+        statement = path / "statement.json"
+        example = f", for example {statement}" if statement.is_file() else ""
+        raise FileError(f"{path} is a folder", "a file is needed", f"Name the file inside it{example}.")
     if not os.access(path, os.R_OK):
         raise FileError(
             f"{path} cannot be read", "read permission is needed", "Change its permissions, or run as its owner."

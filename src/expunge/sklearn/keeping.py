@@ -15,7 +15,7 @@ from expunge.certificate.content import Certificate
 from expunge.certificate.statement import Statement
 from expunge.data import EncodedRows, encode, prepare
 from expunge.distance import Distance
-from expunge.errors import DataError, ModelError
+from expunge.errors import DataError, ModelError, OptionError
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.making import make_deposit, most_weights
 from expunge.model import LinearModel, from_matrix
@@ -124,6 +124,12 @@ def unlearn(
     distance from what is retained, is used where the deposit alone would need more noise: the certificate is then
     conditional.
     """
+    if not isinstance(deposit, Deposit):
+        raise OptionError(
+            f"a deposit of type {type(deposit).__name__}",
+            "what expunge.sklearn.deposit gave is needed, or the deposit of the last result",
+            "Of a file, give expunge.read_deposit(path).",
+        )
     parts = taken_apart(estimator, learnt_elsewhere=deposit.record.preparation == LEARNT_ELSEWHERE)
     objective = objective_of(parts.final)
     _require_its(objective, deposit)

@@ -36,6 +36,12 @@ def rebuilt(tensors: dict[str, torch.Tensor], told: dict[str, Any]) -> bytes:
     return save(tensors, metadata={METADATA: json.dumps(told)})
 
 
+def test_what_is_shown_of_a_deposit_holds_nothing_private() -> None:
+    deposit = made("softmax").deposit
+    assert repr(deposit) == f"Deposit(softmax, {deposit.numbers.n_rows} rows left, 0 forgotten; private)"
+    assert deposit.numbers.key not in repr(deposit.numbers)
+
+
 @pytest.mark.parametrize(("loss", "options"), KINDS)
 def test_a_deposit_comes_back_as_it_was(loss: str, options: dict[str, Any], tmp_path: Path) -> None:
     deposit = made(loss, **options).deposit

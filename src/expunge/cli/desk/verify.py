@@ -30,7 +30,8 @@ def verify(desk: Path, heads: tuple[Path, ...], json_output: bool) -> dict[str, 
     saved = [saved_head(path) for path in heads]
     checked = verify_folder(Layout(desk), saved)
     if not json_output:
-        out.print(f"verified: {checked.head.size:,} entries, {checked.models} published models")
+        models = "1 published model" if checked.models == 1 else f"{checked.models:,} published models"
+        out.print(f"verified: {checked.head.size:,} entries, {models}")
         if not saved:
             out.print(
                 "no saved head was given: that entries were cut off at the end could not be seen; see expunge desk head"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -50,7 +50,7 @@ class Numbers:
     """
 
     schema: str
-    key: str
+    key: str = field(repr=False)
     n_rows: int
     forgotten: int
     generation: int
@@ -82,6 +82,11 @@ class Deposit:
     gauges: tuple[Gauge, ...]
     shape: Tensor
     hashes: RowHashes
+
+    def __repr__(self) -> str:
+        """What a notebook may show and keep: no key, no sums, no hashes."""
+        left, gone = self.numbers.n_rows, self.numbers.forgotten
+        return f"Deposit({self.record.loss}, {left:,} rows left, {gone:,} forgotten; private)"
 
     @property
     def record(self) -> TrainingRecord:

@@ -13,6 +13,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from expunge.cli import main
+from expunge.errors import ModelError
 from expunge.evaluate import campaign
 
 
@@ -87,6 +88,15 @@ def test_a_stopped_evaluation_is_continued(files: Path, tmp_path: Path, monkeypa
     monkeypatch.undo()
     assert evaluation(files, tmp_path / "at-once").exit_code == 0
     assert (tmp_path / "at-once" / "table.csv").read_text() == (target / "table.csv").read_text()
+
+
+def test_what_is_refused_leaves_nothing_behind(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(*_given: Any, **_options: Any) -> Any:
+        raise ModelError("this model", "another is needed", "Give another.")
+
+    monkeypatch.setattr(campaign, "evaluate", refusing)
+    assert evaluation(files, tmp_path / "out").exit_code == 2
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_evaluate_on_the_papers_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from expunge.data.raw_tables import is_table
 from expunge.data.synthetic import ZETAS
 from expunge.distance import parse_distance, parse_route
 from expunge.errors import ModelError, OptionError
-from expunge.evaluate.case import Splits, make_case
+from expunge.evaluate.case import Case, Splits, make_case
 from expunge.evaluate.evaluation import MethodScores, evaluate
 from expunge.evaluate.methods import (
     CertifiedNoise,
@@ -102,20 +102,7 @@ def files_campaign(
         read[name] = data.rows
     case = make_case(Splits(**read), trained=model)
     noise = CertifiedNoise(epsilon, delta, distance, match_classes=match_classes)
-    methods: list[Method] = [Original(), Retrain()]
-    if not loss_named(case.record.loss).one_row:
-        methods.append(UnlearnPlus(noise))
-    elif "surrogate" in read or not with_deposit:
-        raise ModelError(
-            f"a two-class model of one weight vector ({case.record.loss})",
-            "Unlearn (+) and Unlearn (-) need one row a class; only forgetting with a deposit can be compared",
-            "Give --with-deposit and no --surrogate, or train with --loss softmax and twice the l2 "
-            f"({2.0 * case.record.l2:g}), which is the same classifier.",
-        )
-    if "surrogate" in read:
-        methods.append(UnlearnMinus(noise))
-    if with_deposit:
-        methods.append(UnlearnDeposit(epsilon, delta))
+    methods = _methods(case, noise, with_deposit)
     brought = {}
     for text in candidates:
         name, equals, file = text.partition("=")
@@ -136,3 +123,23 @@ def files_campaign(
         "models": n_models,
     }
     return Campaign(setting, lambda seed, progress: evaluate(case, methods, seed, n_models=n_models, progress=progress))
+
+
+def _methods(case: Case, noise: CertifiedNoise, with_deposit: bool) -> list[Method]:
+    """What can be compared on this case, the yardsticks first."""
+    methods: list[Method] = [Original(), Retrain()]
+    has_surrogate = case.splits.surrogate is not None
+    if not loss_named(case.record.loss).one_row:
+        methods.append(UnlearnPlus(noise))
+    elif has_surrogate or not with_deposit:
+        raise ModelError(
+            f"a two-class model of one weight vector ({case.record.loss})",
+            "Unlearn (+) and Unlearn (-) need one row a class; only forgetting with a deposit can be compared",
+            "Give --with-deposit and no --surrogate, or train with --loss softmax and twice the l2 "
+            f"({2.0 * case.record.l2:g}), which is the same classifier.",
+        )
+    if has_surrogate:
+        methods.append(UnlearnMinus(noise))
+    if with_deposit:
+        methods.append(UnlearnDeposit(noise.epsilon, noise.delta))
+    return methods

@@ -245,7 +245,7 @@ def _print_plan(planned: Any) -> None:
             f"{100 * outlook.noise_share:.0f} %",
             "" if outlook.accuracy is None else f"{100 * outlook.accuracy:.1f} %",
             "refused" if outlook.refused else str(outlook.deletions),
-            "" if outlook.noise is None else f"{outlook.noise:g}",
+            "" if outlook.noise is None else f"{outlook.noise:.12g}",
         )
     if out.measure(table, options=out.options.update(max_width=1000)).maximum > out.width:
         table.padding = 0

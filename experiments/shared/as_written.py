@@ -33,7 +33,7 @@ EIGENVALUE_ACCURACY, EIGENVALUE_MOST = 1e-2, 100
 
 
 @dataclass(frozen=True)
-class _Fixed:
+class Fixed:
     """A method whose update is known already."""
 
     updated: Tensor
@@ -69,7 +69,7 @@ def step_as_written(case: Case, seed: int, progress: Progress = silent) -> dict[
     update = torch.from_numpy(solution.reshape(nothing.shape))
     delta = paper_delta(case, math.inf, len(surrogate))
     sigma = sigma_classical(delta, PAPER_EPSILON, PAPER_DELTA)
-    method = _Fixed(case.weights + update, plain_noise(sigma, update))
+    method = Fixed(case.weights + update, plain_noise(sigma, update))
     scores = scores_of(evaluate(case, [method], seed, n_models=0, progress=progress))
     shift, kept = mean_difference(case, update, surrogate), n - len(forget)
     gone = len(forget) * case.objective.gradient(case.weights, forget)

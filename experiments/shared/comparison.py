@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -73,6 +74,23 @@ def differences(
             if metric in ACCURACIES and isinstance(value, int | float) and values:
                 points[name, metric] = 100.0 * math.fsum(v for v in values if v is not None) / len(values) - value
     return points
+
+
+def near_each_other(scores: Mapping[Any, Sequence[Scores]], one: Any, other: Any, within: float) -> str:
+    """How many of one row's mean accuracies lie within so many points of another's; `--` where a row is missing.
+
+    >>> rows = {"a": [{"train": 0.9, "test": 0.8}], "b": [{"train": 0.92, "test": 0.7}]}
+    >>> near_each_other(rows, "a", "b", 3.0), near_each_other(rows, "a", "c", 3.0)
+    ('1 of 2', '--')
+    """
+    if one not in scores or other not in scores:
+        return "--"
+    apart = []
+    for part in ACCURACIES:
+        values = [[v for seed in scores[row] if (v := seed.get(part)) is not None] for row in (one, other)]
+        if all(values):
+            apart.append(100.0 * abs(statistics.fmean(values[0]) - statistics.fmean(values[1])))
+    return f"{sum(points <= within for points in apart)} of {len(apart)}"
 
 
 def _verdict(

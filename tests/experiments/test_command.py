@@ -47,10 +47,10 @@ def test_all_of_it_ends_with_a_page_and_says_what_was_left_out(tmp_path: Path, m
     line = ("all", "--data", data, "--seeds", 1, "--jobs", 1, "--out", tmp_path / "out", "--json")
     result = run(*line)
     assert result.exit_code == 0, result.stderr
-    assert json.loads(result.stdout)["written"]["mnist-usps"]["cases"] == 4
+    assert json.loads(result.stdout)["written"]["mnist-usps"]["cases"] == 6
     assert "left out: heuristic, whose data is not there (adult" in result.stderr
     page = (tmp_path / "out" / "reproduction.md").read_text()
-    assert "| mnist-usps | 6 | 0 |" in page  # two cases with two checks each, two with one; none above
+    assert "| mnist-usps | 8 | 0 |" in page  # two cases with two checks each, four with one; none above
     assert "contents differ from the mnist known here" in page
     before = (tmp_path / "out" / "mnist-usps.json").read_bytes()
     assert run(*line).exit_code == 0

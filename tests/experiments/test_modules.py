@@ -18,6 +18,8 @@ from experiments.protocol.store import read_results
 from experiments.shared.as_written import step_as_written
 from experiments.shared.checks import checked
 from experiments.shared.comparison import comparison, differences
+from experiments.shared.retained_rows import NAME as RETAINED
+from experiments.shared.retained_rows import step_of_retained_rows
 from expunge.evaluate.case import Splits, make_case
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -126,3 +128,69 @@ def test_algorithm_1_as_written_is_the_newton_step_where_that_is_defined() -> No
     assert found["left"] < 1e-5
     assert found["checks"][0]["true"] == pytest.approx(plain["true"], rel=1e-4)
     assert found["checks"][0]["residual"] == pytest.approx(plain["known"], rel=1e-3)
+
+
+def small_splits(surrogate_is_blind: bool) -> Splits:
+    generator = np.random.default_rng(0)
+    X = generator.uniform(-1.0, 1.0, (200, 4))
+    y = (X @ np.array([1.0, -1.0, 2.0, 0.5]) > 0).astype(np.int64)
+    X_surrogate = X[20:] * np.array([1.0, 1.0, 0.0 if surrogate_is_blind else 1.0, 1.0])
+    return Splits((X[20:], y[20:]), (X[:20], y[:20]), (X[20:60], y[20:60]), (X_surrogate, y[20:]))
+
+
+def test_retained_rows_for_a_surrogate_lead_to_retraining() -> None:
+    result = step_of_retained_rows(make_case(small_splits(False), l2=0.05, max_norm=2.0), 0)
+    assert result["curvature"] == pytest.approx({"step": 1.0, "retraining": 1.0}, rel=1e-12)
+    assert result["left"] < 1e-8
+    assert result["scores"][RETAINED]["distance"] < 1e-8
+
+
+def test_a_step_is_too_long_where_the_surrogate_does_not_bend() -> None:
+    """One feature is 0 in all of its rows: the matrix is definite there by l2 alone."""
+    case = make_case(small_splits(True), l2=0.002, max_norm=2.0)
+    result = step_of_retained_rows(case, 0)
+    (entry,) = result["checks"]
+    assert result["left"] < 1e-8
+    assert result["curvature"]["step"] > 2.0
+    assert entry["true"] == pytest.approx(result["scores"][RETAINED]["distance"])
+    assert entry["true"] > float((case.weights - case.retrained).norm())
+    assert entry["true"] <= entry["residual"]
+
+
+def test_forms_of_unlearning_are_counted_apart_and_missing_ones_told() -> None:
+    config = {
+        "run": {"forget": 0.1, "variants": [{"name": "v"}]},
+        "paper": {"within": 3.0, "table7": {"U -> M": {"Retrain": [90.0] * 4, "Unlearn (-)": [90.0] * 4}}},
+    }
+    parts = dict.fromkeys(("train", "test", "retain", "forget"), 0.91)
+    plain = {**parts, "mia": 0.5, "rt": 1.0, "distance": 1.0}
+    check = {"what": "Unlearn (-)", "true": 1.0, "residual": 2.0, "paper": 0.5, "shift": 0.0}
+    main: Any = {
+        "key": "0 U -> M",
+        "seed": 0,
+        "options": {"variant": "v", "task": "U -> M"},
+        "result": {
+            "scores": {"Original": plain, "Retrain": plain, "Unlearn (-)": {**plain, "forget": 0.95}},
+            "checks": [check],
+        },
+    }
+    retained: Any = {
+        **main,
+        "options": {"variant": "v", "task": "U -> M", "form": "retained"},
+        "result": {
+            "scores": {RETAINED: {**plain, "train": 0.86, "test": 0.85, "distance": 2.0}},
+            "left": 1e-9,
+            "curvature": {"step": 5.0, "retraining": 0.5},
+            "checks": [{**check, "what": RETAINED}],
+        },
+    }
+    first, variants, bending, _ = mnist_usps.tables(config, [main, retained])
+    assert "retained rows (seeds: 1): 6 of 8" in first.notes[0]
+    assert first.notes[0].endswith(f"not {RETAINED} train -4.0, {RETAINED} test -5.0.")
+    assert "paper's form (seeds: 1): 7 of 8" in first.notes[1]
+    assert variants.rows[0][6:] == ("6 of 8", f"-5.0 ({RETAINED}, test)", "7 of 8", variants.rows[0][9], "1 of 1")
+    assert bending.rows[0][3:] == ("1", "2", "1", "2 of 4", "3 of 4", "5", "0.5")
+    assert "In 1 of 1 runs it ends farther" in bending.notes[0]
+    _, alone, nothing, _ = mnist_usps.tables(config, [main])
+    assert alone.rows[0][6:8] == ("--", "--")
+    assert nothing.rows == ()

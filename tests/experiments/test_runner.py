@@ -59,7 +59,7 @@ def whole(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) 
 
 def test_results_hold_what_is_needed_to_trust_them(whole: Path) -> None:
     content = json.loads((whole / f"{NAME}.json").read_text())
-    assert len(content["records"]) == 12
+    assert len(content["records"]) == 18
     assert {record["seed"] for record in content["records"]} == {0, 1, 2}
     assert {"versions", "machine", "device", "seconds"} <= set(content["runs"][0])
     assert set(content["setting"]["data"]) == {"mnist", "usps"}
@@ -118,7 +118,7 @@ def test_a_run_that_was_killed_continues_with_the_same_numbers(
         time.sleep(0.05)
     kept = read_results(out, NAME)
     assert kept is not None
-    assert 1 <= len(kept.records) < 12
+    assert 1 <= len(kept.records) < 18
     subprocess.run(command, check=True, timeout=120, env=environment)
     assert numbers(out) == numbers(whole)
 

@@ -23,6 +23,7 @@ from experiments.shared.rivals import (
     TUNING,
     accuracies,
     compared,
+    sklearn_l2,
     task_of,
 )
 from expunge.evaluate.case import Splits, make_case
@@ -166,6 +167,7 @@ def _task(config: Config, name: str, count: int, group: Sequence[Record]) -> Tab
     notes = [
         f"n = {', '.join(f'{size:,}' for size in sizes)}, delta = 1/n; test accuracy in percent, mean over "
         f"{wanted['draws']} draws and {len(group)} seed(s). Seconds are of one core, the median over all deletions.",
+        *_fixed(wanted, sizes),
         *_ahead(wanted, cells),
     ]
     tuned = [cell for (method, *_), some in cells.items() if method == TUNING for cell in some]
@@ -182,6 +184,16 @@ def _task(config: Config, name: str, count: int, group: Sequence[Record]) -> Tab
     columns = (*("method", "needs at deletion", "passes"), *(f"eps {epsilon:g}" for epsilon in wanted["epsilons"]))
     title = f"{config['paper']['titles'][name]}, {count} forgotten"
     return Table(title, (*columns, "seconds"), tuple(rows), tuple(notes))
+
+
+def _fixed(wanted: Mapping[str, Any], sizes: Sequence[int]) -> list[str]:
+    """Whose l2 was not chosen."""
+    return [
+        f"Retrain and Expunge have scikit-learn's C = {wanted['inverse_l2']:g} (l2 {l2:.3g} with n = {size:,}) and "
+        "choose nothing; the peers choose among it and larger ones."
+        for size in sizes
+        for l2 in sklearn_l2(wanted, size)
+    ]
 
 
 def _ahead(wanted: Mapping[str, Any], cells: ByCell) -> list[str]:

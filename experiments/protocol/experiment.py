@@ -7,7 +7,8 @@
 
 A config has three parts. `[about]` says what it is: `title`, `paper` (which tables and figures), `order` (place in the
 list), `needs` (data sets by name), `minutes` (on two cores, all seeds). `[run]` is all that decides numbers: results of
-another `[run]` are never mixed in. `[paper]` holds the paper's own values.
+another `[run]` are never mixed in. One with more `[run.tasks]` is no other, so a case may depend on its own task and on
+what is outside of `[run.tasks]`, never on another task. `[paper]` holds the paper's own values.
 
 A result may hold `checks`, a list made by `experiments.shared.checks`: the true distance to retraining beside each
 Delta of that run.

@@ -1,6 +1,6 @@
 """Results of an experiment: one JSON file, written whole after every case; a run that was stopped goes on from it.
 
-setting      config's [run] and the digests of the data: records of another setting are refused
+setting      config's [run] and the digests of the data: records of another setting are refused, a task more is none
 runs         where and with what: versions, machine, seconds; each record names its entry
 records      one a case
 tables       made from the records when all were there
@@ -123,12 +123,12 @@ def read_results(folder: Path, name: str) -> Results | None:
 
 
 def open_results(folder: Path, name: str, setting: Mapping[str, Any]) -> Results:
-    """What is there, if it was made with the same setting; else a new one."""
+    """What is there, if it was made with the same setting or one with fewer tasks; else a new one."""
     described = json.loads(json.dumps(setting, allow_nan=False))
     stored = read_results(folder, name)
     if stored is None:
         return Results(name, described)
-    if stored.setting != described:
+    if _with_tasks_of(stored.setting, described) != described:
         differing = sorted(
             part for part in {*stored.setting, *described} if stored.setting.get(part) != described.get(part)
         )
@@ -137,7 +137,16 @@ def open_results(folder: Path, name: str, setting: Mapping[str, Any]) -> Results
             "records of two settings are never mixed",
             "Remove that file, or use another --out.",
         )
-    return stored
+    return replace(stored, setting=described)
+
+
+def _with_tasks_of(setting: Mapping[str, Any], wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The setting with the tasks and data sets that only `wanted` has: no case of another task depends on them."""
+    run, data = setting["run"], setting["data"]
+    if "tasks" not in run:
+        return setting
+    tasks = {**wanted["run"].get("tasks", {}), **run["tasks"]}
+    return {**setting, "run": {**run, "tasks": tasks}, "data": {**wanted["data"], **data}}
 
 
 def surroundings(device: str, jobs: int) -> dict[str, Any]:

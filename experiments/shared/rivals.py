@@ -70,6 +70,7 @@ class Task:
     parts: Parts
     models: Mapping[float, LinearModel]
     kept: Mapping[float, Deposit]
+    own: tuple[float, ...]  # those that Retrain and Expunge may have
 
     @property
     def delta(self) -> float:
@@ -85,10 +86,20 @@ class Task:
 
 
 def task_of(parts: Parts, wanted: Mapping[str, Any]) -> Task:
-    """Train on the source with every l2; a deposit is kept for those of `deposits`."""
-    models = {l2: train(*parts.source, l2=l2, max_norm=ROUNDING) for l2 in wanted["l2"]}
-    kept = {l2: keep(models[l2], parts.source, seed=0).deposit for l2 in wanted["deposits"]}
-    return Task(parts, models, kept)
+    """Train on the source with every l2; a deposit is kept for those of `deposits`, and for scikit-learn's."""
+    fixed = sklearn_l2(wanted, len(parts.source[1]))
+    models = {l2: train(*parts.source, l2=l2, max_norm=ROUNDING) for l2 in (*fixed, *wanted["l2"])}
+    kept = {l2: keep(models[l2], parts.source, seed=0).deposit for l2 in (*fixed, *wanted["deposits"])}
+    return Task(parts, models, kept, fixed or tuple(models))
+
+
+def sklearn_l2(wanted: Mapping[str, Any], n_source: int) -> tuple[float, ...]:
+    """The l2 of LogisticRegression's C for two classes, where a task names one: two rows of weights stand for one.
+
+    >>> sklearn_l2({"inverse_l2": 1.0}, 1000), sklearn_l2({}, 1000)
+    ((0.002,), ())
+    """
+    return (2.0 / (wanted["inverse_l2"] * n_source),) if "inverse_l2" in wanted else ()
 
 
 def accuracies(models: Tensor, rows: Rows) -> float:
@@ -103,7 +114,7 @@ def compared(
     """A cell for every method, budget and epsilon with so many removals, and a check for every region of Expunge's."""
     checks: list[dict[str, Any]] = []
     cases = task.cases(count, seed)
-    cells = [_retrained(cases)]
+    cells = [_retrained({l2: cases[l2] for l2 in task.own})]
     for number, epsilon in enumerate(wanted["epsilons"]):
         progress("Epsilons", number, len(wanted["epsilons"]))
         found = _peers(cases, task.delta, epsilon, wanted) + _expunge(task, cases, epsilon, wanted, checks)
@@ -194,7 +205,7 @@ def _expunge(
     found = []
     for name in (SURROGATE, DEPOSIT, BOTH):
         best: tuple[float, dict[str, Any]] | None = None
-        for l2 in cases if name == SURROGATE else task.kept:
+        for l2 in task.own if name == SURROGATE else task.kept:
             case = cases[l2]
             began = time.process_time()
             request = _request(name, task, l2, case, epsilon)

@@ -115,6 +115,34 @@ def test_files_that_are_not_arrays_are_handed_over_with_their_digests(tmp_path: 
         folder.load("employment")
 
 
+def people(*lines: str) -> bytes:
+    return gzip.compress("\n".join(lines).encode())
+
+
+def test_adult_is_prepared_as_its_training_file_asks(tmp_path: Path) -> None:
+    line = "{}, {}, 7, HS, 9, Never, Sales, Wife, White, Male, 0, 0, 40, Cuba, {}"
+    train = [line.format(20, "Private", "<=50K"), line.format(40, "Private", ">50K"), line.format(30, "?", "<=50K")]
+    test = ["|1x3 Cross validator", line.format(50, "Private", ">50K."), line.format(30, "Never-worked", "<=50K."), ""]
+    (tmp_path / "adult.data.csv.gz").write_bytes(people(*train))
+    (tmp_path / "adult.test.csv.gz").write_bytes(people(*test))
+    data = DataFolder(tmp_path).load("adult")
+    assert data.X.shape == (3, 6 + 9)  # nine words in eight columns
+    np.testing.assert_allclose(data.X[:, 0], np.array([-1.0, 1.0, 0.0]) * 1.5**0.5)
+    np.testing.assert_allclose(data.X_test[:, 0], np.array([2.0, 0.0]) * 1.5**0.5)
+    assert data.X[:, 6:8].tolist() == [[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]]
+    assert data.X_test[:, 6:8].tolist() == [[0.0, 1.0], [0.0, 0.0]]  # a word that nobody had has no column
+    assert (data.y.tolist(), data.y_test.tolist()) == ([0, 1, 0], [1, 0])
+    assert "contents differ" in data.label
+
+
+@pytest.mark.parametrize("text", ["", "1, 2, 3", ", ".join(["x"] * 15), ", ".join(["1"] * 15)])
+def test_adult_that_is_none(tmp_path: Path, text: str) -> None:
+    for name in ("adult.data.csv.gz", "adult.test.csv.gz"):
+        (tmp_path / name).write_bytes(people(text))
+    with pytest.raises(FileError, match="is not Adult"):
+        DataFolder(tmp_path).load("adult")
+
+
 @pytest.mark.parametrize(("name", "inside"), [("stanford-dogs", "Images"), ("caltech256", "256_ObjectCategories")])
 def test_images_as_they_are_published(tmp_path: Path, name: str, inside: str) -> None:
     """Pictures of all sizes and modes become squares of three channels; features are asked for, never made up."""

@@ -8,11 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from experiments import peers
 from experiments.datasets.folder import DataFolder
 from experiments.protocol.config import config_of
 from experiments.protocol.experiment import Record
+from experiments.shared.certified import Parts
+from experiments.shared.mixture import of_length
+from experiments.shared.rivals import compared, task_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 METHODS = [
@@ -65,6 +69,22 @@ def test_cells_where_expunge_is_behind_are_named(small: tuple[Any, list[Record]]
     deposit = next(note for note in notes if note.startswith("Expunge, deposit"))
     assert "in 6 of 8 cells" in deposit
     assert "behind Langevin with 3 passes at epsilon 0.1 by 5.0; Langevin with 3 passes at epsilon 1 by 5.0." in deposit
+
+
+def test_where_a_task_names_a_c_retrain_and_expunge_have_it() -> None:
+    generator = np.random.default_rng(0)
+    X, y = of_length(generator.standard_normal((180, 4)), 1.0), np.arange(180) % 2
+    parts = Parts((X[:40], y[:40]), (X[40:150], y[40:150]), (X[150:], y[150:]), (), 0.0)
+    wanted = {"inverse_l2": 2.0, "l2": [1.0], "deposits": [], "epsilons": [1.0], "budgets": [1], "radii": [1.0]}
+    wanted |= {"gradient": 0.1, "choosing_draws": 1, "draws": 2}
+    task = task_of(parts, wanted)
+    found = compared(task, wanted, 1, 0)
+    cells = {cell["method"]: cell["l2"] for cell in found["cells"]}
+    weights = LogisticRegression(C=2.0, fit_intercept=False, tol=1e-10).fit(*parts.source).coef_
+    ours = task.cases(1, 0)[0.025].weights.numpy()
+    np.testing.assert_allclose(ours[1] - ours[0], weights[0], atol=1e-6)
+    assert {cells[name] for name in METHODS if name == "Retrain" or name.startswith("Expunge")} == {0.025}
+    assert {check["what"].split("l2 ")[1] for check in found["checks"]} == {"0.025, epsilon 1"}
 
 
 def test_the_figure_is_drawn(small: tuple[Any, list[Record]]) -> None:

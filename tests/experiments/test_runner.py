@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from experiments.__main__ import main
 from experiments.datasets.folder import DataFolder
 from experiments.protocol.runner import listed, run_experiment
-from experiments.protocol.store import read_results
+from experiments.protocol.store import Results, open_results, read_results, write_results
 from expunge.errors import FileError
 from small_experiment import CONFIG, make_folder
 
@@ -94,6 +94,29 @@ def test_results_of_another_setting_are_refused(folders: tuple[Path, Path], tmp_
         run_experiment(NAME, data, tmp_path / "out", seeds=1, folder=other)
     (other / f"{NAME}.toml").write_text(CONFIG.replace("94.2", "94.3"))
     run_experiment(NAME, data, tmp_path / "out", seeds=1, folder=other)  # the paper's values decide no number of ours
+
+
+def test_a_task_more_is_no_other_setting(tmp_path: Path) -> None:
+    """Records stay where tasks and data sets are added; a task that changed or left is another setting."""
+    first = {"run": {"tasks": {"a": {"l2": 1.0}}, "draws": 3}, "data": {"mnist": "m"}}
+    write_results(tmp_path, Results("tasks", first, runs=({"jobs": 1},)))
+    more = {"run": {"tasks": {"b": {"l2": 2.0}, "a": {"l2": 1.0}}, "draws": 3}, "data": {"mnist": "m", "usps": "u"}}
+    opened = open_results(tmp_path, "tasks", more)
+    assert (opened.runs, opened.setting) == (({"jobs": 1},), more)
+    others: list[tuple[str, dict[str, Any]]] = [
+        ("run", {**more, "run": {"tasks": {"b": {"l2": 2.0}}, "draws": 3}}),
+        ("run", {**more, "run": {"tasks": {"a": {"l2": 1.5}, "b": {"l2": 2.0}}, "draws": 3}}),
+        ("run", {**more, "run": {**more["run"], "draws": 4}}),
+        ("run", {**more, "run": {**more["run"], "seeds": 4}}),
+        ("data", {**first, "data": {"mnist": "other"}}),
+        ("data", {**first, "data": {"usps": "u"}}),
+    ]
+    for part, other in others:
+        with pytest.raises(FileError, match=f"another setting .*{part}"):
+            open_results(tmp_path, "tasks", other)
+    write_results(tmp_path, Results("none", {"run": {}, "data": {"mnist": "m"}}))
+    with pytest.raises(FileError, match=r"another setting .*data"):
+        open_results(tmp_path, "none", {"run": {}, "data": more["data"]})
 
 
 @pytest.mark.slow

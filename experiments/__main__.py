@@ -68,6 +68,7 @@ def main(
     mnist-usps     MNIST to USPS and back
     heuristic      estimated against exact KL and Delta
     frontier       accuracy against epsilon at a delta that means something
+    peers          four other methods, run beside Expunge at the same guarantees
     census         a case of our own, from end to end
 
     \b

@@ -156,20 +156,28 @@ def _far(case: Case, test: str) -> int:
 
 
 def equivalents() -> dict[str, str]:
-    """Reasons, by file, place, line and change; one without line and change is for a whole function."""
+    """Reasons, by file, place, line and change; one without line and change is for a whole function.
+
+    Where a line has the same change in several places, `after` is what stands before the one that is meant.
+    """
     if not EQUIVALENT.exists():
         return {}
     listed = tomllib.loads(EQUIVALENT.read_text()).get("same", [])
-    return {_name(e["file"], e["within"], e.get("line", ""), e.get("change", "")): e["reason"] for e in listed}
+    named = ("line", "change", "after")
+    return {_name(e["file"], e["within"], *(e.get(part, "") for part in named)): e["reason"] for e in listed}
 
 
-def _name(file: str, within: str, line: str, change: str) -> str:
-    return "|".join((file, within, line, change))
+def _name(file: str, within: str, line: str, change: str, after: str = "") -> str:
+    return "|".join((file, within, line, change, after))
 
 
 def reason_for(mutant: Mutant, listed: dict[str, str]) -> str | None:
-    exact = listed.get(_name(mutant.file, mutant.within, mutant.text, mutant.change))
-    return exact or listed.get(_name(mutant.file, mutant.within, "", ""))
+    known = (mutant.file, mutant.within, mutant.text, mutant.change)
+    return (
+        listed.get(_name(*known, mutant.before))
+        or listed.get(_name(*known))
+        or listed.get(_name(mutant.file, mutant.within, "", ""))
+    )
 
 
 def report(chosen: list[Case], results: dict[str, dict[str, object]]) -> bool:

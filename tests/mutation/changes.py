@@ -61,6 +61,7 @@ class Mutant:
     text: str
     change: str
     place: Place
+    before: str  # of the line, what stands before it
 
     @property
     def key(self) -> str:
@@ -77,7 +78,10 @@ def mutants_of(file: str, source: str, only: tuple[str, ...] = ()) -> list[Mutan
             continue
         old = place.old
         change = f"{ast.unparse(old)} -> {ast.unparse(place.new)}"
-        found.append(Mutant(file, old.lineno, place.within, lines[old.lineno - 1].strip(), change, place))
+        line = lines[old.lineno - 1]
+        found.append(
+            Mutant(file, old.lineno, place.within, line.strip(), change, place, line[: old.col_offset].strip())
+        )
     return found
 
 

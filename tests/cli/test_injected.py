@@ -11,6 +11,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import matplotlib.backends.backend_agg  # noqa: F401  it makes folders of its own when it is loaded, once a process
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result

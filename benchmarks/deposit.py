@@ -1,6 +1,7 @@
 """A deletion from a deposit, request to certificate, against scikit-learn's refit on the retained rows, in one run.
 
     python benchmarks/deposit.py [--rows 50000] [--sizes 48 500 5120] [--forget 10] [--device cpu] [--only NAME]
+    python benchmarks/deposit.py --device cuda --sizes 5120 30720 --refits default
 
 Sizes are weights, intercepts included: 48 is one vector for two classes, others have ten, from 10,000 on thirty. Of
 each: the deletion (deposit read, rows looked up, step, region, noise, certificate, result and new deposit written)
@@ -10,7 +11,8 @@ rows, by Newton's method, which must lie in the region; how the deposit was made
 Hessian. Then the growth of a deletion's time with weights,
 rows and rows forgotten (a ridge head, for which any number can go), and the process time of `expunge unlearn
 --deposit` on a small table. Processor time (all threads) stands beside wall time, since what else runs on the machine
-does not add to it. With --device cuda Expunge works on the GPU and scikit-learn where it always does; the results get
+does not add to it. Deletions that would be refused for their noise are timed too (`force`), and what the noise does to
+outputs is said. With --device cuda Expunge works on the GPU and scikit-learn where it always does; the results get
 the device's name.
 """
 
@@ -111,6 +113,7 @@ class Deleted:
     status: str
     radius: float
     update: torch.Tensor
+    noise: float  # what it moves an output of a typical row by, over the size of outputs
 
 
 def deletion(file: Path, forget: Data, out: Path, device: str) -> Deleted:
@@ -119,7 +122,8 @@ def deletion(file: Path, forget: Data, out: Path, device: str) -> Deleted:
     clock.now("deposit read")
     before = read_deposit(file)
     clock.now("rows looked up")
-    asked = ask_deposit(before, forget, deposit_guarantee(EPSILON, DELTA), execution=Execution(device=device))
+    guarantee = deposit_guarantee(EPSILON, DELTA, force=True)
+    asked = ask_deposit(before, forget, guarantee, execution=Execution(device=device))
     clock.now("step and region")
     found = measure(asked)
     clock.now("noise and certificate")
@@ -128,7 +132,8 @@ def deletion(file: Path, forget: Data, out: Path, device: str) -> Deleted:
     write_result(out, result)
     clock.now("")
     shutil.rmtree(out)
-    return Deleted(clock, result.certificate.status, result.certificate.total, found.step.update.cpu())
+    noise = before.numbers.output_noise * result.certificate.content["sigma"] / before.numbers.output_spread
+    return Deleted(clock, result.certificate.status, result.certificate.total, found.step.update.cpu(), noise)
 
 
 def best(file: Path, forget: Data, given: argparse.Namespace) -> Deleted:
@@ -187,7 +192,8 @@ def case(weights: int, given: argparse.Namespace) -> dict[str, Any]:
         done = best(folder / "model.deposit", (data[0][:m], data[1][:m]), given)
     clock, updated, retained = done.clock, deposit.anchor + done.update, (data[0][m:], data[1][m:])
     fits: dict[str, Any] = {}
-    for tolerance, times, fitted in refits(retained, TOLERANCES):
+    wanted = {name: TOLERANCES[name] for name in given.refits}
+    for tolerance, times, fitted in refits(retained, wanted):
         matrix = torch.from_numpy(np.column_stack([fitted.coef_, fitted.intercept_]))
         away = whitened(deposit, deposit.setting.centred(matrix - updated))
         fits[tolerance] = times | {"away_over_radius": away / done.radius}
@@ -202,6 +208,7 @@ def case(weights: int, given: argparse.Namespace) -> dict[str, Any]:
         "rows": given.rows,
         "forget": m,
         "status": done.status,
+        "noise_over_outputs": done.noise,
         "deposit_bytes": size,
         "deletion": clock.seconds | {"stages": clock.wall, "processor_stages": clock.processor},
         "refit": fits,
@@ -266,6 +273,7 @@ def lines(result: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     for one in result["cases"]:
         what = f"{one['rows']:,} rows, {one['weights']:,} weights"
         yield f"{what}: deletion of {one['forget']}, request to certificate", *both(one["deletion"])
+        yield f"{what}: noise on a typical output, of its size", f"{one['noise_over_outputs']:.2g}", ""
         for name, fit in one["refit"].items():
             times = [f"{fit[kind]:.2f} ({fit[f'{kind}_over_deletion']:.0f} times)" for kind in KINDS]
             yield f"{what}: refit, tolerance {name}", *times
@@ -294,6 +302,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="*", default=[48, 500, 5_120])
     parser.add_argument("--forget", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--refits", nargs="*", choices=list(TOLERANCES), default=list(TOLERANCES))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--only", choices=["sizes", *GROWTH, "process"], help="this alone; the rest is kept as it was")
     parser.add_argument("--out", type=Path, default=RESULTS)

@@ -260,3 +260,19 @@ def test_progress_is_told_in_rows_of_two_passes_and_of_lanczos() -> None:
 def test_where_nothing_spreads_nothing_is_iterated() -> None:
     assert len(told_of(torch.zeros((3, 4), dtype=torch.float64))) == 3
     assert len(told_of(torch.ones((3, 4), dtype=torch.float64), None)) == 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_eigenvalue_looked_for_in_few_directions_is_above_and_not_far_above(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(300, 16)) * 10.0 ** -np.linspace(0.0, 3.0, 16) * 0.1
+    W, U = rng.normal(size=(40, 16)), rng.normal(size=(40, 16))
+    head = head_for("softmax", l2=0.1, n_classes=40, n_features=16, row_bound=1.0)
+    weights, update = torch.tensor(W), torch.tensor(U)
+    narrow = head.spread(weights, update, rows_of(X)).narrow(lanczos_steps(640, 1e-9, 0.1))
+    assert narrow is not None
+    found = change_moments(head, weights, update, rows_of(X), failure=1e-9, heavy=False, slack=0.1, seed=seed)
+    phi = reference.change_table(W, U, X, "softmax")
+    true = float(np.linalg.eigvalsh(np.cov(phi.T, bias=True))[-1])
+    assert true <= found.change_eigenvalue <= true / 0.9 + narrow.left * (1 + 1e-9) + 1e-9 * true
+    assert found.change_eigenvalue >= true + 0.9 * narrow.left, "what was not looked at is charged"

@@ -64,3 +64,64 @@ def test_rows_that_are_all_alike_have_next_to_no_spread() -> None:
     spread, _, _, _ = table("softmax", weighted=False, n=1)
     size = float(spread.mean.square().sum())
     assert 0.0 <= spread.sums().trace <= 4 * spread.cancellation * size
+
+
+def narrow_table(seed: int, classes: int = 30, width: int = 12, weighted: bool = True) -> tuple[Spread, np.ndarray]:
+    """Rows that hardly reach half of their directions, and their covariance formed, weights counted."""
+    rng = np.random.default_rng([seed, classes, width])
+    X = rng.normal(size=(80, width)) * 10.0 ** -np.linspace(0.0, rng.uniform(3.5, 6.0), width)
+    X = X @ np.linalg.qr(rng.normal(size=(width, width)))[0]
+    W, U = rng.normal(size=(classes, width)), rng.normal(size=(classes, width)) * 10 ** rng.uniform(-2, 1)
+    weights = rng.uniform(0.2, 3.0, len(X)) if weighted else np.ones(len(X))
+    weights /= weights.mean()
+    rows = Rows(torch.tensor(X), torch.zeros(len(X), dtype=torch.int64), torch.tensor(weights) if weighted else None)
+    head = head_for("softmax", l2=0.1, n_classes=classes, n_features=width, row_bound=10.0)
+    phi = reference.change_table(W, U, X, "softmax")
+    centred = phi - (weights[:, None] * phi).mean(axis=0)
+    return Spread(head, torch.tensor(W), torch.tensor(U), rows), (weights[:, None] * centred).T @ centred / len(X)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_what_few_directions_leave_is_the_largest_eigenvalue_of_the_others(weighted: bool) -> None:
+    spread, _ = narrow_table(1, weighted=weighted)
+    found = spread.narrow(100)
+    assert found is not None
+    total = np.zeros((12, 12))
+    for block, features, change in spread.changes():
+        x = features.numpy()
+        weights = np.ones(len(x)) if block.weights is None else block.weights.numpy()
+        total += (x * (weights * change.square().sum(dim=0).numpy())[:, None]).T @ x
+    values = np.linalg.eigvalsh(total / len(spread.rows))[::-1]
+    size = found.basis.shape[1]
+    assert size == int((values >= 0.01 * values[0]).sum())
+    assert found.left == pytest.approx(values[size], rel=1e-9)
+    assert found.left >= values[size]
+    np.testing.assert_allclose(found.basis.T @ found.basis, np.eye(size), atol=1e-13)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_eigenvalue_is_above_that_in_few_directions_and_what_they_leave(seed: int) -> None:
+    spread, covariance = narrow_table(seed, weighted=seed % 2 == 0)
+    found = spread.narrow(100)
+    assert found is not None
+    lift = np.kron(np.eye(30), found.basis.numpy())
+    inside = float(np.linalg.eigvalsh(lift.T @ covariance @ lift)[-1])
+    largest = float(np.linalg.eigvalsh(covariance)[-1])
+    assert inside <= largest * (1 + 1e-12)
+    assert largest <= inside + found.left
+    direction = np.random.default_rng(seed).normal(size=(30, found.basis.shape[1]))
+    product = spread.covariance_product(torch.tensor(direction), 1, False, found.basis).numpy()
+    naive = (lift.T @ covariance @ lift @ direction.reshape(-1)).reshape(direction.shape)
+    np.testing.assert_allclose(product, naive, rtol=1e-9, atol=1e-14 * largest)
+
+
+def test_few_directions_are_taken_only_where_they_are_cheaper() -> None:
+    spread, _ = narrow_table(1)
+    assert spread.narrow(1) is not None, "24 is no more than one product of thirty classes"
+    assert narrow_table(1, classes=11)[0].narrow(2) is None, "24 is more than two products of eleven classes"
+    assert narrow_table(1, classes=12)[0].narrow(2) is not None
+    rng = np.random.default_rng(0)
+    rows = Rows(torch.tensor(rng.normal(size=(80, 12))), torch.zeros(80, dtype=torch.int64))
+    head = head_for("ridge", l2=0.1, n_classes=30, n_features=12, row_bound=10.0)
+    flat = Spread(head, torch.zeros(30, 12).double(), torch.tensor(rng.normal(size=(30, 12))), rows)
+    assert flat.narrow(100) is None, "rows that reach all directions alike leave none out"

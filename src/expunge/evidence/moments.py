@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from expunge.heads.spread import SpreadSums
+from expunge.heads.spread import Narrow, SpreadSums
 from expunge.runtime.progress import Progress, silent
-from expunge.solve.lanczos import EIGENVALUE_SLACK, largest_eigenvalue_upper
+from expunge.solve.lanczos import EIGENVALUE_SLACK, lanczos_steps, largest_eigenvalue_upper
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,10 @@ class Spread(Protocol):
     def sums(self) -> SpreadSums:
         """What one pass over the rows says of `||f - c||`."""
 
-    def covariance_product(self, direction: Tensor, power: int, fourth: bool) -> Tensor:
+    def narrow(self, products: int) -> Narrow | None:
+        """A few directions that hold nearly all of the spread, if so many products there are that much cheaper."""
+
+    def covariance_product(self, direction: Tensor, power: int, fourth: bool, basis: Tensor | None = None) -> Tensor:
         """Mean of `w^power (f - c) <f - c, direction>`, for the `fourth` moment times `||f - c||^2`."""
 
 
@@ -69,7 +72,9 @@ def change_moments(
 
     The bounds on eigenvalues fail with probability at most `failure` together. With `failure` None they are not needed,
     and without `heavy` the fourth one is not: larger values that follow from the others stand in for them. They are at
-    most 1/(1 - `slack`) too large.
+    most 1/(1 - `slack`) too large; that of the covariance, where it is looked for in a few directions of the features
+    alone, by what the others can have too, since `lambda_max(C) <= lambda_max(P C P) + lambda_max(P' C P')` for
+    complementary projections.
     """
     n_rows = len(surrogate)
     advance("Moments (rows)", 0, 2 * n_rows)
@@ -84,10 +89,11 @@ def change_moments(
         generator = torch.Generator().manual_seed(secrets.randbits(63) if seed is None else seed)
         runs = 1 + int(heavy) + int(surrogate.has_weights)
 
-        def bounded(stage: str, power: int, fourth: bool = False) -> float:
-            drawn = torch.randn(weights.shape, dtype=torch.float64, generator=generator).to(weights.device)
+        def bounded(stage: str, power: int, fourth: bool = False, basis: Tensor | None = None) -> float:
+            shape = weights.shape if basis is None else (len(weights), basis.shape[1])
+            drawn = torch.randn(shape, dtype=torch.float64, generator=generator).to(weights.device)
             return largest_eigenvalue_upper(
-                lambda direction: spread.covariance_product(direction, power, fourth),
+                lambda direction: spread.covariance_product(direction, power, fourth, basis),
                 surrogate.agreed(drawn),
                 failure / runs,
                 lambda done, total: advance(f"{stage} (rows)", done * n_rows, total * n_rows),
@@ -95,7 +101,9 @@ def change_moments(
             )
 
         hidden = spread.cancellation * (trace + float(mean.square().sum()))
-        eigenvalue = min(trace, hidden + bounded("Lanczos, covariance", 1))
+        narrow = spread.narrow(lanczos_steps(weights.numel(), failure / runs, slack))
+        inside = bounded("Lanczos, covariance", 1, basis=None if narrow is None else narrow.basis)
+        eigenvalue = min(trace, hidden + inside + (0.0 if narrow is None else narrow.left))
         fourth_eigenvalue = largest**2 * eigenvalue
         sampled_eigenvalue = min(sums.sampled_trace, surrogate.largest_weight * eigenvalue)
         if surrogate.has_weights:

@@ -17,6 +17,20 @@ if TYPE_CHECKING:
     from expunge.heads.linear import LinearHead
 
 
+NEGLIGIBLE = 0.01  # of the largest eigenvalue: directions of the features below it are bounded, not looked at
+
+
+@dataclass(frozen=True)
+class Narrow:
+    """Directions of the features, d x r, that hold nearly all of the spread.
+
+    `left` bounds from above what any direction orthogonal to them, in whatever class, has of it.
+    """
+
+    basis: Tensor
+    left: float
+
+
 @dataclass(frozen=True)
 class SpreadSums:
     """What one pass over the rows says of `f - c`; `longest` is the largest `||f||`."""
@@ -82,16 +96,38 @@ class Spread:
         norms = [math.sqrt(self.rows.largest(value)) for value in largest.tolist()]
         return SpreadSums(trace, fourth, norms[0], norms[3], norms[1], sampled_trace, norms[2])
 
-    def covariance_product(self, direction: Tensor, power: int, fourth: bool) -> Tensor:
+    def narrow(self, products: int) -> Narrow | None:
+        """Where so many products with the covariance are cheaper in a few directions of the features; else None.
+
+        f is `a x^T`, so its covariance is at most `E[||a||^2 x x^T]` in every class: that d x d matrix is formed, and
+        its leading eigenvectors are taken.
+        """
+        width, classes = self.objective.n_features, self.objective.n_classes
+        if 2 * width > products * classes:
+            return None  # forming it would cost more than a quarter of the products
+        total = torch.zeros((width, width), dtype=torch.float64, device=self.weights.device)
+        for block, features, change in self.changes():
+            total.addmm_((features * block.weighted(change.square().sum(dim=0), 0)[:, None]).T, features)
+        total = self.rows.total(total) / len(self.rows)
+        values, vectors = torch.linalg.eigh((total + total.T) / 2)
+        rest = int((values < NEGLIGIBLE * values[-1]).sum())
+        if rest == 0 or (width - rest) * (2 * classes + width) > classes * width:
+            return None  # as many products in these directions would cost more than half
+        lost = (width + 64) * 2.0**-50 * float(total.trace())
+        return Narrow(self.rows.agreed(vectors[:, rest:].contiguous()), max(0.0, float(values[rest - 1])) + lost)
+
+    def covariance_product(self, direction: Tensor, power: int, fourth: bool, basis: Tensor | None = None) -> Tensor:
         """Mean over rows of `w^power (f - c) <f - c, direction>`, for the fourth moment times `||f - c||^2`.
 
-        f is not formed.
+        f is not formed. With a `basis` the directions are in its coordinates, and so is the result.
         """
         wide = padded(direction)
-        centre = (wide * self.mean).sum()
+        mean = self.mean if basis is None else self.mean @ basis
+        centre = (wide * mean).sum()
         total = torch.zeros_like(wide)
         off = torch.zeros((), dtype=torch.float64, device=wide.device)
-        for block, features, change, *squares in self.squares() if fourth else self.changes():
+        for block, whole, change, *squares in self.squares() if fourth else self.changes():
+            features = whole if basis is None else whole @ basis
             along = (wide @ features.T).mul_(change).sum(dim=0).sub_(centre)
             if fourth:
                 along *= squares[0]
@@ -100,4 +136,4 @@ class Spread:
             off += along.sum()
             total.addmm_(change * along, features)
         total, off = self.rows.total(total), self.rows.total(off)
-        return total.sub_(self.mean * off)[: len(direction)].div_(len(self.rows))
+        return total.sub_(mean * off)[: len(direction)].div_(len(self.rows))

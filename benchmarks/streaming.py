@@ -1,13 +1,14 @@
 """A surrogate larger than the memory limit: does it fit, how fast is a pass, what grows with the rows.
 
-    python benchmarks/streaming.py [--rows 2000000] [--memory 1.5GB] [--part rates|complete|growth|processes]
+    python benchmarks/streaming.py [--rows N] [--memory 1.5GB] [--part rates|complete|growth|processes] [--device cpu]
 
 rates      Hessian products from disk beside merely reading the same file, in one process, turn by turn
 complete   `expunge unlearn --memory` as its own process: time, passes and peak resident size
 growth     the same at a hundredth and a tenth of the rows, and with nothing kept: how time and memory grow
 processes  one, two and four processes on this machine, a tenth of the rows
 
-Rows are written to a temporary folder that is removed afterwards. Each part adds its results to results/streaming.json.
+Rows are written to a temporary folder that is removed afterwards. Each part adds its results to results/streaming.json,
+on another device than the CPU to a file with its name; there processes share the GPU where they are more.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from environment import RESULTS, environment, write
+from environment import RESULTS, environment, synchronise, write
 
 from expunge.data import open_data
 from expunge.data.streamed import Form, StreamedRows
@@ -105,16 +106,16 @@ def peak_mb() -> float:
     return int(line.split()[1]) * 1024 / 1e6
 
 
-def rates(folder: Path, memory: str, repeats: int) -> dict[str, Any]:
+def rates(folder: Path, memory: str, repeats: int, device: str) -> dict[str, Any]:
     """Turn by turn: reading alone, and a Hessian product that reads the same file."""
     path = folder / "X.npy"
-    form = Form(tuple(range(CLASSES)), 1.0, False, torch.float32, torch.device("cpu"), WIDTH, "the set")
+    form = Form(tuple(range(CLASSES)), 1.0, False, torch.float32, torch.device(device), WIDTH, "the set")
     stream = open_data(folder)
     rows = StreamedRows(stream, form, Memory.of(memory))  # type: ignore[arg-type]
     head = head_for("softmax", l2=1e-3, n_classes=CLASSES, n_features=WIDTH, row_bound=1.0)
     weights = torch.randn(CLASSES, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    direction = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(1))
-    curvature = Curvature(head, weights, rows)
+    direction = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(1)).to(device)
+    curvature = Curvature(head, weights.to(device), rows)
     curvature.product(direction)
     size, result = path.stat().st_size, {}
     for state in (WARM, COLD):
@@ -127,6 +128,7 @@ def rates(folder: Path, memory: str, repeats: int) -> dict[str, Any]:
                     forget_cache(path)
                 began, used = time.perf_counter(), time.process_time()
                 work()
+                synchronise(device)
                 if turn:
                     times.append(time.perf_counter() - began)
                     processor.append(time.process_time() - used)
@@ -146,7 +148,7 @@ def rates(folder: Path, memory: str, repeats: int) -> dict[str, Any]:
     return result
 
 
-def unlearn(folder: Path, surrogate: Path, memory: str, processes: int = 1) -> dict[str, Any]:
+def unlearn(folder: Path, surrogate: Path, memory: str, device: str, processes: int = 1) -> dict[str, Any]:
     """The command, as its own process: its time and its largest resident size."""
     with tempfile.TemporaryDirectory() as out:
         launcher = [sys.executable]
@@ -156,7 +158,7 @@ def unlearn(folder: Path, surrogate: Path, memory: str, processes: int = 1) -> d
             *launcher, "-m", "expunge", "unlearn", "--model", str(folder / "model.safetensors"),
             "--forget", str(folder / "forget.npz"), "--surrogate", str(surrogate), "--epsilon", "1", "--delta", "1e-5",
             "--distance", "same", "--dtype", "float32", "--memory", memory, "--force", "--json", "--quiet",
-            "--out", f"{out}/result",
+            "--device", device, "--out", f"{out}/result",
         ]  # fmt: skip
         began = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -264,12 +266,14 @@ def main() -> None:
     parser.add_argument("--memory", default="1.5GB")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--part", choices=PARTS, action="append")
+    parser.add_argument("--device", default="cpu", help="not for growth")
     parser.add_argument("--folder", type=Path, help="Keep the rows here, and use those that are there.")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
-    existing = given.out / "streaming.json"
+    name = "streaming" if given.device == "cpu" else f"streaming-{given.device}"
+    existing = given.out / f"{name}.json"
     result = json.loads(existing.read_text()) if existing.exists() else {}
-    result |= {"environment": environment(), "columns": WIDTH, "classes": CLASSES}
+    result |= {"environment": environment(given.device), "columns": WIDTH, "classes": CLASSES}
     with tempfile.TemporaryDirectory() as temporary:
         base = given.folder or Path(temporary)
         base.mkdir(parents=True, exist_ok=True)
@@ -282,11 +286,11 @@ def main() -> None:
         large, middle = sets[given.rows], sets[given.rows // 10]
         for part in given.part or PARTS:
             if part == "rates":
-                result[part] = rates(large, given.memory, given.repeats)
+                result[part] = rates(large, given.memory, given.repeats, given.device)
             elif part == "complete":
-                result[part] = [unlearn(base, large, given.memory)]
+                result[part] = [unlearn(base, large, given.memory, given.device)]
             elif part == "processes":
-                result[part] = [unlearn(base, middle, given.memory, count) for count in (1, 2, 4)]
+                result[part] = [unlearn(base, middle, given.memory, given.device, count) for count in (1, 2, 4)]
             else:
                 points = [passes(folder) for folder in reversed(sets.values())]
                 result[part] = {
@@ -295,7 +299,7 @@ def main() -> None:
                     "memory_mb": points[-1]["peak_mb"] - points[0]["peak_mb"],
                 }
             result.setdefault("load_average", {})[part] = round(os.getloadavg()[0], 1)
-            write("streaming", result, page(result), given.out)
+            write(name, result, page(result), given.out)
 
 
 if __name__ == "__main__":

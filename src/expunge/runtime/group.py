@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -26,10 +26,11 @@ TIMEOUT = 600.0  # seconds that one process waits for the others
 
 @dataclass(frozen=True)
 class Group:
-    """This process's place among `size`."""
+    """This process's place among `size`; what they tell each other is sent from the `sent_from`, by gloo or NCCL."""
 
     rank: int = 0
     size: int = 1
+    sent_from: str = "cpu"
 
     @property
     def first(self) -> bool:
@@ -39,7 +40,7 @@ class Group:
         """The sum of all processes' parts, the same bits in each."""
         if self.size == 1:
             return part
-        summed = part.clone(memory_format=torch.contiguous_format).to(_device(part))
+        summed = part.clone(memory_format=torch.contiguous_format).to(self.sent_from)
         with _together():
             torch.distributed.all_reduce(summed)
         return summed.to(part.device)
@@ -59,8 +60,7 @@ class Group:
         """The largest of all processes' parts."""
         if self.size == 1:
             return part
-        value = torch.tensor(part, dtype=torch.float64)
-        value = value.to(_device(value))
+        value = torch.tensor(part, dtype=torch.float64, device=self.sent_from)
         with _together():
             torch.distributed.all_reduce(value, op=torch.distributed.ReduceOp.MAX)
         return float(value)
@@ -69,7 +69,7 @@ class Group:
         """What the first process has."""
         if self.size == 1:
             return value
-        sent = value.clone(memory_format=torch.contiguous_format).to(_device(value))
+        sent = value.clone(memory_format=torch.contiguous_format).to(self.sent_from)
         with _together():
             torch.distributed.broadcast(sent, src=0)
         return sent.to(value.device)
@@ -90,7 +90,10 @@ ALONE = Group()
 
 @contextmanager
 def joined_group(device: str, timeout: float = TIMEOUT) -> Iterator[Group]:
-    """The group that torchrun started this process in: gloo on CPUs, NCCL on GPUs. Alone, if it was started alone."""
+    """The group that torchrun started this process in; alone, if it was started alone.
+
+    Gloo on CPUs, NCCL on GPUs where every process of every host has one to itself: NCCL refuses two on one.
+    """
     if not launched_as_group():
         yield ALONE
         return
@@ -98,26 +101,29 @@ def joined_group(device: str, timeout: float = TIMEOUT) -> Iterator[Group]:
     if cuda:
         torch.cuda.set_device(device)
     with _together():
-        torch.distributed.init_process_group("nccl" if cuda else "gloo", timeout=datetime.timedelta(seconds=timeout))
+        backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+        torch.distributed.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout))
     # told to end because another process died: what is being written is taken back first
     before = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     try:
-        yield Group(torch.distributed.get_rank(), torch.distributed.get_world_size())
+        group = Group(torch.distributed.get_rank(), torch.distributed.get_world_size())
+        shared = group.largest(float(cuda and _processes_here() > torch.cuda.device_count()))
+        yield replace(group, sent_from="cuda") if cuda and not shared else group
     finally:
         torch.distributed.destroy_process_group()
         signal.signal(signal.SIGTERM, before)
 
 
 def local_device(name: str) -> str:
-    """The GPU of this process, where every process of a group on one host is to have its own."""
+    """The GPU of this process: each process of a group on one host has its own, or shares one if there are fewer."""
     local = os.environ.get("LOCAL_RANK")
-    return f"cuda:{local}" if launched_as_group() and name == "cuda" and local is not None else name
+    if not launched_as_group() or name != "cuda" or local is None:
+        return name
+    return f"cuda:{int(local) % max(1, torch.cuda.device_count())}"
 
 
-def _device(value: Tensor) -> torch.device:
-    """Where a value must be to be sent: NCCL sends from GPUs only, gloo from the CPU."""
-    gpu = torch.distributed.get_backend() == "nccl"
-    return torch.device("cuda") if gpu and value.device.type == "cpu" else value.device
+def _processes_here() -> int:
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 @contextmanager

@@ -110,9 +110,10 @@ def test_no_eigenvalue_is_above_that_in_few_directions_and_what_they_leave(seed:
     assert inside <= largest * (1 + 1e-12)
     assert largest <= inside + found.left
     direction = np.random.default_rng(seed).normal(size=(30, found.basis.shape[1]))
-    product = spread.covariance_product(torch.tensor(direction), 1, False, found.basis).numpy()
+    product = found.covariance_product(torch.tensor(direction)).numpy()
     naive = (lift.T @ covariance @ lift @ direction.reshape(-1)).reshape(direction.shape)
     np.testing.assert_allclose(product, naive, rtol=1e-9, atol=1e-14 * largest)
+    np.testing.assert_array_equal(product, found.covariance_product(torch.tensor(direction)).numpy())
 
 
 def test_few_directions_are_taken_only_where_they_are_cheaper() -> None:

@@ -191,7 +191,6 @@ def unlearn(  # over 60 lines: click hands over each of its options by name
                     --epsilon 1 --delta 1e-5 --distance chi2:0.1 --out result/
     """
     from expunge.bounds.scale import publishable
-    from expunge.certificate.sign import read_private_key
     from expunge.cli.swaps import require_deposit, require_model
     from expunge.data.output import require_absent
     from expunge.mechanism import carry_out
@@ -202,7 +201,7 @@ def unlearn(  # over 60 lines: click hands over each of its options by name
     require_absent(target)
     require_model(model_file, {"--forget": forget, "--deposit": deposit, "--surrogate": surrogate})
     require_deposit(deposit, model_file)
-    key = None if sign_key is None else read_private_key(sign_key)
+    key = None if sign_key is None else _key(sign_key)
     terms = {"step": step, "bound": bound, "constants": _constants(constants), "sizes": sizes}
     scale = publishable(noise)
     if deposit is None:
@@ -284,6 +283,12 @@ def _require_fitting(terms: dict[str, Any], declared: Any) -> None:
     usual = {"step": None, "bound": "residual", "constants": None, "sizes": "source"}
     chosen = {name: value for name, value in terms.items() if value != usual[name]}
     require_alone(**chosen, **{name: value for name, value in vars(declared).items() if value is not None})
+
+
+def _key(file: Path) -> Any:
+    from expunge.certificate.sign import read_private_key
+
+    return read_private_key(file)
 
 
 def _constants(text: str | None) -> Any:

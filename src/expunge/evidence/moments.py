@@ -51,7 +51,7 @@ class Spread(Protocol):
     def narrow(self, products: int) -> Narrow | None:
         """A few directions that hold nearly all of the spread, if so many products there are that much cheaper."""
 
-    def covariance_product(self, direction: Tensor, power: int, fourth: bool, basis: Tensor | None = None) -> Tensor:
+    def covariance_product(self, direction: Tensor, power: int, fourth: bool) -> Tensor:
         """Mean of `w^power (f - c) <f - c, direction>`, for the `fourth` moment times `||f - c||^2`."""
 
 
@@ -89,11 +89,13 @@ def change_moments(
         generator = torch.Generator().manual_seed(secrets.randbits(63) if seed is None else seed)
         runs = 1 + int(heavy) + int(surrogate.has_weights)
 
-        def bounded(stage: str, power: int, fourth: bool = False, basis: Tensor | None = None) -> float:
-            shape = weights.shape if basis is None else (len(weights), basis.shape[1])
+        def bounded(stage: str, power: int, fourth: bool = False, narrow: Narrow | None = None) -> float:
+            shape = weights.shape if narrow is None else (len(weights), narrow.basis.shape[1])
             drawn = torch.randn(shape, dtype=torch.float64, generator=generator).to(weights.device)
             return largest_eigenvalue_upper(
-                lambda direction: spread.covariance_product(direction, power, fourth, basis),
+                (lambda direction: spread.covariance_product(direction, power, fourth))
+                if narrow is None
+                else narrow.covariance_product,
                 surrogate.agreed(drawn),
                 failure / runs,
                 lambda done, total: advance(f"{stage} (rows)", done * n_rows, total * n_rows),
@@ -102,7 +104,7 @@ def change_moments(
 
         hidden = spread.cancellation * (trace + float(mean.square().sum()))
         narrow = spread.narrow(lanczos_steps(weights.numel(), failure / runs, slack))
-        inside = bounded("Lanczos, covariance", 1, basis=None if narrow is None else narrow.basis)
+        inside = bounded("Lanczos, covariance", 1, narrow=narrow)
         eigenvalue = min(trace, hidden + inside + (0.0 if narrow is None else narrow.left))
         fourth_eigenvalue = largest**2 * eigenvalue
         sampled_eigenvalue = min(sums.sampled_trace, surrogate.largest_weight * eigenvalue)

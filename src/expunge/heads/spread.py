@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,17 +18,6 @@ if TYPE_CHECKING:
 
 
 NEGLIGIBLE = 0.01  # of the largest eigenvalue: directions of the features below it are bounded, not looked at
-
-
-@dataclass(frozen=True)
-class Narrow:
-    """Directions of the features, d x r, that hold nearly all of the spread.
-
-    `left` bounds from above what any direction orthogonal to them, in whatever class, has of it.
-    """
-
-    basis: Tensor
-    left: float
 
 
 @dataclass(frozen=True)
@@ -114,26 +103,51 @@ class Spread:
         if rest == 0 or (width - rest) * (2 * classes + width) > classes * width:
             return None  # as many products in these directions would cost more than half
         lost = (width + 64) * 2.0**-50 * float(total.trace())
-        return Narrow(self.rows.agreed(vectors[:, rest:].contiguous()), max(0.0, float(values[rest - 1])) + lost)
+        return Narrow(self, self.rows.agreed(vectors[:, rest:].contiguous()), max(0.0, float(values[rest - 1])) + lost)
 
-    def covariance_product(self, direction: Tensor, power: int, fourth: bool, basis: Tensor | None = None) -> Tensor:
+    def covariance_product(self, direction: Tensor, power: int, fourth: bool) -> Tensor:
         """Mean over rows of `w^power (f - c) <f - c, direction>`, for the fourth moment times `||f - c||^2`.
 
-        f is not formed. With a `basis` the directions are in its coordinates, and so is the result.
+        f is not formed.
         """
-        wide = padded(direction)
-        mean = self.mean if basis is None else self.mean @ basis
-        centre = (wide * mean).sum()
-        total = torch.zeros_like(wide)
-        off = torch.zeros((), dtype=torch.float64, device=wide.device)
-        for block, whole, change, *squares in self.squares() if fourth else self.changes():
-            features = whole if basis is None else whole @ basis
-            along = (wide @ features.T).mul_(change).sum(dim=0).sub_(centre)
-            if fourth:
-                along *= squares[0]
-            for _ in range(power):
-                along = block.weighted(along, 0)
-            off += along.sum()
-            total.addmm_(change * along, features)
-        total, off = self.rows.total(total), self.rows.total(off)
-        return total.sub_(mean * off)[: len(direction)].div_(len(self.rows))
+        pieces = self.squares() if fourth else ((*piece, None) for piece in self.changes())
+        return _product(self.rows, pieces, self.mean, direction, power)
+
+
+class Narrow:
+    """A spread in directions of the features, d x r, that hold nearly all of it.
+
+    `left` bounds from above what any direction orthogonal to them, in whatever class, has of it.
+    """
+
+    def __init__(self, spread: Spread, basis: Tensor, left: float) -> None:
+        self.spread, self.basis, self.left = spread, basis, left
+        self.mean = spread.mean @ basis
+        size = basis.shape[1]
+        self.features = Kept(spread.rows, spread.changes, self._project, size, spread.rows.keeps(8 * size))
+
+    def _project(self, block: Block, features: Tensor, change: Tensor) -> Tensor:
+        return self.basis.T @ features.T
+
+    def covariance_product(self, direction: Tensor) -> Tensor:
+        """Mean over rows of `w (f - c) <f - c, direction>`, in the coordinates of these directions, K x r."""
+        pieces = ((block, projected.T, change, None) for block, _, change, projected in self.features())
+        return _product(self.spread.rows, pieces, self.mean, direction, 1)
+
+
+def _product(rows: RowSet, pieces: Iterable[tuple[Any, ...]], mean: Tensor, direction: Tensor, power: int) -> Tensor:
+    """Mean of `w^power (f - c) <f - c, direction>` times whatever number the pieces have for a row, if any."""
+    wide = padded(direction)
+    centre = (wide * mean).sum()
+    total = torch.zeros_like(wide)
+    off = torch.zeros((), dtype=torch.float64, device=wide.device)
+    for block, features, change, squares in pieces:
+        along = (wide @ features.T).mul_(change).sum(dim=0).sub_(centre)
+        if squares is not None:
+            along *= squares
+        for _ in range(power):
+            along = block.weighted(along, 0)
+        off += along.sum()
+        total.addmm_(change * along, features)
+    total, off = rows.total(total), rows.total(off)
+    return total.sub_(mean * off)[: len(direction)].div_(len(rows))

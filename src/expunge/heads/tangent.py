@@ -323,7 +323,7 @@ class TangentSpread:
     def narrow(self, products: int) -> None:
         """Its features are never formed, so no few of their directions are known."""
 
-    def covariance_product(self, direction: Tensor, power: int, fourth: bool, basis: Tensor | None = None) -> Tensor:
+    def covariance_product(self, direction: Tensor, power: int, fourth: bool) -> Tensor:
         """Mean over rows of `(f - c) <f - c, direction>`; rows have no weights here."""
         inner = (self.images * self.head.features_times(direction, self.rows)).sum(dim=1) - (self.mean @ direction)
         total = self.head.back(self.images * inner[:, None], self.rows)

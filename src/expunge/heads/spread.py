@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from expunge.heads.linear import LinearHead
 
 
-NEGLIGIBLE = 0.01  # of the largest eigenvalue: directions of the features below it are bounded, not looked at
+NEGLIGIBLE = 0.02  # of the largest eigenvalue: directions of the features below it are bounded, not looked at
 
 
 @dataclass(frozen=True)

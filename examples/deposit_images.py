@@ -198,7 +198,7 @@ def measured_rows(options: Any, store: Path) -> list[dict[str, Any]]:
 def cell(rows: list[dict[str, Any]]) -> str:
     made = [100 * row["accuracy"] for row in rows if "accuracy" in row]
     if not made:
-        return "refused"
+        return "refused" if rows else "not run"
     less = f", {len(rows) - len(made)} refused" if len(made) < len(rows) else ""
     exact = [100 * row["exact"] for row in rows if "exact" in row]
     return f"{np.mean(made):.1f}" + (f" ({np.mean(exact):.1f})" if exact else "") + less

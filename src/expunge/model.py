@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -167,6 +168,28 @@ def from_matrix(matrix: Tensor, *, bias: bool, dtype: torch.dtype) -> LinearMode
         return LinearModel(stored.contiguous())
     as_laid_out = torch.contiguous_format  # one number alone counts as contiguous whatever its stride
     return LinearModel(stored[:, :-1].clone(memory_format=as_laid_out), stored[:, -1].clone(memory_format=as_laid_out))
+
+
+def one_row_a_class(model: LinearModel) -> LinearModel:
+    """A two-class model of one weight vector w as the rows -w/2 and w/2 of a softmax at twice the l2; others stay.
+
+    It is the same objective: the outputs differ by `w x`, and both rows together weigh `||w||^2/2`. The gradient is
+    that of w in one row and its negative in the other, so the residual is sqrt 2 times as long.
+
+    >>> model = LinearModel(torch.tensor([[2.0, 4.0]]))
+    >>> one_row_a_class(model) is model
+    True
+    """
+    record = model.record
+    if record is None or not loss_named(record.loss).one_row:
+        return model
+    residual = None if record.residual is None else math.nextafter(record.residual * math.sqrt(2.0), math.inf)
+    exact = all(torch.equal(part / 2.0 * 2.0, part) for part in model._tensors().values())  # not of subnormal numbers
+    half = model.matrix() / 2.0
+    two = from_matrix(
+        torch.cat([-half, half]), bias=model.bias is not None, dtype=model.weight.dtype if exact else torch.float64
+    )
+    return two.with_record(replace(record, loss=SOFTMAX.name, l2=2.0 * record.l2, residual=residual))
 
 
 def checked_model(

@@ -158,7 +158,7 @@ def train(
     digits, for those who make a deposit.
 
     `loss` is `softmax`, `ridge`, `one-vs-rest`, or `logistic`: two classes and one weight vector, as scikit-learn has
-    it, of which rows can be forgotten with a deposit only.
+    it; without a deposit it is unlearned as softmax's two rows, at twice the l2.
 
     `dtype` is what the rows are kept in while computing, `store` what the weights are stored in. The residual in the
     record is measured in float64 at the weights as stored, float64 rounding included. `encoder` is the digest of what

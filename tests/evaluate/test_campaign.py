@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from expunge.data.partial import open_partial
-from expunge.errors import ModelError, OptionError
+from expunge.errors import OptionError
 from expunge.evaluate.campaign import Campaign, files_campaign, synthetic_campaign
 from expunge.evaluate.evaluation import MethodScores
 from expunge.evaluate.score import Score
@@ -53,22 +53,21 @@ def test_own_files_must_all_be_there() -> None:
         files_campaign(None, {"retain": Path("r.npz")}, [], **options)
 
 
-def test_one_weight_vector_is_compared_with_a_deposit_alone(tmp_path: Path) -> None:
+def test_one_weight_vector_is_compared_by_every_way(tmp_path: Path) -> None:
     generator = np.random.default_rng(5)
     features = generator.standard_normal((260, 3))
     labels = (features[:, 0] + generator.standard_normal(260) > 0).astype(int)
     model = train(features[:200], labels[:200], l2=0.05, max_norm=4.0, loss="logistic")
     model.save(tmp_path / "model.safetensors")
     parts = {}
-    for name, part in {"retain": slice(25, 200), "forget": slice(0, 25), "test": slice(200, 260)}.items():
+    sets = {"retain": slice(25, 200), "forget": slice(0, 25), "test": slice(200, 260), "surrogate": slice(100, 260)}
+    for name, part in sets.items():
         parts[name] = tmp_path / f"{name}.npz"
         np.savez(parts[name], X=features[part], y=labels[part])
     options = {"label": None, "epsilon": 1.0, "delta": 1e-3, "distance": "same", "n_models": 20}
-    with pytest.raises(ModelError, match=r"one weight vector.*Give --with-deposit.*twice the l2 \(0\.1\)"):
-        files_campaign(tmp_path / "model.safetensors", parts, [], **options)
     campaign = files_campaign(tmp_path / "model.safetensors", parts, [], with_deposit=True, **options)
     rows = {row.method: row.scores for row in campaign.run(range(1), open_partial(tmp_path / "p", {}), silent)[0]}
-    assert list(rows) == ["Original", "Retrain", "Deposit"]
+    assert list(rows) == ["Original", "Retrain", "Unlearn (+)", "Unlearn (-)", "Deposit"]
     right = np.mean(model.predict(features[200:]) == labels[200:])
     assert rows["Original"]["test"].value == pytest.approx(float(right))
     assert rows["Deposit"]["fs1"].value is not None

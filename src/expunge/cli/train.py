@@ -70,7 +70,7 @@ MOST_CLASSES = 20  # that are shown
         default="softmax",
         show_default=True,
         help="softmax, ridge or one-vs-rest; or logistic: two classes and one weight vector, half the weights of "
-        "softmax and the same model at half its l2, but rows can be forgotten with a deposit only.",
+        "softmax and the same model at half its l2.",
     ),
     click.option(
         "--bias/--no-bias",

@@ -24,10 +24,10 @@ from expunge.desk.seal import write_seal
 from expunge.errors import ModelError, OptionError, UselessModel
 from expunge.evidence.rehearsal import rehearsed_scale
 from expunge.mechanism import measure
-from expunge.model import LinearModel
+from expunge.model import LinearModel, one_row_a_class
 from expunge.request.columns import column_notes
 from expunge.request.declared import NOTHING_DECLARED, Declared, record_for
-from expunge.request.door import Request, ask
+from expunge.request.door import ONE_VECTOR, Request, ask
 from expunge.request.guarantee import budget_notes
 from expunge.request.past import anchored_bytes, nothing_forgotten
 from expunge.request.scaling import FORCED, refuse_squashed
@@ -49,6 +49,7 @@ class _Start:
     state: bytes
     surrogate: bytes | None
     notes: tuple[str, ...]
+    digest: str  # of the model as it was given
 
 
 def create_desk(
@@ -90,7 +91,7 @@ def create_desk(
     key = new_key()
     first = DeskCreated(
         policy=start.policy,
-        model_sha256=digest or start.model.sha256(),
+        model_sha256=digest or start.digest,
         surrogate_mac="" if start.surrogate is None else mac(key, "surrogate", start.surrogate),
         state_mac=mac(key, "state", start.state),
         store=str(start.model.weight.dtype).removeprefix("torch."),
@@ -116,7 +117,8 @@ def _with_deposit(deposit: Deposit, model: LinearModel | None, surrogate: Rows |
             "Leave surrogate and distance out (Policy: distance='deposit').",
         )
     policy, notes = opened_for(deposit, model, policy)
-    return _Start(policy, deposit.model if model is None else model, deposit.to_bytes(), None, notes)
+    first = deposit.model if model is None else model
+    return _Start(policy, first, deposit.to_bytes(), None, notes, first.sha256())
 
 
 def _with_surrogate(model: LinearModel, surrogate: Rows, policy: Policy, declared: Declared, noise: Scale) -> _Start:
@@ -127,7 +129,8 @@ def _with_surrogate(model: LinearModel, surrogate: Rows, policy: Policy, declare
             "a desk needs a model as it was trained",
             "Open the desk with the model before noise, or retrain.",
         )
-    model = model if model.record is not None else model.with_record(record)
+    given = model if model.record is not None else model.with_record(record)
+    model = one_row_a_class(given)
     encoder = encoder_of(surrogate)
     surrogate = by_record(surrogate, record, model.n_features, "the surrogate set")
     names = names_of(surrogate)
@@ -135,7 +138,8 @@ def _with_surrogate(model: LinearModel, surrogate: Rows, policy: Policy, declare
     request, notes = _check(model, EncodedRows(features, labels, encoder, names), policy)
     stored = arrays_bytes(features, labels, encoder, names)
     state = anchored_bytes(model, nothing_forgotten(model))
-    return _Start(_settled(request, policy, noise), model, state, stored, notes)
+    notes += () if model is given else (ONE_VECTOR,)
+    return _Start(_settled(request, policy, noise), model, state, stored, notes, given.sha256())
 
 
 def _fill(layout: Layout, start: _Start, key: bytes, first: DeskCreated) -> None:

@@ -13,7 +13,7 @@ from expunge.data.partial import Partial
 from expunge.data.raw_tables import is_table
 from expunge.data.synthetic import ZETAS
 from expunge.distance import parse_distance, parse_route
-from expunge.errors import ModelError, OptionError
+from expunge.errors import OptionError
 from expunge.evaluate.case import Case, Splits, make_case
 from expunge.evaluate.evaluation import MethodScores, evaluate
 from expunge.evaluate.methods import (
@@ -29,7 +29,6 @@ from expunge.evaluate.methods import (
 from expunge.evaluate.paper_task import paper_task
 from expunge.evaluate.table import scores_from_json, scores_to_json
 from expunge.model import read_model, table_of
-from expunge.record import loss_named
 from expunge.request.guarantee import check_budget
 from expunge.runtime.progress import Progress
 
@@ -127,18 +126,8 @@ def files_campaign(
 
 def _methods(case: Case, noise: CertifiedNoise, with_deposit: bool) -> list[Method]:
     """What can be compared on this case, the yardsticks first."""
-    methods: list[Method] = [Original(), Retrain()]
-    has_surrogate = case.splits.surrogate is not None
-    if not loss_named(case.record.loss).one_row:
-        methods.append(UnlearnPlus(noise))
-    elif has_surrogate or not with_deposit:
-        raise ModelError(
-            f"a two-class model of one weight vector ({case.record.loss})",
-            "Unlearn (+) and Unlearn (-) need one row a class; only forgetting with a deposit can be compared",
-            "Give --with-deposit and no --surrogate, or train with --loss softmax and twice the l2 "
-            f"({2.0 * case.record.l2:g}), which is the same classifier.",
-        )
-    if has_surrogate:
+    methods: list[Method] = [Original(), Retrain(), UnlearnPlus(noise)]
+    if case.splits.surrogate is not None:
         methods.append(UnlearnMinus(noise))
     if with_deposit:
         methods.append(UnlearnDeposit(noise.epsilon, noise.delta))

@@ -8,7 +8,7 @@ with a name and a `run` is a method.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -54,6 +54,12 @@ class Outcome:
     def sigma(self) -> float:
         """The noise's scale; 0 without noise."""
         return 0.0 if self.noise is None else self.noise.scale
+
+    def as_one_row(self) -> Outcome:
+        """Of two rows what tells the classes apart, their difference, for a model of one weight vector."""
+        assert self.noise is not None
+        difference, sigma = self.updated[1:] - self.updated[:1], math.sqrt(2.0) * self.sigma
+        return replace(self, updated=difference, noise=plain_noise(sigma, difference))
 
     def ensemble(self, count: int, generator: np.random.Generator, noise: Noise | None = None) -> Tensor:
         """`count` models at once, count x K x d, with this noise or their own.
@@ -150,7 +156,8 @@ class CertifiedNoise:
         measured = measure(request, seed=0)  # of Lanczos' start alone; a fixed one makes evaluations reproducible
         claim, derived = foresee(request, measured)
         refuse_unsound(claim, derived, request.weights, force=True)
-        return Outcome(request.weights + measured.step.update, derived.noise, notes=notes_of(request, measured))
+        made = Outcome(request.weights + measured.step.update, derived.noise, notes=notes_of(request, measured))
+        return made if made.updated.shape == case.weights.shape else made.as_one_row()
 
 
 @dataclass(frozen=True)
@@ -224,6 +231,8 @@ class Given:
 
     def run(self, case: Case) -> Outcome:
         matrix = self.model.matrix()
+        if len(case.weights) == 1 and len(matrix) == 2:  # unlearned with a surrogate, one vector becomes a row a class
+            matrix = matrix[1:] - matrix[:1]
         if matrix.shape != case.weights.shape:
             raise ModelError(
                 f"{self.name} has weights of shape {tuple(matrix.shape)}, bias included",

@@ -10,7 +10,7 @@ from typing import Any
 
 from expunge.errors import ModelError, OptionError
 from expunge.model import LinearModel, declared_record
-from expunge.record import MOST_ROWS, Label, TrainingRecord
+from expunge.record import LOSSES, MOST_ROWS, Label, TrainingRecord
 from expunge.runtime.checks import positive
 
 
@@ -85,6 +85,12 @@ def _declared(
             f"{len(classes)} classes",
             f"{model.n_classes} different ones are needed",
             "Name one class a weight row, in order.",
+        )
+    if loss in LOSSES and LOSSES[loss].one_row:
+        raise OptionError(
+            f"loss {loss!r} for {model.n_classes} weight rows",
+            "it has one weight vector, and a model without a record one row a class",
+            "Declare softmax: with the rows -w/2 and w/2 and twice the l2 it is the same model.",
         )
     return declared_record(
         model,

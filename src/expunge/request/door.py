@@ -15,9 +15,9 @@ from expunge.data.ordered import prepared_rows
 from expunge.distance import Distance, Estimation
 from expunge.errors import ModelError, OptionError
 from expunge.heads.rows import RowSet, in_memory
-from expunge.model import LinearModel
+from expunge.model import LinearModel, one_row_a_class
 from expunge.noise import Noise
-from expunge.record import Label, TrainingRecord, loss_named
+from expunge.record import Label, TrainingRecord
 from expunge.request.columns import column_notes
 from expunge.request.declared import NOTHING_DECLARED, Declared, record_for
 from expunge.request.estimable import paper_constants, require_estimable, require_own_source
@@ -129,7 +129,8 @@ def ask(
     place, group = execution.place, execution.group
     record = record_for(model, declared)
     require_plain_reference(record, guarantee)
-    subject = LinearSubject.of(model, record, place, model_sha256, guarantee.series)
+    model, record, digest, told = _by_class(model, record, model_sha256)
+    subject = LinearSubject.of(model, record, place, digest, guarantee.series)
     series = guarantee.series
     past = nothing_forgotten(model) if series is None or series.past is None else series.past
     left = left_over(record, past)
@@ -154,7 +155,7 @@ def ask(
     seen = survey(asked, surrogate_rows, model.n_classes, execution.progress, Multiplicities.of(distance))
     notes = notes_on(forget_rows, surrogate_rows, seen, left, distance, has_labels=labelled, force=guarantee.force)
     notes += class_notes(forget_rows, seen, left, forget_class, distance, has_labels=labelled)
-    notes += _notes_on_rows(record, (forget, forget_rows), (surrogate, surrogate_rows), guarantee)
+    notes += told + _notes_on_rows(record, (forget, forget_rows), (surrogate, surrogate_rows), guarantee)
     if distance.matched:
         n_before = len(surrogate_rows)
         surrogate_rows = matched_rows(surrogate_rows, without(left, forget_rows), labelled, seen.counts)
@@ -176,15 +177,9 @@ def ask(
 def require_plain_reference(record: TrainingRecord, guarantee: Guarantee) -> None:
     """Refuse what has no bound without a deposit.
 
-    That is one weight vector for two classes, class weights, an intercept that is not regularised, an l2 that
-    grows as rows leave, and a deposit's own bound.
+    That is class weights, an intercept that is not regularised, an l2 that grows as rows leave, and a deposit's own
+    bound.
     """
-    if loss_named(record.loss).one_row:
-        raise ModelError(
-            "a two-class model of one weight vector",
-            "without a deposit one row a class is needed",
-            "Write w as the rows -w/2 and w/2 (softmax, l2 doubled), or give the deposit that was kept of its source.",
-        )
     if BOUNDS[guarantee.bound].kept:
         raise OptionError(f"bound {guarantee.bound!r}", "it is a deposit's, and none was given", "Give the deposit.")
     if record.class_weights is not None:
@@ -199,6 +194,22 @@ def require_plain_reference(record: TrainingRecord, guarantee: Guarantee) -> Non
             "without a deposit the bound needs every weight regularised, by the same l2 for fewer rows",
             "Give the deposit that was made of its source, or train with expunge.",
         )
+
+
+ONE_VECTOR = PublicNote(
+    "the model has one weight vector w for two classes; it was taken, and is published, as the rows -w/2 and w/2 of a "
+    "softmax at twice the l2, which is the same objective and the same classifier"
+)
+
+
+def _by_class(
+    model: LinearModel, record: TrainingRecord, digest: str | None
+) -> tuple[LinearModel, TrainingRecord, str | None, tuple[str, ...]]:
+    """The model with one weight row a class, its record, the digest of the model as given, what is said of it."""
+    two = one_row_a_class(model)
+    if two is model or two.record is None:
+        return model, record, digest, ()
+    return two, two.record, digest or model.sha256(), (ONE_VECTOR,)
 
 
 def _notes_on_rows(

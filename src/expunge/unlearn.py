@@ -31,6 +31,7 @@ def deposit(
     features: Any,
     labels: Any,
     *,
+    free_bias: bool = False,
     device: str = "cpu",
     progress: Progress = silent,
     seed: int | None = None,
@@ -38,7 +39,9 @@ def deposit(
     """Keep what later deletions need of the source, before it goes: its gradient and Hessian at the optimum, no row.
 
     `features` and `labels` are the rows that `model` was trained on, as they were given then. PRIVATE: see
-    docs/deposit.md for what it would tell somebody who has it. `seed` fixes the key and the rehearsal for tests.
+    docs/deposit.md for what it would tell somebody who has it. With `free_bias` the bias is not regularised any more,
+    as scikit-learn's intercept: use the `model` of the deposit, which is the one trained so. `seed` fixes the key and
+    the rehearsal for tests.
 
     >>> import numpy as np, expunge
     >>> rng = np.random.default_rng(0)
@@ -52,7 +55,7 @@ def deposit(
             "the model has no training record", "a deposit is of a trained model", "Train it with expunge."
         )
     execution = Execution(device=device, progress=progress)
-    return keep(model, (features, labels), execution=execution, seed=seed).deposit
+    return keep(model, (features, labels), execution=execution, free_bias=free_bias, seed=seed).deposit
 
 
 # Over 60 lines, nearly all of them signature and docstring: every argument is spelled out, so that help() teaches.

@@ -204,3 +204,20 @@ def test_the_third_table_of_the_tutorial_runs_as_it_stands_there(tmp_path: Path)
 
 def test_the_tutorial_is_what_was_kept() -> None:
     assert PAGE.read_text() == text_of(json.loads(KEPT.read_text()))
+
+
+def test_a_free_bias_needs_a_deposit_and_leaves_through_it(credit: Path, tmp_path: Path) -> None:
+    line = ("train", "--data", credit / "credit.csv", "--label", "pays", "--out", tmp_path / "f.safetensors")
+    for more, words in (((), "without --deposit"), (("--no-bias", "--deposit", tmp_path / "d"), "with --no-bias")):
+        refused = run(*line, "--free-bias", *more)
+        assert refused.exit_code == 2
+        assert words in refused.output
+    assert list(tmp_path.iterdir()) == []
+    done = run(*line, "--free-bias", "--deposit", tmp_path / "f.deposit", "--quiet")
+    assert done.exit_code == 0, done.output
+    assert "a free bias" in done.output
+    made = told(
+        "unlearn", "--model", tmp_path / "f.safetensors", "--deposit", tmp_path / "f.deposit", "--forget",
+        credit / "forget.csv", "--epsilon", 1, "--delta", 1e-4, "--out", tmp_path / "result", "--quiet",
+    )  # fmt: skip
+    assert made["statement"]["model"]["free_bias"] is True

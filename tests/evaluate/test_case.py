@@ -26,5 +26,8 @@ def test_what_does_not_fit_together_is_refused(case: Case) -> None:
         make_case(case.splits)
     with pytest.raises(ModelError, match="record"):
         make_case(case.splits, trained=from_matrix(case.weights, bias=False, dtype=torch.float64))
+    record = replace(case.record, bias=True, free_bias=True)
+    with pytest.raises(ModelError, match=r"free bias.*without --free-bias"):
+        make_case(case.splits, trained=replace(case.trained, record=record))
     with pytest.raises(ModelError, match="shape"):
         Given("odd", from_matrix(torch.zeros(3, 3), bias=False, dtype=torch.float64)).run(case)

@@ -28,6 +28,20 @@ def kept_with_outlook(model: Any, source: Any, declared: Any, execution: Any) ->
     return with_outlook(lambda: keep(model, source, declared=declared, execution=execution), execution.progress)
 
 
+def freed_with_outlook(model: Any, source: Any, execution: Any) -> tuple[Any, tuple[Any, dict[str, Any]]]:
+    """The model with a bias that is not regularised, in the type it has, and with it the same of its deposit."""
+    from expunge.evidence.deposit.keeping import keep
+
+    made: list[Any] = []
+
+    def keeping() -> Any:
+        made.append(keep(model, source, execution=execution, free_bias=True))
+        return made[0]
+
+    known = with_outlook(keeping, execution.progress)
+    return made[0].model(model.weight.dtype), known
+
+
 def with_outlook(keeping: Callable[[], Any], progress: Any) -> tuple[Any, dict[str, Any]]:
     """The same of any way to keep one."""
     from expunge.evidence.deposit.outlook import outlook

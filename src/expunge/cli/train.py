@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from expunge.cli.console import as_json, on_device, out, progress, quiet, reporting, written_to
-from expunge.cli.deposits import kept_with_outlook, print_deposit, write_deposit
+from expunge.cli.deposits import freed_with_outlook, kept_with_outlook, print_deposit, write_deposit
 from expunge.cli.sections import Command, section
 from expunge.cli.sets import FILE, listed
 
@@ -78,6 +78,12 @@ MOST_CLASSES = 20  # that are shown
         help="Add a constant feature 1, regularised like the rest. Default: for a table that is prepared.",
     ),
     click.option(
+        "--free-bias",
+        is_flag=True,
+        help="Add one that is not regularised, as scikit-learn's intercept; with --deposit, since without one it has "
+        "no bound.",
+    ),
+    click.option(
         "--store", default="float64", show_default=True, help="What the weights are stored in: float64 or float32."
     ),
     click.option(
@@ -137,6 +143,7 @@ def train(
     from expunge.train import train as run
 
     _require_targets(target, deposit)
+    free = _free_bias(as_given, deposit)
     given = _source(data, as_given, bounded=max_norm is not None)
     source, prepared = given.rows, given.preparation
     _print_decisions(() if json_output else given.told)
@@ -155,7 +162,7 @@ def train(
             progress=advance,
             **as_given,
         )
-        kept = None if deposit is None else _kept(model, source, device, advance)
+        model, kept = (model, None) if deposit is None else _kept(model, source, device, advance, free)
     made = _written(target, model, deposit, kept)
     assert model.record is not None
     fit = fit_of(model, source.rows)
@@ -222,20 +229,41 @@ def _print_model(model: Any, fit: Any, target: Path) -> None:
     record = model.record
     shape = f"{record.n_source:,} rows, {model.n_features} features, {len(record.classes)} classes"
     out.print(f"trained {record.loss} on {shape}")
+    bias = "a free bias" if record.free_bias else "a bias" if record.bias else "no bias"
     out.print(
-        f"l2 {record.l2:.3g}, rows at most {record.max_norm:.3g} long, {'a' if record.bias else 'no'} bias; gradient "
+        f"l2 {record.l2:.3g}, rows at most {record.max_norm:.3g} long, {bias}; gradient "
         f"norm at the stored weights: {record.residual:.3g}"
     )
     _print_fit(fit)
     out.print(f"written: {target}", markup=False)
 
 
-def _kept(model: Any, source: Any, device: str, advance: Any) -> tuple[Any, dict[str, Any]]:
-    """A deposit of the rows it was just trained on."""
+def _free_bias(options: dict[str, Any], deposit: Path | None) -> bool:
+    """Whether the bias is not to be regularised; takes that out of the options, and refuses what has no bound."""
+    from expunge.errors import OptionError
+
+    free = bool(options.pop("free_bias"))
+    if free and deposit is None:
+        raise OptionError(
+            "--free-bias without --deposit",
+            "a bias that is not regularised has no bound without one: nothing could be forgotten later",
+            "Give --deposit, for example model.deposit, or train with --bias, where l2 is on every weight.",
+        )
+    if free and options["bias"] is False:
+        raise OptionError("--free-bias with --no-bias", "there is a bias or there is none", "Leave one of them out.")
+    options["bias"] = True if free else options["bias"]
+    return free
+
+
+def _kept(model: Any, source: Any, device: str, advance: Any, free: bool) -> tuple[Any, tuple[Any, dict[str, Any]]]:
+    """The model, its bias freed where that is wanted, and a deposit of the rows it was just trained on."""
     from expunge.request.declared import NOTHING_DECLARED
     from expunge.request.execution import Execution
 
-    return kept_with_outlook(model, source.rows, NOTHING_DECLARED, Execution(device=device, progress=advance))
+    execution = Execution(device=device, progress=advance)
+    if not free:
+        return model, kept_with_outlook(model, source.rows, NOTHING_DECLARED, execution)
+    return freed_with_outlook(model, source.rows, execution)
 
 
 def _print_fit(fit: Any) -> None:

@@ -150,6 +150,13 @@ def make_case(
             "methods are compared from the model as it was trained",
             "Use the file that expunge train wrote.",
         )
+    if record.free_bias or record.fixed_c is not None or record.class_weights is not None:
+        raise ModelError(
+            "a model with a free bias, a fixed C or class weights",
+            "methods are compared on one objective, with one l2 on every weight and rows that count alike",
+            "Compare one of expunge train without --free-bias; of this one, expunge score says what is left, and "
+            "expunge audit --certificate holds a dossier against retraining.",
+        )
     splits = splits.ordered(record.features, trained.n_features)
     parts: dict[str, Labelled] = {"train": splits.source, **splits.named()}
     rows = {name: prepared_rows(part, trained, record, f"the {name} set") for name, part in parts.items()}

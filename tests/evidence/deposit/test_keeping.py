@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 
 from expunge.data import stream
 from expunge.data.streamed import StreamedRows
-from expunge.errors import DataError, ModelError
+from expunge.errors import DataError, ModelError, OptionError
 from expunge.evidence.deposit.contents import read_deposit
 from expunge.evidence.deposit.keeping import keep
 from expunge.model import LinearModel
@@ -103,3 +104,37 @@ def test_a_model_of_another_record_is_another_model() -> None:
     other = replace(trained(), record=replace(record, n_source=N_SOURCE + 1, class_counts=None))
     with pytest.raises(DataError, match="trained on 401"):
         keep(other, source())
+
+
+@pytest.mark.parametrize("loss", ["logistic", "softmax"])
+def test_a_freed_bias_is_scikit_learn_s_intercept(loss: str) -> None:
+    generator = np.random.default_rng(4)
+    features = generator.standard_normal((300, 3))
+    labels = (features[:, 0] + generator.standard_normal(300) > 1.0).astype(int)
+    model = train(features, labels, l2=0.2, max_norm=6.0, loss=loss, bias=True)
+    made = keep(model, (features, labels), free_bias=True, seed=1)
+    freed, two = made.deposit.model.matrix(), loss == "softmax"
+    fitted = LogisticRegression(C=(2.0 if two else 1.0) / (0.2 * 300), solver="newton-cholesky", tol=1e-12)
+    fitted.fit(features, labels)
+    expected = np.concatenate([fitted.coef_[0], fitted.intercept_])
+    found = freed[1] - freed[0] if two else freed[0]
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-9)
+    assert float((freed - model.matrix()).norm()) > 0.1, "the penalty was on it before"
+    record = made.deposit.record
+    assert (record.free_bias, record.provenance) == (True, "measured")
+
+
+def test_a_freed_model_in_another_type_says_its_own_residual() -> None:
+    features, labels = source()
+    biased, none = (train(features, labels, l2=0.05, max_norm=4.0, bias=bias) for bias in (True, False))
+    made = keep(biased, (features, labels), free_bias=True, seed=1)
+    assert made.model(torch.float64) is made.deposit.model
+    small = made.model(torch.float32)
+    assert small.weight.dtype == torch.float32
+    assert small.record is not None
+    assert small.record.residual is not None
+    assert 1e-10 < small.record.residual < 1e-5
+    result = unlearn(small, (features[:2], labels[:2]), epsilon=1.0, delta=1e-3, deposit=made.deposit)
+    assert result.statement.status == "proven"
+    with pytest.raises(OptionError, match=r"without one.*--bias"):
+        keep(none, source(), free_bias=True)

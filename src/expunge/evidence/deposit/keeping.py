@@ -9,13 +9,13 @@ import torch
 
 from expunge.data.ordered import by_record
 from expunge.data.streams import Stream
-from expunge.errors import DataError, ModelError
+from expunge.errors import DataError, ModelError, OptionError
 from expunge.evidence.deposit.classes import by_class
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.making import Rehearsal, make_deposit, require_size
 from expunge.evidence.deposit.setting import Penalty
 from expunge.heads import RowSet
-from expunge.model import LinearModel
+from expunge.model import LinearModel, from_matrix
 from expunge.record import TrainingRecord
 from expunge.request.declared import NOTHING_DECLARED, Declared, record_for
 from expunge.request.door import HERE
@@ -35,6 +35,16 @@ class Kept:
     rehearsed: tuple[Rehearsal, ...]
     rows: RowSet
 
+    def model(self, dtype: torch.dtype) -> LinearModel:
+        """The deposit's own model, at the optimum, in the type it is to be stored in."""
+        own = self.deposit.model
+        if own.weight.dtype == dtype:
+            return own
+        assert own.record is not None
+        stored = from_matrix(own.matrix(), bias=own.bias is not None, dtype=dtype)
+        size, lost = _gradient_size(stored, own.record, by_class(self.rows, own.record))
+        return stored.with_record(replace(own.record, residual=size + lost))
+
 
 def keep(
     model: LinearModel,
@@ -42,12 +52,14 @@ def keep(
     *,
     declared: Declared = NOTHING_DECLARED,
     execution: Execution = HERE,
+    free_bias: bool = False,
     seed: int | None = None,
 ) -> Kept:
     """A deposit of the rows a model was trained on, as they were given then; in a group the first process has it.
 
     Of a model without a record, `declared` says what it minimised (l2, loss, max_norm); the rest is measured here.
-    `seed` fixes key and rehearsal for tests.
+    With `free_bias` the bias is no longer regularised: the deposit's own model is the one trained so. `seed` fixes
+    key and rehearsal for tests.
     """
     if not is_labelled(source):
         raise DataError(f"{NAME}: no labels", "its gradient needs them", "Give the rows as they were trained on.")
@@ -63,6 +75,8 @@ def keep(
     reading = Reading(Memory.of(execution.memory), execution.group, execution.progress)
     rows = rows_of(source, model, record, torch.float64, place, NAME, reading)
     require_trained_on(model, record, by_class(rows, record))
+    if free_bias:
+        record = _freed(record)
     given = by_record(source, record, model.n_features, NAME)
     made = make_deposit(
         model,
@@ -91,6 +105,15 @@ def _record(model: LinearModel, source: Any, declared: Declared) -> TrainingReco
     return record
 
 
+def _freed(record: TrainingRecord) -> TrainingRecord:
+    """The same training but for the bias; the optimum is another, so nothing is known of the gradient here."""
+    if not record.bias:
+        raise OptionError(
+            "a free bias of a model without one", "there is nothing to free", "Train with a bias (--bias, bias=True)."
+        )
+    return replace(record, free_bias=True, residual=0.0, provenance="declared")
+
+
 def require_trained_on(model: LinearModel, record: TrainingRecord, rows: RowSet) -> None:
     """Refuse rows that are not those the model says it was trained on, as far as that can be seen."""
     remedy = "Give the rows the model was trained on, all of them, as they were given then."
@@ -98,16 +121,21 @@ def require_trained_on(model: LinearModel, record: TrainingRecord, rows: RowSet)
         raise DataError(f"{NAME} has {len(rows):,} rows", f"the model was trained on {record.n_source:,}", remedy)
     if record.provenance != "measured" or record.residual is None:
         return
-    head, weights = head_of(model, record), model.matrix(rows.device)
-    penalty = Penalty(record.l2, bool(record.free_bias)).diagonal(weights)
-    gradient = replace(head, l2=0.0).gradient(weights, rows) + penalty * weights
-    size, lost = float(gradient.norm()), head.rounding(weights, rows)
+    size, lost = _gradient_size(model, record, rows)
     allowed = record.residual * (1.0 + 1e-6) + 2.0 * lost
     if record.rows_dtype != "float64":  # it was measured on rounded rows
-        allowed += 2.0**-20 * (1.0 + head.row_bound) * (1.0 + float(weights.norm()))
+        allowed += 2.0**-20 * (1.0 + record.row_bound) * (1.0 + float(model.matrix().norm()))
     if size > allowed:
         raise DataError(
             f"on the rows given as the source the gradient has norm {size:.3g}",
             f"at training it was {record.residual:.3g}",
             remedy,
         )
+
+
+def _gradient_size(model: LinearModel, record: TrainingRecord, rows: RowSet) -> tuple[float, float]:
+    """The norm of the objective's gradient at the model's weights, and what float64 may hide of it."""
+    head, weights = head_of(model, record), model.matrix(rows.device)
+    penalty = Penalty(record.l2, bool(record.free_bias)).diagonal(weights)
+    gradient = replace(head, l2=0.0).gradient(weights, rows) + penalty * weights
+    return float(gradient.norm()), head.rounding(weights, rows)

@@ -156,7 +156,7 @@ def print_certificate(content: Mapping[str, Any]) -> None:
     promise = f"epsilon {up(content['epsilon'])}   delta {up(content['delta'])}   sigma {content['sigma']:.4g}"
     out.print(f"status   [bold]{content['status']}[/bold]   {promise}")
     out.print(terms_table(content["bound"]))
-    for title, key in (("Assumed", "assumptions"), ("Noted", "notes"), ("Not proven", "limits")):
+    for title, key in (("Assumed", "assumptions"), ("Noted", "notes"), ("Outside the certificate", "limits")):
         if content[key]:
             out.print(f"[bold]{title}[/bold]")
             for sentence in content[key]:

@@ -146,7 +146,7 @@ def test_nobody_learns_what_others_asked_for_and_the_operator_decides(folder: Pa
     assert json.loads(answers("x-1", "f1.npz")[-1])["state"] == "done"
     text, found = done(folder, "desk status two"), done(folder, "desk status two --json")
     assert "2 set aside" in text
-    assert "1 of 1 rows were asked for before (in request 1)" in text
+    assert "1 of 1 rows was asked for before (in request 1)" in text
     assert "expunge desk resume --another-person" in text
     assert [row["reference"] for row in found["set_aside"]] == ["x-2", "x-3"]
     assert found["aside"] == 2

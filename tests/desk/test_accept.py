@@ -112,4 +112,4 @@ def test_requests_of_a_ledger_from_before_are_recognised_value_for_value(desk: D
     assert not accept(desk, X[1::-1], y[1::-1], "old").new
     made = accept(desk, X[1:3], y[1:3], "new").request
     assert made.aside is not None
-    assert "1 of 2 rows were asked for before (in request 1)" in made.aside.reason
+    assert "1 of 2 rows was asked for before (in request 1)" in made.aside.reason

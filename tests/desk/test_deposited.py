@@ -108,7 +108,7 @@ def test_rows_that_are_not_there_are_refused_when_they_are_asked_for(desk: Desk)
     with pytest.raises(DataError, match="not in what is left"):
         accept(desk, features + 0.5, labels, "a stranger")
     mixed = (np.vstack([rows(1)[0], features + 0.5]), np.repeat(labels, 2))
-    with pytest.raises(DataError, match=r"1 of 2 rows \(row 2\) are not in what is left"):
+    with pytest.raises(DataError, match=r"1 of 2 rows \(row 2\) is not in what is left"):
         accept(desk, *mixed, "a person and a stranger")
     assert requests(desk) == []
     with pytest.raises(DataError, match="not in what is left"):
@@ -121,7 +121,9 @@ def test_rows_that_are_not_there_are_refused_when_they_are_asked_for(desk: Desk)
     assert [made.requests for made in run(desk).published] == [(1,)]
     again = accept(desk, *rows(1), "again", another_person=True)
     assert (again.new, again.request.state, again.request.others) == (True, "aside", 0), "whoever asks"
-    with pytest.raises(OptionError, match="more often than the source has them left"):
+    with pytest.raises(
+        OptionError, match=r"more often than the source has it left.*once that one is done these rows are gone"
+    ):
         resume(desk, 3, another_person=True)
     assert (run(desk).published, status(desk).aside) == ((), 2)
     verify_desk(desk)
@@ -162,7 +164,7 @@ def test_rows_of_pending_requests_are_not_there_for_others(desk: Desk) -> None:
     asked(desk, "one", 1, 2)
     overlapping = accept(desk, *rows(2, 3), "overlapping").request
     assert overlapping.aside is not None
-    assert overlapping.aside.reason.startswith("1 of 2 rows are asked for more often than the source has them left")
+    assert overlapping.aside.reason.startswith("1 of 2 rows is asked for more often than the source has it left")
     with pytest.raises(OptionError, match="reference 'one' stands for other rows"):
         accept(desk, *rows(4), "one")
     withdraw(desk, 1, "a mistake")

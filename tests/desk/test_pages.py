@@ -45,7 +45,7 @@ def test_the_page_says_what_is_set_aside_and_why(ledger: Desk, source: tuple[np.
     accept(ledger, source[0][:1], source[1][:1], "the same row")
     files = desk_report(ledger)
     page = files["index.html"].decode()
-    assert "set aside: 1 of 1 rows were asked for before (in request 1)" in page
+    assert "set aside: 1 of 1 rows was asked for before (in request 1)" in page
     assert "expunge desk resume --another-person" in page
     assert table(files["requests.csv"])[-1]["state"] == "aside"
 

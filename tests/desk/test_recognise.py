@@ -44,10 +44,10 @@ def test_a_row_that_was_asked_for_before_is_set_aside_in_any_precision(copied: A
     accept(desk, X[:2], y[:2], "first")
     second = accept(desk, copied(X[1:3]), y[1:3], "second")
     assert second.new
-    assert reason(desk, 2).startswith("1 of 2 rows were asked for before (in request 1)")
+    assert reason(desk, 2).startswith("1 of 2 rows was asked for before (in request 1)")
     assert run(desk).published[0].requests == (1,)
     accept(desk, copied(X[:1]), y[:1], "after it was forgotten")
-    assert reason(desk, 3).startswith("1 of 1 rows were asked for before (in request 1)")
+    assert reason(desk, 3).startswith("1 of 1 rows was asked for before (in request 1)")
     assert run(desk).published == (), "it is forgotten once"
     verify_desk(desk)
 
@@ -150,7 +150,7 @@ def test_the_rows_that_leave_are_judged_not_the_copy_that_the_word_comes_with(de
     assert np.array_equal(near.astype(np.float32), X.astype(np.float32))
     accept(desk, X, y, "first")
     accept(desk, near, y, "second")
-    assert reason(desk, 2).startswith("1 of 1 rows were asked for before")
+    assert reason(desk, 2).startswith("1 of 1 rows was asked for before")
     taken = accept(desk, six_decimals(near), y, "second", another_person=True)
     assert (taken.request.state, taken.request.others) == ("pending", 1)
 

@@ -35,7 +35,15 @@ DECIDE = (
     "If it is somebody else with equal values, take it up with expunge desk resume --another-person; "
     "if not, withdraw it."
 )
-RESUME = "Take it up with expunge desk resume once others were withdrawn, or withdraw it."
+FREED = (  # said once, and read when the other request may be anything
+    "If the other request is withdrawn, take this one up with expunge desk resume; once that one is done these rows "
+    "are gone with it, and this one is to be withdrawn."
+)
+ONCE = "Withdraw it, and ask again with each row as often as it was trained on (expunge member says how often)."
+FEWER = (
+    "If others are withdrawn, take it up with expunge desk resume; once they are done too few are left: withdraw it, "
+    "or retrain."
+)
 
 
 @dataclass(frozen=True)
@@ -151,7 +159,8 @@ def judged(
         return 0, aside or _overdrawn(ledger, asked, state.record)
     count = sum(map(bool, repeats))
     if count and not another_person:
-        return 0, _repeat(f"{count} of {len(asked)} rows were asked for before ({_where(repeats)})")
+        were = "was" if count == 1 else "were"
+        return 0, _repeat(f"{count} of {len(asked)} rows {were} asked for before ({_where(repeats)})")
     return count, _overdrawn(ledger, asked, state.record)
 
 
@@ -188,14 +197,16 @@ def _beyond_source(desk: Desk, ledger: Ledger, deposit: Any, asked: Asked, repea
         missing = missing_rows(deposit, _pending(desk, ledger, holding), (features, labels))
     if not missing:
         return None
-    said = f"{len(missing)} of {len(asked)} rows are asked for more often than the source has them left"
-    return Aside(REPEAT, f"{said} ({_where(repeats)}); each row leaves once", RESUME)
+    are, them = ("is", "it") if len(missing) == 1 else ("are", "them")
+    said = f"{len(missing)} of {len(asked)} rows {are} asked for more often than the source has {them} left"
+    return Aside(REPEAT, f"{said} ({_where(repeats)}); each row leaves once", FREED if holding else ONCE)
 
 
 def _not_trained_on(rows: list[int], count: int) -> DataError:
     named = ", ".join(str(row + 1) for row in rows[:5]) + (", ..." if len(rows) > 5 else "")
+    are = "is" if len(rows) == 1 else "are"
     return DataError(
-        f"{len(rows):,} of {count:,} rows (row {named}) are not in what is left of the source",
+        f"{len(rows):,} of {count:,} rows (row {named}) {are} not in what is left of the source",
         "each row must have been trained on",
         "Check values, columns and labels against what was trained on (expunge member looks each row up).",
     )
@@ -217,10 +228,10 @@ def _overdrawn(ledger: Ledger, asked: Asked, left: TrainingRecord) -> Aside | No
     wanted = len(asked) + ledger.pending_rows()
     if wanted >= left.n_source:
         said = f"{wanted:,} rows would be forgotten, pending ones included; the source has {left.n_source:,} left"
-        return Aside(OVERDRAWN, said, RESUME)
+        return Aside(OVERDRAWN, said, FEWER)
     for digest, count in asked.classes.items():
         index, wanted = asked.labels[digest], count + ledger.pending_of(digest)
         if left.class_counts is not None and wanted > left.class_counts[index]:
             said = f"{wanted:,} rows of class {left.classes[index]!r} would be forgotten, pending ones included"
-            return Aside(OVERDRAWN, f"{said}; the source has {left.class_counts[index]:,} left", RESUME)
+            return Aside(OVERDRAWN, f"{said}; the source has {left.class_counts[index]:,} left", FEWER)
     return None

@@ -89,12 +89,29 @@ def test_rows_are_known_by_values_and_label_as_often_as_they_occurred() -> None:
 
 def test_rows_that_were_never_there_are_refused_by_number() -> None:
     require_members(matches(0, 1, 2))
-    with pytest.raises(DataError, match=r"1 of 3 rows \(row 2\) are not in what is left"):
+    with pytest.raises(DataError, match=r"1 of 3 rows \(row 2\) is not in what is left"):
         require_members(matches(0, -1, 0))
     with pytest.raises(DataError, match=r"7 of 7 rows \(row 1, 2, 3, 4, 5, \.\.\.\)"):
         require_members(matches(*[-1] * 7))
     with pytest.raises(DataError, match=r"\(row 1, 2, 3, 4, 5\)"):
         require_members(matches(*[-1] * 5))
+
+
+def test_a_row_that_is_given_too_often_is_told_apart_from_one_that_was_never_there() -> None:
+    case = made("softmax")
+    twice = look_up(case.deposit, case.X[[4, 5, 4]], case.y[[4, 5, 4]])
+    assert twice.again == (2,)
+    with pytest.raises(
+        DataError, match=r"1 of 3 rows \(row 3\) is given more often than .* has it; each row leaves once"
+    ):
+        require_members(twice)
+    in_two_kinds = np.concatenate([case.X[[4, 4]], np.round(case.X[4:5], 6)])
+    with pytest.raises(DataError, match=r"2 of 3 rows \(row 2, 3\) are given more often than .* has them"):
+        require_members(look_up(case.deposit, in_two_kinds, case.y[[4, 4, 4]]))
+    strange = look_up(case.deposit, np.concatenate([case.X[[4, 4]], case.X[:1] + 1.0]), case.y[[4, 4, 0]])
+    assert strange.again == (1,)
+    with pytest.raises(DataError, match=r"2 of 3 rows .* are not in what is left"):
+        require_members(strange)
 
 
 # Copies -----------------------------------------------------------------------------------------------------------------------

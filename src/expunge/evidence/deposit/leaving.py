@@ -37,9 +37,13 @@ SMOOTHNESS = {
 
 @dataclass(frozen=True)
 class Membership:
-    """Which rows were found in the source, at which precision; -1 for one that was not, or not so often."""
+    """Which rows were found in the source, at which precision; -1 for one that was not, or not so often.
+
+    `again` are those that are there, and were given more often than that.
+    """
 
     found: Matches
+    again: tuple[int, ...] = ()
 
     @property
     def missing(self) -> list[int]:
@@ -53,7 +57,17 @@ class Membership:
 
 def look_up(deposit: Deposit, features: Any, labels: Any, name: str = "the forget set") -> Membership:
     """Whether these rows, as they were given, are in the source, and as often as they are asked for."""
-    return Membership(matches(row_hashes(deposit.key, features, labels, name), deposit.hashes))
+    given = row_hashes(deposit.key, features, labels, name)
+    found = Membership(matches(given, deposit.hashes))
+    return replace(found, again=_again(given, found.missing)) if found.missing else found
+
+
+def _again(given: RowHashes, missing: list[int]) -> tuple[int, ...]:
+    """The missing rows that equal one that was found, at any precision."""
+    apart = set(missing)
+    known = [{digest.tobytes() for row, digest in enumerate(level) if row not in apart} for level in given.digests]
+    both = list(zip(given.digests, known, strict=True))
+    return tuple(row for row in missing if any(level[row].tobytes() in there for level, there in both))
 
 
 def require_members(membership: Membership) -> None:
@@ -62,8 +76,19 @@ def require_members(membership: Membership) -> None:
     if not missing:
         return
     named = ", ".join(str(row + 1) for row in missing[:5]) + (", ..." if len(missing) > 5 else "")
+    of, are = (
+        f"{len(missing):,} of {len(membership.found.row):,} rows (row {named})",
+        "is" if len(missing) == 1 else "are",
+    )
+    if len(membership.again) == len(missing):
+        raise DataError(
+            f"{of} {are} given more often than what is left of the source has {'it' if are == 'is' else 'them'}",
+            "each row leaves once",
+            "Give each row as often as it was trained on (expunge member says how often); what was forgotten before is "
+            "gone already.",
+        )
     raise DataError(
-        f"{len(missing):,} of {len(membership.found.row):,} rows (row {named}) are not in what is left of the source",
+        f"{of} {are} not in what is left of the source",
         "each row must have been trained on, and leaves once",
         "Check values, columns and labels against what was trained on (expunge member looks each row up); rows that "
         "were forgotten before are gone already.",

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from expunge.bounds.calibration import mu_for
 from expunge.bounds.ellipsoid import drawing_delta
 from expunge.certificate.compose import Composition, Mus, closed_form, compose
 from expunge.certificate.limits import ARITHMETIC_SHARE
+from expunge.desk.cost import moved_outputs
 from expunge.desk.policy import KEPT, Policy
 from expunge.errors import RetrainNow, UselessModel
 from expunge.evidence.deposit.asking import ask_deposit, require_its_model, require_linear
@@ -37,8 +37,7 @@ def opened_for(deposit: Deposit, model: LinearModel | None, policy: Policy) -> t
     if model is not None:
         require_its_model(model, deposit)
     policy = replace(policy, distance=KEPT, step="newton", radii=deposit.numbers.radii)
-    numbers, mu = deposit.numbers, mu_for(policy.epsilon, policy.delta * (1.0 - ARITHMETIC_SHARE))
-    loud = numbers.radii[0] / mu * numbers.output_noise
+    numbers, loud = deposit.numbers, moved_outputs(deposit, policy)[0]
     if loud > numbers.output_spread and not policy.force:
         raise UselessModel(
             f"the least noise would move a typical output by {loud:.3g}, and the outputs themselves are about "

@@ -14,6 +14,7 @@ from expunge.bounds.scale import LADDER, REHEARSAL, Scale, asked_scale
 from expunge.data import EncodedRows, encoder_of, names_of
 from expunge.data.ordered import by_record, plain
 from expunge.data.output import build_folder, require_absent
+from expunge.desk.cost import cost_with_deposit, cost_with_surrogate
 from expunge.desk.desk import Desk, Rows, open_desk
 from expunge.desk.digests import arrays_bytes, mac, new_key
 from expunge.desk.entries import DeskCreated
@@ -30,6 +31,7 @@ from expunge.request.declared import NOTHING_DECLARED, Declared, record_for
 from expunge.request.door import ONE_VECTOR, Request, ask
 from expunge.request.guarantee import budget_notes
 from expunge.request.past import anchored_bytes, nothing_forgotten
+from expunge.request.rows import is_labelled
 from expunge.request.scaling import FORCED, refuse_squashed
 from expunge.request.series import Series
 from expunge.runtime.durable import PRIVATE_FOLDER, PUBLIC_FOLDER, sync_folder, write_whole
@@ -68,7 +70,7 @@ def create_desk(
 
     `noise` is what the noise of every model is set to, now, before anybody asks: a number, or `rows:10`, as for so many
     rows a model, rehearsed on surrogate rows for all planned models; `request`: each request chooses a power of two. A
-    policy that has its noise already keeps it. `say` is told what every certificate will note.
+    policy that has its noise already keeps it. `say` is told what every certificate will note, and what noise costs.
 
     `declared` are the facts of a model without a record. The model becomes the first private state: from now on the
     desk answers for it, and the file it came from should go. With a `deposit`, and a policy whose distance is
@@ -118,6 +120,7 @@ def _with_deposit(deposit: Deposit, model: LinearModel | None, surrogate: Rows |
         )
     policy, notes = opened_for(deposit, model, policy)
     first = deposit.model if model is None else model
+    notes += (cost_with_deposit(deposit, policy),)
     return _Start(policy, first, deposit.to_bytes(), None, notes, first.sha256())
 
 
@@ -139,7 +142,10 @@ def _with_surrogate(model: LinearModel, surrogate: Rows, policy: Policy, declare
     stored = arrays_bytes(features, labels, encoder, names)
     state = anchored_bytes(model, nothing_forgotten(model))
     notes += () if model is given else (ONE_VECTOR,)
-    return _Start(_settled(request, policy, noise), model, state, stored, notes, given.sha256())
+    policy = _settled(request, policy, noise)
+    cost = cost_with_surrogate(request, policy, is_labelled(surrogate))
+    notes += () if cost is None else (cost,)
+    return _Start(policy, model, state, stored, notes, given.sha256())
 
 
 def _fill(layout: Layout, start: _Start, key: bytes, first: DeskCreated) -> None:

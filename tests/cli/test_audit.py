@@ -56,6 +56,13 @@ def test_a_stopped_audit_is_continued(tmp_path: Path, monkeypatch: pytest.Monkey
     assert runs == [100, 100, 100, 100, 100, 50]
 
 
+def test_a_refused_audit_leaves_nothing(tmp_path: Path) -> None:
+    refused = run("audit", "--task", "tight", "--runs", 400, "--confidence", 2, "--out", tmp_path / "out", "--quiet")
+    assert refused.exit_code == 2
+    assert "confidence 2.0" in refused.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_false_claim_has_exit_status_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import expunge.bounds.retained as retained
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from expunge.data.partial import open_partial
-from expunge.errors import FileError
+from expunge.data.partial import Partial, open_partial
+from expunge.errors import FileError, OptionError
 
 
 def test_units_are_kept_and_read_back(tmp_path: Path) -> None:
@@ -42,3 +43,19 @@ def test_names_stay_inside_the_folder(tmp_path: Path) -> None:
     run.save("../out side", 1)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert run.load("../out side") == 1
+
+
+def test_a_run_that_is_refused_leaves_its_finished_units_or_nothing(tmp_path: Path) -> None:
+    for unit in (None, "json", "npy"):
+        run = open_partial(tmp_path / "run", {})
+        if unit == "json":
+            run.save("seed-1", 1)
+        elif unit == "npy":
+            run.save_array("rows-1", np.ones(3))
+        with pytest.raises(OptionError), run.gone_if_refused():
+            raise OptionError("a", "b", "c")
+        assert run.folder.exists() == (unit is not None)
+        if unit is not None:
+            run.remove()
+    with pytest.raises(OptionError), Partial(tmp_path / "never opened").gone_if_refused():
+        raise OptionError("a", "b", "c")

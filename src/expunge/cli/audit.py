@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from dataclasses import asdict
@@ -149,10 +150,12 @@ def _run_audits(
     from expunge.report.evaluation import audit_figure
 
     partial = None
+    cleared: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if target is not None:
         partial = open_partial(target.with_name(target.name + ".partial"), setting_of(tasks, runs))
+        cleared = partial.gone_if_refused()
     try:
-        with progress(not quiet) as advance:
+        with cleared, progress(not quiet) as advance:
             audits = run_audits(tasks, runs, confidence, partial, advance)
     except KeyboardInterrupt as stopped:
         kept = "nothing was written"

@@ -13,7 +13,6 @@ from expunge.cli.console import as_json, out, progress, quiet, reporting, writte
 from expunge.cli.sections import Command, section
 from expunge.cli.sets import FILE, label_column
 from expunge.cli.streams import end_stopped
-from expunge.errors import ExpungeError
 
 
 @click.command(cls=Command, short_help="Where the source still exists: did it forget, metric by metric.")
@@ -114,15 +113,11 @@ def evaluate(
         campaign = files_campaign(model_file, parts, candidate, n_models=n_models, **as_given)
     partial = open_partial(target.with_name(target.name + ".partial"), campaign.setting)
     try:
-        with progress(not quiet) as advance:
+        with partial.gone_if_refused(), progress(not quiet) as advance:
             results = campaign.run(range(seeds), partial, advance)
     except KeyboardInterrupt as stopped:
         kept = f"{len(partial.finished())} of {seeds} seeds are kept in {partial.folder}; the same command continues"
         end_stopped(stopped, kept)
-    except ExpungeError:
-        if not partial.finished():  # a setting that cannot be run must not stand in the way of the next one
-            partial.remove()
-        raise
     table = summarise(results)
     content = {"setting": campaign.setting, **to_json(table)}
     write_folder(target, _files(table, content))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.data.output import write_file
-from expunge.errors import FileError
+from expunge.errors import ExpungeError, FileError
 from expunge.runtime.strict_json import not_a_number, without_duplicates
 
 SETTING = "setting.json"
@@ -51,7 +53,18 @@ class Partial:
 
     def finished(self) -> list[str]:
         """Names of the units saved so far."""
-        return sorted(path.stem for path in self.folder.glob("*.json") if path.name != SETTING)
+        units = (path for pattern in ("*.json", "*.npy") for path in self.folder.glob(pattern))
+        return sorted(path.stem for path in units if path.name != SETTING)
+
+    @contextlib.contextmanager
+    def gone_if_refused(self) -> Iterator[None]:
+        """A setting that is refused before any unit is finished leaves nothing that stands in the way of the next."""
+        try:
+            yield
+        except ExpungeError:
+            if self.folder.exists() and not self.finished():
+                self.remove()
+            raise
 
     def remove(self) -> None:
         """Remove the folder, once the whole result is written."""

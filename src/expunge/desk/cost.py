@@ -35,8 +35,8 @@ def cost_with_deposit(deposit: Deposit, policy: Policy) -> str:
     """The same in words, beside the outputs themselves; what is louder than they are is refused."""
     moved, spread = moved_outputs(deposit, policy), deposit.numbers.output_spread
     said = (
-        f"the noise of a model moves a typical output by {moved[0]:.3g} to {moved[-1]:.3g}, by how much a request "
-        f"changes; the outputs themselves are about {spread:.3g}"
+        f"the noise of a model moves a typical output by {moved[0]:.3g} (for requests that change little) to "
+        f"{moved[-1]:.3g} (for those that change most); the outputs themselves are about {spread:.3g}"
     )
     loud = sum(each > spread for each in moved)
     if loud == 0 or policy.force:

@@ -279,6 +279,12 @@ def join(parts: Sequence[Evidence]) -> Evidence:
     return Evidence(*sides)
 
 
+def require_confidence(confidence: float) -> None:
+    """Refuse a confidence that nothing could be said with."""
+    if not 0.5 < confidence < 1.0:
+        raise OptionError(f"confidence {confidence}", "it must lie between 0.5 and 1", "0.999 is usual.")
+
+
 def conclude(
     request: Request,
     measured: Measured,
@@ -288,8 +294,7 @@ def conclude(
     confidence: float = CONFIDENCE,
 ) -> Audit:
     """What the runs show. The claim is the (epsilon, delta) asked for, not the certificate's own mu."""
-    if not 0.5 < confidence < 1.0:
-        raise OptionError(f"confidence {confidence}", "it must lie between 0.5 and 1", "0.999 is usual.")
+    require_confidence(confidence)
     certificate = certify(
         request, measured, insecure_test_seed=0
     ).certificate  # its sigma and bound; the model is dropped

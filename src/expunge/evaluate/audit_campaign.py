@@ -17,7 +17,7 @@ from expunge.data import read_data
 from expunge.data.partial import Partial
 from expunge.data.raw_tables import is_table
 from expunge.errors import FileError, OptionError
-from expunge.evaluate.audit import Audit, Evidence, collect, conclude, join
+from expunge.evaluate.audit import Audit, Evidence, collect, conclude, join, require_confidence
 from expunge.evaluate.case import Labelled, prepared_rows
 from expunge.evaluate.source_free import SourceFree, source_free
 from expunge.evaluate.tasks import AuditTask, certificate_task
@@ -38,6 +38,7 @@ def run_audits(
 
     Noise is the operating system's.
     """
+    require_confidence(confidence)
     audits = {}
     for task in tasks:
         parts = []

@@ -119,12 +119,11 @@ def embed(
                 progress("Batches", first // batch, -(-count // batch))
                 rows.append(_encode(encoder, prepared, examples.inputs[first : min(first + batch, stop)]))
             part = torch.cat(rows).numpy()
+            as_features(part, "the features")
             if kept is not None:
                 kept.save_array(name, part)
         parts.append(part)
-    features = np.concatenate(parts)
-    as_features(features, "the features")
-    return Embedded(features, examples.labels, digest)
+    return Embedded(np.concatenate(parts), examples.labels, digest)
 
 
 def channel_numbers(text: str | None) -> tuple[float, ...]:

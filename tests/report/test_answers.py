@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from expunge.errors import OptionError
 from expunge.report.answers import LONGEST_NAME, checked_name, decision, percent, reading
+from expunge.report.page import run_page
 
 
 def content(status: str, *, gone: int = 3, generator: str = "operating system") -> dict[str, Any]:
@@ -84,3 +87,17 @@ def test_names_are_one_line() -> None:
     for odd in ("", "  ", "a\nb", "a\x00b", "\u202eabc", "x" * (LONGEST_NAME + 1)):
         with pytest.raises(OptionError, match="--organisation"):
             checked_name(odd, "--organisation")
+
+
+@pytest.mark.parametrize(("epsilon", "said"), [(1.0, False), (5.0, True)])
+def test_a_page_says_where_a_promise_is_weak_and_what_delta_is_one_in(epsilon: float, said: bool) -> None:
+    stored = json.loads((Path(__file__).parents[1] / "stored" / "certificate-1-same.json").read_text())
+    page = run_page(stored | {"epsilon": epsilon, "delta": 1e-5})
+    assert ("this promise, by itself, protects little" in page) is said
+    assert "fails, 1 in 100,000" in page
+
+
+@pytest.mark.parametrize(("gone", "words"), [(1, "without it is right"), (2, "without them is right")])
+def test_one_row_is_not_called_them(gone: int, words: str) -> None:
+    assert words in decision(content("proven", gone=gone), public=False)
+    assert "without them is right" in decision(content("proven", gone=gone), public=True), "it counts nobody"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from decimal import ROUND_FLOOR, Context, Decimal
 from typing import Any
 
 from expunge.bounds.guessing import right_at_most
@@ -13,21 +14,22 @@ from expunge.report.words import status_words
 from expunge.runtime.rounding import up
 
 LONGEST_NAME = 200
+WEAK = 0.9  # of the time somebody may be right: beyond it a page says that this is little protection
 
 
 def decision(content: Mapping[str, Any], *, public: bool) -> str:
     """One sentence on what was decided. A public one is the same whoever left: it counts nobody."""
     if public:
-        who, verb = "Rows", "were"
+        who, verb, them = "Rows", "were", "them"
     else:
         gone, of = int(content["sizes"]["n_forget"]), int(content["sizes"]["n_source"])
-        who, verb = f"{gone:,} of {of:,} rows", "was" if gone == 1 else "were"
+        who, verb, them = f"{gone:,} of {of:,} rows", "was" if gone == 1 else "were", "it" if gone == 1 else "them"
     status_words(content["status"])  # an unknown one raises
     if content["noise"]["generator"] == INSECURE:
         return f"{who} {verb} taken out of the model for a test only: its noise is not secret, and it protects nobody."
     right = reading(content["epsilon"], content["delta"])
     alike = (
-        "whoever tries to tell the published model from one that was retrained without them is right at most "
+        f"whoever tries to tell the published model from one that was retrained without {them} is right at most "
         f"{right} of the time, where guessing is right 50 %"
     )
     numbers = f"(epsilon {up(content['epsilon'])}, delta {up(content['delta'])})"
@@ -51,6 +53,16 @@ def percent(share: float) -> str:
     return f"{tenths / 10:g} %"
 
 
+def one_in(probability: float) -> str:
+    """One in how many, in two digits, rounded down: it stands in a promise.
+
+    >>> one_in(1e-05), one_in(1.6e-05), one_in(0.3)
+    ('100,000', '62,000', '3')
+    """
+    many = Context(prec=2, rounding=ROUND_FLOOR).divide(Decimal(1), Decimal(repr(float(probability))))
+    return f"{max(1, int(many)):,}"
+
+
 def reading(epsilon: float, delta: float) -> str:
     """What somebody may say who would have said 50 %.
 
@@ -58,6 +70,15 @@ def reading(epsilon: float, delta: float) -> str:
     '73.2 %'
     """
     return percent(right_at_most(epsilon, min(delta, 1.0)))
+
+
+def is_weak(epsilon: float, delta: float) -> bool:
+    """Whether somebody who guesses may be right nearly always.
+
+    >>> is_weak(1.0, 1e-5), is_weak(5.0, 1e-5)
+    (False, True)
+    """
+    return right_at_most(epsilon, min(delta, 1.0)) > WEAK
 
 
 def checked_name(name: str | None, option: str) -> str | None:

@@ -47,6 +47,7 @@ def _common(content: Mapping[str, Any], organisation: str | None, model_name: st
         "status_words": words.status_words(content["status"]),
         "reading": answers.reading(content["epsilon"], content["delta"]),
         "reading_of": answers.reading,
+        "weak": answers.is_weak(content["epsilon"], content["delta"]),
         "version": __version__,
         **answers.checked_names(organisation, model_name),
     }
@@ -65,6 +66,7 @@ def _environment() -> jinja2.Environment:
     environment.filters["number"] = _number
     environment.filters["moment"] = _moment
     environment.filters["promised"] = up
+    environment.filters["one_in"] = answers.one_in
     environment.filters["capitalise"] = lambda text: text[:1].upper() + text[1:]
     environment.filters["plain"] = words.plain
     return environment

@@ -786,9 +786,9 @@ def test_the_trap_would_spring(box: Any, monkeypatch: pytest.MonkeyPatch) -> Non
         (["forget"], "No such command 'forget'"),
         (["unlearn", "--epsilon", "much"], "'much' is not a valid float"),
         (["train", "--n-source", "1"], "No such option"),
-        (["train", "--l2", "1"], "Missing option '--data'"),
+        (["train", "--l2", "1"], "Missing option '--data'. The source: a table"),
         (["verify"], "Missing argument 'STATEMENT'"),
-        (["verify", "a", "b"], "unexpected extra argument"),
+        (["verify", "a", "b"], "unexpected extra argument (b). Every option takes one value"),
         (["unlearn", "--n-source", "1.5"], "'1.5' is not a valid integer"),
     ],
 )

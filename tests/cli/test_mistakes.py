@@ -34,6 +34,9 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_credit(folder / "words.csv", [lines[0].replace(";", ";", 1).replace(lines[0].split(";")[1], "old", 1)])
     write_credit(folder / "other.csv", credit_lines(3, 99))
     write_credit(folder / "maybe.csv", [lines[3].rpartition(";")[0] + ";maybe"])
+    write_credit(folder / "shouted.csv", [line.rpartition(";")[0] + ";YES" for line in lines[200:204]])
+    write_credit(folder / "twice.csv", [lines[3], lines[4], lines[3]])
+    (folder / "unlabelled.csv").write_text("\n".join(line.rpartition(";")[0] for line in (HEADER, *lines[3:5])) + "\n")
     write_credit(folder / "one.csv", [line.rpartition(";")[0] + ";yes" for line in lines[:50]])
     (folder / "renamed.csv").write_text("\n".join([HEADER.replace("income", "Incomes"), *lines[3:5]]) + "\n")
     (folder / "latin.csv").write_bytes(
@@ -155,6 +158,25 @@ MISTAKES = {
     "a statement for a dossier": (
         "verify result/statement.json --model result/model.safetensors --dossier result/statement.json",
         "result/statement.json", "private/dossier.json",
+    ),
+    "a row that is given twice": (
+        f"unlearn --model m.safetensors --deposit m.deposit --forget twice.csv {ASK}",
+        "1 of 3 rows (row 3) is given more often", "as often as it was trained on",
+    ),
+    "labels in capitals": (
+        "score --model m.safetensors --data shouted.csv", "label 'YES' is not a class", "differ in capitals",
+    ),
+    "a table without its labels": (
+        "score --model m.safetensors --data unlabelled.csv", "no column 'pays'", "expunge predict needs none",
+    ),
+    "the statement for its folder": (
+        "report result/statement.json --out new.html", "neither a desk nor a result", "Give the folder it is in, result.",
+    ),
+    "the model for a result": (
+        "report m.safetensors --out new.html", "neither a desk nor a result", "Give the folder that expunge unlearn --out",
+    ),
+    "a free intercept without a deposit": (
+        f"{TRAIN} credit.csv --label pays --free-bias {OUT}", "--free-bias without --deposit", "Give --deposit",
     ),
     "predictions that are no csv": (
         "predict --model m.safetensors --data test.csv --out new.xlsx", "--out new.xlsx", "predictions.csv",

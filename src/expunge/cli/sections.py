@@ -16,6 +16,7 @@ Decorator = Callable[[Any], Any]
 
 OTHERS = "Options"  # those of no section
 LAST = ("A model without a record", "Speed", "Output", OTHERS)  # in every command, after what is its own
+ONE_VALUE = "Every option takes one value: several files are put together first, names with blanks stand in quotes."
 FEW = 10  # so many options are one list
 
 
@@ -48,6 +49,18 @@ def section_of(parameter: click.Parameter) -> str:
 
 class Command(click.Command):
     """A command that shows its options section by section, in the order in which they are declared."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does it; an option that is missing is said with what it is for, a word too many with the reason."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.MissingParameter as error:
+            about = error.message or vars(error.param).get("help") or ""
+            raise click.MissingParameter(about, error.ctx, error.param, error.param_hint, error.param_type) from None
+        except click.UsageError as error:
+            if "unexpected extra argument" not in error.message:
+                raise
+            raise click.UsageError(f"{error.message}. {ONE_VALUE}", error.ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}

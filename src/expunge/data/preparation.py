@@ -157,8 +157,14 @@ class Preparation:
 
     def labels(self, raw: RawTable, label: str | None = None) -> Array:
         """Its labels, as they were at training: numbers or text."""
-        require_columns(raw, [label or self.label], "the label column is needed")
+        require_columns(raw, [label or self.label], "the label column is needed", LABELLED)
         return as_labels_of(raw, label or self.label, self.text_labels)
+
+
+LABELLED = (
+    "Where it has another name here, give that with --label; where there is none, add it: rows are known, and scored, "
+    "by their labels too (expunge predict needs none)."
+)
 
 
 def label_named(columns: Sequence[str], label: str | None) -> str | None:

@@ -158,10 +158,14 @@ def encode(labels: NDArray[Any], classes: Sequence[Label], name: str) -> Tensor:
     if unknown:
         shown = ", ".join(repr(value) for value in unknown[:5])
         known = ", ".join(repr(value) for value in list(classes)[:12]) + (" ..." if len(classes) > 12 else "")
+        one = "label {} is not a class" if len(unknown) == 1 else "labels {} are not classes"
+        folded = {str(value).strip().casefold() for value in classes}
+        alike = all(str(value).strip().casefold() in folded for value in unknown)
         raise DataError(
-            f"{name}: label {shown} is not a class of the model",
+            f"{name}: {one.format(shown)} of the model",
             f"the classes are {known}",
-            "Map the labels the way they were mapped for training, or leave those rows out.",
+            ("They differ in capitals or blanks only, and have to be written alike. " if alike else "")
+            + "Map the labels the way they were mapped for training, or leave those rows out.",
         )
     mapping = np.array([table[value.item()] for value in unique], dtype=np.int64)
     return torch.from_numpy(mapping[inverse.reshape(-1)])

@@ -122,14 +122,17 @@ def raw_frame(frame: Any, name: str) -> RawTable:
     return RawTable(table.replace_schema_metadata(None), name, True)
 
 
-def require_columns(raw: RawTable, wanted: Sequence[str], what: str) -> None:
+AS_IT_STANDS = "Give the name as it stands in the table."
+
+
+def require_columns(raw: RawTable, wanted: Sequence[str], what: str, remedy: str = AS_IT_STANDS) -> None:
     """Refuse a table that lacks columns, with the names that are nearest to theirs."""
     missing = [name for name in wanted if name not in raw.columns]
     if missing:
-        raise missing_column(raw, missing, what)
+        raise missing_column(raw, missing, what, remedy)
 
 
-def missing_column(raw: RawTable, missing: Sequence[str], what: str) -> ExpungeError:
+def missing_column(raw: RawTable, missing: Sequence[str], what: str, otherwise: str = AS_IT_STANDS) -> ExpungeError:
     """The error for columns that are not there."""
     close = nearest(missing[0], raw.columns)
     more = f" (nor {len(missing) - 1} more)" if len(missing) > 1 else ""
@@ -139,5 +142,5 @@ def missing_column(raw: RawTable, missing: Sequence[str], what: str) -> ExpungeE
     return FileError(
         f"{raw.name} has no column {missing[0]!r}{more}; its columns are {columns_shown(raw.columns)}",
         what,
-        (remedy + "Give the name as it stands in the table.").strip(),
+        (remedy + otherwise).strip(),
     )

@@ -50,10 +50,13 @@ def require_result(folder: Path) -> None:
             "what is signed or shown to everybody is a statement; that certificate tells who left",
             "Unlearn with this version; expunge verify and expunge report take the old one.",
         )
+    inside = folder.is_file() and (folder.parent / STATEMENT).is_file()
     raise FileError(
         f"{folder} is neither a desk nor a result of expunge unlearn",
         "a folder with a ledger or a statement is needed",
-        "Check the path.",
+        f"Give the folder it is in, {folder.parent}."
+        if inside
+        else "Give the folder that expunge unlearn --out, or expunge desk init, made.",
     )
 
 

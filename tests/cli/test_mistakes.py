@@ -178,6 +178,30 @@ MISTAKES = {
     "a free intercept without a deposit": (
         f"{TRAIN} credit.csv --label pays --free-bias {OUT}", "--free-bias without --deposit", "Give --deposit",
     ),
+    "a deposit that is called as models are": (
+        f"{TRAIN} credit.csv --label pays {OUT} --deposit newer.safetensors", "a deposit is private", "newer.deposit",
+    ),
+    "a deposit made later, called so": (
+        "deposit --model m.safetensors --data credit.csv --out new.safetensors", "a deposit is private", "new.deposit",
+    ),
+    "noise with a deposit": (
+        f"unlearn --model m.safetensors --deposit m.deposit --forget forget.csv --noise 3 {ASK}",
+        "noise 3 with a deposit", "Leave --noise",
+    ),
+    "a preparation learnt elsewhere, from the source": (
+        f"{TRAIN} credit.csv --label pays --prepare-from credit.csv {OUT}", "is the source itself", "another table",
+    ),
+    "a result for its model": (
+        "score --model m.safetensors --before result --data test.csv", "result is a folder", "result/model.safetensors",
+    ),
+    "a table for a key": ("sign result --sign-key credit.csv", "is not an Ed25519 private key", "expunge keygen"),
+    "an address for a file": (
+        f"unlearn --model m.safetensors --deposit m.deposit --forget https://example.org/a.csv {ASK}",
+        "does not exist", "Nothing is fetched",
+    ),
+    "parts by the label": (
+        "distance --by pays --label pays --data credit.csv", "--by and --label 'pays'", "the year, the site",
+    ),
     "predictions that are no csv": (
         "predict --model m.safetensors --data test.csv --out new.xlsx", "--out new.xlsx", "predictions.csv",
     ),

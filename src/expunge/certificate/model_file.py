@@ -30,6 +30,12 @@ class ModelFile:
 def read_model_file(path: str | Path) -> ModelFile:
     """A linear model from a safetensors file, refusing what cannot be one."""
     location = Path(path)
+    if location.is_dir():
+        raise ModelError(
+            f"{location} is a folder",
+            "a model is a file",
+            f"Name the file inside it, as {location / 'model.safetensors'}.",
+        )
     if location.suffix.lower() != ".safetensors":
         raise ModelError(
             f"{location}: unknown model type {location.suffix!r}",

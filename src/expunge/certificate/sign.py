@@ -79,6 +79,8 @@ def read_private_key(path: str | Path) -> Ed25519PrivateKey:
     """An Ed25519 private key from a PEM file that nobody but its owner can read."""
     location = readable(Path(path))
     _require_kind(location, "private", "public")
+    if b"-----BEGIN " not in _key_bytes(location):
+        raise _not_a_key(location, "private")
     mode = stat.S_IMODE(location.stat().st_mode)
     if mode & OTHERS:
         raise FileError(

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from expunge.cli.console import as_json, on_device, progress, quiet, reporting, written_to
-from expunge.cli.deposits import figure_of, kept_with_outlook, print_deposit, write_deposit
+from expunge.cli.deposits import figure_of, kept_with_outlook, print_deposit, require_deposit_name, write_deposit
 from expunge.cli.facts import record_facts
 from expunge.cli.sections import Command, section
 from expunge.cli.sets import FILE, columns, label_column, memory, model_option, read_source
@@ -68,6 +68,7 @@ def deposit(
     from expunge.request.execution import Execution
     from expunge.runtime.group import joined_group, local_device
 
+    require_deposit_name(target, "--out")
     for path in (target, figure):
         if path is not None:
             require_absent(path)

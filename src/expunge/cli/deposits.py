@@ -21,6 +21,18 @@ USES = (
 )
 
 
+def require_deposit_name(target: Path, option: str) -> None:
+    """Refuse a name that a private file could be handed out by."""
+    from expunge.errors import FileError
+
+    if target.suffix.lower() == ".safetensors":
+        raise FileError(
+            f"{option} {target}",
+            "so are models called, which are handed out; a deposit is private",
+            f"Name it for example {target.with_suffix('.deposit').name}.",
+        )
+
+
 def kept_with_outlook(model: Any, source: Any, declared: Any, execution: Any) -> tuple[Any, dict[str, Any]]:
     """A deposit and what is known of it: what it took, and what forgetting would cost."""
     from expunge.evidence.deposit.keeping import keep

@@ -8,7 +8,13 @@ from typing import Any
 import click
 
 from expunge.cli.console import as_json, on_device, out, progress, quiet, reporting, written_to
-from expunge.cli.deposits import freed_with_outlook, kept_with_outlook, print_deposit, write_deposit
+from expunge.cli.deposits import (
+    freed_with_outlook,
+    kept_with_outlook,
+    print_deposit,
+    require_deposit_name,
+    write_deposit,
+)
 from expunge.cli.sections import Command, section
 from expunge.cli.sets import FILE, listed
 
@@ -195,6 +201,8 @@ def _require_targets(target: Path, deposit: Path | None) -> None:
         raise FileError(
             f"--out and --deposit {target}", "they are two files", "Name the deposit for example m.deposit."
         )
+    if deposit is not None:
+        require_deposit_name(deposit, "--deposit")
     for path in (target, deposit):
         if path is not None:
             require_absent(path)

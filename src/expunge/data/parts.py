@@ -16,7 +16,7 @@ from expunge.data.learning import learn
 from expunge.data.preparation import Preparation, label_named
 from expunge.data.raw_tables import is_table, missing_column, read_raw, require_columns
 from expunge.data.values import RawTable, as_words
-from expunge.errors import DataError, ExpungeError, FileError
+from expunge.errors import DataError, ExpungeError, FileError, OptionError
 from expunge.record import TrainingRecord
 from expunge.runtime.paths import readable
 
@@ -54,6 +54,12 @@ def read_parts(
     no feature.
     """
     readable(path)
+    if by == label:
+        raise OptionError(
+            f"--by and --label {by!r}",
+            "parts are told apart by something else than the classes",
+            "Give the column with the year, the site or the device of each row, or leave --label out.",
+        )
     if is_table(path):
         rows = _of_table(path, by, label, columns, record)
     elif path.suffix.lower() == ".npz":

@@ -76,6 +76,12 @@ def prepared(
     raw: RawTable, label: str | None, columns: Sequence[str] | None, elsewhere: RawTable | None = None
 ) -> Source:
     """A table's rows, with the preparation learnt from it or elsewhere."""
+    if elsewhere is not None and elsewhere.table.equals(raw.table):
+        raise OptionError(
+            f"--prepare-from (prepare_from): {elsewhere.name} is the source itself",
+            "it has no row of the source in it, for certificates will say so",
+            "Give another table, or leave it out: certificates then say that it was learnt from the source.",
+        )
     learnt: Learnt = learn(raw, label, columns, elsewhere=elsewhere)
     made = learnt.preparation
     features, labels = made.features(raw), made.labels(raw)

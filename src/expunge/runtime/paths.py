@@ -8,6 +8,8 @@ from pathlib import Path
 
 from expunge.errors import FileError
 
+LIKELY = ("statement.json", "model.safetensors")  # what is in a result
+
 
 def readable(path: Path) -> Path:
     """The path, if it is a file that can be read."""
@@ -18,8 +20,8 @@ def readable(path: Path) -> Path:
     if not exists:
         raise FileError(f"{path} does not exist", "a file is needed", _nearest(path))
     if path.is_dir():
-        statement = path / "statement.json"
-        example = f", for example {statement}" if statement.is_file() else ""
+        inside = next((each for name in LIKELY if (each := path / name).is_file()), None)
+        example = "" if inside is None else f", for example {inside}"
         raise FileError(f"{path} is a folder", "a file is needed", f"Name the file inside it{example}.")
     if not os.access(path, os.R_OK):
         raise FileError(
@@ -32,6 +34,8 @@ def readable(path: Path) -> Path:
 
 def _nearest(path: Path) -> str:
     """What to do about a file that is not there: the name that is written most alike, where there is one."""
+    if path.parts[:1] in (("http:",), ("https:",)):
+        return "Nothing is fetched: download it, and name the file."
     try:
         names = [each.name for each in path.parent.iterdir()]
     except OSError:

@@ -41,8 +41,9 @@ def deposit_guarantee(
     """What is promised with a deposit; its noise is one of the deposit's radii (`exact` for audits)."""
     scale = asked_scale(noise)
     if scale.kind not in (LADDER, EXACT):
+        said = f"as for {scale.rows} rows" if scale.value is None else f"{scale.value:g}"
         raise OptionError(
-            f"noise {noise} with a deposit",
+            f"noise {said} with a deposit",
             "its noise is one of a few sizes that were set when the deposit was made",
             "Leave --noise (noise) out.",
         )

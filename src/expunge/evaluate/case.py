@@ -21,12 +21,14 @@ from expunge.errors import DataError, ModelError
 from expunge.heads import LinearHead, Rows
 from expunge.model import LinearModel
 from expunge.record import TrainingRecord
+from expunge.request.execution import computing_device
 from expunge.request.rows import require_encoder
 from expunge.request.subject import head_of
 from expunge.runtime.progress import Progress, silent
 from expunge.train import minimise, train
 
 Labelled = tuple[NDArray[Any], NDArray[Any]]
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Case:
 
     @property
     def weights(self) -> Tensor:
-        return self.trained.matrix()
+        return self.trained.matrix(self.rows["train"].device)
 
     @property
     def surrogate(self) -> Labelled:
@@ -103,7 +105,7 @@ class Case:
         """The same case with this surrogate."""
         if surrogate is self.splits.surrogate:
             return self
-        rows = prepared_rows(surrogate, self.trained, self.record, "the surrogate set")
+        rows = prepared_rows(surrogate, self.trained, self.record, "the surrogate set", self.rows["train"].device)
         return replace(self, splits=replace(self.splits, surrogate=surrogate), rows={**self.rows, "surrogate": rows})
 
     @cached_property
@@ -120,11 +122,12 @@ def make_case(
     loss: str = "softmax",
     bias: bool = False,
     trained: LinearModel | None = None,
+    device: str = "cpu",
     progress: Progress = silent,
 ) -> Case:
     """Train on the source, or take the model that was.
 
-    With a model given, its record says l2, loss, norm bound and bias.
+    With a model given, its record says l2, loss, norm bound and bias. Rows and weights are kept on `device`.
     """
     if trained is None:
         if l2 is None or max_norm is None:
@@ -140,6 +143,7 @@ def make_case(
             loss=loss,
             bias=bias,
             feature_names=names,
+            device=device,
             force=True,
             progress=progress,
         )
@@ -159,7 +163,8 @@ def make_case(
         )
     splits = splits.ordered(record.features, trained.n_features)
     parts: dict[str, Labelled] = {"train": splits.source, **splits.named()}
-    rows = {name: prepared_rows(part, trained, record, f"the {name} set") for name, part in parts.items()}
+    place = computing_device(device)
+    rows = {name: prepared_rows(part, trained, record, f"the {name} set", place) for name, part in parts.items()}
     if len(rows["train"]) != record.n_source:
         raise DataError(
             f"retain and forget set have {len(rows['train']):,} rows together",
@@ -169,7 +174,9 @@ def make_case(
     return Case(splits, trained, head_of(trained, record), rows)
 
 
-def prepared_rows(part: Labelled, model: LinearModel, record: TrainingRecord, name: str) -> Rows:
+def prepared_rows(
+    part: Labelled, model: LinearModel, record: TrainingRecord, name: str, device: torch.device = CPU
+) -> Rows:
     """Rows as they are for training: scaled to the norm bound, bias column, labels as class indices.
 
     Features that say they were made by another encoder than the model's are refused, as are other columns.
@@ -183,7 +190,7 @@ def prepared_rows(part: Labelled, model: LinearModel, record: TrainingRecord, na
         max_norm=record.max_norm,
         bias=record.bias,
         dtype=torch.float64,
-        device=torch.device("cpu"),
+        device=device,
         width=model.n_features,
         name=name,
     ).rows

@@ -72,7 +72,7 @@ class Outcome:
             generator.standard_normal((count, *self.updated.shape))  # what is drawn later does not depend on the method
             return self.updated.expand(count, *self.updated.shape)
         draws = np.stack([drawn.shape.sample(drawn.scale, generator) for _ in range(count)])
-        return self.updated + torch.from_numpy(draws).reshape(count, *self.updated.shape)
+        return self.updated + torch.from_numpy(draws).reshape(count, *self.updated.shape).to(self.updated.device)
 
     def published(self, generator: np.random.Generator) -> Tensor:
         """One model, as it would be published."""

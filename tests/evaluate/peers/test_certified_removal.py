@@ -82,3 +82,30 @@ def test_it_removes_or_trains_anew(unit: Case, monkeypatch: pytest.MonkeyPatch) 
     sigma_free = replace(method, epsilon=1e9).run(unit)
     assert sigma_free.models is not None
     torch.testing.assert_close(sigma_free.models, unit.retrained.expand_as(sigma_free.models), rtol=0.0, atol=1e-5)
+
+
+def test_in_a_sequence_what_each_step_leaves_adds_up(unit: Case) -> None:
+    """Six rows leave one after the other: the gradient that is left is within the sum of the six bounds."""
+    train, weights, total = unit.rows["train"], unit.weights, 0.0
+    for stay in range(299, 293, -1):
+        parts = [Rows(train.features[part], train.labels[part]) for part in (slice(stay), slice(stay, stay + 1))]
+        removed = remove(unit.objective, weights, *parts)
+        weights, total = weights + removed.step, total + removed.residual
+    left = 294 * unit.objective.gradient(weights, unit.rows["retain"])
+    assert 0.0 < float(left.norm()) <= total + 1e-8
+    method = CertifiedRemoval(1.0, 1e-3, draws=1, sequence=True, expected=4.0 * total)
+    nothing = CertifiedRemoval(1.0, 1e-3, draws=1, sequence=True, expected=1e-12).run(unit)
+    assert method.run(unit).redrawn == 0
+    assert nothing.redrawn == 6
+    assert nothing.models is not None
+    assert float((nothing.models[0] - unit.retrained).norm()) < 1e-6
+
+
+def test_the_rehearsal_of_a_sequence_is_the_sum_over_its_rows(unit: Case) -> None:
+    train, order = unit.rows["train"], np.random.default_rng(3).permutation(300)
+    total = 0.0
+    for row in range(6):
+        stay = np.delete(np.arange(300), order[row])
+        parts = [Rows(train.features[part], train.labels[part]) for part in (stay, order[row : row + 1])]
+        total += remove(unit.objective, unit.weights, *parts).residual
+    assert rehearsed(unit, 1, np.random.default_rng(3), sequence=True) == pytest.approx(total)

@@ -16,6 +16,7 @@ from expunge.evaluate.peers.descent_to_delete import (
     DescentToDelete,
     distance_upper,
     rate,
+    sequence_upper,
     sigma_published,
     sigma_tight,
 )
@@ -67,3 +68,21 @@ def test_what_it_hands_back(unit: Case) -> None:
     assert tight.seconds > 0.0
     drawn = tight.ensemble(200, np.random.default_rng(0)) - tight.updated
     assert float(drawn.std()) == pytest.approx(tight.sigma, rel=0.1)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_rows_that_leave_one_by_one_stay_within_the_distance(unit: Case, steps: int) -> None:
+    found = DescentToDelete(1.0, 1e-3, steps, sequence=True).run(unit)
+    constants, residual = constants_of(unit.objective), unit.record.residual
+    assert residual is not None
+    bound = sequence_upper(constants, 300, 6, steps, residual)
+    assert 0.0 < float((found.updated - unit.retrained).norm()) <= bound
+    assert found.sigma == sigma_tight(constants, 300, 6, steps, 1.0, 1e-3, residual, sequence=True)
+    assert sequence_upper(constants, 300, 1, steps, 0.01) == pytest.approx(
+        distance_upper(constants, 300, 1, steps, 0.01)
+    )
+
+
+def test_what_earlier_requests_left_goes_on() -> None:
+    """Halved at each step: two rows of 100 and of 99 that could move the optimum by 0.02 and 2/99."""
+    assert sequence_upper(Descent(1.0, 3.0, 1.0, 0.0), 100, 2, 1) == pytest.approx((0.02 / 2 + 2 / 99) / 2)

@@ -19,6 +19,7 @@ from expunge.evaluate.peers.langevin import (
     near_rest,
     noisy,
     rho_by_shifts,
+    rho_of_sequence,
     sigma_by_shifts,
     sigma_published,
 )
@@ -132,3 +133,22 @@ def test_what_it_hands_back(unit: Case) -> None:
     assert found.models.shape == (4, *unit.weights.shape)
     assert float(wider.models.std(dim=0).mean()) > float(found.models.std(dim=0).mean())
     assert (found.steps, found.needs, found.noise) == (3, "retained rows", None)
+
+
+def test_a_sequence_of_one_is_one_request_and_shifts_add_up_step_by_step() -> None:
+    constants = Descent(0.1, 0.5, 1.0, 0.1)
+    one = rho_by_shifts(0.3, constants, 50, 1, 4, 1.0)
+    assert rho_of_sequence(0.3, constants, 50, 1, 4, 1.0) == pytest.approx(one)
+    keeps, shift = 0.9, 2.0 * 3 / 50 / 0.1  # three rows leave, training was at rest
+    for left in (2, 1, 0):
+        for _ in range(4):
+            shift = keeps * shift + 2.0 * left / (47 + left)
+    noise = 2.0 * 0.3**2 / (1.0 - keeps**2)
+    assert rho_of_sequence(0.3, constants, 50, 3, 4, 1.0) == pytest.approx(shift**2 / (2.0 * noise))
+
+
+def test_rows_that_leave_one_by_one_are_forgotten(unit: Case) -> None:
+    found = Langevin(5.0, 1e-3, 5, draws=40, sequence=True).run(unit)
+    assert found.models is not None
+    spread = float(found.models.std(dim=0).norm())
+    assert float((found.models.mean(dim=0) - unit.retrained).norm()) < spread

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from expunge.evaluate.case import Case
+from expunge.evaluate.case import Case, Splits, make_case
 from expunge.evaluate.methods import plain_noise
-from expunge.evaluate.peers.models import Forgotten, descend, gradients, timed, within
+from expunge.evaluate.peers.langevin import near_rest
+from expunge.evaluate.peers.models import Forgotten, descend, gradients, hessian, solved, timed, within
 
 
 def some(case: Case, count: int = 3) -> torch.Tensor:
@@ -59,3 +60,21 @@ def test_a_deletion_is_timed_alone_and_done_for_all(unit: Case) -> None:
     assert sizes == [1, 2]
     assert seconds > 0.0
     assert timed(delete, models[:1])[0].shape == pytest.approx((1, *unit.weights.shape))
+
+
+@pytest.mark.parametrize("loss", ["softmax", "one-vs-rest"])
+def test_the_hessian_in_blocks_is_the_dense_one(loss: str) -> None:
+    generator = np.random.default_rng(2)
+    y = np.arange(90) % 3
+    X = 0.3 * generator.standard_normal((90, 4)) + 0.3 * np.eye(3, 4)[y]
+    splits = Splits((X[:80], y[:80]), (X[80:85], y[80:85]), (X[85:], y[85:]))
+    case = make_case(splits, l2=0.1, max_norm=2.0, loss=loss)
+    dense = case.objective.curvature(case.weights, case.rows["train"]).dense()
+    blocks = hessian(case.objective, case.weights, case.rows["train"])
+    assert len(blocks) == (1 if loss == "softmax" else 3)
+    torch.testing.assert_close(torch.block_diag(*blocks), dense)
+    values = torch.from_numpy(generator.standard_normal((3, 4)))
+    found = solved(torch.linalg.cholesky(blocks), values)
+    torch.testing.assert_close(dense @ found.reshape(-1), values.reshape(-1))
+    drawn = near_rest(case, 0.5, 4000, np.random.default_rng(0)).flatten(1)
+    torch.testing.assert_close(torch.cov(drawn.T), 0.25 * torch.linalg.inv(dense), rtol=0.2, atol=0.1)

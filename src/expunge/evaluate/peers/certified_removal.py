@@ -15,7 +15,6 @@ anew.
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -25,7 +24,7 @@ from torch import Tensor
 
 from expunge.evaluate.case import Case
 from expunge.evaluate.peers.constants import constants_of
-from expunge.evaluate.peers.models import Forgotten, standard_normal
+from expunge.evaluate.peers.models import Clock, Forgotten, hessian, solved, standard_normal
 from expunge.evaluate.peers.renyi import require_budget
 from expunge.heads import LinearHead, Rows
 from expunge.train import minimise
@@ -59,12 +58,10 @@ class Removal:
     residual: float
 
 
-def remove(head: LinearHead, weights: Tensor, retain: Rows, forget: Rows, hessian: Tensor | None = None) -> Removal:
-    """One Newton step; `hessian` is that of the retained rows' mean, where it is known."""
-    hessian = head.curvature(weights, retain).dense() if hessian is None else hessian
-    change = len(forget) * head.gradient(weights, forget)
-    factor = torch.linalg.cholesky(len(retain) * hessian)
-    step = torch.cholesky_solve(change.reshape(-1, 1), factor).reshape(weights.shape)
+def remove(head: LinearHead, weights: Tensor, retain: Rows, forget: Rows, known: Tensor | None = None) -> Removal:
+    """One Newton step; `known` is the Hessian of the retained rows' mean in blocks, where it is known."""
+    known = hessian(head, weights, retain) if known is None else known
+    step = solved(torch.linalg.cholesky(len(retain) * known), len(forget) * head.gradient(weights, forget))
     spectral = math.sqrt(float(torch.linalg.eigvalsh(retain.features.T @ retain.features)[-1]))
     outputs = float((retain.features @ step.T).norm())
     change_of_curvature = constants_of(head).curvature_change
@@ -98,8 +95,10 @@ def perturbed_optimum(head: LinearHead, rows: Rows, perturbation: Tensor, start:
 class CertifiedRemoval:
     """A Newton step from a perturbed model.
 
-    sigma hides the largest residual that so many `rehearsals` found, with random rows of the source leaving. gamma is
-    the smallest that holds for the loss; the paper's for logistic regression, 1/4, is larger.
+    sigma hides the largest residual that so many `rehearsals` found, with random rows of the source leaving, or
+    `expected`, where they were made before. gamma is the smallest that holds for the loss; the paper's for logistic
+    regression, 1/4, is larger. `sequence`: the rows leave one by one, what each step leaves adds up, and `seconds` are
+    of one of them.
     """
 
     epsilon: float
@@ -107,40 +106,76 @@ class CertifiedRemoval:
     rehearsals: int = 10
     draws: int = 20
     seed: int = 0
+    sequence: bool = False
+    expected: float | None = None
     name: ClassVar[str] = "Certified removal"
 
     def run(self, case: Case) -> Forgotten:
-        head, rows = case.objective, case.rows
-        generator = np.random.default_rng([self.seed, 14])
-        sigma = perturbation_for(rehearsed(case, self.rehearsals, generator), self.epsilon, self.delta)
+        generator, expected = np.random.default_rng([self.seed, 14]), self.expected
+        if expected is None:
+            expected = rehearsed(case, self.rehearsals, generator, self.sequence)
+        sigma = perturbation_for(expected, self.epsilon, self.delta)
         allowed = hidden_by(sigma, self.epsilon, self.delta)
         models, seconds, redrawn = [], 0.0, 0
         for number in range(self.draws):
             perturbation = sigma * standard_normal(case.weights, generator)
-            weights = perturbed_optimum(head, rows["train"], perturbation, case.weights)
-            began = time.process_time()
-            removed = remove(head, weights, rows["retain"], rows["forget"])
-            # training ends near the optimum, not at it: what is left there is left after the step too
-            gradient = head.gradient(weights, rows["train"]) + perturbation / len(rows["train"])
-            if removed.residual + len(rows["train"]) * float(gradient.norm()) <= allowed:
-                models.append(weights + removed.step)
-            else:
-                fresh = sigma * standard_normal(case.weights, generator)
-                models.append(perturbed_optimum(head, rows["retain"], fresh, weights))
-                redrawn += 1
-            seconds = time.process_time() - began if number == 0 else seconds
+            weights = perturbed_optimum(case.objective, case.rows["train"], perturbation, case.weights)
+            clock = Clock(weights.device)
+            weights, anew = _removed(case, weights, perturbation, allowed, sigma, generator, self.sequence)
+            seconds = clock.seconds() if number == 0 else seconds
+            models.append(weights)
+            redrawn += anew
         drawn = torch.stack(models)
+        seconds /= len(case.rows["forget"]) if self.sequence else 1
         return Forgotten(drawn.mean(dim=0), None, models=drawn, steps=1, seconds=seconds, redrawn=redrawn)
 
 
-def rehearsed(case: Case, count: int, generator: np.random.Generator) -> float:
-    """The largest residual bound over so many random removals of as many rows, at the unperturbed optimum."""
+def _removed(
+    case: Case,
+    weights: Tensor,
+    perturbation: Tensor,
+    allowed: float,
+    sigma: float,
+    generator: np.random.Generator,
+    sequence: bool,
+) -> tuple[Tensor, int]:
+    """The weights once all forget rows have left, and how often the model had to be trained anew."""
+    head, train = case.objective, case.rows["train"]
+    # training ends near the optimum, not at it: what is left there is left after the step too
+    left = len(train) * float((head.gradient(weights, train) + perturbation / len(train)).norm())
+    count, anew = len(case.rows["forget"]), 0
+    for gone in range(1, count + 1) if sequence else (count,):
+        stay = len(train) - gone  # the rows to forget are the last of all
+        before = stay + 1 if sequence else len(train)
+        retain, forget = (Rows(train.features[part], train.labels[part]) for part in (slice(stay), slice(stay, before)))
+        removed = remove(head, weights, retain, forget)
+        left += removed.residual
+        if left <= allowed:
+            weights = weights + removed.step
+            continue
+        fresh = sigma * standard_normal(weights, generator)
+        weights = perturbed_optimum(head, retain, fresh, weights)
+        left = len(retain) * float((head.gradient(weights, retain) + fresh / len(retain)).norm())
+        anew += 1
+    return weights, anew
+
+
+def rehearsed(case: Case, count: int, generator: np.random.Generator, sequence: bool = False) -> float:
+    """The largest residual bound over so many random removals of as many rows, at the unperturbed optimum.
+
+    In a sequence each row's own, all of them together.
+    """
     head, weights, train = case.objective, case.weights, case.rows["train"]
-    whole = head.curvature(weights, train).dense()
+    whole = hessian(head, weights, train)
     size, largest = len(case.rows["forget"]), 0.0
     for _ in range(count):
         order = torch.from_numpy(generator.permutation(len(train)))
-        forget, retain = (Rows(train.features[part], train.labels[part]) for part in (order[:size], order[size:]))
-        hessian = (len(train) * whole - size * head.curvature(weights, forget).dense()) / len(retain)
-        largest = max(largest, remove(head, weights, retain, forget, hessian).residual)
+        together, removals = (1, size) if sequence else (size, 1)
+        residual = 0.0
+        for start in range(0, together * removals, together):
+            gone, stay = order[start : start + together], torch.cat([order[:start], order[start + together :]])
+            forget, retain = (Rows(train.features[part], train.labels[part]) for part in (gone, stay))
+            known = (len(train) * whole - together * hessian(head, weights, forget)) / len(retain)
+            residual += remove(head, weights, retain, forget, known).residual
+        largest = max(largest, residual)
     return largest

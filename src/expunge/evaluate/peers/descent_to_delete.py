@@ -10,11 +10,13 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch import Tensor
+
 from expunge.bounds.calibration import sigma_for
 from expunge.evaluate.case import Case
 from expunge.evaluate.methods import plain_noise
 from expunge.evaluate.peers.constants import Descent, constants_of
-from expunge.evaluate.peers.models import Forgotten, descend, timed
+from expunge.evaluate.peers.models import Forgotten, descend, left_by_requests, timed
 from expunge.evaluate.peers.renyi import SAFETY, require_budget
 
 
@@ -33,6 +35,14 @@ def distance_upper(constants: Descent, n_source: int, count: int, steps: int, re
     return rate(constants) ** steps * moved + residual / constants.strong
 
 
+def sequence_upper(constants: Descent, n_source: int, count: int, steps: int, residual: float = 0.0) -> float:
+    """The same when the rows leave one by one, with so many steps for each: what is left of each request goes on."""
+    shrunk, away = rate(constants) ** steps, residual / constants.strong
+    for gone in range(count):
+        away = shrunk * (away + constants.gradient_shift(1, n_source - gone) / constants.strong)
+    return away + residual / constants.strong
+
+
 def sigma_published(constants: Descent, n_source: int, count: int, steps: int, epsilon: float, delta: float) -> float:
     """The paper's noise, `4 sqrt 2 M g^I / (m n (1 - g^I) (sqrt(ln(1/delta) + epsilon) - sqrt(ln(1/delta))))`.
 
@@ -46,21 +56,33 @@ def sigma_published(constants: Descent, n_source: int, count: int, steps: int, e
 
 
 def sigma_tight(
-    constants: Descent, n_source: int, count: int, steps: int, epsilon: float, delta: float, residual: float = 0.0
+    constants: Descent,
+    n_source: int,
+    count: int,
+    steps: int,
+    epsilon: float,
+    delta: float,
+    residual: float = 0.0,
+    sequence: bool = False,
 ) -> float:
-    """The smallest noise its proof allows for one request from a model trained to the optimum, or nearly."""
+    """The smallest noise its proof allows from a model trained to the optimum, or nearly."""
     require_budget(epsilon, delta)
-    return sigma_for(distance_upper(constants, n_source, count, steps, residual), epsilon, delta)
+    upper = sequence_upper if sequence else distance_upper
+    return sigma_for(upper(constants, n_source, count, steps, residual), epsilon, delta)
 
 
 @dataclass(frozen=True)
 class DescentToDelete:
-    """So many steps of descent on the retained rows, then noise; `published` takes the paper's own noise."""
+    """So many steps of descent on the retained rows, then noise; `published` takes the paper's own noise.
+
+    `sequence`: the rows leave one by one, with so many steps for each.
+    """
 
     epsilon: float
     delta: float
     steps: int
     published: bool = False
+    sequence: bool = False
     name: ClassVar[str] = "Descent-to-delete"
 
     def run(self, case: Case) -> Forgotten:
@@ -68,9 +90,15 @@ class DescentToDelete:
         asked = (constants, len(case.rows["train"]), len(case.rows["forget"]), self.steps, self.epsilon, self.delta)
         residual = case.record.residual
         assert residual is not None  # the case's model was trained on its source
-        sigma = sigma_published(*asked) if self.published else sigma_tight(*asked, residual=residual)
-        updated, seconds = timed(
-            lambda models: descend(case.objective, models, case.rows["retain"], self.steps, constants.fastest),
-            case.weights[None],
-        )
+        sigma = sigma_tight(*asked, residual=residual, sequence=self.sequence)
+        sigma = sigma_published(*asked) if self.published else sigma
+        sets = left_by_requests(case.rows, self.sequence)
+
+        def delete(models: Tensor) -> Tensor:
+            for retained in sets:
+                models = descend(case.objective, models, retained, self.steps, constants.fastest)
+            return models
+
+        updated, seconds = timed(delete, case.weights[None])
+        seconds /= len(sets)
         return Forgotten(updated[0], plain_noise(sigma, updated[0]), steps=self.steps, seconds=seconds)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from expunge.evaluate.case import Case
 from expunge.evaluate.peers.constants import Descent, constants_of
-from expunge.evaluate.peers.models import Forgotten, gradients, standard_normal, timed
+from expunge.evaluate.peers.models import Forgotten, gradients, hessian, left_by_requests, standard_normal, timed
 from expunge.evaluate.peers.renyi import SAFETY, require_budget, rho_for, smallest_over_orders
 from expunge.heads import LinearHead, Rows
 
@@ -72,11 +72,34 @@ def rho_by_shifts(
     return (keeps**steps * shifted * reached) ** 2 / (2.0 * noise)
 
 
+def rho_of_sequence(sigma: float, constants: Descent, n_source: int, count: int, steps: int, step: float) -> float:
+    """The same when the rows leave one by one, with so many steps for each, from training run to rest.
+
+    Whoever never had the rows has taken all steps without them. While j of them are left to go, a step shifts by what j
+    rows can, and `c^K` of all shifts before is left after each request.
+    """
+    keeps, strong = constants.contraction(step), constants.strong
+    shifted = constants.gradient_shift(count, n_source) / strong
+    for still in range(count - 1, -1, -1):
+        own = constants.gradient_shift(still, n_source - count + still) / strong if still else 0.0
+        shifted = keeps**steps * shifted - own * math.expm1(steps * math.log(keeps))
+    noise = 2.0 * step * sigma**2 / (1.0 - keeps**2)
+    return shifted**2 / (2.0 * noise)
+
+
 def sigma_by_shifts(
-    constants: Descent, n_source: int, count: int, steps: int, step: float, epsilon: float, delta: float
+    constants: Descent,
+    n_source: int,
+    count: int,
+    steps: int,
+    step: float,
+    epsilon: float,
+    delta: float,
+    sequence: bool = False,
 ) -> float:
     """The smallest sigma for which that is (epsilon, delta), from training run to rest."""
-    unit = rho_by_shifts(1.0, constants, n_source, count, steps, step)
+    rho = rho_of_sequence if sequence else rho_by_shifts
+    unit = rho(1.0, constants, n_source, count, steps, step)
     return SAFETY * math.sqrt(unit / rho_for(epsilon, delta))
 
 
@@ -85,7 +108,7 @@ class Langevin:
     """So many noisy steps on the retained rows, from a model trained by noisy steps on all of them.
 
     `published` takes the paper's own accounting. Training to rest is drawn from the Gaussian that its law nearly is,
-    then run for some more steps.
+    then run for some more steps. `sequence`: the rows leave one by one, with so many steps for each.
     """
 
     epsilon: float
@@ -94,21 +117,30 @@ class Langevin:
     published: bool = False
     draws: int = 20
     seed: int = 0
+    sequence: bool = False
     name: ClassVar[str] = "Langevin"
 
     def run(self, case: Case) -> Forgotten:
         head, constants = case.objective, constants_of(case.objective)
         step = 1.0 / constants.smooth
-        noise = sigma_published if self.published else sigma_by_shifts
-        n_source, count = len(case.rows["train"]), len(case.rows["forget"])
-        sigma = noise(constants, n_source, count, self.steps, step, self.epsilon, self.delta)
+        asked = (constants, len(case.rows["train"]), len(case.rows["forget"]), self.steps, step)
+        sigma = (
+            sigma_published(*asked, self.epsilon, self.delta)
+            if self.published
+            else sigma_by_shifts(*asked, self.epsilon, self.delta, self.sequence)
+        )
+        sets = left_by_requests(case.rows, self.sequence)
         generator = np.random.default_rng([self.seed, 11])
         trained = near_rest(case, sigma, self.draws, generator)
         trained = noisy(head, trained, case.rows["train"], TRAINED, step, sigma, generator)
-        models, seconds = timed(
-            lambda some: noisy(head, some, case.rows["retain"], self.steps, step, sigma, generator), trained
-        )
-        return Forgotten(models.mean(dim=0), None, models=models, steps=self.steps, seconds=seconds)
+
+        def delete(models: Tensor) -> Tensor:
+            for retained in sets:
+                models = noisy(head, models, retained, self.steps, step, sigma, generator)
+            return models
+
+        models, seconds = timed(delete, trained)
+        return Forgotten(models.mean(dim=0), None, models=models, steps=self.steps, seconds=seconds / len(sets))
 
 
 def noisy(
@@ -123,7 +155,8 @@ def noisy(
 
 def near_rest(case: Case, sigma: float, draws: int, generator: np.random.Generator) -> Tensor:
     """Draws of the Gaussian around the optimum whose covariance is `sigma^2` times the inverse Hessian."""
-    factor = torch.linalg.cholesky(case.objective.curvature(case.weights, case.rows["train"]).dense())
-    drawn = standard_normal(case.weights.expand(draws, *case.weights.shape), generator).reshape(draws, -1)
-    spread: Tensor = torch.linalg.solve_triangular(factor.T, drawn.T, upper=True).T
+    factors = torch.linalg.cholesky(hessian(case.objective, case.weights, case.rows["train"]))
+    drawn = standard_normal(case.weights.expand(draws, *case.weights.shape), generator)
+    columns = drawn.reshape(draws, len(factors), -1).permute(1, 2, 0)
+    spread: Tensor = torch.linalg.solve_triangular(factors.mT, columns, upper=True).permute(2, 0, 1)
     return case.weights + sigma * spread.reshape(draws, *case.weights.shape)

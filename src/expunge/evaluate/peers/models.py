@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -42,7 +42,7 @@ class Forgotten(Outcome):
             return drawn
         return drawn + torch.from_numpy(
             np.stack([noise.shape.sample(noise.scale, generator) for _ in range(count)])
-        ).reshape(drawn.shape)
+        ).reshape(drawn.shape).to(drawn.device)
 
 
 def gradients(head: LinearHead, models: Tensor, rows: Rows) -> Tensor:
@@ -65,6 +65,17 @@ def descend(head: LinearHead, models: Tensor, rows: Rows, steps: int, step: floa
     return models
 
 
+def left_by_requests(rows: Mapping[str, Rows], sequence: bool) -> list[Rows]:
+    """What is retained after each request: all rows to forget at once, or one by one.
+
+    They are the last of all rows.
+    """
+    if not sequence:
+        return [rows["retain"]]
+    train, kept = rows["train"], len(rows["retain"])
+    return [Rows(train.features[:stay], train.labels[:stay]) for stay in range(len(train) - 1, kept - 1, -1)]
+
+
 def within(vectors: Tensor, radius: float) -> Tensor:
     """Each model scaled down to this norm where it is longer."""
     norms = vectors.flatten(1).norm(dim=1)[:, None, None]
@@ -72,13 +83,51 @@ def within(vectors: Tensor, radius: float) -> Tensor:
 
 
 def standard_normal(like: Tensor, generator: np.random.Generator) -> Tensor:
-    """Gaussian numbers of this shape."""
-    return torch.from_numpy(generator.standard_normal(tuple(like.shape)))
+    """Gaussian numbers of this shape; on another device than the processor drawn there, from a seed drawn here."""
+    if like.device.type == "cpu":
+        return torch.from_numpy(generator.standard_normal(tuple(like.shape)))
+    there = torch.Generator(like.device).manual_seed(int(generator.integers(2**62)))
+    return torch.randn(tuple(like.shape), generator=there, dtype=like.dtype, device=like.device)
+
+
+def hessian(head: LinearHead, weights: Tensor, rows: Rows) -> Tensor:
+    """The Hessian as blocks x size x size: one of all weights, or where classes do not touch one for each of them."""
+    curvature = head.curvature(weights, rows)
+    if head.shift_invariant or head.n_classes == 1:
+        return curvature.dense()[None]
+    blocks = curvature.class_blocks()
+    blocks.diagonal(dim1=1, dim2=2).add_(head.l2)
+    return blocks
+
+
+def solved(factors: Tensor, values: Tensor) -> Tensor:
+    """What solves `(L L') x = values` for the lower factor L of each block; of the shape of the values."""
+    columns = values.reshape(len(factors), -1, 1)
+    return torch.cholesky_solve(columns, factors).reshape(values.shape)
+
+
+class Clock:
+    """Seconds of one core; on another device seconds on the clock, once all that was asked of it is done."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.began = self._now()
+
+    def seconds(self) -> float:
+        """Since it was made."""
+        return self._now() - self.began
+
+    def _now(self) -> float:
+        if self.device.type == "cpu":
+            return time.process_time()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
 
 
 def timed(delete: Callable[[Tensor], Tensor], starts: Tensor) -> tuple[Tensor, float]:
-    """The deletion of each start, and the seconds of one core that one took: the first is done alone, then the rest."""
-    began = time.process_time()
+    """The deletion of each start, and the seconds that one took: the first is done alone, then the rest."""
+    clock = Clock(starts.device)
     first = delete(starts[:1])
-    seconds = time.process_time() - began
+    seconds = clock.seconds()
     return (first if len(starts) == 1 else torch.cat([first, delete(starts[1:])])), seconds

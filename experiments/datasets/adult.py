@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from experiments.datasets.formats import LONGEST_TEXT, Parts
 from expunge.data.files import DAMAGE
@@ -22,6 +21,8 @@ LABELS = {"<=50K": 0, ">50K": 1}
 
 def adult_tables(folder: Path, names: tuple[str, ...]) -> Parts:
     """Both files; the preparation is fitted once, to all people of the first, and kept."""
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler  # here: whoever has the arrays needs it not
+
     (numbers, words, y), (test_numbers, test_words, y_test) = (_people(folder / name) for name in names[:2])
     scaler, encoder = StandardScaler().fit(numbers), OneHotEncoder(sparse_output=False, handle_unknown="ignore")
     encoder.fit(words)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from experiments.datasets.adult import adult_tables
-from experiments.datasets.formats import Parts, cifar_batches, mnist_idx, one_npz, usps_plain, usps_sparse
+from experiments.datasets.census import FILES, census_parts
+from experiments.datasets.formats import Parts, cifar_batches, mnist_idx, one_npz, part_npz, usps_plain, usps_sparse
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,11 @@ def _npz(name: str) -> Form:
 
 def _own(name: str) -> Form:
     return Form((name,), one_npz, own=True)
+
+
+def _part(name: str, of: str, **kept: Any) -> tuple[Form, ...]:
+    """A part of a data set: in a file of its own, or cut from the whole."""
+    return _npz(name), Form((of,), partial(part_npz, **kept))
 
 
 def _idx(end: str) -> Form:
@@ -130,6 +138,38 @@ CATALOGUE = {
             sha256="b80632e136c88b725ba8e745d927020ec207130fda9d8c8377bc1a32141022ef",
         ),
         Entry(
+            "cifar10-part",
+            "the first 36,000 and 4,000 rows of CIFAR-10 as features",
+            "the images of CIFAR-10, by expunge embed",
+            _part("cifar10-part.npz", "cifar10-resnet50-pca512.npz", rows=(36_000, 4_000)),
+            label=f"the first 36,000 and 4,000 rows; {_EMBEDDED}",
+            sha256="35ef32d0b3cc775df62485f0de137c3765da90e296027ad82a95938837ec71e1",
+        ),
+        Entry(
+            "cifar10-3v8",
+            "the cats and ships of CIFAR-10 as features, 10,000 and 2,000 rows of 512",
+            "the images of CIFAR-10, by expunge embed",
+            _part("cifar10-3v8.npz", "cifar10-resnet50-pca512.npz", classes=(3, 8)),
+            label=_EMBEDDED,
+            sha256="711491a198c3e0f125653b157683368aa9efec77b7013ec1b5b21eb674484b7c",
+        ),
+        Entry(
+            "stanford-dogs-256",
+            "the first 256 columns of Stanford Dogs as features",
+            "http://vision.stanford.edu/aditya86/ImageNetDogs (images.tar), then expunge embed",
+            _part("stanford-dogs-256.npz", "stanford-dogs-resnet50-pca512.npz", columns=256),
+            label=f"the 256 leading components; 17,476 of the 20,580 images (85 %), random 90/10 split; {_EMBEDDED}",
+            sha256="9abb799aeff4782d2d4b76f68890e92f872a9cc0f0ed4cc2f44620a6c717c9f4",
+        ),
+        Entry(
+            "caltech101-256",
+            "the first 256 columns of Caltech-101 as features",
+            "https://data.caltech.edu/records/mzrjq-6wc02, then expunge embed",
+            _part("caltech101-256.npz", "caltech101-resnet50-pca512.npz", columns=256),
+            label=f"the 256 leading components; NOT the paper's Caltech-256; random 90/10 split; {_EMBEDDED}",
+            sha256="d495a51cf11f2af84c075e67abbe7860a1e4a5a950baa44bcb12633c67bad09a",
+        ),
+        Entry(
             "caltech256",
             "Caltech-256 as features, 257 classes",
             "https://data.caltech.edu/records/nyy15-4j048 (256_ObjectCategories.tar), then expunge embed",
@@ -153,10 +193,26 @@ CATALOGUE = {
             label="not in the paper: a natural case of our own",
         ),
         Entry(
+            "employment-2015",
+            "US census (ACS) employment in Massachusetts, the people of 2015 alone, every fifth to test on",
+            "https://github.com/NannyML/nannyml (load_us_census_ma_employment_data)",
+            (Form(FILES, census_parts), _npz("employment-2015.npz")),
+            label="not in the paper; one column a code, ages in bands of five years",
+            sha256="7d91df01352f1cb34fe6db47f41cd9fd71dc80f7059957e97f58c618f72ab310",
+        ),
+        Entry(
+            "sst2",
+            "SST-2 as features, 20,000 and 872 rows of 384",
+            "GLUE (https://gluebenchmark.com), then python -m experiments.datasets.sst2",
+            (_npz("sst2-minilm-l6.npz"),),
+            label="not in the paper; sentences and phrases through all-MiniLM-L6-v2, mean over tokens",
+            sha256="9ef2e32d185257f011a85c71a525422d73af0a3f937020316b85add84fcb05e9",
+        ),
+        Entry(
             "adult",
             "UCI Adult (census income), 32,561 and 16,281 rows",
             "https://archive.ics.uci.edu/dataset/2/adult",
-            (Form(("adult.data.csv.gz", "adult.test.csv.gz"), adult_tables),),
+            (Form(("adult.data.csv.gz", "adult.test.csv.gz"), adult_tables), _npz("adult.npz")),
             label="not in the paper; numbers standardised and words one column each, fitted once to the training file",
             sha256="4db80517e2152dedef649e4123c4aa8b25f17fd6b0d59fd7eb0d101ab7d16555",
         ),

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet
 from numpy.typing import NDArray
 
+from experiments.datasets.formats import Parts
 from expunge.errors import DataError
 
 LABEL, YEAR, AGE = "employed", "year", "AGEP"
 OUTPUTS = ("prediction", "predicted_probability")
 BAND = 5.0
 BANDS = 20
+HELD_OUT = 5
 FILES = ("employment_MA_reference.pq", "employment_MA_analysis.pq", "employment_MA_analysis_target.pq")
 
 Rows = NDArray[np.float64]
@@ -49,7 +49,9 @@ class Census:
 
 def read_census(paths: dict[str, Path]) -> Census:
     """The three files; labels of the later years are in a file of their own, row by row."""
-    reference, analysis, target = (pa.parquet.read_table(paths[name]) for name in FILES)
+    from pyarrow import parquet  # here: whoever has the arrays needs no parquet
+
+    reference, analysis, target = (parquet.read_table(paths[name]) for name in FILES)
     if len(analysis) != len(target):
         raise DataError(
             f"{len(analysis):,} rows and {len(target):,} labels of the later years",
@@ -58,6 +60,13 @@ def read_census(paths: dict[str, Path]) -> Census:
         )
     later = analysis.append_column(LABEL, target[LABEL])
     return encode_census(reference, later)
+
+
+def census_parts(folder: Path, names: tuple[str, ...]) -> Parts:
+    """The people of 2015 alone: every fifth to test on, the others to train on."""
+    people = read_census({name: folder / name for name in names}).source
+    test = np.arange(len(people.y)) % HELD_OUT == 0
+    return people.X[~test], people.y[~test], people.X[test], people.y[test]
 
 
 def encode_census(reference: Any, later: Any) -> Census:
@@ -75,7 +84,7 @@ def encode_census(reference: Any, later: Any) -> Census:
 
 
 def _text(table: Any, name: str) -> NDArray[Any]:
-    return np.asarray(table[name].combine_chunks().cast(pa.string()).to_pylist(), dtype=object)
+    return np.asarray(table[name].combine_chunks().cast("string").to_pylist(), dtype=object)
 
 
 def _order(code: str) -> tuple[int, str]:

@@ -27,6 +27,23 @@ def one_npz(folder: Path, names: tuple[str, ...]) -> Parts:
     return arrays["X"], arrays["y"], arrays["X_test"], arrays["y_test"]
 
 
+def part_npz(
+    folder: Path,
+    names: tuple[str, ...],
+    *,
+    rows: tuple[int | None, int | None] = (None, None),
+    classes: tuple[int, ...] = (),
+    columns: int | None = None,
+) -> Parts:
+    """The first so many train and test rows of one file, of these classes (none: all), and of so many columns."""
+    X, y, X_test, y_test = one_npz(folder, names)
+    parts: list[Array] = []
+    for features, labels, most in ((X, y, rows[0]), (X_test, y_test, rows[1])):
+        chosen = np.isin(labels, classes or np.unique(labels)).nonzero()[0][:most]
+        parts += [np.ascontiguousarray(features[chosen, :columns]), labels[chosen]]
+    return parts[0], parts[1], parts[2], parts[3]
+
+
 def mnist_idx(folder: Path, names: tuple[str, ...]) -> Parts:
     """MNIST's four idx files, gzipped or not; named are the two of images."""
     parts = [read_examples(folder / name) for name in names if "images" in name]

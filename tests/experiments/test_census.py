@@ -67,6 +67,8 @@ def test_the_case_small(tmp_path: Path) -> None:
     pa.parquet.write_table(people(400, (2015,), 0), tmp_path / FILES[0])
     pa.parquet.write_table(later.drop_columns(["employed"]), tmp_path / FILES[1])
     pa.parquet.write_table(later.select(["employed"]), tmp_path / FILES[2])
+    alone = DataFolder(tmp_path).load("employment-2015")
+    assert (len(alone.y), len(alone.y_test)) == (320, 80)
     config = copy.deepcopy(dict(config_of("census")))
     config["run"] |= {"l2": 0.05, "draws": 3, "distances": ["same", "chi2:0.1"], "epsilons": [1.0, 5.0]}
     config["run"]["rehearsal"] |= {"l2": [0.05]}

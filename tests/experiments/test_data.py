@@ -13,6 +13,8 @@ from PIL import Image
 
 from experiments.datasets.catalogue import CATALOGUE, OWN_FEATURES
 from experiments.datasets.folder import DataFolder
+from experiments.datasets.formats import part_npz
+from experiments.datasets.sst2 import sentences
 from expunge.errors import DataError, FileError, OptionError
 
 RANDOM = np.random.default_rng(5)
@@ -163,3 +165,36 @@ def test_images_as_they_are_published(tmp_path: Path, name: str, inside: str) ->
     assert sorted(images[:, 1, 4, 4].tolist()) == [100, 100, 200]
     with pytest.raises(FileError, match="features are not: make them with expunge embed"):
         folder.load(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "classes", "width"),
+    [("cifar10-part", 12, set(range(10)), 6), ("cifar10-3v8", 4, {3, 8}, 6)],
+)
+def test_a_part_is_the_same_cut_from_the_whole_or_alone(
+    tmp_path: Path, name: str, rows: int, classes: set[int], width: int
+) -> None:
+    y = np.array([3, 8, 0, 1, 2, 4, 5, 6, 7, 9, 3, 8])
+    X = RANDOM.standard_normal((12, 6)).astype(np.float16)
+    whole, alone = tmp_path / "whole", tmp_path / "alone"
+    for folder in (whole, alone):
+        folder.mkdir()
+    np.savez(whole / "cifar10-resnet50-pca512.npz", X=X, y=y, X_test=X[:4], y_test=y[:4])
+    first = DataFolder(whole).load(name)
+    assert (first.X.shape, set(first.y.tolist())) == ((rows, width), classes)
+    np.savez(alone / f"{name}.npz", X=first.X, y=first.y, X_test=first.X_test, y_test=first.y_test)
+    assert DataFolder(alone).load(name).sha256 == first.sha256
+
+
+def test_parts_are_the_first_rows_and_columns(tmp_path: Path) -> None:
+    X, y = np.arange(30.0).reshape(5, 6), np.arange(5)
+    np.savez(tmp_path / "a.npz", X=X, y=y, X_test=X, y_test=y)
+    found = part_npz(tmp_path, ("a.npz",), rows=(3, 2), columns=4)
+    for given, wanted in zip(found, (X[:3, :4], y[:3], X[:2, :4], y[:2]), strict=True):
+        np.testing.assert_array_equal(given, wanted)
+
+
+def test_each_sentence_counts_once(tmp_path: Path) -> None:
+    text = 'sentence\tlabel\na "good film \t1\nnot so\t0\na "good film\t1\n'
+    (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(text.encode()))
+    assert sentences(tmp_path / "a.tsv.gz") == {'a "good film': 1, "not so": 0}

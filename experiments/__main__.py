@@ -67,8 +67,8 @@ def main(
     architectures  a linear head after no, one or two convolutions
     mnist-usps     MNIST to USPS and back
     heuristic      estimated against exact KL and Delta
-    frontier       accuracy against epsilon at a delta that means something
-    peers          four other methods, run beside Expunge at the same guarantees
+    frontier       accuracy against epsilon where source and surrogate differ in their classes
+    peers          accuracy against epsilon, four other methods run beside Expunge
     census         a case of our own, from end to end
 
     \b

@@ -1,4 +1,4 @@
-"""Accuracy against epsilon at delta = 1/n, by task and seed, beside the published figures of Langevin unlearning."""
+"""Accuracy against epsilon at delta = 1/n where source and surrogate differ in their classes, by task and seed."""
 
 from __future__ import annotations
 
@@ -41,9 +41,7 @@ def run(
 
 
 def tables(config: Config, records: Sequence[Record]) -> list[Table]:
-    groups = _by_task(config, records)
-    published = [_published(config, name, groups[name]) for name in config["paper"]["langevin"] if name in groups]
-    return [*published, *(_task(config, name, group) for name, group in groups.items())]
+    return [_task(config, name, group) for name, group in _by_task(config, records).items()]
 
 
 def _by_task(config: Config, records: Sequence[Record]) -> dict[str, list[Record]]:
@@ -67,54 +65,6 @@ def _accuracies(lines: Sequence[Mapping[str, Any]], epsilon: float) -> list[floa
 def _cell(lines: Sequence[Mapping[str, Any]], epsilon: float) -> str:
     refused = any(one["refused"] for line in lines for one in line["outcomes"] if one["epsilon"] == epsilon)
     return percent(_accuracies(lines, epsilon)) + (MARKED if refused else "")
-
-
-def _published(config: Config, name: str, group: Sequence[Record]) -> Table:
-    """Ours beside the published figures, for 1, 10 and 100 removals; the lead is over runs of many steps."""
-    theirs = _theirs(config, name)
-    by_count = {forget: lines for (forget, _), lines in _lines(group).items() if forget in ("1", "10", "100")}
-    rows, leads = [], []
-    for epsilon, by_steps in sorted(theirs.items()):
-        own = [100.0 * one for one in _accuracies(by_count["1"], epsilon)]
-        more = [f"{value:g} ({steps:,} steps)" for steps, value in by_steps.items() if steps > 1]
-        lead = [one - max(by_steps.values()) for one in own] if more else []  # over one step alone it says little
-        leads += lead
-        rows.append(
-            (
-                f"{epsilon:g}",
-                f"{by_steps[1]:g}",
-                ", ".join(more) or "--",
-                f"{np.mean(lead):+.1f}" if lead else "--",
-                *(_cell(lines, epsilon) for lines in by_count.values()),
-            )
-        )
-    one = by_count["1"]
-    refusals = [outcome["refused"] for line in one for outcome in line["outcomes"] if outcome["epsilon"] in theirs]
-    note = (
-        f"Ahead of more than one step in {sum(lead > 0.0 for lead in leads)} of {len(leads)} runs with one removal. "
-        f"Ours has {one[0]['n_source']:,} source rows, never sees them again, and a surrogate of as many "
-        f"rows of the same distribution; delta = 1/n, with an n of its own for either method; l2 {_chosen(one)} for "
-        "one removal, chosen on the surrogate. "
-        f"Before unlearning the accuracy is {percent([line['before'] for line in one])} %."
-    )
-    among = f"{sum(refusals)} of {len(refusals)}"
-    counts = [f"{forget} removal{'s' if forget != '1' else ''}, accuracy %" for forget in by_count]
-    return Table(
-        f"{config['paper']['titles'].get(name, name)}: beside Langevin unlearning, which keeps the retain data",
-        ("epsilon", "published, 1 removal, 1 step", "the same, more steps", "ours above those", *counts),
-        tuple(rows),
-        (
-            note,
-            *([f"{REFUSED} Among the runs with one removal these are {among}."] if any(refusals) else []),
-            *config["paper"].get("beside", {}).get(name, ()),
-        ),
-    )
-
-
-def _theirs(config: Config, name: str) -> dict[float, dict[int, float]]:
-    """Published accuracies in percent, by epsilon and number of steps."""
-    published = config["paper"]["langevin"].get(name, {})
-    return {float(epsilon): {int(steps): value for steps, value in pairs} for epsilon, pairs in published.items()}
 
 
 def _chosen(lines: Sequence[Mapping[str, Any]]) -> str:
@@ -162,7 +112,7 @@ def _task(config: Config, name: str, group: Sequence[Record]) -> Table:
 
 
 def figures(config: Config, records: Sequence[Record]) -> dict[str, bytes]:
-    """Accuracy against epsilon, a panel a task, a line a number of forgotten rows; stars are Langevin unlearning's."""
+    """Accuracy against epsilon, a panel a task, a line a number of forgotten rows."""
     groups = list(_by_task(config, records).items())
     drawn = {}
     for start in range(0, len(groups), PANELS):
@@ -189,11 +139,6 @@ def _panel(axis: Any, config: Config, name: str, group: Sequence[Record]) -> Non
     before = [line["before"] for repeats in lines.values() for line in repeats if line["forget"] == "1"]
     if before:
         axis.axhline(100.0 * float(np.mean(before)), color="#4a4a4a", linewidth=0.8, linestyle=":")
-    theirs = sorted(_theirs(config, name).items())
-    for label, colour, many in (("Langevin, 1 step", "white", False), ("Langevin, many steps", "black", True)):
-        points = [(epsilon, value) for epsilon, by in theirs for steps, value in by.items() if (steps > 1) == many]
-        if points:
-            axis.plot(*zip(*points, strict=True), "k*", markersize=9, markerfacecolor=colour, label=label)
     title = config["paper"]["titles"].get(name, name)
     axis.set(xscale="log", xlabel="epsilon", title=title.replace(", Dirichlet split,", ",\nDirichlet split,"))
     axis.title.set_fontsize(10)

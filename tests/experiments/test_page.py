@@ -138,7 +138,7 @@ def test_cases_that_were_not_run_are_told() -> None:
     assert asked.default == SEEDS
 
 
-def test_the_published_figures_stand_beside_what_would_be_refused() -> None:
+def test_what_would_be_refused_is_marked() -> None:
     for table in stored("frontier")["tables"]:
         marked = any(cell.endswith("*") for row in table["rows"] for cell in row)
         assert any(note.startswith("* marks") for note in table["notes"]) == marked

@@ -4,40 +4,48 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sklearn.linear_model import LogisticRegression
 
 from experiments import peers
 from experiments.datasets.folder import DataFolder
 from experiments.protocol.config import config_of
 from experiments.protocol.experiment import Record
+from experiments.shared import ours
 from experiments.shared.certified import Parts
 from experiments.shared.mixture import of_length
-from experiments.shared.rivals import compared, task_of
+from experiments.shared.ours import BOTH, DEPOSIT, OURS, SURROGATE, Asked, expunged
+from experiments.shared.rivals import CHOSEN, USUAL, Task, retrained, task_of
+from expunge.errors import BeyondPolicy
+from expunge.mechanism import measure
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-METHODS = [
-    *("Retrain", "Certified removal", "Descent-to-delete", "Langevin", "Noisy fine-tuning"),
-    *("Expunge, surrogate", "Expunge, deposit", "Expunge, both"),
+LINES = [
+    *(("Retrain", USUAL), ("Retrain", CHOSEN)),
+    *((name, CHOSEN) for name in ("Certified removal", "Descent-to-delete", "Langevin", "Noisy fine-tuning")),
+    *((name, chosen) for name in OURS for chosen in (USUAL, CHOSEN)),
 ]
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[Record]]:
-    """Two overlapping classes, one removal, one budget, two epsilons."""
+    """Two overlapping classes, two removals at once and in sequence, one budget, two epsilons."""
     folder = tmp_path_factory.mktemp("data")
     generator = np.random.default_rng(0)
     y = 3 + 5 * (np.arange(460) % 2)
     X = np.eye(9, 6)[y] + 0.5 * generator.standard_normal((460, 6)) + 1.2 * (y[:, None] == 8) * np.eye(6)[1]
-    np.savez(folder / "cifar10-embeddings.npz", X=X[:400], y=y[:400], X_test=X[400:], y_test=y[400:])
+    np.savez(folder / "cifar10-3v8.npz", X=X[:400], y=y[:400], X_test=X[400:], y_test=y[400:])
     config = copy.deepcopy(dict(config_of("peers")))
     task = config["run"]["tasks"]["cifar10-3v8"]
-    task |= {"epsilons": [0.1, 1.0], "forget": [2], "budgets": [3], "l2": [0.1], "deposits": [0.1], "draws": 3}
+    task |= {"epsilons": [0.1, 1.0], "forget": [0.01], "sequence": [2], "budgets": [3]}
+    task |= {"l2": [0.1], "deposits": [0.1], "draws": 3}
     config["run"]["tasks"] = {"cifar10-3v8": task}
-    config["run"]["published"] |= {"data": "cifar10", "draws": 2, "l2_by_rows": 1e-4}
+    config["run"]["published"] |= {"data": "cifar10-3v8", "draws": 2, "l2_by_rows": 1e-4}
     records: list[Record] = []
     for case in peers.cases(config, 1):
         result = json.loads(json.dumps(peers.run(case, config, DataFolder(folder)), allow_nan=False))
@@ -47,44 +55,109 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[Record]]:
     return config, records
 
 
-def test_every_method_has_a_line_and_no_region_is_too_small(small: tuple[Any, list[Record]]) -> None:
-    config, records = small
-    published, task = peers.tables(config, records)
-    assert [row[0] for row in published.rows] == [*["Descent-to-delete"] * 6, *["Langevin"] * 3]
-    assert published.rows[-1][3] == "91"  # as published, at epsilon 5 after one step
-    assert [row[0] for row in task.rows] == METHODS
-    assert {row[1] for row in task.rows[:5]} == {"retained rows"}
-    assert [row[1] for row in task.rows[5:]] == ["surrogate", "deposit", "deposit, surrogate"]
-    checks = [check for record in records for check in record["result"].get("checks", ())]
-    assert len(checks) == 6
-    assert all(0.0 < check["true"] <= check["residual"] for check in checks)
-
-
-def test_cells_where_expunge_is_behind_are_named(small: tuple[Any, list[Record]]) -> None:
-    config, records = small
-    records = copy.deepcopy(records)
-    for cell in records[1]["result"]["cells"]:
-        cell["accuracy"] = {"Expunge, deposit": 0.9, "Langevin": 0.95}.get(cell["method"], 0.8)
-    notes = peers.tables(config, records)[1].notes
-    deposit = next(note for note in notes if note.startswith("Expunge, deposit"))
-    assert "in 6 of 8 cells" in deposit
-    assert "behind Langevin with 3 passes at epsilon 0.1 by 5.0; Langevin with 3 passes at epsilon 1 by 5.0." in deposit
-
-
-def test_where_a_task_names_a_c_retrain_and_expunge_have_it() -> None:
+@pytest.fixture(scope="module")
+def task() -> Task:
     generator = np.random.default_rng(0)
     X, y = of_length(generator.standard_normal((180, 4)), 1.0), np.arange(180) % 2
     parts = Parts((X[:40], y[:40]), (X[40:150], y[40:150]), (X[150:], y[150:]), (), 0.0)
-    wanted = {"inverse_l2": 2.0, "l2": [1.0], "deposits": [], "epsilons": [1.0], "budgets": [1], "radii": [1.0]}
-    wanted |= {"gradient": 0.1, "choosing_draws": 1, "draws": 2}
-    task = task_of(parts, wanted)
-    found = compared(task, wanted, 1, 0)
-    cells = {cell["method"]: cell["l2"] for cell in found["cells"]}
-    weights = LogisticRegression(C=2.0, fit_intercept=False, tol=1e-10).fit(*parts.source).coef_
-    ours = task.cases(1, 0)[0.025].weights.numpy()
-    np.testing.assert_allclose(ours[1] - ours[0], weights[0], atol=1e-6)
-    assert {cells[name] for name in METHODS if name == "Retrain" or name.startswith("Expunge")} == {0.025}
-    assert {check["what"].split("l2 ")[1] for check in found["checks"]} == {"0.025, epsilon 1"}
+    return task_of(parts, {"l2": [1.0], "deposits": []})
+
+
+def test_every_method_has_a_line_and_no_region_is_too_small(small: tuple[Any, list[Record]]) -> None:
+    config, records = small
+    published, losses, standing, at_once, in_sequence = peers.tables(config, records)
+    assert [row[0] for row in published.rows] == [*["Descent-to-delete"] * 6, *["Langevin"] * 3]
+    assert published.rows[-1][3] == "91"  # as published, at epsilon 5 after one step
+    assert [(row[0], row[3]) for row in at_once.rows] == LINES
+    assert [(row[0], row[3]) for row in in_sequence.rows] == [line for line in LINES if line[0] != BOTH]
+    needs = {row[0]: row[1] for row in at_once.rows}
+    assert [needs[name] for name in OURS] == ["surrogate", "deposit", "deposit, surrogate"]
+    assert {needs[name] for name, _ in LINES if name not in OURS} == {"retained rows"}
+    assert [row[0] for row in losses.rows] == ["CIFAR-10 3 v 8"]
+    assert [row[-1].split(",")[0] for row in standing.rows] == ["6 of 6", "4 of 4", "10 of 10"]
+    checks = [check for record in records for check in record["result"].get("checks", ())]
+    assert len(checks) == 10
+    assert all(0.0 < check["true"] <= check["residual"] for check in checks)
+
+
+def test_cells_where_expunge_is_behind_are_named_and_a_refusal_is_behind(small: tuple[Any, list[Record]]) -> None:
+    config, records = small
+    records = copy.deepcopy(records)
+    for cell in records[1]["result"]["cells"]:
+        cell["accuracy"] = {DEPOSIT: 0.9, "Langevin": 0.95, BOTH: None}.get(cell["method"], 0.8)
+        cell["refused"] = "VacuousClaim"  # read of those alone that have no accuracy
+    _, losses, standing, table, _ = peers.tables(config, records)
+    deposit, both = (
+        next(note for note in table.notes if note.startswith(f"{name}, C = 1")) for name in (DEPOSIT, BOTH)
+    )
+    assert "in 6 of 8 cells" in deposit
+    assert "behind at epsilon 0.1 Langevin (3) by 5.0; at epsilon 1 Langevin (3) by 5.0." in deposit
+    assert "in 0 of 8 cells" in both
+    assert standing.rows[0][4] == "6 of 8"
+    assert losses.rows[0][4:7] == ("0.0", "-10.0", "refused")
+    assert "in 0 of 1 tasks" in losses.notes[0]
+    assert "VacuousClaim" in losses.rows[0][-1]
+
+
+def test_the_usual_l2_is_that_of_scikit_learn(task: Task) -> None:
+    weights = LogisticRegression(C=1.0, fit_intercept=False, tol=1e-10).fit(*task.parts.source).coef_
+    own = task.cases(1, 0)[task.usual].weights.numpy()
+    np.testing.assert_allclose(own[1] - own[0], weights[0], atol=1e-6)
+    X, y = of_length(np.random.default_rng(1).standard_normal((60, 3)), 1.0), np.arange(60) % 3
+    weights = LogisticRegression(C=1.0, fit_intercept=False, tol=1e-10).fit(X, y).coef_
+    three = task_of(Parts((X, y), (X, y), (X, y), (), 0.0), {"l2": [], "deposits": []})
+    np.testing.assert_allclose(three.models[three.usual].matrix().numpy(), weights, atol=1e-6)
+
+
+def test_usual_lines_have_c_1_and_chosen_ones_the_best_on_validation_rows(task: Task) -> None:
+    wanted = {"epsilons": [0.01, 1000.0], "draws": 3, "choosing_draws": 2}
+    cases = task.cases(1, 0)
+    cells, _ = expunged(task, cases, wanted, sequence=False)
+    usual = [cell for cell in (*cells, *retrained(task, cases)) if cell["chosen"] == USUAL]
+    assert {cell["l2"] for cell in usual} == {task.usual}
+    surrogate = {(cell["epsilon"], cell["chosen"]): cell for cell in cells if cell["method"] == SURROGATE}
+    for epsilon in wanted["epsilons"]:
+        scores = {
+            l2: Asked(SURROGATE, task, l2, cases[l2], False).cells(wanted | {"epsilons": [epsilon]}, [])[0][0]
+            for l2 in task.models
+        }
+        assert scores[surrogate[epsilon, CHOSEN]["l2"]] == max(scores.values())
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_what_is_measured_once_serves_every_epsilon(task: Task, name: str) -> None:
+    case = task.cases(2, 0)[task.usual]
+    asked = Asked(name, task, task.usual, case, False)
+    request, evidence = asked._gathered()
+    for epsilon in (0.1, 1.0, 3.0):
+        own = replace(request, guarantee=replace(request.guarantee, epsilon=epsilon))
+        alone = measure(own, seed=0)
+        shared = asked._measured(request, evidence, epsilon)
+        assert torch.equal(shared.step.update, alone.step.update)
+        assert (shared.facts, shared.failures, shared.scale) == (alone.facts, alone.failures, alone.scale)
+
+
+def test_a_refusal_is_a_cell_without_accuracy(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise BeyondPolicy("a", "b", "c")
+
+    monkeypatch.setattr(ours, "gather", refused)
+    asked = Asked(DEPOSIT, task, task.usual, task.cases(1, 0)[task.usual], False)
+    checks: list[Any] = []
+    found = asked.cells({"epsilons": [0.1, 1.0], "draws": 2, "choosing_draws": 1}, checks)
+    assert [(cell["epsilon"], cell["accuracy"], cell["refused"]) for _, cell in found] == [
+        (0.1, None, "BeyondPolicy"),
+        (1.0, None, "BeyondPolicy"),
+    ]
+    assert checks == []
+
+
+def test_one_in_a_hundred_of_every_task_comes_first() -> None:
+    made = peers.cases(config_of("peers"), 2)
+    tasks = len(config_of("peers")["run"]["tasks"])
+    assert made[0].key == "published"
+    assert all(case.key.endswith(", 1 %") for case in made[1 : tasks + 1])
+    assert len({(case.key, case.seed) for case in made}) == len(made)
 
 
 def test_the_figure_is_drawn(small: tuple[Any, list[Record]]) -> None:

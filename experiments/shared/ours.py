@@ -1,0 +1,173 @@
+"""Expunge on one task beside its peers: with a surrogate, with a deposit, with both; every region against the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from experiments.shared.checks import check
+from experiments.shared.rivals import CHOSEN, USUAL, Rivals, Task, accuracies, device_name, retrained
+from expunge.certificate.derive import held_region
+from expunge.errors import ExpungeError
+from expunge.evaluate.case import Case, Labelled
+from expunge.evaluate.peers.models import Clock
+from expunge.evidence import SurrogateEvidence, gather
+from expunge.evidence.deposit.adding import with_surrogate
+from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.evidence.deposit.contents import Deposit
+from expunge.evidence.deposit.verifying import whitened
+from expunge.evidence.measured import Measured, claim_of, foresee, handed_on
+from expunge.mechanism import measure
+from expunge.request.door import Request, ask
+from expunge.request.execution import Execution
+from expunge.request.guarantee import Guarantee, wanted_distance
+from expunge.request.series import Series
+from expunge.runtime.progress import Progress, silent
+
+SURROGATE, DEPOSIT, BOTH = "Expunge, surrogate", "Expunge, deposit", "Expunge, both"
+OURS = (SURROGATE, DEPOSIT, BOTH)
+BASE = 1.0  # the epsilon that is asked with; what is measured does not depend on it
+
+
+def compared(
+    task: Task, wanted: Mapping[str, Any], count: int, seed: int, sequence: bool = False, progress: Progress = silent
+) -> dict[str, Any]:
+    """A cell for every method, budget and epsilon with so many removals, and a check for every region of Expunge's."""
+    cases, epsilons = task.cases(count, seed), wanted["epsilons"]
+    rivals = Rivals(cases, task.delta, wanted, sequence)
+    progress("Expunge", 0, None)
+    own, checks = expunged(task, cases, wanted, sequence)
+    cells = retrained(task, cases) + own
+    for number, epsilon in enumerate(epsilons):
+        progress("Epsilons", number, len(epsilons))
+        cells += rivals.cells(epsilon)
+    sizes = {
+        "n_source": len(task.parts.source[1]),
+        "n_forget": count,
+        "weights": task.models[task.usual].matrix().numel(),
+    }
+    return {**sizes, "device": device_name(task.device), "cells": cells, "checks": checks}
+
+
+def expunged(
+    task: Task, cases: Mapping[float, Case], wanted: Mapping[str, Any], sequence: bool
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Expunge with each kind of evidence, with the l2 of C = 1 and with the best on validation rows."""
+    cells: list[dict[str, Any]] = []
+    checks: list[dict[str, Any]] = []
+    for name in OURS:
+        if name == BOTH and sequence:  # refused: what is spent on surrogate rows is spent for one model
+            continue
+        found = {}
+        for l2 in task.models if name == SURROGATE else task.kept:
+            found[l2] = Asked(name, task, l2, cases[l2], sequence).cells(wanted, checks)
+        for place in range(len(wanted["epsilons"])):
+            best = max(found, key=lambda l2: found[l2][place][0])
+            cells += [{**found[l2][place][1], "chosen": one} for one, l2 in ((USUAL, task.usual), (CHOSEN, best))]
+    return cells, checks
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A deletion with one kind of evidence and one l2, for every epsilon."""
+
+    name: str
+    task: Task
+    l2: float
+    case: Case
+    sequence: bool
+
+    def cells(self, wanted: Mapping[str, Any], checks: list[dict[str, Any]]) -> list[tuple[float, dict[str, Any]]]:
+        """Accuracy on validation rows and the cell, for every epsilon; what is refused has none."""
+        bare = {"method": self.name, "budget": None, "l2": self.l2}
+        clock = Clock(self.case.weights.device)
+        try:
+            request, evidence = self._gathered()
+            first = self._measured(request, evidence, BASE)
+            seconds = clock.seconds() / (len(self.case.rows["forget"]) if self.sequence and evidence else 1)
+        except ExpungeError as error:
+            none = {**bare, "accuracy": None, "seconds": clock.seconds(), "refused": type(error).__name__}
+            return [(-1.0, {**none, "epsilon": epsilon}) for epsilon in wanted["epsilons"]]
+        checks.append(self._check(request, first))
+        unit = self._unit_noise(request, first, wanted["draws"])
+        updated = request.weights + first.step.update
+        made = []
+        for epsilon in wanted["epsilons"]:
+            asked = replace(request, guarantee=replace(request.guarantee, epsilon=epsilon))
+            cell: dict[str, Any] = {**bare, "epsilon": epsilon, "seconds": seconds}
+            try:
+                measured = first if evidence is None else self._measured(asked, evidence, epsilon)
+                _, derived = foresee(asked, measured)
+                assert derived.noise is not None  # the region of a declared distance is finite
+            except ExpungeError as error:
+                made.append((-1.0, {**cell, "accuracy": None, "refused": type(error).__name__}))
+                continue
+            models = updated + derived.noise.scale * unit
+            scored = accuracies(models[: wanted["choosing_draws"]], self.case.rows["surrogate"])
+            cell |= {"accuracy": accuracies(models, self.case.rows["test"]), "sigma": derived.noise.scale}
+            cell |= {"noise": derived.noise.length / float(updated.norm()), "terms": dict(derived.region.terms)}
+            made.append((scored, cell))
+        return made
+
+    def _gathered(self) -> tuple[Request, SurrogateEvidence | None]:
+        """The request and what it goes by; of a sequence the last one."""
+        forget = self.case.splits.forget
+        if self.name == SURROGATE:
+            return self._with_surrogate_alone(forget), None
+        if not self.sequence:
+            request = self._with_deposit(self.task.kept[self.l2], forget)
+            return request, gather(request, seed=0)
+        kept = self.task.kept[self.l2]
+        for row in range(len(forget[1]) - 1, -1, -1):  # in the order of the peers
+            request = self._with_deposit(kept, (forget[0][row : row + 1], forget[1][row : row + 1]))
+            evidence = gather(request, seed=0)
+            kept = evidence.kept()[2]
+        return request, evidence
+
+    def _measured(self, request: Request, evidence: SurrogateEvidence | None, epsilon: float) -> Measured:
+        """As `measure` has it; a deposit is looked at once for all epsilons."""
+        if evidence is None:
+            return measure(request, seed=0)
+        asked = replace(evidence, request=replace(request, guarantee=replace(request.guarantee, epsilon=epsilon)))
+        step = asked.own_step()
+        assert step is not None
+        distance = asked.distance_at(step.update)
+        facts, failures = asked.facts(step, distance), asked.failures(distance)
+        return Measured(step, facts, failures, distance, asked.described(), *asked.kept())
+
+    def _with_surrogate_alone(self, forget: Labelled) -> Request:
+        """Forced: what would be refused is shown. In a sequence every request counts from the trained weights."""
+        execution = Execution(device=self.task.device)
+        distance = wanted_distance("same", False)[0]
+        guarantee = Guarantee(BASE, self.task.delta, distance, force=True)
+        if not self.sequence:
+            return ask(self.case.trained, forget, self.case.surrogate, guarantee, execution=execution)
+        count = len(forget[1])
+        before, last = ((forget[0][part], forget[1][part]) for part in (slice(1, None), slice(1)))
+        past = handed_on(ask(self.case.trained, before, self.case.surrogate, guarantee, execution=execution))
+        guarantee = replace(guarantee, series=Series(count, count, past))
+        return ask(self.case.trained, last, self.case.surrogate, guarantee, execution=execution)
+
+    def _with_deposit(self, kept: Deposit, forget: Labelled) -> Request:
+        guarantee = deposit_guarantee(BASE, self.task.delta, force=True)
+        request = ask_deposit(kept, forget, guarantee, execution=Execution(device=self.task.device))
+        return request if self.name == DEPOSIT else with_surrogate(request, forget, self.case.surrogate, "same")
+
+    def _check(self, request: Request, measured: Measured) -> dict[str, Any]:
+        """The region beside the truth, lengths as the region has them."""
+        away = request.weights + measured.step.update - self.case.retrained
+        true = float(away.norm()) if self.name == SURROGATE else whitened(measured.kept, away)
+        label = f"{len(self.case.rows['forget'])} forgotten, {self.name}, l2 {self.l2:.3g}"
+        return check(label, true, held_region(claim_of(request, measured)).radius, None)
+
+    def _unit_noise(self, request: Request, measured: Measured, draws: int) -> torch.Tensor:
+        """Draws of noise of scale 1; all others are multiples of them."""
+        _, derived = foresee(request, measured)
+        assert derived.noise is not None  # the region of a declared distance is finite
+        shape, generator = request.shaped(derived.noise).shape, np.random.default_rng(3)
+        drawn = np.stack([shape.sample(1.0, generator) for _ in range(draws)])
+        return torch.from_numpy(drawn).reshape(draws, *request.weights.shape).to(request.weights.device)

@@ -1,0 +1,346 @@
+"""Tables and figures of peers beside Expunge, from the records alone: what is behind is named here, not by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from experiments.protocol.experiment import Config, Record, Table, grouped, percent, spread
+from experiments.shared.checks import tally
+from experiments.shared.ours import BOTH, DEPOSIT, OURS, SURROGATE
+from experiments.shared.rivals import CHOSEN, DESCENT, LANGEVIN, REMOVAL, RETRAIN, TUNING, USUAL
+from expunge.bounds.deposit import TERMS
+from expunge.report.canvas import new_figure, png
+from expunge.report.plots import COLOURS
+
+PUBLISHED = "published"
+PEERS = (REMOVAL, DESCENT, LANGEVIN, TUNING)
+NEEDS = {
+    **dict.fromkeys((RETRAIN, *PEERS), "retained rows"),
+    SURROGATE: "surrogate",
+    DEPOSIT: "deposit",
+    BOTH: "deposit, surrogate",
+}
+SMALL = 1.0  # epsilons up to this are counted below the tables
+SHARE, AT = 0.01, 1.0  # of the table of losses: one row in a hundred, epsilon 1
+ALLOWED = 0.5  # points
+TIE = 0.05  # points: tables do not show less
+REFUSED = "refused"
+Key = tuple[str, float, bool]  # task, forgotten, one by one
+Line = tuple[str, int | None, str]  # method, budget, whose l2
+Cells = dict[tuple[str, int | None, str, float | None], list[Mapping[str, Any]]]
+
+
+def said(count: float, sequence: bool) -> str:
+    """How many leave, in words.
+
+    >>> said(0.01, False), said(100, True)
+    ('1 %', '100 in sequence')
+    """
+    text = f"{count:g}" if count >= 1 else f"{100.0 * count:g} %"
+    return f"{text} in sequence" if sequence else text
+
+
+def tables(config: Config, records: Sequence[Record]) -> list[Table]:
+    """The check against published figures, losses of accuracy at C = 1, where a deposit is behind, then every task."""
+    groups = by_task(config, records)
+    first = [_published(config, one) for one in records if one["options"]["task"] == PUBLISHED]
+    if groups:
+        first += [_losses(config, groups), _standing(config, groups)]
+    return first + [_task(config, key, group) for key, group in groups.items()]
+
+
+def by_task(config: Config, records: Sequence[Record]) -> dict[Key, list[Record]]:
+    """Records by task, number of removals and whether one by one, in the order of the config."""
+    found = grouped([one for one in records if one["options"]["task"] != PUBLISHED], "task", "forget", "sequence")
+    order = [
+        (name, count, sequence)
+        for name, wanted in config["run"]["tasks"].items()
+        for sequence, counts in ((False, wanted["forget"]), (True, wanted["sequence"]))
+        for count in counts
+    ]
+    return {key: found[key] for key in order if key in found}
+
+
+def cells_of(group: Sequence[Record]) -> Cells:
+    """Cells of all seeds by method, budget, whose l2, and epsilon."""
+    found: Cells = {}
+    for record in group:
+        for cell in record["result"]["cells"]:
+            found.setdefault((cell["method"], cell["budget"], cell["chosen"], cell["epsilon"]), []).append(cell)
+    return found
+
+
+def _lines(wanted: Mapping[str, Any], cells: Cells) -> list[Line]:
+    """Methods, budgets and whose l2 in the order of the tables."""
+    made: list[Line] = [(RETRAIN, None, USUAL), (RETRAIN, None, CHOSEN), (REMOVAL, None, CHOSEN)]
+    made += [(name, budget, CHOSEN) for name in PEERS[1:] for budget in wanted["budgets"]]
+    made += [(name, None, chosen) for name in OURS for chosen in (USUAL, CHOSEN)]
+    known = {key[:3] for key in cells}
+    return [line for line in made if line in known]
+
+
+def mean(cells: Sequence[Mapping[str, Any]]) -> float | None:
+    """Mean accuracy; None where any of them was refused."""
+    values = [cell["accuracy"] for cell in cells]
+    return None if None in values else float(np.mean(values))
+
+
+def _cell(cells: Sequence[Mapping[str, Any]]) -> str:
+    return REFUSED if mean(cells) is None else percent([cell["accuracy"] for cell in cells])
+
+
+def _published(config: Config, record: Record) -> Table:
+    result = record["result"]
+    theirs = {
+        (method, steps, epsilon): value
+        for method, lines in config["paper"][PUBLISHED].items()
+        for steps, epsilon, value in lines
+    }
+    rows = [
+        (
+            cell["method"],
+            str(cell["steps"]),
+            f"{cell['epsilon']:g}",
+            f"{theirs[cell['method'], cell['steps'], cell['epsilon']]:g}",
+            percent(cell["accuracies"]),
+        )
+        for cell in sorted(result["cells"], key=lambda one: (one["method"], one["steps"], one["epsilon"]))
+    ]
+    return Table(
+        "MNIST 3 v 8, one removal: our implementations in the setting of the published figures",
+        ("method", "steps", "epsilon", "published, accuracy %", "ours, accuracy %"),
+        tuple(rows),
+        (
+            f"All {result['n_source']:,} training rows of the two digits, delta = 1/n, the papers' own noise, l2 and "
+            f"steps of the published runs; ± is over draws. Without noise the accuracy is "
+            f"{percent([result['before']])} %.",
+            "Of certified removal and noisy fine-tuning no figure at these epsilons is at hand for this task.",
+            *config["paper"]["more"],
+        ),
+    )
+
+
+def _losses(config: Config, groups: Mapping[Key, list[Record]]) -> Table:
+    """At C = 1, epsilon 1 and one row in a hundred forgotten: points below retraining, and what limits it."""
+    rows, within, total = [], 0, 0
+    for (name, count, sequence), group in groups.items():
+        if (count, sequence) != (SHARE, False):
+            continue
+        cells = cells_of(group)
+        before = mean(cells[RETRAIN, None, USUAL, None])
+        assert before is not None  # retraining is never refused
+        own = {kind: cells[kind, None, USUAL, AT] for kind in OURS}
+        losses = {
+            kind: None if (value := mean(some)) is None else 100.0 * (before - value) for kind, some in own.items()
+        }
+        best = losses[BOTH]
+        total += 1
+        within += best is not None and best <= ALLOWED
+        result = group[0]["result"]
+        rows.append(
+            (
+                config["paper"]["titles"][name],
+                f"{result['n_source']:,}",
+                f"{result['weights']:,}",
+                percent([before]),
+                *(_points(losses[kind]) for kind in OURS),
+                _limit(own[BOTH]),
+            )
+        )
+    note = (
+        f"Points of test accuracy below retraining with the same l2; with deposit and surrogate at most {ALLOWED:g} in "
+        f"{within} of {total} tasks. The last column is the length of the noise over that of the weights, and the term "
+        f"of the region that is largest, with its share ({'; '.join(f'{one.name}: {one.words}' for one in TERMS)})."
+    )
+    columns = ("task", "n", "weights", "retrained, accuracy %", *(f"loss, {kind}" for kind in OURS), "what limits it")
+    return Table("Loss of accuracy at C = 1, epsilon 1, one row in a hundred forgotten", columns, tuple(rows), (note,))
+
+
+def _points(value: float | None) -> str:
+    """Points with one decimal.
+
+    >>> _points(-0.04), _points(1.26), _points(None)
+    ('0.0', '1.3', 'refused')
+    """
+    return REFUSED if value is None else f"{round(value, 1) + 0.0:.1f}"
+
+
+def _limit(cells: Sequence[Mapping[str, Any]]) -> str:
+    """Noise over weights, and the largest term of the region."""
+    refused = [cell["refused"] for cell in cells if cell["accuracy"] is None]
+    if refused:
+        return f"no region that a deposit's radii cover ({', '.join(dict.fromkeys(refused))})"
+    terms = cells[0]["terms"]
+    largest = max(terms, key=terms.__getitem__)
+    share = terms[largest] / sum(terms.values()) if sum(terms.values()) > 0.0 else 0.0
+    return f"noise {spread([cell['noise'] for cell in cells], '.2g')}; {largest} {100.0 * share:.0f} %"
+
+
+def _standing(config: Config, groups: Mapping[Key, list[Record]]) -> Table:
+    """For each task how many cells with a small epsilon are at or above every peer's; regions against the truth."""
+    lines: list[Line] = [(kind, None, chosen) for kind in OURS for chosen in (USUAL, CHOSEN)]
+    rows, sums = [], dict.fromkeys(lines, (0, 0))
+    for (name, count, sequence), group in groups.items():
+        wanted, cells, counted = config["run"]["tasks"][name], cells_of(group), []
+        for line in lines:
+            total = len(_small(wanted)) * len(_peers(wanted, cells)) if (*line, AT) in cells else 0
+            ahead = total - len(list(_behind(wanted, cells, line)))
+            sums[line] = (sums[line][0] + ahead, sums[line][1] + total)
+            counted.append(f"{ahead} of {total}" if total else "--")
+        rows.append((config["paper"]["titles"][name], said(count, sequence), *counted, _regions(group)))
+    every = [record for group in groups.values() for record in group]
+    rows.append(("all", "--", *(f"{ahead} of {total}" for ahead, total in sums.values()), _regions(every)))
+    note = (
+        f"Cells (a peer with its budget at an epsilon up to {SMALL:g}) where Expunge is at or above the peer, or less "
+        f"than {TIE:g} points below; the others are named below each task's table. The last column: retrained weights "
+        "inside the region, and the smallest radius over true distance."
+    )
+    kinds = [f"{kind.removeprefix('Expunge, ')}, {chosen}" for kind in OURS for chosen in (USUAL, CHOSEN)]
+    columns = ("task", "forgotten", *kinds, "regions that hold, smallest ratio")
+    return Table("Where Expunge stands", columns, tuple(rows), (note,))
+
+
+def _regions(records: Sequence[Record]) -> str:
+    """How many hold the retrained weights, and the smallest radius over true distance."""
+    held = tally(records)
+    ratio = "--" if held.smallest_ratio is None else f"{held.smallest_ratio:.2f}"
+    return f"{held.runs - held.violations} of {held.runs}, {ratio}"
+
+
+def _small(wanted: Mapping[str, Any]) -> list[float]:
+    return [epsilon for epsilon in wanted["epsilons"] if epsilon <= SMALL]
+
+
+def _peers(wanted: Mapping[str, Any], cells: Cells) -> list[Line]:
+    return [line for line in _lines(wanted, cells) if line[0] in PEERS]
+
+
+def _behind(wanted: Mapping[str, Any], cells: Cells, line: Line) -> Iterator[tuple[Line, float, float | None]]:
+    """Peers and epsilons where this line is behind, by how many points; None where it was refused."""
+    for epsilon in _small(wanted):
+        if (*line, epsilon) not in cells:
+            continue
+        own = mean(cells[(*line, epsilon)])
+        for peer in _peers(wanted, cells):
+            theirs = mean(cells[(*peer, epsilon)])
+            assert theirs is not None  # a peer always answers
+            gap = None if own is None else 100.0 * (theirs - own)
+            if gap is None or gap > TIE:
+                yield peer, epsilon, gap
+
+
+def _task(config: Config, key: Key, group: Sequence[Record]) -> Table:
+    name, count, sequence = key
+    wanted, cells = config["run"]["tasks"][name], cells_of(group)
+    rows = []
+    for method, budget, chosen in _lines(wanted, cells):
+        keys = [None if method == RETRAIN else epsilon for epsilon in wanted["epsilons"]]
+        own = [cells[method, budget, chosen, epsilon] for epsilon in keys]
+        seconds = [cell["seconds"] for some in own for cell in some]
+        rows.append(
+            (
+                method,
+                NEEDS[method],
+                "--" if budget is None else str(budget),
+                chosen,
+                *(_cell(some) for some in own),
+                spread([float(np.median(seconds))], ".2g"),
+            )
+        )
+    columns = ("method", "needs at deletion", "passes", "l2", *(f"eps {epsilon:g}" for epsilon in wanted["epsilons"]))
+    title = f"{config['paper']['titles'][name]}, {said(count, sequence)} forgotten"
+    return Table(title, (*columns, "seconds"), tuple(rows), tuple(_notes(wanted, cells, group, sequence)))
+
+
+def _notes(wanted: Mapping[str, Any], cells: Cells, group: Sequence[Record], sequence: bool) -> Iterator[str]:
+    results = [record["result"] for record in group]
+    sizes = ", ".join(f"{size:,}" for size in sorted({result["n_source"] for result in results}))
+    gone = ", ".join(f"{size:,}" for size in sorted({result["n_forget"] for result in results}))
+    usual = ", ".join(f"{l2:.3g}" for l2 in sorted({one["l2"] for one in cells[RETRAIN, None, USUAL, None]}))
+    devices = sorted({result["device"] or "one core" for result in results})
+    yield (
+        f"n = {sizes}, {gone} rows forgotten, delta = 1/n; C = 1 is l2 {usual}. Test accuracy in percent, mean over "
+        f"{wanted['draws']} draws and {len(group)} seed(s). Seconds are of one request, on {', '.join(devices)}, the "
+        "median over epsilons."
+    )
+    if sequence:
+        yield (
+            "One row a request: a model is published after each, and the table has the last. A surrogate beside a "
+            "deposit is for one model, so there is no such line."
+        )
+    for name in OURS:
+        for chosen in (USUAL, CHOSEN):
+            yield from _ahead(wanted, cells, (name, None, chosen))
+    tuned = [cell for (method, *_), some in cells.items() if method == TUNING for cell in some]
+    least = min(wanted["radii"])
+    small = sum(cell["radius"] == least for cell in tuned)
+    if small:
+        yield (
+            f"In {small} of {len(tuned)} of its cells the best for noisy fine-tuning was to clip to {least:g}: it then "
+            "trains anew from almost nothing within its passes."
+        )
+    redrawn = sum(cell.get("redrawn", 0) for some in cells.values() for cell in some)
+    if redrawn:
+        drawn = wanted["draws"] * len(wanted["epsilons"]) * len(group)
+        yield f"Certified removal had to train anew {redrawn} times in {drawn} draws."
+
+
+def _ahead(wanted: Mapping[str, Any], cells: Cells, line: Line) -> Iterator[str]:
+    """How often this line is ahead of every peer, and the cells where it is not, by name."""
+    total = len(_small(wanted)) * len(_peers(wanted, cells))
+    if (*line, _small(wanted)[0]) not in cells:
+        return
+    behind: dict[float, list[str]] = {}
+    for (method, budget, _), epsilon, gap in _behind(wanted, cells, line):
+        passes = "" if budget is None else f" ({budget})"
+        behind.setdefault(epsilon, []).append(f"{method}{passes}" + ("" if gap is None else f" by {gap:.1f}"))
+    missed = sum(map(len, behind.values()))
+    words = (
+        f"{line[0]}, {line[2]}: at or above the peer in {total - missed} of {total} cells with epsilon up to {SMALL:g}"
+    )
+    parts = [f"at epsilon {epsilon:g} {', '.join(names)}" for epsilon, names in behind.items()]
+    yield f"{words}; behind {'; '.join(parts)}." if parts else f"{words}."
+
+
+def figures(config: Config, records: Sequence[Record]) -> dict[str, bytes]:
+    """Accuracy against epsilon, a panel a number of removals, a line a method; peers with their largest budget."""
+    drawn = {}
+    groups = by_task(config, records)
+    for name in dict.fromkeys(task for task, *_ in groups):
+        keys = [key for key in groups if key[0] == name]
+        figure, axes = new_figure(len(keys), 3.8, width=max(5.0, 3.7 * len(keys)))
+        for axis, key in zip(axes, keys, strict=True):
+            _panel(axis, config["run"]["tasks"][name], cells_of(groups[key]))
+            axis.set_title(f"{config['paper']['titles'][name]}, {said(*key[1:])} forgotten", fontsize=9)
+        axes[0].set_ylabel("test accuracy, %")
+        axes[-1].legend(fontsize=6, loc="lower right")
+        drawn[f"peers-{name}.png"] = png(figure)
+    return drawn
+
+
+def _panel(axis: Any, wanted: Mapping[str, Any], cells: Cells) -> None:
+    most, epsilons = max(wanted["budgets"]), wanted["epsilons"]
+    shown = [line for line in _lines(wanted, cells) if line[0] != RETRAIN and line[1] in (None, most)]
+    colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate((*PEERS, *OURS))}
+    for method, budget, chosen in shown:
+        points = [(epsilon, mean(cells[method, budget, chosen, epsilon])) for epsilon in epsilons]
+        known = [(epsilon, 100.0 * value) for epsilon, value in points if value is not None]
+        label = method if budget is None else f"{method}, {budget} passes"
+        style = "--s" if method in PEERS else "-o" if chosen == USUAL else ":^"
+        label = f"{label}, {chosen}" if method in OURS else label
+        axis.plot(
+            [one for one, _ in known],
+            [one for _, one in known],
+            style,
+            color=colours[method],
+            markersize=3,
+            label=label,
+        )
+    before = mean(cells[RETRAIN, None, USUAL, None])
+    assert before is not None
+    axis.axhline(100.0 * before, color="#4a4a4a", linewidth=0.8, linestyle=":")
+    axis.set(xscale="log", xlabel="epsilon")
+    axis.grid(alpha=0.3)

@@ -12,6 +12,7 @@ from experiments.shared.checks import tally
 from experiments.shared.ours import BOTH, DEPOSIT, OURS, SURROGATE
 from experiments.shared.rivals import CHOSEN, DESCENT, LANGEVIN, REMOVAL, RETRAIN, TUNING, USUAL
 from expunge.bounds.deposit import TERMS
+from expunge.bounds.residual import TERMS as OTHERS
 from expunge.report.canvas import new_figure, png
 from expunge.report.plots import COLOURS
 
@@ -153,10 +154,18 @@ def _losses(config: Config, groups: Mapping[Key, list[Record]]) -> Table:
     note = (
         f"Points of test accuracy below retraining with the same l2; with deposit and surrogate at most {ALLOWED:g} in "
         f"{within} of {total} tasks. The last column is the length of the noise over that of the weights, and the term "
-        f"of the region that is largest, with its share ({'; '.join(f'{one.name}: {one.words}' for one in TERMS)})."
+        f"of the region that is largest, with its share ({_words(groups)})."
     )
     columns = ("task", "n", "weights", "retrained, accuracy %", *(f"loss, {kind}" for kind in OURS), "what limits it")
     return Table("Loss of accuracy at C = 1, epsilon 1, one row in a hundred forgotten", columns, tuple(rows), (note,))
+
+
+def _words(groups: Mapping[Key, list[Record]]) -> str:
+    """What the terms are that are largest somewhere."""
+    found = [one for group in groups.values() for one in cells_of(group).get((BOTH, None, USUAL, AT), ())]
+    largest = {max(one["terms"], key=one["terms"].__getitem__) for one in found if one["accuracy"] is not None}
+    known = {one.name: one.words for one in (*OTHERS, *TERMS)}
+    return "; ".join(f"{name}: {known[name]}" for name in sorted(largest) if name in known)
 
 
 def _points(value: float | None) -> str:

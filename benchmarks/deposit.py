@@ -273,7 +273,8 @@ def lines(result: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     for one in result["cases"]:
         what = f"{one['rows']:,} rows, {one['weights']:,} weights"
         yield f"{what}: deletion of {one['forget']}, request to certificate", *both(one["deletion"])
-        yield f"{what}: noise on a typical output, of its size", f"{one['noise_over_outputs']:.2g}", ""
+        if "noise_over_outputs" in one:
+            yield f"{what}: noise on a typical output, of its size", f"{one['noise_over_outputs']:.2g}", ""
         for name, fit in one["refit"].items():
             times = [f"{fit[kind]:.2f} ({fit[f'{kind}_over_deletion']:.0f} times)" for kind in KINDS]
             yield f"{what}: refit, tolerance {name}", *times

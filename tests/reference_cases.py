@@ -226,7 +226,7 @@ def run_tangent(model: Any, forget: Any, standing: Any, distance: str) -> Json:
 
 def run_module(module: nn.Module, forget: Any, standing: Any, **options: Any) -> Json:
     """One step of a whole network."""
-    told = {name: options[name] for name in ("l2", "n_source", "curvature")}
+    told = {name: options[name] for name in ("l2", "n_source", "curvature", "damping")}
     guarantee = Guarantee(
         distance=parse_distance(options["distance"]),
         bound="paper",
@@ -458,20 +458,20 @@ def tangent_source() -> Json:
     return tangent("source", images(3, 400))
 
 
-def whole(curvature: str) -> Json:
+def whole(curvature: str, damping: float) -> Json:
     forget = tuple(part[:FORGOTTEN] for part in images(3, 400))
-    options = {"n_source": 400, "l2": 0.05, "distance": "tv:0.01", "curvature": curvature}
+    options = {"n_source": 400, "l2": 0.05, "distance": "tv:0.01", "curvature": curvature, "damping": damping}
     return run_module(network(), forget, images(4, 400), **options)
 
 
 @case
 def whole_gauss_newton() -> Json:
-    return whole("gauss-newton")
+    return whole("gauss-newton", 0.1)
 
 
 @case
 def whole_hessian() -> Json:
-    return whole("hessian")
+    return whole("hessian", 0.01)
 
 
 # The store ------------------------------------------------------------------------------------------------------

@@ -33,7 +33,8 @@ from expunge.request.door import Request
 from expunge.request.refusals import refuse_unsound
 from expunge.runtime.group import ALONE, Group
 from expunge.runtime.progress import Progress, silent
-from expunge.solve.balanced import balanced_step, searched_step
+from expunge.solve.balanced import balanced_step
+from expunge.solve.iterated import iterated_step
 from expunge.solve.newton import newton_step
 from expunge.solve.outcome import Step
 
@@ -89,7 +90,9 @@ def step_of(request: Request, evidence: SurrogateEvidence, progress: Progress = 
         return rank_of(claim_of(request, Measured(step, facts, failures, distance)))
 
     if not request.head.about.convex:
-        return searched_step(evidence.equation, request.head.pulls, progress)
+        if request.head.damping is None:
+            return iterated_step(evidence.retained, progress=progress)
+        return newton_step(evidence.equation, single=True, pull=request.head.damping, safeguarded=False)
     if request.guarantee.step == "balanced":
         return balanced_step(evidence.equation, rank, request.record.l2, progress)
     return newton_step(evidence.equation, single=request.guarantee.step == "newton", progress=progress)

@@ -45,7 +45,23 @@ def test_blocks_do_not_matter(curvature: str) -> None:
         objective = ModuleObjective(module, l2=0.1, curvature=curvature, block=block)
         w = objective.weights
         direction = torch.linspace(-1, 1, len(w), dtype=torch.float64)
-        products = objective.product(w, direction, Examples(inputs, labels))
-        found.append(torch.cat([objective.gradient(w, Examples(inputs, labels)), products]))
+        rows = Examples(inputs, labels)
+        products = objective.product(w, direction, rows)
+        torch.testing.assert_close(objective.curvature(w, rows).product(direction), products)
+        found.append(torch.cat([objective.gradient(w, rows), products]))
     torch.testing.assert_close(found[0], found[2])
     torch.testing.assert_close(found[1], found[2])
+
+
+def test_rows_labelled_by_the_network_itself_are_at_their_minimum() -> None:
+    """Only the regulariser's gradient is left there, and the Hessian is Gauss-Newton's matrix."""
+    exact, curved = (
+        ModuleObjective(trained(), l2=0.1, curvature=kind, block=4) for kind in ("gauss-newton", "hessian")
+    )
+    rows = Examples(*examples(10, seed=2))
+    own, w = curved.as_predicted(rows), curved.weights
+    assert torch.equal(own.inputs, rows.inputs)
+    torch.testing.assert_close(own.labels, curved.outputs(w, rows.inputs).softmax(dim=1))
+    torch.testing.assert_close(curved.gradient(w, own), 0.1 * w)
+    direction = torch.linspace(-1, 1, len(w), dtype=torch.float64)
+    torch.testing.assert_close(curved.product(w, direction, own), exact.product(w, direction, rows))

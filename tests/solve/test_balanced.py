@@ -9,32 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from expunge.heads.examples import Examples
-from expunge.heads.module import ModuleObjective
-from expunge.networks.unproven.whole import DAMPINGS
-from expunge.solve.balanced import MAX_PULLS, balanced_step, no_step, searched_step
-from expunge.solve.equation import SurrogateEquation
+from expunge.solve.balanced import MAX_PULLS, balanced_step, no_step
 from expunge.solve.newton import newton_step
-from small_networks import examples, trained
 from step_problems import Example
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def test_a_step_that_would_lead_away_is_not_taken() -> None:
-    """Several dampings: that with the smallest residual, and no step where all of them raise it."""
-    objective = ModuleObjective(trained(), l2=0.1)
-    inputs, labels = examples(60)
-    source, forget = Examples(inputs, labels), Examples(inputs[:6], labels[:6])
-    equation = SurrogateEquation(objective, objective.weights, forget, source, 60)
-    steps = [searched_step(equation, (damping,)) for damping in DAMPINGS]
-    best = searched_step(equation, DAMPINGS)
-    assert best.residual == min(step.residual for step in steps)
-    assert best.residual < best.residual_at_start
-    assert best.pull in DAMPINGS
-    elsewhere = Examples(5.0 * inputs, (labels + 1) % 3)  # a surrogate that has nothing to do with the source
-    far = searched_step(SurrogateEquation(objective, objective.weights, forget, elsewhere, 60), DAMPINGS)
-    assert far.residual <= far.residual_at_start
 
 
 def held_back(example: Example, pull: float) -> Any:
@@ -77,13 +56,3 @@ def test_the_search_ends_when_the_bound_has_risen_twice() -> None:
 
     balanced_step(Example().problem(), bound, 1e-3)
     assert asked == [0.0, 1e-3, 4e-3, math.inf]
-
-
-def test_the_pull_that_leaves_least_is_searched_for_among_those_given() -> None:
-    example = Example("softmax", m=60, l2=1e-3)
-    pulls = (0.0, 1e-3, 1e-2, 1e-1)
-    found = searched_step(example.problem(), pulls)
-    left = [newton_step(example.problem(), single=True, pull=pull, safeguarded=False).residual for pull in pulls]
-    assert found.pull == pulls[int(np.argmin(left))]
-    assert found.residual == pytest.approx(min(left), rel=1e-12)
-    assert found.iterations == 1

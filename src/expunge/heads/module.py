@@ -10,7 +10,7 @@ has no negative eigenvalues, or of the Hessian itself (forward over reverse).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ CURVATURES = ("gauss-newton", "hessian")
 class ModuleObjective:
     """The objective of a module's parameters, as one vector. Works on a copy, in float64 and evaluation mode.
 
-    `pulls` are the dampings that a step is tried with.
+    `damping` is that of the one step to take; None: as many as it takes, each with a damping of its own.
     """
 
     about = MODULE
@@ -38,7 +38,7 @@ class ModuleObjective:
         *,
         l2: float,
         curvature: str = "gauss-newton",
-        pulls: Sequence[float] = (0.0,),
+        damping: float | None = None,
         block: int = 256,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -50,7 +50,7 @@ class ModuleObjective:
         self.shapes = {name: value.shape for name, value in self.module.named_parameters()}
         if not self.shapes:
             raise ModelError("the module has no parameters", "something must be trained", "Give the whole network.")
-        self.l2, self.kind, self.pulls = l2, curvature, tuple(pulls)
+        self.l2, self.kind, self.damping = l2, curvature, damping
         self.block, self.device = block, torch.device(device)
         self.weights = torch.cat([value.detach().reshape(-1) for value in self.module.parameters()])
 
@@ -79,6 +79,16 @@ class ModuleObjective:
         class_scores(lambda values: self.outputs(self.weights, values), inputs[:2])
         return inputs
 
+    def as_predicted(self, rows: Examples) -> Examples:
+        """The same inputs with the trained network's own probabilities in the labels' place.
+
+        A network fits the labels it was trained on better than others, and with those of others the curvature at the
+        trained weights has negative directions that the source's has not. With its own the loss of these rows is at
+        its minimum there, as the source's is, and as for a linear head no label enters the change of their gradients.
+        """
+        parts = [self.outputs(self.weights, rows.inputs[part]).softmax(dim=1) for part in self._blocks(len(rows))]
+        return Examples(rows.inputs, torch.cat(parts))
+
     def gradient(self, weights: Tensor, rows: Examples) -> Tensor:
         """Gradient of L over these examples."""
         total = torch.zeros_like(weights)
@@ -91,7 +101,9 @@ class ModuleObjective:
         return self.gradient(weights + update, rows) - self.gradient(weights, rows) - self.l2 * update
 
     def curvature(self, weights: Tensor, rows: Examples) -> ProductsOnly:
-        """Curvature at these weights."""
+        """Curvature at these weights. Of a set that is one block what all products share is computed once."""
+        if self.kind == "hessian" and len(rows) <= self.block:
+            return ProductsOnly(self._hessian_products(weights, rows))
         return ProductsOnly(lambda direction: self.product(weights, direction, rows))
 
     def working(self, rows: Examples, dtype: torch.dtype) -> Examples:
@@ -116,6 +128,17 @@ class ModuleObjective:
             else:
                 total += self._gauss_newton(weights, direction, inputs[part])
         return total / len(inputs) + self.l2 * direction
+
+    def _hessian_products(self, weights: Tensor, rows: Examples) -> Callable[[Tensor], Tensor]:
+        at = weights.detach().clone().requires_grad_()
+        loss = self._summed(rows.inputs, rows.labels)(at) / len(rows)
+        (slope,) = torch.autograd.grad(loss, at, create_graph=True)
+
+        def product(direction: Tensor) -> Tensor:
+            (bent,) = torch.autograd.grad(slope, at, direction, retain_graph=True)
+            return bent + self.l2 * direction
+
+        return product
 
     def _gauss_newton(self, weights: Tensor, direction: Tensor, inputs: Tensor) -> Tensor:
         outputs, pushed = jvp(lambda at: self.outputs(at, inputs), (weights,), (direction,))[:2]

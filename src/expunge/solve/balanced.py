@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -43,18 +43,3 @@ def balanced_step(
             break
         pull *= 4.0
     return none if bound_of(none) <= smallest else best
-
-
-def searched_step(equation: Equation, pulls: Sequence[float], progress: Progress = silent) -> Step:
-    """One Newton step, as it comes, with the pull that leaves least of the equation.
-
-    Of several, none where all would raise it.
-
-    For losses that are not convex: there a step may lead anywhere, and what it leaves shows where it led.
-    """
-    steps = []
-    for tried, pull in enumerate(pulls):
-        progress("Steps tried", tried, len(pulls))
-        steps.append(newton_step(equation, single=True, pull=pull, safeguarded=False))
-    best = min(steps, key=lambda step: step.residual)
-    return no_step(best) if len(pulls) > 1 and not best.residual < best.residual_at_start else best

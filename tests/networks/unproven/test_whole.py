@@ -7,11 +7,15 @@ import torch
 from torch import nn
 
 from expunge import DataError, ModelError, OptionError, verify
+from expunge.bounds import PaperConstants
 from expunge.heads.examples import Examples
 from expunge.heads.module import ModuleObjective
-from expunge.networks.unproven.whole import unlearn_module
+from expunge.mechanism import measure
+from expunge.networks.unproven.whole import module_request, unlearn_module
+from expunge.request.guarantee import Guarantee, wanted_distance
 from expunge.solve.equation import SurrogateEquation
 from expunge.solve.newton import newton_step
+from expunge.solve.outcome import Ending
 from small_networks import examples, trained
 
 
@@ -52,6 +56,28 @@ def test_the_certificate_is_an_estimate_with_its_reason() -> None:
     assert not torch.equal(result.model[0].weight, module[0].weight)
     assert result.model[0].weight.dtype == torch.float32
     assert result.model(inputs.float()).shape == (60, 3)
+
+
+@pytest.mark.parametrize("distance", ["source", "tv:0.01"])
+def test_without_a_damping_one_percent_is_left(distance: str) -> None:
+    """The certificate has what was left; with the source at hand the retained rows' gradient falls with it."""
+    module, (inputs, labels) = trained(), examples(60)
+    standing = (inputs, labels) if distance == "source" else examples(60, seed=2)
+    request = module_request(
+        module, (inputs[:6], labels[:6]), standing,
+        Guarantee(0.9, 1e-2, wanted_distance(distance)[0], bound="paper", constants=PaperConstants.of_the_experiments(0.1)),
+        n_source=60, l2=0.1,
+    )  # fmt: skip
+    step = measure(request).step
+    assert step.ending is Ending.REACHED
+    assert step.residual < 0.01 * step.residual_at_start
+    described = request.subject.described_step(step, "newton")
+    assert (described["residual"], described["iterations"]) == (step.residual, step.iterations)
+    retain, head = Examples(inputs[6:], labels[6:]), request.head
+    left, before = (
+        head.gradient(head.weights + u, retain).norm() for u in (step.update, torch.zeros_like(step.update))
+    )
+    assert distance != "source" or left < 0.011 * before
 
 
 def test_running_statistics_are_noted() -> None:

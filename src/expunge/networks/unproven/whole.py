@@ -1,10 +1,12 @@
-"""Unlearning a whole network: Algorithm 1 with damped curvature, constants declared, nothing proven.
+"""Unlearning a whole network: damped steps, constants declared, nothing proven.
+
+The retained rows' equation (`solve/equation.py`) is solved by damped steps (`solve/iterated.py`) until 1 % of it is
+left or no less can be had. Surrogate rows take part with the network's own probabilities in their labels' place
+(`ModuleObjective.as_predicted`). Whether the steps led towards retraining can be looked at without the source: that
+residual would be 0 there if the surrogate were the retained rows and the network trained to rest. With a damping of
+one's own it is one step, Algorithm 1:
 
     u = m (n H_S - m H_U + damping n I)^-1 g_U
-
-A Newton step of a loss that is not convex may lead anywhere. Whether it leads towards retraining can be looked at
-without the source: the residual `a(u) = n (g_S(w + u) - g_S(w)) - m g_U(w + u)` would be 0 there if the surrogate were
-the source. Where no damping is given, that with the smallest residual is taken, or no step at all.
 
 The loss is not convex, so the constants of the paper's bound (alpha above all) are not true of it, and the certificate
 is `estimated`: it states what was done and with which numbers, and guarantees nothing.
@@ -38,7 +40,6 @@ from expunge.runtime.checks import positive
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.outcome import Step
 
-DAMPINGS = (0.0, 1e-3, 1e-2, 1e-1, 1.0)
 NOT_CONVEX = PublicNote(
     "the loss of this network is not convex: the declared constants cannot be true of it, and neither the bound nor "
     "the guarantee is proven"
@@ -111,7 +112,7 @@ def unlearn_module(
     distance: Distance | str,
     classes: tuple[Label, ...] | None = None,
     constants: PaperConstants | None = None,
-    curvature: str = "gauss-newton",
+    curvature: str = "hessian",
     damping: float | None = None,
     force: bool = False,
     noise: float | str | Scale | None = None,
@@ -120,11 +121,11 @@ def unlearn_module(
     insecure_test_seed: int | None = None,
     progress: Progress = silent,
 ) -> Unlearned:
-    """One damped Newton step, noise by the paper's bound. `constants` None: those the paper's experiments set.
+    """Damped steps, noise by the paper's bound. `constants` None: those the paper's experiments set.
 
-    `classes` are the labels in the order of the network's outputs; None: 0, 1, 2, ... `damping` None: that of
-    `DAMPINGS` with the smallest residual on surrogate and forget set. The model that comes back is a copy of the
-    network. `noise` is as for `unlearn`, but a number or None.
+    `classes` are the labels in the order of the network's outputs; None: 0, 1, 2, ... `damping` None: as many steps
+    as it takes; a number: one step with it, Algorithm 1. The model that comes back is a copy of the network. `noise`
+    is as for `unlearn`, but a number or None.
     """
     wanted, _ = wanted_distance(distance)
     paper_constants = constants or PaperConstants.of_the_experiments(float(l2))
@@ -156,7 +157,7 @@ def module_request(
     n_source: int,
     l2: float,
     classes: tuple[Label, ...] | None = None,
-    curvature: str = "gauss-newton",
+    curvature: str = "hessian",
     damping: float | None = None,
     block: int = 256,
     device: str = "cpu",
@@ -169,12 +170,14 @@ def module_request(
         network,
         l2=float(l2),
         curvature=curvature,
-        pulls=DAMPINGS if damping is None else (damping,),
+        damping=damping,
         block=block,
         device=computing_device(device),
     )
     forget_rows = _examples(head, forget, classes, "the forget set")
     surrogate_rows = _examples(head, surrogate, classes, "the surrogate set")
+    if damping is None and not guarantee.distance.is_source:
+        surrogate_rows = head.as_predicted(surrogate_rows)
     if not len(forget_rows) < n_source:
         raise DataError(
             f"{len(forget_rows)} rows to forget of {n_source}", "at least one must be retained", "Check n_source."

@@ -68,24 +68,67 @@ def test_table_5_has_every_row_and_its_bounds_hold(images: DataFolder) -> None:
     assert "paper" in first.columns
 
 
-def test_table_6_has_every_architecture(images: DataFolder) -> None:
+def test_table_6_has_every_architecture_and_its_steps_come_to_rest(images: DataFolder) -> None:
     config = small(
         "architectures",
+        l2=dict.fromkeys(architectures.ARCHITECTURES, 0.1),
+        rest=dict.fromkeys(architectures.ARCHITECTURES, 1e-5),
         private=300,
+        components=4,
+        components_from=60,
         channels=3,
         epochs=2,
-        polish=40,
-        block=256,
-        dampings={"L": [0.0], "C+L": [0.01, 1.0], "2C+L": [0.1]},
+        batch=30,
     )
     records = records_of(architectures, config, images)
     assert [record["key"] for record in records] == ["L", "C+L", "2C+L"]
     for record in records:
-        assert all(set(scores) >= METRICS for scores in record["result"]["scores"].values())
-        assert all(step["residual_ratio"] <= 1.0 for step in record["result"]["steps"].values())
+        result = record["result"]
+        assert all(set(scores) >= METRICS for scores in result["scores"].values())
+        assert max(result["training_gradient"], result["retraining_gradient"]) < 0.01 * result["retain_gradient"]
+        exact = result["steps"]["Unlearn (+)"]
+        assert exact["ending"] == "reached"
+        assert exact["retain_gradient"] < 0.02 * result["retain_gradient"]
+        assert result["steps"]["Unlearn (-)"]["residual_ratio"] < 1.0
     linear = records[0]["result"]
-    assert linear["steps"]["Unlearn (+)"]["retain_gradient"] < 0.5 * linear["retain_gradient"]
-    assert len(architectures.tables(config, records)[0].rows) == 9
+    assert linear["steps"]["Unlearn (+)"]["to_retrained"] < 0.02 * linear["to_retrained"], "a convex loss has one rest"
+    table, apart, steps = architectures.tables(config, records)
+    assert [len(one.rows) for one in (table, apart, steps)] == [12, 9, 6]
+    assert "in one seed" in apart.notes[0]
+
+
+def test_differences_from_retraining_are_by_seed() -> None:
+    """Means of 2 and -1 points of opposite sign: the one in the note is the largest, seeds apart."""
+    blank = dict.fromkeys(METRICS, 0.5)
+    made = {"Original": 0.08, "Retrain": 0.0, "Unlearn (+)": 0.02, "Unlearn (-)": -0.01}
+    ours = {
+        ("L", method): [blank | {"forget": 0.5 + more}, blank | {"forget": 0.5 + more / 2, "mia": None}]
+        for method, more in made.items()
+    }
+    table = architectures._apart(ours)
+    assert [row[:2] for row in table.rows] == [("L", "Original"), ("L", "Unlearn (+)"), ("L", "Unlearn (-)")]
+    assert table.rows[1][5] == "1.5 ± 0.7"
+    assert "1.5 points in the mean over seeds, 2.0 in one seed" in table.notes[0]
+    assert "4.0 (L) points" in table.notes[0]
+
+
+def test_layers_on_patches_are_convolutions() -> None:
+    torch.manual_seed(0)
+    maps = torch.randn(5, 3, 4, 4)
+    first, second = torch.nn.Conv2d(3, 2, 3, padding=1), architectures.Convolution(2)
+    by_patches = torch.nn.functional.linear(architectures.laid_out(maps, "C+L"), first.weight.flatten(1), first.bias)
+    plain = first(maps)
+    torch.testing.assert_close(by_patches, plain.flatten(2).transpose(1, 2))
+    again = torch.nn.functional.conv2d(plain, second.weight, second.bias, padding=1)
+    torch.testing.assert_close(second(by_patches), again.flatten(2).transpose(1, 2))
+
+
+def test_components_are_centred_uncorrelated_and_of_variance_one() -> None:
+    torch.manual_seed(0)
+    maps = torch.randn(50, 6, 4, 4) * torch.arange(1.0, 7.0)[:, None, None] + 3.0
+    found = architectures.components(maps, 2)(maps).transpose(0, 1).flatten(1)
+    torch.testing.assert_close(torch.cov(found), torch.eye(2, dtype=torch.float64))
+    torch.testing.assert_close(found.mean(dim=1), torch.zeros(2, dtype=torch.float64), atol=1e-9, rtol=0.0)
 
 
 def test_images_are_moved_by_at_most_four_pixels() -> None:

@@ -786,3 +786,83 @@ def test_noise_whose_drawing_always_needs_more_is_counted_twenty_times_and_then_
     region, made = noise.calibrated(Region("residual", {"solver": 1.0}, shape=Greedy(3)), 1.0, 1e-5, twice)
     assert len(asked) == 1 + 20
     assert (region.radius, made.scale) == (math.inf, math.inf)
+
+
+# What the noise belongs to, and edges of the search for it --------------------------------------------------------
+
+
+def test_what_noise_under_a_key_belongs_to_byte_for_byte():
+    """Scale, grid and the values in steps of it, each in eight bytes, lowest first."""
+    values = np.array([[0.3, -1.26], [2.0, 0.125]])
+    assert Noise(0.5, -2, Ball(4)).centre(values) == struct.pack("<dq4q", 0.5, -2, 1, -5, 8, 0)
+
+
+def test_an_epsilon_that_reaches_delta_exactly_is_enough(monkeypatch):
+    class Step:
+        """In the place of the average: the target from 3 on."""
+
+        @staticmethod
+        def of(radius, tail, delta):
+            return Step()
+
+        def at(self, epsilon, scale):
+            return 1e-4 if epsilon >= 3.0 else 1.0
+
+    monkeypatch.setattr(noise, "AveragedDelta", Step)
+    region = Region("residual", {"solver": 0.3}, tail=Tail(1.0, 0.5, 0.01))
+    assert epsilon_hiding(region, 1e-4, 1.0) == pytest.approx(3.0 * (1 + 1e-9), rel=1e-12)
+
+
+def test_a_rung_that_is_just_enough_is_taken():
+    """A calibration that asks for 2 whatever the radius: the rung of 2, not the next."""
+    region = Region("residual", {"solver": 0.5}, shape=Ball(9))
+    _, found, required = published(region, 1.0, 1e-5, lambda radius, epsilon, delta: 2.0, Scale("ladder"))
+    assert (found.scale, required) == (2.0, 2.0)
+
+
+def test_what_drawing_adds_is_counted_anew_at_a_millionth_more_than_was_needed():
+    asked = []
+
+    class Growing(Ball):
+        def drawing(self, scale):
+            asked.append(scale)
+            return 1e-3 * scale
+
+    region, made = calibrated(Region("residual", {"solver": 1.0}, shape=Growing(3)), 1.0, 1e-5)
+    # of each round: what is counted, what is then needed, and again what was counted
+    assert asked[2] == asked[0] < asked[1]
+    assert asked[3] == asked[1] * (1.0 + 2.0**-20)
+    assert made.scale == sigma_for(region.radius, 1.0, 1e-5)
+
+
+# Offsets, which are rounded together with the draw ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("offset", [-0.5, -0.4, -0.2, 0.0, 0.2, 0.4, 0.5])
+def test_an_offset_is_added_to_the_draw_before_it_is_rounded(offset):
+    """sqrt(2 ln 2) = 1.1774 of a grid step, and its mirror image."""
+    drawn = rounded_gaussian(2, 1.0, 0, Script([2**63] * 2, [0, 2**63]), np.full(2, offset))
+    assert drawn.tolist() == [round(1.17741 + offset), round(-1.17741 + offset)]
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_further_bits_are_asked_for_within_what_adding_an_offset_can_lose_as_well(sign, monkeypatch):
+    """A draw of next to nothing, a quarter of a turn round, whose own error is 0.8 of 2^-54; the sum with an offset of a
+    half may be off by (1/2 + 1) 2^-52, six times 2^-54. So 6 of them below the middle are in doubt, 7 are not."""
+    bits = (2**63, 2**62)
+    radius = math.sqrt(2.0 * math.log(2.0))
+    own = radius * 2.0**-48 + (2.0**-51 + 2.0**-63) / radius
+    asked = []
+    monkeypatch.setattr(noise, "_settle", lambda *given: asked.append(given[-1]) or 0)
+    for steps, settled in ((6, 1), (7, 0)):
+        asked.clear()
+        offset = sign * (0.5 - steps * 2.0**-54)
+        rounded_gaussian(1, 0.8 * 2.0**-54 / own, 0, lambda _: struct.pack("<2Q", *bits), np.array([offset]))
+        assert asked == [offset] * settled, steps
+
+
+def test_the_uniforms_that_begin_with_some_bits_reach_from_these_to_the_next():
+    assert noise._ends(5, 64) == (mpmath.ldexp(5, -64), mpmath.ldexp(6, -64))
+    low, high = noise._ends(0, 64)
+    assert 0 < low < mpmath.ldexp(1, -120), "kept off 0, far below the other end"
+    assert high == mpmath.ldexp(1, -64)

@@ -430,3 +430,21 @@ def test_epsilon_and_mu_are_inverse_to_each_other(epsilon, delta):
     back = epsilon_for(delta, mu_for(epsilon, delta))
     assert abs(back - epsilon) < 1e-7 * max(epsilon, delta)
     assert delta_of(back, mu_for(epsilon, delta)) <= delta
+
+
+# Many at once, at the edges ------------------------------------------------------------------------------------
+
+
+def test_many_deltas_of_a_small_epsilon_lose_few_digits_to_the_difference() -> None:
+    mus = 1e-5 / np.linspace(3.0, 4.9, 20)
+    for mu, found in zip(mus.tolist(), np.exp(log_deltas(1e-5, mus)).tolist(), strict=True):
+        assert relative(found, true_delta(1e-5, mu)) < 4e-9
+
+
+def test_no_distance_needs_no_epsilon() -> None:
+    assert log_deltas(0.0, np.array([0.0, math.inf])).tolist() == [-math.inf, 0.0]
+
+
+def test_a_sum_that_ends_at_no_finite_size_hides_nothing_whatever_lies_between() -> None:
+    averaged = AveragedDelta(1.0, np.array([0.0, 1.0, math.inf]), np.array([0.5, 0.3, 0.0]))
+    assert averaged.at(1.0, 1e9) == 1.0

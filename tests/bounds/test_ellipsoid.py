@@ -511,3 +511,13 @@ def test_what_reaches_the_goal_exactly_is_good_enough(monkeypatch: pytest.Monkey
         else:
             with pytest.raises(ModelError, match="too ill-conditioned"):
                 shape.rest(1.0, seeded_bytes(0))
+
+
+def test_noise_for_predictions_in_closed_form() -> None:
+    """L = (2 0; 1 4), as above, with numbers of a plain generator: the shape's first, the exact part's after them."""
+    factor = np.array([[2.0, 0.0], [1.0, 4.0]])
+    shape = Ellipsoid(2, 25.0, 3.0, 0.4, factors=factor[None])
+    z, exact = np.random.default_rng(6).normal(size=(2, 2))
+    due = [(z[0] - z[1] / 4.0) / 2.0 + exact[0] / 40.0, z[1] / 4.0 + exact[1] / 40.0]  # the root of 2^-6 over 25
+    sampled = shape.sample(0.5, np.random.default_rng(6))
+    assert sampled == pytest.approx([0.5 * value for value in due], rel=1e-14, abs=0.0)

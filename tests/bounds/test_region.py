@@ -100,3 +100,8 @@ def test_a_tail_that_is_held_is_added_to_what_was_sampled():
     assert held.tail is None
     assert held.terms == {"solver": 0.3, "sampling": 0.2 + tail.quantile(1e-3)}
     assert held.held(1e-9) is held
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.5, 1e9])
+def test_drawing_a_ball_s_noise_adds_nothing(scale):
+    assert Ball(3).drawing(scale) == 0.0

@@ -30,6 +30,8 @@ from expunge.bounds.residual import (
     unseen_rows,
 )
 from expunge.distance import Distance
+from expunge.errors import DataError
+from expunge.request.rows import require_enough
 
 REPRODUCIBLE = settings(derandomize=True, deadline=None, max_examples=100)
 
@@ -842,3 +844,19 @@ def test_a_larger_weight_never_lowers_the_term(name: str, sampling: str) -> None
     facts = replace(WEIGHTED, longest_row=0.9)
     larger = replace(facts, **{name: 1.5 * getattr(facts, name)})
     assert sampling_term(larger, distance) >= sampling_term(facts, distance)
+
+
+def test_what_of_the_weighted_moments_is_missing_leaves_those_of_the_change() -> None:
+    assert WEIGHTED.weighted() == (2.25, 1.5, 5.0)
+    for name in ("sampled_trace", "sampled_eigenvalue", "sampled_largest"):
+        assert replace(WEIGHTED, **{name: None}).weighted() == (1.0, 0.64, 2.5)
+
+
+@pytest.mark.parametrize("weight", [1.0, 4.0])
+def test_a_hundred_rows_that_count_are_enough_and_one_fewer_is_not(weight: float) -> None:
+    class Rows(list[int]):
+        largest_weight = weight
+
+    require_enough(Rows(range(int(100 * weight))))
+    with pytest.raises(DataError, match="at least 100 are needed"):
+        require_enough(Rows(range(int(100 * weight) - 1)))

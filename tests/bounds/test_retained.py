@@ -29,7 +29,7 @@ from expunge.bounds.retained import (
     training_term,
     unlike_any,
 )
-from expunge.bounds.sampling import unlike_rows
+from expunge.bounds.sampling import Tail, raised_moment, unlike_rows
 from expunge.distance import Distance
 
 REPRODUCIBLE = settings(derandomize=True, deadline=None, max_examples=100)
@@ -288,3 +288,37 @@ def test_no_more_than_all_rows_are_unlike_any() -> None:
     mass = 2.0 * FACTS.weight_largest / FACTS.n_surrogate
     few = unlike_any(FACTS, Distance("tv", 1e-3), 2.0)
     assert few == pytest.approx(unlike_rows(FACTS.n_retain, mass + 1e-3, 2.0), rel=1e-12, abs=0.0)
+
+
+def test_what_of_the_weighted_moments_is_missing_leaves_those_of_the_change() -> None:
+    weighted = replace(FACTS, sampled_trace=2.0, sampled_eigenvalue=1.5, sampled_largest=4.0)
+    assert weighted.weighted() == (2.0, 1.5, 4.0)
+    for name in ("sampled_trace", "sampled_eigenvalue", "sampled_largest"):
+        assert replace(weighted, **{name: None}).weighted() == (1.0, 0.64, 2.5)
+
+
+def test_a_row_is_long_beside_the_bound_whatever_that_is() -> None:
+    for bound in (0.25, 4.0):
+        for share, due in ((1.0, 0), (0.75, 2)):
+            assert events(replace(FACTS, row_bound=bound, longest_row=share * bound), SEEN) == due
+
+
+@pytest.mark.parametrize(("fourth", "spread"), [(0.5, 0.5), (0.25, 0.0), (0.2, 0.0)])
+def test_a_small_variance_of_a_square_counts_as_it_is_and_never_below_nothing(fourth: float, spread: float) -> None:
+    facts = replace(FACTS, change_trace=0.5, change_fourth=fourth)
+    trace, _ = retained_moments(facts, Distance("chi2", 0.25), 10.0)
+    assert trace == pytest.approx(0.5 + 0.5 * spread, rel=1e-14, abs=0.0)
+
+
+@pytest.mark.parametrize("weight", [1.0, 3.0])
+@pytest.mark.parametrize("distance", [SAME, replace(SAME, matched=True), Distance("chi2", 0.25)])
+def test_the_longest_vector_of_few_retained_rows_in_closed_form(weight: float, distance: Distance) -> None:
+    """A row's change, less its own law's mean: the surrogate's, what that may be off by, and the shift."""
+    facts = replace(FACTS, n_source=40, weight_largest=weight)
+    trace = raised_moment(1.25, 2.75, 50 / weight, 2.0)
+    eigenvalue = raised_moment(0.89, 2.75, 50 / weight, 2.0)
+    alone = Tail(math.sqrt(weight * trace / 50), weight * eigenvalue / 50, 2 * weight * 2.75 / 50)
+    off = alone.quantile(math.exp(-2.0))
+    shift = 0.5 * math.sqrt(eigenvalue) if distance.kind == "chi2" else 0.0
+    due = (2.75 + 0.5 + off + shift) / 20 * (2 if distance.matched else 1)
+    assert deviation(facts, distance, 2.0).step == pytest.approx(due, rel=1e-12, abs=0.0)

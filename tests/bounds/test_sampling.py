@@ -293,3 +293,59 @@ def test_a_quantile_is_rounded_up_by_one_part_in_a_trillion_at_most(
 def test_where_nothing_is_said_of_unlike_rows_there_are_none() -> None:
     assert Tail(1.0, 0.5, 0.1) == Tail(1.0, 0.5, 0.1, 0.0, 0, 0, math.inf, math.inf, 0.0)
     assert Tail(1.0, 0.5, 0.1).charged(np.array([3.0])).tolist() == [0.0]
+
+
+# Edges ----------------------------------------------------------------------------------------------------------
+
+
+def exact_h(ratio: float) -> Any:
+    with mpmath.workdps(50):
+        return (1 + mpmath.mpf(ratio)) * mpmath.log(1 + mpmath.mpf(ratio)) - mpmath.mpf(ratio)
+
+
+@pytest.mark.parametrize("ratio", [1e-3, 1.05e-3])
+def test_from_a_thousandth_on_h_itself_is_taken(ratio: float) -> None:
+    """An exponent of some 500, of which the other form is 5e-8 less."""
+    total = 2.0**30
+    x = ratio * total
+    assert x / total == ratio
+    due = 2.0 * math.exp(-total * float(exact_h(ratio)) * (1.0 - 1e-9))
+    assert at(hilbert_tail, x, total, 1.0) == pytest.approx(due, rel=1e-8, abs=0.0)
+
+
+@pytest.mark.parametrize("ratio", [1.0, 7.0, 300.0])
+def test_the_exponent_is_a_billionth_less_than_it_is(ratio: float) -> None:
+    with mpmath.workdps(50):
+        total = float(500 / exact_h(ratio))
+        less = mpmath.log(mpmath.mpf(at(hilbert_tail, ratio * total, total, 1.0)) / 2) + total * exact_h(ratio)
+    assert float(less) == pytest.approx(500e-9, rel=1e-3)
+
+
+def test_no_tail_is_above_one_with_steps_or_without() -> None:
+    for step in (0.0, 0.1):
+        assert [at(hilbert_tail, x, 1.0, step) for x in (-1.0, 0.0, 0.5, 1.0)] == [1.0] * 4
+
+
+def test_a_step_far_beyond_the_variance_counts_as_one_of_the_largest_ratio() -> None:
+    """V = 10^-300 and b = 1: from x = 1 on the tail is what it is there, `2 exp(-(ln 10^300 - 1))`."""
+    due = 2.0 * math.exp(1.0 - 300.0 * math.log(10.0))
+    for x in (1.0, 2.0, 1e9):
+        assert at(hilbert_tail, x, 1e-300, 1.0) == pytest.approx(due, rel=1e-5, abs=0.0)
+
+
+@pytest.mark.parametrize(("expected", "step"), [(1.0, 1e-200), (1e-200, 1.0)])
+def test_lengths_whose_ratio_is_next_to_no_number(expected: float, step: float) -> None:
+    """As if the smaller were nothing."""
+    x = np.array([0.5, 1.5, 3.0, 20.0])
+    found = Tail(expected, 0.25, step).above(x)
+    plain = Tail(expected if expected == 1.0 else 0.0, 0.25, step if step == 1.0 else 0.0).above(x)
+    assert found.tolist() == pytest.approx(plain.tolist(), rel=1e-9, abs=0.0)
+
+
+def test_unlike_rows_are_tried_until_their_chance_is_below_ten_to_the_minus_307() -> None:
+    """At a chance of one in a thousand that it ends, each count is as good as its neighbour but for that."""
+    n_new, n_seen = 10**7, 10**4
+    last = Tail(1.0, 0.1, 0.05, 0.3, n_new, n_seen)._counts()[-1]
+    with mpmath.workdps(50):
+        share = mpmath.mpf(n_new) / (n_new + n_seen)
+        assert share**last <= mpmath.mpf("1e-307") < share ** (last - 1)

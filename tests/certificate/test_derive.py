@@ -8,7 +8,9 @@ import pytest
 
 import expunge
 from certificates import made
+from expunge.bounds import Ball, Region
 from expunge.bounds.scale import EXACTLY, Scale
+from expunge.certificate import derive as judge
 from expunge.certificate.derive import (
     AVERAGED,
     INDEPENDENT,
@@ -25,6 +27,7 @@ from expunge.certificate.facts import OLD_SCHEMAS, SCHEMA, Fact
 from expunge.certificate.verify import checks, claim_of
 from expunge.distance import Distance
 from expunge.errors import OptionError
+from expunge.noise import Noise, needed
 
 
 @pytest.mark.parametrize(
@@ -161,3 +164,92 @@ def test_a_status_is_that_of_the_weakest_fact(claim) -> None:
     source = replace(claim, distance=Distance("source", 0.0))
     assert status_of(source, "measured") == "conditional"
     assert [status_of(replace(source, schema=schema), "measured") for schema in OLD_SCHEMAS] == ["proven"] * 2
+
+
+def test_certificates_of_schema_1_keep_the_first_revision_of_their_bound(claim, monkeypatch) -> None:
+    asked = []
+
+    def spied(facts, distance, revision):
+        asked.append(revision)
+        return Region("residual", {"solver": 1.0})
+
+    monkeypatch.setattr(judge, "residual_bound", spied)
+    monkeypatch.setattr(judge, "residual_facts", lambda facts: None)
+    for schema in OLD_SCHEMAS:
+        assert region_of(replace(claim, schema=schema)).terms == {"solver": 1.0}
+    assert asked == [1, 2]
+
+
+def test_all_but_the_paper_s_bound_can_be_proved() -> None:
+    assert [name for name, bound in judge.BOUNDS.items() if bound.provable] == ["residual", "deposit"]
+
+
+@pytest.mark.parametrize(("scale", "required"), [(0.5, math.inf), (math.inf, 0.5), (math.inf, math.inf)])
+def test_noise_that_is_endless_or_never_enough_is_none(claim, monkeypatch, scale: float, required: float) -> None:
+    def endless(region, *_):
+        return region, Noise(scale, -20, Ball(claim.n_parameters)), required
+
+    monkeypatch.setattr(judge, "published", endless)
+    derived = derive(claim)
+    assert (derived.noise, derived.required, derived.delta_at_sigma) == (None, math.inf, 1.0)
+    assert (derived.status, derived.guarantee, derived.assumptions, derived.limits) == ("none", "", (), ())
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 3.0])
+def test_updates_are_ranked_at_an_epsilon_of_1_and_what_is_left_of_delta(claim, epsilon: float) -> None:
+    spending = replace(claim, epsilon=epsilon, failures={"eigenvalue": 1e-4, "sampling": 5e-4})
+    left = claim.delta - math.fsum((1e-4, 5e-4))
+    assert rank_of(spending) == needed(region_of(spending), 1.0, left)
+
+
+def test_a_promise_is_rounded_up_but_in_schemas_that_rounded_to_the_nearest(claim) -> None:
+    third = replace(claim, epsilon=1.0 / 3.0, delta=1e-3 / 3.0)
+    for schema, said in (
+        (SCHEMA, "(0.333334, 0.000333334)"),
+        *((old, "(0.333333, 0.000333333)") for old in OLD_SCHEMAS),
+    ):
+        promise = sentences(replace(third, schema=schema), 2.0 / 3.0)[0]
+        assert f"are {said}-indistinguishable" in promise
+        assert "deviation 0.666667 added" in promise
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, *OLD_SCHEMAS])
+def test_what_was_declared_is_said_and_nothing_else_is(claim, schema: str) -> None:
+    """Facts by name, in their order; and the distance."""
+    for declared in ((), ("l2",), ("row_bound", "l2")):
+        facts = {
+            name: replace(fact, provenance="declared" if name in declared else "measured")
+            for name, fact in claim.facts.items()
+        }
+        assumed = sentences(replace(claim, facts=facts, schema=schema), 1.0)[1]
+        said = "These facts were declared, not checked: " + ", ".join(sorted(declared)) + "."
+        assert [sentence for sentence in assumed if sentence.startswith("These facts")] == ([said] if declared else [])
+    for provenance in ("declared", "estimated"):
+        distance = replace(claim.distance, provenance=provenance)
+        assumed = sentences(replace(claim, distance=distance, schema=schema), 1.0)[1]
+        assert sum(sentence.startswith("Declared: chi2:0.1") for sentence in assumed) == (provenance == "declared")
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, *OLD_SCHEMAS])
+@pytest.mark.parametrize("bound", ["residual", "paper"])
+def test_only_the_paper_s_bound_assumes_an_exact_optimum_and_constants(claim, bound: str, schema: str) -> None:
+    assumed = sentences(replace(claim, bound=bound, schema=schema), 1.0)[1]
+    for sentence in (judge.OPTIMUM, judge.CONSTANTS):
+        assert (sentence in assumed) == (bound == "paper")
+
+
+@pytest.mark.parametrize("kind", ["same", "chi2", "tv", "kl", "means"])
+def test_a_law_s_own_assumption_is_said_where_it_has_one(claim, kind: str) -> None:
+    distance = Distance(kind, 0.0 if kind == "same" else 0.1)
+    assumed = sentences(replace(claim, distance=distance), 1.0)[1]
+    own = distance.law.assumption
+    assert own is None or own in assumed
+    assert "None" not in assumed
+
+
+def test_only_sums_that_were_kept_measure_lengths_by_rows_that_are_taken_for_draws(claim) -> None:
+    assert INDEPENDENT in sentences(claim, 1.0)[1]
+    assert judge.OWN_MEASURE not in sentences(claim, 1.0)[1]
+    between = replace(claim, bound="deposit", distance=Distance("chi2", 0.1, "samples"))
+    assert judge.OWN_MEASURE not in judge._assumptions(between)
+    assert judge.OWN_MEASURE in judge._assumptions(replace(claim, bound="deposit"))

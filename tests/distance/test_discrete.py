@@ -69,3 +69,18 @@ def test_what_are_no_probabilities_over_the_same_points_is_refused(p: list[float
         with pytest.raises(OptionError, match="two lists of probabilities"):
             distance(p, q)
     assert discrete_tv([0.5, 0.5 + 0.95e-9], [0.5, 0.5]) < 1e-9
+
+
+def test_no_variation_is_above_one_though_sums_are_off_by_a_billionth() -> None:
+    much = 1.0 + 0.9e-9
+    assert discrete_tv([much, 0.0], [0.0, much]) == 1.0
+
+
+def test_mass_that_the_other_lacks_is_seen_before_it_is_divided_by() -> None:
+    with np.errstate(all="raise"):
+        for distance in (discrete_kl, discrete_chi_square):
+            assert distance([0.5, 0.5, 0.0], [0.5, 0.0, 0.5]) == math.inf
+
+
+def test_on_one_point_there_is_one_distribution() -> None:
+    assert discrete_tv([1.0], [1.0]) == discrete_kl([1.0], [1.0]) == discrete_chi_square([1.0], [1.0]) == 0.0

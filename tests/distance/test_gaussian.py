@@ -108,3 +108,29 @@ def test_gaussians_that_are_one_and_gaussians_beyond_all_numbers() -> None:
     assert gaussian_chi_square(np.zeros(2), np.diag([1.0, 3.0]), np.zeros(2), np.eye(2)) == math.inf
     assert gaussian_chi_square([26.0], [[1.0]], [0.0], [[1.0]]) == pytest.approx(math.expm1(676.0), rel=1e-12)
     assert gaussian_chi_square([27.0], [[1.0]], [0.0], [[1.0]]) == math.inf
+
+
+def test_the_largest_chi_square_that_is_a_number() -> None:
+    """`26^2 + 4^2 + 2^2 + 2^2 = 700` is the square of the distance, and 4 less; 1 + chi2 is e to that."""
+    here, eye = np.zeros(4), np.eye(4)
+    assert gaussian_chi_square([26.0, 4.0, 2.0, 2.0], eye, here, eye) == math.inf
+    due = pytest.approx(math.exp(696.0), rel=1e-12, abs=0.0)
+    assert gaussian_chi_square([26.0, 4.0, 2.0, 0.0], eye, here, eye) == due
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_one_number_that_is_none_is_refused_as_such(odd: float) -> None:
+    for mean, covariance in (([0.0, odd], np.eye(2)), ([0.0, 0.0], np.diag([1.0, odd]))):
+        for distance in (gaussian_kl, gaussian_chi_square):
+            with pytest.raises(OptionError, match="finite vectors of length d"):
+                distance(mean, covariance, [0.0, 0.0], np.eye(2))
+
+
+@pytest.mark.parametrize(("off", "fine"), [(0.95e-9, True), (1.05e-9, False)])
+def test_a_covariance_is_symmetric_to_nine_digits(off: float, fine: bool) -> None:
+    covariance = np.array([[1.0, 0.5 * (1.0 + off)], [0.5, 1.0]])
+    if fine:
+        assert gaussian_kl([0.0, 0.0], covariance, [0.0, 0.0], covariance.T) < 1e-8
+    else:
+        with pytest.raises(OptionError, match="not symmetric"):
+            gaussian_kl([0.0, 0.0], covariance, [0.0, 0.0], np.eye(2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import reference
 from class_shift import example
 from expunge.evidence.moments import Moments, change_moments
 from expunge.heads import LinearHead, Rows, head_for
+from expunge.heads.spread import SpreadSums
 from expunge.solve.lanczos import lanczos_steps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -276,3 +278,29 @@ def test_an_eigenvalue_looked_for_in_few_directions_is_above_and_not_far_above(s
     true = float(np.linalg.eigvalsh(np.cov(phi.T, bias=True))[-1])
     assert true <= found.change_eigenvalue <= true / 0.9 + narrow.left * (1 + 1e-9) + 1e-9 * true
     assert found.change_eigenvalue >= true + 0.9 * narrow.left, "what was not looked at is charged"
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_without_a_failure_probability_the_fourth_moment_is_at_most_the_largest_square_s_share(loss: str) -> None:
+    found = Example(loss, 3, 4, 50).moments(None)
+    due = found.change_largest**2 * found.change_trace
+    assert found.change_fourth_eigenvalue == pytest.approx(due, rel=1e-14, abs=0.0)
+    assert abs(found.change_largest - 2.0) > 0.1
+
+
+def test_what_cancels_in_the_products_is_added_to_their_eigenvalue() -> None:
+    """Products that may hide a hundredth of `trace + ||c||^2`: 0.01 (20 + 5^2), on top of a largest value of 4."""
+    values = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
+    spread = SimpleNamespace(
+        mean=torch.tensor([[3.0, 0.0], [0.0, 4.0]], dtype=torch.float64),
+        cancellation=0.01,
+        knows_fourth=False,
+        sums=lambda: SpreadSums(20.0, 1.0, 3.0, 3.0, 1.0, 20.0, 3.0),
+        narrow=lambda products: None,
+        covariance_product=lambda direction, power, fourth: values * direction,
+    )
+    head = SimpleNamespace(spread=lambda *_: spread, change_sup=lambda update: 5.0)
+    rows = rows_of(np.zeros((7, 2)))
+    found = change_moments(head, values, values, rows, failure=1e-9, heavy=True, seed=0)
+    assert found.change_eigenvalue == pytest.approx(4.0 + 0.45, rel=1e-8)
+    assert found.change_fourth_eigenvalue == pytest.approx(9.0 * 4.45, rel=1e-8)

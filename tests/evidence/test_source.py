@@ -1,9 +1,11 @@
 """The source itself: measured, not believed."""
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 import expunge
 from asking import asked
@@ -82,3 +84,24 @@ def test_a_gradient_a_millionth_above_the_recorded_one_is_the_source_s_and_no_mo
         with pytest.raises(expunge.DataError, match="not the rows the model was trained on"):
             found(recorded, "measured")
     assert found(0.0, "declared") == Fact(measured, "measured"), "what was declared is measured, not compared"
+
+
+@pytest.mark.parametrize(
+    ("residual", "gradient", "fine"),
+    [
+        (1.0, 1 + 1e-6, True),
+        (1.0, math.nextafter(1 + 1e-6, 2.0), False),
+        (0.0, 0.0, True),
+        (0.0, 1e-9, False),
+    ],
+)
+def test_the_gradient_at_training_and_a_millionth_more_is_the_limit(residual, gradient, fine) -> None:
+    """With arithmetic that loses nothing, exactly; also where training left nothing at all."""
+    head = SimpleNamespace(rounding=lambda *_: 0.0, gradient=lambda *_: torch.tensor([gradient], dtype=torch.float64))
+    record = SimpleNamespace(residual=residual, provenance="measured")
+    evidence = SourceEvidence(SimpleNamespace(head=head, weights=None, surrogate=None, record=record))
+    if fine:
+        assert evidence.training_residual() == Fact(gradient, "measured")
+    else:
+        with pytest.raises(expunge.DataError, match="not the rows the model was trained on"):
+            evidence.training_residual()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,12 +12,15 @@ import torch
 
 import reference
 from asking import asked
+from expunge.certificate.facts import Fact
+from expunge.certificate.limits import due_failures
 from expunge.distance import Distance
 from expunge.errors import VacuousClaim
 from expunge.evidence import gather, surrogate
-from expunge.evidence.moments import change_moments
+from expunge.evidence.moments import Moments, change_moments
 from expunge.mechanism import measure
 from expunge.request.door import Request
+from expunge.request.series import Series
 from expunge.solve.equation import RetainedEquation
 from expunge.solve.outcome import Ending, Step
 from expunge.train import train
@@ -170,3 +174,92 @@ def test_rounding_is_charged_for_all_that_were_forgotten_earlier_ones_too() -> N
         charged += gone * head.rounding(request.weights, range(gone))
         found = surrogate.SurrogateEvidence(known)._rounding(step)
         assert (found.value, found.provenance) == (pytest.approx(charged, rel=1e-12, abs=0.0), "derived")
+
+
+def test_evidence_is_the_surrogate_s_where_there_is_neither_source_nor_deposit() -> None:
+    for source in (False, True):
+        for deposit in (None, object()):
+            request = SimpleNamespace(distance=SimpleNamespace(is_source=source), deposit=deposit)
+            assert surrogate.SurrogateEvidence.is_given(request) == (not source and deposit is None)
+
+
+def test_an_estimate_is_made_unless_it_is_given_and_then_it_must_belong(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = SimpleNamespace(sampled="made")
+    given = SimpleNamespace(belonging_to=lambda *of: SimpleNamespace(sampled=of))
+    checked: list[object] = []
+    monkeypatch.setattr(surrogate, "in_memory", lambda rows, why: rows)
+    monkeypatch.setattr(surrogate, "estimate_source", lambda *_, progress: made)
+    monkeypatch.setattr(surrogate, "require_converged", checked.append)
+    for estimate, due in ((None, "made"), (given, ("weights", "record", "rows", "wanted"))):
+        request = SimpleNamespace(
+            distance="wanted", surrogate="rows", weights="weights", record="record", head=None,
+            guarantee=SimpleNamespace(estimate=estimate),
+        )  # fmt: skip
+        found = surrogate.SurrogateEvidence.gathered(request, seed=0, progress=lambda *_: None)
+        assert found.estimate.sampled == checked[-1] == due
+
+
+@pytest.mark.parametrize("planned", [None, 1, 4])
+def test_one_model_spends_what_is_due_and_one_of_a_series_its_share(planned: int | None) -> None:
+    series = None if planned is None else Series(planned)
+    evidence = gather(Example().request(series=series))
+    distance = evidence.request.distance
+    found = evidence.failures(distance)
+    due = due_failures(1e-5, distance, averaged=planned != 4)
+    for name, value in due.items():
+        assert found[name] == pytest.approx(value / (planned or 1), rel=1e-12, abs=0.0)
+    assert ("sequence" in found) == (planned == 4)
+
+
+@pytest.mark.parametrize(
+    ("longest", "fine"), [(1.0 + 1e-9, True), (math.nextafter(1.0 + 1e-9, 2.0), False), (1.0 + 1.05e-9, False)]
+)
+def test_a_forget_row_may_change_a_billionth_more_than_what_was_seen(longest: float, fine: bool) -> None:
+    spread = SimpleNamespace(sums=lambda: SimpleNamespace(longest=longest))
+    head = SimpleNamespace(spread=lambda *_: spread)
+    request = SimpleNamespace(head=head, weights=None, forget=None)
+    evidence, step = surrogate.SurrogateEvidence(request), SimpleNamespace(update=None)
+    seen = SimpleNamespace(change_longest=1.0)
+    if fine:
+        evidence._require_seen(step, seen)
+    else:
+        with pytest.raises(VacuousClaim, match="a forget row changes by"):
+            evidence._require_seen(step, seen)
+
+
+WEIGHTED = {"sampled_trace", "sampled_eigenvalue", "sampled_largest"}
+
+
+@pytest.mark.parametrize("weight", [None, 3.0])
+def test_what_weighted_rows_vary_by_is_a_fact_where_rows_have_weights(
+    weight: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Known no better than the source's class counts, which the record has; everything else was measured."""
+    request = Example().request()
+    assert request.record.provenance == "declared"
+    evidence, step = gather(request, seed=0), some_step(request)
+    rows = SimpleNamespace(has_weights=weight is not None, largest_weight=weight)
+    known = SimpleNamespace(**{**vars(request), "surrogate": rows})
+    for name in ("n_source", "n_forget", "n_surrogate", "weights", "head", "forgotten", "record", "guarantee"):
+        setattr(known, name, getattr(request, name))
+    moments = Moments(*(float(number) for number in range(1, 13)))
+    monkeypatch.setattr(surrogate.SurrogateEvidence, "_rounding", lambda *_: Fact(0.0, "derived"))
+    found = replace(evidence, request=known)._residual_facts(step, moments, 0.0)
+    for name, value in asdict(moments).items():
+        if name not in WEIGHTED:
+            assert found[name] == Fact(value, "derived" if name == "change_supremum" else "measured")
+        elif weight is None:
+            assert name not in found
+        else:
+            assert found[name] == Fact(value, "declared")
+    assert found.get("weight_largest") == (None if weight is None else Fact(3.0, "declared"))
+
+
+def test_rounding_is_charged_after_the_update_where_that_lengthens_the_weights() -> None:
+    """An update as long as the weights: after it they are twice as long, and nothing if it went the other way."""
+    request = Example().request()
+    step, head = replace(some_step(request), update=request.weights.clone()), request.head
+    charged = sum(135 * head.rounding(at, request.surrogate) for at in (request.weights, 2 * request.weights))
+    charged += 15 * head.rounding(request.weights, request.forget)
+    found = gather(request)._rounding(step)
+    assert found.value == pytest.approx(charged, rel=1e-12, abs=0.0)

@@ -139,3 +139,12 @@ def test_a_product_with_the_curvature_is_that_of_each_row_s_matrix() -> None:
     assert float(alike.abs().max()) < 1e-15
     assert head.shift_invariant, "the same added to all outputs changes nothing"
     assert not head.constant_curvature
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_each_row_has_a_loss_of_its_own(rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    outputs, labels = rng.normal(size=(rows, 3)), rng.integers(0, 3, rows)
+    losses = made("softmax", 3, 2).losses(torch.tensor(outputs), torch.tensor(labels))
+    due = [math.log(sum(math.exp(z) for z in row)) - row[y] for row, y in zip(outputs, labels, strict=True)]
+    assert losses.tolist() == pytest.approx(due, rel=1e-12)

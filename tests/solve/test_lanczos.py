@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from expunge.solve.lanczos import EIGENVALUE_SLACK, lanczos_steps, largest_eigenvalue_upper
+from expunge.solve.lanczos import EIGENVALUE_SLACK, SAMPLING_SLACK, lanczos_steps, largest_eigenvalue_upper
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Array = Any
@@ -176,3 +176,24 @@ def test_two_hundredths_are_added_to_the_largest_value_that_is_found() -> None:
     values[-1] = 50.0
     bound = largest_eigenvalue_upper(lambda v: values * v, gaussian(4000, 0), 1e-6)
     assert bound == pytest.approx(50.0 / 0.98, rel=1e-9, abs=0.0)
+
+
+def test_a_tenth_is_added_where_only_sampling_is_at_stake() -> None:
+    values = torch.linspace(0.0, 1.0, 4000, dtype=torch.float64)
+    values[-1] = 50.0
+    bound = largest_eigenvalue_upper(lambda v: values * v, gaussian(4000, 0), 1e-6, slack=SAMPLING_SLACK)
+    assert bound == pytest.approx(50.0 / 0.9, rel=1e-9, abs=0.0)
+
+
+@pytest.mark.parametrize("missing", [2, 1, 0])
+def test_a_space_that_is_exhausted_before_the_last_step_gives_the_value_itself(missing: int) -> None:
+    """As many different values as steps, or fewer: in the last step nobody can tell."""
+    steps = lanczos_steps(400, 0.5, 0.3)
+    assert steps == 5
+    values = torch.arange(400, dtype=torch.float64) % (steps - missing) + 1.0
+    told: list[int] = []
+    bound = largest_eigenvalue_upper(
+        lambda v: values * v, gaussian(400, 0), 0.5, lambda step, total: told.append(step), slack=0.3
+    )
+    assert told[-1] == steps - missing
+    assert bound == pytest.approx((steps - missing) * (1.0 + 1e-9 if missing else 1 / 0.7), rel=1e-11, abs=0.0)

@@ -9,6 +9,7 @@ import pytest
 
 from expunge.data.partial import Partial, open_partial
 from expunge.errors import FileError, OptionError
+from expunge.runtime.durable import TEMPORARY
 
 
 def test_units_are_kept_and_read_back(tmp_path: Path) -> None:
@@ -59,3 +60,39 @@ def test_a_run_that_is_refused_leaves_its_finished_units_or_nothing(tmp_path: Pa
             run.remove()
     with pytest.raises(OptionError), Partial(tmp_path / "never opened").gone_if_refused():
         raise OptionError("a", "b", "c")
+
+
+def test_a_folder_that_no_run_made_is_refused_and_stays(tmp_path: Path) -> None:
+    mine = tmp_path / "out.partial" / "seed-1.json"
+    mine.parent.mkdir()
+    mine.write_text("1")
+    with pytest.raises(FileError, match="not of an unfinished run"):
+        open_partial(mine.parent, {})
+    assert [path.name for path in mine.parent.iterdir()] == ["seed-1.json"]
+
+
+def test_what_a_killed_run_left_of_its_setting_is_no_hindrance(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    left = tmp_path / "run" / f"{TEMPORARY}{'0' * 16}-{'1' * 16}"
+    left.write_text("{")
+    run = open_partial(tmp_path / "run", {})
+    run.remove()
+    assert not run.folder.exists()
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_files_of_others_are_never_removed(tmp_path: Path, linked: bool) -> None:
+    folder = tmp_path / "run"
+    if linked:
+        (tmp_path / "real").mkdir()
+        folder.symlink_to(tmp_path / "real")
+    run = open_partial(folder, {})
+    (folder / "thesis.txt").write_text("mine")
+    (folder / "photos").mkdir()
+    (folder / "photos" / "one.json").write_text("mine")
+    with pytest.raises(OptionError), run.gone_if_refused():
+        raise OptionError("a", "b", "c")
+    run.save("seed-1", 1)
+    run.remove()
+    assert sorted(path.name for path in folder.iterdir()) == ["photos", "thesis.txt"]
+    assert (folder / "photos" / "one.json").read_text() == "mine"

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from expunge.data.partial import open_partial
-from expunge.errors import OptionError
+from expunge.errors import ModelError, OptionError
 from expunge.evaluate import audit_campaign
 from expunge.evaluate.audit import conclude, join
 from expunge.evaluate.audit_campaign import run_audits, setting_of, source_free_from_files, task_from_files
 from expunge.evaluate.tasks import make_task
+from expunge.model import one_row_a_class
 from expunge.runtime.progress import silent
+from expunge.train import train
 
 
 def test_parts_are_joined_and_kept_ones_are_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,3 +51,23 @@ def test_what_is_missing_is_named() -> None:
         task_from_files(Path("c.json"), None, Path("r.npz"), None, None, None)
     with pytest.raises(OptionError, match="--published, --forget, --fresh"):
         source_free_from_files(None, None, None, None, None)
+
+
+def test_a_model_of_one_vector_is_compared_with_the_two_rows_it_became(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    X = rng.standard_normal((300, 3))
+    y = np.where(X[:, 0] + rng.standard_normal(300) > 0.0, "yes", "no")
+    one = train(X[:200], y[:200], l2=0.05, max_norm=5.0, loss="logistic", bias=True)
+    two, other = one_row_a_class(one), train(X[:200, :2], y[:200], l2=0.05, max_norm=5.0, bias=True)
+    for name, model in (("one", one), ("two", two), ("other", other)):
+        model.save(tmp_path / f"{name}.safetensors")
+    for name, part in (("forget", slice(0, 30)), ("fresh", slice(200, 300))):
+        np.savez(tmp_path / f"{name}.npz", X=X[part], y=y[part])
+    rows = (tmp_path / "forget.npz", tmp_path / "fresh.npz", None)
+    found = source_free_from_files(tmp_path / "two.safetensors", tmp_path / "one.safetensors", *rows)
+    assert found.before == found.after
+    assert found.before_p == found.after_p
+    same = source_free_from_files(tmp_path / "one.safetensors", tmp_path / "one.safetensors", *rows)
+    assert same.before == same.after
+    with pytest.raises(ModelError, match=r"--before .* shape \(2, 3\).*Give the model that it was unlearned from"):
+        source_free_from_files(tmp_path / "two.safetensors", tmp_path / "other.safetensors", *rows)

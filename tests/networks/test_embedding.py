@@ -15,6 +15,7 @@ from encoders import Trunk, examples, net, wanted
 from expunge import DataError, FileError, ModelError, OptionError, read_data, read_model
 from expunge.cli import main
 from expunge.data.images import Examples
+from expunge.data.partial import open_partial
 from expunge.networks import split_head, with_head
 from expunge.networks.embedding import Preparation, embed
 from expunge.networks.programs import Encoder, module_encoder
@@ -40,6 +41,16 @@ def test_a_stopped_run_continues(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.features, wanted(given).numpy(), atol=1e-6)
     with pytest.raises(FileError, match="another setting"):
         embed(examples(), whole, batch=2, partial=tmp_path / "p")
+
+
+def test_a_run_of_another_setting_is_refused_and_keeps_the_folder_of_the_one_under_way(tmp_path: Path) -> None:
+    out, folder = tmp_path / "f.npz", tmp_path / "f.npz.partial"
+    np.savez(tmp_path / "images.npz", X=examples().inputs, y=examples().labels)
+    open_partial(folder, {"of": "a run that has finished nothing yet"})
+    line = ["embed", "--data", tmp_path / "images.npz", "--encoder", f"{__name__}:net", "--head", "fc", "--out", out]
+    result = CliRunner().invoke(main, [*map(str, line)])
+    assert "another setting" in result.output
+    assert (folder / "setting.json").exists()
 
 
 def test_preparation_changes_features_and_digest() -> None:

@@ -110,7 +110,7 @@ def embed(
     )
     examples = read_examples(data, split=split, size=size)
     unfinished = Partial(target.with_name(target.name + ".partial"))
-    with unfinished.gone_if_refused(), progress(not quiet) as advance:
+    with progress(not quiet) as advance:
         kept = unfinished.folder
         embedded = run(examples, loaded, preparation=preparation, batch=batch, partial=kept, progress=advance)
     write_file(target, feature_bytes(target, embedded.features, embedded.labels, embedded.encoder, trained_on_source))

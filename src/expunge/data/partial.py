@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from expunge.data.output import write_file
+from expunge.data.output import SWEPT, write_file
 from expunge.errors import ExpungeError, FileError
 from expunge.runtime.strict_json import not_a_number, without_duplicates
 
@@ -67,15 +66,23 @@ class Partial:
             raise
 
     def remove(self) -> None:
-        """Remove the folder, once the whole result is written."""
-        shutil.rmtree(self.folder)
+        """Remove the units and the folder, once the whole result is written; what else is in it stays."""
+        for path in self.folder.iterdir():
+            if path.suffix in (".json", ".npy") or SWEPT.fullmatch(path.name):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
 
     def _path(self, unit: str) -> Path:
         return self.folder / (re.sub(r"[^A-Za-z0-9.+-]", "_", unit) + ".json")
 
 
 def open_partial(folder: Path, setting: Any) -> Partial:
-    """A new folder, or that of an earlier run with the same setting; units of another setting must not be mixed in."""
+    """A new folder, or that of an earlier run with the same setting; units of another setting must not be mixed in.
+
+    A folder that no run made is refused: its files would be taken for units, or removed with them.
+    """
     described = json.loads(json.dumps(setting, allow_nan=False))
     file = folder / SETTING
     if file.exists():
@@ -86,6 +93,12 @@ def open_partial(folder: Path, setting: Any) -> Partial:
                 "Use the same options as before, or remove that folder.",
             )
     else:
+        if folder.is_dir() and not all(SWEPT.fullmatch(path.name) for path in folder.iterdir()):
+            raise FileError(
+                f"{folder} is there, and is not of an unfinished run",
+                "unfinished results are kept under this name, and removed",
+                "Choose another --out, or give that folder another name.",
+            )
         write_file(file, (json.dumps(described) + "\n").encode())
     return Partial(folder)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from expunge.certificate.attest import MODEL_NAME, Subject, subjects_of
 from expunge.certificate.facts import OLD_SCHEMAS
@@ -16,13 +17,13 @@ from expunge.certificate.verify import verify
 from expunge.data import read_data
 from expunge.data.partial import Partial
 from expunge.data.raw_tables import is_table
-from expunge.errors import FileError, OptionError
+from expunge.errors import FileError, ModelError, OptionError
 from expunge.evaluate.audit import Audit, Evidence, collect, conclude, join, require_confidence
 from expunge.evaluate.case import Labelled, prepared_rows
 from expunge.evaluate.source_free import SourceFree, source_free
 from expunge.evaluate.tasks import AuditTask, certificate_task
 from expunge.evidence.deposit.contents import read_deposit
-from expunge.model import LinearModel, read_model, table_of
+from expunge.model import LinearModel, one_row_a_class, read_model, table_of
 from expunge.record import TrainingRecord
 from expunge.request.subject import head_of
 from expunge.runtime.paths import readable
@@ -127,8 +128,21 @@ def source_free_from_files(
         for part, name in zip(parts, ("the forget set", "the fresh set"), strict=True)
         if part
     ]
-    earlier = None if before is None else read_model(before)[0].matrix()
+    earlier = None if before is None else _earlier(before, model)
     return source_free(head_of(model, record), model.matrix(), *rows, before=earlier)
+
+
+def _earlier(before: Path, published: LinearModel) -> Tensor:
+    """The weights of the model from before, with a row a class where the published model has that."""
+    earlier = read_model(before)[0]
+    weights = (earlier if published.n_classes == 1 else one_row_a_class(earlier)).matrix()
+    if weights.shape != published.matrix().shape:
+        raise ModelError(
+            f"--before {before} has weights of shape {tuple(weights.shape)}, bias included",
+            f"the published model's are {tuple(published.matrix().shape)}",
+            "Give the model that it was unlearned from.",
+        )
+    return weights
 
 
 def audited_subjects(certificate_file: Path | None, published: Path | None) -> tuple[Subject, ...]:

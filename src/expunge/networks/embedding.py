@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Sequence
@@ -109,20 +110,21 @@ def embed(
     _check_encoder(examples, encoder, prepared, batch)
     kept = None if partial is None else open_partial(partial, _setting(examples, encoder, digest, batch))
     parts: list[NDArray[Any]] = []
-    for start in range(0, count, unit):
-        name = f"rows-{start:012d}"
-        part = None if kept is None else kept.load_array(name)
-        stop = min(start + unit, count)
-        if part is None or len(part) != stop - start:
-            rows = []
-            for first in range(start, stop, batch):
-                progress("Batches", first // batch, -(-count // batch))
-                rows.append(_encode(encoder, prepared, examples.inputs[first : min(first + batch, stop)]))
-            part = torch.cat(rows).numpy()
-            as_features(part, "the features")
-            if kept is not None:
-                kept.save_array(name, part)
-        parts.append(part)
+    with contextlib.nullcontext() if kept is None else kept.gone_if_refused():
+        for start in range(0, count, unit):
+            name = f"rows-{start:012d}"
+            part = None if kept is None else kept.load_array(name)
+            stop = min(start + unit, count)
+            if part is None or len(part) != stop - start:
+                rows = []
+                for first in range(start, stop, batch):
+                    progress("Batches", first // batch, -(-count // batch))
+                    rows.append(_encode(encoder, prepared, examples.inputs[first : min(first + batch, stop)]))
+                part = torch.cat(rows).numpy()
+                as_features(part, "the features")
+                if kept is not None:
+                    kept.save_array(name, part)
+            parts.append(part)
     return Embedded(np.concatenate(parts), examples.labels, digest)
 
 

@@ -98,7 +98,8 @@ def test_a_desk_that_could_never_run_is_not_opened(tmp_path) -> None:
     assert not (tmp_path / "desk").exists()
     said: list[str] = []
     desk = create_desk(tmp_path / "desk", model, (SMALL[300:], LABELS[300:]), policy, say=said.append)
-    assert len(said) == 1
-    assert said[0].startswith("delta 0.01 is above 1/n")
+    noted, cost = said
+    assert noted.startswith("delta 0.01 is above 1/n")
+    assert cost.startswith("of the surrogate's rows")
     with pytest.raises(UselessModel, match="the rows to forget: 30 of 30 rows"):
         accept(desk, RAW[:30], LABELS[:30], "case-1")

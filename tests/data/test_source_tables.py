@@ -59,6 +59,18 @@ def test_it_is_learnt_from_another_file_where_one_is_given(tmp_path: Path) -> No
         read_source(tmp_path / "a.csv", "pays", prepare="none", prepare_from=tmp_path / "b.csv")
 
 
+def test_the_source_in_another_order_is_the_source(tmp_path: Path) -> None:
+    table = pd.DataFrame({"age": np.arange(40) % 7, "job": ["clerk", "", "cook", None] * 10, "pays": [0, 1] * 20})
+    table.to_csv(tmp_path / "a.csv", index=False)
+    table.iloc[::-1, ::-1].to_csv(tmp_path / "b.csv", index=False)
+    table.iloc[:-1].to_csv(tmp_path / "c.csv", index=False)
+    table.assign(pays=table["pays"].iloc[::-1].to_numpy()).to_csv(tmp_path / "d.csv", index=False)
+    with pytest.raises(OptionError, match="is the source itself"):
+        read_source(tmp_path / "a.csv", "pays", prepare_from=tmp_path / "b.csv")
+    for other in ("c.csv", "d.csv"):
+        assert read_source(tmp_path / "a.csv", "pays", prepare_from=tmp_path / other).learnt == LEARNT_ELSEWHERE
+
+
 def test_arrays_cannot_be_prepared(tmp_path: Path) -> None:
     np.savez(tmp_path / "t.npz", X=np.ones((2, 2)), y=[0, 1])
     assert read_source(tmp_path / "t.npz").preparation is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,7 +77,7 @@ def prepared(
     raw: RawTable, label: str | None, columns: Sequence[str] | None, elsewhere: RawTable | None = None
 ) -> Source:
     """A table's rows, with the preparation learnt from it or elsewhere."""
-    if elsewhere is not None and elsewhere.table.equals(raw.table):
+    if elsewhere is not None and _same_rows(elsewhere.table, raw.table):
         raise OptionError(
             f"--prepare-from (prepare_from): {elsewhere.name} is the source itself",
             "it has no row of the source in it, for certificates will say so",
@@ -87,6 +88,18 @@ def prepared(
     features, labels = made.features(raw), made.labels(raw)
     where = LEARNT_FROM_SOURCE if elsewhere is None else LEARNT_ELSEWHERE
     return Source(LabelledArrays(features, labels, raw.name, None, made.feature_names), made, where, learnt.told)
+
+
+def _same_rows(one: pa.Table, other: pa.Table) -> bool:
+    """Whether two tables hold the same rows, in whatever order rows and columns are."""
+    names = sorted(one.column_names)
+    if one.num_rows != other.num_rows or names != sorted(other.column_names):
+        return False
+
+    def rows(table: pa.Table) -> Counter[str]:
+        return Counter(map(repr, zip(*(table[name].to_pylist() for name in names), strict=True)))
+
+    return one.equals(other) or rows(one) == rows(other)
 
 
 def is_ready(raw: RawTable, label: str | None, columns: Sequence[str] | None) -> bool:

@@ -70,7 +70,8 @@ def create_desk(
 
     `noise` is what the noise of every model is set to, now, before anybody asks: a number, or `rows:10`, as for so many
     rows a model, rehearsed on surrogate rows for all planned models; `request`: each request chooses a power of two. A
-    policy that has its noise already keeps it. `say` is told what every certificate will note, and what noise costs.
+    policy that has its noise already keeps it. `say` is told what every certificate will note, how a model of
+    one vector was taken, and what noise costs.
 
     `declared` are the facts of a model without a record. The model becomes the first private state: from now on the
     desk answers for it, and the file it came from should go. With a `deposit`, and a policy whose distance is

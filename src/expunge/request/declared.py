@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from expunge.certificate.model_file import require_record
 from expunge.errors import ModelError, OptionError
 from expunge.model import LinearModel, declared_record
 from expunge.record import LOSSES, MOST_ROWS, Label, TrainingRecord
@@ -31,7 +32,13 @@ NOTHING_DECLARED = Declared()
 
 
 def record_for(model: LinearModel, declared: Declared = NOTHING_DECLARED) -> TrainingRecord:
-    """The model's own record, or one declared by options; an option that contradicts a record is an error."""
+    """The model's own record, or one declared by options; an option that contradicts a record is an error.
+
+    So is a record of other weights: nothing that it says would be true of these.
+    """
+    if model.record is not None:
+        digest, bias = model.weights_sha256(), model.bias is not None
+        require_record(model.record, model.n_classes, bias, digest, "the model", model.n_features)
     n_source, l2, loss, max_norm = declared.n_source, declared.l2, declared.loss, declared.max_norm
     training_residual, class_counts = declared.training_residual, declared.class_counts
     facts = {"n_source": n_source, "l2": l2, "loss": loss, "max_norm": max_norm, "training_residual": training_residual}

@@ -192,7 +192,7 @@ def require_plain_reference(record: TrainingRecord, guarantee: Guarantee) -> Non
         raise ModelError(
             "a model whose intercept is free" if record.free_bias else f"a model with a fixed C ({record.fixed_c:g})",
             "without a deposit the bound needs every weight regularised, by the same l2 for fewer rows",
-            "Give the deposit that was made of its source, or train with expunge.",
+            "Give the deposit that was made of its source, or train with expunge and no --free-bias.",
         )
 
 

@@ -98,12 +98,12 @@ class Spread:
         for block, features, change in self.changes():
             total.addmm_((features * block.weighted(change.square().sum(dim=0), 0)[:, None]).T, features)
         total = self.rows.total(total) / len(self.rows)
-        values, vectors = torch.linalg.eigh((total + total.T) / 2)
+        values, vectors = (self.rows.agreed(each) for each in torch.linalg.eigh((total + total.T) / 2))
         rest = int((values < NEGLIGIBLE * values[-1]).sum())
         if rest == 0 or (width - rest) * (2 * classes + width) > classes * width:
             return None  # as many products in these directions would cost more than half
         lost = (width + 64) * 2.0**-50 * float(total.trace())
-        return Narrow(self, self.rows.agreed(vectors[:, rest:].contiguous()), max(0.0, float(values[rest - 1])) + lost)
+        return Narrow(self, vectors[:, rest:].contiguous(), max(0.0, float(values[rest - 1])) + lost)
 
     def covariance_product(self, direction: Tensor, power: int, fourth: bool) -> Tensor:
         """Mean over rows of `w^power (f - c) <f - c, direction>`, for the fourth moment times `||f - c||^2`.

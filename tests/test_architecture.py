@@ -116,6 +116,7 @@ CROSS_CUTTING = {
     "networks/test_text_classifier.py": "the notebook on a Hugging Face classifier, where its packages are installed",
     "networks/test_onnx.py": "encoders in ONNX files, where onnxruntime is installed",
     "report/test_browser.py": "pages in a browser",
+    "request/test_own_record.py": "a record of other weights, wherever a model comes in from Python",
     "request/test_one_vector.py": "two classes with one weight vector, unlearned as two rows, from the request to a desk",
     "request/test_forget_class.py": "a whole class forgotten, from the request to the predictions",
     "sklearn/test_ten_models.py": "scikit-learn models as people write them, from fit to a certificate, beside refits",

@@ -25,3 +25,9 @@ def test_the_share_the_factor_and_the_bound_that_would_do() -> None:
     assert (none.n_scaled, none.factor, none.bound_for_few) == (0, 1.0, 1.0)
     extreme = scaling_of(lengths(1e300, 1e-300), 1e-30)
     assert extreme.n_scaled == 1
+
+
+def test_the_longest_rows_that_there_are_can_be_counted() -> None:
+    found = scaling_of(torch.tensor([1.75917228e308], dtype=torch.float64), 1.0)
+    assert found.n_scaled == 1
+    assert found.bound_for_few == 2.0**1023

@@ -187,5 +187,5 @@ def test_what_is_refused(digits: tuple[nn.Module, Tensor, np.ndarray]) -> None:
         unlearn_tangent(module, model, (inputs[:100], labels[:100]), rest, distance="same", **options)
     with pytest.raises(DataError, match="outputs and the source 2 classes"):
         train_tangent(module, inputs[:30][labels[:30] < 9], labels[:30][labels[:30] < 9], l2=0.1, max_norm=1.0)
-    with pytest.raises(DataError, match="is not a class"):
+    with pytest.raises(DataError, match="are not classes"):
         unlearn_tangent(module, model, (inputs[:2], np.array([1, 2])), rest, distance="same", **options)

@@ -75,7 +75,7 @@ def as_table(values: Any, name: str) -> Tensor:
         raise DataError(f"{name}: no rows", "at least one row is needed", "Check how the file was written.")
     if tensor.shape[1] == 0:
         raise DataError(f"{name}: no feature columns", "at least one is needed", "Check how the file was written.")
-    return tensor
+    return tensor.contiguous()  # the same values column by column would be added up in another order
 
 
 def _dense(values: Any, name: str) -> Any:
@@ -159,8 +159,8 @@ def encode(labels: NDArray[Any], classes: Sequence[Label], name: str) -> Tensor:
         shown = ", ".join(repr(value) for value in unknown[:5])
         known = ", ".join(repr(value) for value in list(classes)[:12]) + (" ..." if len(classes) > 12 else "")
         one = "label {} is not a class" if len(unknown) == 1 else "labels {} are not classes"
-        folded = {str(value).strip().casefold() for value in classes}
-        alike = all(str(value).strip().casefold() in folded for value in unknown)
+        folded = {value.strip().casefold() for value in classes if isinstance(value, str)}
+        alike = all(isinstance(value, str) and value.strip().casefold() in folded for value in unknown)
         raise DataError(
             f"{name}: {one.format(shown)} of the model",
             f"the classes are {known}",

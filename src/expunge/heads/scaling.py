@@ -56,7 +56,7 @@ class Lengths:
             return Scaling(n_rows, 0, 1.0, self.max_norm)
         above = n_scaled - counts.cumsum(0)  # rows longer than the upper edge of each step
         median, few = (int((above <= most).nonzero()[0]) for most in (n_scaled / 2, FEW * n_rows))
-        enough = self.max_norm if n_scaled <= FEW * n_rows else self.max_norm * 2.0 ** ((few + 1) / STEPS)
+        enough = self.max_norm if n_scaled <= FEW * n_rows else self.max_norm * 2.0 ** min((few + 1) / STEPS, 1023.0)
         return Scaling(n_rows, n_scaled, 2.0 ** (-(median + 1) / STEPS), enough)
 
 

@@ -92,7 +92,7 @@ def test_a_class_is_forgotten_whole() -> None:
 def test_what_does_not_go_with_a_deposit_is_refused() -> None:
     with pytest.raises(OptionError, match="noise"):
         deposit_guarantee(1.0, 1e-3, noise=0.25)
-    with pytest.raises(OptionError, match="rows:10"):
+    with pytest.raises(OptionError, match="as for 10 rows"):
         deposit_guarantee(1.0, 1e-3, noise="rows:10")
     with pytest.raises(OptionError, match="surrogate"):
         unlearn(trained(), rows(1), rows(2), epsilon=1.0, delta=1e-3, deposit=kept().deposit)

@@ -205,6 +205,7 @@ def case(weights: int, given: argparse.Namespace) -> dict[str, Any]:
     apart = sum(value for name, value in stages.items() if name not in ("anchor", "rehearsal"))
     return {
         "weights": weights,
+        "threads": torch.get_num_threads(),
         "rows": given.rows,
         "forget": m,
         "status": done.status,
@@ -272,6 +273,7 @@ def lines(result: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     """The table: what, wall time, processor time."""
     for one in result["cases"]:
         what = f"{one['rows']:,} rows, {one['weights']:,} weights"
+        what += f", {one['threads']} threads" if "threads" in one else ""
         yield f"{what}: deletion of {one['forget']}, request to certificate", *both(one["deletion"])
         if "noise_over_outputs" in one:
             yield f"{what}: noise on a typical output, of its size", f"{one['noise_over_outputs']:.2g}", ""

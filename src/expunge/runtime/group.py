@@ -26,7 +26,7 @@ TIMEOUT = 600.0  # seconds that one process waits for the others
 
 @dataclass(frozen=True)
 class Group:
-    """This process's place among `size`; what they tell each other is sent from the `sent_from`, by gloo or NCCL."""
+    """This process's place among `size`; they talk from `sent_from`, cpu by gloo or cuda by NCCL."""
 
     rank: int = 0
     size: int = 1

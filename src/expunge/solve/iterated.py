@@ -2,10 +2,10 @@
 
     (J(u) + scale pull I) d = -a(u)
 
-`J` is what the equation gives for its Jacobian, of a network Gauss-Newton's matrix. `a` is the gradient of an
-objective, and a step is taken where that falls: `d . (a(u) + a(u + d)) / 2 < 0`. Whether `||a||` falls would be the
-wrong question: where curvature is negative it must rise on the way to a minimum. The pull is adapted: it shrinks where
-the quadratic model foretold the fall well and grows where it did not.
+`J` is what the equation gives for its Jacobian, of a network its Hessian or Gauss-Newton's matrix. `a` is the gradient
+of an objective, and a step is taken where that falls: `d . (a(u) + a(u + d)) / 2 < 0`. Whether `||a||` falls would be
+the wrong question: where curvature is negative it must rise on the way to a minimum. The pull is adapted: it shrinks
+where the quadratic model foretold the fall well and grows where it did not.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ from click.testing import CliRunner
 from digit_rows import digit_case
 from expunge import LinearModel
 from expunge.cli import main
+from expunge.model import one_row_a_class
+from expunge.train import train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -54,6 +56,22 @@ def test_every_estimate_comes_with_its_side_and_the_picture_is_drawn(files: Path
     assert found["diagnostics"]["converged"] is True
     assert found["effective_surrogate_rows"] < found["surrogate_rows"]
     assert (files / "f.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_one_weight_vector_gives_what_the_two_rows_that_it_stands_for_give(files: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 4)) / 4.0
+    y = (X[:, 0] > 0).astype(int)
+    np.savez(files / "surrogate.npz", X=X[150:], y=y[150:])
+    one = train(X[:150], y[:150], l2=0.1, max_norm=1.0, loss="logistic")
+    found = []
+    for model in (one, one_row_a_class(one)):
+        (files / "model.safetensors").write_bytes(model.to_bytes())
+        result = run(COMMAND + "--json", files)
+        assert result.exit_code == 0, result.output
+        found.append(json.loads(result.stdout.splitlines()[-1])["estimates"])
+    assert found[0] == found[1]
+    assert found[0]
 
 
 def test_on_a_screen_it_says_that_nothing_is_proven(files: Path) -> None:

@@ -236,9 +236,9 @@ def _budget(minutes: float, begun: float) -> Any:
 def _compare(model_file: Path, declared: Any, sets: dict[str, Path | None], label: str | None, **how: Any) -> Any:
     from expunge.data.raw_tables import is_table
     from expunge.estimate.comparison import compare
-    from expunge.model import read_model
+    from expunge.model import one_row_a_class, read_model
 
-    model, _ = read_model(model_file)
+    model = one_row_a_class(read_model(model_file)[0])  # as a request has it
     record = _record(model, declared, counted=sets["forget"] is not None)
     rows: dict[str, Any] = {
         name: read_rows(path, label if is_table(path) else None, model)

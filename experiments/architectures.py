@@ -8,7 +8,7 @@ the maps of a network that was pretrained on other images of CIFAR-10 (`pretrain
     C+L     convolution 3 x 3, SiLU, linear on all positions
     2C+L    two convolutions with SiLU, linear on all positions
 
-All weights are trained together, with softmax loss and L2: Adam, L-BFGS and, but for 2C+L, damped Newton steps to rest;
+All weights are trained together, with softmax loss and L2: Adam, then L-BFGS and damped Newton steps to rest;
 retraining likewise, from the same start. Only L is convex. The steps are those of `unlearn_module`, on what is at hand:
 the source for Unlearn (+), surrogate and forgotten rows alone for Unlearn (-). The noise is that of the paper's
 experiments.
@@ -66,7 +66,9 @@ def run(
     progress("Retraining", 1, 2)
     retrained = _vector(fit(start, sets.retain, wanted, architecture, case.seed))
     objective = ModuleObjective(trained, l2=l2, curvature=wanted["curvature"], block=wanted["block"], device=device)
-    judged = network_task(objective, {"retain": sets.retain, "forget": sets.forget, "test": sets.test})
+    judged = network_task(
+        objective, {"retain": sets.retain, "forget": sets.forget, "test": sets.test}, wanted["splits"]
+    )
     scores: dict[str, Any] = {
         "Original": judged.scores(objective.weights, case.seed),
         "Retrain": judged.scores(retrained, case.seed),
@@ -191,7 +193,7 @@ def module(architecture: str, wanted: Mapping[str, Any], seed: int) -> nn.Module
 
 def fit(start: nn.Module, rows: Labelled, wanted: Mapping[str, Any], architecture: str, seed: int) -> nn.Module:
     """A copy of `start` trained on these rows: Adam on batches in float32, then on all of them in float64 to rest."""
-    l2, rest = wanted["l2"][architecture], wanted["rest"][architecture]
+    l2 = wanted["l2"][architecture]
     made = copy.deepcopy(start).float().train()
     generator = torch.Generator().manual_seed(seed)
     batch, epochs = wanted["batch"], wanted["epochs"]
@@ -207,41 +209,49 @@ def fit(start: nn.Module, rows: Labelled, wanted: Mapping[str, Any], architectur
             torch.autograd.backward(_loss(made, inputs[chosen], rows[1][chosen]) + _penalty(made, l2))
             optimiser.step()
             schedule.step()
-    return brought_to_rest(made.double(), rows, wanted, l2, rest)
+    return brought_to_rest(made.double(), rows, wanted, l2)
 
 
-def brought_to_rest(made: nn.Module, rows: Labelled, wanted: Mapping[str, Any], l2: float, rest: float) -> nn.Module:
-    """`polish` iterations of L-BFGS, then damped Newton steps until the gradient's norm is `rest`."""
-    polish = torch.optim.LBFGS(
-        made.parameters(),
-        max_iter=wanted["polish"],
-        history_size=100,
-        tolerance_grad=0.0,
-        tolerance_change=0.0,
-        line_search_fn="strong_wolfe",
-    )
-    blocks = list(zip(*(torch.split(part, wanted["block"]) for part in rows), strict=True))
-
-    def closure() -> Tensor:
-        polish.zero_grad()
-        total = torch.zeros((), dtype=torch.float64, device=rows[0].device)
-        for inputs, labels in blocks:
-            loss = _loss(made, inputs, labels) * (len(labels) / len(rows[1]))
-            torch.autograd.backward(loss)
-            total += loss.detach()
-        penalty = _penalty(made, l2)
-        torch.autograd.backward(penalty)
-        return total + penalty.detach()
-
-    polish.step(closure)  # type: ignore[no-untyped-call]
+def brought_to_rest(made: nn.Module, rows: Labelled, wanted: Mapping[str, Any], l2: float) -> nn.Module:
+    """At most `polish` iterations of L-BFGS and then damped Newton steps, until the gradient's norm is `rest`."""
     made.eval().requires_grad_(False)
     objective = ModuleObjective(made, l2=l2, curvature="hessian", block=wanted["block"], device=rows[0].device)
-    weights, examples = objective.weights, Examples(*rows)
+    rest, examples = wanted["rest"], Examples(*rows)
+    weights = polished(objective, rows, wanted["polish"], rest)
     gradient = len(examples) * objective.gradient(weights, examples)
     equation = RetainedEquation(objective, weights, -gradient, examples, len(examples))  # a'(u) is the gradient there
     step = iterated_step(equation, goal=rest * len(examples) / float(gradient.norm()))
     nn.utils.vector_to_parameters(weights + step.update, made.parameters())
     return made
+
+
+def polished(objective: ModuleObjective, rows: Labelled, most: int, rest: float) -> Tensor:
+    """Weights after at most so many iterations of L-BFGS. Its many small products of vectors stay off the device."""
+    at = objective.weights.cpu().requires_grad_()
+    blocks = list(zip(*(torch.split(part, objective.block) for part in rows), strict=True))
+    polish = torch.optim.LBFGS(
+        [at],
+        max_iter=most,
+        history_size=100,
+        tolerance_grad=rest / math.sqrt(len(at)),  # of every single weight: then the norm is at most `rest`
+        tolerance_change=0.0,
+        line_search_fn="strong_wolfe",
+    )
+
+    def closure() -> Tensor:
+        there = at.detach().to(objective.device).requires_grad_()
+        total = objective.l2 / 2 * there.square().sum()
+        slope = torch.autograd.grad(total, there)[0]
+        for inputs, labels in blocks:
+            scores = objective.outputs(there, inputs)
+            loss = nn.functional.cross_entropy(scores, labels, reduction="sum") / len(rows[1])
+            slope += torch.autograd.grad(loss, there)[0]
+            total = total.detach() + loss.detach()
+        at.grad = slope.cpu()
+        return total.cpu()
+
+    polish.step(closure)  # type: ignore[no-untyped-call]
+    return at.detach().to(objective.device)
 
 
 def _loss(made: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
@@ -271,7 +281,7 @@ def paper_noise(objective: ModuleObjective, sets: Sets, method: str) -> float:
     return paper_sigma(paper_delta(objective.l2, *sizes, norm, divergence))
 
 
-def network_task(objective: ModuleObjective, parts: Mapping[str, Labelled]) -> NetworkTask:
+def network_task(objective: ModuleObjective, parts: Mapping[str, Labelled], splits: int) -> NetworkTask:
     """The columns' view of a whole network."""
 
     def outputs(weights: Tensor, name: str) -> Tensor:
@@ -288,6 +298,7 @@ def network_task(objective: ModuleObjective, parts: Mapping[str, Labelled]) -> N
         losses=lambda scores, labels: nn.functional.cross_entropy(scores, labels, reduction="none"),
         gradient=gradient,
         original=objective.weights,
+        splits=splits,
     )
 
 

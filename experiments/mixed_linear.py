@@ -6,7 +6,8 @@ by ridge regression. Source and surrogate are parts of the other images with cla
 fresh head, because one trained on public images of class 0 would know that class whatever is forgotten.
 
 Every row gets the noise of the paper's experiments. Beside it: the true distance to retraining, the residual bound,
-which holds, and accuracies under the noise that this bound needs.
+which holds, and accuracies under the noise that this bound needs; and a smaller tangent head with a deposit
+(`kept_tangent.py`).
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ from experiments.datasets.folder import DataFolder
 from experiments.protocol.experiment import Case, Config, Record, Table, percent, spread
 from experiments.shared.checks import check
 from experiments.shared.comparison import comparison
+from experiments.shared.kept_tangent import kept_table, kept_tangent
 from experiments.shared.network_scores import (
     NOTHING_LEFT,
     NetworkTask,
     paper_delta,
     paper_sigma,
     share_right,
+    tangent_task,
     with_noise,
 )
 from experiments.shared.pretraining import Public, pretrained
@@ -40,7 +43,6 @@ from expunge.certificate.limits import EIGENVALUE_SHARE, SAMPLING_SHARE
 from expunge.data.splits import class_split, dirichlet_split, random_split
 from expunge.distance import Distance
 from expunge.evidence.measured import Measured, claim_of, foresee
-from expunge.heads.tangent import Tangent, TangentRows
 from expunge.mechanism import measure
 from expunge.networks.mixed_linear import tangent_request
 from expunge.networks.tangent_model import TangentModel
@@ -87,7 +89,8 @@ def run(
     wanted = config["run"]
     public, images = pretrained(wanted["public"], case.seed, data, device, progress)
     private = private_sets(public, images.X, images.y, images.X_test, images.y_test, wanted, case.seed)
-    network = nn.Sequential(copy.deepcopy(public.last), fresh_head(public.head.in_features, wanted, case.seed)).cpu()
+    head = fresh_head(public.head.in_features, wanted, case.seed)
+    network = nn.Sequential(copy.deepcopy(public.last), head).cpu()
     options = {"block": wanted["block"], "device": device}
     model = train_tangent(
         network, *private.source, l2=wanted["l2"], max_norm=wanted["max_norm"], **options, progress=progress
@@ -103,7 +106,11 @@ def run(
         result, checks = setting(name, network, model, private, split, wanted, case.seed, options, progress)
         measured["settings"][name] = result
         measured["checks"] += checks
+    sets = {"source": private.source, "test": private.test}
+    kept, checks = kept_tangent(public.last, head, sets, forgets, wanted, case.seed, options, progress)
+    measured["checks"] += checks
     return measured | {
+        "kept": kept,
         "chi_square": private.chi_square,
         "rows": {"source": len(private.source[1]), "surrogate": len(private.surrogate[1])},
         "tangent_weights": len(model.weights),
@@ -164,7 +171,7 @@ def setting(
         "forget": requests[PLUS].forget,
         "test": head.rows(private.test[0], torch.from_numpy(private.test[1])),
     }
-    judged = network_task(head, trained, rows)
+    judged = tangent_task(head, trained, rows)
     retrained = minimise_tangent(head, rows["retain"], start=trained, progress=progress)[0]
     scores = {
         "Original": judged.scores(trained, seed) | {"distance": float((trained - retrained).norm())},
@@ -197,22 +204,6 @@ def setting(
         }
     sizes = {"n_retain": len(retain[1]), "n_forget": len(forget[1])}
     return {"scores": scores, "certified": certified, "weights_norm": float(trained.norm())} | sizes, checks
-
-
-def network_task(head: Tangent, trained: Tensor, rows: Mapping[str, TangentRows]) -> NetworkTask:
-    """The columns' view of tangent weights."""
-
-    def losses(outputs: Tensor, labels: Tensor) -> Tensor:
-        targets = torch.nn.functional.one_hot(labels, outputs.shape[1]).double() * 2 - 1
-        return (outputs - targets).square().sum(dim=1) / 2
-
-    return NetworkTask(
-        labels={name: part.labels for name, part in rows.items()},
-        outputs=lambda weights, name: head.predictions(weights, rows[name]),
-        losses=losses,
-        gradient=lambda weights, batch: head.gradient(weights, rows["forget"][batch.to(head.device)]),
-        original=trained,
-    )
 
 
 def _part(examples: Examples, index: NDArray[np.int64]) -> Examples:
@@ -252,6 +243,7 @@ def tables(config: Config, records: Sequence[Record]) -> list[Table]:
         ),
         _deltas(results),
         _certified(config, results),
+        *([kept_table(results, config["run"]["kept_epsilon"])] if all("kept" in one for one in results) else []),
     ]
 
 
@@ -276,8 +268,8 @@ def _goals(ours: Mapping[tuple[str, ...], Sequence[Mapping[str, Any]]], results:
 
 def _deltas(results: Sequence[Any]) -> Table:
     rows = []
-    for number in range(len(results[0]["checks"])):
-        checks = [one["checks"][number] for one in results]
+    by_method = zip(*([check for check in one["checks"] if "terms" in check] for one in results), strict=True)
+    for checks in by_method:
         rows.append(
             (
                 checks[0]["what"],

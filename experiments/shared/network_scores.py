@@ -14,6 +14,7 @@ from expunge.bounds.calibration import sigma_classical
 from expunge.evaluate.membership import attack, of_other_classes
 from expunge.evaluate.methods import PAPER_DELTA, PAPER_EPSILON
 from expunge.evaluate.relearn import WITHIN, relearn
+from expunge.heads.tangent import Tangent, TangentRows
 
 Scores = dict[str, float | None]
 
@@ -29,7 +30,7 @@ class NetworkTask:
 
     `outputs(weights, part)` are rows x K; `losses(outputs, labels)` one number a row, without the regulariser;
     `gradient(weights, batch)` is that of the training objective on these forget rows. `original` are the trained
-    weights.
+    weights. `splits` are the membership attack's.
     """
 
     labels: Mapping[str, Tensor]
@@ -37,6 +38,7 @@ class NetworkTask:
     losses: Callable[[Tensor, Tensor], Tensor]
     gradient: Callable[[Tensor, Tensor], Tensor]
     original: Tensor
+    splits: int = 5
 
     def accuracy(self, weights: Tensor, part: str) -> float:
         return share_right(self.outputs(weights, part), self.labels[part])
@@ -64,7 +66,23 @@ class NetworkTask:
         if of_other_classes(labels["forget"], labels["test"]):
             return None
         losses = {part: self.losses(outputs[part], self.labels[part]).cpu().double().numpy() for part in labels}
-        return attack(losses["forget"], losses["test"], seed).value
+        return attack(losses["forget"], losses["test"], seed, self.splits).value
+
+
+def tangent_task(head: Tangent, trained: Tensor, rows: Mapping[str, TangentRows]) -> NetworkTask:
+    """The columns' view of tangent weights."""
+
+    def losses(outputs: Tensor, labels: Tensor) -> Tensor:
+        targets = torch.nn.functional.one_hot(labels, outputs.shape[1]).double() * 2 - 1
+        return (outputs - targets).square().sum(dim=1) / 2
+
+    return NetworkTask(
+        labels={name: part.labels for name, part in rows.items()},
+        outputs=lambda weights, name: head.predictions(weights, rows[name]),
+        losses=losses,
+        gradient=lambda weights, batch: head.gradient(weights, rows["forget"][batch.to(head.device)]),
+        original=trained,
+    )
 
 
 def share_right(outputs: Tensor, labels: Tensor) -> float:

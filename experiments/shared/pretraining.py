@@ -111,7 +111,8 @@ def _pretrained(
         torch.manual_seed(seed)
         trunk, last, head = network(recipe["width"])
     whole = nn.Sequential(trunk, last, head).to(device)
-    train(whole, (inputs - mean) / std, labels, recipe, seed, progress)
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True):  # the same network in every process
+        train(whole, (inputs - mean) / std, labels, recipe, seed, progress)
     whole.eval().requires_grad_(False)
     made = Public(trunk, last, head, mean, std, np.sort(private), 0.0)
     outputs = head(torch.cat([last(part) for part in torch.split(made.maps(images.X_test), PASS)]))

@@ -227,7 +227,7 @@ def brought_to_rest(made: nn.Module, rows: Labelled, wanted: Mapping[str, Any], 
 
 def polished(objective: ModuleObjective, rows: Labelled, most: int, rest: float) -> Tensor:
     """Weights after at most so many iterations of L-BFGS. Its many small products of vectors stay off the device."""
-    at = objective.weights.cpu().requires_grad_()
+    at = objective.weights.to("cpu", copy=True).requires_grad_()
     blocks = list(zip(*(torch.split(part, objective.block) for part in rows), strict=True))
     polish = torch.optim.LBFGS(
         [at],

@@ -73,7 +73,7 @@ def vector(*values: float) -> Tensor:
 
 @pytest.mark.parametrize("dense", [True, False])
 def test_a_linear_equation_is_solved_to_its_goal(dense: bool) -> None:
-    """`A u = b`: each step leaves `p (A + p I)^-1` of the residual, with a pull that shrinks fivefold."""
+    """`A u = b`: each step leaves `p (A + p I)^-1` of the residual, with a pull that halves."""
     A, b = torch.diag(vector(1.0, 4.0)), vector(3.0, -2.0)
     equation = Made(lambda at: A @ at - b, lambda at: A, vector(0.0, 0.0), dense)
     step = iterated_step(equation, goal=1e-9)
@@ -137,7 +137,7 @@ def test_an_equation_that_holds_already_needs_no_step() -> None:
 
 def test_pulls_are_adapted_within_limits() -> None:
     assert adapted(1e-8, 1.0) == 1e-8
-    assert [adapted(1.0, share) for share in (0.76, 0.75, 0.26, 0.25, math.nan)] == [0.2, 1.0, 1.0, 4.0, 4.0]
+    assert [adapted(1.0, share) for share in (0.76, 0.75, 0.26, 0.25, math.nan)] == [0.5, 1.0, 1.0, 4.0, 4.0]
 
 
 def test_a_convex_loss_is_brought_to_the_retrained_weights() -> None:

@@ -22,6 +22,7 @@ GOAL = 1e-2  # of ||a(0)||: what may be left
 FIRST_PULL = 1e-2
 SMALLEST_PULL = 1e-8
 MAX_TRIED = 100
+SHRINK = 2.0  # along a valley a pull that shrinks faster is too small at once, and each step that fails costs a system
 PATIENCE = 10  # after so many steps without a smaller residual it no longer falls
 ROUGHLY = 0.1  # of its right side: what a linear system may leave, since the next step takes it up
 
@@ -69,8 +70,8 @@ def adapted(pull: float, agreement: float) -> float:
     """The next pull, from the share of the foretold fall that came true.
 
     >>> adapted(1.0, 0.9), adapted(1.0, 0.5), adapted(1.0, -2.0)
-    (0.2, 1.0, 4.0)
+    (0.5, 1.0, 4.0)
     """
     if agreement > 0.75:
-        return max(pull / 5.0, SMALLEST_PULL)
+        return max(pull / SHRINK, SMALLEST_PULL)
     return pull if agreement > 0.25 else 4.0 * pull

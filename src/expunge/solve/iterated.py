@@ -23,7 +23,7 @@ FIRST_PULL = 1e-2
 SMALLEST_PULL = 1e-8
 MAX_TRIED = 100
 SHRINK = 2.0  # along a valley a pull that shrinks faster is too small at once, and each step that fails costs a system
-PATIENCE = 10  # after so many steps without a smaller residual it no longer falls
+PATIENCE = 20  # after so many steps without a smaller residual it no longer falls
 ROUGHLY = 0.1  # of its right side: what a linear system may leave, since the next step takes it up
 
 

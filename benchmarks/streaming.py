@@ -8,7 +8,8 @@ growth     the same at a hundredth and a tenth of the rows, and with nothing kep
 processes  one, two and four processes on this machine, a tenth of the rows
 
 Rows are written to a temporary folder that is removed afterwards. Each part adds its results to results/streaming.json,
-on another device than the CPU to a file with its name; there processes share the GPU where they are more.
+on another device than the CPU to a file with its name; there processes share the GPU where they are more, --memory is
+what may be kept on it too, and beside the rates stand those of copies to it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from environment import RESULTS, environment, synchronise, write
+from environment import RESULTS, environment, seconds, synchronise, write
 
 from expunge.data import open_data
 from expunge.data.streamed import Form, StreamedRows
@@ -144,8 +145,22 @@ def rates(folder: Path, memory: str, repeats: int, device: str) -> dict[str, Any
     result["product_gflop_per_s_warm"] = flops * result[WARM]["rows_per_s"] / len(rows) / 1e9
     result["rows"] = len(rows)
     result["predictions_kept"] = rows.keeps(curvature.height * 4)
+    result["rows_kept"] = rows._held.values is not None
     result["peak_mb"] = peak_mb()
+    if device.startswith("cuda"):
+        result["limit_mb"] = parse_size(memory) / 1e6
+        result["device_peak_mb"] = torch.cuda.max_memory_allocated() / 1e6
+        result["copies_gb_per_s"] = copies(device)
     return result
+
+
+def copies(device: str, n_bytes: int = 1 << 30) -> dict[str, float]:
+    """GB/s from the machine's memory to the device's, from pages that may be moved and from such that may not."""
+    found = {}
+    for name in ("pageable", "pinned"):
+        values = torch.zeros(n_bytes, dtype=torch.uint8, pin_memory=name == "pinned")
+        found[name] = n_bytes / seconds(lambda values=values: values.to(device), 3, 1, device) / 1e9  # type: ignore[misc]
+    return found
 
 
 def unlearn(folder: Path, surrogate: Path, memory: str, device: str, processes: int = 1) -> dict[str, Any]:
@@ -226,11 +241,16 @@ def page(result: dict[str, Any]) -> str:
                 f"{100 * part['share']:.0f} % | {part['rows_per_s']:,.0f} | {part['read_processor_seconds']:.2f} and "
                 f"{part['product_processor_seconds']:.2f} |"
             )
-        lines += [
-            "",
-            f"{result['rates']['rows']:,} rows; peak of that process: {result['rates']['peak_mb']:,.0f} MB.",
-            "",
-        ]
+        part = result["rates"]
+        lines += ["", f"{part['rows']:,} rows; peak of that process: {part['peak_mb']:,.0f} MB.", ""]
+        if "copies_gb_per_s" in part:
+            size, kept = part["rows"] * WIDTH * 4 / 1e9, "kept" if part["rows_kept"] else "not kept"
+            rates_of = " and ".join(f"{value:.1f} GB/s ({name})" for name, value in part["copies_gb_per_s"].items())
+            lines += [
+                f"{size:.1f} GB of rows, {kept} on the GPU, with a limit of {part['limit_mb']:,.0f} MB; peak there "
+                f"{part['device_peak_mb']:,.0f} MB. Copies to it alone: {rates_of}.",
+                "",
+            ]
     for name, title in (("complete", "`expunge unlearn --memory`, whole process"), ("processes", "Several processes")):
         if name in result:
             lines += [

@@ -72,9 +72,15 @@ def carry_out(
     return result
 
 
-def measure(request: Request, *, progress: Progress = silent, seed: int | None = None) -> Measured:
-    """The step, and what the region needs to know of it. `seed` fixes Lanczos' start."""
-    evidence = gather(request, seed=seed, progress=progress)
+def measure(
+    request: Request,
+    *,
+    progress: Progress = silent,
+    seed: int | None = None,
+    evidence: SurrogateEvidence | None = None,
+) -> Measured:
+    """The step, and what the region needs to know of it. `seed` fixes Lanczos' start; `evidence` may be known."""
+    evidence = evidence or gather(request, seed=seed, progress=progress)
     step = evidence.own_step() or step_of(request, evidence, progress)
     distance = evidence.distance_at(step.update)
     facts, failures = evidence.facts(step, distance), evidence.failures(distance)

@@ -9,6 +9,7 @@ import torch
 import reference
 from class_shift import example
 from expunge.heads import Curvature
+from expunge.heads.rows import device_room
 from linear_heads import close, made, rows_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -50,3 +51,12 @@ def test_sets_of_many_blocks_are_summed_whole(loss: str, monkeypatch: pytest.Mon
     assert close(curvature.product(torch.tensor(U)).reshape(-1), hessian @ U.reshape(-1))
     change = reference.predictions(W + U, X, loss) - reference.predictions(W, X, loss)
     assert close(head.change_mean(torch.tensor(W), torch.tensor(U), rows), change.T @ X / len(X))
+
+
+@pytest.mark.parametrize(("limit", "room"), [(None, 900), (10_000, 900), (500, 400), (100, 0), (50, 0)])
+def test_of_a_gpu_s_memory_no_more_than_is_free_or_allowed(
+    limit: int | None, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (900, 1000))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 100)
+    assert device_room(torch.device("cuda"), limit) == room

@@ -68,3 +68,9 @@ def test_other_errors_are_not_taken_for_it() -> None:
         assert out_of_memory(error) is None
     assert out_of_memory(OSError(errno.ENOMEM, "Cannot allocate memory")) is not None
     assert out_of_memory(torch.OutOfMemoryError("CUDA")) is not None
+
+
+def test_a_limit_that_was_asked_for_is_one_for_a_gpu_too() -> None:
+    assert Memory.of("20GB").on_device == 20 * 10**9
+    assert Memory.of("20GB").less(10**6).on_device == 20 * 10**9
+    assert Memory.of(None).on_device is None

@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,7 +93,7 @@ class Ellipsoid(EllipsoidNumbers):
 
     def sample(self, scale: float, generator: np.random.Generator) -> Array:
         normals = generator.normal(size=self._parts)
-        parts = [solve_triangular(factor, own.T, lower=True, trans="T").T for factor, own in self._shared(normals)]
+        parts = [self._backward(factor, own) for factor, own in self._shared(normals)]
         exact = generator.normal(size=self.n_parameters) * self.smallest(scale)
         return scale * np.concatenate(parts).reshape(-1) + exact
 
@@ -108,7 +109,7 @@ class Ellipsoid(EllipsoidNumbers):
         size = self.factors.shape[-1]
         return self.n_parameters // size, size
 
-    def _shared(self, normals: Array) -> Iterator[tuple[Array, Array]]:
+    def _shared(self, normals: Array) -> Iterator[tuple[Any, Array]]:
         """Each factor with the parts that it is for."""
         assert self.factors is not None
         if len(self.factors) == 1:
@@ -116,15 +117,23 @@ class Ellipsoid(EllipsoidNumbers):
         else:
             yield from zip(self.factors, normals[:, None], strict=True)
 
-    def _solved(self, factor: Array, normals: Array) -> Array:
+    def _backward(self, factor: Any, rows: Array) -> Array:
+        """`L'^-1 z` for each row z, in float64."""
+        return np.asarray(solve_triangular(factor, rows.T, lower=True, trans="T").T)
+
+    def _left(self, factor: Any, solutions: Array, beyond: Array, normals: Array) -> tuple[Array, Array]:
+        """What is left of the equations, with twice the digits, and how much more that may not show of each."""
+        return _left(factor, solutions, beyond, normals), _unseen(factor, solutions)
+
+    def _solved(self, factor: Any, normals: Array) -> Array:
         """`L'^-1 z` for each row z."""
         goal = SOLVE_GOAL * math.sqrt(self.inverse_trace * self.least / self._parts[0])
         solutions, beyond, left = np.zeros_like(normals), np.zeros_like(normals), normals
         for _ in range(REFINEMENTS):
-            solutions, lost = _two_sum(solutions, solve_triangular(factor, left.T, lower=True, trans="T").T)
+            solutions, lost = _two_sum(solutions, self._backward(factor, left))
             beyond = beyond + lost
-            left = _left(factor, solutions, beyond, normals)
-            if float((np.linalg.norm(left, axis=1) + _unseen(factor, solutions)).max()) <= goal:
+            left, unseen = self._left(factor, solutions, beyond, normals)
+            if float((np.linalg.norm(left, axis=1) + unseen).max()) <= goal:
                 return solutions
         raise ModelError(
             "the noise's shape is too ill-conditioned to draw from",

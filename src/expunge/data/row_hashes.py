@@ -20,7 +20,9 @@ a model goes.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +38,7 @@ HASH_BYTES = 16
 NOTHING = np.zeros((0, HASH_BYTES), np.uint8)
 PRECISIONS = ("float64", "float32", "six decimals")
 PERSON = b"expunge row"
-BLOCK = 4096
+BLOCK, NUMBERS = 4096, 1 << 20  # rows that are hashed at a time, at most, and numbers in them
 MILLION = 1e6
 LEAST_AT_SIX_DECIMALS = 1e-3  # the largest entry, once rounded: below it six decimals leave fewer than four digits
 EXACT_BELOW = 2.0**33  # from here on neighbouring float64 values differ in six decimals anyway
@@ -79,13 +81,20 @@ def row_hashes(key: bytes, features: Any, labels: Any, name: str = "the rows") -
     named = as_labels(labels, table.shape[0], name)
     kinds, kind_of = np.unique(named, return_inverse=True)
     starts = [_started(key, table.shape[1], _label(value.item())) for value in kinds]
-    digests: list[list[bytes]] = [[], [], []]
-    for start in range(0, len(named), BLOCK):
-        values = table[start : start + BLOCK].cpu().double().numpy() + 0.0  # so that -0 is 0
-        begun = [starts[kind] for kind in kind_of[start : start + BLOCK].tolist()]
-        for precision, rows in enumerate((values, _float32(values), _six_decimals(values))):
-            digests[precision] += _hashed(rows, (each[precision] for each in begun))
-    first, second, third = (np.frombuffer(b"".join(part), np.uint8).reshape(-1, HASH_BYTES) for part in digests)
+    size = max(16, min(BLOCK, NUMBERS // max(1, table.shape[1])))
+
+    def of_block(start: int) -> tuple[bytes, ...]:
+        values = table[start : start + size].cpu().double().numpy() + 0.0  # so that -0 is 0
+        begun = [starts[kind] for kind in kind_of[start : start + size].tolist()]
+        precise = enumerate((values, _float32(values), _six_decimals(values)))
+        return tuple(b"".join(_hashed(rows, (each[level] for each in begun))) for level, rows in precise)
+
+    blocks = range(0, len(named), size)
+    with ThreadPoolExecutor(min(len(blocks), os.cpu_count() or 1) or 1) as pool:  # hashes let go of the interpreter
+        parts = list(pool.map(of_block, blocks)) or [(b"", b"", b"")]
+    first, second, third = (
+        np.frombuffer(b"".join(level), np.uint8).reshape(-1, HASH_BYTES) for level in zip(*parts, strict=True)
+    )
     return RowHashes((first, second, third))
 
 

@@ -28,7 +28,7 @@ from expunge.data.prepare import (
 from expunge.data.streams import Share, Stream, read_ahead
 from expunge.errors import DataError
 from expunge.heads import Block, RowSet
-from expunge.heads.rows import block_rows
+from expunge.heads.rows import block_rows, device_room
 from expunge.heads.scaling import Lengths, Scaling
 from expunge.record import Label
 from expunge.runtime.group import ALONE, Group
@@ -103,7 +103,7 @@ class StreamedRows(RowSet):
         watch: Watch = lambda *_: None,
     ) -> None:
         self.stream, self.form, self.group, self.watch = stream, form, group, watch
-        self._spare = memory.spare
+        self._spare, self._on_device = memory.spare, memory.on_device
         self._share = Share(group.rank, group.size)
         stream.require_as_opened()
         self._stamp = stream.stamp()
@@ -168,7 +168,7 @@ class StreamedRows(RowSet):
 
     def _has_room(self, n_bytes: int) -> bool:
         if self.device.type != "cpu":
-            return n_bytes <= HELD_SHARE * torch.cuda.mem_get_info(self.device)[0]
+            return n_bytes <= HELD_SHARE * device_room(self.device, self._on_device)
         return n_bytes <= self._spare - self._held.used - self._norms.used - self._labels.used
 
     @property
@@ -281,7 +281,7 @@ class StreamedRows(RowSet):
         known, device, half = self.n_expected, self.device, REMEMBERED_SHARE / 2 * self._spare
         self._norms = _PerRow(0, torch.float64, torch.device("cpu"), known, half)
         self._labels = _PerRow(0, torch.int32, device, known, half)
-        room = self._spare if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+        room = self._spare if device.type == "cpu" else device_room(device, self._on_device)
         self._held = _PerRow(self.n_features, self.dtype, device, known, HELD_SHARE * room)
 
     def _settle(self, counts: Tensor, prints: list[int]) -> None:

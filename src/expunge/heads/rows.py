@@ -34,6 +34,12 @@ def block_rows(n_features: int, item_bytes: int, device: torch.device) -> int:
     return size if device.type == "cpu" else size * 64
 
 
+def device_room(device: torch.device, limit: int | None) -> int:
+    """Bytes of a GPU's memory that may be taken now: what is free, and no more than is left of the limit given."""
+    free = int(torch.cuda.mem_get_info(device)[0])
+    return free if limit is None else max(0, min(free, limit - torch.cuda.memory_allocated(device)))
+
+
 @dataclass(frozen=True)
 class Block:
     """Some rows of a set, one after another; `start` counts the rows that came before them in the pass."""

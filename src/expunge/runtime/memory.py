@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from expunge.errors import FileError, OptionError, OutOfMemory
@@ -112,21 +112,23 @@ def resident_bytes() -> int:
 
 @dataclass(frozen=True)
 class Memory:
-    """A limit in bytes; `used` was taken when it was set."""
+    """A limit in bytes; `used` was taken when it was set. `on_device` is the same for a GPU's own, where one was asked
+    for."""
 
     limit: int
     used: int
+    on_device: int | None = None
 
     @classmethod
     def of(cls, limit_wanted: str | int | None) -> Memory:
         """The limit given, or half the machine's memory; refuses one in which nothing can be done."""
         limit = memory_limit() if limit_wanted is None else parse_size(str(limit_wanted))
-        memory = cls(limit, resident_bytes())
+        memory = cls(limit, resident_bytes(), None if limit_wanted is None else limit)
         return memory if limit_wanted is None else memory.less(0)
 
     def less(self, n_bytes: int) -> Memory:
         """The same, with that much more in use; refuses if nothing is left."""
-        less = Memory(self.limit, self.used + n_bytes)
+        less = replace(self, used=self.used + n_bytes)
         if less.spare <= 0:
             raise OptionError(
                 f"memory limit of {self.limit / 1e6:,.0f} MB",

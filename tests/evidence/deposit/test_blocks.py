@@ -23,6 +23,9 @@ from expunge.evidence.deposit.blocks import (
     is_definite,
     largest,
     norm_of,
+    passing_is_definite,
+    solved_by,
+    square_of,
     top_of,
 )
 
@@ -153,6 +156,50 @@ def test_what_was_lost_is_taken_off_before_the_test() -> None:
     assert is_definite(of(np.eye(2) * 1e-3))
     assert is_definite(of(np.eye(2) * 1e-3), 0.9e-3)
     assert not is_definite(of(np.eye(2) * 1e-3), 1.1e-3)
+
+
+def test_a_matrix_that_passes_is_judged_alike_and_changed() -> None:
+    for entry, lost in ((1e-3, 0.0), (1e-3, 0.9e-3), (1e-3, 1.1e-3), (-1.0, 0.0)):
+        matrix = of(np.eye(2) * entry)
+        assert passing_is_definite(matrix, lost) == is_definite(of(np.eye(2) * entry), lost)
+        assert float(matrix.values[0, 0, 0]) < entry
+
+
+@pytest.mark.parametrize(("blocks_of", "size"), [(1, 1), (2, 7), (1, blocks.SMALL), (2, 2 * blocks.SMALL + 3)])
+def test_the_square_of_triangular_factors_and_solves_by_them(blocks_of: int, size: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    factor = torch.randn((blocks_of, size, size), dtype=torch.float64, generator=generator).tril()
+    factor.diagonal(dim1=-2, dim2=-1).abs_().add_(2.0 * size)
+    square = square_of(factor)
+    assert torch.equal(square, square.mT)
+    bound = 2 * size * UNIT_ROUNDOFF * (factor.abs() @ factor.abs().mT)
+    assert bool(((square - factor @ factor.mT).abs() <= bound).all())
+    columns = torch.randn((blocks_of, size, 2), dtype=torch.float64, generator=generator)
+    assert solved_by(factor, square @ columns).numpy() == pytest.approx(columns.numpy(), rel=1e-9, abs=1e-12)
+
+
+def test_what_cannot_be_below_is_not_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    norm = norm_of(of(FIRST))
+    assert norm is not None
+    top = 1.0 / (3.0 - math.sqrt(2.0))
+    assert top <= norm.most(of(np.eye(2)), below=1.1 * top) < 1.1 * top
+    monkeypatch.setattr(blocks, "factored", lambda matrix: pytest.fail("nothing is to be proved"))
+    assert norm.most(of(np.eye(2)), below=top) == math.inf
+
+
+def test_a_matrix_that_is_hardly_definite_has_no_least_eigenvalue_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not after sixty factorisations: a bound below what one may hide is none."""
+    singular, tried = np.diag([1.0, 1e-17]), []
+    monkeypatch.setattr(blocks, "passing_is_definite", lambda matrix, lost=0.0: tried.append(matrix) is not None)
+    assert Norm(of(singular), torch.linalg.cholesky(torch.from_numpy(singular))[None]).least == 0.0
+    assert 0 < len(tried) < 10
+
+
+def test_one_block_serves_every_class_as_columns() -> None:
+    shared, weights = of(FIRST), torch.arange(6.0, dtype=torch.float64).reshape(3, 2)
+    assert shared.columns(weights).shape == (1, 2, 3)
+    assert torch.equal(shared.from_columns(shared.columns(weights), weights), weights)
+    assert torch.equal(shared.product(weights), weights @ torch.from_numpy(FIRST))
 
 
 def test_a_factorisation_that_runs_to_its_end_proves_nothing_near_zero() -> None:

@@ -100,8 +100,19 @@ class Bending:
     def moments(self, norm: Norm, reach: float) -> Moments:
         """All that the bound needs of psi, in `M^-1`; every number is raised by what float64 may have lost of it.
 
-        `reach` is R of every admissible row.
+        `reach` is R of every admissible row. It takes passes over the rows, so that what was found is remembered.
         """
+        if (known := self._known.get((id(norm), reach))) is not None and known[0] is norm:
+            return known[1]
+        found = self._moments(norm, reach)
+        self._known[id(norm), reach] = (norm, found)
+        return found
+
+    @cached_property
+    def _known(self) -> dict[tuple[int, float], tuple[Norm, Moments]]:
+        return {}
+
+    def _moments(self, norm: Norm, reach: float) -> Moments:
         least = norm.least
         error = self.row_error / math.sqrt(least)
         mean, size = norm.solved(self.mean), norm.dual(self.mean)
@@ -157,8 +168,8 @@ class Bending:
                 for index in range(classes):
                     matrix[index].addmm_((block.features * shares[:, index : index + 1]).T, block.features)
             matrix, mean = self.rows.total(matrix) / len(self.rows), self.mean
-        matrix = matrix - mean[:, :, None] * mean[:, None, :]
-        return Blocks((matrix + matrix.mT) / 2, joint=self._whole)
+        matrix.baddbmm_(mean[:, :, None], mean[:, None, :], alpha=-1.0)  # it may be as large as there is room for
+        return Blocks(matrix.add_(matrix.mT.clone()).div_(2.0), joint=self._whole)
 
     def _eigenvalue(self, norm: Norm) -> float:
         """Certain upper bound on the largest eigenvalue in `M^-1`; of classes one by one, the sum of theirs."""

@@ -63,15 +63,23 @@ def stated_of(beside: Beside, weighted: bool) -> dict[str, float]:
     return {name: known[name] for name in names} | {EACH: beside.each, TOGETHER: beside.together}
 
 
-def found_beside(retained: Deposit, asked: Asked, progress: Progress = silent) -> Answer | None:
-    """The step with surrogate rows and its smallest region; None where no route has a finite one.
+@dataclass(frozen=True)
+class Begun:
+    """The step with surrogate rows, and the routes to its region: whatever is declared of the rows or promised."""
+
+    solved: Solved
+    routes: Routes
+
+
+def begun_beside(retained: Deposit, rows: RowSet, progress: Progress = silent) -> Begun | None:
+    """The step with these rows; None where there is none.
 
     `retained` is the deposit of what is left; quadratic losses do not bend, so there surrogate rows add nothing.
     """
     setting, penalty = retained.setting, retained.penalty(retained.sums.count)
     if setting.quadratic:
         return None
-    solution = solved(setting, retained.head, retained.sums, penalty, asked.rows, progress)
+    solution = solved(setting, retained.head, retained.sums, penalty, rows, progress)
     if solution is None:
         return None
     progress("the region with the surrogate", 0, None)
@@ -85,9 +93,18 @@ def found_beside(retained: Deposit, asked: Asked, progress: Progress = silent) -
         solution.system,
         solution.bends.mean_error,
     )
-    best = smallest_beside(routes, solution, asked)
-    if best is None:
+    return Begun(solution, routes)
+
+
+def found_beside(
+    retained: Deposit, asked: Asked, progress: Progress = silent, begun: Begun | None = None
+) -> Answer | None:
+    """The step with surrogate rows and its smallest region; None where no route has a finite one."""
+    begun = begun or begun_beside(retained, asked.rows, progress)
+    best = None if begun is None else smallest_beside(begun.routes, begun.solved, asked)
+    if begun is None or best is None:
         return None
+    solution = begun.solved
     left = float(solution.left.norm())
     return Answer(Found(solution.update, best.facts, left, best.tried, best.beside), solution, best)
 
@@ -122,7 +139,7 @@ def smallest_beside(routes: Routes, solution: Solved, asked: Asked) -> Tried | N
     gradient = routes.setting.centred(routes.sums.gradient + routes.penalty.diagonal(anchor) * anchor)
     waiting = [
         (replace(facts, solver=max(facts.solver, CHARGED * norm.dual(gradient))), norm)
-        for facts, norm in routes.tried()
+        for facts, norm in routes.every
         if norm is not None and facts.route in (RANGE, LONG_ROWS) and math.isfinite(facts.shape_ratio)
     ]
     assert len(waiting) <= MOST_ROUTES

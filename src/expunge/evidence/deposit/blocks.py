@@ -22,6 +22,7 @@ CLOSE = 1.0 + 2.0**-7  # how far above what was found a bound is tried first
 TRIES = 60
 NOTHING_NEW = 1e-10  # of the length of an image: below it no direction is left
 SMALL = 256  # rows of a block up to which all eigenvalues are found at once
+PANELS = 16  # that a product of triangular factors is made in
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,20 @@ class Blocks:
         """K x d weights as the blocks see them."""
         return weights.reshape(1, -1) if self.joint else weights
 
+    def columns(self, weights: Tensor) -> Tensor:
+        """K x d weights as columns that the blocks act on, b x q x k: one block that serves all has one a class."""
+        if self.joint:
+            return weights.reshape(1, -1, 1)
+        return weights.T[None] if len(self.values) == 1 else weights[..., None]
+
+    def from_columns(self, columns: Tensor, like: Tensor) -> Tensor:
+        """The way back, K x d."""
+        turned = columns if self.joint or len(self.values) > 1 else columns.mT
+        return turned.reshape(like.shape)
+
     def product(self, weights: Tensor) -> Tensor:
         """The matrix times the weights, K x d."""
-        return (self.values @ self.vectors(weights)[..., None]).reshape(weights.shape)
+        return self.from_columns(self.values @ self.columns(weights), weights)
 
     def form(self, weights: Tensor) -> float:
         """`w' A w`."""
@@ -106,6 +118,35 @@ def is_definite(matrix: Blocks, lost: float = 0.0) -> bool:
     return factored(matrix.plus(-(cholesky_error(matrix) + lost))) is not None
 
 
+def passing_is_definite(matrix: Blocks, lost: float = 0.0) -> bool:
+    """The same of a matrix that nobody needs afterwards: its diagonal is changed."""
+    matrix.diagonal.sub_(cholesky_error(matrix) + lost)
+    return factored(matrix) is not None
+
+
+def solved_by(factor: Tensor, columns: Tensor) -> Tensor:
+    """`(L L')^-1` of columns: two triangular solves are many times faster on a CPU than torch's `cholesky_solve`."""
+    half = torch.linalg.solve_triangular(factor, columns, upper=False)
+    solution: Tensor = torch.linalg.solve_triangular(factor.mT, half, upper=True)
+    return solution
+
+
+def square_of(factor: Tensor) -> Tensor:
+    """`L L'` of lower triangular factors, symmetric to the last bit, in a sixth of a full product's arithmetic."""
+    size = factor.shape[-1]
+    step = max(SMALL, -(-size // PANELS))
+    product = torch.empty_like(factor)
+    for start in range(0, size, step):
+        stop = min(start + step, size)
+        panel = factor[:, start:, :stop] @ factor[:, start:stop, :stop].mT
+        product[:, start:, start:stop] = panel
+        product[:, start:stop, start:] = panel.mT
+    for start in range(0, size, step):  # a panel's own square is a product of two that may round otherwise
+        own = product[:, start : start + step, start : start + step]
+        own.copy_(own.tril() + own.tril(-1).mT)
+    return product
+
+
 @dataclass(frozen=True)
 class Norm:
     """A positive definite matrix M with its factor."""
@@ -119,7 +160,7 @@ class Norm:
         The factors' product L L' is at most `d` from M, hence at most `(1 + d/least) M`, and at least `least - d`; the
         solve is exact for an L whose entries are off by `(q+1) u` of their size.
         """
-        half = torch.linalg.solve_triangular(self.factor, self.matrix.vectors(gradient)[..., None], upper=False)
+        half = torch.linalg.solve_triangular(self.factor, self.matrix.columns(gradient), upper=False)
         error = cholesky_error(self.matrix)
         if not self.least > 2.0 * error:
             return math.inf
@@ -128,27 +169,34 @@ class Norm:
 
     def solved(self, gradient: Tensor) -> Tensor:
         """`M^-1 g`."""
-        solution: Tensor = torch.cholesky_solve(self.matrix.vectors(gradient)[..., None], self.factor)
-        reshaped: Tensor = solution.reshape(gradient.shape)
-        return reshaped
+        return self.matrix.from_columns(solved_by(self.factor, self.matrix.columns(gradient)), gradient)
 
     def length(self, weights: Tensor) -> float:
         """`||w||_M`."""
         return math.sqrt(max(0.0, self.matrix.form(weights)))
 
-    def most(self, other: Blocks, slack: float = 0.0) -> float:
-        """Certain upper bound on `lambda_max(M^-1 (A + slack I))`; infinite where none was found."""
-        other = other.plus(slack) if slack else other
+    def about_most(self, other: Blocks, slack: float = 0.0) -> float:
+        """About `lambda_max(M^-1 (A + slack I))`, from below."""
 
         def image(vectors: Tensor) -> Tensor:
             inner = torch.linalg.solve_triangular(self.factor.mT, vectors, upper=True)
-            outer: Tensor = torch.linalg.solve_triangular(self.factor, other.values @ inner, upper=False)
+            moved = torch.add(other.values @ inner, inner, alpha=slack)
+            outer: Tensor = torch.linalg.solve_triangular(self.factor, moved, upper=False)
             return outer
 
-        bound, own, others = max(top_of(image, self.factor), 1e-300) * CLOSE, self.matrix.frobenius, other.frobenius
+        return max(top_of(image, self.factor), 1e-300)
+
+    def most(self, other: Blocks, slack: float = 0.0, below: float = math.inf) -> float:
+        """Certain upper bound on `lambda_max(M^-1 (A + slack I))`; infinite where none was found, or none `below`."""
+        bound = self.about_most(other, slack) * CLOSE
+        own, others = self.matrix.frobenius, other.frobenius + slack * math.sqrt(other.size)
         for attempt in range(TRIES):
-            lost = 4.0 * UNIT_ROUNDOFF * (bound * own + others)  # the difference may be far smaller than its parts
-            if is_definite(self.matrix.combined(bound, other, -1.0), lost):
+            if bound >= below:
+                return math.inf
+            lost = slack + 4.0 * UNIT_ROUNDOFF * (
+                bound * own + others
+            )  # what is left may be far smaller than its parts
+            if passing_is_definite(self.matrix.combined(bound, other, -1.0), lost):
                 return bound * (1.0 + 2.0**-40)
             bound *= 1.0 + 2.0 ** min(attempt - 6, 1)
         return math.inf
@@ -157,21 +205,22 @@ class Norm:
     def least(self) -> float:
         """Certain lower bound on `lambda_min(M)`; 0 where none was found."""
 
-        def image(vectors: Tensor) -> Tensor:
-            return torch.cholesky_solve(vectors, self.factor)
-
-        bound = 1.0 / max(top_of(image, self.factor), 1e-300) / CLOSE
+        bound = 1.0 / max(top_of(lambda vectors: solved_by(self.factor, vectors), self.factor), 1e-300) / CLOSE
+        hopeless = cholesky_error(self.matrix) / 64.0  # a bound so small is lost beside what a factorisation may hide
         for attempt in range(TRIES):
-            if is_definite(self.matrix.plus(-bound)):
+            if passing_is_definite(self.matrix.plus(-bound)):
                 return bound
+            if bound <= hopeless:
+                break
             bound /= 1.0 + 2.0 ** min(attempt - 6, 1)
         return 0.0
 
 
 def norm_of(matrix: Blocks) -> Norm | None:
-    """The matrix with its factor; None where it is not positive definite for certain."""
-    if not is_definite(matrix):
-        return None
+    """The matrix with its factor; None where it is not positive definite.
+
+    A factorisation that runs to its end proves nothing near zero: whether it is definite for certain, `least` says.
+    """
     factor = factored(matrix)
     return None if factor is None else Norm(matrix, factor)
 
@@ -180,7 +229,9 @@ def largest(matrix: Blocks) -> float:
     """Certain upper bound on the largest eigenvalue."""
     bound = max(top_of(lambda vectors: matrix.values @ vectors, matrix.values), 1e-300) * CLOSE
     for attempt in range(TRIES):
-        if is_definite(matrix.times(-1.0).plus(bound)):
+        negative = matrix.times(-1.0)
+        negative.diagonal.add_(bound)
+        if passing_is_definite(negative):
             return bound * (1.0 + 2.0**-40)
         bound *= 1.0 + 2.0 ** min(attempt - 6, 1)
     return matrix.row_sum()

@@ -23,6 +23,7 @@ from expunge.bounds.ellipsoid import Ellipsoid
 from expunge.data.row_hashes import HASH_BYTES, KEY_BYTES, PRECISIONS, RowHashes
 from expunge.errors import FileError
 from expunge.evidence.deposit.blocks import Blocks
+from expunge.evidence.deposit.drawing import DeviceEllipsoid
 from expunge.evidence.deposit.setting import Penalty, Setting
 from expunge.evidence.deposit.sums import Gauge, Sums, is_joint
 from expunge.evidence.deposit.third import folded_size, n_lines
@@ -38,6 +39,7 @@ from expunge.runtime.typed_json import read_as
 
 SCHEMA = "expunge/deposit/1"
 METADATA = "expunge deposit"
+TILE = 256  # rows and columns of a matrix that stay in cache
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,8 @@ class Deposit:
 
     def on(self, device: torch.device) -> Deposit:
         """The same with its matrices on a device."""
+        if device == self.device:
+            return self
         sums = replace(
             self.sums,
             gradient=self.sums.gradient.to(device),
@@ -153,13 +157,10 @@ class Deposit:
     def ellipsoid(self) -> Ellipsoid:
         """The shape of the noise, with its matrix."""
         numbers = self.numbers
-        return Ellipsoid(
-            self.model.matrix().numel(),
-            numbers.shape_largest,
-            numbers.shape_least,
-            numbers.shape_inverse_trace,
-            factors=self.shape.cpu().numpy(),
-        )
+        known = (numbers.shape_largest, numbers.shape_least, numbers.shape_inverse_trace)
+        if self.device.type == "cpu":
+            return Ellipsoid(self.model.matrix().numel(), *known, factors=self.shape.numpy())
+        return DeviceEllipsoid(self.model.matrix().numel(), *known, shape=self.shape)
 
     def to_bytes(self) -> bytes:
         """The safetensors file, byte for byte; symmetric matrices by their lower half."""
@@ -190,11 +191,11 @@ def kept_head(model: LinearModel, record: TrainingRecord) -> LinearHead:
 
 def packed(matrices: Tensor) -> Tensor:
     """The lower half of each matrix, row by row."""
-    values, size = matrices.cpu().numpy(), matrices.shape[-1]
-    halves = np.empty((len(values), size * (size + 1) // 2), dtype=values.dtype)
+    size = matrices.shape[-1]
+    halves = matrices.new_empty((len(matrices), size * (size + 1) // 2))
     for row, start in enumerate(_starts(size)):
-        halves[:, start : start + row + 1] = values[:, row, : row + 1]
-    return torch.from_numpy(halves)
+        halves[:, start : start + row + 1] = matrices[:, row, : row + 1]
+    return halves.cpu()
 
 
 def unpacked(halves: Tensor, *, symmetric: bool) -> Tensor:
@@ -206,9 +207,21 @@ def unpacked(halves: Tensor, *, symmetric: bool) -> Tensor:
     matrices = np.zeros((len(halves), size, size), dtype=values.dtype)
     for row, start in enumerate(_starts(size)):
         matrices[:, row, : row + 1] = values[:, start : start + row + 1]
-        if symmetric:
-            matrices[:, :row, row] = values[:, start : start + row]
+    if symmetric:
+        _mirror(matrices)
     return torch.from_numpy(matrices)
+
+
+def _mirror(matrices: NDArray[np.float64]) -> None:
+    """Copy what is below the diagonals above them, tile by tile: whole columns would go through memory in leaps."""
+    size = matrices.shape[-1]
+    for top in range(0, size, TILE):
+        rows = slice(top, top + TILE)
+        for first in range(0, top, TILE):
+            columns = slice(first, first + TILE)
+            matrices[:, columns, rows] = matrices[:, rows, columns].swapaxes(1, 2)
+        own = matrices[:, rows, rows]
+        own += np.tril(own, -1).swapaxes(1, 2)  # above the diagonal there was nothing
 
 
 def _starts(size: int) -> list[int]:

@@ -17,17 +17,40 @@ from expunge.certificate.limits import kept_failures, route_failure
 from expunge.distance import Distance
 from expunge.errors import BeyondPolicy, VacuousClaim
 from expunge.evidence.deposit.asking import DISTANCE
-from expunge.evidence.deposit.beside import Asked, found_beside, region_of, require_seen, stated_of
+from expunge.evidence.deposit.beside import Asked, Begun, begun_beside, found_beside, region_of, require_seen, stated_of
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.leaving import Membership, gone, left
 from expunge.evidence.deposit.routes import Found, found
 from expunge.evidence.deposit.solving import Solved
 from expunge.evidence.surrogate import SurrogateEvidence
 from expunge.request.door import Request
-from expunge.runtime.progress import Progress
+from expunge.runtime.progress import Progress, silent
 from expunge.solve.outcome import Ending, Step
 
 COVERED = 1.0 + 1e-7  # a radius of the list must exceed what is needed by this
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What does not depend on the promise: the deposit without the rows, its own step and region, and the step with
+    surrogate rows. Requests that differ in epsilon, delta or distance alone can share it."""
+
+    retained: Deposit
+    alone: Found | None
+    begun: Begun | None = None
+
+
+def taken_out(request: Request, progress: Progress = silent) -> Taken:
+    """The rows taken out of the deposit, and the step made, with surrogate rows too where there are any."""
+    deposit, membership = request.deposit, request.membership
+    assert isinstance(deposit, Deposit)
+    assert isinstance(membership, Membership)
+    progress("Rows leave the deposit", 0, None)
+    retained = left(deposit, request.forget, membership, gone(deposit, request.forget, membership))
+    progress("The region", 0, None)
+    alone = found(retained.setting, retained.sums, retained.penalty(retained.sums.count), retained.shape)
+    begun = None if request.surrogate is None else begun_beside(retained, request.surrogate, progress)
+    return Taken(retained, alone, begun)
 
 
 @dataclass(frozen=True)
@@ -43,18 +66,15 @@ class DepositEvidence(SurrogateEvidence):
         return request.deposit is not None
 
     @classmethod
-    def gathered(cls, request: Request, *, seed: int | None, progress: Progress) -> DepositEvidence:
+    def gathered(
+        cls, request: Request, *, seed: int | None = None, progress: Progress = silent, taken: Taken | None = None
+    ) -> DepositEvidence:
         """The rows taken out, the step made and its smallest region found, with surrogate rows where there are any."""
-        deposit, membership = request.deposit, request.membership
+        deposit, taken = request.deposit, taken or taken_out(request, progress)
         assert isinstance(deposit, Deposit)
-        assert isinstance(membership, Membership)
-        progress("Rows leave the deposit", 0, None)
-        retained = left(deposit, request.forget, membership, gone(deposit, request.forget, membership))
-        progress("The region", 0, None)
-        result = found(retained.setting, retained.sums, retained.penalty(retained.sums.count), retained.shape)
-        solution = None
-        if request.surrogate is not None:
-            result, solution = chosen(request, retained, result, progress)
+        retained, result, solution = taken.retained, taken.alone, None
+        if request.surrogate is not None and taken.begun is not None:
+            result, solution = chosen(request, taken, taken.begun, progress)
         if result is None:
             raise VacuousClaim(
                 f"no bound is finite for these {len(request.forget):,} rows"
@@ -153,11 +173,10 @@ class DepositEvidence(SurrogateEvidence):
         return Scale(RADII, min(covering) / mu, len(numbers.radii))
 
 
-def chosen(
-    request: Request, retained: Deposit, alone: Found | None, progress: Progress
-) -> tuple[Found | None, Solved | None]:
+def chosen(request: Request, taken: Taken, begun: Begun, progress: Progress) -> tuple[Found | None, Solved | None]:
     """The deposit alone, which assumes nothing, unless surrogate rows let it do with less noise."""
-    both = found_beside(retained, asked_of(request), progress)
+    retained, alone = taken.retained, taken.alone
+    both = found_beside(retained, asked_of(request), progress, begun)
     if both is None:
         return alone, None
     if alone is not None and _noise(request, retained, alone) <= _noise(request, retained, both.found):

@@ -15,7 +15,7 @@ from expunge.bounds.deposit import deposit_bound
 from expunge.data.row_hashes import KEY_BYTES, NOTHING, RowHashes, row_hashes, streamed_hashes
 from expunge.data.streams import Stream
 from expunge.errors import DataError, ModelError
-from expunge.evidence.deposit.blocks import Blocks, Norm, cholesky_error, largest
+from expunge.evidence.deposit.blocks import Blocks, Norm, cholesky_error, largest, square_of
 from expunge.evidence.deposit.classes import by_class
 from expunge.evidence.deposit.contents import SCHEMA, Deposit, Numbers, kept_head
 from expunge.evidence.deposit.radii import SIZES, radii_for, two_digits
@@ -236,7 +236,7 @@ def _numbers(
     gauges: tuple[Gauge, ...],
     seed: int | None,
 ) -> Numbers:
-    matrix = Blocks(shape @ shape.mT, is_joint(head))
+    matrix = Blocks(square_of(shape), is_joint(head))
     error = cholesky_error(matrix)  # of the product, which is the matrix of the noise exactly
     norm = Norm(matrix.plus(-error), shape)
     if norm.least <= 0.0:

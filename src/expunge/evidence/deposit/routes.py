@@ -32,7 +32,7 @@ from expunge.bounds.deposit import (
     weighted_radius,
 )
 from expunge.bounds.deposit_surrogate import Beside
-from expunge.evidence.deposit.blocks import UNIT_ROUNDOFF, Blocks, Norm, factored, largest, norm_of
+from expunge.evidence.deposit.blocks import UNIT_ROUNDOFF, Blocks, Norm, factored, largest, norm_of, square_of
 from expunge.evidence.deposit.setting import Penalty, Setting
 from expunge.evidence.deposit.sums import Gauge, Sums
 from expunge.evidence.deposit.third import along, pull, pull_error
@@ -180,6 +180,11 @@ class Routes:
         """The numbers of each route."""
         return (facts for facts, _ in self.tried(gain, below))
 
+    @cached_property
+    def every(self) -> tuple[Tried, ...]:
+        """All of them, found once."""
+        return tuple(self.tried())
+
     def tried(self, gain: float = 0.0, below: float = math.inf) -> Iterator[Tried]:
         """Each route with the norm that it measures by (the plain one has none), those that can give least first.
 
@@ -246,8 +251,6 @@ class Routes:
         steep = self._stretch(moments, gone) * self._stretch(weighted, gone) * math.exp(reach)
         return weighted_radius(math.sqrt(steep), rho) * math.sqrt(self._stretch(self._frozen_diagonal, gone))
 
-    # Lengths of the update ---------------------------------------------------------------------------------------
-
     def _differences(self, lengths) -> float:  # type: ignore[no-untyped-def]
         """The largest length of `u_j - u_k`, or of `u_k` where classes do not compete."""
         if not self.setting.shift_free:
@@ -262,8 +265,6 @@ class Routes:
     def _gauged(self, gauge: Gauge) -> tuple[float, float]:
         length = self._differences(gauge.length)
         return length, gauge.kappa * length
-
-    # Matrices ----------------------------------------------------------------------------------------------------
 
     @property
     def _curvature_error(self) -> float:
@@ -310,7 +311,7 @@ class Routes:
     def _frozen(self) -> tuple[Blocks, float]:
         """M_0, and what float64 may have changed of the product of its factors."""
         error = 4 * (self.shape.shape[-1] + 4) * UNIT_ROUNDOFF * float(self.shape.square().sum(dim=(-1, -2)).max())
-        return Blocks(self.shape @ self.shape.mT, self.sums.curvature.joint), error
+        return Blocks(square_of(self.shape), self.sums.curvature.joint), error
 
     def _curved(self, matrix: Blocks, error: float) -> float:
         """`||u||` by a matrix that is off by at most `error`."""
@@ -319,9 +320,7 @@ class Routes:
         return math.sqrt(max(0.0, matrix.form(self.update)) + lost * size**2) * UP
 
     def _by_norm(self, route: str, norm: Norm | None, **known: float) -> Iterator[tuple[DepositFacts, Norm]]:
-        if norm is None:
-            return
-        if norm.least <= 0.0:
+        if norm is None or norm.least <= 0.0:
             return
         rounding = self._lost() / math.sqrt(norm.least) + self._displaced() * math.sqrt(norm.matrix.row_sum())
         yield DepositFacts(route, norm.dual(self.left), rounding * UP, self._ratio(norm), **known), norm
@@ -345,19 +344,20 @@ class Routes:
         """c: the largest range of `e x` over rows, for an e of length 1 in M."""
         pairs = math.sqrt(2.0) if self.setting.shift_free else 1.0
         least = norm.least
-        by_bound = pairs * self.setting.row_bound / math.sqrt(least) if least > 0.0 else math.inf
-        by_gauge = [gauge.kappa * math.sqrt(self.spread(norm, gauge)) for gauge in self.setting.gauges]
-        return min([by_bound, *by_gauge]) * UP
+        best = pairs * self.setting.row_bound / math.sqrt(least) if least > 0.0 else math.inf
+        for gauge in self.setting.gauges:
+            best = min(best, gauge.kappa * math.sqrt(self.spread(norm, gauge, below=(best / gauge.kappa) ** 2)))
+        return best * UP
 
-    def spread(self, norm: Norm, gauge: Gauge) -> float:
-        """tau^2: the largest `max ||e_j - e_k||_Q^2` for an e of length 1 in M."""
+    def spread(self, norm: Norm, gauge: Gauge, below: float = math.inf) -> float:
+        """tau^2: the largest `max ||e_j - e_k||_Q^2` for an e of length 1 in M; infinite where it is not `below`."""
         moments = gauge.factor @ gauge.factor.T
         error = 4 * (len(moments) + 4) * UNIT_ROUNDOFF * float(gauge.factor.square().sum())
         if not self.setting.shift_free:
-            return norm.most(Blocks(moments.expand(norm.matrix.values.shape).contiguous(), joint=False), error)
+            return norm.most(Blocks(moments.expand(norm.matrix.values.shape), joint=False), error, below)
         classes = len(self.update)
         centred = torch.eye(classes, dtype=moments.dtype, device=moments.device) - 1.0 / classes
-        return 2.0 * norm.most(Blocks(torch.kron(centred, moments)[None], joint=True), error)
+        return 2.0 * norm.most(Blocks(torch.kron(centred, moments)[None], joint=True), error, below / 2.0)
 
     def _long_rows(self, index: int, length: float, reach: float, factor: float) -> Iterator[tuple[DepositFacts, Norm]]:
         gauge, weighted = self.setting.gauges[index], self.sums.weighted[index]
@@ -381,8 +381,8 @@ class Routes:
             yield measured, found
 
     def _balance(self, index: int) -> float:
-        """The share at which the two parts of a long-row matrix weigh about the same, for an update of length 1."""
-        return math.sqrt(self.system.most(self.sums.weighted[index], self.sums.weighted_errors[index]))
+        """The share, of which any is sound, at which both parts of a long-row matrix weigh about the same."""
+        return math.sqrt(self.system.about_most(self.sums.weighted[index], self.sums.weighted_errors[index]))
 
     def _plain(self, reach: float) -> DepositFacts:
         top = largest(self.sums.curvature.plus(self._curvature_error))

@@ -30,7 +30,7 @@ from expunge.distance import Distance
 from expunge.errors import FileError, OptionError, VerificationFailed
 from expunge.evidence.deposit.adding import counted
 from expunge.evidence.deposit.beside import Asked, found_beside, region_of, stated_of
-from expunge.evidence.deposit.blocks import Blocks, is_definite, top_of
+from expunge.evidence.deposit.blocks import Blocks, is_definite, solved_by, square_of, top_of
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.evidence import COVERED
 from expunge.evidence.deposit.routes import Found, found
@@ -173,9 +173,9 @@ def _shape_checks(content: Json, after: Deposit) -> list[Check]:
     """The noise's shape: its numbers are the dossier's, and true of the factor in the deposit."""
     facts, numbers = _facts(content), after.numbers
     frozen = asdict(numbers)
-    matrix = Blocks(after.shape @ after.shape.mT, after.sums.curvature.joint)
+    matrix = Blocks(square_of(after.shape), after.sums.curvature.joint)
     top = top_of(lambda vectors: matrix.values @ vectors, matrix.values)
-    bottom = 1.0 / top_of(lambda vectors: torch.cholesky_solve(vectors, after.shape), after.shape)
+    bottom = 1.0 / top_of(lambda vectors: solved_by(after.shape, vectors), after.shape)
     unit = torch.eye(after.shape.shape[-1], dtype=after.shape.dtype, device=after.shape.device)
     inverse = torch.linalg.solve_triangular(after.shape, unit, upper=False)
     copies = 1 if len(after.shape) > 1 or matrix.joint else len(after.anchor)

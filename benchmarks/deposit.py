@@ -294,7 +294,11 @@ def lines(result: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         if "noise_over_outputs" in one:
             yield f"{what}: noise on a typical output, of its size", f"{one['noise_over_outputs']:.2g}", ""
         for name, fit in one.get("refit", {}).items():
-            times = [f"{fit[kind]:.2f} ({fit[f'{kind}_over_deletion']:.0f} times)" for kind in KINDS]
+            ratios = [fit[f"{kind}_over_deletion"] for kind in KINDS]
+            times = [
+                f"{fit[kind]:.2f} ({ratio:.{0 if ratio >= 10.0 else 1}f} times)"
+                for kind, ratio in zip(KINDS, ratios, strict=True)
+            ]
             yield f"{what}: refit, tolerance {name}", *times
         if "dense_hessian" in one:
             yield f"{what}: one dense Hessian", *both(one["dense_hessian"])

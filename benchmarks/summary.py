@@ -92,9 +92,14 @@ def deposit(result: dict[str, Any]) -> Iterator[Line]:
     for one in result["cases"]:
         kind = "processor_seconds" if device == "processor time" else "seconds"
         what = f"{one['rows']:,} rows, {one['weights']:,} weights ({device})"
-        fits = [f"{fit[f'{kind}_over_deletion']:.0f} times ({name})" for name, fit in one["refit"].items()]
-        yield f"deletion of {one['forget']} with a deposit, {what}", f"{one['deletion'][kind]:.3f} s"
-        yield f"scikit-learn's refit over it, by tolerance, {what}", ", ".join(fits)
+        ratios = {name: fit[f"{kind}_over_deletion"] for name, fit in one.get("refit", {}).items()}
+        fits = [f"{ratio:.{0 if ratio >= 10.0 else 1}f} times ({name})" for name, ratio in ratios.items()]
+        if "deletion" in one:
+            yield f"deletion of {one['forget']} with a deposit, {what}", f"{one['deletion'][kind]:.3f} s"
+        if fits:
+            yield f"scikit-learn's refit over it, by tolerance, {what}", ", ".join(fits)
+        if "making_over_hessian" not in one:
+            continue
         stages = one["making"]["stages" if kind == "seconds" else "processor_stages"]
         beside = f"beside it anchor {stages['anchor']:.1f} s, rehearsal {stages['rehearsal']:.1f} s"
         yield f"the rest of the deposit over one dense Hessian, {what}", f"{one['making_over_hessian']:.1f}; {beside}"
@@ -106,6 +111,15 @@ def deposit(result: dict[str, Any]) -> Iterator[Line]:
             "`expunge unlearn --deposit`, whole process, small table",
             f"{times['seconds']:.1f} s, of processor time {times['processor_seconds']:.1f} s",
         )
+
+
+def ridge(result: dict[str, Any]) -> Iterator[Line]:
+    task, device = result["task"], result["environment"].get("device", "processor")
+    what = f"ridge, {task['rows']:,} x {task['features']:,}, {task['classes']:,} classes ({device})"
+    yield f"deposit of a head, {what}", f"{result['making']['seconds']:.1f} s"
+    for one in result["deletions"]:
+        told = f"{one['seconds']:.1f} s, {one['status']}; least squares anew {one['retraining_seconds']:.1f} s"
+        yield f"deletion of {one['forget']:,} from it, {what}", told
 
 
 def ledger(result: dict[str, Any]) -> Iterator[Line]:
@@ -139,10 +153,12 @@ SOURCES: dict[str, Callable[[dict[str, Any]], Iterator[Line]]] = {
     "preconditioner": preconditioner,
     "imagenet_head": imagenet,
     "streaming": streaming,
+    "streaming-cuda": streaming,
     "ledger_at_scale": ledger,
     "many_requests": requests,
     "deposit": deposit,
     "deposit-cuda": deposit,
+    "ridge_deposit": ridge,
 }
 
 

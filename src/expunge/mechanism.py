@@ -73,11 +73,7 @@ def carry_out(
 
 
 def measure(
-    request: Request,
-    *,
-    progress: Progress = silent,
-    seed: int | None = None,
-    evidence: SurrogateEvidence | None = None,
+    request: Request, *, progress: Progress = silent, seed: int | None = None, evidence: SurrogateEvidence | None = None
 ) -> Measured:
     """The step, and what the region needs to know of it. `seed` fixes Lanczos' start; `evidence` may be known."""
     evidence = evidence or gather(request, seed=seed, progress=progress)

@@ -19,6 +19,7 @@ from expunge.evidence import SurrogateEvidence, gather
 from expunge.evidence.deposit.adding import with_surrogate
 from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
 from expunge.evidence.deposit.contents import Deposit
+from expunge.evidence.deposit.leaving import Membership, gone, left
 from expunge.evidence.deposit.verifying import whitened
 from expunge.evidence.measured import Measured, claim_of, foresee, handed_on
 from expunge.mechanism import measure
@@ -63,7 +64,7 @@ def expunged(
         if name == BOTH and sequence:  # refused: what is spent on surrogate rows is spent for one model
             continue
         found = {}
-        for l2 in task.models if name == SURROGATE else task.kept:
+        for l2 in task.models:
             found[l2] = Asked(name, task, l2, cases[l2], sequence).cells(wanted, checks)
         for place in range(len(wanted["epsilons"])):
             best = max(found, key=lambda l2: found[l2][place][0])
@@ -86,9 +87,11 @@ class Asked:
         bare = {"method": self.name, "budget": None, "l2": self.l2}
         clock = Clock(self.case.weights.device)
         try:
-            request, evidence = self._gathered()
+            kept, last = self._before()
+            clock = Clock(self.case.weights.device)
+            request, evidence = self._gathered(kept, last)
             first = self._measured(request, evidence, BASE)
-            seconds = clock.seconds() / (len(self.case.rows["forget"]) if self.sequence and evidence else 1)
+            seconds = clock.seconds()
         except ExpungeError as error:
             none = {**bare, "accuracy": None, "seconds": clock.seconds(), "refused": type(error).__name__}
             return [(-1.0, {**none, "epsilon": epsilon}) for epsilon in wanted["epsilons"]]
@@ -113,20 +116,27 @@ class Asked:
             made.append((scored, cell))
         return made
 
-    def _gathered(self) -> tuple[Request, SurrogateEvidence | None]:
-        """The request and what it goes by; of a sequence the last one."""
-        forget = self.case.splits.forget
+    def _before(self) -> tuple[Deposit, Labelled]:
+        """The deposit as the last request finds it, and the rows of that request.
+
+        In a sequence those before it, in the order of the peers, have left one by one; their regions are not looked at.
+        """
+        kept, forget = self.task.kept[self.l2], self.case.splits.forget
+        if not self.sequence or self.name == SURROGATE:
+            return kept, forget
+        for row in range(len(forget[1]) - 1, 0, -1):
+            request = self._with_deposit(kept, (forget[0][row : row + 1], forget[1][row : row + 1]))
+            assert isinstance(request.membership, Membership)  # of every request to a deposit
+            taken = gone(kept, request.forget, request.membership)
+            kept = left(kept, request.forget, request.membership, taken)
+        return kept, (forget[0][:1], forget[1][:1])
+
+    def _gathered(self, kept: Deposit, forget: Labelled) -> tuple[Request, SurrogateEvidence | None]:
+        """The request and what it goes by."""
         if self.name == SURROGATE:
             return self._with_surrogate_alone(forget), None
-        if not self.sequence:
-            request = self._with_deposit(self.task.kept[self.l2], forget)
-            return request, gather(request, seed=0)
-        kept = self.task.kept[self.l2]
-        for row in range(len(forget[1]) - 1, -1, -1):  # in the order of the peers
-            request = self._with_deposit(kept, (forget[0][row : row + 1], forget[1][row : row + 1]))
-            evidence = gather(request, seed=0)
-            kept = evidence.kept()[2]
-        return request, evidence
+        request = self._with_deposit(kept, forget)
+        return request, gather(request, seed=0)
 
     def _measured(self, request: Request, evidence: SurrogateEvidence | None, epsilon: float) -> Measured:
         """As `measure` has it; a deposit is looked at once for all epsilons."""

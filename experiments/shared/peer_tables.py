@@ -29,6 +29,8 @@ SHARE, AT = 0.01, 1.0  # of the table of losses: one row in a hundred, epsilon 1
 ALLOWED = 0.5  # points
 TIE = 0.05  # points: tables do not show less
 REFUSED = "refused"
+LIMIT = 100.5  # percent: where the figures' axis would have no end
+TICKS = (0, 20, 40, 50, 60, 70, 80, 85, 90, 93, 95, 96, 97, 98, 99)
 Key = tuple[str, float, bool]  # task, forgotten, one by one
 Line = tuple[str, int | None, str]  # method, budget, whose l2
 Cells = dict[tuple[str, int | None, str, float | None], list[Mapping[str, Any]]]
@@ -320,12 +322,13 @@ def figures(config: Config, records: Sequence[Record]) -> dict[str, bytes]:
     groups = by_task(config, records)
     for name in dict.fromkeys(task for task, *_ in groups):
         keys = [key for key in groups if key[0] == name]
-        figure, axes = new_figure(len(keys), 3.8, width=max(5.0, 3.7 * len(keys)))
+        figure, axes = new_figure(len(keys), 4.4, width=max(7.4, 3.7 * len(keys)))
         for axis, key in zip(axes, keys, strict=True):
             _panel(axis, config["run"]["tasks"][name], cells_of(groups[key]))
             axis.set_title(f"{config['paper']['titles'][name]}, {said(*key[1:])} forgotten", fontsize=9)
         axes[0].set_ylabel("test accuracy, %")
-        axes[-1].legend(fontsize=6, loc="lower right")
+        lines = {line.get_label(): line for axis in axes for line in axis.get_lines()}
+        figure.legend(lines.values(), lines.keys(), fontsize=8, loc="outside lower center", ncols=3 + (len(keys) > 2))
         drawn[f"peers-{name}.png"] = png(figure)
     return drawn
 
@@ -350,6 +353,18 @@ def _panel(axis: Any, wanted: Mapping[str, Any], cells: Cells) -> None:
         )
     before = mean(cells[RETRAIN, None, USUAL, None])
     assert before is not None
-    axis.axhline(100.0 * before, color="#4a4a4a", linewidth=0.8, linestyle=":")
+    axis.axhline(100.0 * before, color="#4a4a4a", linewidth=0.8, linestyle=":", label=f"{RETRAIN}, {USUAL}")
     axis.set(xscale="log", xlabel="epsilon")
+    # a point counts for more the fewer are left to be right about, else all lines but the worst would be one
+    axis.set_yscale("function", functions=(_apart, _together))
+    axis.set_yticks([tick for tick in TICKS if axis.get_ylim()[0] <= tick <= axis.get_ylim()[1]])
     axis.grid(alpha=0.3)
+
+
+def _apart(shares: Any) -> Any:
+    """Where on the axis an accuracy in percent is."""
+    return -np.log(LIMIT - np.minimum(shares, 100.0))
+
+
+def _together(places: Any) -> Any:
+    return LIMIT - np.exp(-np.asarray(places))

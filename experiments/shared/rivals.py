@@ -46,16 +46,16 @@ USUAL, CHOSEN = "C = 1", "chosen"  # whose l2: scikit-learn's default, or the be
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method with its choices made, for so many draws."""
+    """A method with its choices made, for so many draws; the first of them alone where its time is asked for."""
 
     l2: float
     choices: Mapping[str, Any]
-    make: Callable[[int], Method]
+    make: Callable[[int, bool], Method]
 
 
 @dataclass(frozen=True)
 class Task:
-    """Parts of a task, the models trained on its source, one for each l2, and what was kept of it for some."""
+    """Parts of a task, the models trained on its source, one for each l2, and what was kept of it for each."""
 
     parts: Parts
     models: Mapping[float, LinearModel]
@@ -77,7 +77,7 @@ class Task:
 
 
 def task_of(parts: Parts, wanted: Mapping[str, Any], device: str = "cpu") -> Task:
-    """Train on the source with every l2; a deposit is kept for C = 1 and those of `deposits`."""
+    """Train on the source with C = 1 and every l2, and keep a deposit of each."""
     loss, usual = wanted.get("loss", "softmax"), usual_l2(*parts.source)
     models = {
         l2: train(*parts.source, l2=l2, max_norm=ROUNDING, loss=loss, bias=False, device=device)
@@ -85,8 +85,8 @@ def task_of(parts: Parts, wanted: Mapping[str, Any], device: str = "cpu") -> Tas
     }
     execution = Execution(device=device)
     kept = {
-        l2: keep(models[l2], parts.source, execution=execution, seed=0).deposit.on(execution.place)
-        for l2 in (usual, *wanted["deposits"])
+        l2: keep(model, parts.source, execution=execution, seed=0).deposit.on(execution.place)
+        for l2, model in models.items()
     }
     return Task(parts, models, kept, usual, device)
 
@@ -129,17 +129,18 @@ class Rivals:
     wanted: Mapping[str, Any]
     sequence: bool = False
     expected: dict[float, float] = field(default_factory=dict)  # what certified removal rehearsed, by l2
+    norms: dict[int, float] = field(default_factory=dict)  # of the retained rows, which no l2 changes
 
     def cells(self, epsilon: float) -> list[dict[str, Any]]:
         """Every peer's best."""
         shared = (epsilon, self.delta)
-        removal = [Candidate(l2, {}, lambda n, at=l2: self._removal(epsilon, at, n)) for l2 in self.cases]  # type: ignore[misc]
+        removal = [Candidate(l2, {}, lambda n, _, at=l2: self._removal(epsilon, at, n)) for l2 in self.cases]  # type: ignore[misc]
         found = [self._cell(REMOVAL, None, removal)]
         for budget in self.wanted["budgets"]:
             descent = DescentToDelete(*shared, budget, sequence=self.sequence)
             langevin = Langevin(*shared, budget, sequence=self.sequence)
-            found.append(self._cell(DESCENT, budget, [Candidate(l2, {}, lambda _: descent) for l2 in self.cases]))  # noqa: B023
-            noisy = [Candidate(l2, {}, lambda n: replace(langevin, draws=n)) for l2 in self.cases]  # noqa: B023
+            found.append(self._cell(DESCENT, budget, [Candidate(l2, {}, lambda *_: descent) for l2 in self.cases]))  # noqa: B023
+            noisy = [Candidate(l2, {}, lambda n, alone: replace(langevin, draws=n, alone=alone)) for l2 in self.cases]  # noqa: B023
             found.append(self._cell(LANGEVIN, budget, noisy))
             found.append(self._cell(TUNING, budget, self._tunings(epsilon, budget)))
         return [{"epsilon": epsilon, "chosen": CHOSEN, **cell} for cell in found]
@@ -150,7 +151,10 @@ class Rivals:
             count = 1 if self.sequence else REHEARSALS
             generator = np.random.default_rng([0, 15])
             self.expected[l2] = rehearsed(self.cases[l2], count, generator, self.sequence)
-        return CertifiedRemoval(epsilon, self.delta, draws=draws, sequence=self.sequence, expected=self.expected[l2])
+        expected = self.expected[l2]
+        return CertifiedRemoval(
+            epsilon, self.delta, draws=draws, sequence=self.sequence, expected=expected, norms=self.norms
+        )
 
     def _tunings(self, epsilon: float, budget: int) -> list[Candidate]:
         """Its noise does not depend on how many left, nor on how often it was asked."""
@@ -162,21 +166,21 @@ class Rivals:
                 second = ModelClipping(epsilon, self.delta, budget, noisy, radius)
                 for kind, method in (("gradients", first), ("models", second)):
                     choices = {"clipped": kind, "noisy": noisy, "radius": radius}
-                    made.append(Candidate(l2, choices, lambda n, one=method: replace(one, draws=n)))  # type: ignore[misc]
+                    made.append(Candidate(l2, choices, lambda n, alone, one=method: replace(one, draws=n, alone=alone)))  # type: ignore[misc]
         return made
 
     def _best(self, candidates: Sequence[Candidate]) -> Candidate:
         draws, scored = self.wanted["choosing_draws"], []
         for candidate in candidates:
             case = self.cases[candidate.l2]
-            models = candidate.make(draws).run(case).ensemble(draws, np.random.default_rng(4))
+            models = candidate.make(draws, False).run(case).ensemble(draws, np.random.default_rng(4))
             scored.append(accuracies(models, case.rows["surrogate"]))
         return candidates[int(np.argmax(scored))]
 
     def _cell(self, name: str, budget: int | None, candidates: Sequence[Candidate]) -> dict[str, Any]:
         """The best candidate with all its draws."""
         best, draws = self._best(candidates), self.wanted["draws"]
-        outcome = best.make(draws).run(self.cases[best.l2])
+        outcome = best.make(draws, True).run(self.cases[best.l2])
         assert isinstance(outcome, Forgotten)
         models = outcome.ensemble(draws, np.random.default_rng(3))
         return {

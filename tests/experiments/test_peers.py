@@ -22,6 +22,7 @@ from experiments.shared.mixture import of_length
 from experiments.shared.ours import BOTH, DEPOSIT, OURS, SURROGATE, Asked, expunged
 from experiments.shared.rivals import CHOSEN, USUAL, Task, retrained, task_of
 from expunge.errors import BeyondPolicy
+from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
 from expunge.mechanism import measure
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -43,7 +44,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[Record]]:
     config = copy.deepcopy(dict(config_of("peers")))
     task = config["run"]["tasks"]["cifar10-3v8"]
     task |= {"epsilons": [0.1, 1.0], "forget": [0.01], "sequence": [2], "budgets": [3]}
-    task |= {"l2": [0.1], "deposits": [0.1], "draws": 3}
+    task |= {"l2": [0.1], "draws": 3}
     config["run"]["tasks"] = {"cifar10-3v8": task}
     config["run"]["published"] |= {"data": "cifar10-3v8", "draws": 2, "l2_by_rows": 1e-4}
     records: list[Record] = []
@@ -60,7 +61,7 @@ def task() -> Task:
     generator = np.random.default_rng(0)
     X, y = of_length(generator.standard_normal((180, 4)), 1.0), np.arange(180) % 2
     parts = Parts((X[:40], y[:40]), (X[40:150], y[40:150]), (X[150:], y[150:]), (), 0.0)
-    return task_of(parts, {"l2": [1.0], "deposits": []})
+    return task_of(parts, {"l2": [1.0]})
 
 
 def test_every_method_has_a_line_and_no_region_is_too_small(small: tuple[Any, list[Record]]) -> None:
@@ -105,7 +106,7 @@ def test_the_usual_l2_is_that_of_scikit_learn(task: Task) -> None:
     np.testing.assert_allclose(own[1] - own[0], weights[0], atol=1e-6)
     X, y = of_length(np.random.default_rng(1).standard_normal((60, 3)), 1.0), np.arange(60) % 3
     weights = LogisticRegression(C=1.0, fit_intercept=False, tol=1e-10).fit(X, y).coef_
-    three = task_of(Parts((X, y), (X, y), (X, y), (), 0.0), {"l2": [], "deposits": []})
+    three = task_of(Parts((X, y), (X, y), (X, y), (), 0.0), {"l2": []})
     np.testing.assert_allclose(three.models[three.usual].matrix().numpy(), weights, atol=1e-6)
 
 
@@ -128,13 +129,32 @@ def test_usual_lines_have_c_1_and_chosen_ones_the_best_on_validation_rows(task: 
 def test_what_is_measured_once_serves_every_epsilon(task: Task, name: str) -> None:
     case = task.cases(2, 0)[task.usual]
     asked = Asked(name, task, task.usual, case, False)
-    request, evidence = asked._gathered()
+    request, evidence = asked._gathered(*asked._before())
     for epsilon in (0.1, 1.0, 3.0):
         own = replace(request, guarantee=replace(request.guarantee, epsilon=epsilon))
         alone = measure(own, seed=0)
         shared = asked._measured(request, evidence, epsilon)
         assert torch.equal(shared.step.update, alone.step.update)
         assert (shared.facts, shared.failures, shared.scale) == (alone.facts, alone.failures, alone.scale)
+
+
+def test_of_a_sequence_the_last_request_is_that_of_requests_made_one_by_one(task: Task) -> None:
+    case = task.cases(3, 0)[task.usual]
+    asked = Asked(DEPOSIT, task, task.usual, case, True)
+    request, evidence = asked._gathered(*asked._before())
+    last = asked._measured(request, evidence, 1.0)
+    kept, (features, labels) = task.kept[task.usual], case.splits.forget
+    for row in (2, 1, 0):
+        one = ask_deposit(kept, (features[row : row + 1], labels[row : row + 1]), deposit_guarantee(1.0, task.delta))
+        measured = measure(one, seed=0)
+        kept = measured.kept
+    assert torch.equal(last.step.update, measured.step.update)
+    assert (last.facts, last.scale) == (measured.facts, measured.scale)
+    assert kept.numbers.forgotten == 3
+
+
+def test_every_l2_that_may_be_chosen_has_a_deposit(task: Task) -> None:
+    assert list(task.kept) == list(task.models) == [task.usual, 1.0]
 
 
 def test_a_refusal_is_a_cell_without_accuracy(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,3 +109,12 @@ def test_the_rehearsal_of_a_sequence_is_the_sum_over_its_rows(unit: Case) -> Non
         parts = [Rows(train.features[part], train.labels[part]) for part in (stay, order[row : row + 1])]
         total += remove(unit.objective, unit.weights, *parts).residual
     assert rehearsed(unit, 1, np.random.default_rng(3), sequence=True) == pytest.approx(total)
+
+
+def test_norms_that_runs_share_change_nothing(unit: Case) -> None:
+    first = CertifiedRemoval(1.0, 1e-3, draws=1, sequence=True, expected=1.0)
+    other = replace(first, norms={})
+    assert torch.equal(first.run(unit).models, other.run(unit).models)
+    train = unit.rows["train"].features.numpy()
+    assert first.norms == pytest.approx({stay: np.linalg.norm(train[:stay], 2) for stay in range(294, 300)})
+    assert torch.equal(replace(first, norms=other.norms).run(unit).models, other.run(unit).models)

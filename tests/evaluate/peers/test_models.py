@@ -9,7 +9,7 @@ import torch
 from expunge.evaluate.case import Case, Splits, make_case
 from expunge.evaluate.methods import plain_noise
 from expunge.evaluate.peers.langevin import near_rest
-from expunge.evaluate.peers.models import Forgotten, descend, gradients, hessian, solved, timed, within
+from expunge.evaluate.peers.models import Forgotten, descend, gradients, hessian, pull_of, solved, timed, within
 
 
 def some(case: Case, count: int = 3) -> torch.Tensor:
@@ -18,7 +18,8 @@ def some(case: Case, count: int = 3) -> torch.Tensor:
 
 def test_gradients_are_those_of_each_model(unit: Case) -> None:
     models = some(unit)
-    found = gradients(unit.objective, models, unit.rows["retain"])
+    retain = unit.rows["retain"]
+    found = gradients(unit.objective, models, retain, pull_of(unit.objective, retain))
     for model, gradient in zip(models, found, strict=True):
         torch.testing.assert_close(gradient, unit.objective.gradient(model, unit.rows["retain"]))
 
@@ -60,6 +61,8 @@ def test_a_deletion_is_timed_alone_and_done_for_all(unit: Case) -> None:
     assert sizes == [1, 2]
     assert seconds > 0.0
     assert timed(delete, models[:1])[0].shape == pytest.approx((1, *unit.weights.shape))
+    assert torch.equal(timed(delete, models, alone=False)[0], 2.0 * models)
+    assert sizes == [1, 2, 1, 3]
 
 
 @pytest.mark.parametrize("loss", ["softmax", "one-vs-rest"])

@@ -15,7 +15,7 @@ anew.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -58,14 +58,29 @@ class Removal:
     residual: float
 
 
-def remove(head: LinearHead, weights: Tensor, retain: Rows, forget: Rows, known: Tensor | None = None) -> Removal:
-    """One Newton step; `known` is the Hessian of the retained rows' mean in blocks, where it is known."""
+def remove(
+    head: LinearHead,
+    weights: Tensor,
+    retain: Rows,
+    forget: Rows,
+    known: Tensor | None = None,
+    spectral: float | None = None,
+) -> Removal:
+    """One Newton step.
+
+    Where they are known: the Hessian of the retained rows' mean in blocks, and the spectral norm of those rows.
+    """
     known = hessian(head, weights, retain) if known is None else known
     step = solved(torch.linalg.cholesky(len(retain) * known), len(forget) * head.gradient(weights, forget))
-    spectral = math.sqrt(float(torch.linalg.eigvalsh(retain.features.T @ retain.features)[-1]))
+    spectral = spectral_norm(retain) if spectral is None else spectral
     outputs = float((retain.features @ step.T).norm())
     change_of_curvature = constants_of(head).curvature_change
     return Removal(step, residual_upper(change_of_curvature, head.row_bound, spectral, float(step.norm()), outputs))
+
+
+def spectral_norm(rows: Rows) -> float:
+    """`||X||` of so many rows."""
+    return math.sqrt(float(torch.linalg.eigvalsh(rows.features.T @ rows.features)[-1]))
 
 
 class Tilted:
@@ -98,7 +113,8 @@ class CertifiedRemoval:
     sigma hides the largest residual that so many `rehearsals` found, with random rows of the source leaving, or
     `expected`, where they were made before. gamma is the smallest that holds for the loss; the paper's for logistic
     regression, 1/4, is larger. `sequence`: the rows leave one by one, what each step leaves adds up, and `seconds` are
-    of one of them.
+    of one of them. `norms` are spectral norms of the retained rows, by their number: they depend on neither weights nor
+    epsilon, and runs on the same rows may share them.
     """
 
     epsilon: float
@@ -108,6 +124,7 @@ class CertifiedRemoval:
     seed: int = 0
     sequence: bool = False
     expected: float | None = None
+    norms: dict[int, float] = field(default_factory=dict, compare=False)
     name: ClassVar[str] = "Certified removal"
 
     def run(self, case: Case) -> Forgotten:
@@ -115,13 +132,12 @@ class CertifiedRemoval:
         if expected is None:
             expected = rehearsed(case, self.rehearsals, generator, self.sequence)
         sigma = perturbation_for(expected, self.epsilon, self.delta)
-        allowed = hidden_by(sigma, self.epsilon, self.delta)
         models, seconds, redrawn = [], 0.0, 0
         for number in range(self.draws):
             perturbation = sigma * standard_normal(case.weights, generator)
             weights = perturbed_optimum(case.objective, case.rows["train"], perturbation, case.weights)
             clock = Clock(weights.device)
-            weights, anew = _removed(case, weights, perturbation, allowed, sigma, generator, self.sequence)
+            weights, anew = self._removed(case, weights, perturbation, sigma, generator)
             seconds = clock.seconds() if number == 0 else seconds
             models.append(weights)
             redrawn += anew
@@ -129,35 +145,32 @@ class CertifiedRemoval:
         seconds /= len(case.rows["forget"]) if self.sequence else 1
         return Forgotten(drawn.mean(dim=0), None, models=drawn, steps=1, seconds=seconds, redrawn=redrawn)
 
-
-def _removed(
-    case: Case,
-    weights: Tensor,
-    perturbation: Tensor,
-    allowed: float,
-    sigma: float,
-    generator: np.random.Generator,
-    sequence: bool,
-) -> tuple[Tensor, int]:
-    """The weights once all forget rows have left, and how often the model had to be trained anew."""
-    head, train = case.objective, case.rows["train"]
-    # training ends near the optimum, not at it: what is left there is left after the step too
-    left = len(train) * float((head.gradient(weights, train) + perturbation / len(train)).norm())
-    count, anew = len(case.rows["forget"]), 0
-    for gone in range(1, count + 1) if sequence else (count,):
-        stay = len(train) - gone  # the rows to forget are the last of all
-        before = stay + 1 if sequence else len(train)
-        retain, forget = (Rows(train.features[part], train.labels[part]) for part in (slice(stay), slice(stay, before)))
-        removed = remove(head, weights, retain, forget)
-        left += removed.residual
-        if left <= allowed:
-            weights = weights + removed.step
-            continue
-        fresh = sigma * standard_normal(weights, generator)
-        weights = perturbed_optimum(head, retain, fresh, weights)
-        left = len(retain) * float((head.gradient(weights, retain) + fresh / len(retain)).norm())
-        anew += 1
-    return weights, anew
+    def _removed(
+        self, case: Case, weights: Tensor, perturbation: Tensor, sigma: float, generator: np.random.Generator
+    ) -> tuple[Tensor, int]:
+        """The weights once all forget rows have left, and how often the model had to be trained anew."""
+        head, train = case.objective, case.rows["train"]
+        allowed = hidden_by(sigma, self.epsilon, self.delta)
+        # training ends near the optimum, not at it: what is left there is left after the step too
+        left = len(train) * float((head.gradient(weights, train) + perturbation / len(train)).norm())
+        count, anew = len(case.rows["forget"]), 0
+        for gone in range(1, count + 1) if self.sequence else (count,):
+            stay = len(train) - gone  # the rows to forget are the last of all
+            before = stay + 1 if self.sequence else len(train)
+            parts = (slice(stay), slice(stay, before))
+            retain, forget = (Rows(train.features[part], train.labels[part]) for part in parts)
+            if stay not in self.norms:
+                self.norms[stay] = spectral_norm(retain)
+            removed = remove(head, weights, retain, forget, spectral=self.norms[stay])
+            left += removed.residual
+            if left <= allowed:
+                weights = weights + removed.step
+                continue
+            fresh = sigma * standard_normal(weights, generator)
+            weights = perturbed_optimum(head, retain, fresh, weights)
+            left = len(retain) * float((head.gradient(weights, retain) + fresh / len(retain)).norm())
+            anew += 1
+        return weights, anew
 
 
 def rehearsed(case: Case, count: int, generator: np.random.Generator, sequence: bool = False) -> float:

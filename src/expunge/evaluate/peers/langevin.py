@@ -24,7 +24,15 @@ from torch import Tensor
 
 from expunge.evaluate.case import Case
 from expunge.evaluate.peers.constants import Descent, constants_of
-from expunge.evaluate.peers.models import Forgotten, gradients, hessian, left_by_requests, standard_normal, timed
+from expunge.evaluate.peers.models import (
+    Forgotten,
+    gradients,
+    hessian,
+    left_by_requests,
+    pull_of,
+    standard_normal,
+    timed,
+)
 from expunge.evaluate.peers.renyi import SAFETY, require_budget, rho_for, smallest_over_orders
 from expunge.heads import LinearHead, Rows
 
@@ -108,7 +116,8 @@ class Langevin:
     """So many noisy steps on the retained rows, from a model trained by noisy steps on all of them.
 
     `published` takes the paper's own accounting. Training to rest is drawn from the Gaussian that its law nearly is,
-    then run for some more steps. `sequence`: the rows leave one by one, with so many steps for each.
+    then run for some more steps. `sequence`: the rows leave one by one, with so many steps for each. `alone`: the first
+    draw is made alone, and its seconds are what one deletion takes.
     """
 
     epsilon: float
@@ -118,6 +127,7 @@ class Langevin:
     draws: int = 20
     seed: int = 0
     sequence: bool = False
+    alone: bool = True
     name: ClassVar[str] = "Langevin"
 
     def run(self, case: Case) -> Forgotten:
@@ -139,7 +149,7 @@ class Langevin:
                 models = noisy(head, models, retained, self.steps, step, sigma, generator)
             return models
 
-        models, seconds = timed(delete, trained)
+        models, seconds = timed(delete, trained, self.alone)
         return Forgotten(models.mean(dim=0), None, models=models, steps=self.steps, seconds=seconds / len(sets))
 
 
@@ -147,9 +157,9 @@ def noisy(
     head: LinearHead, models: Tensor, rows: Rows, steps: int, step: float, sigma: float, generator: np.random.Generator
 ) -> Tensor:
     """So many steps of noisy descent."""
-    size = math.sqrt(2.0 * step) * sigma
+    size, pull = math.sqrt(2.0 * step) * sigma, pull_of(head, rows)
     for _ in range(steps):
-        models = models - step * gradients(head, models, rows) + size * standard_normal(models, generator)
+        models = models - step * gradients(head, models, rows, pull) + size * standard_normal(models, generator)
     return models
 
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from expunge.bounds.calibration import mu_for
 from expunge.evaluate.case import Case
 from expunge.evaluate.peers.constants import constants_of
-from expunge.evaluate.peers.models import Forgotten, descend, gradients, standard_normal, timed, within
+from expunge.evaluate.peers.models import Forgotten, descend, gradients, pull_of, standard_normal, timed, within
 from expunge.evaluate.peers.renyi import SAFETY, require_budget, rho_for
 
 
@@ -68,7 +68,7 @@ def sigma_of_clipped_models(radius: float, steps: int, epsilon: float, delta: fl
 class GradientClipping:
     """`noisy` steps with clipped gradients, and descent without noise for the rest of `steps`.
 
-    `start` is C0 and `gradient` C1; the regulariser of the loss is the decay.
+    `start` is C0 and `gradient` C1; the regulariser of the loss is the decay. `alone`: as for Langevin.
     """
 
     epsilon: float
@@ -79,6 +79,7 @@ class GradientClipping:
     gradient: float
     draws: int = 20
     seed: int = 0
+    alone: bool = True
     name: ClassVar[str] = "Noisy fine-tuning, gradients clipped"
 
     def run(self, case: Case) -> Forgotten:
@@ -86,22 +87,26 @@ class GradientClipping:
         sigma = sigma_of_clipped_gradients(
             self.start, self.gradient, step, head.l2, self.noisy, self.epsilon, self.delta
         )
-        generator = np.random.default_rng([self.seed, 12])
+        generator, retain = np.random.default_rng([self.seed, 12]), case.rows["retain"]
+        pull = pull_of(head, retain)
 
         def delete(models: Tensor) -> Tensor:
             models = within(models, self.start)
             for _ in range(self.noisy):
-                of_loss = gradients(head, models, case.rows["retain"]) - head.l2 * models
+                of_loss = gradients(head, models, retain, pull) - head.l2 * models
                 models = models - step * (within(of_loss, self.gradient) + head.l2 * models)
                 models = models + sigma * standard_normal(models, generator)
-            return descend(head, models, case.rows["retain"], self.steps - self.noisy, step)
+            return descend(head, models, retain, self.steps - self.noisy, step)
 
-        return _drawn(case, delete, self.draws, self.steps)
+        return _drawn(case, delete, self.draws, self.steps, self.alone)
 
 
 @dataclass(frozen=True)
 class ModelClipping:
-    """`noisy` steps with the model clipped to `radius` (C2), and descent without noise for the rest of `steps`."""
+    """`noisy` steps with the model clipped to `radius` (C2), and descent without noise for the rest of `steps`.
+
+    `alone`: as for Langevin.
+    """
 
     epsilon: float
     delta: float
@@ -110,22 +115,24 @@ class ModelClipping:
     radius: float
     draws: int = 20
     seed: int = 0
+    alone: bool = True
     name: ClassVar[str] = "Noisy fine-tuning, models clipped"
 
     def run(self, case: Case) -> Forgotten:
         head, step = case.objective, constants_of(case.objective).fastest
         sigma = sigma_of_clipped_models(self.radius, self.noisy, self.epsilon, self.delta)
-        generator = np.random.default_rng([self.seed, 13])
+        generator, retain = np.random.default_rng([self.seed, 13]), case.rows["retain"]
+        pull = pull_of(head, retain)
 
         def delete(models: Tensor) -> Tensor:
             for _ in range(self.noisy):
-                models = within(descend(head, models, case.rows["retain"], 1, step), self.radius)
+                models = within(models - step * gradients(head, models, retain, pull), self.radius)
                 models = models + sigma * standard_normal(models, generator)
-            return descend(head, models, case.rows["retain"], self.steps - self.noisy, step)
+            return descend(head, models, retain, self.steps - self.noisy, step)
 
-        return _drawn(case, delete, self.draws, self.steps)
+        return _drawn(case, delete, self.draws, self.steps, self.alone)
 
 
-def _drawn(case: Case, delete: Callable[[Tensor], Tensor], draws: int, steps: int) -> Forgotten:
-    models, seconds = timed(delete, case.weights.expand(draws, *case.weights.shape))
+def _drawn(case: Case, delete: Callable[[Tensor], Tensor], draws: int, steps: int, alone: bool) -> Forgotten:
+    models, seconds = timed(delete, case.weights.expand(draws, *case.weights.shape), alone)
     return Forgotten(models.mean(dim=0), None, models=models, steps=steps, seconds=seconds)

@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.datasets.folder import DataFolder, DataSet
 from experiments.protocol.experiment import Case, Config
-from experiments.shared import peer_tables
+from experiments.shared import peer_figures, peer_tables
 from experiments.shared.certified import parted
 from experiments.shared.mixture import ROUNDING, of_length
 from experiments.shared.ours import compared
@@ -20,7 +20,7 @@ from expunge.evaluate.case import Splits, make_case
 from expunge.evaluate.peers import DescentToDelete, Langevin
 from expunge.runtime.progress import Progress, silent
 
-tables, figures = peer_tables.tables, peer_tables.figures
+tables, figures = peer_tables.tables, peer_figures.figures
 
 
 def cases(config: Config, seeds: int) -> list[Case]:

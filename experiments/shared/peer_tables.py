@@ -1,8 +1,9 @@
-"""Tables and figures of peers beside Expunge, from the records alone: what is behind is named here, not by hand."""
+"""Tables of peers beside Expunge, from the records alone: what is behind is named here, not by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,6 @@ from experiments.shared.ours import BOTH, DEPOSIT, OURS, SURROGATE
 from experiments.shared.rivals import CHOSEN, DESCENT, LANGEVIN, REMOVAL, RETRAIN, TUNING, USUAL
 from expunge.bounds.deposit import TERMS
 from expunge.bounds.residual import TERMS as OTHERS
-from expunge.report.canvas import new_figure, png
-from expunge.report.plots import COLOURS
 
 PUBLISHED = "published"
 PEERS = (REMOVAL, DESCENT, LANGEVIN, TUNING)
@@ -29,8 +28,6 @@ SHARE, AT = 0.01, 1.0  # of the table of losses: one row in a hundred, epsilon 1
 ALLOWED = 0.5  # points
 TIE = 0.05  # points: tables do not show less
 REFUSED = "refused"
-LIMIT = 100.5  # percent: where the figures' axis would have no end
-TICKS = (0, 20, 40, 50, 60, 70, 80, 85, 90, 93, 95, 96, 97, 98, 99)
 Key = tuple[str, float, bool]  # task, forgotten, one by one
 Line = tuple[str, int | None, str]  # method, budget, whose l2
 Cells = dict[tuple[str, int | None, str, float | None], list[Mapping[str, Any]]]
@@ -51,7 +48,7 @@ def tables(config: Config, records: Sequence[Record]) -> list[Table]:
     groups = by_task(config, records)
     first = [_published(config, one) for one in records if one["options"]["task"] == PUBLISHED]
     if groups:
-        first += [_losses(config, groups), _standing(config, groups)]
+        first += [_losses(config, groups), _standing(config, groups), _named(config, groups)]
     return first + [_task(config, key, group) for key, group in groups.items()]
 
 
@@ -68,15 +65,21 @@ def by_task(config: Config, records: Sequence[Record]) -> dict[Key, list[Record]
 
 
 def cells_of(group: Sequence[Record]) -> Cells:
-    """Cells of all seeds by method, budget, whose l2, and epsilon."""
+    """Cells of all seeds by method, budget, whose l2, and epsilon; each says where it was computed."""
     found: Cells = {}
     for record in group:
         for cell in record["result"]["cells"]:
-            found.setdefault((cell["method"], cell["budget"], cell["chosen"], cell["epsilon"]), []).append(cell)
+            key = (cell["method"], cell["budget"], cell["chosen"], cell["epsilon"])
+            found.setdefault(key, []).append({"device": record["result"]["device"], **cell})
     return found
 
 
-def _lines(wanted: Mapping[str, Any], cells: Cells) -> list[Line]:
+def _place(cells: Cells) -> str:
+    """Where most cells were computed: seconds of a table are of one device alone."""
+    return Counter(str(cell["device"]) for some in cells.values() for cell in some).most_common(1)[0][0]
+
+
+def lines_of(wanted: Mapping[str, Any], cells: Cells) -> list[Line]:
     """Methods, budgets and whose l2 in the order of the tables."""
     made: list[Line] = [(RETRAIN, None, USUAL), (RETRAIN, None, CHOSEN), (REMOVAL, None, CHOSEN)]
     made += [(name, budget, CHOSEN) for name in PEERS[1:] for budget in wanted["budgets"]]
@@ -92,7 +95,10 @@ def mean(cells: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _cell(cells: Sequence[Mapping[str, Any]]) -> str:
-    return REFUSED if mean(cells) is None else percent([cell["accuracy"] for cell in cells])
+    refused = sum(cell["accuracy"] is None for cell in cells)
+    if refused:
+        return REFUSED if refused == len(cells) else f"{REFUSED} {refused} of {len(cells)}"
+    return percent([cell["accuracy"] for cell in cells])
 
 
 def _published(config: Config, record: Record) -> Table:
@@ -184,7 +190,7 @@ def _limit(cells: Sequence[Mapping[str, Any]]) -> str:
     refused = [cell["refused"] for cell in cells if cell["accuracy"] is None]
     if refused:
         return f"no region that a deposit's radii cover ({', '.join(dict.fromkeys(refused))})"
-    terms = cells[0]["terms"]
+    terms = {name: sum(cell["terms"].get(name, 0.0) for cell in cells) for name in cells[0]["terms"]}
     largest = max(terms, key=terms.__getitem__)
     share = terms[largest] / sum(terms.values()) if sum(terms.values()) > 0.0 else 0.0
     return f"noise {spread([cell['noise'] for cell in cells], '.2g')}; {largest} {100.0 * share:.0f} %"
@@ -214,6 +220,28 @@ def _standing(config: Config, groups: Mapping[Key, list[Record]]) -> Table:
     return Table("Where Expunge stands", columns, tuple(rows), (note,))
 
 
+def _named(config: Config, groups: Mapping[Key, list[Record]]) -> Table:
+    """Every cell with a small epsilon where a deposit, with the l2 that is chosen, is behind."""
+    rows = []
+    for (name, count, sequence), group in groups.items():
+        wanted, cells = config["run"]["tasks"][name], cells_of(group)
+        behind = [_words_behind(_behind(wanted, cells, (kind, None, CHOSEN))) for kind in (DEPOSIT, BOTH)]
+        if any(behind):
+            rows.append((config["paper"]["titles"][name], said(count, sequence), *(one or "none" for one in behind)))
+    note = "By points of test accuracy, passes in brackets; requests that are not here have no such cell."
+    title = f"Where Expunge with a deposit and the chosen l2 is behind a peer at epsilon up to {SMALL:g}"
+    return Table(title, ("task", "forgotten", "deposit", "deposit and surrogate"), tuple(rows), (note,))
+
+
+def _words_behind(behind: Iterable[tuple[Line, float, float | None]]) -> str:
+    """Peers that are ahead, by epsilon; empty where none is."""
+    found: dict[float, list[str]] = {}
+    for (method, budget, _), epsilon, gap in behind:
+        passes = "" if budget is None else f" ({budget})"
+        found.setdefault(epsilon, []).append(f"{method}{passes}" + ("" if gap is None else f" by {gap:.1f}"))
+    return "; ".join(f"at epsilon {epsilon:g} {', '.join(names)}" for epsilon, names in found.items())
+
+
 def _regions(records: Sequence[Record]) -> str:
     """How many hold the retrained weights, and the smallest radius over true distance."""
     held = tally(records)
@@ -226,7 +254,7 @@ def _small(wanted: Mapping[str, Any]) -> list[float]:
 
 
 def _peers(wanted: Mapping[str, Any], cells: Cells) -> list[Line]:
-    return [line for line in _lines(wanted, cells) if line[0] in PEERS]
+    return [line for line in lines_of(wanted, cells) if line[0] in PEERS]
 
 
 def _behind(wanted: Mapping[str, Any], cells: Cells, line: Line) -> Iterator[tuple[Line, float, float | None]]:
@@ -246,11 +274,11 @@ def _behind(wanted: Mapping[str, Any], cells: Cells, line: Line) -> Iterator[tup
 def _task(config: Config, key: Key, group: Sequence[Record]) -> Table:
     name, count, sequence = key
     wanted, cells = config["run"]["tasks"][name], cells_of(group)
-    rows = []
-    for method, budget, chosen in _lines(wanted, cells):
+    place, rows = _place(cells), []
+    for method, budget, chosen in lines_of(wanted, cells):
         keys = [None if method == RETRAIN else epsilon for epsilon in wanted["epsilons"]]
         own = [cells[method, budget, chosen, epsilon] for epsilon in keys]
-        seconds = [cell["seconds"] for some in own for cell in some]
+        seconds = [cell["seconds"] for some in own for cell in some if cell["device"] == place]
         rows.append(
             (
                 method,
@@ -258,7 +286,7 @@ def _task(config: Config, key: Key, group: Sequence[Record]) -> Table:
                 "--" if budget is None else str(budget),
                 chosen,
                 *(_cell(some) for some in own),
-                spread([float(np.median(seconds))], ".2g"),
+                spread([float(np.median(seconds))], ".2g") if seconds else "--",
             )
         )
     columns = ("method", "needs at deletion", "passes", "l2", *(f"eps {epsilon:g}" for epsilon in wanted["epsilons"]))
@@ -271,11 +299,11 @@ def _notes(wanted: Mapping[str, Any], cells: Cells, group: Sequence[Record], seq
     sizes = ", ".join(f"{size:,}" for size in sorted({result["n_source"] for result in results}))
     gone = ", ".join(f"{size:,}" for size in sorted({result["n_forget"] for result in results}))
     usual = ", ".join(f"{l2:.3g}" for l2 in sorted({one["l2"] for one in cells[RETRAIN, None, USUAL, None]}))
-    devices = sorted({result["device"] or "one core" for result in results})
+    place = _place(cells) or "one core"
     yield (
         f"n = {sizes}, {gone} rows forgotten, delta = 1/n; C = 1 is l2 {usual}. Test accuracy in percent, mean over "
-        f"{wanted['draws']} draws and {len(group)} seed(s). Seconds are of one request, on {', '.join(devices)}, the "
-        "median over epsilons."
+        f"{wanted['draws']} draws and {len(group)} seed(s). Seconds are of one request, on {place}, the median "
+        "over epsilons."
     )
     if sequence:
         yield (
@@ -304,67 +332,9 @@ def _ahead(wanted: Mapping[str, Any], cells: Cells, line: Line) -> Iterator[str]
     total = len(_small(wanted)) * len(_peers(wanted, cells))
     if (*line, _small(wanted)[0]) not in cells:
         return
-    behind: dict[float, list[str]] = {}
-    for (method, budget, _), epsilon, gap in _behind(wanted, cells, line):
-        passes = "" if budget is None else f" ({budget})"
-        behind.setdefault(epsilon, []).append(f"{method}{passes}" + ("" if gap is None else f" by {gap:.1f}"))
-    missed = sum(map(len, behind.values()))
+    behind = list(_behind(wanted, cells, line))
     words = (
-        f"{line[0]}, {line[2]}: at or above the peer in {total - missed} of {total} cells with epsilon up to {SMALL:g}"
+        f"{line[0]}, {line[2]}: at or above the peer in {total - len(behind)} of {total} cells with epsilon up to "
+        f"{SMALL:g}"
     )
-    parts = [f"at epsilon {epsilon:g} {', '.join(names)}" for epsilon, names in behind.items()]
-    yield f"{words}; behind {'; '.join(parts)}." if parts else f"{words}."
-
-
-def figures(config: Config, records: Sequence[Record]) -> dict[str, bytes]:
-    """Accuracy against epsilon, a panel a number of removals, a line a method; peers with their largest budget."""
-    drawn = {}
-    groups = by_task(config, records)
-    for name in dict.fromkeys(task for task, *_ in groups):
-        keys = [key for key in groups if key[0] == name]
-        figure, axes = new_figure(len(keys), 4.4, width=max(7.4, 3.7 * len(keys)))
-        for axis, key in zip(axes, keys, strict=True):
-            _panel(axis, config["run"]["tasks"][name], cells_of(groups[key]))
-            axis.set_title(f"{config['paper']['titles'][name]}, {said(*key[1:])} forgotten", fontsize=9)
-        axes[0].set_ylabel("test accuracy, %")
-        lines = {line.get_label(): line for axis in axes for line in axis.get_lines()}
-        figure.legend(lines.values(), lines.keys(), fontsize=8, loc="outside lower center", ncols=3 + (len(keys) > 2))
-        drawn[f"peers-{name}.png"] = png(figure)
-    return drawn
-
-
-def _panel(axis: Any, wanted: Mapping[str, Any], cells: Cells) -> None:
-    most, epsilons = max(wanted["budgets"]), wanted["epsilons"]
-    shown = [line for line in _lines(wanted, cells) if line[0] != RETRAIN and line[1] in (None, most)]
-    colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate((*PEERS, *OURS))}
-    for method, budget, chosen in shown:
-        points = [(epsilon, mean(cells[method, budget, chosen, epsilon])) for epsilon in epsilons]
-        known = [(epsilon, 100.0 * value) for epsilon, value in points if value is not None]
-        label = method if budget is None else f"{method}, {budget} passes"
-        style = "--s" if method in PEERS else "-o" if chosen == USUAL else ":^"
-        label = f"{label}, {chosen}" if method in OURS else label
-        axis.plot(
-            [one for one, _ in known],
-            [one for _, one in known],
-            style,
-            color=colours[method],
-            markersize=3,
-            label=label,
-        )
-    before = mean(cells[RETRAIN, None, USUAL, None])
-    assert before is not None
-    axis.axhline(100.0 * before, color="#4a4a4a", linewidth=0.8, linestyle=":", label=f"{RETRAIN}, {USUAL}")
-    axis.set(xscale="log", xlabel="epsilon")
-    # a point counts for more the fewer are left to be right about, else all lines but the worst would be one
-    axis.set_yscale("function", functions=(_apart, _together))
-    axis.set_yticks([tick for tick in TICKS if axis.get_ylim()[0] <= tick <= axis.get_ylim()[1]])
-    axis.grid(alpha=0.3)
-
-
-def _apart(shares: Any) -> Any:
-    """Where on the axis an accuracy in percent is."""
-    return -np.log(LIMIT - np.minimum(shares, 100.0))
-
-
-def _together(places: Any) -> Any:
-    return LIMIT - np.exp(-np.asarray(places))
+    yield f"{words}; behind {_words_behind(behind)}." if behind else f"{words}."

@@ -66,7 +66,7 @@ def task() -> Task:
 
 def test_every_method_has_a_line_and_no_region_is_too_small(small: tuple[Any, list[Record]]) -> None:
     config, records = small
-    published, losses, standing, at_once, in_sequence = peers.tables(config, records)
+    published, losses, standing, _, at_once, in_sequence = peers.tables(config, records)
     assert [row[0] for row in published.rows] == [*["Descent-to-delete"] * 6, *["Langevin"] * 3]
     assert published.rows[-1][3] == "91"  # as published, at epsilon 5 after one step
     assert [(row[0], row[3]) for row in at_once.rows] == LINES
@@ -87,7 +87,7 @@ def test_cells_where_expunge_is_behind_are_named_and_a_refusal_is_behind(small: 
     for cell in records[1]["result"]["cells"]:
         cell["accuracy"] = {DEPOSIT: 0.9, "Langevin": 0.95, BOTH: None}.get(cell["method"], 0.8)
         cell["refused"] = "VacuousClaim"  # read of those alone that have no accuracy
-    _, losses, standing, table, _ = peers.tables(config, records)
+    _, losses, standing, named, table, _ = peers.tables(config, records)
     deposit, both = (
         next(note for note in table.notes if note.startswith(f"{name}, C = 1")) for name in (DEPOSIT, BOTH)
     )
@@ -95,9 +95,30 @@ def test_cells_where_expunge_is_behind_are_named_and_a_refusal_is_behind(small: 
     assert "behind at epsilon 0.1 Langevin (3) by 5.0; at epsilon 1 Langevin (3) by 5.0." in deposit
     assert "in 0 of 8 cells" in both
     assert standing.rows[0][4] == "6 of 8"
+    row = named.rows[0]
+    assert row[:2] == ("CIFAR-10 3 v 8", "1 %")
+    assert row[2] == "at epsilon 0.1 Langevin (3) by 5.0; at epsilon 1 Langevin (3) by 5.0"
+    assert row[3].startswith("at epsilon 0.1 Certified removal, Descent-to-delete (3), Langevin (3)")
     assert losses.rows[0][4:7] == ("0.0", "-10.0", "refused")
     assert "in 0 of 1 tasks" in losses.notes[0]
     assert "VacuousClaim" in losses.rows[0][-1]
+
+
+def test_seeds_are_averaged_and_seconds_are_of_one_device(small: tuple[Any, list[Record]]) -> None:
+    config, records = small
+    first, second, third = (copy.deepcopy(records[1]) for _ in range(3))
+    for seed, (record, accuracy) in enumerate(zip((first, second, third), (0.9, 0.8, 0.7), strict=True)):
+        record["seed"], record["result"]["device"] = seed, "a GPU" if seed else ""
+        for cell in record["result"]["cells"]:
+            cell |= {"accuracy": accuracy, "seconds": float(seed)}
+    *_, table = peers.tables(config, [first, second, third])
+    assert {cell[:4] for row in table.rows for cell in row[4:-1]} == {"80.0"}
+    assert {row[-1] for row in table.rows} == {"1.5"}
+    assert "3 seed(s)" in table.notes[0]
+    assert "on a GPU" in table.notes[0]
+    next(cell for cell in third["result"]["cells"] if cell["method"] == DEPOSIT)["accuracy"] = None
+    *_, table = peers.tables(config, [first, second, third])
+    assert sum("refused 1 of 3" in row for row in table.rows) == 1
 
 
 def test_the_usual_l2_is_that_of_scikit_learn(task: Task) -> None:

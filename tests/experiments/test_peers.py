@@ -174,6 +174,19 @@ def test_of_a_sequence_the_last_request_is_that_of_requests_made_one_by_one(task
     assert kept.numbers.forgotten == 3
 
 
+def test_a_region_smaller_than_what_training_leaves_is_held_against_a_better_optimum(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, checks = task.cases(1, 0)[1.0], []  # type: ignore[var-annotated]
+    case.__dict__["retrained"] = case.retrained + 1e-6  # as if training had ended there
+    asked, wanted = Asked(DEPOSIT, task, 1.0, case, False), {"epsilons": [1.0], "draws": 1, "choosing_draws": 1}
+    for left in (ours.TRAINED, 1.0):
+        monkeypatch.setattr(ours, "TRAINED", left)
+        asked.cells(wanted, checks)
+    rough, better = checks
+    assert rough["true"] > rough["residual"] == better["residual"] > better["true"]
+
+
 def test_every_l2_that_may_be_chosen_has_a_deposit(task: Task) -> None:
     assert list(task.kept) == list(task.models) == [task.usual, 1.0]
 

@@ -130,6 +130,7 @@ class Rivals:
     sequence: bool = False
     expected: dict[float, float] = field(default_factory=dict)  # what certified removal rehearsed, by l2
     norms: dict[int, float] = field(default_factory=dict)  # of the retained rows, which no l2 changes
+    ends: dict[tuple[float, int], tuple[Tensor, float]] = field(default_factory=dict)  # of descents, by l2 and steps
 
     def cells(self, epsilon: float) -> list[dict[str, Any]]:
         """Every peer's best."""
@@ -137,7 +138,7 @@ class Rivals:
         removal = [Candidate(l2, {}, lambda n, _, at=l2: self._removal(epsilon, at, n)) for l2 in self.cases]  # type: ignore[misc]
         found = [self._cell(REMOVAL, None, removal)]
         for budget in self.wanted["budgets"]:
-            descent = DescentToDelete(*shared, budget, sequence=self.sequence)
+            descent = DescentToDelete(*shared, budget, sequence=self.sequence, ends=self.ends)
             langevin = Langevin(*shared, budget, sequence=self.sequence)
             found.append(self._cell(DESCENT, budget, [Candidate(l2, {}, lambda *_: descent) for l2 in self.cases]))  # noqa: B023
             noisy = [Candidate(l2, {}, lambda n, alone: replace(langevin, draws=n, alone=alone)) for l2 in self.cases]  # noqa: B023

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -86,3 +88,13 @@ def test_rows_that_leave_one_by_one_stay_within_the_distance(unit: Case, steps: 
 def test_what_earlier_requests_left_goes_on() -> None:
     """Halved at each step: two rows of 100 and of 99 that could move the optimum by 0.02 and 2/99."""
     assert sequence_upper(Descent(1.0, 3.0, 1.0, 0.0), 100, 2, 1) == pytest.approx((0.02 / 2 + 2 / 99) / 2)
+
+
+def test_ends_that_runs_share_change_nothing(unit: Case) -> None:
+    first = DescentToDelete(1.0, 1e-3, 3)
+    later = replace(first, epsilon=0.1, ends=first.ends)
+    assert torch.equal(first.run(unit).updated, later.run(unit).updated)
+    assert list(first.ends) == [(unit.objective.l2, 3)]
+    alone = replace(later, ends={}).run(unit)
+    assert torch.equal(alone.updated, later.run(unit).updated)
+    assert alone.noise.scale == later.run(unit).noise.scale > first.run(unit).noise.scale  # type: ignore[union-attr]

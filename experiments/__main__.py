@@ -64,6 +64,7 @@ def main(
     dirichlet      real data in Dirichlet splits
     forget-ratio   Stanford Dogs with several shares to forget
     mixed-linear   mixed-linear networks: a random tenth, and a whole class
+    kept-tangent   the same of a smaller tangent head, with a deposit
     architectures  a linear head after no, one or two convolutions
     mnist-usps     MNIST to USPS and back
     heuristic      estimated against exact KL and Delta

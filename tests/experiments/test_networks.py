@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from experiments import architectures, mixed_linear
+from experiments import architectures, kept_tangent, mixed_linear
 from experiments.datasets.folder import DataFolder
 from experiments.protocol.config import config_of
 from experiments.protocol.experiment import Record
-from experiments.shared.kept_tangent import kept_table
 from experiments.shared.pretraining import moved, network
 from expunge.runtime.progress import silent
 
@@ -64,28 +63,32 @@ def test_table_5_has_every_row_and_its_bounds_hold(images: DataFolder) -> None:
         assert check["true"] <= check["residual"]
         if check["what"].startswith("Unlearn (+)"):
             assert check["true"] < 1e-6, "with the source's Hessian the step is retraining"
-    first, *_, kept = mixed_linear.tables(config, [record])
+    first, *_ = mixed_linear.tables(config, [record])
     assert first.rows[0][:2] == ("0.1", "Retrain")
     assert "paper" in first.columns
-    assert [row[:2] for row in kept.rows[3:]] == [("0", name) for name in ("Original", "Retrain", "With a deposit")]
-    kept_with_a_deposit_is_retraining(record["result"])
 
 
-def kept_with_a_deposit_is_retraining(result: dict[str, Any]) -> None:
+def test_a_tangent_head_with_a_deposit_is_retraining(images: DataFolder) -> None:
     """Of a class too, which moves the weights far; a region below the truth is told."""
-    kept = result["kept"]
-    assert kept["weights"] == 2 * 8 + 8 * 10 + 10
-    for name, found in kept["settings"].items():
-        (checked,) = (one for one in result["checks"] if one["what"] == f"With a deposit, {name}")
-        assert 0.0 < checked["true"] <= checked["residual"] < 1e-4 * found["moved"]
+    config = small("kept-tangent", private=300, l2=0.01, block=64)
+    (record,) = records_of(kept_tangent, config, images)
+    result = record["result"]
+    assert result["weights"] == 2 * 8 + 8 * 10 + 10
+    for (name, found), checked in zip(result["settings"].items(), result["checks"], strict=True):
+        assert checked["what"] == f"With a deposit, {name}"
+        assert 0.0 < checked["true"] <= checked["residual"] == found["radius"] < 1e-4 * found["moved"]
         assert found["noise_length"] < 1e-2 * found["moved"]
         assert found["scores"]["With a deposit"] == found["scores"]["Retrain"]
-    assert kept["settings"]["0"]["moved"] > 0.1, "forgetting must have something to do"
+        assert found["status"] == "conditional"
+    assert result["settings"]["0"]["moved"] > 0.1, "forgetting must have something to do"
     outside = [one | {"true": 2.0 * one["residual"]} for one in result["checks"]]
-    notes = kept_table([result, result | {"checks": outside}], 1.0).notes
-    assert "BatchNorm2d and Linear" in notes[0]
-    assert "0.00 points" in notes[1]
-    assert "2 of 4" in notes[2]
+    other = record | {"seed": 1, "result": result | {"checks": outside}}
+    (table,) = kept_tangent.tables(config, [record, other])
+    assert [row[:2] for row in table.rows[3:]] == [("0", name) for name in ("Original", "Retrain", "With a deposit")]
+    assert "BatchNorm2d and Linear" in table.notes[0]
+    assert "0.00 points" in table.notes[1]
+    assert "2 of 4" in table.notes[2]
+    assert kept_tangent.tables(config, []) == []
 
 
 def test_table_6_has_every_architecture_and_its_steps_come_to_rest(images: DataFolder) -> None:

@@ -24,6 +24,9 @@ FOLDER = click.Path(path_type=Path, readable=False)
 @click.option("--data", type=FOLDER, help="Folder with the data sets; --list says which files.")
 @click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many.")
 @click.option(
+    "--only", metavar="TEXT", help="Run those cases alone whose name begins so; the others keep what they have."
+)
+@click.option(
     "--out",
     "target",
     type=FOLDER,
@@ -47,6 +50,7 @@ def main(
     listing: bool,
     data: Path | None,
     seeds: int,
+    only: str | None,
     target: Path,
     page: Path | None,
     device: str,
@@ -76,6 +80,7 @@ def main(
     python -m experiments --list --data data/
     python -m experiments synthetic
     python -m experiments synthetic --seeds 1 --out try/
+    python -m experiments peers --only adult --data data/
     python -m experiments all --data data/ --page docs/reproduction.md
 
     Exit status: 0 done, 2 bad input, 3 refused, 130 stopped; finished cases are kept.
@@ -91,7 +96,7 @@ def main(
         return _list(experiments, folder, json_output)
     page = _page_to_write(name, page, target)
     workers = jobs or ((os.cpu_count() or 1) if device == "cpu" else 1)
-    options = {"seeds": seeds, "device": device, "jobs": workers}
+    options = {"seeds": seeds, "only": only or "", "device": device, "jobs": workers}
     written = _run(_wanted(name, experiments), folder, target, quiet, options)
     if page is not None:
         _write_page(target, page)

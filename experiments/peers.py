@@ -24,7 +24,7 @@ tables, figures = peer_tables.tables, peer_figures.figures
 
 
 def cases(config: Config, seeds: int) -> list[Case]:
-    """One in a hundred of every task first, then the other numbers of rows, then those that leave one by one."""
+    """Task by task, since a task's cases share its models and deposits."""
     made = [
         Case(
             peer_tables.PUBLISHED,
@@ -33,18 +33,13 @@ def cases(config: Config, seeds: int) -> list[Case]:
         )
     ]
     for seed in range(seeds):
-        asked = {
-            name: [(count, False) for count in wanted["forget"]] + [(count, True) for count in wanted["sequence"]]
-            for name, wanted in config["run"]["tasks"].items()
-            if seed < wanted["seeds"]
-        }
-        for place in range(max(map(len, asked.values()), default=0)):
-            for name, requests in asked.items():
-                if place < len(requests):
-                    count, sequence = requests[place]
-                    options = {"task": name, "forget": count, "sequence": sequence}
-                    options |= {"data": config["run"]["tasks"][name]["data"]}
-                    made.append(Case(f"{name}, {peer_tables.said(count, sequence)}", seed, options))
+        for name, wanted in config["run"]["tasks"].items():
+            if seed >= wanted["seeds"]:
+                continue
+            requests = [(count, False) for count in wanted["forget"]] + [(count, True) for count in wanted["sequence"]]
+            for count, sequence in requests:
+                options = {"task": name, "forget": count, "sequence": sequence, "data": wanted["data"]}
+                made.append(Case(f"{name}, {peer_tables.said(count, sequence)}", seed, options))
     return made
 
 

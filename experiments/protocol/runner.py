@@ -24,6 +24,7 @@ from experiments.datasets.folder import DataFolder
 from experiments.protocol.config import config_of, configs
 from experiments.protocol.experiment import Case, Config, Record, module_of, table_from_json
 from experiments.protocol.store import Results, open_results, read_results, require_folder, surroundings, write_results
+from expunge.errors import OptionError
 from expunge.runtime.durable import PUBLIC, write_whole
 from expunge.runtime.progress import Progress, silent
 
@@ -49,18 +50,27 @@ def run_experiment(
     out: Path,
     *,
     seeds: int,
+    only: str = "",
     device: str = "cpu",
     jobs: int = 1,
     folder: Path | None = None,
     progress: Progress = silent,
 ) -> Results:
-    """Run what is missing, then write `<name>.json`, `<name>.md` and the figures; `folder` has other configs."""
+    """Run what is missing, then write `<name>.json`, `<name>.md` and the figures; `folder` has other configs.
+
+    With `only`, of the cases whose key begins so.
+    """
     config = config_of(name, folder)
     data.require(config["about"]["needs"])
     require_folder(out)
     job = Job(name, config, data, device)
     module = module_of(name)
-    cases = module.cases(config, seeds)
+    cases = [case for case in module.cases(config, seeds) if case.key.startswith(only)]
+    if not cases:
+        names = ", ".join(sorted({case.key for case in module.cases(config, 1)}))
+        raise OptionError(
+            f"--only {only!r} names no case", "the beginning of a case's name is needed", f"Cases: {names}."
+        )
     results = open_results(out, name, job.setting)
     missing = results.missing(cases)
     if missing:

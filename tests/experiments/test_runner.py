@@ -18,7 +18,7 @@ from experiments.__main__ import main
 from experiments.datasets.folder import DataFolder
 from experiments.protocol.runner import listed, run_experiment
 from experiments.protocol.store import Results, open_results, read_results, write_results
-from expunge.errors import FileError
+from expunge.errors import FileError, OptionError
 from small_experiment import CONFIG, make_folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -183,3 +183,19 @@ def test_the_list_says_what_is_there(folders: tuple[Path, Path]) -> None:
     (with_data,), (without,) = (listed(DataFolder(data), folders[0]) for data in (folders[1], None))
     assert with_data["needs"] == {"mnist": True, "usps": True}
     assert without["needs"] == {"mnist": False, "usps": False}
+
+
+def test_some_cases_alone(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    """Those whose name begins so; what is there already stays, and a name of none is refused with all of them."""
+    configs, data = folders
+    names = sorted(
+        {record["key"] for record in run_experiment(NAME, DataFolder(data), tmp_path, seeds=1, folder=configs).records}
+    )
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    first = run_experiment(NAME, DataFolder(data), alone, seeds=1, only=names[0], folder=configs)
+    assert {record["key"] for record in first.records} == {name for name in names if name.startswith(names[0])}
+    last = run_experiment(NAME, DataFolder(data), alone, seeds=1, only=names[-1], folder=configs)
+    assert {record["key"] for record in last.records} >= {names[0], names[-1]}
+    with pytest.raises(OptionError, match=f"names no case.*Cases: .*{names[0]}"):
+        run_experiment(NAME, DataFolder(data), alone, seeds=1, only="nothing", folder=configs)

@@ -30,6 +30,7 @@ from expunge.runtime.rounding import up
 from expunge.runtime.strict_json import is_digest
 from expunge.solve.equation import SetHessian
 from expunge.solve.newton import Manner, solve_linear
+from expunge.solve.precondition import Preconditioner
 
 QUASI_NEWTON_GOAL = 1e-5  # gradient norm at which Newton's method takes over
 MAX_QUASI_NEWTON = 500
@@ -42,17 +43,18 @@ def minimise(
     *,
     start: Tensor | None = None,
     tolerance: float = 1e-11,
+    near: Preconditioner | None = None,
     progress: Progress = silent,
 ) -> Tensor:
     """Weights at which the gradient's norm is at most `tolerance`, or as small as float64 lets it be.
 
-    L-BFGS, then Newton.
+    L-BFGS, then Newton. Somebody who has what is `near` the inverse of the Hessian saves forming Hessians.
     """
     shape = (objective.n_classes, objective.n_features)
     weights = torch.zeros(shape, dtype=torch.float64, device=rows.device) if start is None else start.double()
     if start is None and len(rows) * objective.n_parameters > 1_000_000:
         weights = _quasi_newton(objective, rows, weights, progress)
-    return _newton(objective, rows, weights, tolerance, progress)
+    return _newton(objective, rows, weights, tolerance, near, progress)
 
 
 def _quasi_newton(objective: LinearHead, rows: RowSet, weights: Tensor, progress: Progress) -> Tensor:
@@ -89,12 +91,19 @@ def _quasi_newton(objective: LinearHead, rows: RowSet, weights: Tensor, progress
     return torch.from_numpy(optimum.x.reshape(shape)).to(device)
 
 
-def _newton(objective: LinearHead, rows: RowSet, weights: Tensor, tolerance: float, progress: Progress) -> Tensor:
+def _newton(
+    objective: LinearHead,
+    rows: RowSet,
+    weights: Tensor,
+    tolerance: float,
+    near: Preconditioner | None,
+    progress: Progress,
+) -> Tensor:
     """Newton's method with backtracking on the loss.
 
     Near the optimum, where the loss no longer tells, on the gradient.
     """
-    manner = Manner(objective.dense_pays(rows), rows.dtype, objective.accurate(rows.dtype))
+    manner = Manner(near is None and objective.dense_pays(rows), rows.dtype, objective.accurate(rows.dtype))
     first: SetHessian | None = None  # whose preconditioner serves all
     gradient = objective.gradient(weights, rows)
     size = float(gradient.norm())
@@ -102,7 +111,7 @@ def _newton(objective: LinearHead, rows: RowSet, weights: Tensor, tolerance: flo
         if size <= tolerance:
             break
         progress("Newton iterations", iteration, None)
-        operator = SetHessian(objective.curvature(weights, rows), 1.0, 0.0, first)
+        operator = SetHessian(objective.curvature(weights, rows), 1.0, 0.0, first, near)
         goal = max(manner.accurate, min(1e-2, 0.1 * size))
         solved = solve_linear(operator, -gradient, manner, goal)
         first = first or operator

@@ -94,11 +94,21 @@ class SurrogateEquation:
 
 
 class SetHessian:
-    """`scale (H + pull I)` of one set, preconditioned by its own structure or by what was made for an earlier one."""
+    """`scale (H + pull I)` of one set.
 
-    def __init__(self, curvature: Any, scale: float, pull: float, last: SymmetricOperator | None = None) -> None:
+    Preconditioned by its own structure, by what was made for an earlier one, or by what is `near` its inverse.
+    """
+
+    def __init__(
+        self,
+        curvature: Any,
+        scale: float,
+        pull: float,
+        last: SymmetricOperator | None = None,
+        near: Preconditioner | None = None,
+    ) -> None:
         self.curvature, self.scale, self.pull = curvature, scale, pull
-        self._preconditioner: Preconditioner | None = last.preconditioner if isinstance(last, SetHessian) else None
+        self._preconditioner = last.preconditioner if isinstance(last, SetHessian) else near
 
     @property
     def preconditioner(self) -> Preconditioner | None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from expunge.evaluate.case import Case
 from expunge.evaluate.peers import certified_removal
 from expunge.evaluate.peers.certified_removal import (
+    AtOptimum,
     CertifiedRemoval,
     hidden_by,
     perturbation_for,
@@ -53,6 +54,19 @@ def test_the_gradient_that_is_left_is_within_the_bound(unit: Case, scale: float)
     before = 294 * unit.objective.gradient(weights, unit.rows["retain"]) + perturbation
     assert 0.0 < float(left.norm()) <= removed.residual
     assert float(left.norm()) < 0.2 * float(before.norm())
+
+
+@pytest.mark.parametrize("scale", [0.1, 30.0])
+def test_a_factor_at_hand_changes_how_an_optimum_is_found_not_where(unit: Case, scale: float) -> None:
+    perturbation = scale * torch.from_numpy(np.random.default_rng(1).standard_normal(unit.weights.shape))
+    train = unit.rows["train"]
+    near = AtOptimum(unit.objective, unit.weights, train)
+    dense = unit.objective.curvature(unit.weights, train).dense()
+    once = near.solve(perturbation)
+    assert torch.allclose(dense @ once.reshape(-1), perturbation.reshape(-1), rtol=0.0, atol=1e-9 * scale)
+    plain = perturbed_optimum(unit.objective, train, perturbation, unit.weights)
+    assert float((perturbed_optimum(unit.objective, train, perturbation, unit.weights, near) - plain).norm()) < 1e-8
+    assert float((plain - unit.weights).norm()) > 1e-3 * scale
 
 
 def test_a_rehearsal_is_a_removal_of_as_many_random_rows(unit: Case) -> None:

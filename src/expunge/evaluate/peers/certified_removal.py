@@ -27,6 +27,7 @@ from expunge.evaluate.peers.constants import constants_of
 from expunge.evaluate.peers.models import Clock, Forgotten, hessian, solved, standard_normal
 from expunge.evaluate.peers.renyi import require_budget
 from expunge.heads import LinearHead, Rows
+from expunge.solve.precondition import Preconditioner
 from expunge.train import minimise
 
 
@@ -101,9 +102,22 @@ class Tilted:
         return getattr(self.head, name)
 
 
-def perturbed_optimum(head: LinearHead, rows: Rows, perturbation: Tensor, start: Tensor) -> Tensor:
+class AtOptimum:
+    """The inverse of the Hessian at the unperturbed optimum: near that at any perturbed one, and factorised once."""
+
+    def __init__(self, head: LinearHead, weights: Tensor, rows: Rows) -> None:
+        self.factors = torch.linalg.cholesky(hessian(head, weights, rows))
+
+    def solve(self, residual: Tensor) -> Tensor:
+        """Its value."""
+        return solved(self.factors, residual)
+
+
+def perturbed_optimum(
+    head: LinearHead, rows: Rows, perturbation: Tensor, start: Tensor, near: Preconditioner | None = None
+) -> Tensor:
     """Where `L_b` is smallest."""
-    return minimise(cast(LinearHead, Tilted(head, perturbation / len(rows))), rows, start=start)
+    return minimise(cast(LinearHead, Tilted(head, perturbation / len(rows))), rows, start=start, near=near)
 
 
 @dataclass(frozen=True)
@@ -133,11 +147,12 @@ class CertifiedRemoval:
             expected = rehearsed(case, self.rehearsals, generator, self.sequence)
         sigma = perturbation_for(expected, self.epsilon, self.delta)
         models, seconds, redrawn = [], 0.0, 0
+        near = AtOptimum(case.objective, case.weights, case.rows["train"])
         for number in range(self.draws):
             perturbation = sigma * standard_normal(case.weights, generator)
-            weights = perturbed_optimum(case.objective, case.rows["train"], perturbation, case.weights)
+            weights = perturbed_optimum(case.objective, case.rows["train"], perturbation, case.weights, near)
             clock = Clock(weights.device)
-            weights, anew = self._removed(case, weights, perturbation, sigma, generator)
+            weights, anew = self._removed(case, weights, perturbation, sigma, near, generator)
             seconds = clock.seconds() if number == 0 else seconds
             models.append(weights)
             redrawn += anew
@@ -146,7 +161,13 @@ class CertifiedRemoval:
         return Forgotten(drawn.mean(dim=0), None, models=drawn, steps=1, seconds=seconds, redrawn=redrawn)
 
     def _removed(
-        self, case: Case, weights: Tensor, perturbation: Tensor, sigma: float, generator: np.random.Generator
+        self,
+        case: Case,
+        weights: Tensor,
+        perturbation: Tensor,
+        sigma: float,
+        near: Preconditioner,
+        generator: np.random.Generator,
     ) -> tuple[Tensor, int]:
         """The weights once all forget rows have left, and how often the model had to be trained anew."""
         head, train = case.objective, case.rows["train"]
@@ -167,7 +188,7 @@ class CertifiedRemoval:
                 weights = weights + removed.step
                 continue
             fresh = sigma * standard_normal(weights, generator)
-            weights = perturbed_optimum(head, retain, fresh, weights)
+            weights = perturbed_optimum(head, retain, fresh, weights, near)
             left = len(retain) * float((head.gradient(weights, retain) + fresh / len(retain)).norm())
             anew += 1
         return weights, anew

@@ -94,7 +94,7 @@ def test_a_tangent_head_with_a_deposit_is_retraining(images: DataFolder) -> None
 def test_table_6_has_every_architecture_and_its_steps_come_to_rest(images: DataFolder) -> None:
     config = small(
         "architectures",
-        l2=dict.fromkeys(architectures.ARCHITECTURES, 0.1),
+        l2=dict.fromkeys(architectures.ARCHITECTURES, 0.2),  # at half of it a last digit decides whether steps stall
         private=300,
         components=4,
         components_from=60,

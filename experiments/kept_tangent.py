@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from experiments.datasets.folder import DataFolder
-from experiments.mixed_linear import fresh_head, private_sets
+from experiments.mixed_linear import Examples, Split, forget_sets, fresh_head, private_sets
 from experiments.protocol.experiment import Case, Config, Record, Table, percent, spread
 from experiments.shared.checks import check
 from experiments.shared.comparison import ACCURACIES, PAPER_METRICS, shown
 from experiments.shared.network_scores import tangent_task
 from experiments.shared.pretraining import PASS, pretrained
-from expunge.data.splits import class_split, random_split
 from expunge.evaluate.table import PERCENT, TITLES
 from expunge.evidence.deposit.asking import deposit_guarantee
 from expunge.evidence.deposit.contents import Deposit
@@ -40,9 +39,6 @@ from expunge.runtime.progress import Progress, silent
 KEPT = "With a deposit"
 ROWS = ("Original", "Retrain", KEPT)
 
-Examples = tuple[Tensor, NDArray[np.int64]]
-Split = tuple[NDArray[np.int64], NDArray[np.int64]]
-
 
 def cases(config: Config, seeds: int) -> list[Case]:
     return [Case("cifar10", seed) for seed in range(seeds)]
@@ -56,15 +52,11 @@ def run(
     drawn = np.random.default_rng([case.seed, 4]).permutation(public.private)
     own = replace(public, private=np.sort(drawn))
     private = private_sets(own, images.X, images.y, images.X_test, images.y_test, wanted, case.seed)
-    labels = private.source[1]
-    forgets = {
-        "0.1": random_split(len(labels), wanted["forget_share"], np.random.default_rng([case.seed, 2])),
-        "0": class_split(labels, [wanted["forget_class"]]),
-    }
+    forgets = forget_sets(private.source[1], wanted, case.seed)
     head = fresh_head(public.head.in_features, wanted, case.seed)
     sets = {"source": private.source, "test": private.test}
     found = kept(public.last, head, sets, forgets, wanted, case.seed, device, progress)
-    return found | {"public_accuracy": public.accuracy, "n_source": len(labels)}
+    return found | {"public_accuracy": public.accuracy, "n_source": len(private.source[1])}
 
 
 def kept(

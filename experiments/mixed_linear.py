@@ -54,6 +54,7 @@ PLUS, MINUS = "Unlearn (+)", "Unlearn (-)"
 WITHIN = f"All at delta = 1/n, what {MINUS} spends on sampling and eigenvalues included."
 
 Examples = tuple[Tensor, NDArray[np.int64]]
+Split = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -93,11 +94,7 @@ def run(
     model = train_tangent(
         network, *private.source, l2=wanted["l2"], max_norm=wanted["max_norm"], **options, progress=progress
     )
-    generator = np.random.default_rng([case.seed, 2])
-    forgets = {
-        "0.1": random_split(len(private.source[1]), wanted["forget_share"], generator),
-        "0": class_split(private.source[1], [wanted["forget_class"]]),
-    }
+    forgets = forget_sets(private.source[1], wanted, case.seed)
     measured: dict[str, Any] = {"settings": {}, "checks": [], "public_accuracy": public.accuracy}
     for name, split in forgets.items():
         progress(f"Setting {name}", len(measured["settings"]), len(forgets))
@@ -129,6 +126,14 @@ def private_sets(
     return Private(parts[0], parts[1], (public.maps(test_images), test_labels), (shares[0], shares[1]))
 
 
+def forget_sets(labels: NDArray[np.int64], wanted: Mapping[str, Any], seed: int) -> dict[str, Split]:
+    """A random tenth, and a class: the rows that stay and those that leave."""
+    return {
+        "0.1": random_split(len(labels), wanted["forget_share"], np.random.default_rng([seed, 2])),
+        "0": class_split(labels, [wanted["forget_class"]]),
+    }
+
+
 def fresh_head(features: int, wanted: Mapping[str, Any], seed: int) -> nn.Linear:
     """A random head. The larger its weights, the more the convolution counts beside the head in the Jacobian."""
     head = nn.Linear(features, wanted["classes"])
@@ -144,7 +149,7 @@ def setting(
     network: nn.Module,
     model: TangentModel,
     private: Private,
-    split: tuple[NDArray[np.int64], NDArray[np.int64]],
+    split: Split,
     wanted: Mapping[str, Any],
     seed: int,
     options: Mapping[str, Any],

@@ -66,7 +66,7 @@ def expunged(
         if name == BOTH and sequence:  # refused: what is spent on surrogate rows is spent for one model
             continue
         found = {}
-        for l2 in task.models:
+        for l2 in task.models if name == SURROGATE else task.kept:
             found[l2] = Asked(name, task, l2, cases[l2], sequence).cells(wanted, checks)
         for place in range(len(wanted["epsilons"])):
             best = max(found, key=lambda l2: found[l2][place][0])
@@ -118,13 +118,16 @@ class Asked:
             made.append((scored, cell))
         return made
 
-    def _before(self) -> tuple[Deposit, Labelled]:
-        """The deposit as the last request finds it, and the rows of that request.
+    def _before(self) -> tuple[Deposit | None, Labelled]:
+        """The deposit as the last request finds it, where one is used, and the rows of that request.
 
         In a sequence those before it, in the order of the peers, have left one by one; their regions are not looked at.
         """
-        kept, forget = self.task.kept[self.l2], self.case.splits.forget
-        if not self.sequence or self.name == SURROGATE:
+        forget = self.case.splits.forget
+        if self.name == SURROGATE:
+            return None, forget
+        kept = self.task.kept[self.l2]
+        if not self.sequence:
             return kept, forget
         for row in range(len(forget[1]) - 1, 0, -1):
             request = self._with_deposit(kept, (forget[0][row : row + 1], forget[1][row : row + 1]))
@@ -133,9 +136,9 @@ class Asked:
             kept = left(kept, request.forget, request.membership, taken)
         return kept, (forget[0][:1], forget[1][:1])
 
-    def _gathered(self, kept: Deposit, forget: Labelled) -> tuple[Request, SurrogateEvidence | None]:
+    def _gathered(self, kept: Deposit | None, forget: Labelled) -> tuple[Request, SurrogateEvidence | None]:
         """The request and what it goes by."""
-        if self.name == SURROGATE:
+        if kept is None:
             return self._with_surrogate_alone(forget), None
         request = self._with_deposit(kept, forget)
         return request, gather(request, seed=0)

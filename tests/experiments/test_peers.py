@@ -207,6 +207,18 @@ def test_a_refusal_is_a_cell_without_accuracy(task: Task, monkeypatch: pytest.Mo
     assert checks == []
 
 
+def test_a_deposit_may_be_kept_of_fewer_l2_than_peers_have(task: Task) -> None:
+    wanted = {"l2": [1.0, 2.0], "deposits": [2.0], "epsilons": [1.0], "draws": 2, "choosing_draws": 1}
+    fewer = task_of(task.parts, wanted)
+    assert list(fewer.models) == [fewer.usual, 1.0, 2.0]
+    assert list(fewer.kept) == [fewer.usual, 2.0]
+    cells, checks = expunged(fewer, fewer.cases(1, 0), wanted, False)
+    chosen = {cell["method"]: cell["l2"] for cell in cells if cell["chosen"] == CHOSEN}
+    assert chosen[DEPOSIT] in fewer.kept
+    assert sum(DEPOSIT in one["what"] for one in checks) == 2
+    assert sum(OURS[0] in one["what"] for one in checks) == 3
+
+
 def test_cases_of_one_task_follow_each_other() -> None:
     """They share models and deposits, of which the last task's are kept."""
     made = peers.cases(config_of("peers"), 2)

@@ -37,7 +37,7 @@ from expunge.evidence.deposit.making import optimum
 from expunge.evidence.deposit.verifying import whitened
 from expunge.evidence.measured import foresee
 from expunge.heads.rows import in_memory
-from expunge.mechanism import measure
+from expunge.mechanism import measure, measured_by
 from expunge.request.door import ask
 from expunge.request.execution import Execution
 from expunge.request.guarantee import Guarantee, wanted_distance
@@ -166,8 +166,7 @@ class Group:
             self.taken = taken_out(request)
         elif request.surrogate is not None and self.taken.begun is None:
             self.taken = replace(self.taken, begun=begun_beside(self.taken.retained, request.surrogate))
-        evidence = DepositEvidence.gathered(request, seed=seed, taken=self.taken)
-        return request, measure(request, seed=seed, evidence=evidence)
+        return request, measured_by(DepositEvidence.gathered(request, seed=seed, taken=self.taken))
 
 
 def one(

@@ -22,7 +22,7 @@ from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.leaving import Membership, gone, left
 from expunge.evidence.deposit.verifying import whitened
 from expunge.evidence.measured import Measured, claim_of, foresee, handed_on
-from expunge.mechanism import measure
+from expunge.mechanism import measure, measured_by
 from expunge.request.door import Request, ask
 from expunge.request.execution import Execution
 from expunge.request.guarantee import Guarantee, wanted_distance
@@ -147,12 +147,8 @@ class Asked:
         """As `measure` has it; a deposit is looked at once for all epsilons."""
         if evidence is None:
             return measure(request, seed=0)
-        asked = replace(evidence, request=replace(request, guarantee=replace(request.guarantee, epsilon=epsilon)))
-        step = asked.own_step()
-        assert step is not None
-        distance = asked.distance_at(step.update)
-        facts, failures = asked.facts(step, distance), asked.failures(distance)
-        return Measured(step, facts, failures, distance, asked.described(), *asked.kept())
+        asked = replace(request, guarantee=replace(request.guarantee, epsilon=epsilon))
+        return measured_by(replace(evidence, request=asked))
 
     def _with_surrogate_alone(self, forget: Labelled) -> Request:
         """Forced: what would be refused is shown. In a sequence every request counts from the trained weights."""

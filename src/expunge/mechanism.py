@@ -43,10 +43,8 @@ NONCE_BYTES = 32  # of the secret key of the statement's digests
 
 @dataclass(frozen=True)
 class Unlearned(Result):
-    """`model` and `statement` may be published. `certificate` is the dossier: PRIVATE, it tells who left.
-
-    So does `deposit`, where one was kept of the source: that of what is retained.
-    """
+    """`model` and `statement` may be published; `certificate`, the dossier, and `deposit`, that of what is retained,
+    are PRIVATE: they tell who left."""
 
     model: Any
     statement: Statement
@@ -72,12 +70,14 @@ def carry_out(
     return result
 
 
-def measure(
-    request: Request, *, progress: Progress = silent, seed: int | None = None, evidence: SurrogateEvidence | None = None
-) -> Measured:
-    """The step, and what the region needs to know of it. `seed` fixes Lanczos' start; `evidence` may be known."""
-    evidence = evidence or gather(request, seed=seed, progress=progress)
-    step = evidence.own_step() or step_of(request, evidence, progress)
+def measure(request: Request, *, progress: Progress = silent, seed: int | None = None) -> Measured:
+    """The step, and what the region needs to know of it. `seed` fixes Lanczos' start."""
+    return measured_by(gather(request, seed=seed, progress=progress))
+
+
+def measured_by(evidence: SurrogateEvidence) -> Measured:
+    """The same for evidence that is at hand, and for the request that it was gathered for."""
+    step = evidence.own_step() or step_of(evidence.request, evidence, evidence.progress)
     distance = evidence.distance_at(step.update)
     facts, failures = evidence.facts(step, distance), evidence.failures(distance)
     return Measured(step, facts, failures, distance, evidence.described(), *evidence.kept())

@@ -65,12 +65,12 @@ def test_one_weight_vector_gives_what_the_two_rows_that_it_stands_for_give(files
     np.savez(files / "surrogate.npz", X=X[150:], y=y[150:])
     one = train(X[:150], y[:150], l2=0.1, max_norm=1.0, loss="logistic")
     found = []
-    for model in (one, one_row_a_class(one)):
+    for model, more in ((one, ""), (one, "--l2 0.1 --loss logistic "), (one_row_a_class(one), "--l2 0.2 ")):
         (files / "model.safetensors").write_bytes(model.to_bytes())
-        result = run(COMMAND + "--json", files)
+        result = run(COMMAND + more + "--json", files)
         assert result.exit_code == 0, result.output
         found.append(json.loads(result.stdout.splitlines()[-1])["estimates"])
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
     assert found[0]
 
 

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import expunge.data.row_hashes as module
 from expunge.data.row_hashes import HASH_BYTES, PRECISIONS, RowHashes, matches, row_hashes
 from expunge.errors import DataError, OptionError
 
@@ -197,3 +198,24 @@ def test_hashes_that_begin_alike_are_not_the_same() -> None:
     mixed = RowHashes((other, other, other))
     assert matches(mixed, source).row.tolist() == [-1, 1, -1]
     assert matches(source, mixed).row.tolist() == [-1, 1, -1]
+
+
+@pytest.mark.parametrize("cores", [1, 3, 64])
+def test_many_threads_give_what_one_gives(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order, whatever each has of the memory; a block that cannot be hashed is told, not lost."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(1000, 40)), rng.integers(3, size=1000)
+    alone = row_hashes(KEY, X, y)
+    monkeypatch.setattr(module, "ALONE", 100)
+    monkeypatch.setattr(module, "NUMBERS", 4096)
+    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    assert module.threads_for(1000, 40) == min(cores, module.MOST_THREADS)
+    together = row_hashes(KEY, X, y)
+    assert all(np.array_equal(one, other) for one, other in zip(alone.digests, together.digests, strict=True))
+    assert module.threads_for(2, 50) == 1
+    X[700, 3] = np.nan
+    with pytest.raises(DataError):
+        row_hashes(KEY, X, y)
+    monkeypatch.delattr(module.os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(module.os, "cpu_count", lambda: None)
+    assert module.threads_for(1000, 40) == 1

@@ -238,8 +238,10 @@ def _compare(model_file: Path, declared: Any, sets: dict[str, Path | None], labe
     from expunge.estimate.comparison import compare
     from expunge.model import one_row_a_class, read_model
 
-    model = one_row_a_class(read_model(model_file)[0])  # as a request has it
-    record = _record(model, declared, counted=sets["forget"] is not None)
+    given = read_model(model_file)[0]
+    record = _record(given, declared, counted=sets["forget"] is not None)
+    model = one_row_a_class(given)  # as a request has it
+    record = record if model is given or model.record is None else model.record
     rows: dict[str, Any] = {
         name: read_rows(path, label if is_table(path) else None, model)
         for name, path in sets.items()

@@ -39,6 +39,7 @@ NOTHING = np.zeros((0, HASH_BYTES), np.uint8)
 PRECISIONS = ("float64", "float32", "six decimals")
 PERSON = b"expunge row"
 BLOCK, NUMBERS = 4096, 1 << 20  # rows that are hashed at a time, at most, and numbers in them
+ALONE, MOST_THREADS = 1 << 18, 8  # numbers that one thread hashes, and threads for more
 MILLION = 1e6
 LEAST_AT_SIX_DECIMALS = 1e-3  # the largest entry, once rounded: below it six decimals leave fewer than four digits
 EXACT_BELOW = 2.0**33  # from here on neighbouring float64 values differ in six decimals anyway
@@ -81,7 +82,8 @@ def row_hashes(key: bytes, features: Any, labels: Any, name: str = "the rows") -
     named = as_labels(labels, table.shape[0], name)
     kinds, kind_of = np.unique(named, return_inverse=True)
     starts = [_started(key, table.shape[1], _label(value.item())) for value in kinds]
-    size = max(16, min(BLOCK, NUMBERS // max(1, table.shape[1])))
+    threads = threads_for(len(named), table.shape[1])
+    size = max(16, min(BLOCK, NUMBERS // threads // max(1, table.shape[1])))
 
     def of_block(start: int) -> tuple[bytes, ...]:
         values = table[start : start + size].cpu().double().numpy() + 0.0  # so that -0 is 0
@@ -90,12 +92,28 @@ def row_hashes(key: bytes, features: Any, labels: Any, name: str = "the rows") -
         return tuple(b"".join(_hashed(rows, (each[level] for each in begun))) for level, rows in precise)
 
     blocks = range(0, len(named), size)
-    with ThreadPoolExecutor(min(len(blocks), os.cpu_count() or 1) or 1) as pool:  # hashes let go of the interpreter
-        parts = list(pool.map(of_block, blocks)) or [(b"", b"", b"")]
+    if threads == 1:
+        parts = list(map(of_block, blocks))
+    else:
+        with ThreadPoolExecutor(threads) as pool:  # hashes let go of the interpreter
+            parts = list(pool.map(of_block, blocks))
+    parts = parts or [(b"", b"", b"")]
     first, second, third = (
         np.frombuffer(b"".join(level), np.uint8).reshape(-1, HASH_BYTES) for level in zip(*parts, strict=True)
     )
     return RowHashes((first, second, third))
+
+
+def threads_for(rows: int, width: int) -> int:
+    """How many threads hash so many rows: few share the memory of one, and a little work is done by one.
+
+    >>> threads_for(10, 10), threads_for(0, 0)
+    (1, 1)
+    """
+    if rows * width <= ALONE:
+        return 1
+    known = getattr(os, "sched_getaffinity", None)  # what this process may use, where the system says
+    return max(1, min(MOST_THREADS, len(known(0)) if known else os.cpu_count() or 1))
 
 
 def streamed_hashes(

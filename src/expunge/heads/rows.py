@@ -154,6 +154,20 @@ class RowSet(ABC):
         return value
 
 
+def same_rows(first: RowSet, second: RowSet) -> bool:
+    """Whether two sets are one, or hold the same rows in the same order with the same weights."""
+    if first is second:
+        return True
+    if not (isinstance(first, Rows) and isinstance(second, Rows)) or (first.weights is None) != (
+        second.weights is None
+    ):
+        return False
+    pairs = [(first.features, second.features), (first.labels, second.labels)]
+    if first.weights is not None and second.weights is not None:
+        pairs.append((first.weights, second.weights))
+    return all(one.device == other.device and torch.equal(one, other) for one, other in pairs)
+
+
 @dataclass(frozen=True)
 class Rows(RowSet):
     """Rows in memory: features (bias column included), class indices and, where they differ, `weights` (float64)."""

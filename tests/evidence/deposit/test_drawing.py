@@ -63,3 +63,15 @@ def test_what_is_left_is_known_to_twice_the_digits(seed: int) -> None:
     assert left == pytest.approx(numpy_left, rel=1e-12, abs=float(unseen.max()))
     assert unseen == pytest.approx(numpy_unseen, rel=1e-12, abs=0.0)
     assert unseen[0] > 9 * TWICE * np.linalg.norm(np.abs(solutions[0]) @ np.abs(factor))
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_whitened_as_by_numpy(blocks: int) -> None:
+    """Of one factor for all parts, and of one for each."""
+    factors = np.stack([factor_of(seed, 7, 1e6) for seed in range(blocks)])
+    here, there = both(factors, 3, 1e6)
+    vectors = np.random.default_rng(2).normal(size=(5, 21))
+    naive = np.stack([factors[part % blocks].T @ vectors[:, 7 * part : 7 * part + 7].T for part in range(3)])
+    expected = naive.transpose(2, 0, 1).reshape(5, 21)
+    assert there.whitened(vectors) == pytest.approx(expected, rel=1e-12)
+    assert here.whitened(vectors) == pytest.approx(expected, rel=1e-12)

@@ -18,10 +18,12 @@ from expunge.certificate.limits import ARITHMETIC_SHARE
 from expunge.certificate.statement import statement_of
 from expunge.certificate.verify import checks
 from expunge.certificate.verify_statement import verify_statement
+from expunge.distance import Distance
 from expunge.errors import BeyondPolicy, VacuousClaim
 from expunge.evidence import gather
-from expunge.evidence.deposit.evidence import COVERED, DepositEvidence, reach_of
-from expunge.mechanism import carry_out, measure
+from expunge.evidence.deposit.adding import with_surrogate
+from expunge.evidence.deposit.evidence import COVERED, DepositEvidence, reach_of, taken_out
+from expunge.mechanism import carry_out, measure, measured_by
 from expunge.unlearn import unlearn
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -238,3 +240,33 @@ def test_float32_models_are_published_in_float32() -> None:
     result = unlearn(narrow, (case.X[:2], case.y[:2]), epsilon=1.0, delta=1e-5, deposit=case.deposit, force=True)
     assert result.model.weight.dtype == torch.float32
     assert [check.name for check in checks(result.certificate) if not check.passed] == []
+
+
+def beside(case: Any, which: Array, *, matched: bool, value: float = 0.1) -> Any:
+    """A request with the retained rows as a surrogate, those of the last class nine times."""
+    request = case.request(which, force=True)
+    stay = np.setdiff1d(np.arange(len(case.y)), which)
+    rows = np.concatenate([stay, *[stay[case.y[stay] == case.y.max()]] * 8])
+    distance = Distance("chi2", value, between="samples", matched=matched)
+    return with_surrogate(request, (case.X[which], case.y[which]), (case.X[rows], case.y[rows]), distance)
+
+
+def test_what_was_taken_out_serves_other_promises_and_no_other_rows() -> None:
+    """Surrogate rows weighted by class are other rows: with the unweighted ones' step a region would be too small."""
+    case = made("softmax", l2=0.05, n=300)
+    which = np.arange(3)
+    plain, matched = beside(case, which, matched=False), beside(case, which, matched=True)
+    taken = taken_out(plain)
+    alike = [
+        replace(plain, guarantee=replace(plain.guarantee, epsilon=0.2)),
+        beside(case, which, matched=False, value=0.2),
+        case.request(which, force=True),
+    ]
+    for request in alike:
+        own, shared = DepositEvidence.gathered(request), DepositEvidence.gathered(request, taken=taken)
+        assert measured_by(shared).facts == measured_by(own).facts
+    for request in (matched, beside(case, which[1:], matched=False), case.request(which[1:], force=True)):
+        assert not taken.serves(request)
+        with pytest.raises(ValueError, match="other rows"):
+            DepositEvidence.gathered(request, taken=taken)
+    assert taken_out(case.request(which, force=True)).serves(matched), "it has no step with surrogate rows"

@@ -368,6 +368,17 @@ def test_ratios_are_upper_bounds_and_close() -> None:
             assert stated <= 1.03 * true + 1e-6
 
 
+def test_the_share_of_long_rows_is_of_a_bound_that_is_proven() -> None:
+    """Not of the estimate that it is tried from: dossiers of before would not verify."""
+    problem = next(route.problem for route in every() if route.facts.route == LONG_ROWS)
+    work, _ = work_of(problem, 3)
+    assert work is not None
+    for index, weighted in enumerate(work.sums.weighted):
+        error = work.sums.weighted_errors[index]
+        assert work._balance(index) ** 2 == pytest.approx(work.system.most(weighted, error), rel=1e-14)
+        assert work._balance(index) ** 2 > work.system.about_most(weighted, error)
+
+
 def spread(route: Route) -> float:
     """`2 lambda_max(M^-1 (centred x Q))`, or the largest over the blocks without the 2."""
     factor = route.problem.gauges[route.gauge].factor.numpy()

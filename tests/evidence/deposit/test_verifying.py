@@ -65,6 +65,20 @@ def test_losses(loss: str) -> None:
     verify_deposits(made.certificate, made.deposit, before, rows(4, 7))
 
 
+@pytest.mark.parametrize("seed", [27, 35, 37])
+def test_shapes_of_few_digits(seed: int) -> None:
+    """Levels of a category beside an intercept, one column in the ten thousands, hardly regularised."""
+    rng = np.random.default_rng(seed)
+    X = np.c_[np.eye(8)[rng.integers(8, size=300)], np.exp(rng.normal(size=(300, 8)))]
+    X[:, 8] *= 1e4
+    y = np.argmax(X / np.abs(X).max() @ rng.normal(size=(16, 3)) + rng.gumbel(size=(300, 3)), axis=1)
+    model = train(X, y, l2=7e-5, max_norm=1.01 * float(np.linalg.norm(X, axis=1).max()), loss="ridge", bias=True)
+    before = deposit(model, X, y, seed=seed)
+    assert before.numbers.shape_largest / before.numbers.shape_least > 1e11
+    made = unlearn(model, (X[:1], y[:1]), epsilon=1.0, delta=1e-5, deposit=before, force=True)
+    verify_deposits(made.certificate, made.deposit, before, (X[:1], y[:1]))
+
+
 def bumped(value: Any) -> Any:
     if isinstance(value, tuple):
         return (bumped(value[0]), *value[1:])

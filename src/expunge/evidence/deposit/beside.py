@@ -67,6 +67,7 @@ def stated_of(beside: Beside, weighted: bool) -> dict[str, float]:
 class Begun:
     """The step with surrogate rows, and the routes to its region: whatever is declared of the rows or promised."""
 
+    rows: RowSet
     solved: Solved
     routes: Routes
 
@@ -93,7 +94,7 @@ def begun_beside(retained: Deposit, rows: RowSet, progress: Progress = silent) -
         solution.system,
         solution.bends.mean_error,
     )
-    return Begun(solution, routes)
+    return Begun(rows, solution, routes)
 
 
 def found_beside(

@@ -31,7 +31,10 @@ class DeviceEllipsoid(Ellipsoid):
     def whitened(self, vectors: Array) -> Array:
         assert self.shape is not None
         parts = torch.from_numpy(vectors.reshape(len(vectors), *self._parts)).to(self.shape)
-        return np.asarray((parts[:, :, None, :] @ self.shape).reshape(len(vectors), -1).cpu())
+        if len(self.shape) == 1:
+            return np.asarray((parts @ self.shape[0]).reshape(len(vectors), -1).cpu())
+        by_block = torch.bmm(parts.transpose(0, 1), self.shape)  # a broadcast product would copy the shape for each
+        return np.asarray(by_block.transpose(0, 1).reshape(len(vectors), -1).cpu())
 
     @property
     def _parts(self) -> tuple[int, int]:

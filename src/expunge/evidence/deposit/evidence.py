@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from expunge.bounds.calibration import mu_for
@@ -23,6 +24,7 @@ from expunge.evidence.deposit.leaving import Membership, gone, left
 from expunge.evidence.deposit.routes import Found, found
 from expunge.evidence.deposit.solving import Solved
 from expunge.evidence.surrogate import SurrogateEvidence
+from expunge.heads.rows import same_rows
 from expunge.request.door import Request
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.outcome import Ending, Step
@@ -33,11 +35,25 @@ COVERED = 1.0 + 1e-7  # a radius of the list must exceed what is needed by this
 @dataclass(frozen=True)
 class Taken:
     """What does not depend on the promise: the deposit without the rows, its own step and region, and the step with
-    surrogate rows. Requests that differ in epsilon, delta or distance alone can share it."""
+    surrogate rows. Requests that it `serves` can share it."""
 
+    request: Request
     retained: Deposit
     alone: Found | None
     begun: Begun | None = None
+
+    def serves(self, request: Request) -> bool:
+        """Whether the same rows leave the same deposit there, and the surrogate rows it goes by are the same.
+
+        Surrogate rows that are weighted to match classes depend on the distance.
+        """
+        own, other = (each.membership.found for each in (self.request, request))
+        return (
+            self.request.deposit is request.deposit
+            and same_rows(self.request.forget, request.forget)
+            and all(np.array_equal(getattr(own, name), getattr(other, name)) for name in ("row", "precision"))
+            and (request.surrogate is None or self.begun is None or same_rows(self.begun.rows, request.surrogate))
+        )
 
 
 def taken_out(request: Request, progress: Progress = silent) -> Taken:
@@ -50,7 +66,7 @@ def taken_out(request: Request, progress: Progress = silent) -> Taken:
     progress("The region", 0, None)
     alone = found(retained.setting, retained.sums, retained.penalty(retained.sums.count), retained.shape)
     begun = None if request.surrogate is None else begun_beside(retained, request.surrogate, progress)
-    return Taken(retained, alone, begun)
+    return Taken(request, retained, alone, begun)
 
 
 @dataclass(frozen=True)
@@ -71,6 +87,8 @@ class DepositEvidence(SurrogateEvidence):
     ) -> DepositEvidence:
         """The rows taken out, the step made and its smallest region found, with surrogate rows where there are any."""
         deposit, taken = request.deposit, taken or taken_out(request, progress)
+        if not taken.serves(request):
+            raise ValueError("what was taken out was taken out for other rows, or beside other surrogate rows")
         assert isinstance(deposit, Deposit)
         retained, result, solution = taken.retained, taken.alone, None
         if request.surrogate is not None and taken.begun is not None:

@@ -32,7 +32,7 @@ from expunge.bounds.deposit import (
     weighted_radius,
 )
 from expunge.bounds.deposit_surrogate import Beside
-from expunge.evidence.deposit.blocks import CLOSE, UNIT_ROUNDOFF, Blocks, Norm, factored, largest, norm_of, square_of
+from expunge.evidence.deposit.blocks import UNIT_ROUNDOFF, Blocks, Norm, factored, largest, norm_of, square_of
 from expunge.evidence.deposit.setting import Penalty, Setting
 from expunge.evidence.deposit.sums import Gauge, Sums
 from expunge.evidence.deposit.third import along, pull, pull_error
@@ -382,7 +382,7 @@ class Routes:
 
     def _balance(self, index: int) -> float:
         """The share, of which any is sound, at which both parts of a long-row matrix weigh about the same."""
-        return math.sqrt(CLOSE * self.system.about_most(self.sums.weighted[index], self.sums.weighted_errors[index]))
+        return math.sqrt(self.system.most(self.sums.weighted[index], self.sums.weighted_errors[index]))
 
     def _plain(self, reach: float) -> DepositFacts:
         top = largest(self.sums.curvature.plus(self._curvature_error))

@@ -30,7 +30,15 @@ from expunge.distance import Distance
 from expunge.errors import FileError, OptionError, VerificationFailed
 from expunge.evidence.deposit.adding import counted
 from expunge.evidence.deposit.beside import Asked, found_beside, region_of, stated_of
-from expunge.evidence.deposit.blocks import Blocks, is_definite, solved_by, square_of, top_of
+from expunge.evidence.deposit.blocks import (
+    UNIT_ROUNDOFF,
+    Blocks,
+    cholesky_error,
+    is_definite,
+    solved_by,
+    square_of,
+    top_of,
+)
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.evidence import COVERED
 from expunge.evidence.deposit.routes import Found, found
@@ -42,7 +50,9 @@ from expunge.request.scaling import SURROGATE
 
 ALIKE = 1e-6  # relative: what another machine's linear algebra may change of a fact
 NEAR = 1.05  # how far above the eigenvalue itself a bound on it may be
+LOST = 4.0  # errors of a factorisation that a bound on the least eigenvalue may lie below it
 ROUNDED = 1.11 * NEAR  # and one that is rounded up to two digits
+MOST_LOST = 1e-3  # relative: what an ill-conditioned shape may change of a fact
 UNLIKELY = 1e-9  # of noise as stated, to be taken for noise that is not
 FROZEN_FACTS = ("row_bound", "shape_largest", "shape_least", "shape_inverse_trace", "output_noise", "output_spread")
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
@@ -191,7 +201,7 @@ def _shape_checks(content: Json, after: Deposit) -> list[Check]:
         ),
         about(
             "deposit: no eigenvalue of the shape is below shape_least",
-            is_definite(matrix.plus(-least)) and bottom <= NEAR * least,
+            is_definite(matrix.plus(-least)) and bottom - LOST * cholesky_error(matrix) <= NEAR * least,
             True,
             f"the least is {bottom:.9g}, shape_least {least:.9g}",
         ),
@@ -208,13 +218,17 @@ def _route_checks(content: Json, after: Deposit, result: Found | None, radius: f
     facts["l2"] = after.penalty(after.sums.count).l2
     if result.beside is not None:
         facts |= stated_of(result.beside, "weight_largest" in stated)
-    slack = {"solver": facts["rounding"]}  # what a step leaves is itself rounding
+    # what a step leaves is itself rounding; what goes through the shape's inverse loses as many digits as that has
+    digits = min(MOST_LOST, 8.0 * UNIT_ROUNDOFF * after.numbers.shape_largest / after.numbers.shape_least)
+    slack = {name: digits * abs(value) for name, value in facts.items()} | {"solver": facts["rounding"]}
+    as_stated = replace(result, facts=replace(result.facts, solver=stated["solver"]))
+    radius = region_of(as_stated, claim_of(content).distance).radius
     length = float((after.anchor + result.update).norm()) * (1.0 + 1e-9)
     return [
         about("deposit: route", content["bound"]["convention"], route),
-        *(close(f"deposit: {name}", stated[name], value, slack.get(name, 0.0)) for name, value in facts.items()),
-        close("deposit: weights_length", stated["weights_length"], length),
-        close("deposit: bound.total", content["bound"]["total"] - _drawn(content), radius),
+        *(close(f"deposit: {name}", stated[name], value, slack[name]) for name, value in facts.items()),
+        close("deposit: weights_length", stated["weights_length"], length, digits * length),
+        close("deposit: bound.total", content["bound"]["total"] - _drawn(content), radius, digits * radius),
     ]
 
 

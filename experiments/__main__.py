@@ -24,7 +24,7 @@ FOLDER = click.Path(path_type=Path, readable=False)
 @click.option("--data", type=FOLDER, help="Folder with the data sets; --list says which files.")
 @click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many.")
 @click.option(
-    "--only", metavar="TEXT", help="Run those cases alone whose name begins so; the others keep what they have."
+    "--only", metavar="TEXT", help="Run those cases alone whose name has this; the others keep what they have."
 )
 @click.option(
     "--out",

@@ -15,6 +15,8 @@ from experiments.shared import peer_figures, peer_tables
 from experiments.shared.certified import parted
 from experiments.shared.mixture import ROUNDING, of_length
 from experiments.shared.ours import compared
+from experiments.shared.ridge_heads import LOSS as RIDGE_LOSS
+from experiments.shared.ridge_heads import ridge_heads, ridge_task
 from experiments.shared.rivals import Task, accuracies, task_of
 from expunge.evaluate.case import Splits, make_case
 from expunge.evaluate.peers import DescentToDelete, Langevin
@@ -40,6 +42,9 @@ def cases(config: Config, seeds: int) -> list[Case]:
             for count, sequence in requests:
                 options = {"task": name, "forget": count, "sequence": sequence, "data": wanted["data"]}
                 made.append(Case(f"{name}, {peer_tables.said(count, sequence)}", seed, options))
+            for count in wanted["forget"]:
+                options = {"task": name, "forget": count, "sequence": False, "data": wanted["data"], "head": RIDGE_LOSS}
+                made.append(Case(f"{name}, {peer_tables.said(count, False)}, {RIDGE_LOSS}", seed, options))
     return made
 
 
@@ -50,16 +55,20 @@ def run(
         wanted = config["run"][peer_tables.PUBLISHED]
         return published(data.load(wanted["data"]), wanted, progress)
     wanted, asked = config["run"]["tasks"][case.options["task"]], case.options["forget"]
-    task = _task(data, json.dumps(wanted), case.seed, device)
+    head = case.options.get("head")
+    task = _task(data, json.dumps(wanted), case.seed, device, head)
     count = asked if asked >= 1 else round(asked * len(task.parts.source[1]))
+    if head == RIDGE_LOSS:
+        return ridge_heads(task, wanted, count, case.seed)
     return compared(task, wanted, count, case.seed, case.options["sequence"], progress)
 
 
 @functools.lru_cache(maxsize=1)
-def _task(data: DataFolder, wanted: str, seed: int, device: str) -> Task:
+def _task(data: DataFolder, wanted: str, seed: int, device: str, head: str | None) -> Task:
     """Models and deposits of a task, which all its cases share."""
     told = json.loads(wanted)
-    return task_of(parted(data.load(told["data"]), told, np.random.default_rng([seed, 8])), told, device)
+    make = ridge_task if head == RIDGE_LOSS else task_of
+    return make(parted(data.load(told["data"]), told, np.random.default_rng([seed, 8])), told, device)
 
 
 def published(data: DataSet, wanted: Mapping[str, Any], progress: Progress = silent) -> dict[str, Any]:

@@ -58,19 +58,17 @@ def run_experiment(
 ) -> Results:
     """Run what is missing, then write `<name>.json`, `<name>.md` and the figures; `folder` has other configs.
 
-    With `only`, of the cases whose key begins so.
+    With `only`, of the cases whose key has it.
     """
     config = config_of(name, folder)
     data.require(config["about"]["needs"])
     require_folder(out)
     job = Job(name, config, data, device)
     module = module_of(name)
-    cases = [case for case in module.cases(config, seeds) if case.key.startswith(only)]
+    cases = [case for case in module.cases(config, seeds) if only in case.key]
     if not cases:
         names = ", ".join(sorted({case.key for case in module.cases(config, 1)}))
-        raise OptionError(
-            f"--only {only!r} names no case", "the beginning of a case's name is needed", f"Cases: {names}."
-        )
+        raise OptionError(f"--only {only!r} names no case", "a part of a case's name is needed", f"Cases: {names}.")
     results = open_results(out, name, job.setting)
     missing = results.missing(cases)
     if missing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from expunge.train import minimise
 
 SURROGATE, DEPOSIT, BOTH = "Expunge, surrogate", "Expunge, deposit", "Expunge, both"
 OURS = (SURROGATE, DEPOSIT, BOTH)
+RIDGE = "Expunge, ridge head"  # with a deposit: ridge_heads.py
 BASE = 1.0  # the epsilon that is asked with; what is measured does not depend on it
 TRAINED = 1e-9  # a hundred times the gradient that training leaves: over l2, how far from the optimum it may end
 
@@ -68,10 +69,19 @@ def expunged(
         found = {}
         for l2 in task.models if name == SURROGATE else task.kept:
             found[l2] = Asked(name, task, l2, cases[l2], sequence).cells(wanted, checks)
-        for place in range(len(wanted["epsilons"])):
-            best = max(found, key=lambda l2: found[l2][place][0])
-            cells += [{**found[l2][place][1], "chosen": one} for one, l2 in ((USUAL, task.usual), (CHOSEN, best))]
+        cells += best_of(found, task, wanted)
     return cells, checks
+
+
+def best_of(
+    found: Mapping[float, Sequence[tuple[float, dict[str, Any]]]], task: Task, wanted: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """For every epsilon the cell with the l2 of C = 1, and that with the best accuracy on validation rows."""
+    cells = []
+    for place in range(len(wanted["epsilons"])):
+        best = max(found, key=lambda l2: found[l2][place][0])
+        cells += [{**found[l2][place][1], "chosen": one} for one, l2 in ((USUAL, task.usual), (CHOSEN, best))]
+    return cells
 
 
 @dataclass(frozen=True)
@@ -166,7 +176,7 @@ class Asked:
     def _with_deposit(self, kept: Deposit, forget: Labelled) -> Request:
         guarantee = deposit_guarantee(BASE, self.task.delta, force=True)
         request = ask_deposit(kept, forget, guarantee, execution=Execution(device=self.task.device))
-        return request if self.name == DEPOSIT else with_surrogate(request, forget, self.case.surrogate, "same")
+        return with_surrogate(request, forget, self.case.surrogate, "same") if self.name == BOTH else request
 
     def _check(self, request: Request, measured: Measured) -> dict[str, Any]:
         """The region beside the truth, lengths as the region has them.
@@ -177,9 +187,9 @@ class Asked:
         if radius < TRAINED / self.l2:
             truth = minimise(self.case.objective, self.case.rows["retain"], start=truth, tolerance=0.0)
         away = request.weights + measured.step.update - truth
-        true = float(away.norm()) if self.name == SURROGATE else whitened(measured.kept, away)
-        label = f"{len(self.case.rows['forget'])} forgotten, {self.name}, l2 {self.l2:.3g}"
-        return check(label, true, radius, None)
+        return checked(
+            self, request, measured, float(away.norm()) if self.name == SURROGATE else whitened(measured.kept, away)
+        )
 
     def _unit_noise(self, request: Request, measured: Measured, draws: int) -> torch.Tensor:
         """Draws of noise of scale 1; all others are multiples of them."""
@@ -188,3 +198,9 @@ class Asked:
         shape, generator = request.shaped(derived.noise).shape, np.random.default_rng(3)
         drawn = np.stack([shape.sample(1.0, generator) for _ in range(draws)])
         return torch.from_numpy(drawn).reshape(draws, *request.weights.shape).to(request.weights.device)
+
+
+def checked(asked: Asked, request: Request, measured: Measured, true: float) -> dict[str, Any]:
+    """A region beside the true distance."""
+    radius = held_region(claim_of(request, measured)).radius
+    return check(f"{len(asked.case.rows['forget'])} forgotten, {asked.name}, l2 {asked.l2:.3g}", true, radius, None)

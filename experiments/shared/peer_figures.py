@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from experiments.protocol.experiment import Config, Record
-from experiments.shared.ours import DEPOSIT, OURS
-from experiments.shared.peer_tables import PEERS, Cells, by_task, cells_of, lines_of, mean, said
-from experiments.shared.rivals import RETRAIN, USUAL
+from experiments.shared.ours import DEPOSIT, RIDGE
+from experiments.shared.peer_tables import ALL_OURS, PEERS, Cells, by_task, cells_of, lines_of, mean, said
+from experiments.shared.rivals import CHOSEN, RETRAIN, RETRAIN_RIDGE, USUAL
 from expunge.report.canvas import new_figure, png
 from expunge.report.plots import COLOURS
 
+BLACK = "#000000"
 LIMIT = 100.5  # percent: where the axis would have no end
 TICKS = (0, 20, 40, 50, 60, 70, 80, 85, 90, 93, 95, 96, 97, 98, 99)
 
@@ -37,14 +38,17 @@ def figures(config: Config, records: Sequence[Record]) -> dict[str, bytes]:
 
 def _panel(axis: Any, wanted: Mapping[str, Any], cells: Cells) -> None:
     most, epsilons = max(wanted["budgets"]), wanted["epsilons"]
-    shown = [line for line in lines_of(wanted, cells) if line[0] != RETRAIN and line[1] in (None, most)]
-    colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate((*PEERS, *OURS))}
+    hidden = {(RETRAIN, USUAL), (RETRAIN, CHOSEN), (RETRAIN_RIDGE, USUAL), (RETRAIN_RIDGE, CHOSEN), (RIDGE, USUAL)}
+    lines = [line for line in lines_of(wanted, cells) if line[1] in (None, most)]
+    shown = [line for line in lines if (line[0], line[2]) not in hidden]
+    colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate((*PEERS, *ALL_OURS))}
+    colours[RIDGE] = BLACK
     for method, budget, chosen in shown:
         points = [(epsilon, mean(cells[method, budget, chosen, epsilon])) for epsilon in epsilons]
         known = [(epsilon, 100.0 * value) for epsilon, value in points if value is not None]
         label = method if budget is None else f"{method}, {budget} passes"
         style = "--s" if method in PEERS else "-o" if chosen == USUAL else ":^"
-        label = f"{label}, {chosen}" if method in OURS else label
+        label = f"{label}, {chosen}" if method in ALL_OURS else label
         axis.plot(
             [one for one, _ in known],
             [one for _, one in known],

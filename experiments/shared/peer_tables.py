@@ -10,19 +10,21 @@ import numpy as np
 
 from experiments.protocol.experiment import Config, Record, Table, grouped, percent, spread
 from experiments.shared.checks import tally
-from experiments.shared.ours import BOTH, DEPOSIT, OURS, SURROGATE
-from experiments.shared.rivals import CHOSEN, DESCENT, LANGEVIN, REMOVAL, RETRAIN, TUNING, USUAL
+from experiments.shared.ours import BOTH, DEPOSIT, OURS, RIDGE, SURROGATE
+from experiments.shared.rivals import CHOSEN, DESCENT, LANGEVIN, REMOVAL, RETRAIN, RETRAIN_RIDGE, TUNING, USUAL
 from expunge.bounds.deposit import TERMS
 from expunge.bounds.residual import TERMS as OTHERS
 
 PUBLISHED = "published"
 PEERS = (REMOVAL, DESCENT, LANGEVIN, TUNING)
 NEEDS = {
-    **dict.fromkeys((RETRAIN, *PEERS), "retained rows"),
+    **dict.fromkeys((RETRAIN, RETRAIN_RIDGE, *PEERS), "retained rows"),
     SURROGATE: "surrogate",
     DEPOSIT: "deposit",
     BOTH: "deposit, surrogate",
+    RIDGE: "deposit",
 }
+ALL_OURS = (*OURS, RIDGE)
 SMALL = 1.0  # epsilons up to this are counted below the tables
 SHARE, AT = 0.01, 1.0  # of the table of losses: one row in a hundred, epsilon 1
 ALLOWED = 0.5  # points
@@ -53,8 +55,12 @@ def tables(config: Config, records: Sequence[Record]) -> list[Table]:
 
 
 def by_task(config: Config, records: Sequence[Record]) -> dict[Key, list[Record]]:
-    """Records by task, number of removals and whether one by one, in the order of the config."""
+    """Records by task, number of removals and whether one by one, in the order of the config.
+
+    Those of a ridge head stand with the others, and not alone.
+    """
     found = grouped([one for one in records if one["options"]["task"] != PUBLISHED], "task", "forget", "sequence")
+    found = {key: group for key, group in found.items() if any("head" not in one["options"] for one in group)}
     order = [
         (name, count, sequence)
         for name, wanted in config["run"]["tasks"].items()
@@ -83,7 +89,7 @@ def lines_of(wanted: Mapping[str, Any], cells: Cells) -> list[Line]:
     """Methods, budgets and whose l2 in the order of the tables."""
     made: list[Line] = [(RETRAIN, None, USUAL), (RETRAIN, None, CHOSEN), (REMOVAL, None, CHOSEN)]
     made += [(name, budget, CHOSEN) for name in PEERS[1:] for budget in wanted["budgets"]]
-    made += [(name, None, chosen) for name in OURS for chosen in (USUAL, CHOSEN)]
+    made += [(name, None, chosen) for name in (*OURS, RETRAIN_RIDGE, RIDGE) for chosen in (USUAL, CHOSEN)]
     known = {key[:3] for key in cells}
     return [line for line in made if line in known]
 
@@ -157,14 +163,17 @@ def _losses(config: Config, groups: Mapping[Key, list[Record]]) -> Table:
                 percent([before]),
                 *(_points(losses[kind]) for kind in OURS),
                 _limit(own[BOTH]),
+                _cell(cells[RIDGE, None, USUAL, AT]) if (RIDGE, None, USUAL, AT) in cells else "--",
             )
         )
     note = (
         f"Points of test accuracy below retraining with the same l2; with deposit and surrogate at most {ALLOWED:g} in "
-        f"{within} of {total} tasks. The last column is the length of the noise over that of the weights, and the term "
-        f"of the region that is largest, with its share ({_words(groups)})."
+        f"{within} of {total} tasks. What limits it: the length of the noise over that of the weights, and the term of "
+        f"the region that is largest, with its share ({_words(groups)}). Beside it the accuracy of a ridge head with a "
+        "deposit, at RidgeClassifier's alpha = 1."
     )
-    columns = ("task", "n", "weights", "retrained, accuracy %", *(f"loss, {kind}" for kind in OURS), "what limits it")
+    columns = ("task", "n", "weights", "retrained, accuracy %", *(f"loss, {kind}" for kind in OURS))
+    columns += ("what limits it", f"{RIDGE}, accuracy %")
     return Table("Loss of accuracy at C = 1, epsilon 1, one row in a hundred forgotten", columns, tuple(rows), (note,))
 
 
@@ -198,7 +207,7 @@ def _limit(cells: Sequence[Mapping[str, Any]]) -> str:
 
 def _standing(config: Config, groups: Mapping[Key, list[Record]]) -> Table:
     """For each task how many cells with a small epsilon are at or above every peer's; regions against the truth."""
-    lines: list[Line] = [(kind, None, chosen) for kind in OURS for chosen in (USUAL, CHOSEN)]
+    lines: list[Line] = [(kind, None, chosen) for kind in ALL_OURS for chosen in (USUAL, CHOSEN)]
     rows, sums = [], dict.fromkeys(lines, (0, 0))
     for (name, count, sequence), group in groups.items():
         wanted, cells, counted = config["run"]["tasks"][name], cells_of(group), []
@@ -215,7 +224,7 @@ def _standing(config: Config, groups: Mapping[Key, list[Record]]) -> Table:
         f"than {TIE:g} points below; the others are named below each task's table. The last column: retrained weights "
         "inside the region, and the smallest radius over true distance."
     )
-    kinds = [f"{kind.removeprefix('Expunge, ')}, {chosen}" for kind in OURS for chosen in (USUAL, CHOSEN)]
+    kinds = [f"{kind.removeprefix('Expunge, ')}, {chosen}" for kind in ALL_OURS for chosen in (USUAL, CHOSEN)]
     columns = ("task", "forgotten", *kinds, "regions that hold, smallest ratio")
     return Table("Where Expunge stands", columns, tuple(rows), (note,))
 
@@ -225,12 +234,15 @@ def _named(config: Config, groups: Mapping[Key, list[Record]]) -> Table:
     rows = []
     for (name, count, sequence), group in groups.items():
         wanted, cells = config["run"]["tasks"][name], cells_of(group)
-        behind = [_words_behind(_behind(wanted, cells, (kind, None, CHOSEN))) for kind in (DEPOSIT, BOTH)]
+        lines = [(kind, None, CHOSEN) for kind in (DEPOSIT, BOTH, RIDGE)]
+        behind = [_words_behind(_behind(wanted, cells, line)) for line in lines]
+        shown = [one or ("none" if (*line, AT) in cells else "--") for one, line in zip(behind, lines, strict=True)]
         if any(behind):
-            rows.append((config["paper"]["titles"][name], said(count, sequence), *(one or "none" for one in behind)))
+            rows.append((config["paper"]["titles"][name], said(count, sequence), *shown))
     note = "By points of test accuracy, passes in brackets; requests that are not here have no such cell."
     title = f"Where Expunge with a deposit and the chosen l2 is behind a peer at epsilon up to {SMALL:g}"
-    return Table(title, ("task", "forgotten", "deposit", "deposit and surrogate"), tuple(rows), (note,))
+    columns = ("task", "forgotten", "deposit", "deposit and surrogate", "ridge head, deposit")
+    return Table(title, columns, tuple(rows), (note,))
 
 
 def _words_behind(behind: Iterable[tuple[Line, float, float | None]]) -> str:
@@ -276,9 +288,10 @@ def _task(config: Config, key: Key, group: Sequence[Record]) -> Table:
     wanted, cells = config["run"]["tasks"][name], cells_of(group)
     place, rows = _place(cells), []
     for method, budget, chosen in lines_of(wanted, cells):
-        keys = [None if method == RETRAIN else epsilon for epsilon in wanted["epsilons"]]
+        keys = [None if method in (RETRAIN, RETRAIN_RIDGE) else epsilon for epsilon in wanted["epsilons"]]
         own = [cells[method, budget, chosen, epsilon] for epsilon in keys]
-        seconds = [cell["seconds"] for some in own for cell in some if cell["device"] == place]
+        known = [cell for some in own for cell in some if cell["seconds"] is not None]
+        seconds = [cell["seconds"] for cell in known if cell["device"] == place]
         rows.append(
             (
                 method,
@@ -302,7 +315,7 @@ def _notes(wanted: Mapping[str, Any], cells: Cells, group: Sequence[Record], seq
     place = _place(cells) or "one core"
     yield (
         f"n = {sizes}, {gone} rows forgotten, delta = 1/n; C = 1 is l2 {usual}. Test accuracy in percent, mean over "
-        f"{wanted['draws']} draws and {len(group)} seed(s). Seconds are of one request, on {place}, the median "
+        f"{wanted['draws']} draws and {_seeds(group)} seed(s). Seconds are of one request, on {place}, the median "
         "over epsilons."
     )
     if sequence:
@@ -310,7 +323,18 @@ def _notes(wanted: Mapping[str, Any], cells: Cells, group: Sequence[Record], seq
             "One row a request: a model is published after each, and the table has the last. A surrogate beside a "
             "deposit is for one model, so there is no such line."
         )
-    for name in OURS:
+    if "deposits" in wanted:
+        yield (
+            f"A deposit was kept for C = 1 and l2 {', '.join(f'{l2:g}' for l2 in wanted['deposits'])} alone, while all "
+            f"others choose among C = 1 and {', '.join(f'{l2:g}' for l2 in wanted['l2'])}."
+        )
+    if (RIDGE, None, USUAL, AT) in cells:
+        yield (
+            "Ridge head: least squares with targets -1 and 1 on the same rows, of which a deposit knows everything. "
+            "C = 1 stands for RidgeClassifier's alpha = 1. Certified removal would be exact there too, from the "
+            "retained rows; it was not run."
+        )
+    for name in ALL_OURS:
         for chosen in (USUAL, CHOSEN):
             yield from _ahead(wanted, cells, (name, None, chosen))
     tuned = [cell for (method, *_), some in cells.items() if method == TUNING for cell in some]
@@ -323,8 +347,12 @@ def _notes(wanted: Mapping[str, Any], cells: Cells, group: Sequence[Record], seq
         )
     redrawn = sum(cell.get("redrawn", 0) for some in cells.values() for cell in some)
     if redrawn:
-        drawn = wanted["draws"] * len(wanted["epsilons"]) * len(group)
+        drawn = wanted["draws"] * len(wanted["epsilons"]) * _seeds(group)
         yield f"Certified removal had to train anew {redrawn} times in {drawn} draws."
+
+
+def _seeds(group: Sequence[Record]) -> int:
+    return len({record["seed"] for record in group})
 
 
 def _ahead(wanted: Mapping[str, Any], cells: Cells, line: Line) -> Iterator[str]:

@@ -32,7 +32,7 @@ from expunge.evaluate.peers.certified_removal import rehearsed
 from expunge.evaluate.peers.models import Clock
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.keeping import keep
-from expunge.heads import Rows
+from expunge.heads import Ridge, Rows
 from expunge.model import LinearModel
 from expunge.request.execution import Execution
 from expunge.train import minimise, train
@@ -40,6 +40,7 @@ from expunge.train import minimise, train
 RETRAIN, REMOVAL, DESCENT, LANGEVIN, TUNING = (
     *("Retrain", "Certified removal", "Descent-to-delete", "Langevin", "Noisy fine-tuning"),
 )
+RETRAIN_RIDGE = "Retrain, ridge head"
 REHEARSALS = 10
 USUAL, CHOSEN = "C = 1", "chosen"  # whose l2: scikit-learn's default, or the best on validation rows
 
@@ -78,7 +79,8 @@ class Task:
 
 def task_of(parts: Parts, wanted: Mapping[str, Any], device: str = "cpu") -> Task:
     """Train on the source with C = 1 and every l2; a deposit is kept of each, or of C = 1 and those of `deposits`."""
-    loss, usual = wanted.get("loss", "softmax"), usual_l2(*parts.source)
+    loss = wanted.get("loss", "softmax")
+    usual = usual_l2(*parts.source, loss)
     models = {
         l2: train(*parts.source, l2=l2, max_norm=ROUNDING, loss=loss, bias=False, device=device)
         for l2 in (usual, *wanted["l2"])
@@ -91,13 +93,17 @@ def task_of(parts: Parts, wanted: Mapping[str, Any], device: str = "cpu") -> Tas
     return Task(parts, models, kept, usual, device)
 
 
-def usual_l2(features: Any, labels: Any) -> float:
-    """The l2 of scikit-learn's C = 1; for two classes two rows of weights stand for one.
+def usual_l2(features: Any, labels: Any, loss: str = "softmax") -> float:
+    """The l2 of scikit-learn's C = 1, and of a ridge head its alpha = 1.
+
+    Softmax has two rows of weights for two classes, which stand for one.
 
     >>> usual_l2(None, np.array([0, 1] * 500)), usual_l2(None, np.array([0, 1, 2, 2]))
     (0.002, 0.25)
+    >>> usual_l2(None, np.array([0, 1] * 500), "ridge")
+    0.001
     """
-    return (2.0 if len(np.unique(labels)) == 2 else 1.0) / len(labels)
+    return (2.0 if len(np.unique(labels)) == 2 and loss != Ridge.about.name else 1.0) / len(labels)
 
 
 def accuracies(models: Tensor, rows: Rows) -> float:

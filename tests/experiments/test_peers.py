@@ -6,6 +6,7 @@ import copy
 import itertools
 import json
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ from experiments.protocol.experiment import Record
 from experiments.shared import ours
 from experiments.shared.certified import Parts
 from experiments.shared.mixture import of_length
-from experiments.shared.ours import BOTH, DEPOSIT, OURS, SURROGATE, Asked, expunged
-from experiments.shared.rivals import CHOSEN, USUAL, Task, retrained, task_of
+from experiments.shared.ours import BOTH, DEPOSIT, OURS, RIDGE, SURROGATE, Asked, expunged
+from experiments.shared.ridge_heads import retrained_precisely, ridge_task
+from experiments.shared.rivals import CHOSEN, RETRAIN_RIDGE, USUAL, Task, retrained, task_of
 from expunge.errors import BeyondPolicy
 from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
 from expunge.mechanism import measure
@@ -32,6 +34,7 @@ LINES = [
     *((name, CHOSEN) for name in ("Certified removal", "Descent-to-delete", "Langevin", "Noisy fine-tuning")),
     *((name, chosen) for name in OURS for chosen in (USUAL, CHOSEN)),
 ]
+RIDGE_LINES = [(name, chosen) for name in (RETRAIN_RIDGE, RIDGE) for chosen in (USUAL, CHOSEN)]
 
 
 @pytest.fixture(scope="module")
@@ -70,15 +73,17 @@ def test_every_method_has_a_line_and_no_region_is_too_small(small: tuple[Any, li
     published, losses, standing, _, at_once, in_sequence = peers.tables(config, records)
     assert [row[0] for row in published.rows] == [*["Descent-to-delete"] * 6, *["Langevin"] * 3]
     assert published.rows[-1][3] == "91"  # as published, at epsilon 5 after one step
-    assert [(row[0], row[3]) for row in at_once.rows] == LINES
+    assert [(row[0], row[3]) for row in at_once.rows] == LINES + RIDGE_LINES
     assert [(row[0], row[3]) for row in in_sequence.rows] == [line for line in LINES if line[0] != BOTH]
     needs = {row[0]: row[1] for row in at_once.rows}
     assert [needs[name] for name in OURS] == ["surrogate", "deposit", "deposit, surrogate"]
     assert {needs[name] for name, _ in LINES if name not in OURS} == {"retained rows"}
     assert [row[0] for row in losses.rows] == ["CIFAR-10 3 v 8"]
-    assert [row[-1].split(",")[0] for row in standing.rows] == ["6 of 6", "4 of 4", "10 of 10"]
+    assert needs[RIDGE] == "deposit"
+    assert [row[-1].split(",")[0] for row in standing.rows] == ["8 of 8", "4 of 4", "12 of 12"]
+    assert standing.rows[1][-3:-1] == ("--", "--"), "no ridge head in a sequence"
     checks = [check for record in records for check in record["result"].get("checks", ())]
-    assert len(checks) == 10
+    assert len(checks) == 12
     assert all(0.0 < check["true"] <= check["residual"] for check in checks)
 
 
@@ -102,7 +107,56 @@ def test_cells_where_expunge_is_behind_are_named_and_a_refusal_is_behind(small: 
     assert row[3].startswith("at epsilon 0.1 Certified removal, Descent-to-delete (3), Langevin (3)")
     assert losses.rows[0][4:7] == ("0.0", "-10.0", "refused")
     assert "in 0 of 1 tasks" in losses.notes[0]
-    assert "VacuousClaim" in losses.rows[0][-1]
+    assert "VacuousClaim" in losses.rows[0][-2]
+    assert row[4] == _named_of_ridge(records[3])
+    only_ridge = [record for record in records if record["options"].get("head")]
+    assert peers.tables(config, only_ridge) == [], "a ridge head stands beside the others, not alone"
+
+
+def _named_of_ridge(record: Record) -> str:
+    """What stands in the column of ridge heads, Langevin having 0.95 and all others 0.8."""
+    chosen = {
+        cell["epsilon"]: cell["accuracy"]
+        for cell in record["result"]["cells"]
+        if (cell["method"], cell["chosen"]) == (RIDGE, CHOSEN)
+    }
+    behind = [
+        f"at epsilon {epsilon:g} Langevin (3) by {95.0 - 100.0 * accuracy:.1f}"
+        for epsilon, accuracy in chosen.items()
+        if accuracy < 0.95 - 5e-4
+    ]
+    return "; ".join(behind) or "none"
+
+
+def test_a_ridge_head_with_a_deposit_is_retraining_at_any_epsilon(small: tuple[Any, list[Record]]) -> None:
+    _, records = small
+    (record,) = (one for one in records if one["options"].get("head"))
+    assert record["key"].endswith(", ridge")
+    by_epsilon: dict[Any, dict[str, float]] = {}
+    for cell in record["result"]["cells"]:
+        by_epsilon.setdefault(cell["epsilon"], {})[cell["chosen"]] = cell["accuracy"]
+    assert by_epsilon[0.1] == by_epsilon[1.0] == by_epsilon[None]
+    assert all(0.0 < one["true"] <= one["residual"] < 1e-6 for one in record["result"]["checks"])
+    own = [cell for cell in record["result"]["cells"] if cell["method"] == RIDGE]
+    assert all(cell["noise"] < 1e-3 for cell in own)
+
+
+def test_more_digits_than_float64_has(task: Task) -> None:
+    """Against exact fractions of the normal equations."""
+    made = ridge_task(task.parts, {"l2": [1e-3], "deposits": []})
+    assert made.usual == 1.0 / 40.0
+    assert set(made.kept) == {made.usual, 1e-3}
+    case = made.cases(3, 0)[1e-3]
+    W = retrained_precisely(case)
+    X = [[Fraction(float(value)) for value in row] for row in case.rows["retain"].features.numpy()]
+    y = [[Fraction(1 if label == k else -1) for k in range(2)] for label in case.rows["retain"].labels.tolist()]
+    l2, n = Fraction(1e-3), len(X)
+    matrix = [[sum(row[i] * row[j] for row in X) / n + (l2 if i == j else 0) for j in range(4)] for i in range(4)]
+    for k in range(2):
+        exact = [Fraction(float(value)) + Fraction(float(value - float(value))) for value in W[k]]
+        pulls = [sum(row[i] * goal[k] for row, goal in zip(X, y, strict=True)) / n for i in range(4)]
+        left = [sum(matrix[i][j] * exact[j] for j in range(4)) - pulls[i] for i in range(4)]
+        assert max(abs(float(one)) for one in left) < 1e-17
 
 
 def test_seeds_are_averaged_and_seconds_are_of_one_device(small: tuple[Any, list[Record]]) -> None:

@@ -1,0 +1,72 @@
+"""Beside the other heads of a task: a ridge head with a deposit, whose step is retraining but for rounding.
+
+Least squares with targets -1 and 1 on the same rows. Its gradient does not bend, so a deposit knows all there is to
+know and the noise has only rounding to hide, whatever epsilon is. The price is the loss: what a ridge head retrained
+would have is in the tables too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from experiments.shared.certified import Parts
+from experiments.shared.ours import RIDGE, Asked, best_of, checked
+from experiments.shared.rivals import CHOSEN, RETRAIN_RIDGE, USUAL, Task, accuracies, device_name, task_of
+from expunge.evaluate.case import Case
+from expunge.evidence.deposit.verifying import whitened
+from expunge.evidence.measured import Measured
+from expunge.heads import Ridge
+from expunge.request.door import Request
+
+LOSS = Ridge.about.name
+REFINED = 2  # corrections of a solution by its own residual
+LONG = np.longdouble
+
+
+def ridge_task(parts: Parts, wanted: Mapping[str, Any], device: str = "cpu") -> Task:
+    """Ridge models and deposits of them: RidgeClassifier's alpha = 1, and every l2 that the other heads may have."""
+    told = {name: value for name, value in wanted.items() if name != "deposits"}
+    return task_of(parts, told | {"loss": LOSS}, device)
+
+
+def ridge_heads(task: Task, wanted: Mapping[str, Any], count: int, seed: int) -> dict[str, Any]:
+    """A cell for every epsilon, what retraining has, and the region beside the truth."""
+    cases = task.cases(count, seed)
+    checks: list[dict[str, Any]] = []
+    found = {l2: AskedRidge(RIDGE, task, l2, cases[l2], False).cells(wanted, checks) for l2 in task.kept}
+    scores = {l2: accuracies(case.retrained[None], case.rows["surrogate"]) for l2, case in cases.items()}
+    cells = best_of(found, task, wanted)
+    for chosen, l2 in ((USUAL, task.usual), (CHOSEN, max(scores, key=scores.__getitem__))):
+        accuracy = accuracies(cases[l2].retrained[None], cases[l2].rows["test"])
+        own = {"method": RETRAIN_RIDGE, "budget": None, "chosen": chosen, "epsilon": None, "l2": l2}
+        cells.append(own | {"accuracy": accuracy, "seconds": None})
+    sizes = {"n_source": len(task.parts.source[1]), "n_forget": count}
+    sizes |= {"weights": task.models[task.usual].matrix().numel()}
+    return {**sizes, "device": device_name(task.device), "cells": cells, "checks": checks}
+
+
+class AskedRidge(Asked):
+    """Regions of rounding's size are held against weights with more digits than float64 has."""
+
+    def _check(self, request: Request, measured: Measured) -> dict[str, Any]:
+        updated = (request.weights + measured.step.update).cpu()
+        away = torch.from_numpy((updated.numpy().astype(LONG) - retrained_precisely(self.case)).astype(np.float64))
+        return checked(self, request, measured, whitened(measured.kept, away.to(request.weights.device)))
+
+
+def retrained_precisely(case: Case) -> Any:
+    """The ridge head of the retained rows: solved in float64, then corrected by residuals in longer numbers."""
+    head, rows = case.objective, case.rows["retain"]
+    X, l2 = rows.features.cpu().numpy(), head.l2
+    long, targets = X.astype(LONG), head.targets(rows.labels, torch.float64).cpu().numpy().astype(LONG)
+    factor = np.linalg.cholesky(X.T @ X / len(X) + l2 * np.eye(X.shape[1]))
+    weights = case.retrained.cpu().numpy().astype(LONG)
+    for _ in range(REFINED):
+        residual = ((long @ weights.T - targets).T @ long / len(X) + l2 * weights).astype(np.float64)
+        half = np.linalg.solve(factor, residual.T)
+        weights = weights - np.linalg.solve(factor.T, half).T
+    return weights

@@ -231,15 +231,26 @@ def _standing(config: Config, groups: Mapping[Key, list[Record]]) -> Table:
 
 def _named(config: Config, groups: Mapping[Key, list[Record]]) -> Table:
     """Every cell with a small epsilon where a deposit, with the l2 that is chosen, is behind."""
-    rows = []
+    rows, neither, total = [], 0, 0
     for (name, count, sequence), group in groups.items():
         wanted, cells = config["run"]["tasks"][name], cells_of(group)
         lines = [(kind, None, CHOSEN) for kind in (DEPOSIT, BOTH, RIDGE)]
+        if (RIDGE, None, CHOSEN, AT) in cells:
+            both = ({one[:2] for one in _behind(wanted, cells, (kind, None, CHOSEN))} for kind in (DEPOSIT, RIDGE))
+            neither, total = (
+                neither + len(set.intersection(*both)),
+                total + len(_small(wanted)) * len(_peers(wanted, cells)),
+            )
         behind = [_words_behind(_behind(wanted, cells, line)) for line in lines]
         shown = [one or ("none" if (*line, AT) in cells else "--") for one, line in zip(behind, lines, strict=True)]
         if any(behind):
             rows.append((config["paper"]["titles"][name], said(count, sequence), *shown))
     note = "By points of test accuracy, passes in brackets; requests that are not here have no such cell."
+    if total:
+        note += (
+            f" In {neither} of {total} cells both heads with a deposit alone (the task's own, the ridge head) are behind "
+            "the same peer."
+        )
     title = f"Where Expunge with a deposit and the chosen l2 is behind a peer at epsilon up to {SMALL:g}"
     columns = ("task", "forgotten", "deposit", "deposit and surrogate", "ridge head, deposit")
     return Table(title, columns, tuple(rows), (note,))

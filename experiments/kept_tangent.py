@@ -41,7 +41,7 @@ ROWS = ("Original", "Retrain", KEPT)
 
 
 def cases(config: Config, seeds: int) -> list[Case]:
-    return [Case("cifar10", seed) for seed in range(seeds)]
+    return [Case("cifar10", seed) for seed in range(min(seeds, config["about"]["seeds"]))]
 
 
 def run(

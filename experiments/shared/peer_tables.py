@@ -248,8 +248,8 @@ def _named(config: Config, groups: Mapping[Key, list[Record]]) -> Table:
     note = "By points of test accuracy, passes in brackets; requests that are not here have no such cell."
     if total:
         note += (
-            f" In {neither} of {total} cells both heads with a deposit alone (the task's own, the ridge head) are behind "
-            "the same peer."
+            f" In {neither} of {total} cells both heads with a deposit alone (the task's own, the ridge head) are "
+            "behind the same peer."
         )
     title = f"Where Expunge with a deposit and the chosen l2 is behind a peer at epsilon up to {SMALL:g}"
     columns = ("task", "forgotten", "deposit", "deposit and surrogate", "ridge head, deposit")

@@ -16,8 +16,11 @@ import torch
 import beside_problems
 from expunge.certificate.content import Certificate
 from expunge.certificate.facts import BESIDE_FACTS
+from expunge.certificate.reading import claim_of
 from expunge.distance import Distance
 from expunge.errors import FileError, OptionError, VerificationFailed
+from expunge.evidence.deposit import verifying
+from expunge.evidence.deposit.beside import region_of
 from expunge.evidence.deposit.contents import Deposit, Numbers, parse_deposit
 from expunge.evidence.deposit.routes import found
 from expunge.evidence.deposit.verifying import verify_deposits
@@ -77,6 +80,23 @@ def test_shapes_of_few_digits(seed: int) -> None:
     assert before.numbers.shape_largest / before.numbers.shape_least > 1e11
     made = unlearn(model, (X[:1], y[:1]), epsilon=1.0, delta=1e-5, deposit=before, force=True)
     verify_deposits(made.certificate, made.deposit, before, (X[:1], y[:1]))
+
+
+def test_what_a_step_left_cannot_be_left_out_of_the_region() -> None:
+    """A smaller solver term is within what rounding may change of it; the region without it is not the region."""
+    model = train(*source(), l2=0.05, max_norm=3.0, loss="ridge")
+    before = deposit(model, *source(), seed=1)
+    made = unlearn(model, rows(4, 7), epsilon=1.0, delta=1e-3, deposit=before)
+    result = found(
+        made.deposit.setting, made.deposit.sums, made.deposit.penalty(made.deposit.sums.count), made.deposit.shape
+    )
+    assert result is not None
+    larger = replace(result, facts=replace(result.facts, solver=result.facts.rounding))  # as a rough step would have it
+    content = deepcopy(made.certificate.content)
+    distance = claim_of(content).distance
+    checks = verifying._route_checks(content, made.deposit, larger, region_of(larger, distance).radius)
+    failed = [check.name for check in checks if not check.passed]
+    assert failed == ["deposit: bound.total is no less than the region"]
 
 
 def bumped(value: Any) -> Any:

@@ -222,13 +222,20 @@ def _route_checks(content: Json, after: Deposit, result: Found | None, radius: f
     digits = min(MOST_LOST, 8.0 * UNIT_ROUNDOFF * after.numbers.shape_largest / after.numbers.shape_least)
     slack = {name: digits * abs(value) for name, value in facts.items()} | {"solver": facts["rounding"]}
     as_stated = replace(result, facts=replace(result.facts, solver=stated["solver"]))
-    radius = region_of(as_stated, claim_of(content).distance).radius
+    by_stated = region_of(as_stated, claim_of(content).distance).radius
+    total = content["bound"]["total"] - _drawn(content)
     length = float((after.anchor + result.update).norm()) * (1.0 + 1e-9)
     return [
         about("deposit: route", content["bound"]["convention"], route),
         *(close(f"deposit: {name}", stated[name], value, slack[name]) for name, value in facts.items()),
         close("deposit: weights_length", stated["weights_length"], length, digits * length),
-        close("deposit: bound.total", content["bound"]["total"] - _drawn(content), radius, digits * radius),
+        close("deposit: bound.total", total, by_stated, digits * by_stated),
+        about(
+            "deposit: bound.total is no less than the region",
+            total >= (1.0 - MOST_LOST) * radius,
+            True,
+            f"the dossier says {total:.9g}, the deposit {radius:.9g}",
+        ),
     ]
 
 

@@ -290,7 +290,10 @@ def lines(result: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         what += f", {one['threads']} threads" if "threads" in one else ""
         what += f", C {one['strength']:g}" if "strength" in one else ""
         if "deletion" in one:
-            yield f"{what}: deletion of {one['forget']}, request to certificate", *both(one["deletion"])
+            deleted = one["deletion"]
+            yield f"{what}: deletion of {one['forget']}, request to certificate", *both(deleted)
+            for stage, seconds in deleted["stages"].items():
+                yield f"{what}: deletion, {stage}", f"{seconds:.3f}", f"{deleted['processor_stages'][stage]:.3f}"
         if "noise_over_outputs" in one:
             yield f"{what}: noise on a typical output, of its size", f"{one['noise_over_outputs']:.2g}", ""
         for name, fit in one.get("refit", {}).items():

@@ -101,10 +101,19 @@ def read_through(path: Path) -> float:
     return time.perf_counter() - began
 
 
-def peak_mb() -> float:
-    """Largest resident size of this process. Not getrusage's, which counts what the parent held when it forked."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024 / 1e6
+def peak_mb(process: int | str = "self") -> float:
+    """Largest resident size of a process. Not getrusage's, which counts what the parent held when it forked."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return int(next((line for line in lines if line.startswith("VmHWM")), "VmHWM: 0").split()[1]) * 1024 / 1e6
+
+
+def largest_mb(process: int) -> float:
+    """The same of a process and those it started, whichever is largest; what has ended counts as nothing."""
+    try:
+        started = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        return max([peak_mb(process), *(largest_mb(int(child)) for child in started)])
+    except OSError:
+        return 0.0
 
 
 def rates(folder: Path, memory: str, repeats: int, device: str) -> dict[str, Any]:
@@ -163,11 +172,13 @@ def copies(device: str, n_bytes: int = 1 << 30) -> dict[str, float]:
     return found
 
 
-def unlearn(folder: Path, surrogate: Path, memory: str, device: str, processes: int = 1) -> dict[str, Any]:
-    """The command, as its own process: its time and its largest resident size."""
+def unlearn(
+    folder: Path, surrogate: Path, memory: str, device: str, processes: int = 1, launched: bool = False
+) -> dict[str, Any]:
+    """The command, as its own process or as a group: its time and its largest resident size."""
     with tempfile.TemporaryDirectory() as out:
         launcher = [sys.executable]
-        if processes > 1:
+        if launched:
             launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
         command = [
             *launcher, "-m", "expunge", "unlearn", "--model", str(folder / "model.safetensors"),
@@ -175,24 +186,26 @@ def unlearn(folder: Path, surrogate: Path, memory: str, device: str, processes: 
             "--distance", "same", "--dtype", "float32", "--memory", memory, "--force", "--json", "--quiet",
             "--device", device, "--out", f"{out}/result",
         ]  # fmt: skip
-        began = time.perf_counter()
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        text = process.stdout.read()
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        seconds = time.perf_counter() - began
-    assert process.returncode == 0, text
-    content = json.loads(text)["certificate"]
+        told = Path(out) / "told.json"
+        with told.open("w") as stream:
+            began, peak = time.perf_counter(), 0.0
+            process = subprocess.Popen(command, stdout=stream)
+            while process.poll() is None:
+                peak = max(peak, largest_mb(process.pid))
+                time.sleep(0.02)
+            seconds = time.perf_counter() - began
+        assert process.returncode == 0, told.read_text()
+        content = json.loads(told.read_text())["certificate"]
     return {
         "rows": content["sizes"]["n_surrogate"],
         "seconds": seconds,
-        "peak_mb": used.ru_maxrss / 1e3,
+        "peak_mb": peak,
         "limit_mb": parse_size(memory) / 1e6,
         "newton_iterations": content["step"]["iterations"],
         "conjugate_gradient_iterations": content["step"]["inner_iterations"],
         "sigma": content["sigma"],
         "processes": processes,
+        **({"launched": True} if launched else {}),
     }
 
 
@@ -260,8 +273,8 @@ def page(result: dict[str, Any]) -> str:
                 "|---|---|---|---|---|",
             ]
             lines += [
-                f"| {part['rows']:,} | {part['processes']} | {part['limit_mb']:,.0f} | {part['peak_mb']:,.0f} | "
-                f"{part['seconds']:.0f} |"
+                f"| {part['rows']:,} | {part['processes']}{' by torchrun' if 'launched' in part else ''} | "
+                f"{part['limit_mb']:,.0f} | {part['peak_mb']:,.0f} | {part['seconds']:.0f} |"
                 for part in result[name]
             ]
             lines.append("")
@@ -310,7 +323,10 @@ def main() -> None:
             elif part == "complete":
                 result[part] = [unlearn(base, large, given.memory, given.device)]
             elif part == "processes":
-                result[part] = [unlearn(base, middle, given.memory, given.device, count) for count in (1, 2, 4)]
+                result[part] = [unlearn(base, middle, given.memory, given.device)]
+                # on a GPU a group of one talks through NCCL, which refuses two processes on one
+                for count in (2, 4) if given.device == "cpu" else (1, 2, 4):
+                    result[part].append(unlearn(base, middle, given.memory, given.device, count, launched=True))
             else:
                 points = [passes(folder) for folder in reversed(sets.values())]
                 result[part] = {

@@ -74,7 +74,7 @@ def imagenet(result: dict[str, Any]) -> Iterator[Line]:
 
 def streaming(result: dict[str, Any]) -> Iterator[Line]:
     for state, one in result.get("rates", {}).items():
-        if isinstance(one, dict):
+        if isinstance(one, dict) and "share" in one:
             speeds = f"{one['product_gb_per_s']:.2f} of {one['read_gb_per_s']:.2f} GB/s"
             yield f"streamed Hessian products over merely reading the file, {state}", f"{speeds} = {one['share']:.2f}"
     for one in result.get("complete", []):

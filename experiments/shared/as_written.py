@@ -44,29 +44,43 @@ class Fixed:
         return Outcome(self.updated, self.noise)
 
 
+def solved_as_written(problem: SurrogateEquation) -> tuple[Tensor, float]:
+    """The step, and the share of the right-hand side that MINRES left."""
+    matrix, at = _matrix(problem), problem.weights
+    wanted = -problem.residual(torch.zeros_like(at)).cpu().numpy().reshape(-1)
+    solution, _ = minres(matrix, wanted, rtol=ACCURACY, maxiter=MOST)
+    left = float(np.linalg.norm(matrix.matvec(solution) - wanted) / np.linalg.norm(wanted))
+    return torch.from_numpy(solution.reshape(at.shape)).to(at.device), left
+
+
+def _matrix(problem: SurrogateEquation) -> LinearOperator:
+    """`n H_S - m H_U` at the trained weights."""
+    at = problem.weights
+    hessian = RetainHessian(problem, torch.zeros_like(at), 0.0, None)
+
+    def product(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        direction = torch.from_numpy(np.asarray(values, dtype=np.float64).reshape(at.shape)).to(at.device)
+        multiplied: NDArray[np.float64] = hessian.product(direction).cpu().numpy().reshape(-1)
+        return multiplied
+
+    return LinearOperator((at.numel(), at.numel()), matvec=product, dtype=np.float64)
+
+
 def step_as_written(case: Case, seed: int, progress: Progress = silent) -> dict[str, Any]:
     """Scores, the smallest eigenvalue of `n H_S - m H_U` over n, what MINRES left, and true distance and Deltas."""
     surrogate, forget, n = case.rows["surrogate"], case.rows["forget"], len(case.rows["train"])
     problem = SurrogateEquation(case.objective, case.weights, forget, surrogate, n)
-    nothing = torch.zeros_like(case.weights)
-    hessian = RetainHessian(problem, nothing, 0.0, None)
-
-    def product(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        multiplied: NDArray[np.float64] = (
-            hessian.product(torch.from_numpy(values.reshape(nothing.shape))).numpy().reshape(-1)
-        )
-        return multiplied
-
-    size = case.weights.numel()
-    operator = LinearOperator((size, size), matvec=product, dtype=np.float64)
-    start = np.random.default_rng(seed).standard_normal(size)
+    start = np.random.default_rng(seed).standard_normal(case.weights.numel())
     smallest = eigsh(
-        operator, k=1, which="SA", v0=start, tol=EIGENVALUE_ACCURACY, maxiter=EIGENVALUE_MOST, return_eigenvectors=False
+        _matrix(problem),
+        k=1,
+        which="SA",
+        v0=start,
+        tol=EIGENVALUE_ACCURACY,
+        maxiter=EIGENVALUE_MOST,
+        return_eigenvectors=False,
     )
-    wanted = -problem.residual(nothing).numpy().reshape(-1)
-    solution, _ = minres(operator, wanted, rtol=ACCURACY, maxiter=MOST)
-    left = float(np.linalg.norm(product(solution) - wanted) / np.linalg.norm(wanted))
-    update = torch.from_numpy(solution.reshape(nothing.shape))
+    update, left = solved_as_written(problem)
     delta = paper_delta(case, math.inf, len(surrogate))
     sigma = sigma_classical(delta, PAPER_EPSILON, PAPER_DELTA)
     method = Fixed(case.weights + update, plain_noise(sigma, update))

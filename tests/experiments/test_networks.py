@@ -14,6 +14,7 @@ from experiments import architectures, kept_tangent, mixed_linear
 from experiments.datasets.folder import DataFolder
 from experiments.protocol.config import config_of
 from experiments.protocol.experiment import Record
+from experiments.shared.as_written import NAME as AS_WRITTEN
 from experiments.shared.pretraining import moved, network
 from expunge.runtime.progress import silent
 
@@ -55,7 +56,8 @@ def test_table_5_has_every_row_and_its_bounds_hold(images: DataFolder) -> None:
     settings = record["result"]["settings"]
     assert set(settings) == {"0.1", "0"}
     for setting in settings.values():
-        assert set(setting["scores"]) == {"Original", "Retrain", "Unlearn (+)", "Unlearn (-)"}
+        assert set(setting["scores"]) == {"Original", "Retrain", "Unlearn (+)", "Unlearn (-)", AS_WRITTEN}
+        assert setting["scores"][AS_WRITTEN]["left"] < 1e-3
         assert all(set(scores) >= METRICS for scores in setting["scores"].values())
     assert settings["0"]["scores"]["Unlearn (+)"]["mia"] is None
     assert settings["0"]["n_forget"] > 0
@@ -63,8 +65,11 @@ def test_table_5_has_every_row_and_its_bounds_hold(images: DataFolder) -> None:
         assert check["true"] <= check["residual"]
         if check["what"].startswith("Unlearn (+)"):
             assert check["true"] < 1e-6, "with the source's Hessian the step is retraining"
+    written, kept = (settings["0"]["scores"][method] for method in (AS_WRITTEN, "Unlearn (-)"))
+    assert written["distance"] < kept["distance"], "without the class's own Hessian the step falls short"
     first, *_ = mixed_linear.tables(config, [record])
     assert first.rows[0][:2] == ("0.1", "Retrain")
+    assert first.rows[3][:2] == ("0.1", AS_WRITTEN)
     assert "paper" in first.columns
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.func import jvp, vjp, vmap
 
 from expunge.heads.convolutions import UnfoldedConv2d, unfold_convolutions
 
@@ -30,6 +31,20 @@ def test_outputs_and_derivatives_are_the_same(name: str) -> None:
     wanted = torch.autograd.grad((expected * weights).sum(), (inputs, layer.weight))
     given = torch.autograd.grad((found * weights).sum(), (inputs, unfolded.weight))
     torch.testing.assert_close(given, wanted)
+
+
+@pytest.mark.parametrize("name", list(LAYERS))
+def test_patches_for_a_gpu_are_the_same(name: str) -> None:
+    unfolded = UnfoldedConv2d(LAYERS[name].double())
+    inputs, direction = torch.randn(2, 5, 3, 8, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    expected, along = jvp(unfolded._unfolded, (inputs,), (direction,))
+    found, moved = jvp(unfolded._shifted, (inputs,), (direction,))
+    assert torch.equal(found, expected)
+    assert torch.equal(moved, along)
+    alone = vmap(lambda example: unfolded._shifted(example[None])[0])(inputs)
+    assert torch.equal(alone, expected)
+    back, wanted = (vjp(patches, inputs)[1](expected)[0] for patches in (unfolded._shifted, unfolded._unfolded))
+    torch.testing.assert_close(back, wanted)
 
 
 def test_only_plain_ones_are_replaced_and_names_stay() -> None:

@@ -11,6 +11,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import scipy.sparse
+import torch
 from sklearn.linear_model import LogisticRegression, RidgeClassifier, SGDClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScaler
@@ -20,7 +21,7 @@ from expunge.certificate.provisos import PREPARATIONS
 from expunge.errors import BeyondPolicy, DataError, ModelError, OptionError
 from expunge.evidence.deposit.making import GROUPS
 from expunge.record import LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE
-from expunge.sklearn import NotAtOptimum, deposit, unlearn
+from expunge.sklearn import NotAtOptimum, deposit, keeping, unlearn
 from expunge.sklearn.keeping import at_anchor, require_taken, two_digits
 from sklearn_models import CASES, fitted, numbers, people
 
@@ -270,6 +271,15 @@ def test_too_many_weights_are_refused_before_rows_are_made_dense() -> None:
     with pytest.raises(ModelError, match="max_features=2000"):
         deposit(model, rows, np.arange(40) % 2)
     require_taken(LogisticRegression().fit(*numbers(2)))
+
+
+def test_how_many_weights_are_too_many_depends_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU with much memory takes more than a processor does."""
+    model = LogisticRegression().fit(*numbers(2))
+    monkeypatch.setattr(keeping, "computing_device", torch.device)
+    monkeypatch.setattr(keeping, "most_weights", lambda device: {"cpu": 10**6, "cuda": 1}[device.type])
+    with pytest.raises(ModelError, match="at most 1 of them"):
+        deposit(model, *numbers(2), device="cuda")
 
 
 def test_the_norm_bound_is_not_a_row_s_length() -> None:

@@ -26,20 +26,39 @@ class UnfoldedConv2d(nn.Conv2d):
         self.around = tuple(int(part) for part in layer.padding)
 
     def forward(self, input: Tensor) -> Tensor:
-        patches = nn.functional.unfold(
-            input, self.kernel_size, dilation=self.dilation, padding=self.around, stride=self.stride
-        )
+        patches = self._shifted(input) if input.is_cuda else self._unfolded(input)
         # positions as rows: one large product for all examples, and one for the gradient of the weights
-        products = nn.functional.linear(patches.transpose(1, 2), self.weight.flatten(1), self.bias).transpose(1, 2)
+        products = nn.functional.linear(patches, self.weight.flatten(1), self.bias).transpose(1, 2)
+        # contiguous: torch 2.13 gets batch normalisation's derivatives wrong for one example with the strides of a
+        # transpose
+        return products.reshape(len(input), -1, *self._positions(input)).contiguous()
+
+    def _unfolded(self, input: Tensor) -> Tensor:
+        """Patches, examples x positions x in k k; on a GPU torch starts a kernel for each example."""
+        return nn.functional.unfold(
+            input, self.kernel_size, dilation=self.dilation, padding=self.around, stride=self.stride
+        ).transpose(1, 2)
+
+    def _shifted(self, input: Tensor) -> Tensor:
+        """The same patches from the shifted copies of all images, one for each place of the kernel."""
+        padded = nn.functional.pad(input, (self.around[1], self.around[1], self.around[0], self.around[0]))
+        down, across = (
+            [slice(at * spread, at * spread + (count - 1) * step + 1, step) for at in range(kernel)]
+            for count, kernel, step, spread in zip(
+                self._positions(input), self.kernel_size, self.stride, self.dilation, strict=True
+            )
+        )
+        copies = [padded[:, :, rows, columns].permute(0, 2, 3, 1) for rows in down for columns in across]
+        return torch.stack(copies, dim=4).flatten(3).flatten(1, 2)
+
+    def _positions(self, input: Tensor) -> tuple[int, int]:
         height, width = (
             (size + 2 * around - spread * (kernel - 1) - 1) // step + 1
             for size, kernel, step, around, spread in zip(
                 input.shape[-2:], self.kernel_size, self.stride, self.around, self.dilation, strict=True
             )
         )
-        # contiguous: torch 2.13 gets batch normalisation's derivatives wrong for one example with the strides of a
-        # transpose
-        return products.reshape(len(input), -1, height, width).contiguous()
+        return height, width
 
 
 def unfold_convolutions(module: nn.Module) -> nn.Module:

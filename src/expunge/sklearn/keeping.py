@@ -88,7 +88,7 @@ def deposit(
     parts = taken_apart(estimator, learnt_elsewhere=preparation == LEARNT_ELSEWHERE)
     objective = objective_of(parts.final)
     prepared = parts.preparation(preparation, objective.chosen)
-    _require_size(objective)
+    _require_size(objective, device)
     features = torch.from_numpy(parts.prepared(X, SOURCE))
     labels = plain_labels(y, len(features), SOURCE)
     model = _with_record(objective, features, labels, None if parts.steps else parts.names, prepared)
@@ -153,7 +153,7 @@ def unlearn(
 
 def require_taken(estimator: Estimator) -> None:
     """Refuse an estimator that no deposit can be made for, whatever its rows."""
-    _require_size(objective_of(taken_apart(estimator).final))
+    _require_size(objective_of(taken_apart(estimator).final), "cpu")
 
 
 def at_anchor(estimator: Estimator, deposit: Deposit) -> Estimator:
@@ -195,10 +195,10 @@ def _require_later(estimator: Estimator, deposit: Deposit) -> None:
         )
 
 
-def _require_size(objective: Objective) -> None:
+def _require_size(objective: Objective, device: str) -> None:
     """Refuse more weights than a deposit keeps, before rows are made dense."""
     vectors, width = objective.matrix.shape
-    size, most = (vectors if objective.loss == "softmax" else 1) * width, most_weights(torch.device("cpu"))
+    size, most = (vectors if objective.loss == "softmax" else 1) * width, most_weights(computing_device(device))
     if size > most:
         together = " (classes times features)" if objective.loss == "softmax" else ""
         raise ModelError(

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -198,30 +199,34 @@ def packed(matrices: Tensor) -> Tensor:
     return halves.cpu()
 
 
-def unpacked(halves: Tensor, *, symmetric: bool) -> Tensor:
-    """Matrices from their lower halves; `symmetric`, or triangular."""
+def unpacked(halves: NDArray[np.float64], *, symmetric: bool) -> Tensor:
+    """Matrices from their lower halves; `symmetric`, or triangular. Tiles of rows side by side, by torch's threads."""
     size = int((2 * halves.shape[1]) ** 0.5)
     if size * (size + 1) // 2 != halves.shape[1]:
         raise ValueError(f"{halves.shape[1]} numbers are half of no matrix")
-    values = halves.numpy()
-    matrices = np.zeros((len(halves), size, size), dtype=values.dtype)
-    for row, start in enumerate(_starts(size)):
-        matrices[:, row, : row + 1] = values[:, start : start + row + 1]
-    if symmetric:
-        _mirror(matrices)
+    matrices, starts = np.zeros((len(halves), size, size), dtype=halves.dtype), _starts(size)
+
+    def filled(top: int) -> None:
+        for row in range(top, min(top + TILE, size)):
+            matrices[:, row, : row + 1] = halves[:, starts[row] : starts[row] + row + 1]
+
+    for work in (filled, partial(_mirror, matrices)) if symmetric else (filled,):
+        if size <= TILE:
+            work(0)
+            continue
+        with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+            list(threads.map(work, range(0, size, TILE)))
     return torch.from_numpy(matrices)
 
 
-def _mirror(matrices: NDArray[np.float64]) -> None:
-    """Copy what is below the diagonals above them, tile by tile: whole columns would go through memory in leaps."""
-    size = matrices.shape[-1]
-    for top in range(0, size, TILE):
-        rows = slice(top, top + TILE)
-        for first in range(0, top, TILE):
-            columns = slice(first, first + TILE)
-            matrices[:, columns, rows] = matrices[:, rows, columns].swapaxes(1, 2)
-        own = matrices[:, rows, rows]
-        own += np.tril(own, -1).swapaxes(1, 2)  # above the diagonal there was nothing
+def _mirror(matrices: NDArray[np.float64], top: int) -> None:
+    """Copy what a tile of rows has below the diagonal above it, in tiles: whole columns would go in leaps."""
+    rows = slice(top, top + TILE)
+    for first in range(0, top, TILE):
+        columns = slice(first, first + TILE)
+        matrices[:, columns, rows] = matrices[:, rows, columns].swapaxes(1, 2)
+    own = matrices[:, rows, rows]
+    own += np.tril(own, -1).swapaxes(1, 2)  # above the diagonal there was nothing
 
 
 def _starts(size: int) -> list[int]:
@@ -254,31 +259,34 @@ def parse_deposit(content: bytes, path: Path) -> Deposit:
 
 
 def _assembled(numbers: Numbers, record: TrainingRecord, tensors: dict[str, NDArray[np.generic]]) -> Deposit:
-    def tensor(name: str) -> Tensor:
-        values = np.array(tensors[name])
+    def finite(name: str) -> NDArray[np.float64]:
+        values = tensors[name]
         if values.dtype != np.float64 or not np.isfinite(values).all():
             raise ValueError(f"{name} is not finite float64 numbers")
-        return torch.from_numpy(values)
+        return values  # type: ignore[return-value]
+
+    def tensor(name: str) -> Tensor:
+        return torch.from_numpy(finite(name).copy())
 
     model = from_matrix(tensor("weight"), bias=record.bias, dtype=torch.float64)
     model = replace(model, record=record)
     joint, n_gauges = is_joint(kept_head(model, record)), len(numbers.kappas)
     gauges = tuple(
-        Gauge(unpacked(tensor(f"gauge.{index}"), symmetric=False)[0], numbers.kappas[index])
+        Gauge(unpacked(finite(f"gauge.{index}"), symmetric=False)[0], numbers.kappas[index])
         for index in range(n_gauges)
     )
     sums = Sums(
         numbers.n_rows,
         tensor("gradient"),
-        Blocks(unpacked(tensor("curvature"), symmetric=True), joint),
-        tuple(Blocks(unpacked(tensor(f"weighted.{index}"), symmetric=True), joint) for index in range(n_gauges)),
+        Blocks(unpacked(finite("curvature"), symmetric=True), joint),
+        tuple(Blocks(unpacked(finite(f"weighted.{index}"), symmetric=True), joint) for index in range(n_gauges)),
         numbers.gradient_error,
         numbers.curvature_error,
         numbers.weighted_errors,
         tensor("third") if "third" in tensors else None,
         numbers.third_error,
     )
-    shape = unpacked(tensor("shape"), symmetric=False)
+    shape = unpacked(finite("shape"), symmetric=False)
     digests = [np.array(tensors[f"hashes.{index}"]) for index in range(len(PRECISIONS))]
     _require_fit(model, numbers, sums, gauges, shape, digests)
     return Deposit(model, numbers, sums, gauges, shape, RowHashes((digests[0], digests[1], digests[2])))

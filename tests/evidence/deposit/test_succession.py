@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.succession import succession_checks
-from expunge.unlearn import unlearn
+from expunge.train import train
+from expunge.unlearn import deposit, unlearn
 from small_deposit import kept, rows, trained
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -44,6 +46,27 @@ def test_a_curvature_that_no_row_can_have_taken_along(after: Deposit) -> None:
 def test_a_gradient_that_two_rows_cannot_have(after: Deposit) -> None:
     wrong = replace(after, sums=replace(after.sums, gradient=after.sums.gradient + 1.0))
     assert failed(kept().deposit, wrong) == {"deposits: what left of the gradient is of so many rows"}
+
+
+def test_errors_do_not_shrink(after: Deposit) -> None:
+    smaller = tuple(error / 2.0 for error in after.sums.weighted_errors)
+    wrong = replace(after, sums=replace(after.sums, weighted_errors=smaller))
+    assert failed(kept().deposit, wrong) == {"deposits: errors do not shrink"}
+
+
+def test_a_long_column_hides_no_change_of_another() -> None:
+    """A thousand-millionth of the whole curvature is more than an ordinary column has."""
+    rng = np.random.default_rng(0)
+    X, y = np.c_[rng.normal(size=(50, 4)), 2e4 * np.exp(0.3 * rng.normal(size=50))], np.arange(50) % 3
+    model = train(X, y, l2=0.01, max_norm=1.01 * float(np.linalg.norm(X, axis=1).max()), loss="ridge", bias=True)
+    before, forget = deposit(model, X, y, seed=0), (X[5:8], y[5:8])
+    after = unlearn(model, forget, epsilon=1.0, delta=1e-5, deposit=before, force=True).deposit
+    assert not [check.name for check in succession_checks(before, after, forget) if not check.passed]
+    values = after.sums.curvature.values.clone()
+    values[:, 0, 0] -= 5e-10 * float(values.norm())
+    wrong = replace(after, sums=replace(after.sums, curvature=replace(after.sums.curvature, values=values)))
+    names = {check.name for check in succession_checks(before, wrong, forget) if not check.passed}
+    assert names == {"deposits: without the forgotten rows: the curvature"}
 
 
 def test_another_source_s_deposit_is_another(after: Deposit) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
 import torch
@@ -45,6 +45,7 @@ FACTORS = (0.25, 4.0)  # beside the balance of the two parts of a long-row matri
 MOST_MISSING = 0.5  # of M's least eigenvalue: a matrix that is mostly error is of no use
 MANY = 1500  # weights: from here on that alone is tried
 MOST_STEPS = 60  # by the same matrix, towards the root of a quadratic
+TIE = 1e-6  # relative: regions that are as small as each other
 AT_REST = 2.0**-5  # of what float64 made of the gradient: to go on from there would hardly make a region smaller
 
 
@@ -76,20 +77,22 @@ def step_of(setting: Setting, sums: Sums, penalty: Penalty) -> tuple[Tensor, Ten
     return update, setting.centred(gradient + system.matrix.product(update)), system
 
 
-def found(setting: Setting, sums: Sums, penalty: Penalty, shape: Tensor) -> Found | None:
-    """The step and its smallest region; None where no route has a finite one."""
+def found(
+    setting: Setting, sums: Sums, penalty: Penalty, shape: Tensor, like: DepositFacts | None = None
+) -> Found | None:
+    """The step and its smallest region; None where no route has a finite one. `like`: see `smallest`."""
     stepped = step_of(setting, sums, penalty)
     if stepped is None:
         return None
     update, left, system = stepped
     if sums.third is None:
-        return smallest(setting, sums, penalty, shape, update, left, system)
+        return smallest(setting, sums, penalty, shape, update, left, system, like=like)
     further, rest, steps = third_step(setting, sums, penalty, update, system)
-    third = smallest(setting, sums, penalty, shape, further, rest, system, third=True)
+    third = smallest(setting, sums, penalty, shape, further, rest, system, third=True, like=like)
     if third is None:
-        return smallest(setting, sums, penalty, shape, update, left, system)
+        return smallest(setting, sums, penalty, shape, update, left, system, like=like)
     size = size_of(third.facts)
-    second = smallest(setting, sums, penalty, shape, update, left, system, below=size)
+    second = smallest(setting, sums, penalty, shape, update, left, system, below=size, like=like)
     return second if second is not None and size_of(second.facts) < size else replace(third, steps=steps)
 
 
@@ -134,17 +137,30 @@ def smallest(
     *,
     third: bool = False,
     below: float = math.inf,
+    like: DepositFacts | None = None,
 ) -> Found | None:
     """The region of this update, by the route that gives the smallest, or one that is hardly larger.
 
-    `third` if third derivatives are in `left`; routes that cannot be `below` a size are not tried.
+    `third` if third derivatives are in `left`; routes that cannot be `below` a size are not tried. Where several are as
+    small as each other the last digit decides, unless it is said what the one wanted is `like`.
     """
     work = Routes(setting, sums, penalty, shape, update, left, system, third=third)
-    candidates = [facts for facts in work.routes(GAIN, below) if math.isfinite(size_of(facts))]
+    made = work.routes(GAIN, below) if like is None else (facts for facts, _ in work.tried(ties=True))
+    candidates = [facts for facts in made if math.isfinite(size_of(facts))]
     best = min(candidates, key=size_of, default=None)
     if best is None:
         return None
+    if like is not None:
+        most = (1.0 + TIE) * size_of(best)
+        best = min((each for each in candidates if size_of(each) <= most), key=lambda each: unlike(each, like))
     return Found(update, best, float(left.norm()), len(candidates))
+
+
+def unlike(one: DepositFacts, other: DepositFacts) -> tuple[bool, float]:
+    """Whether it is another route, and the largest relative difference of a number; what a step left is rounding."""
+    left_out = ("route", "solver", "l2")  # of l2 routes say nothing, or the same
+    pairs = [(value, asdict(other)[name]) for name, value in asdict(one).items() if name not in left_out]
+    return one.route != other.route, max(abs(a - b) / max(abs(a), abs(b), 1e-300) for a, b in pairs)
 
 
 def size_of(facts: DepositFacts) -> float:
@@ -185,27 +201,31 @@ class Routes:
         """All of them, found once."""
         return tuple(self.tried())
 
-    def tried(self, gain: float = 0.0, below: float = math.inf) -> Iterator[Tried]:
+    def tried(self, gain: float = 0.0, below: float = math.inf, *, ties: bool = False) -> Iterator[Tried]:
         """Each route with the norm that it measures by (the plain one has none), those that can give least first.
 
         With a `gain` the others are left out once none of them could be smaller than the smallest by such a factor.
+        Factors are tried of the smallest on long rows, and with `ties` of all that are as small.
         """
         if self.setting.quadratic:
             curvature = self.sums.curvature.plus(-self._curvature_error)
             yield from self._by_norm(EXACT, norm_of(self._matrix(curvature, curvature.frobenius)[0]))
             return
-        smallest_yet, best = math.inf, (math.inf, Attempt(math.inf, lambda _: iter(())))  # of all; of long rows
+        smallest_yet, long_rows = math.inf, []
         for attempt in sorted(self._attempts(), key=lambda each: each.floor):
             if gain * attempt.floor >= smallest_yet or attempt.floor > below:
                 break
             for facts, norm in attempt.made(1.0):
                 smallest_yet = min(smallest_yet, size_of(facts))
-                if way_of(facts.route) == LONG_ROWS and size_of(facts) < best[0]:
-                    best = (size_of(facts), attempt)
+                if way_of(facts.route) == LONG_ROWS and math.isfinite(size_of(facts)):
+                    long_rows.append((size_of(facts), attempt))
                 yield facts, norm
-        if self.update.numel() <= MANY and gain * best[1].floor < smallest_yet:
-            for factor in FACTORS:
-                yield from best[1].made(factor)
+        best = min((size for size, _ in long_rows), default=math.inf)
+        most = (1.0 + TIE) * best if ties else best
+        for _, attempt in [each for each in long_rows if each[0] <= most][: None if ties else 1]:
+            if self.update.numel() <= MANY and gain * attempt.floor < smallest_yet:
+                for factor in FACTORS:
+                    yield from attempt.made(factor)
 
     def _attempts(self) -> Iterator[Attempt]:
         """Every route with a number that its size is not below."""

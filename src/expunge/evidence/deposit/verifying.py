@@ -8,7 +8,7 @@ it, from them too. `succession.py` adds what the deposit from before shows.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from expunge.bounds.calibration import mu_for
+from expunge.bounds.deposit import LONG_ROWS, PLAIN, DepositFacts, way_of
 from expunge.bounds.ellipsoid import EXACT_SHARE
 from expunge.bounds.region import DRAWING
 from expunge.certificate.check import DEPOSIT, Check, require_passed
@@ -52,7 +53,7 @@ ALIKE = 1e-6  # relative: what another machine's linear algebra may change of a 
 NEAR = 1.05  # how far above the eigenvalue itself a bound on it may be
 LOST = 4.0  # errors of a factorisation that a bound on the least eigenvalue may lie below it
 ROUNDED = 1.11 * NEAR  # and one that is rounded up to two digits
-MOST_LOST = 1e-3  # relative: what an ill-conditioned shape may change of a fact
+MOST_LOST = 1e-3  # relative: what an ill-conditioned shape may change of a fact, and rounding of a bound on it
 UNLIKELY = 1e-9  # of noise as stated, to be taken for noise that is not
 FROZEN_FACTS = ("row_bound", "shape_largest", "shape_least", "shape_inverse_trace", "output_noise", "output_spread")
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
@@ -115,7 +116,12 @@ def found_again(content: Json, distance: Distance, after: Deposit, surrogate: An
             "Give --surrogate, the rows that the request was made with." if surrogate is None else "Leave it out.",
         )
     if surrogate is None:
-        return found(after.setting, after.sums, after.penalty(after.sums.count), after.shape)
+        known = (after.setting, after.sums, after.penalty(after.sums.count), after.shape)
+        result = found(*known)
+        radius = None if result is None else region_of(result, distance).radius
+        if all(check.passed for check in _route_checks(content, after, result, radius)):
+            return result
+        return found(*known, like=_stated_facts(content))
     record, numbers = after.record, after.numbers
     rows = rows_of(surrogate, after.model, record, torch.float64, after.device, SURROGATE)
     left = replace(record, class_counts=numbers.class_counts)
@@ -150,6 +156,13 @@ def close(name: str, claimed: float, recomputed: float, slack: float = 0.0) -> C
 
 def _facts(content: Json) -> dict[str, float]:
     return {name: float(fact["value"]) for name, fact in content["bound"]["inputs"].items()}
+
+
+def _stated_facts(content: Json) -> DepositFacts:
+    """The dossier's own, for where several routes are as good as each other."""
+    stated = _facts(content)
+    names = [each.name for each in fields(DepositFacts) if each.name in stated]
+    return DepositFacts(route=content["bound"]["convention"], **{name: stated[name] for name in names})
 
 
 def _same_model(content: Json, after: Deposit) -> list[Check]:
@@ -218,9 +231,12 @@ def _route_checks(content: Json, after: Deposit, result: Found | None, radius: f
     facts["l2"] = after.penalty(after.sums.count).l2
     if result.beside is not None:
         facts |= stated_of(result.beside, "weight_largest" in stated)
-    # what a step leaves is itself rounding; what goes through the shape's inverse loses as many digits as that has
-    digits = min(MOST_LOST, 8.0 * UNIT_ROUNDOFF * after.numbers.shape_largest / after.numbers.shape_least)
-    slack = {name: digits * abs(value) for name, value in facts.items()} | {"solver": facts["rounding"]}
+    # what goes through the inverse of a shape loses as many digits as that has: the frozen one's, or the route's own
+    condition = after.numbers.shape_largest / after.numbers.shape_least * max(1.0, facts["shape_ratio"])
+    digits = min(MOST_LOST, 8.0 * UNIT_ROUNDOFF * condition)
+    slack = {name: digits * abs(value) for name, value in facts.items()}
+    for name, lost in _moved(result.facts, after).items():
+        slack[name] += lost
     as_stated = replace(result, facts=replace(result.facts, solver=stated["solver"]))
     by_stated = region_of(as_stated, claim_of(content).distance).radius
     total = content["bound"]["total"] - _drawn(content)
@@ -237,6 +253,24 @@ def _route_checks(content: Json, after: Deposit, result: Found | None, radius: f
             f"the dossier says {total:.9g}, the deposit {radius:.9g}",
         ),
     ]
+
+
+def _moved(facts: DepositFacts, after: Deposit) -> dict[str, float]:
+    """What the facts change by where the update does so by its rounding; what a step leaves is itself rounding."""
+    lost, way = facts.rounding, way_of(facts.route)
+    rows = math.sqrt(2.0) * after.numbers.row_bound if after.setting.shift_free else after.numbers.row_bound
+    ratio, reached = facts.curvature_ratio, facts.concordance
+    if way == LONG_ROWS:
+        ratio, reached = facts.weight_ratio, facts.kappa * math.sqrt(facts.spread)
+    elif way == PLAIN:
+        lost, reached = lost / facts.l2, rows
+    return {
+        "solver": facts.rounding,
+        "rounding": MOST_LOST * facts.rounding,  # a bound, part of which is rounding as it happened
+        "reach": reached * lost,
+        "gauge": math.sqrt(facts.spread) * lost,
+        "update_curved": math.sqrt(ratio) * lost,
+    }
 
 
 def _drawn(content: Json) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import fields, replace
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 import beside_problems
+from expunge.bounds.region import ROUND_UP
 from expunge.certificate.content import Certificate
 from expunge.certificate.facts import BESIDE_FACTS
 from expunge.certificate.reading import claim_of
@@ -122,7 +124,21 @@ def few_are_left(rng: np.random.Generator) -> tuple[Any, Any, dict[str, Any], in
     return X, np.arange(8) % 2, {"loss": "ridge", "l2": 1e-4, "bias": True}, 2
 
 
-@pytest.mark.parametrize("problem", [one_feature, strongly_regularised, few_are_left])
+def levels(rng: np.random.Generator) -> tuple[Any, Any, dict[str, Any], int]:
+    """Levels as frequent as each other: a search that leaves routes out ends with one or another of them."""
+    y = np.r_[np.arange(3), rng.integers(3, size=9)]
+    return np.eye(2)[np.arange(12) % 2], y, {"loss": "one-vs-rest", "l2": 0.47, "bias": False}, 2
+
+
+def every_row_twice(rng: np.random.Generator) -> tuple[Any, Any, dict[str, Any], int]:
+    """One copy of each leaves: the update is rounding, and so is the region."""
+    X = rng.standard_t(4, size=(20, 5))
+    y = np.argmax(X @ rng.normal(size=(5, 5)) + rng.gumbel(size=(20, 5)), axis=1)
+    y[:5] = np.arange(5)
+    return np.r_[X, X], np.r_[y, y], {"loss": "softmax", "l2": 2.8e-3, "bias": True}, 20
+
+
+@pytest.mark.parametrize("problem", [one_feature, strongly_regularised, few_are_left, levels, every_row_twice])
 @pytest.mark.parametrize("seed", range(5))
 def test_another_machine_s_last_digits_change_nothing(problem: Callable[..., Any], seed: int) -> None:
     rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
@@ -138,12 +154,24 @@ def test_another_machine_s_last_digits_change_nothing(problem: Callable[..., Any
         values = nudged(blocks.values)
         return replace(blocks, values=(values + values.mT) / 2)
 
+    verify_deposits(made.certificate, made.deposit, before, (X[-m:], y[-m:]))
     sums = made.deposit.sums
     for _ in range(4):
         third = None if sums.third is None else nudged(sums.third)
         weighted, gradient = tuple(map(each, sums.weighted)), nudged(sums.gradient)
         other = replace(sums, curvature=each(sums.curvature), weighted=weighted, gradient=gradient, third=third)
         verify_deposits(made.certificate, replace(made.deposit, sums=other))
+
+
+def test_a_region_that_is_next_to_nothing_beside_what_drawing_adds() -> None:
+    content, after = deepcopy(result().certificate.content), result().deposit
+    again = found(after.setting, after.sums, after.penalty(after.sums.count), after.shape)
+    assert again is not None
+    radius, terms = region_of(again, claim_of(content).distance).radius, content["bound"]["terms"]
+    terms["drawing"] = 1e5 * radius
+    content["bound"]["total"] = math.fsum(terms.values()) * ROUND_UP
+    checks = verifying._route_checks(content, after, again, radius)
+    assert not [check.name for check in checks if not check.passed]
 
 
 def bumped(value: Any) -> Any:

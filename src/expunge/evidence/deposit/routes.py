@@ -142,7 +142,8 @@ def smallest(
     """The region of this update, by the route that gives the smallest, or one that is hardly larger.
 
     `third` if third derivatives are in `left`; routes that cannot be `below` a size are not tried. Where several are as
-    small as each other the last digit decides, unless it is said what the one wanted is `like`.
+    small as each other the last digit decides, unless it is said what the one wanted is `like`: then it is the most
+    like it of all that are no larger than the usual search would have.
     """
     work = Routes(setting, sums, penalty, shape, update, left, system, third=third)
     made = work.routes(GAIN, below) if like is None else (facts for facts, _ in work.tried(ties=True))
@@ -150,8 +151,9 @@ def smallest(
     best = min(candidates, key=size_of, default=None)
     if best is None:
         return None
-    if like is not None:
-        most = (1.0 + TIE) * size_of(best)
+    if like is not None:  # a search that leaves routes out may have ended with a larger one
+        usual = [size_of(facts) for facts in work.routes(GAIN, below)]
+        most = (1.0 + TIE) * min(filter(math.isfinite, usual), default=size_of(best))
         best = min((each for each in candidates if size_of(each) <= most), key=lambda each: unlike(each, like))
     return Found(update, best, float(left.norm()), len(candidates))
 

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from expunge.bounds.calibration import mu_for
 from expunge.bounds.deposit import LONG_ROWS, PLAIN, DepositFacts, way_of
+from expunge.bounds.deposit import LOST as ARITHMETIC
 from expunge.bounds.ellipsoid import EXACT_SHARE
-from expunge.bounds.region import DRAWING
+from expunge.bounds.region import DRAWING, ROUND_UP
 from expunge.certificate.check import DEPOSIT, Check, require_passed
 from expunge.certificate.content import Certificate
 from expunge.certificate.derive import bound_named
@@ -232,20 +233,23 @@ def _route_checks(content: Json, after: Deposit, result: Found | None, radius: f
     if result.beside is not None:
         facts |= stated_of(result.beside, "weight_largest" in stated)
     # what goes through the inverse of a shape loses as many digits as that has: the frozen one's, or the route's own
-    condition = after.numbers.shape_largest / after.numbers.shape_least * max(1.0, facts["shape_ratio"])
+    ratio = 1.0 if way_of(route) == PLAIN else max(1.0, facts["shape_ratio"])  # there it is no ratio
+    condition = after.numbers.shape_largest / after.numbers.shape_least * ratio
     digits = min(MOST_LOST, 8.0 * UNIT_ROUNDOFF * condition)
     slack = {name: digits * abs(value) for name, value in facts.items()}
     for name, lost in _moved(result.facts, after).items():
         slack[name] += lost
     as_stated = replace(result, facts=replace(result.facts, solver=stated["solver"]))
-    by_stated = region_of(as_stated, claim_of(content).distance).radius
-    total = content["bound"]["total"] - _drawn(content)
+    by_stated = region_of(as_stated, claim_of(content).distance)
+    # what drawing the noise added is left out term by term: beside it a region can be next to nothing
+    total = math.fsum(term for name, term in content["bound"]["terms"].items() if name != DRAWING.name) * ROUND_UP
+    off = digits * by_stated.radius + MOST_LOST * by_stated.terms.get(ARITHMETIC.name, 0.0)
     length = float((after.anchor + result.update).norm()) * (1.0 + 1e-9)
     return [
         about("deposit: route", content["bound"]["convention"], route),
         *(close(f"deposit: {name}", stated[name], value, slack[name]) for name, value in facts.items()),
         close("deposit: weights_length", stated["weights_length"], length, digits * length),
-        close("deposit: bound.total", total, by_stated, digits * by_stated),
+        close("deposit: bound.total", total, by_stated.radius, off),
         about(
             "deposit: bound.total is no less than the region",
             total >= (1.0 - MOST_LOST) * radius,

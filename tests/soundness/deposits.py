@@ -28,7 +28,8 @@ from expunge.data.row_hashes import KEY_BYTES, row_hashes  # noqa: E402
 from expunge.errors import ModelError  # noqa: E402
 from expunge.evidence.deposit.contents import SCHEMA, Deposit, Numbers  # noqa: E402
 from expunge.evidence.deposit.leaving import gone, left, look_up, require_members  # noqa: E402
-from expunge.evidence.deposit.routes import Found, found, smallest, step_of  # noqa: E402
+from expunge.evidence.deposit.routes import Found, found, smallest  # noqa: E402
+from expunge.evidence.deposit.steps import step_of  # noqa: E402
 from expunge.evidence.deposit.sums import Sums  # noqa: E402
 from expunge.heads import Rows  # noqa: E402
 from expunge.model import from_matrix  # noqa: E402

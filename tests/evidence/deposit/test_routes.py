@@ -29,8 +29,9 @@ from expunge.bounds.deposit import (
 from expunge.errors import ModelError
 from expunge.evidence.deposit import routes
 from expunge.evidence.deposit.blocks import UNIT_ROUNDOFF, Blocks, Norm
-from expunge.evidence.deposit.routes import Found, Routes, found, size_of, smallest, step_of, third_step
+from expunge.evidence.deposit.routes import Found, Routes, found, size_of, smallest
 from expunge.evidence.deposit.setting import Penalty, Setting, shape_of
+from expunge.evidence.deposit.steps import step_of, third_step
 from expunge.evidence.deposit.sums import Sums
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from deposit_problems import LONG, Problem, drawn, gradient, hessian, minimiser
 from expunge.bounds.deposit import THIRD, bend_third, bend_third_slope, radius_in_route
-from expunge.evidence.deposit import routes
-from expunge.evidence.deposit.routes import Found, found, smallest, step_of, third_step
+from expunge.evidence.deposit import steps
+from expunge.evidence.deposit.routes import Found, found, smallest
 from expunge.evidence.deposit.setting import Penalty
+from expunge.evidence.deposit.steps import step_of, third_step
 from expunge.evidence.deposit.sums import Sums, sums_of
 from expunge.evidence.deposit.third import (
     MOST_NUMBERS,
@@ -424,8 +425,8 @@ def test_the_jacobian_leads_to_the_same_root_in_fewer_steps() -> None:
 @pytest.mark.parametrize("broken", ["none", "wrong way"])
 def test_a_jacobian_that_leads_nowhere_is_done_without(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is not definite, or points away, `H' + reg` goes on to the same root."""
-    real = routes.factored
-    monkeypatch.setattr(routes, "factored", lambda matrix: None if broken == "none" else 0.2 * real(matrix))
+    real = steps.factored
+    monkeypatch.setattr(steps, "factored", lambda matrix: None if broken == "none" else 0.2 * real(matrix))
     for problem in ORDINARY:
         made = in_order(problem, 3, third=True)
         assert made is not None
@@ -447,8 +448,8 @@ def test_routes_that_cannot_be_smaller_are_not_tried(third: bool) -> None:
 @pytest.mark.parametrize("factor", [0.0, 0.5, 2.0])
 def test_a_pull_that_is_wrong_by_a_factor_is_seen(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: with `T[u, u]` for its half, or none of it, retrained weights are outside."""
-    monkeypatch.setattr("expunge.evidence.deposit.routes.pull", lambda *a, **k: factor * pull(*a, **k))
-    monkeypatch.setattr("expunge.evidence.deposit.routes.along", lambda *a, **k: along(*a, **k).times(factor))
+    monkeypatch.setattr("expunge.evidence.deposit.steps.pull", lambda *a, **k: factor * pull(*a, **k))
+    monkeypatch.setattr("expunge.evidence.deposit.steps.along", lambda *a, **k: along(*a, **k).times(factor))
     outside = 0
     for problem in ORDINARY:
         for m in (1, 3):

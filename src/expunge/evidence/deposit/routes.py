@@ -32,10 +32,11 @@ from expunge.bounds.deposit import (
     weighted_radius,
 )
 from expunge.bounds.deposit_surrogate import Beside
-from expunge.evidence.deposit.blocks import UNIT_ROUNDOFF, Blocks, Norm, factored, largest, norm_of, square_of
+from expunge.evidence.deposit.blocks import UNIT_ROUNDOFF, Blocks, Norm, largest, norm_of, square_of
 from expunge.evidence.deposit.setting import Penalty, Setting
+from expunge.evidence.deposit.steps import step_of, third_step
 from expunge.evidence.deposit.sums import Gauge, Sums
-from expunge.evidence.deposit.third import along, pull, pull_error
+from expunge.evidence.deposit.third import pull_error
 
 Tried = tuple[DepositFacts, Norm | None]  # with the norm it measures by
 LARGEST_REACH = 600.0  # beyond it e^R is of no use
@@ -44,9 +45,7 @@ GAIN = 1.1  # a route that can be smaller by no more than this factor is not tri
 FACTORS = (0.25, 4.0)  # beside the balance of the two parts of a long-row matrix, which is tried first
 MOST_MISSING = 0.5  # of M's least eigenvalue: a matrix that is mostly error is of no use
 MANY = 1500  # weights: from here on that alone is tried
-MOST_STEPS = 60  # by the same matrix, towards the root of a quadratic
 TIE = 1e-6  # relative: regions that are as small as each other
-AT_REST = 2.0**-5  # of what float64 made of the gradient: to go on from there would hardly make a region smaller
 
 
 @dataclass(frozen=True)
@@ -62,19 +61,6 @@ class Found:
     tried: int
     beside: Beside | None = None
     steps: int = 1
-
-
-def step_of(setting: Setting, sums: Sums, penalty: Penalty) -> tuple[Tensor, Tensor, Norm] | None:
-    """`u = -(H' + reg)^-1 g'` with one refinement, what it left, and the norm it was solved in; None where it is not
-    definite."""
-    system = norm_of(setting.penalised(setting.stiffened(sums.curvature), penalty))
-    if system is None:
-        return None
-    gradient = setting.centred(sums.gradient + penalty.diagonal(setting.anchor) * setting.anchor)
-    update = setting.centred(-system.solved(gradient))
-    for _ in range(2):
-        update = setting.centred(update - system.solved(gradient + system.matrix.product(update)))
-    return update, setting.centred(gradient + system.matrix.product(update)), system
 
 
 def found(
@@ -94,36 +80,6 @@ def found(
     size = size_of(third.facts)
     second = smallest(setting, sums, penalty, shape, update, left, system, below=size, like=like)
     return second if second is not None and size_of(second.facts) < size else replace(third, steps=steps)
-
-
-def third_step(
-    setting: Setting, sums: Sums, penalty: Penalty, update: Tensor, system: Norm
-) -> tuple[Tensor, Tensor, int]:
-    """From a Newton step on to `g' + (H' + reg) u + T'[u, u]/2 = 0`, by its Jacobian there, as far as that falls.
-
-    Where that is not definite, or leads no further, by `H' + reg`.
-    """
-    third, joint = sums.third, sums.curvature.joint
-    assert third is not None
-    gradient = setting.centred(sums.gradient + penalty.diagonal(setting.anchor) * setting.anchor)
-    bent = along(third, update, joint=joint)
-    left = setting.centred(gradient + system.matrix.product(update) + 0.5 * bent.product(update))
-    matrix = system.matrix.combined(1.0, bent, 1.0)
-    factor = factored(matrix)
-    ways = [system] if factor is None else [system, Norm(matrix, factor)]
-    rest = AT_REST * max(sums.gradient_error, (update.numel() + 32) * UNIT_ROUNDOFF * float(gradient.norm()))
-    for step in range(1, MOST_STEPS):
-        if float(left.norm()) <= rest:
-            return update, left, step
-        further = setting.centred(update - ways[-1].solved(left))
-        beyond = setting.centred(gradient + system.matrix.product(further) + pull(third, further, joint=joint))
-        if float(beyond.norm()) < float(left.norm()):
-            update, left = further, beyond
-        elif len(ways) == 1:
-            return update, left, step
-        else:
-            ways.pop()
-    return update, left, MOST_STEPS
 
 
 def smallest(

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from expunge.evidence.deposit.bending import Bending, bending
 from expunge.evidence.deposit.blocks import Norm
-from expunge.evidence.deposit.routes import step_of
 from expunge.evidence.deposit.setting import Penalty, Setting
+from expunge.evidence.deposit.steps import step_of
 from expunge.evidence.deposit.sums import Gauged, Sums
 from expunge.heads import LinearHead, RowSet
 from expunge.heads.curvature import Curvature

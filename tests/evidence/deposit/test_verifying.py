@@ -287,6 +287,13 @@ def test_a_changed_fact_of_the_dossier_fails(name: str) -> None:
         verify_deposits(Certificate(content), result().deposit)
 
 
+def test_a_total_that_is_not_the_sum_of_its_terms_fails() -> None:
+    content = deepcopy(result().certificate.content)
+    content["bound"]["total"] *= 0.9
+    with pytest.raises(VerificationFailed, match=r"deposit: bound\.total is the sum"):
+        verify_deposits(Certificate(content), result().deposit)
+
+
 def test_other_rows_are_not_those_that_left() -> None:
     made = result()
     for others in (rows(1, 2), rows(1, 2, 4), rows(1, 2, 3, 4)):

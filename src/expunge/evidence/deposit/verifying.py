@@ -242,13 +242,15 @@ def _route_checks(content: Json, after: Deposit, result: Found | None, radius: f
     as_stated = replace(result, facts=replace(result.facts, solver=stated["solver"]))
     by_stated = region_of(as_stated, claim_of(content).distance)
     # what drawing the noise added is left out term by term: beside it a region can be next to nothing
-    total = math.fsum(term for name, term in content["bound"]["terms"].items() if name != DRAWING.name) * ROUND_UP
+    terms = content["bound"]["terms"]
+    total = math.fsum(term for name, term in terms.items() if name != DRAWING.name) * ROUND_UP
     off = digits * by_stated.radius + MOST_LOST * by_stated.terms.get(ARITHMETIC.name, 0.0)
     length = float((after.anchor + result.update).norm()) * (1.0 + 1e-9)
     return [
         about("deposit: route", content["bound"]["convention"], route),
         *(close(f"deposit: {name}", stated[name], value, slack[name]) for name, value in facts.items()),
         close("deposit: weights_length", stated["weights_length"], length, digits * length),
+        close("deposit: bound.total is the sum", content["bound"]["total"], math.fsum(terms.values()) * ROUND_UP),
         close("deposit: bound.total", total, by_stated.radius, off),
         about(
             "deposit: bound.total is no less than the region",

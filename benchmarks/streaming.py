@@ -1,11 +1,13 @@
 """A surrogate larger than the memory limit: does it fit, how fast is a pass, what grows with the rows.
 
     python benchmarks/streaming.py [--rows N] [--memory 1.5GB] [--part rates|complete|growth|processes] [--device cpu]
+    python benchmarks/streaming.py --rows 3000000 --part beyond --device cuda
 
 rates      Hessian products from disk beside merely reading the same file, in one process, turn by turn
 complete   `expunge unlearn --memory` as its own process: time, passes and peak resident size
 growth     the same at a hundredth and a tenth of the rows, and with nothing kept: how time and memory grow
 processes  one, two and four processes on this machine, a tenth of the rows
+beyond     a GPU alone, and only if asked for: more bytes than it has memory, one file under so many names
 
 Rows are written to a temporary folder that is removed afterwards. Each part adds its results to results/streaming.json,
 on another device than the CPU to a file with its name; there processes share the GPU where they are more, --memory is
@@ -31,6 +33,7 @@ from typing import Any
 import numpy as np
 import torch
 from environment import RESULTS, environment, seconds, synchronise, write
+from safetensors.numpy import save_file
 
 from expunge.data import open_data
 from expunge.data.streamed import Form, StreamedRows
@@ -41,6 +44,7 @@ from expunge.train import train
 WIDTH, CLASSES, SOURCE, FORGET = 512, 10, 20_000, 100
 CHUNK = 20_000
 PARTS = ("rates", "complete", "growth", "processes")
+BEYOND = "beyond"
 COLD = "read from disk"
 WARM = "in the system's cache"
 
@@ -116,16 +120,20 @@ def largest_mb(process: int) -> float:
         return 0.0
 
 
+def streamed(folder: Path, memory: str, device: str) -> tuple[StreamedRows, Curvature]:
+    """The rows of a folder, and the Hessian of a softmax head at random weights."""
+    form = Form(tuple(range(CLASSES)), 1.0, False, torch.float32, torch.device(device), WIDTH, "the set")
+    rows = StreamedRows(open_data(folder), form, Memory.of(memory))  # type: ignore[arg-type]
+    head = head_for("softmax", l2=1e-3, n_classes=CLASSES, n_features=WIDTH, row_bound=1.0)
+    weights = torch.randn(CLASSES, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return rows, Curvature(head, weights.to(device), rows)
+
+
 def rates(folder: Path, memory: str, repeats: int, device: str) -> dict[str, Any]:
     """Turn by turn: reading alone, and a Hessian product that reads the same file."""
     path = folder / "X.npy"
-    form = Form(tuple(range(CLASSES)), 1.0, False, torch.float32, torch.device(device), WIDTH, "the set")
-    stream = open_data(folder)
-    rows = StreamedRows(stream, form, Memory.of(memory))  # type: ignore[arg-type]
-    head = head_for("softmax", l2=1e-3, n_classes=CLASSES, n_features=WIDTH, row_bound=1.0)
-    weights = torch.randn(CLASSES, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    rows, curvature = streamed(folder, memory, device)
     direction = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(1)).to(device)
-    curvature = Curvature(head, weights.to(device), rows)
     curvature.product(direction)
     size, result = path.stat().st_size, {}
     for state in (WARM, COLD):
@@ -161,6 +169,35 @@ def rates(folder: Path, memory: str, repeats: int, device: str) -> dict[str, Any
         result["device_peak_mb"] = torch.cuda.max_memory_allocated() / 1e6
         result["copies_gb_per_s"] = copies(device)
     return result
+
+
+def beyond(base: Path, folder: Path, memory: str, device: str) -> dict[str, Any]:
+    """A Hessian product over more rows than the GPU's memory holds.
+
+    They are one file under many names, so they need no more disk than that file, and their mean is its own.
+    """
+    sets = {name: base / name for name in ("one", "many")}
+    for each in sets.values():
+        each.mkdir()
+    first = sets["one"] / "0.safetensors"
+    save_file({"X": np.load(folder / "X.npy", mmap_mode="r"), "y": np.load(folder / "y.npy")}, first)
+    capacity, size = torch.cuda.get_device_properties(device).total_memory, first.stat().st_size
+    names = capacity // size + 1
+    for number in range(names):
+        os.link(first, sets["many"] / f"{number}.safetensors")
+    direction = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(1)).to(device)
+    products, result = {}, {"names": names, "gb": names * size / 1e9, "device_gb": capacity / 1e9}
+    for name, each in sets.items():
+        rows, curvature = streamed(each, memory, device)
+        torch.cuda.reset_peak_memory_stats()
+        for turn in ("first", "next"):
+            began = time.perf_counter()
+            products[name] = curvature.product(direction)
+            synchronise(device)
+            result[f"{name}_{turn}_seconds"] = time.perf_counter() - began
+    away = float((products["many"] - products["one"]).norm() / products["one"].norm())
+    peaks = {"device_peak_mb": torch.cuda.max_memory_allocated() / 1e6, "peak_mb": peak_mb()}
+    return result | peaks | {"rows": len(rows), "away": away, "limit_mb": parse_size(memory) / 1e6}
 
 
 def copies(device: str, n_bytes: int = 1 << 30) -> dict[str, float]:
@@ -287,6 +324,18 @@ def page(result: dict[str, Any]) -> str:
             f"Time grows as rows to the power {growth['exponent']:.3f}; memory by {growth['memory_mb']:.0f} MB.",
             "",
         ]
+    if BEYOND in result:
+        part = result[BEYOND]
+        lines += [
+            f"Beyond the GPU's memory: {part['gb']:.1f} GB, {part['rows']:,} rows, where the GPU has "
+            f"{part['device_gb']:.1f} GB ({part['names']} names of one file, which the system has in its cache). A "
+            f"Hessian product takes {part['many_next_seconds']:.1f} s, {part['gb'] / part['many_next_seconds']:.1f} "
+            f"GB/s; one over that file alone {part['one_next_seconds']:.2f} s, "
+            f"{part['gb'] / part['names'] / part['one_next_seconds']:.1f} GB/s. The two differ by {part['away']:.1e} "
+            f"of their length. With a limit of {part['limit_mb']:,.0f} MB the peak on the GPU is "
+            f"{part['device_peak_mb']:,.0f} MB, that of the process {part['peak_mb']:,.0f}.",
+            "",
+        ]
     lines.append(", ".join(f"{name} {value}" for name, value in result["environment"].items()))
     load = ", ".join(f"{part} {value}" for part, value in result.get("load_average", {}).items())
     lines += ["", f"Load average of the machine after each part: {load}."] if load else []
@@ -298,7 +347,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--memory", default="1.5GB")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--part", choices=PARTS, action="append")
+    parser.add_argument("--part", choices=[*PARTS, BEYOND], action="append")
     parser.add_argument("--device", default="cpu", help="not for growth")
     parser.add_argument("--folder", type=Path, help="Keep the rows here, and use those that are there.")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -320,6 +369,8 @@ def main() -> None:
         for part in given.part or PARTS:
             if part == "rates":
                 result[part] = rates(large, given.memory, given.repeats, given.device)
+            elif part == BEYOND:
+                result[part] = beyond(base, large, given.memory, given.device)
             elif part == "complete":
                 result[part] = [unlearn(base, large, given.memory, given.device)]
             elif part == "processes":

@@ -138,8 +138,7 @@ def _drawn(wanted: Mapping[str, Any], seed: int, data: DataFolder, device: str, 
     private = private_sets(own, images.X, images.y, images.X_test, images.y_test, wanted, seed)
     others = np.setdiff1d(np.arange(len(images.y)), public.private)[: wanted["components_from"]]
     principal = components(public.maps(images.X[others]), wanted["components"])
-    parts = [(principal(maps), labels) for maps, labels in (private.source, private.surrogate, private.test)]
-    return Private(parts[0], parts[1], parts[2], private.shares)
+    return Private(*((principal(maps), labels) for maps, labels in (private.source, private.surrogate, private.test)))
 
 
 def components(maps: Tensor, count: int) -> Callable[[Tensor], Tensor]:

@@ -67,7 +67,7 @@ def expunged(
         if name == BOTH and sequence:  # refused: what is spent on surrogate rows is spent for one model
             continue
         found = {}
-        for l2 in task.models if name == SURROGATE else task.kept:
+        for l2 in task.models:
             found[l2] = Asked(name, task, l2, cases[l2], sequence).cells(wanted, checks)
         cells += best_of(found, task, wanted)
     return cells, checks

@@ -334,11 +334,6 @@ def _notes(wanted: Mapping[str, Any], cells: Cells, group: Sequence[Record], seq
             "One row a request: a model is published after each, and the table has the last. A surrogate beside a "
             "deposit is for one model, so there is no such line."
         )
-    if "deposits" in wanted:
-        yield (
-            f"A deposit was kept for C = 1 and l2 {', '.join(f'{l2:g}' for l2 in wanted['deposits'])} alone, while all "
-            f"others choose among C = 1 and {', '.join(f'{l2:g}' for l2 in wanted['l2'])}."
-        )
     if (RIDGE, None, USUAL, AT) in cells:
         yield (
             "Ridge head: least squares with targets -1 and 1 on the same rows, of which a deposit knows everything. "

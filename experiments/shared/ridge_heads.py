@@ -29,8 +29,7 @@ LONG = np.longdouble
 
 def ridge_task(parts: Parts, wanted: Mapping[str, Any], device: str = "cpu") -> Task:
     """Ridge models and deposits of them: RidgeClassifier's alpha = 1, and every l2 that the other heads may have."""
-    told = {name: value for name, value in wanted.items() if name != "deposits"}
-    return task_of(parts, told | {"loss": LOSS}, device)
+    return task_of(parts, {**wanted, "loss": LOSS}, device)
 
 
 def ridge_heads(task: Task, wanted: Mapping[str, Any], count: int, seed: int) -> dict[str, Any]:

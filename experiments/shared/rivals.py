@@ -56,7 +56,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Task:
-    """Parts of a task, the models trained on its source, one for each l2, and what was kept of it for some."""
+    """Parts of a task, the models trained on its source, one for each l2, and what was kept of it for each."""
 
     parts: Parts
     models: Mapping[float, LinearModel]
@@ -78,7 +78,7 @@ class Task:
 
 
 def task_of(parts: Parts, wanted: Mapping[str, Any], device: str = "cpu") -> Task:
-    """Train on the source with C = 1 and every l2; a deposit is kept of each, or of C = 1 and those of `deposits`."""
+    """Train on the source with C = 1 and every l2; a deposit is kept of each."""
     loss = wanted.get("loss", "softmax")
     usual = usual_l2(*parts.source, loss)
     models = {
@@ -87,8 +87,8 @@ def task_of(parts: Parts, wanted: Mapping[str, Any], device: str = "cpu") -> Tas
     }
     execution = Execution(device=device)
     kept = {
-        l2: keep(models[l2], parts.source, execution=execution, seed=0).deposit.on(execution.place)
-        for l2 in (usual, *wanted.get("deposits", wanted["l2"]))
+        l2: keep(model, parts.source, execution=execution, seed=0).deposit.on(execution.place)
+        for l2, model in models.items()
     }
     return Task(parts, models, kept, usual, device)
 

@@ -55,8 +55,9 @@ def test_table_5_has_every_row_and_its_bounds_hold(images: DataFolder) -> None:
     (record,) = records_of(mixed_linear, config, images)
     settings = record["result"]["settings"]
     assert set(settings) == {"0.1", "0"}
-    for setting in settings.values():
-        assert set(setting["scores"]) == {"Original", "Retrain", "Unlearn (+)", "Unlearn (-)", AS_WRITTEN}
+    for name, setting in settings.items():
+        without = {mixed_linear.WITHOUT} if name == "0" else set()
+        assert set(setting["scores"]) == {"Original", "Retrain", "Unlearn (+)", "Unlearn (-)", AS_WRITTEN} | without
         assert setting["scores"][AS_WRITTEN]["left"] < 1e-3
         assert all(set(scores) >= METRICS for scores in setting["scores"].values())
     assert settings["0"]["scores"]["Unlearn (+)"]["mia"] is None
@@ -67,6 +68,13 @@ def test_table_5_has_every_row_and_its_bounds_hold(images: DataFolder) -> None:
             assert check["true"] < 1e-6, "with the source's Hessian the step is retraining"
     written, kept = (settings["0"]["scores"][method] for method in (AS_WRITTEN, "Unlearn (-)"))
     assert written["distance"] < kept["distance"], "without the class's own Hessian the step falls short"
+    assert settings["0"]["scores"][mixed_linear.WITHOUT]["distance"] < kept["distance"]
+    whole, without = (
+        float(check["distance"].removeprefix("chi2:"))
+        for check in record["result"]["checks"]
+        if check["what"].startswith("Unlearn (-)") and check["what"].endswith(", 0")
+    )
+    assert without < 0.1 < whole, "the retained rows have none of a class that is a tenth of the surrogate"
     first, *_ = mixed_linear.tables(config, [record])
     assert first.rows[0][:2] == ("0.1", "Retrain")
     assert first.rows[3][:2] == ("0.1", AS_WRITTEN)

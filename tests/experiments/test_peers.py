@@ -143,7 +143,7 @@ def test_a_ridge_head_with_a_deposit_is_retraining_at_any_epsilon(small: tuple[A
 
 def test_more_digits_than_float64_has(task: Task) -> None:
     """Against exact fractions of the normal equations."""
-    made = ridge_task(task.parts, {"l2": [1e-3], "deposits": []})
+    made = ridge_task(task.parts, {"l2": [1e-3]})
     assert made.usual == 1.0 / 40.0
     assert set(made.kept) == {made.usual, 1e-3}
     case = made.cases(3, 0)[1e-3]
@@ -261,16 +261,12 @@ def test_a_refusal_is_a_cell_without_accuracy(task: Task, monkeypatch: pytest.Mo
     assert checks == []
 
 
-def test_a_deposit_may_be_kept_of_fewer_l2_than_peers_have(task: Task) -> None:
-    wanted = {"l2": [1.0, 2.0], "deposits": [2.0], "epsilons": [1.0], "draws": 2, "choosing_draws": 1}
-    fewer = task_of(task.parts, wanted)
-    assert list(fewer.models) == [fewer.usual, 1.0, 2.0]
-    assert list(fewer.kept) == [fewer.usual, 2.0]
-    cells, checks = expunged(fewer, fewer.cases(1, 0), wanted, False)
-    chosen = {cell["method"]: cell["l2"] for cell in cells if cell["chosen"] == CHOSEN}
-    assert chosen[DEPOSIT] in fewer.kept
-    assert sum(DEPOSIT in one["what"] for one in checks) == 2
-    assert sum(OURS[0] in one["what"] for one in checks) == 3
+def test_a_deposit_is_kept_for_every_l2_that_peers_have(task: Task) -> None:
+    wanted = {"l2": [1.0, 2.0], "epsilons": [1.0], "draws": 2, "choosing_draws": 1}
+    made = task_of(task.parts, wanted)
+    assert list(made.models) == list(made.kept) == [made.usual, 1.0, 2.0]
+    _, checks = expunged(made, made.cases(1, 0), wanted, False)
+    assert [sum(name in one["what"] for one in checks) for name in OURS] == [3, 3, 3]
 
 
 def test_cases_of_one_task_follow_each_other() -> None:

@@ -20,6 +20,7 @@ from expunge.bounds.deposit import (
     LONG_ROWS,
     PLAIN,
     RANGE,
+    THIRD,
     DepositFacts,
     bend,
     deposit_bound,
@@ -566,6 +567,29 @@ def test_the_smallest_region_is_taken() -> None:
         assert work is not None
         assert made.residual == float(work.left.norm())
         assert torch.equal(made.update, work.update)
+
+
+def test_where_the_orders_tie_it_is_the_one_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They differ by what the step left alone, of which the last digit decides."""
+    problem = next(each for each in CASES if retained(each, 4)[1].third is not None)
+    given = (problem.setting, retained(problem, 4)[1], problem.penalty(problem.n - 4), problem.shape)
+    usual = found(*given)
+    assert usual is not None
+    facts = replace(usual.facts, solver=0.0, reach=0.0, update_curved=0.0)
+
+    def made(*_: Any, third: bool = False, **__: Any) -> Found:
+        named = replace(facts, route=RANGE + THIRD, solver=1e-9 * facts.rounding)
+        own = named if third else replace(facts, route=RANGE)
+        return replace(usual, facts=own)
+
+    monkeypatch.setattr(routes, "smallest", made)
+    for route in (RANGE, RANGE + THIRD):
+        tied = found(*given, like=replace(facts, route=route))
+        assert tied is not None
+        assert tied.facts.route == route
+    alone = found(*given)
+    assert alone is not None
+    assert alone.facts.route == RANGE, "without it the smaller"
 
 
 @pytest.mark.parametrize("m", [1, 4])

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.succession import succession_checks
@@ -67,6 +68,28 @@ def test_a_long_column_hides_no_change_of_another() -> None:
     wrong = replace(after, sums=replace(after.sums, curvature=replace(after.sums.curvature, values=values)))
     names = {check.name for check in succession_checks(before, wrong, forget) if not check.passed}
     assert names == {"deposits: without the forgotten rows: the curvature"}
+
+
+@pytest.mark.parametrize("loss", ["ridge", "softmax"])
+def test_a_series_cannot_drift(loss: str) -> None:
+    """What a deposit inherits, and what copies were charged, is no room for the next: only what taking rows out loses."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 3))
+    y = (X[:, 0] + rng.normal(size=300) > 0).astype(int)
+    model = train(X, y, l2=0.05, max_norm=10.0, loss=loss)
+    after = deposit(model, X, y, seed=0)
+    for forget in ((np.round(X[:1], 6), y[:1]), (X[1:2], y[1:2])):
+        before = after
+        after = unlearn(model, forget, epsilon=1.0, delta=1e-4, deposit=before, force=True).deposit
+        assert not [check.name for check in succession_checks(before, after, forget) if not check.passed]
+        sums = after.sums
+        away = torch.ones_like(sums.gradient) / sums.gradient.numel() ** 0.5
+        for share, refused in ((1e-4, True), (1e-12, False)):
+            shifted = replace(sums, gradient=sums.gradient + share * sums.gradient_error * away)
+            names = {
+                one.name for one in succession_checks(before, replace(after, sums=shifted), forget) if not one.passed
+            }
+            assert names == ({"deposits: without the forgotten rows: the gradient"} if refused else set())
 
 
 def test_another_source_s_deposit_is_another(after: Deposit) -> None:

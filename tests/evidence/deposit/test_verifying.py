@@ -15,8 +15,9 @@ import pytest
 import torch
 
 import beside_problems
+from expunge.bounds.calibration import mu_for
 from expunge.bounds.region import ROUND_UP
-from expunge.certificate.content import Certificate
+from expunge.certificate.content import Certificate, digest_of
 from expunge.certificate.facts import BESIDE_FACTS
 from expunge.certificate.reading import claim_of
 from expunge.distance import Distance
@@ -292,6 +293,51 @@ def test_a_total_that_is_not_the_sum_of_its_terms_fails() -> None:
     content["bound"]["total"] *= 0.9
     with pytest.raises(VerificationFailed, match=r"deposit: bound\.total is the sum"):
         verify_deposits(Certificate(content), result().deposit)
+
+
+def test_what_the_deposits_do_not_show_is_checked_too() -> None:
+    """Terms that are none, and less noise for a larger delta, in a dossier whose digest is its own."""
+
+    def negative(content: Any) -> None:
+        content["bound"]["terms"]["drawing"] = -content["bound"]["total"]
+        content["bound"]["total"] = math.fsum(content["bound"]["terms"].values()) * ROUND_UP
+        content["sigma"] = kept().deposit.numbers.radii[0] / content["noise"]["mu"]
+
+    def renamed(content: Any) -> None:
+        content["bound"]["terms"]["more"] = content["bound"]["terms"].pop("remainder")
+
+    def spent(content: Any) -> None:
+        target = mu_for(content["epsilon"], content["noise"]["delta_for_noise"])
+        content["noise"]["delta_for_noise"] = 0.4
+        content["sigma"] *= target / mu_for(content["epsilon"], 0.4)
+
+    for forged in (negative, renamed, spent):
+        content = deepcopy(result().certificate.content)
+        forged(content)
+        content["digest"] = digest_of(content)
+        with pytest.raises(VerificationFailed):
+            verify_deposits(Certificate(content), result().deposit)
+
+
+def test_a_larger_radius_than_is_needed_is_told() -> None:
+    content, after = deepcopy(result().certificate.content), result().deposit
+    again = found(after.setting, after.sums, after.penalty(after.sums.count), after.shape)
+    assert again is not None
+    radius, mu = region_of(again, claim_of(content).distance).radius, mu_for(1.0, content["noise"]["delta_for_noise"])
+    assert not [check.name for check in verifying._radius_checks(content, after, radius) if not check.passed]
+    place = round(sum(each < content["sigma"] * mu * (1.0 - 1e-6) for each in after.numbers.radii))
+    content["sigma"] = after.numbers.radii[place + 1] / mu
+    failed = [check.name for check in verifying._radius_checks(content, after, radius) if not check.passed]
+    assert failed == ["deposit: no smaller radius covers the region"]
+
+
+def test_exact_noise_is_of_no_list_and_covers_the_region() -> None:
+    made = unlearn(trained(), rows(1, 2, 3), epsilon=1.0, delta=1e-3, deposit=kept().deposit, noise="exact")
+    verify_deposits(made.certificate, made.deposit, kept().deposit, rows(1, 2, 3))
+    content = deepcopy(made.certificate.content)
+    content["sigma"] *= 0.99
+    with pytest.raises(VerificationFailed, match="the radius covers the region"):
+        verify_deposits(Certificate(content), made.deposit)
 
 
 def test_other_rows_are_not_those_that_left() -> None:

@@ -95,11 +95,15 @@ def require_members(membership: Membership) -> None:
     )
 
 
+def summed(deposit: Deposit, rows: Rows) -> Sums:
+    """The sums over rows as they are given, and what float64 may have changed of them."""
+    kept = deposit.sums.third is not None
+    return sums_of(deposit.head, deposit.anchor, by_class(rows, deposit.record), deposit.gauges, third=kept)
+
+
 def gone(deposit: Deposit, rows: Rows, membership: Membership) -> Sums:
     """The sums over the rows that leave, with what copies of them may have changed."""
-    kept = deposit.sums.third is not None
-    weighted_rows = by_class(rows, deposit.record)
-    sums = sums_of(deposit.head, deposit.anchor, weighted_rows, deposit.gauges, third=kept)
+    sums, kept = summed(deposit, rows), deposit.sums.third is not None
     away = copied(membership, rows)
     if away == 0.0:
         return sums

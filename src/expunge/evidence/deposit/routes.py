@@ -77,9 +77,14 @@ def found(
     third = smallest(setting, sums, penalty, shape, further, rest, system, third=True, like=like)
     if third is None:
         return smallest(setting, sums, penalty, shape, update, left, system, like=like)
-    size = size_of(third.facts)
+    third, size = replace(third, steps=steps), size_of(third.facts)
     second = smallest(setting, sums, penalty, shape, update, left, system, below=size, like=like)
-    return second if second is not None and size_of(second.facts) < size else replace(third, steps=steps)
+    if second is None:
+        return third
+    smaller, larger = sorted((third, second), key=lambda each: size_of(each.facts))
+    if like is None or settled(larger.facts) > tied(smaller.facts):
+        return smaller
+    return min((third, second), key=lambda each: unlike(each.facts, like))
 
 
 def smallest(
@@ -108,22 +113,37 @@ def smallest(
     if best is None:
         return None
     if like is not None:  # a search that leaves routes out may have ended with a larger one
-        usual = [size_of(facts) for facts in work.routes(GAIN, below)]
-        most = (1.0 + TIE) * min(filter(math.isfinite, usual), default=size_of(best))
-        best = min((each for each in candidates if size_of(each) <= most), key=lambda each: unlike(each, like))
+        usual = (facts for facts in work.routes(GAIN, below) if math.isfinite(size_of(facts)))
+        most = tied(min(usual, key=size_of, default=best))
+        best = min((each for each in candidates if settled(each) <= most), key=lambda each: unlike(each, like))
     return Found(update, best, float(left.norm()), len(candidates))
 
 
-def unlike(one: DepositFacts, other: DepositFacts) -> tuple[bool, float]:
-    """Whether it is another route, and the largest relative difference of a number; what a step left is rounding."""
-    left_out = ("route", "solver", "l2")  # of l2 routes say nothing, or the same
+def unlike(one: DepositFacts, other: DepositFacts) -> tuple[bool, float, float]:
+    """Whether it is another route, how far its gauge is another, and the sum of relative differences of its numbers.
+
+    What a step left is rounding. Where the update is so too its lengths can be anything, but are those of all routes by
+    the same gauge.
+    """
+    left_out = ("route", "kappa", "solver", "l2")  # of l2 routes say nothing, or the same
     pairs = [(value, asdict(other)[name]) for name, value in asdict(one).items() if name not in left_out]
-    return one.route != other.route, max(abs(a - b) / max(abs(a), abs(b), 1e-300) for a, b in pairs)
+    apart = math.fsum(abs(a - b) / max(abs(a), abs(b), 1e-300) for a, b in pairs)
+    return one.route != other.route, abs(one.kappa - other.kappa), apart
 
 
 def size_of(facts: DepositFacts) -> float:
     """The radius in the norm of the frozen shape."""
     return radius_in_route(facts) * math.sqrt(facts.shape_ratio)
+
+
+def settled(facts: DepositFacts) -> float:
+    """The same with nothing left by the step, which is rounding: another machine's can be anything that rounding is."""
+    return size_of(replace(facts, solver=0.0))
+
+
+def tied(facts: DepositFacts) -> float:
+    """A region whose `settled` size is no more than this may be the smaller one on another machine."""
+    return (1.0 + TIE) * size_of(replace(facts, solver=facts.solver + facts.rounding))
 
 
 @dataclass(frozen=True)
@@ -176,11 +196,13 @@ class Routes:
             for facts, norm in attempt.made(1.0):
                 smallest_yet = min(smallest_yet, size_of(facts))
                 if way_of(facts.route) == LONG_ROWS and math.isfinite(size_of(facts)):
-                    long_rows.append((size_of(facts), attempt))
+                    long_rows.append((facts, attempt))
                 yield facts, norm
-        best = min((size for size, _ in long_rows), default=math.inf)
-        most = (1.0 + TIE) * best if ties else best
-        for _, attempt in [each for each in long_rows if each[0] <= most][: None if ties else 1]:
+        best = min(long_rows, key=lambda each: size_of(each[0]), default=None)
+        again = [best] if best is not None else []
+        if ties and best is not None:
+            again = [each for each in long_rows if settled(each[0]) <= tied(best[0])]
+        for _, attempt in again:
             if self.update.numel() <= MANY and gain * attempt.floor < smallest_yet:
                 for factor in FACTORS:
                     yield from attempt.made(factor)

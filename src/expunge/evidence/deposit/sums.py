@@ -72,6 +72,11 @@ class Sums:
     third: Tensor | None = None
     third_error: float = 0.0
 
+    def lost_without(self, gone: Sums) -> Sums:
+        """The same as `without`, its errors those of taking the rows out alone."""
+        bare = replace(self, gradient_error=0.0, curvature_error=0.0, third_error=0.0)
+        return replace(bare, weighted_errors=tuple(0.0 for _ in self.weighted)).without(gone)
+
     def without(self, gone: Sums) -> Sums:
         """The means over what is left when these rows go."""
         left = self.count - gone.count

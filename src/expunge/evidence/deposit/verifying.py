@@ -21,6 +21,7 @@ from expunge.bounds.deposit import LONG_ROWS, PLAIN, DepositFacts, way_of
 from expunge.bounds.deposit import LOST as ARITHMETIC
 from expunge.bounds.ellipsoid import EXACT_SHARE
 from expunge.bounds.region import DRAWING, ROUND_UP
+from expunge.bounds.scale import EXACT
 from expunge.certificate.check import DEPOSIT, Check, require_passed
 from expunge.certificate.content import Certificate
 from expunge.certificate.derive import bound_named
@@ -28,6 +29,7 @@ from expunge.certificate.facts import Json
 from expunge.certificate.limits import route_failure
 from expunge.certificate.published import read_published
 from expunge.certificate.reading import claim_of
+from expunge.certificate.verify import checks
 from expunge.distance import Distance
 from expunge.errors import FileError, OptionError, VerificationFailed
 from expunge.evidence.deposit.adding import counted
@@ -70,10 +72,11 @@ def verify_deposits(
 ) -> list[Check]:
     """Check a dossier with the deposit of what is retained, and the one before; raises if anything differs.
 
-    With the published model's file, also that it lies where the noise puts it; with the rows that were forgotten, that
-    the one deposit is the other without them. Where surrogate rows had a part in it they are needed.
+    What follows from the dossier by itself is checked too: the deposits do not show it. With the published model's
+    file, also that it lies where the noise puts it; with the rows that were forgotten, that the one deposit is the
+    other without them. Where surrogate rows had a part in it they are needed.
     """
-    content = dossier.content
+    content, alone = dossier.content, checks(dossier)
     if forget is not None and after.of_network:
         raise OptionError(
             "forgotten examples of a network's tangent weights",
@@ -96,6 +99,7 @@ def verify_deposits(
             "Do not rely on them.",
         ) from error
     require_passed(compared)
+    require_passed(alone)
     return compared
 
 
@@ -285,20 +289,32 @@ def _drawn(content: Json) -> float:
 
 
 def _radius_checks(content: Json, after: Deposit, radius: float | None) -> list[Check]:
-    """The noise was taken from the deposit's radii, and no smaller one would have covered the region."""
-    radii, noise = after.numbers.radii, content["noise"]
+    """The noise was taken from the deposit's radii, and no smaller one would have covered the region.
+
+    Exact noise, which is for audits, is of no list.
+    """
+    radii, noise, sigma = after.numbers.radii, content["noise"], content["sigma"]
     mu = mu_for(content["epsilon"], noise["delta_for_noise"])
-    places = [index for index, each in enumerate(radii) if math.isclose(each / mu, content["sigma"], rel_tol=ALIKE)]
-    compared = [
-        about("deposit: noise.rehearsed_rows is the number of radii", noise["rehearsed_rows"], len(radii)),
-        about("deposit: sigma is one of the radii over mu", len(places), 1, f"the radii are {radii}"),
-    ]
-    if radius is None or not places:
-        return compared
+    listed: list[Check] = []
+    taken, smaller = sigma * mu, radii[:0]
+    if noise["choice"] != EXACT:
+        places = [index for index, each in enumerate(radii) if math.isclose(each / mu, sigma, rel_tol=ALIKE)]
+        listed = [
+            about("deposit: noise.rehearsed_rows is the number of radii", noise["rehearsed_rows"], len(radii)),
+            about("deposit: sigma is one of the radii over mu", len(places), 1, f"the radii are {radii}"),
+        ]
+        if not places:
+            return listed
+        taken, smaller = radii[places[0]], radii[: places[0]]
+    if radius is None:
+        return listed
     needed = (radius + _drawn(content)) * COVERED
+    shape = replace(after.ellipsoid, weights=_facts(content)["weights_length"])
+    enough = [each for each in smaller if each >= (radius + shape.drawing(each / mu)) * (1.0 + MOST_LOST)]
     return [
-        *compared,
-        about("deposit: the radius covers the region", radii[places[0]] >= needed / (1.0 + ALIKE), True),
+        *listed,
+        about("deposit: the radius covers the region", taken >= needed / (1.0 + ALIKE), True),
+        about("deposit: no smaller radius covers the region", enough, []),
     ]
 
 

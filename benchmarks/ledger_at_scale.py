@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import platform
 import shutil
@@ -72,21 +73,23 @@ def seconds(work: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
-def recovery(desk: Desk) -> float:
-    """A run killed between staging and publishing its files; how long the next command takes to put that right."""
-    from expunge.desk import recover
-    from expunge.desk import run as running
+def recovery(folder: Path) -> float:
+    """A run killed between staging and publishing its files; how long the next command takes to put that right.
 
-    process = os.fork()
-    if process == 0:
-        recover.finish = running.finish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-        modules = sys.modules["expunge.desk.run"]
-        modules.finish = recover.finish
-        run(desk)
-        os._exit(1)
-    _, outcome = os.waitpid(process, 0)
-    assert os.waitstatus_to_exitcode(outcome) == -signal.SIGKILL
-    return seconds(lambda: _enter(desk))
+    In a process of its own, started anew: one that is forked would wait for threads it does not have.
+    """
+    process = multiprocessing.get_context("spawn").Process(target=_killed, args=(folder,))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    return seconds(lambda: _enter(open_desk(folder)))
+
+
+def _killed(folder: Path) -> None:
+    from expunge.desk import recover
+
+    recover.finish = sys.modules["expunge.desk.run"].finish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    run(open_desk(folder))
 
 
 def _enter(desk: Desk) -> None:
@@ -108,7 +111,7 @@ def main() -> None:
         run(desk)
         accept(desk, source[0][1:2], source[1][1:2], "second")
         fill(desk, options.entries)
-        killed = recovery(desk)
+        killed = recovery(folder / "desk")
         opened = open_desk(folder / "desk")
         command = [sys.executable, "-m", "expunge", "desk", "status", str(folder / "desk"), "--json"]
         result = {

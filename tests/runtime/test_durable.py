@@ -11,7 +11,7 @@ import pytest
 
 from expunge.errors import FileError
 from expunge.runtime import durable
-from expunge.runtime.durable import make_folder, move, same_content, write_whole
+from expunge.runtime.durable import PRIVATE, make_folder, move, same_content, write_synced, write_whole
 
 
 @pytest.mark.parametrize("mode", [durable.PRIVATE, durable.PUBLIC])
@@ -141,3 +141,9 @@ def test_same_content(tmp_path: Path) -> None:
     assert not same_content(tmp_path / "b", tmp_path / "a")
     assert not same_content(tmp_path / "a", tmp_path / "c")
     assert not same_content(tmp_path / "a", tmp_path / "a" / "x")
+
+
+def test_parts_are_written_one_after_the_other(tmp_path: Path) -> None:
+    write_synced(tmp_path / "whole", b"abcdef", PRIVATE)
+    write_synced(tmp_path / "parts", [b"ab", memoryview(b"cde"), b"", b"f"], PRIVATE)
+    assert (tmp_path / "parts").read_bytes() == (tmp_path / "whole").read_bytes() == b"abcdef"

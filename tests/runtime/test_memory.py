@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +13,8 @@ import pytest
 import torch
 
 from expunge.errors import FileError, OptionError, OutOfMemory
-from expunge.runtime.memory import Memory, memory_limit, out_of_memory, parse_size
+from expunge.runtime import memory
+from expunge.runtime.memory import Memory, file_buffer, file_bytes, memory_limit, out_of_memory, parse_size
 
 
 def test_sizes_are_numbers_of_bytes() -> None:
@@ -74,3 +78,28 @@ def test_a_limit_that_was_asked_for_is_one_for_a_gpu_too() -> None:
     assert Memory.of("20GB").on_device == 20 * 10**9
     assert Memory.of("20GB").less(10**6).on_device == 20 * 10**9
     assert Memory.of(None).on_device is None
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 100])
+def test_a_file_in_parts_is_the_file(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "PART", 8)
+    content = bytes(range(size))
+    (tmp_path / "file").write_bytes(content)
+    read = file_buffer(tmp_path / "file", "the file")
+    assert isinstance(read, bytearray)
+    assert read == content == file_bytes(tmp_path / "file", "the file")
+
+
+def test_a_file_that_becomes_shorter_is_not_taken_for_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    monkeypatch.setattr(os, "preadv", lambda *_: 0)
+    with pytest.raises(FileError, match="shorter"):
+        file_buffer(tmp_path / "file", "the file")
+
+
+@pytest.mark.parametrize("read", [file_bytes, file_buffer])
+def test_a_file_that_does_not_fit_is_refused(read: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    monkeypatch.setenv("EXPUNGE_MAX_BYTES", "4")
+    with pytest.raises(FileError, match="declares 5 bytes"):
+        read(tmp_path / "file", "the file")

@@ -73,7 +73,7 @@ def write_deposit(target: Path, deposit: Any, beside: tuple[Path, bytes] | None 
     from expunge.data.output import write_pair, write_private
     from expunge.runtime.durable import PRIVATE, PUBLIC
 
-    content = deposit.to_bytes()
+    content = deposit.to_parts()
     if beside is None:
         write_private(target, content)
     else:
@@ -81,7 +81,7 @@ def write_deposit(target: Path, deposit: Any, beside: tuple[Path, bytes] | None 
     numbers = deposit.numbers
     return {
         "deposit": str(target),
-        "bytes": len(content),
+        "bytes": sum(map(len, content)),
         "n_rows": numbers.n_rows,
         "class_counts": list(numbers.class_counts),
         "radii": list(numbers.radii),

@@ -21,6 +21,7 @@ from expunge.runtime.durable import (
     PUBLIC,
     PUBLIC_FOLDER,
     TEMPORARY,
+    Content,
     make_folder,
     sync_folder,
     write_synced,
@@ -67,12 +68,12 @@ def _takes_files(folder: Path) -> bool:
         return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
-def write_private(path: Path, content: bytes) -> None:
+def write_private(path: Path, content: Content) -> None:
     """A new file that nobody but its owner can read."""
     write_file(path, content, mode=PRIVATE)
 
 
-def write_file(path: Path, content: bytes, *, mode: int = PUBLIC) -> None:
+def write_file(path: Path, content: Content, *, mode: int = PUBLIC) -> None:
     """A new file, whole or not at all."""
 
     def make(temporary: Path, named: Named) -> None:
@@ -95,7 +96,7 @@ def _give_name(temporary: Path, path: Path, named: Named) -> None:
 
 
 def write_folder(
-    path: Path, files: Mapping[str, bytes], *, private: Mapping[str, Mapping[str, bytes]] | None = None
+    path: Path, files: Mapping[str, Content], *, private: Mapping[str, Mapping[str, Content]] | None = None
 ) -> None:
     """A new folder with these files, all of them or none; `private` are folders in it that only its owner reads."""
 
@@ -131,7 +132,7 @@ def build_folder(path: Path, fill: Callable[[Path], None], *, mode: int = PUBLIC
     _publish(path, make)
 
 
-def write_pair(first: tuple[Path, bytes, int], second: tuple[Path, bytes, int]) -> None:
+def write_pair(first: tuple[Path, Content, int], second: tuple[Path, Content, int]) -> None:
     """Two new files, each as (path, bytes, mode): both or, whatever fails or stops it, neither.
 
     Both are on disk under other names before either gets its own, the first before the second: only a kill between

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from expunge.data.output import require_absent, write_folder
+from expunge.runtime.durable import Content
 from expunge.runtime.rounding import up
 
 MODEL, STATEMENT, SIGNED, DOSSIER = "model.safetensors", "statement.json", "statement.signed.json", "dossier.json"
@@ -55,14 +56,14 @@ class Result:
         return f"<table><caption>Unlearned</caption>{cells}</table>"
 
 
-def result_files(result: Any, key: Any = None) -> tuple[dict[str, bytes], dict[str, bytes]]:
+def result_files(result: Any, key: Any = None) -> tuple[dict[str, bytes], dict[str, Content]]:
     """The files of a result by name: those that may be handed out, and those that may not."""
     public = {MODEL: result.model.to_bytes(), STATEMENT: result.statement.to_json().encode()}
     if key is not None:
         from expunge.certificate.sign import seal  # what signs is not needed by who signs nothing
 
         public[SIGNED] = seal(result.statement, key)
-    private = {DOSSIER: result.certificate.to_json().encode()}
+    private: dict[str, Content] = {DOSSIER: result.certificate.to_json().encode()}
     if getattr(result, "deposit", None) is not None:
-        private[DEPOSIT] = result.deposit.to_bytes()
+        private[DEPOSIT] = result.deposit.to_parts()
     return public, private

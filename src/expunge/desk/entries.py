@@ -310,6 +310,11 @@ def read_model_row(state: str, text: str) -> ModelRow:
     return ModelRow(state, time, read_as(ModelPrepared, content))
 
 
+STRICT = json.JSONDecoder(object_pairs_hook=without_duplicates, parse_constant=not_a_number)
+
+
 def strict(text: str) -> Any:
-    """JSON without repeated keys and without NaN."""
-    return json.loads(text, object_pairs_hook=without_duplicates, parse_constant=not_a_number)
+    """JSON without repeated keys and without NaN; text that is none is a ValueError too."""
+    if not isinstance(text, str):
+        raise ValueError(f"{type(text).__name__} in place of text")
+    return STRICT.decode(text)

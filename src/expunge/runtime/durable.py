@@ -13,7 +13,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from expunge.errors import FileError
@@ -21,6 +21,7 @@ from expunge.errors import FileError
 PRIVATE, PUBLIC = 0o600, 0o644
 PRIVATE_FOLDER, PUBLIC_FOLDER = 0o700, 0o755
 TEMPORARY = ".expunge-"
+Content = bytes | Sequence[bytes | memoryview]  # of a file: whole, or in parts, one after the other
 
 
 def write_whole(path: Path, content: bytes, mode: int = PRIVATE) -> None:
@@ -38,16 +39,16 @@ def write_whole(path: Path, content: bytes, mode: int = PRIVATE) -> None:
         raise
 
 
-def write_synced(path: Path, content: bytes, mode: int) -> None:
+def write_synced(path: Path, content: Content, mode: int) -> None:
     """A new file with these bytes, on disk; its name is not until the folder is synced."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(handle, "wb") as stream:
-        stream.write(content)
+        stream.writelines([content] if isinstance(content, bytes) else content)
         stream.flush()
         os.fsync(stream.fileno())
 
 
-def make_folder(path: Path, files: Mapping[str, bytes], *, private: bool) -> None:
+def make_folder(path: Path, files: Mapping[str, Content], *, private: bool) -> None:
     """A new folder with these files, all synced, the folder itself too."""
     path.mkdir(mode=PRIVATE_FOLDER if private else PUBLIC_FOLDER)
     for name, content in files.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from expunge.runtime.paths import readable
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 WORKING = 160 << 20  # read-ahead, the block at hand in two precisions, threads' stacks and matrix products' own buffers
+PART, READERS = 64 << 20, 8  # bytes of a file that are read at once, and by how many threads
 KEPT_SHARE = 0.6  # of what is left: freed memory does not always go back to the system at once
 
 # What libraries say that have no error of their own for it; torch's on a CPU is a plain RuntimeError.
@@ -80,10 +82,40 @@ def require_room(needed: int, path: Path, what: str) -> None:
 
 def file_bytes(path: Path, what: str, copies: int = 3) -> bytes:
     """All of a file, refused before it is read where so many copies of it would not fit."""
+    _require_copies(path, what, copies)
+    return path.read_bytes()
+
+
+def file_buffer(path: Path, what: str, copies: int = 3) -> bytearray:
+    """The same where arrays will be made of it that may be written to; parts of a large one are read side by side."""
+    buffer = bytearray(_require_copies(path, what, copies))
+    with path.open("rb") as stream, memoryview(buffer) as whole:
+
+        def read(start: int) -> None:
+            rest = whole[start : start + PART]
+            while rest:
+                count = os.preadv(stream.fileno(), [rest], start)
+                if not count:
+                    raise FileError(
+                        f"{path} became shorter while it was read", f"{what} is needed whole", "Try it again."
+                    )
+                rest, start = rest[count:], start + count
+
+        starts = range(0, len(buffer), PART)
+        if len(starts) <= 1:
+            list(map(read, starts))
+        else:
+            with ThreadPoolExecutor(min(READERS, len(starts))) as threads:
+                list(threads.map(read, starts))
+    return buffer
+
+
+def _require_copies(path: Path, what: str, copies: int) -> int:
+    """The size of a file, of which so many copies have to fit."""
     size = readable(path).stat().st_size
     require_fits(size, path, what)
     require_room(copies * size, path, what)
-    return path.read_bytes()
+    return size
 
 
 def parse_size(text: str) -> int:

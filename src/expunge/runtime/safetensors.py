@@ -53,8 +53,8 @@ class StoredTensor:
         return (stored.astype(np.uint32) << 16).view(np.float32) if self.kind == BFLOAT16 else stored
 
 
-def safetensors_bytes(arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> bytes:
-    """A file of these arrays, as the safetensors library writes it, with one copy of each where that makes three."""
+def safetensors_parts(arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> list[bytes | memoryview]:
+    """A file of these arrays, as the safetensors library writes it, in parts: the arrays themselves, not copied."""
     codes = {np.dtype(kind): code for code, kind in KINDS.items() if kind != BFLOAT16}
     header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
     parts, end = [], 0
@@ -64,13 +64,14 @@ def safetensors_bytes(arrays: Mapping[str, Array], metadata: Mapping[str, str]) 
         parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
-    return b"".join([struct.pack("<Q", len(text)), text, *parts])
+    return [struct.pack("<Q", len(text)), text, *parts]
 
 
-def stored_tensors(content: bytes, path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+def stored_tensors(content: bytes | bytearray, path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     """Tensors and metadata of a safetensors file."""
     length = struct.unpack("<Q", content[:8])[0] if len(content) >= 8 else 0
-    entries, metadata = safetensors_layout(length, content[8 : 8 + min(length, HEADER_LIMIT)], len(content), path)
+    header = bytes(content[8 : 8 + min(length, HEADER_LIMIT)])
+    entries, metadata = safetensors_layout(length, header, len(content), path)
     body = memoryview(content)[8 + length :]
     tensors = {
         name: StoredTensor(kind, shape, body[start : start + math.prod(shape) * raw_type(kind).itemsize])
@@ -79,7 +80,7 @@ def stored_tensors(content: bytes, path: Path) -> tuple[dict[str, StoredTensor],
     return tensors, metadata
 
 
-def read_safetensors(content: bytes, path: Path) -> tuple[dict[str, Array], dict[str, str]]:
+def read_safetensors(content: bytes | bytearray, path: Path) -> tuple[dict[str, Array], dict[str, str]]:
     """The same, tensors as arrays."""
     tensors, metadata = stored_tensors(content, path)
     return {name: tensor.values for name, tensor in tensors.items()}, metadata

@@ -37,13 +37,20 @@ def _layout(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
     return types, frozenset(field.name for field in fields(kind) if field.default is MISSING)
 
 
-def _value(wanted: Any, content: Any, name: str) -> Any:
+@functools.cache
+def _dissected(wanted: Any) -> tuple[bool, Any, Any, tuple[Any, ...], bool]:
+    """Whether None will do, what is wanted otherwise, of which kind, of what it consists, and if it is a dataclass."""
+    optional = get_origin(wanted) is UnionType and NoneType in get_args(wanted)
     if get_origin(wanted) is UnionType:
-        if content is None and NoneType in get_args(wanted):
-            return None
         (wanted,) = (option for option in get_args(wanted) if option is not NoneType)
-    origin, inside = get_origin(wanted), get_args(wanted)
-    if isinstance(wanted, type) and is_dataclass(wanted):
+    return optional, wanted, get_origin(wanted), get_args(wanted), isinstance(wanted, type) and is_dataclass(wanted)
+
+
+def _value(wanted: Any, content: Any, name: str) -> Any:
+    optional, wanted, origin, inside, again = _dissected(wanted)
+    if content is None and optional:
+        return None
+    if again:
         return read_as(wanted, content)
     if origin is tuple and isinstance(content, list):
         return tuple(_value(inside[0], item, name) for item in content)

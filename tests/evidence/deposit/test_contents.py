@@ -108,6 +108,24 @@ def test_halves_of_matrices_by_hand_and_back(size: int) -> None:
         unpacked(np.zeros((1, 4)), symmetric=True)
 
 
+def test_the_file_is_not_held_in_memory_for_its_small_parts(tmp_path: Path) -> None:
+    """What is most of it may stay where it was read to; a view of anything else would keep all of it."""
+    content = bytearray(made("softmax").deposit.to_bytes())
+    read = parse_deposit(content, tmp_path)
+    assert read.sums.third is not None
+    tensors, _ = parts(bytes(content))
+    shared = {name: np.shares_memory(np.frombuffer(content, np.uint8), each.numpy()) for name, each in kept_by(read)}
+    largest = max(tensors, key=lambda name: tensors[name].nbytes)
+    assert {name for name, yes in shared.items() if yes} <= {largest}
+    assert read.to_bytes() == bytes(content)
+
+
+def kept_by(deposit: Deposit) -> list[tuple[str, torch.Tensor]]:
+    sums = deposit.sums
+    assert sums.third is not None
+    return [("weight", deposit.model.weight), ("gradient", sums.gradient), ("third", sums.third)]
+
+
 def test_no_row_is_in_the_file_at_any_precision() -> None:
     case = made("softmax", width=5)
     content = case.deposit.to_bytes()

@@ -33,8 +33,8 @@ from expunge.heads.jacobians import JacobianRidge
 from expunge.model import LinearModel, from_matrix
 from expunge.record import TrainingRecord, loss_named
 from expunge.request.subject import head_of
-from expunge.runtime.memory import file_bytes, out_of_memory
-from expunge.runtime.safetensors import read_safetensors, safetensors_bytes
+from expunge.runtime.memory import file_buffer, out_of_memory
+from expunge.runtime.safetensors import read_safetensors, safetensors_parts
 from expunge.runtime.strict_json import not_a_number, without_duplicates
 from expunge.runtime.typed_json import read_as
 
@@ -164,7 +164,11 @@ class Deposit:
         return DeviceEllipsoid(self.model.matrix().numel(), *known, shape=self.shape)
 
     def to_bytes(self) -> bytes:
-        """The safetensors file, byte for byte; symmetric matrices by their lower half."""
+        """The safetensors file, byte for byte."""
+        return b"".join(self.to_parts())
+
+    def to_parts(self) -> list[bytes | memoryview]:
+        """The same in parts, one after the other: symmetric matrices by their lower half, all else as it is here."""
         tensors = {
             "weight": self.model.matrix(),
             "gradient": self.sums.gradient,
@@ -180,7 +184,7 @@ class Deposit:
             tensors[f"hashes.{index}"] = torch.from_numpy(np.array(digests))
         content = {"numbers": asdict(self.numbers), "record": json.loads(self.record.to_json())}
         text = json.dumps(content, sort_keys=True, allow_nan=False)
-        return safetensors_bytes({name: tensor.cpu().numpy() for name, tensor in tensors.items()}, {METADATA: text})
+        return safetensors_parts({name: tensor.cpu().numpy() for name, tensor in tensors.items()}, {METADATA: text})
 
 
 def kept_head(model: LinearModel, record: TrainingRecord) -> LinearHead:
@@ -237,11 +241,11 @@ def _starts(size: int) -> list[int]:
 def read_deposit(path: str | Path) -> Deposit:
     """A deposit from its file; refuses what is damaged or of another kind."""
     path = Path(path)
-    return parse_deposit(file_bytes(path, "the deposit"), path)
+    return parse_deposit(file_buffer(path, "the deposit"), path)
 
 
-def parse_deposit(content: bytes, path: Path) -> Deposit:
-    """The same from the file's bytes."""
+def parse_deposit(content: bytes | bytearray, path: Path) -> Deposit:
+    """The same from the file's bytes, which it may keep for its own where they can be written to."""
     tensors, metadata = read_safetensors(content, path)
     try:
         told = json.loads(metadata[METADATA], parse_constant=not_a_number, object_pairs_hook=without_duplicates)
@@ -265,8 +269,13 @@ def _assembled(numbers: Numbers, record: TrainingRecord, tensors: dict[str, NDAr
             raise ValueError(f"{name} is not finite float64 numbers")
         return values  # type: ignore[return-value]
 
+    stored = sum(values.nbytes for values in tensors.values())
+
     def tensor(name: str) -> Tensor:
-        return torch.from_numpy(finite(name).copy())
+        """What is most of the file stays where it is; all else would keep the file in memory."""
+        values = finite(name)
+        shared = 2 * values.nbytes > stored and values.flags.writeable and values.flags.aligned
+        return torch.from_numpy(values if shared else values.copy())
 
     model = from_matrix(tensor("weight"), bias=record.bias, dtype=torch.float64)
     model = replace(model, record=record)

@@ -43,7 +43,8 @@ def write_synced(path: Path, content: Content, mode: int) -> None:
     """A new file with these bytes, on disk; its name is not until the folder is synced."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(handle, "wb") as stream:
-        stream.writelines([content] if isinstance(content, bytes) else content)
+        for part in [content] if isinstance(content, bytes) else content:
+            stream.write(part)
         stream.flush()
         os.fsync(stream.fileno())
 

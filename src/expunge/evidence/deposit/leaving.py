@@ -103,8 +103,12 @@ def summed(deposit: Deposit, rows: Rows) -> Sums:
 
 def gone(deposit: Deposit, rows: Rows, membership: Membership) -> Sums:
     """The sums over the rows that leave, with what copies of them may have changed."""
-    sums, kept = summed(deposit, rows), deposit.sums.third is not None
-    away = copied(membership, rows)
+    return charged(deposit, rows, membership, summed(deposit, rows))
+
+
+def charged(deposit: Deposit, rows: Rows, membership: Membership, sums: Sums) -> Sums:
+    """Sums over rows as they are given, their errors larger by what copies may have changed."""
+    away, kept = copied(membership, rows), deposit.sums.third is not None
     if away == 0.0:
         return sums
     head, weights = deposit.head, deposit.anchor

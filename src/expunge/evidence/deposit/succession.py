@@ -21,7 +21,7 @@ from expunge.data.row_hashes import PRECISIONS
 from expunge.evidence.deposit.asking import as_given
 from expunge.evidence.deposit.blocks import Blocks, is_definite
 from expunge.evidence.deposit.contents import Deposit
-from expunge.evidence.deposit.leaving import gone, left, look_up, summed
+from expunge.evidence.deposit.leaving import charged, left, look_up, summed
 from expunge.evidence.deposit.sums import Sums
 from expunge.evidence.deposit.third import sizes_of
 from expunge.heads.rows import in_memory
@@ -193,7 +193,8 @@ def _recomputed(before: Deposit, after: Deposit, forget: Any) -> list[Check]:
     missing = len(membership.missing)
     if missing:
         return [_about("the forgotten rows were in the deposit before", missing, 0)]
-    made = left(before, rows, membership, gone(before, rows, membership))
+    sums = summed(before, rows)
+    made = left(before, rows, membership, charged(before, rows, membership, sums))
     one, other = _without_errors(made), _without_errors(after)
     return [
         _about("the forgotten rows were in the deposit before", missing, 0),
@@ -202,7 +203,7 @@ def _recomputed(before: Deposit, after: Deposit, forget: Any) -> list[Check]:
             _about(f"without the forgotten rows: hashes at {name}", _sorted(after, level), _sorted(made, level))
             for level, name in enumerate(PRECISIONS)
         ),
-        *_alike(made.sums, after.sums, before.sums.lost_without(summed(before, rows))),
+        *_alike(made.sums, after.sums, before.sums.errors_without(sums, inherited=0.0)),
     ]
 
 
@@ -215,8 +216,9 @@ def _sorted(deposit: Deposit, level: int) -> list[bytes]:
     return sorted(map(bytes, deposit.hashes.digests[level]))
 
 
-def _alike(one: Sums, other: Sums, step: Sums) -> list[Check]:
-    """`step` has the errors of taking the rows out."""
+def _alike(one: Sums, other: Sums, lost: tuple[float, float, tuple[float, ...], float]) -> list[Check]:
+    """`lost` is what taking the rows out may have changed."""
+    of_gradient, of_curvature, of_weighted, of_third = lost
 
     def close(a: float, b: float) -> bool:
         return math.isclose(a, b, rel_tol=1e-6)
@@ -224,13 +226,13 @@ def _alike(one: Sums, other: Sums, step: Sums) -> list[Check]:
     def near(a: torch.Tensor, b: torch.Tensor, error: float) -> bool:
         return float((a - b).norm()) <= error
 
-    errors = zip(one.weighted, other.weighted, step.weighted_errors, strict=True)
+    errors = zip(one.weighted, other.weighted, of_weighted, strict=True)
     said = "without the forgotten rows: "
     return [
-        _about(f"{said}the gradient", near(one.gradient, other.gradient, step.gradient_error), True, "it differs"),
+        _about(f"{said}the gradient", near(one.gradient, other.gradient, of_gradient), True, "it differs"),
         _about(
             f"{said}the curvature",
-            near(one.curvature.values, other.curvature.values, step.curvature_error),
+            near(one.curvature.values, other.curvature.values, of_curvature),
             True,
             "it differs",
         ),
@@ -241,7 +243,7 @@ def _alike(one: Sums, other: Sums, step: Sums) -> list[Check]:
         _about(
             f"{said}the third derivatives",
             (one.third is None and other.third is None)
-            or (one.third is not None and other.third is not None and near(one.third, other.third, step.third_error)),
+            or (one.third is not None and other.third is not None and near(one.third, other.third, of_third)),
             True,
             "they differ",
         ),

@@ -72,11 +72,6 @@ class Sums:
     third: Tensor | None = None
     third_error: float = 0.0
 
-    def lost_without(self, gone: Sums) -> Sums:
-        """The same as `without`, its errors those of taking the rows out alone."""
-        bare = replace(self, gradient_error=0.0, curvature_error=0.0, third_error=0.0)
-        return replace(bare, weighted_errors=tuple(0.0 for _ in self.weighted)).without(gone)
-
     def without(self, gone: Sums) -> Sums:
         """The means over what is left when these rows go."""
         left = self.count - gone.count
@@ -85,25 +80,37 @@ class Sums:
         own, other = self.count / left, gone.count / left
         if (self.third is None) != (gone.third is None):
             raise ValueError("third derivatives of one of the two")
-
-        def less(error: float, theirs: float, size: float) -> float:
-            return (own * error + other * theirs + 8 * UNIT_ROUNDOFF * (own + other) * size) * (1.0 + 2.0**-40)
-
+        gradient_error, curvature_error, weighted_errors, third_error = self.errors_without(gone)
         return Sums(
             left,
             self.gradient * own - gone.gradient * other,
             self.curvature.combined(own, gone.curvature, -other),
             tuple(one.combined(own, their, -other) for one, their in zip(self.weighted, gone.weighted, strict=True)),
-            less(self.gradient_error, gone.gradient_error, float(self.gradient.norm() + gone.gradient.norm())),
-            less(self.curvature_error, gone.curvature_error, _size(self.curvature) + _size(gone.curvature)),
-            tuple(
-                less(error, theirs, _size(one) + _size(their))
-                for error, theirs, one, their in zip(
-                    self.weighted_errors, gone.weighted_errors, self.weighted, gone.weighted, strict=True
-                )
-            ),
+            gradient_error,
+            curvature_error,
+            weighted_errors,
             # own - other = 1, so that this is T + other (T - T_U): the largest of all, and touched once
             None if self.third is None or gone.third is None else torch.lerp(self.third, gone.third, -other),
+            third_error,
+        )
+
+    def errors_without(self, gone: Sums, *, inherited: float = 1.0) -> tuple[float, float, tuple[float, ...], float]:
+        """What may be off of the gradient, the curvature, the weighted ones and the third derivatives when rows go.
+
+        With nothing `inherited` only what taking them out adds.
+        """
+        left = self.count - gone.count
+        own, other = self.count / left, gone.count / left
+
+        def less(error: float, theirs: float, size: float) -> float:
+            charged = inherited * own * error + other * theirs + 8 * UNIT_ROUNDOFF * (own + other) * size
+            return charged * (1.0 + 2.0**-40)
+
+        pairs = zip(self.weighted_errors, gone.weighted_errors, self.weighted, gone.weighted, strict=True)
+        return (
+            less(self.gradient_error, gone.gradient_error, float(self.gradient.norm() + gone.gradient.norm())),
+            less(self.curvature_error, gone.curvature_error, _size(self.curvature) + _size(gone.curvature)),
+            tuple(less(error, theirs, _size(one) + _size(their)) for error, theirs, one, their in pairs),
             0.0
             if self.third is None or gone.third is None
             else less(self.third_error, gone.third_error, whole_size(self.third) + whole_size(gone.third)),

@@ -71,6 +71,10 @@ def make(folder: Path, rows: int) -> Path:
     return folder
 
 
+def in_one_file(folder: Path, path: Path) -> None:
+    save_file({"X": np.load(folder / "X.npy", mmap_mode="r"), "y": np.load(folder / "y.npy")}, path)
+
+
 def make_model(folder: Path) -> None:
     features, labels = draw(np.random.default_rng(1), SOURCE)
     model = train(features, labels, l2=1e-3, max_norm=1.0, dtype="float32")
@@ -180,7 +184,7 @@ def beyond(base: Path, folder: Path, memory: str, device: str) -> dict[str, Any]
     for each in sets.values():
         each.mkdir()
     first = sets["one"] / "0.safetensors"
-    save_file({"X": np.load(folder / "X.npy", mmap_mode="r"), "y": np.load(folder / "y.npy")}, first)
+    apart(in_one_file, folder, first)
     capacity, size = torch.cuda.get_device_properties(device).total_memory, first.stat().st_size
     names = capacity // size + 1
     for number in range(names):

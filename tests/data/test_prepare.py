@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import math
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from expunge.data import as_features, as_labels, encode, prepare
-from expunge.data.prepare import Prepared
+from expunge.data.prepare import Prepared, require_finite, row_norms
 from expunge.errors import DataError
 
 CPU = torch.device("cpu")
@@ -250,3 +252,36 @@ def test_training_and_unlearning_scale_alike() -> None:
     together = ready(table).rows.features
     for index in (0, 17, 8191, 8192, 8999):
         assert torch.equal(ready(table[index : index + 1]).rows.features[0], together[index])
+
+
+@settings(derandomize=True, deadline=None)
+@given(table=TABLES)
+def test_norms_are_those_of_plain_arithmetic(table: np.ndarray) -> None:
+    """To a few roundings, for rows as long and as short as float64 has them."""
+    found = row_norms(torch.from_numpy(table))
+    for row, norm in zip(table, found.tolist(), strict=True):
+        assert norm == pytest.approx(math.hypot(*row), rel=1e-14, abs=1e-300)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.float32, torch.float64, torch.uint8, torch.bool], ids=str)
+def test_norms_of_many_rows_of_any_kind(kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces, the last of which is smaller; a row of zeros is none."""
+    monkeypatch.setattr(importlib.import_module("expunge.data.prepare"), "IN_CACHE", 40)
+    table = torch.tensor([[3.0, 4.0, 0.0], [0.0, 0.0, 0.0]] * 50 + [[1.0, 0.0, 0.0]]).to(kind)
+    first = 2**0.5 if kind == torch.bool else 5.0
+    assert row_norms(table).tolist() == pytest.approx([first, 0.0] * 50 + [1.0])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("kind", [torch.float16, torch.float32, torch.float64], ids=str)
+@settings(derandomize=True, deadline=None)
+@given(shape=st.tuples(st.integers(1, 40), st.integers(1, 40)), data=st.data())
+def test_one_entry_that_is_not_finite_is_found(
+    kind: torch.dtype, bad: float, shape: tuple[int, int], data: st.DataObject
+) -> None:
+    table = torch.ones(shape, dtype=kind)
+    row, column = (data.draw(st.integers(0, size - 1)) for size in shape)
+    require_finite(table, "rows")
+    table[row, column] = bad
+    with pytest.raises(DataError, match=f"row {row + 7}, column {column} is {bad}"):
+        require_finite(table, "rows", before=7)

@@ -1,7 +1,7 @@
 """Rows read anew in each pass: ready as those in memory, and refused where a pass differs."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from expunge.data import prepare, stream
+from expunge.data import prepare, stream, streamed
+from expunge.data.prepare import row_norms
 from expunge.data.streamed import Form, StreamedRows
 from expunge.data.streams import Share
 from expunge.errors import DataError
@@ -55,6 +56,26 @@ def test_streamed_rows_are_made_ready_as_those_in_memory(
         assert torch.equal(found.labels, wanted.rows.labels)
     assert (len(rows), rows.n_scaled, rows.n_features) == (ROWS, wanted.scaled, WIDTH + bias)
     assert 0 < wanted.scaled < ROWS
+
+
+def test_norms_are_measured_once_where_no_row_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not kept; where one is, they are measured in every pass that has not kept them."""
+    calls: list[int] = []
+
+    def counted(rows: torch.Tensor) -> torch.Tensor:
+        calls.append(len(rows))
+        return row_norms(rows)
+
+    monkeypatch.setattr(streamed, "row_norms", counted)
+    source = npy(tmp_path)
+    short = StreamedRows(source, replace(form(), max_norm=1e3), NOTHING)
+    long = StreamedRows(source, form(), NOTHING)
+    for rows, wanted in ((short, ROWS), (long, 3 * ROWS)):
+        calls.clear()
+        for _ in range(3):
+            gathered(rows)
+        assert sum(calls) == wanted
+        assert rows._norms.used == 0
 
 
 def test_rows_of_classes_are_weighted_and_others_left_out(tmp_path: Path) -> None:

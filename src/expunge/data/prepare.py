@@ -20,6 +20,8 @@ from expunge.record import Label
 from expunge.runtime.memory import require_room
 
 BLOCK = 8192
+IN_CACHE = 1 << 20  # numbers that are doubled at a time, into the same place: a processor's cache has them still
+SQUARED = (1e-140, 1e140)  # a norm between these had squares float64 can hold
 QUICK = 1e30  # rows shorter than this have entries float32 can hold
 
 
@@ -89,9 +91,9 @@ def _dense(values: Any, name: str) -> Any:
 def require_finite(tensor: Tensor, name: str, before: int = 0) -> None:
     """Refuse features that are not finite; `before` counts the rows that came before these."""
     for start in range(0, tensor.shape[0], BLOCK):
-        bad = ~torch.isfinite(tensor[start : start + BLOCK])
-        if bool(bad.any()):
-            row, column = (int(value) for value in bad.nonzero()[0])
+        rows = tensor[start : start + BLOCK]
+        if not bool(torch.isfinite(torch.stack(rows.aminmax())).all()):  # both are nan where one entry is
+            row, column = (int(value) for value in (~torch.isfinite(rows)).nonzero()[0])
             raise DataError(
                 f"{name}: row {before + start + row}, column {column} is {float(tensor[start + row, column])}",
                 "every feature must be finite",
@@ -205,11 +207,22 @@ def require_width(features: int, width: int | None, name: str) -> None:
 
 
 def row_norms(features: Tensor) -> Tensor:
-    """Row norms in float64, without overflow: entries are scaled by the largest first."""
-    return torch.cat([_norms(features[part].double()) for part in _parts(features.shape[0])])
+    """Row norms in float64, without overflow: where squares might, entries are scaled by the largest first."""
+    count, wide = features.shape
+    size = max(1, IN_CACHE // wide)
+    norms = torch.empty(count, dtype=torch.float64, device=features.device)
+    place = norms.new_empty((0 if features.dtype == norms.dtype else min(size, count), wide))
+    for start in range(0, count, size):
+        rows = features[start : start + size]
+        doubled = place[: len(rows)].copy_(rows) if len(place) else rows
+        torch.linalg.vector_norm(doubled, dim=1, out=norms[start : start + size])
+    odd = (~((norms > SQUARED[0]) & (norms < SQUARED[1]))).nonzero().reshape(-1)
+    for part in _parts(len(odd)):
+        norms[odd[part]] = _scaled_norms(features[odd[part]].double())
+    return norms
 
 
-def _norms(rows: Tensor) -> Tensor:
+def _scaled_norms(rows: Tensor) -> Tensor:
     largest = rows.abs().amax(dim=1).clamp(min=1e-300)
     scaled: Tensor = (rows / largest[:, None]).norm(dim=1)
     return scaled * largest

@@ -110,6 +110,7 @@ class StreamedRows(RowSet):
         self._prints: list[int] | None = None
         self.scaling: Scaling | None = None
         self._norms = _PerRow(0, torch.float64, form.device, None, 0.0)
+        self._some_long = False
         self._labels = _PerRow(0, torch.int32, form.device, None, 0.0)
         self._held = _PerRow(0, form.dtype, form.device, None, 0.0)
         self._shares: Tensor | None = None
@@ -286,6 +287,8 @@ class StreamedRows(RowSet):
 
     def _settle(self, counts: Tensor, prints: list[int]) -> None:
         """What the first pass found, over all processes."""
+        if not self._some_long:
+            self._norms = _PerRow(0, torch.float64, torch.device("cpu"), 0, 0.0)
         self._counts, self._mine, self._prints = counts, int(counts.sum()), prints
         self._before = self.group.before(self._mine)
         self.scaling = self._lengths.scaling(self.group.total)
@@ -338,14 +341,16 @@ class StreamedRows(RowSet):
 
     def _measured(self, rows: Tensor, start: int, first: bool) -> Tensor | None:
         """Norms of a block's rows, None where none is too long; in the first pass they are counted by length."""
-        if not first and self._norms.values is not None:
-            norms = self._norms.values[start : start + len(rows)]
-        else:
-            norms = row_norms(rows)
+        if not (first or self._some_long):
+            return None
+        kept = None if first else self._norms.values
+        norms = row_norms(rows) if kept is None else kept[start : start + len(rows)]
         if first:
             self._norms.put(start, norms)
             self._lengths.add(norms)
-        return norms if any_too_long(norms, self.form.max_norm, self.form.dtype) else None
+        long = any_too_long(norms, self.form.max_norm, self.form.dtype)
+        self._some_long |= long
+        return norms if long else None
 
     def _require_seen(self) -> None:
         """The first pass is made where nobody has made it."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import sqlite3
 
 import pytest
 
 from desk_use import Rows
 from expunge.desk import Desk, accept, verify_desk
+from expunge.errors import VerificationFailed
 from ledger_forgery import rejected
 
 
@@ -51,3 +54,40 @@ def test_the_seal_of_an_earlier_version_is_one(ledger: Desk, source: Rows) -> No
     accept(ledger, source[0][20:21], source[1][20:21], "next")
     assert verify_desk(ledger).sealed
     assert "blocks_sha256" in ledger.layout.seal.read_text()
+
+
+def plain(ledger: Desk) -> None:
+    """As a ledger is where a disk was full when it was made: what a command wrote stands nowhere but in the file."""
+    with contextlib.closing(sqlite3.connect(ledger.layout.ledger)) as opened:
+        assert opened.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
+
+
+def reseal(ledger: Desk) -> None:
+    ledger.layout.seal.unlink()
+    with ledger.writing():
+        pass
+
+
+def test_a_ledger_without_a_write_ahead_log_is_sealed_whole(ledger: Desk, source: Rows) -> None:
+    plain(ledger)
+    reseal(ledger)
+    for row in (20, 21):
+        accept(ledger, source[0][row : row + 1], source[1][row : row + 1], str(row))
+        assert verify_desk(ledger).sealed
+
+
+@pytest.mark.parametrize("blind", ["no write-ahead log", "no blocks"])
+def test_a_changed_byte_is_not_sealed_where_the_blocks_are_not_known(ledger: Desk, source: Rows, blind: str) -> None:
+    """In a page that the next command does not write, at a place that SQLite does not use."""
+    if blind == "no blocks":
+        ledger.layout.blocks.unlink()
+    else:
+        plain(ledger)
+        reseal(ledger)
+    whole = bytearray(ledger.layout.ledger.read_bytes())
+    assert whole[72:92] == bytes(20)  # of the header, for later versions
+    whole[80] ^= 1
+    ledger.layout.ledger.write_bytes(whole)
+    with pytest.raises(VerificationFailed, match="is not the one that was sealed"):
+        accept(ledger, source[0][20:21], source[1][20:21], "next")
+    assert rejected(ledger)

@@ -123,7 +123,7 @@ class Ledger:
         """A new, empty ledger that nobody but its owner can read."""
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         with Ledger.open(path) as ledger:
-            ledger.connection.execute("PRAGMA journal_mode = WAL")
+            ledger.connection.execute("PRAGMA journal_mode = WAL")  # where it cannot it stays as it is: see `logs`
             ledger.connection.executescript(SCHEMA)
 
     @staticmethod
@@ -170,6 +170,11 @@ class Ledger:
             (number, leaf.hex(), json.dumps([part.hex() for part in grown.subtrees])),
         )
         return Entry(number, time, body)
+
+    @property
+    def logs(self) -> bool:
+        """Whether what is written stands in a write-ahead log first: not on a remote disk, or if one was full."""
+        return bool(self.connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal")
 
     def checkpoint(self) -> bool:
         """Move everything from the write-ahead log into the file; whether all of it is there."""

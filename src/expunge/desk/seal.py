@@ -37,14 +37,18 @@ def sealed_blocks(layout: Layout, ledger: Ledger) -> bytes | None:
     """The digests of the blocks of a ledger as it was sealed, before anything is written in it; None if unknown.
 
     What is in its file then counts as sealed without being read: a byte that was changed meanwhile stays one that
-    `verify` finds.
+    `verify` finds. Where they are not known the file is read, and refused if it is not as it was sealed: sealing it
+    anew would hide that.
     """
     log = _log(layout)
     if not layout.seal.exists() or (log.exists() and log.stat().st_size):
         return None
-    blocks = kept_blocks(layout.blocks)
-    known = layout.seal.read_bytes() == _content(ledger.head(), blocks_digest(blocks))
-    return blocks if known else None
+    blocks, head = kept_blocks(layout.blocks), ledger.head()
+    if ledger.logs and layout.seal.read_bytes() == _content(head, blocks_digest(blocks)):
+        return blocks
+    if sealed_head(layout) == head and not _matches(layout, head):
+        raise _not_sealed()
+    return None
 
 
 def require_sealed(layout: Layout, ledger: Ledger) -> None:
@@ -79,12 +83,16 @@ def verify_ledger(layout: Layout, saved: list[Head]) -> tuple[Head, bool]:
     except FileError as error:
         raise VerificationFailed(error.found, error.required, "Do not rely on it; restore a copy.") from error
     if sealed is not None and head.size == sealed.size and not exact:
-        raise VerificationFailed(
-            "the ledger's file is not the one that was sealed",
-            "every byte must be as it was written",
-            "Do not rely on it; restore a copy.",
-        )
+        raise _not_sealed()
     return head, exact
+
+
+def _not_sealed() -> VerificationFailed:
+    return VerificationFailed(
+        "the ledger's file is not the one that was sealed",
+        "every byte must be as it was written",
+        "Do not rely on it; restore a copy.",
+    )
 
 
 def sealed_head(layout: Layout) -> Head | None:

@@ -23,3 +23,8 @@ def test_rows_are_kept_in_no_other_dtype(dtype: str) -> None:
 def test_a_device_that_cannot_be_used_here_is_refused(device: str) -> None:
     with pytest.raises(OptionError, match="Use cpu"):
         computing_device(device)
+
+
+def test_a_device_is_called_what_tensors_there_call_it() -> None:
+    """Else all that compares devices would take what is there for elsewhere, and copy it."""
+    assert computing_device("cpu:0") == torch.zeros(1, device="cpu:0").device != torch.device("cpu:0")

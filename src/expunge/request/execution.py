@@ -43,10 +43,10 @@ class Execution:
 
 
 def computing_device(name: str) -> torch.device:
-    """The torch device of that name, if it can be used here."""
+    """The torch device of that name, as tensors there call it (`cuda:0` for `cuda`), if it can be used here."""
     try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).cpu()
+        tried = torch.zeros(1, device=torch.device(name))
+        tried.cpu()
     except (
         RuntimeError,
         AssertionError,
@@ -59,4 +59,4 @@ def computing_device(name: str) -> torch.device:
         raise OptionError(
             f"device {name!r} ({type(error).__name__})", "a device torch can use here is needed", "Use cpu."
         ) from error
-    return device
+    return tried.device

@@ -156,7 +156,7 @@ def known_distance(family: str, source: Any, own: Any, between: str = "populatio
 # One problem, from the door on --------------------------------------------------------------------------------------
 
 N, WIDTH = 4000, 6
-MANY = 900  # so many rows are beyond the deposit's radii, and with the surrogate beside it are not
+MANY = 900  # so many rows need a third of the noise with the surrogate beside the deposit
 
 
 def tame(n: int, seed: int) -> tuple[Any, Any]:

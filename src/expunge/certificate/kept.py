@@ -18,7 +18,7 @@ from expunge.record import LOGISTIC, ONE_VS_REST, RIDGE, SOFTMAX, TANGENT, are_c
 
 UNIT_ROUNDOFF = 2.0**-53
 TRIED = 4.0
-MOST_RADII = 10
+MOST_RADII = 10  # of a deposit: which of them was taken tells less than four bits
 QUADRATIC = (RIDGE, TANGENT)
 CURVE = {SOFTMAX.name: 0.5, ONE_VS_REST.name: 0.25, LOGISTIC.name: 0.25}  # the largest eigenvalue of C(p); others 1
 USED = {  # the numbers of a route beside those that all have

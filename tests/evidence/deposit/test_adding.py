@@ -70,8 +70,10 @@ def test_a_surrogate_makes_it_conditional_smaller_and_it_verifies() -> None:
 
 def test_its_statement_says_the_distance_as_it_was_declared() -> None:
     with pytest.raises(BeyondPolicy, match="beyond the last of the deposit's radii"):
-        unlearned(MANY, None, None, noise=None)
-    made = unlearned(MANY, noise=None)
+        unlearned(2 * MANY + 100, None, None, noise=None)
+    made, alone = unlearned(MANY, noise=None), unlearned(MANY, None, None, noise=None)
+    assert alone.certificate.status == "proven"
+    assert made.certificate.content["sigma"] < 0.5 * alone.certificate.content["sigma"]
     verify_statement(made.statement, None, made.certificate)
     assert made.statement.content["distance"]["kind"] == "same"
     assert made.statement.status == "conditional"

@@ -13,8 +13,9 @@ import torch
 
 from deposit_problems import LONG, gradient, made, minimiser, prepared, problem_of, whole
 from expunge.bounds.deposit import deposit_bound
+from expunge.bounds.scale import LARGEST_SCALE
 from expunge.data.row_hashes import row_hashes
-from expunge.errors import DataError, ModelError
+from expunge.errors import BeyondPolicy, DataError, ModelError
 from expunge.evidence.deposit import making
 from expunge.evidence.deposit.making import (
     FINEST,
@@ -30,10 +31,12 @@ from expunge.evidence.deposit.making import (
     trial,
     two_digits,
 )
+from expunge.evidence.deposit.radii import radii_for
 from expunge.evidence.deposit.routes import found
 from expunge.evidence.deposit.setting import Penalty, Setting
 from expunge.heads import Rows, head_for
 from expunge.unlearn import deposit as deposit_of
+from expunge.unlearn import unlearn
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Array = Any
@@ -251,7 +254,7 @@ def test_rehearsals_are_of_random_groups() -> None:
     case = made("ridge", n=60)
     rows = Rows(torch.from_numpy(prepared(case)), torch.from_numpy(case.y))
     told: list[tuple[str, int, int | None]] = []
-    made_of = rehearse(case.deposit, rows, sizes=(1, 30, 31), seed=3, progress=lambda *seen: told.append(seen))
+    made_of = rehearse(case.deposit, rows, (1, 30, 31), 24, seed=3, progress=lambda *seen: told.append(seen))
     assert [each.rows for each in made_of] == [1, 30]  # not more than half
     assert all(each.none == 0 for each in made_of)
     rng = np.random.default_rng(3)
@@ -297,3 +300,29 @@ def test_the_first_radius_is_far_above_what_float64_makes_of_the_weights() -> No
         two_digits(math.sqrt(10.0) * least),
         two_digits(10.0 * least),
     )
+
+
+def test_a_tenth_of_the_source_is_rehearsed_and_can_go() -> None:
+    """A random one, another than those that were rehearsed: its radius is covered where theirs were."""
+    case = made("softmax", n=4_000, width=8, l2=0.01)
+    rows = Rows(torch.from_numpy(prepared(case)), torch.from_numpy(case.y))
+    chosen = np.random.default_rng(0).permutation(4_000)[:400]
+    needed = trial(case.deposit, taken(rows, chosen)).radius
+    ordinary = radii_for(rehearse(case.deposit, rows, (1, 10, 40, 100), 24, seed=0), least_radius(case.deposit))
+    assert case.deposit.numbers.radii[: len(ordinary)] == ordinary
+    assert ordinary[-1] < needed < case.deposit.numbers.radii[-1]
+    result = unlearn(
+        case.model, (case.X[chosen], case.y[chosen]), epsilon=1.0, delta=1e-5, deposit=case.deposit, force=True
+    )
+    assert result.certificate.content["status"] == "proven"
+
+
+def test_a_region_beyond_all_noise_is_none() -> None:
+    """Noise has a largest scale; lists beyond it could not be divided, or ended in an error about --noise."""
+    case = made("softmax", n=20, classes=4, l2=1e-6, seed=2)
+    rows = Rows(torch.from_numpy(prepared(case)), torch.from_numpy(case.y))
+    radii = [each.radius for part in rehearse(case.deposit, rows, (1, 10), 24, seed=0) for each in part.trials]
+    assert math.inf in radii
+    assert max(radius for radius in radii if radius < math.inf) <= LARGEST_SCALE < case.deposit.numbers.radii[-1]
+    with pytest.raises(BeyondPolicy):
+        unlearn(case.model, (case.X[:1], case.y[:1]), epsilon=0.1, delta=1e-5, deposit=case.deposit, force=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from expunge.bounds.calibration import mu_for
 from expunge.bounds.deposit import deposit_bound, reach_used
-from expunge.bounds.scale import EXACT, RADII, Scale
+from expunge.bounds.scale import EXACT, LARGEST_SCALE, RADII, Scale
 from expunge.certificate.facts import EACH, TOGETHER, Fact, Json, deposit_facts
 from expunge.certificate.limits import kept_failures, route_failure
 from expunge.distance import Distance
@@ -181,7 +181,8 @@ class DepositEvidence(SurrogateEvidence):
         mu = mu_for(guarantee.epsilon, guarantee.delta - spent_of(guarantee.delta, distance))
         weights = float((self.request.weights + self._result.update).norm()) * (1.0 + 1e-9)
         shape = replace(self._retained.ellipsoid, weights=weights)
-        covering = [each for each in numbers.radii if each >= radius + COVERED * shape.drawing(each / mu)]
+        drawn = (each for each in numbers.radii if each / mu <= LARGEST_SCALE)
+        covering = [each for each in drawn if each >= radius + COVERED * shape.drawing(each / mu)]
         if not covering:
             raise BeyondPolicy(
                 "these rows are beyond the last of the deposit's radii",

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from expunge.bounds.deposit import deposit_bound
+from expunge.bounds.scale import LARGEST_SCALE
 from expunge.data.row_hashes import KEY_BYTES, NOTHING, RowHashes, row_hashes, streamed_hashes
 from expunge.data.streams import Stream
 from expunge.errors import DataError, ModelError
 from expunge.evidence.deposit.blocks import Blocks, Norm, cholesky_error, largest, square_of
 from expunge.evidence.deposit.classes import by_class
 from expunge.evidence.deposit.contents import SCHEMA, Deposit, Numbers, kept_head
-from expunge.evidence.deposit.radii import SIZES, radii_for, two_digits
+from expunge.evidence.deposit.radii import radii_for, sizes_for, two_digits
 from expunge.evidence.deposit.routes import found
 from expunge.evidence.deposit.setting import Penalty, Setting, not_definite, shape_of
 from expunge.evidence.deposit.sums import NU, Gauge, Sums, gauges_of, is_joint, sums_of
@@ -39,6 +40,7 @@ MAX_NEWTON = 100
 NEAR = 1e-11  # of the objective: gains of this size are lost in its rounding long before the weights are at rest
 HASHING = "Row hashes (rows)"
 GROUPS = ((200, 24), (1_000, 8), (2_000, 4), (10**9, 2))  # rehearsed of a size: up to so many weights, so many
+FEW_GROUPS = 2  # of a size that is a good part of the source: they differ little, and each takes long
 USUAL = 0.9  # of the groups of a size: one very influential row among 24 groups must not set the noise of all
 FINEST = 1e-8  # of the weights: the part of the noise that is drawn exactly is not below it
 
@@ -116,10 +118,13 @@ def make_deposit(
     kept = from_matrix(anchor, bias=record.bias, dtype=torch.float64)
     kept = kept.with_record(_record_at(record, setting, penalty, sums, numbers))
     deposit = Deposit(kept, numbers, sums, gauges, shape, NO_HASHES)
-    rehearsed = rehearse(deposit, rows, progress=progress, seed=seed)
-    numbers = replace(numbers, radii=radii_for(rehearsed, least_radius(deposit)))
+    ordinary, large = (
+        rehearse(deposit, rows, sizes, most, progress=progress, seed=seed)
+        for sizes, most in zip(sizes_for(len(rows)), (GROUPS[0][1], FEW_GROUPS), strict=True)
+    )
+    numbers = replace(numbers, radii=radii_for(ordinary, least_radius(deposit), large))
     hashes = hashes_of(bytes.fromhex(numbers.key), given, len(rows), progress) if group.first else NO_HASHES
-    return replace(deposit, numbers=numbers, hashes=hashes).on(torch.device("cpu")), rehearsed
+    return replace(deposit, numbers=numbers, hashes=hashes).on(torch.device("cpu")), (*ordinary, *large)
 
 
 def _record_at(
@@ -320,20 +325,21 @@ def _sorted(hashes: RowHashes) -> RowHashes:
 def rehearse(
     deposit: Deposit,
     rows: RowSet,
+    sizes: tuple[int, ...],
+    most: int,
     *,
-    sizes: tuple[int, ...] | None = None,
     progress: Progress = silent,
     seed: int | None = None,
 ) -> tuple[Rehearsal, ...]:
-    """Forget random groups of rows on trial, up to the noise."""
+    """Forget so many random groups, at most, of each size on trial, up to the noise; not more than half of the rows."""
     drawn = torch.tensor(secrets.randbits(53) if seed is None else seed, dtype=torch.float64)
     generator = np.random.default_rng(int(rows.agreed(drawn)))
     weights = deposit.model.matrix().numel()
-    groups = next(count for most, count in GROUPS if weights <= most)
+    groups = min(most, next(count for limit, count in GROUPS if weights <= limit))
     if deposit.setting.quadratic and weights > GROUPS[0][0]:
         groups = 1  # a square leaves nothing to rehearse but rounding
     made = []
-    for size in sorted({*SIZES, len(rows) // 100} - {0}) if sizes is None else sizes:
+    for size in sizes:
         if 2 * size > len(rows):
             break
         trials: list[Trial] = []
@@ -350,9 +356,10 @@ def trial(deposit: Deposit, rows: RowSet) -> Trial:
     gone = sums_of(deposit.head, deposit.anchor, rows, deposit.gauges, third=deposit.sums.third is not None)
     retained = deposit.sums.without(gone)
     result = found(deposit.setting, retained, deposit.penalty(retained.count), deposit.shape)
-    if result is None:
+    radius = math.inf if result is None else deposit_bound(result.facts).radius
+    if result is None or radius > LARGEST_SCALE:  # no noise is that large
         return Trial(math.inf, None)
-    return Trial(deposit_bound(result.facts).radius, result.update.cpu())
+    return Trial(radius, result.update.cpu())
 
 
 def taken(rows: RowSet, chosen: Any) -> RowSet:

@@ -197,7 +197,7 @@ def test_what_does_not_go_with_a_deposit(more: str, said: str, folder: Path) -> 
 
 @pytest.fixture
 def tame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A source of which so many rows go that the deposit alone cannot do it, and a surrogate."""
+    """A source of which so many rows go that the deposit alone needs much noise, and a surrogate."""
     model, deposit = beside_problems.kept()
     (tmp_path / "model.safetensors").write_bytes(model.to_bytes())
     (tmp_path / "model.deposit").write_bytes(deposit.to_bytes())
@@ -209,10 +209,12 @@ def tame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_surrogate_beside_the_deposit_from_request_to_auditor(tame: Path) -> None:
-    assert run(f"{UNLEARN} --out result").exit_code == 3
+    alone = done(f"{UNLEARN} --force --out alone --json --quiet")
+    assert alone["statement"]["status"] == "proven"
     beside = "--surrogate surrogate.npz --distance same"
     result = done(f"{UNLEARN} {beside} --out result --json --quiet")
     assert result["statement"]["status"] == result["certificate"]["status"] == "conditional"
+    assert result["statement"]["sigma"] < 0.5 * alone["statement"]["sigma"]
     assert result["statement"]["assumptions"][0].startswith("Declared: same between populations")
     assert read_deposit(tame / "result" / "private" / "model.deposit").numbers.forgotten == beside_problems.MANY
     line = "verify result/statement.json --model result/model.safetensors --dossier result/private/dossier.json"
@@ -274,16 +276,40 @@ def test_an_auditor_with_the_deposits(folder: Path) -> None:
     assert printed["deposits_checked"] is True
     assert "deposit: shape_ratio" in printed["checks"]
     assert "deposits: without the forgotten rows: the gradient" in printed["checks"]
+    assert printed["forgotten_checked"] is True
     assert "deposits" in done(f"{line} {after}")
+    shown = run(f"{line} {after} --deposit model.deposit --forget forget.npz")
+    assert "forgotten  their rows left the deposit, and nothing else did" in shown.stdout
+    untold = run(f"{line} {after} --deposit model.deposit")
+    assert "forgotten  not given: that their rows left was not checked" in untold.stdout
     other = run(f"{line} {after} --deposit model.deposit --forget later.npz")
     assert other.exit_code == 1
-    assert "without the forgotten rows" in other.stderr
+    assert "as many rows are given as left" in other.stderr
     swapped = run(f"{line} --deposit-after model.deposit")
     assert swapped.exit_code == 1
     for more in ("--deposit model.deposit", f"{after} --forget forget.npz"):
         missing = run(f"{line} {more}")
         assert missing.exit_code == 2
         assert "--deposit and --surrogate with --deposit-after" in missing.stderr
+
+
+def test_an_auditor_of_a_class(folder: Path) -> None:
+    """The file that was forgotten from holds other rows too, for the auditor as for the request."""
+    done(
+        "train --data source.npz --l2 1e-2 --max-norm 3 --loss ridge --out new.safetensors --deposit new.deposit --quiet"
+    )
+    made = UNLEARN.replace("forget.npz", "source.npz").replace("model.", "new.")
+    done(f"{made} --forget-class 2 --force --out result --quiet")
+    line = "verify result/statement.json --dossier result/private/dossier.json --deposit new.deposit "
+    line += "--deposit-after result/private/model.deposit"
+    printed = done(f"{line} --forget source.npz --forget-class 2 --json")
+    assert "deposits: without the forgotten rows: the gradient" in printed["checks"]
+    whole = run(f"{line} --forget source.npz")
+    assert whole.exit_code == 1
+    assert "--forget-class" in whole.stderr
+    alone = run(f"{line} --forget-class 2")
+    assert alone.exit_code == 2
+    assert "--forget-class with --forget" in alone.stderr
 
 
 def test_the_page_of_a_result(folder: Path) -> None:

@@ -83,8 +83,8 @@ def test_few_are_shown_unless_all_are_wanted(box: Any) -> None:
 def test_json_stays_as_it_was(box: Any) -> None:
     found = json.loads(run("verify", box.folder / "result" / "statement.json", "--json").stdout)
     assert set(found) == {
-        "verified", "status", "model_checked", "dossier_checked", "deposits_checked", "signature_checked", "checks",
-        "found_since",
+        "verified", "status", "model_checked", "dossier_checked", "deposits_checked", "forgotten_checked",
+        "signature_checked", "checks", "found_since",
     }  # fmt: skip
     path = box.folder / box.certificate(lambda content: content.update(status="proven"), sealed=True)
     failed = run("verify", path, "--json")

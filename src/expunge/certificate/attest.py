@@ -59,10 +59,12 @@ def verification_result(
     signature: bool = False,
     dossier: bool = False,
     deposits: bool = False,
+    forgotten: bool = False,
     time: str | None = None,
 ) -> Json:
     """That a statement and its model were verified just now, and what else was checked; only for what passed."""
     beyond = {"SIGNATURE_VERIFIED": signature, "DOSSIER_VERIFIED": dossier, "DEPOSITS_VERIFIED": deposits}
+    beyond["FORGOTTEN_ROWS_VERIFIED"] = forgotten
     held = ["STATEMENT_VERIFIED", "MODEL_VERIFIED", *(name for name, checked in beyond.items() if checked)]
     held.append(f"STATUS_{statement.status.upper()}")
     model, document = subjects_of(statement, file_sha256, signed=signature)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from expunge.cli.attesting import Attest, attested
 from expunge.cli.console import as_json, err, out, reporting
 from expunge.cli.sections import Command, section
 from expunge.cli.sets import FILE, label_column
+
+NOT_SHOWN = "not given: that their rows left was not checked; auditors give them with --forget"
 
 
 @click.command(cls=Command, short_help="Anybody: check a statement from its file.")
@@ -46,11 +49,17 @@ from expunge.cli.sets import FILE, label_column
     click.option(
         "--deposit",
         type=FILE,
-        help="With --deposit-after: the deposit the rows were taken out of. Check that the one is the other without "
-        "them.",
+        help="With --deposit-after: the deposit the rows were taken out of. Check that so many rows can have left it; "
+        "that they did, only --forget shows.",
     ),
     click.option(
-        "--forget", type=FILE, help="With both deposits: the rows that were forgotten; everything is recomputed."
+        "--forget",
+        type=FILE,
+        help="With both deposits: the rows that were forgotten, as they were given then. Check that the one deposit is "
+        "the other without them.",
+    ),
+    click.option(
+        "--forget-class", help="With --forget, where a whole class was forgotten: of its rows those with this label."
     ),
     click.option(
         "--surrogate",
@@ -88,7 +97,7 @@ def verify(
     expunge verify result/statement.signed.json --model result/model.safetensors --public-key desk.key.pub
     expunge verify result/statement.json --model result/model.safetensors --dossier result/private/dossier.json
     expunge verify result/statement.json --model result/model.safetensors --dossier result/private/dossier.json
-                   --deposit model.deposit --deposit-after result/private/model.deposit
+                   --deposit model.deposit --deposit-after result/private/model.deposit --forget forget.npz
     expunge verify result/statement.json --model result/model.safetensors --svr verdict.json
     """
     from expunge.certificate.sign import open_file, verify_opened
@@ -111,6 +120,7 @@ def verify(
         "model_checked": model is not None,
         "dossier_checked": dossier is not None,
         "deposits_checked": deposits["deposit_after"] is not None,
+        "forgotten_checked": deposits["forget"] is not None,
         "signature_checked": public_key is not None,
     }
     if attest is not None:
@@ -150,6 +160,7 @@ def _verdict(opened: Any, checked: dict[str, bool]) -> dict[str, Any]:
         signature=checked["signature_checked"],
         dossier=checked["dossier_checked"],
         deposits=checked["deposits_checked"],
+        forgotten=checked["forgotten_checked"],
     )
 
 
@@ -207,6 +218,8 @@ def _rests_on(document: Any, checks: list[Any]) -> dict[str, str]:
         told["dossier"] = f"every number recomputed, and the statement follows from it ({counts['dossier']} checks)"
     if counts["deposits"]:
         told["deposits"] = f"every fact worked out anew from them ({counts['deposits']} checks)"
+        rows_left = any("without the forgotten rows" in check.name for check in checks)
+        told["forgotten"] = "their rows left the deposit, and nothing else did" if rows_left else NOT_SHOWN
     told["signature"] = "fits the public key that was given"
     if not counts["signature"]:
         told["signature"] = "not signed, or not checked: anybody could have written this file; see --public-key"
@@ -220,6 +233,7 @@ def _with_deposits(
     deposit_after: Path | None,
     deposit: Path | None,
     forget: Path | None,
+    forget_class: str | None,
     surrogate: Path | None,
     label: str | None,
 ) -> list[Any]:
@@ -229,20 +243,26 @@ def _with_deposits(
     from expunge.errors import OptionError
     from expunge.evidence.deposit.contents import read_deposit
     from expunge.evidence.deposit.verifying import verify_deposits
+    from expunge.request.rows import of_class
 
-    if dossier is None or deposit_after is None or (forget is not None and deposit is None):
+    whole = forget_class is None or forget is not None
+    if dossier is None or deposit_after is None or (forget is not None and deposit is None) or not whole:
         raise OptionError(
             "deposits, surrogate or forgotten rows, without what they are compared with",
             "--deposit-after goes with --dossier, --deposit and --surrogate with --deposit-after, --forget with both "
-            "deposits",
+            "deposits, --forget-class with --forget",
             "Give these files too.",
         )
     after = read_deposit(deposit_after)
+    before = None if deposit is None else read_deposit(deposit)
+    rows = None if forget is None else read_rows(forget, label, after)
+    if before is not None and rows is not None and forget_class is not None:
+        rows = of_class(rows, forget_class, replace(before.record, class_counts=before.numbers.class_counts))
     return verify_deposits(
         read_certificate(dossier),
         after,
-        None if deposit is None else read_deposit(deposit),
-        None if forget is None else read_rows(forget, label, after),
+        before,
+        rows,
         model,
         None if surrogate is None else read_rows(surrogate, label, after),
     )

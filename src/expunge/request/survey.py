@@ -152,7 +152,7 @@ def notes_on(
         if absent:
             named = ", ".join(repr(value) for value in absent)
             notes.append(PublicNote("the surrogate has no rows of class " + named))
-        notes += _against_the_distance(counts, seen, record, distance, force)
+        notes += against_the_distance(counts, seen, record, distance, force)
     if distance.is_source:
         _require_source(len(forget), surrogate, seen, record, has_labels)
     elif seen.shared:
@@ -162,7 +162,7 @@ def notes_on(
     return tuple(notes)
 
 
-def _against_the_distance(
+def against_the_distance(
     forgotten: Counter[int], seen: Survey, record: TrainingRecord, distance: Distance | Estimation, force: bool
 ) -> tuple[str, ...]:
     """Refuse a surrogate without any row of a class that is retained, where the distance says that cannot be."""

@@ -226,6 +226,28 @@ def test_what_is_missing_or_cut_short_is_refused(tmp_path: Path) -> None:
         parse_deposit(save(tensors, metadata={"other": "{}"}), Path("x"))
 
 
+def test_nothing_travels_in_a_deposit_unseen() -> None:
+    tensors, told = parts(made("softmax").deposit.to_bytes())
+    more: list[tuple[dict[str, Any], dict[str, Any], dict[str, str]]] = [
+        (tensors | {"rows": torch.zeros(3)}, told, {}),
+        (tensors | {"gauge.3": tensors["gauge.0"].clone()}, told, {}),
+        (tensors, told | {"remark": "everybody"}, {}),
+        (tensors, told, {"remark": "everybody"}),
+    ]
+    for given, said, beside in more:
+        with pytest.raises(FileError, match=r"it also has (rows|gauge\.3|remark)"):
+            parse_deposit(save(given, metadata={METADATA: json.dumps(said)} | beside), Path("x"))
+    for key in ("zz" * 32, "ab  " * 16, "AB" * 32):
+        told["numbers"]["key"] = key
+        with pytest.raises(FileError, match="is not a deposit"):
+            parse_deposit(rebuilt(tensors, told), Path("x"))
+    tensors, told = parts(made("ridge").deposit.to_bytes())
+    width = made("ridge").deposit.anchor.shape[1]
+    lines = torch.zeros((3, width * (width + 1) * (width + 2) // 6), dtype=torch.float64)
+    with pytest.raises(FileError, match="do not fit together"):
+        parse_deposit(rebuilt(tensors | {"third": lines}, told), Path("x"))
+
+
 def test_a_number_said_twice_or_not_a_number_is_refused() -> None:
     tensors, told = parts(made("softmax").deposit.to_bytes())
     text = json.dumps(told)

@@ -30,8 +30,9 @@ from expunge.bounds.deposit import (
 from expunge.errors import ModelError
 from expunge.evidence.deposit import routes
 from expunge.evidence.deposit.blocks import UNIT_ROUNDOFF, Blocks, Norm
-from expunge.evidence.deposit.routes import Found, Routes, found, size_of, smallest
+from expunge.evidence.deposit.routes import Found, Routes, found, smallest
 from expunge.evidence.deposit.setting import Penalty, Setting, shape_of
+from expunge.evidence.deposit.sizes import size_of
 from expunge.evidence.deposit.steps import step_of, third_step
 from expunge.evidence.deposit.sums import Sums
 
@@ -770,3 +771,29 @@ def test_gauges_that_shrink_with_the_rows_would_be_false() -> None:
             false[name] += any(facts.reach < largest for facts in work.routes())
     assert false["frozen"] == 0
     assert false["downdated"] > 5
+
+
+@pytest.mark.parametrize("loss", ["softmax", "logistic", "one-vs-rest"])
+def test_what_copies_are_charged_does_not_pass_what_rows_can_be(loss: str) -> None:
+    """`H_2` is at most `kappa^2 H`, and a variance a quarter of the squared range, however uncertain the sums are."""
+    problem = drawn(2, loss, n=3000, l2=0.01)
+    kept, sums = retained(problem, 1)
+    penalty = problem.penalty(len(kept))
+    stepped = step_of(problem.setting, sums, penalty)
+    assert stepped is not None
+    classes, seen = 1 if loss == "softmax" else len(stepped[0]), []
+    for charge in (0.0, 1.0, 1e4):
+        uncertain = replace(
+            sums,
+            curvature_error=sums.curvature_error + 1e-9 * charge,
+            weighted_errors=tuple(error + charge for error in sums.weighted_errors),
+        )
+        for facts in Routes(problem.setting, uncertain, penalty, problem.shape, *stepped).routes():
+            widest = 0.5 * math.sqrt(classes) * facts.reach * (1 + 1e-6)
+            if facts.route == LONG_ROWS:
+                assert facts.weight_ratio <= facts.kappa**2 * facts.curvature_ratio * (1 + 1e-6)
+                assert facts.update_curved <= facts.kappa * widest
+                seen.append(charge)
+            elif facts.route == RANGE:
+                assert facts.update_curved <= math.sqrt(1.0 + routes.MOST_MISSING) * widest
+    assert set(seen) == {0.0, 1.0, 1e4}

@@ -340,13 +340,30 @@ def test_exact_noise_is_of_no_list_and_covers_the_region() -> None:
         verify_deposits(Certificate(content), made.deposit)
 
 
+def test_exact_noise_may_be_finer_than_the_finest_grid(published: Path) -> None:
+    """Long rows make for small weights, and those are rounded to a grid that is never finer than a last one."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 4)) * 1e3
+    y = (X[:, 0] + 1e3 * rng.normal(size=300) > 0).astype(int)
+    model = train(X, y, l2=1e4, max_norm=8e3, loss="ridge")
+    before, gone = deposit(model, X, y, seed=0), (X[:3], y[:3])
+    made = unlearn(model, gone, epsilon=1.0, delta=1e-4, deposit=before, noise="exact", force=True)
+    published.write_bytes(made.model.to_bytes())
+    verify_deposits(made.certificate, made.deposit, before, gone, published)
+
+
 def test_other_rows_are_not_those_that_left() -> None:
     made = result()
-    for others in (rows(1, 2), rows(1, 2, 4), rows(1, 2, 3, 4)):
-        with pytest.raises(VerificationFailed, match="without the forgotten rows"):
+    for others in (rows(1, 2), rows(1, 2, 3, 4)):
+        with pytest.raises(VerificationFailed, match="as many rows are given as left"):
             verify_deposits(made.certificate, made.deposit, kept().deposit, others)
+    with pytest.raises(VerificationFailed, match="without the forgotten rows"):
+        verify_deposits(made.certificate, made.deposit, kept().deposit, rows(1, 2, 4))
     with pytest.raises(VerificationFailed, match="were in the deposit before"):
-        verify_deposits(made.certificate, made.deposit, kept().deposit, (source()[0][:1] + 1.0, source()[1][:1]))
+        verify_deposits(made.certificate, made.deposit, kept().deposit, (source()[0][:3] + 1.0, source()[1][:3]))
+    narrow = rows(1, 2, 3)[0].astype(np.float32).astype(float), rows(1, 2, 3)[1]
+    with pytest.raises(VerificationFailed, match="given as they were when they were forgotten"):
+        verify_deposits(made.certificate, made.deposit, kept().deposit, narrow)
 
 
 def test_weights_without_their_noise_or_with_more_are_seen(published: Path) -> None:

@@ -18,6 +18,7 @@ from expunge.evidence.deposit.bending import bending
 from expunge.evidence.deposit.blocks import Norm
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.routes import Found, Routes
+from expunge.evidence.deposit.sizes import TIE, unlike
 from expunge.evidence.deposit.solving import Solved, solved
 from expunge.evidence.deposit.sums import is_joint
 from expunge.heads import Rows, RowSet
@@ -98,11 +99,18 @@ def begun_beside(retained: Deposit, rows: RowSet, progress: Progress = silent) -
 
 
 def found_beside(
-    retained: Deposit, asked: Asked, progress: Progress = silent, begun: Begun | None = None
+    retained: Deposit,
+    asked: Asked,
+    progress: Progress = silent,
+    begun: Begun | None = None,
+    like: DepositFacts | None = None,
 ) -> Answer | None:
-    """The step with surrogate rows and its smallest region; None where no route has a finite one."""
+    """The step with surrogate rows and its smallest region; None where no route has a finite one.
+
+    `like`: see `smallest_beside`.
+    """
     begun = begun or begun_beside(retained, asked.rows, progress)
-    best = None if begun is None else smallest_beside(begun.routes, begun.solved, asked)
+    best = None if begun is None else smallest_beside(begun.routes, begun.solved, asked, like)
     if begun is None or best is None:
         return None
     solution = begun.solved
@@ -130,8 +138,8 @@ def radius_with(facts: DepositFacts, second: float) -> float:
     return radius_in_route(facts, second) * math.sqrt(facts.shape_ratio)
 
 
-def smallest_beside(routes: Routes, solution: Solved, asked: Asked) -> Tried | None:
-    """The route with the smallest region.
+def smallest_beside(routes: Routes, solution: Solved, asked: Asked, like: DepositFacts | None = None) -> Tried | None:
+    """The route with the smallest region; of those that are as small the one that is most `like` what is said.
 
     To measure what the rows say in the norm of a route takes a pass over them; so that of the roundest route is
     measured first, and of the others those few that would be better if they left as much.
@@ -140,23 +148,31 @@ def smallest_beside(routes: Routes, solution: Solved, asked: Asked) -> Tried | N
     gradient = routes.setting.centred(routes.sums.gradient + routes.penalty.diagonal(anchor) * anchor)
     waiting = [
         (replace(facts, solver=max(facts.solver, CHARGED * norm.dual(gradient))), norm)
-        for facts, norm in routes.every
+        for facts, norm in (routes.every if like is None else routes.tried(ties=True))
         if norm is not None and facts.route in (RANGE, LONG_ROWS) and math.isfinite(facts.shape_ratio)
     ]
-    assert len(waiting) <= MOST_ROUTES
+    assert like is not None or len(waiting) <= MOST_ROUTES
     waiting.sort(key=lambda each: each[0].shape_ratio)
+    nearest = None if like is None else min(waiting, key=lambda each: unlike(each[0], like), default=None)
     best: Tried | None = None
     for tried in range(1, MEASURED + 1):
         if not waiting or (best is not None and radius_with(waiting[0][0], best.second) >= best.radius):
             break
-        facts, norm = waiting.pop(0)
-        beside = beside_of(routes, facts, norm, solution, asked)
-        measured = Tried(facts, norm, beside, math.fsum(beside_terms(facts, beside, asked.distance).values()), tried)
+        measured = measured_by(routes, *waiting.pop(0), solution, asked, tried)
         if best is None or measured.radius < best.radius:
             best = measured
         second = best.second
         waiting.sort(key=lambda each: radius_with(each[0], second))
+    if best is not None and nearest is not None:
+        wanted = measured_by(routes, *nearest, solution, asked, best.tried)
+        best = wanted if wanted.radius <= (1.0 + TIE) * best.radius else best
     return best if best is not None and math.isfinite(best.radius) else None
+
+
+def measured_by(routes: Routes, facts: DepositFacts, norm: Norm, solution: Solved, asked: Asked, tried: int) -> Tried:
+    """What the rows say in the norm of a route."""
+    beside = beside_of(routes, facts, norm, solution, asked)
+    return Tried(facts, norm, beside, math.fsum(beside_terms(facts, beside, asked.distance).values()), tried)
 
 
 def beside_of(routes: Routes, facts: DepositFacts, norm: Norm, solution: Solved, asked: Asked) -> Beside:

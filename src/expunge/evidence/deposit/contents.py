@@ -27,7 +27,7 @@ from expunge.evidence.deposit.blocks import Blocks
 from expunge.evidence.deposit.drawing import DeviceEllipsoid
 from expunge.evidence.deposit.setting import Penalty, Setting
 from expunge.evidence.deposit.sums import Gauge, Sums, is_joint
-from expunge.evidence.deposit.third import folded_size, n_lines
+from expunge.evidence.deposit.third import folded_size, has_third, n_lines
 from expunge.heads import LinearHead, Ridge, Softmax
 from expunge.heads.jacobians import JacobianRidge
 from expunge.model import LinearModel, from_matrix
@@ -252,6 +252,7 @@ def parse_deposit(content: bytes | bytearray, path: Path) -> Deposit:
         numbers = read_as(Numbers, told["numbers"])
         if numbers.schema != SCHEMA:
             raise ValueError(f"schema {numbers.schema!r}")
+        _require_no_more(numbers, [*tensors], [*told, *(name for name in metadata if name != METADATA)])
         record = TrainingRecord.from_json(json.dumps(told["record"]), str(path))
         return _assembled(numbers, record, tensors)
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
@@ -260,6 +261,16 @@ def parse_deposit(content: bytes | bytearray, path: Path) -> Deposit:
             f"a file of schema {SCHEMA} is needed, whole",
             "Check the path, or restore the file from a copy.",
         ) from error
+
+
+def _require_no_more(numbers: Numbers, tensors: list[str], told: list[str]) -> None:
+    """Refuse what no deposit has: nothing may travel in one unseen."""
+    gauged = [f"{name}.{index}" for index in range(len(numbers.kappas)) for name in ("gauge", "weighted")]
+    hashed = [f"hashes.{index}" for index in range(len(PRECISIONS))]
+    own = {"weight", "gradient", "curvature", "shape", "third", *gauged, *hashed, "numbers", "record"}
+    more = sorted({*tensors, *told} - own)
+    if more:
+        raise ValueError(f"it also has {', '.join(more[:3])}")
 
 
 def _assembled(numbers: Numbers, record: TrainingRecord, tensors: dict[str, NDArray[np.generic]]) -> Deposit:
@@ -312,7 +323,8 @@ def _require_fit(
     """Refuse parts that do not belong together."""
     classes, width = model.matrix().shape
     size = classes * width if sums.curvature.joint else width
-    third = (n_lines(kept_head(model, model.record), classes), folded_size(width))  # type: ignore[arg-type]
+    head = kept_head(model, model.record)  # type: ignore[arg-type]
+    third = (n_lines(head, classes), folded_size(width)) if has_third(head) else None
     fitting = (
         sums.gradient.shape == (classes, width)
         and sums.curvature.size == size
@@ -323,6 +335,7 @@ def _require_fit(
         and len(numbers.weighted_errors) == len(numbers.kappas) == len(gauges)
         and all(each.shape == (numbers.n_rows, HASH_BYTES) and each.dtype == np.uint8 for each in digests)
         and len(numbers.key) == 2 * KEY_BYTES
+        and bytes.fromhex(numbers.key).hex() == numbers.key
         and sum(numbers.class_counts) == numbers.n_rows
         and numbers.n_rows >= 1
     )

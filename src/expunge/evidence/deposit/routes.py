@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -27,13 +27,13 @@ from expunge.bounds.deposit import (
     bend_slope,
     bend_third,
     bend_third_slope,
-    radius_in_route,
     way_of,
     weighted_radius,
 )
 from expunge.bounds.deposit_surrogate import Beside
 from expunge.evidence.deposit.blocks import UNIT_ROUNDOFF, Blocks, Norm, largest, norm_of, square_of
 from expunge.evidence.deposit.setting import Penalty, Setting
+from expunge.evidence.deposit.sizes import settled, size_of, tied, unlike
 from expunge.evidence.deposit.steps import step_of, third_step
 from expunge.evidence.deposit.sums import Gauge, Sums
 from expunge.evidence.deposit.third import pull_error
@@ -45,7 +45,6 @@ GAIN = 1.1  # a route that can be smaller by no more than this factor is not tri
 FACTORS = (0.25, 4.0)  # beside the balance of the two parts of a long-row matrix, which is tried first
 MOST_MISSING = 0.5  # of M's least eigenvalue: a matrix that is mostly error is of no use
 MANY = 1500  # weights: from here on that alone is tried
-TIE = 1e-6  # relative: regions that are as small as each other
 
 
 @dataclass(frozen=True)
@@ -117,33 +116,6 @@ def smallest(
         most = tied(min(usual, key=size_of, default=best))
         best = min((each for each in candidates if settled(each) <= most), key=lambda each: unlike(each, like))
     return Found(update, best, float(left.norm()), len(candidates))
-
-
-def unlike(one: DepositFacts, other: DepositFacts) -> tuple[bool, float, float]:
-    """Whether it is another route, how far its gauge is another, and the sum of relative differences of its numbers.
-
-    What a step left is rounding. Where the update is so too its lengths can be anything, but are those of all routes by
-    the same gauge.
-    """
-    left_out = ("route", "kappa", "solver", "l2")  # of l2 routes say nothing, or the same
-    pairs = [(value, asdict(other)[name]) for name, value in asdict(one).items() if name not in left_out]
-    apart = math.fsum(abs(a - b) / max(abs(a), abs(b), 1e-300) for a, b in pairs)
-    return one.route != other.route, abs(one.kappa - other.kappa), apart
-
-
-def size_of(facts: DepositFacts) -> float:
-    """The radius in the norm of the frozen shape."""
-    return radius_in_route(facts) * math.sqrt(facts.shape_ratio)
-
-
-def settled(facts: DepositFacts) -> float:
-    """The same with nothing left by the step, which is rounding: another machine's can be anything that rounding is."""
-    return size_of(replace(facts, solver=0.0))
-
-
-def tied(facts: DepositFacts) -> float:
-    """A region whose `settled` size is no more than this may be the smaller one on another machine."""
-    return (1.0 + TIE) * size_of(replace(facts, solver=facts.solver + facts.rounding))
 
 
 @dataclass(frozen=True)
@@ -313,11 +285,15 @@ class Routes:
         error = 4 * (self.shape.shape[-1] + 4) * UNIT_ROUNDOFF * float(self.shape.square().sum(dim=(-1, -2)).max())
         return Blocks(square_of(self.shape), self.sums.curvature.joint), error
 
-    def _curved(self, matrix: Blocks, error: float) -> float:
-        """`||u||` by a matrix that is off by at most `error`."""
+    def _curved(self, matrix: Blocks, error: float, longest: float = math.inf) -> float:
+        """`||u||` by a matrix that is off by at most `error`; it is known not to be above `longest`."""
         size = float(self.update.norm())
         lost = error + 2 * (self.update.numel() + 16) * UNIT_ROUNDOFF * matrix.frobenius
-        return math.sqrt(max(0.0, matrix.form(self.update)) + lost * size**2) * UP
+        return min(math.sqrt(max(0.0, matrix.form(self.update)) + lost * size**2), longest) * UP
+
+    def _widest(self, reach: float) -> float:
+        """`||u||` by H' is no more: a variance is at most a quarter of the square of the range, in every model."""
+        return 0.5 * math.sqrt(1 if self.sums.curvature.joint else len(self.update)) * reach
 
     def _by_norm(self, route: str, norm: Norm | None, **known: float) -> Iterator[tuple[DepositFacts, Norm]]:
         if norm is None or norm.least <= 0.0:
@@ -335,7 +311,9 @@ class Routes:
         # H' itself is at most e^R M but for what was taken off M
         if norm is None or not (missing := 2.0 * error * shrunk + lowered) <= MOST_MISSING * norm.least:
             return
-        curved = self._curved(self.sums.curvature, error) * math.sqrt(1.0 + missing / norm.least) * UP
+        curved = (
+            self._curved(self.sums.curvature, error, self._widest(reach)) * math.sqrt(1.0 + missing / norm.least) * UP
+        )
         ratio, route = math.exp(reach) * (1.0 + missing / norm.least) * UP**2, self._named(RANGE)
         for facts, _ in self._by_norm(route, norm, reach=reach, update_curved=curved, curvature_ratio=ratio):
             yield replace(facts, concordance=self._concordance(norm)), norm
@@ -369,16 +347,13 @@ class Routes:
         curvature = self.sums.curvature.plus(-self._curvature_error)
         parts = own * curvature.frobenius + other * (weighted.frobenius + error)
         norm = norm_of(self._matrix(curvature.combined(own, weighted.plus(error), -other), parts)[0])
-        curved = self._curved(weighted, error)
+        curved = self._curved(weighted, error, gauge.kappa * self._widest(reach))
         known = {"reach": reach, "gauge": length, "kappa": gauge.kappa, "update_curved": curved}
         for facts, found in self._by_norm(self._named(LONG_ROWS), norm, **known):
-            measured = replace(
-                facts,
-                curvature_ratio=found.most(self.sums.curvature, self._curvature_error),
-                spread=self.spread(found, gauge),
-                weight_ratio=found.most(weighted, error),
-            )
-            yield measured, found
+            ratio = found.most(self.sums.curvature, self._curvature_error)
+            # H_2 is at most kappa^2 H, whatever copies are charged for
+            heavy = min(found.most(weighted, error), gauge.kappa**2 * ratio * UP)
+            yield replace(facts, curvature_ratio=ratio, spread=self.spread(found, gauge), weight_ratio=heavy), found
 
     def _balance(self, index: int) -> float:
         """The share, of which any is sound, at which both parts of a long-row matrix weigh about the same."""
@@ -394,7 +369,7 @@ class Routes:
             rounding,
             largest(shape.plus(error)),
             reach=reach,
-            update_curved=self._curved(self.sums.curvature, self._curvature_error),
+            update_curved=self._curved(self.sums.curvature, self._curvature_error, self._widest(reach)),
             curvature_ratio=top,
             l2=self.penalty.l2,
         )

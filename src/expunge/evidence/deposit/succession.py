@@ -189,6 +189,10 @@ def _recomputed(before: Deposit, after: Deposit, forget: Any) -> list[Check]:
     """The later deposit, worked out from the earlier one and the rows that left."""
     given = rows_of(forget, before.model, before.record, torch.float64, before.device, NAME)
     rows = in_memory(given, "what was forgotten")
+    gone_rows = before.numbers.n_rows - after.numbers.n_rows
+    if len(rows) != gone_rows:
+        why = f"{gone_rows:,} left; give those, and with --forget-class the class that was forgotten"
+        return [_about("as many rows are given as left", len(rows), gone_rows, why)]
     membership = look_up(before, *as_given(forget, before))
     missing = len(membership.missing)
     if missing:
@@ -227,17 +231,17 @@ def _alike(one: Sums, other: Sums, lost: tuple[float, float, tuple[float, ...], 
         return float((a - b).norm()) <= error
 
     errors = zip(one.weighted, other.weighted, of_weighted, strict=True)
-    said = "without the forgotten rows: "
+    said, off = "without the forgotten rows: ", "it differs; rows are to be given as they were when they were forgotten"
     return [
-        _about(f"{said}the gradient", near(one.gradient, other.gradient, of_gradient), True, "it differs"),
+        _about(f"{said}the gradient", near(one.gradient, other.gradient, of_gradient), True, off),
         _about(
             f"{said}the curvature",
             near(one.curvature.values, other.curvature.values, of_curvature),
             True,
-            "it differs",
+            off,
         ),
         *(
-            _about(f"{said}the curvature weighted by gauge {index}", near(a.values, b.values, e), True, "it differs")
+            _about(f"{said}the curvature weighted by gauge {index}", near(a.values, b.values, e), True, off)
             for index, (a, b, e) in enumerate(errors)
         ),
         _about(
@@ -245,7 +249,7 @@ def _alike(one: Sums, other: Sums, lost: tuple[float, float, tuple[float, ...], 
             (one.third is None and other.third is None)
             or (one.third is not None and other.third is not None and near(one.third, other.third, of_third)),
             True,
-            "they differ",
+            off,
         ),
         _about(f"{said}the third derivatives' error", close(one.third_error, other.third_error), True),
         _about(f"{said}the gradient's error", close(one.gradient_error, other.gradient_error), True),

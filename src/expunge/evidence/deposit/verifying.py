@@ -32,8 +32,7 @@ from expunge.certificate.reading import claim_of
 from expunge.certificate.verify import checks
 from expunge.distance import Distance
 from expunge.errors import FileError, OptionError, VerificationFailed
-from expunge.evidence.deposit.adding import counted
-from expunge.evidence.deposit.beside import Asked, found_beside, region_of, stated_of
+from expunge.evidence.deposit.beside import Asked, begun_beside, found_beside, region_of, stated_of
 from expunge.evidence.deposit.blocks import (
     UNIT_ROUNDOFF,
     Blocks,
@@ -45,12 +44,11 @@ from expunge.evidence.deposit.blocks import (
 )
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.evidence import COVERED
+from expunge.evidence.deposit.overlooking import looked_over, seen_checks
 from expunge.evidence.deposit.routes import Found, found
 from expunge.evidence.deposit.succession import succession_checks
 from expunge.model import read_model
 from expunge.record import loss_named
-from expunge.request.rows import is_labelled, rows_of
-from expunge.request.scaling import SURROGATE
 
 ALIKE = 1e-6  # relative: what another machine's linear algebra may change of a fact
 NEAR = 1.05  # how far above the eigenvalue itself a bound on it may be
@@ -86,8 +84,13 @@ def verify_deposits(
     try:
         _require_kept(content)
         distance = claim_of(content).distance
-        result = found_again(content, distance, after, surrogate)
-        compared = deposit_checks(content, after, result)
+        _require_surrogate(distance, surrogate)
+        compared: list[Check] = []
+        if surrogate is None:
+            result = found_again(content, distance, after)
+        else:
+            result, compared = found_again_beside(content, distance, after, surrogate, forget)
+        compared += deposit_checks(content, after, result)
         if model is not None and result is not None and all(check.passed for check in compared):
             compared += published_checks(content, after, result, model)
         if before is not None:
@@ -112,28 +115,41 @@ def _require_kept(content: Json) -> None:
         )
 
 
-def found_again(content: Json, distance: Distance, after: Deposit, surrogate: Any) -> Found | None:
-    """The step and its region anew: of the deposit alone, or with the surrogate rows that it was made with."""
+def _require_surrogate(distance: Distance, surrogate: Any) -> None:
     if distance.law.stands_in == (surrogate is None):
         raise OptionError(
             "no surrogate" if surrogate is None else "a surrogate",
             f"the dossier's region was found with {'one' if surrogate is None else 'none'} beside the deposit",
             "Give --surrogate, the rows that the request was made with." if surrogate is None else "Leave it out.",
         )
-    if surrogate is None:
-        known = (after.setting, after.sums, after.penalty(after.sums.count), after.shape)
-        result = found(*known)
-        radius = None if result is None else region_of(result, distance).radius
-        if all(check.passed for check in _route_checks(content, after, result, radius)):
-            return result
-        return found(*known, like=_stated_facts(content))
-    record, numbers = after.record, after.numbers
-    rows = rows_of(surrogate, after.model, record, torch.float64, after.device, SURROGATE)
-    left = replace(record, class_counts=numbers.class_counts)
-    rows = counted(rows, left, distance, is_labelled(surrogate), None)
+
+
+def found_again(content: Json, distance: Distance, after: Deposit) -> Found | None:
+    """The step and its region anew, of the deposit alone."""
+    known = (after.setting, after.sums, after.penalty(after.sums.count), after.shape)
+    result = found(*known)
+    return result if _as_stated(content, distance, after, result) else found(*known, like=_stated_facts(content))
+
+
+def found_again_beside(
+    content: Json, distance: Distance, after: Deposit, surrogate: Any, forget: Any
+) -> tuple[Found | None, list[Check]]:
+    """The same with the surrogate rows that it was made with, and what the door would have said to them."""
+    rows, compared = looked_over(content, distance, after, surrogate)
     failure = route_failure(content["delta"], distance)
-    answer = found_beside(after, Asked(rows, distance, record.n_source, numbers.forgotten, failure))
-    return None if answer is None else answer.found
+    asked = Asked(rows, distance, after.record.n_source, after.numbers.forgotten, failure)
+    begun = begun_beside(after, rows)
+    answer = found_beside(after, asked, begun=begun)
+    if not _as_stated(content, distance, after, None if answer is None else answer.found):
+        answer = found_beside(after, asked, begun=begun, like=_stated_facts(content))
+    if answer is None:
+        return None, compared
+    return answer.found, [*compared, *seen_checks(distance, after, answer, forget)]
+
+
+def _as_stated(content: Json, distance: Distance, after: Deposit, result: Found | None) -> bool:
+    radius = None if result is None else region_of(result, distance).radius
+    return all(check.passed for check in _route_checks(content, after, result, radius))
 
 
 def deposit_checks(content: Json, after: Deposit, result: Found | None) -> list[Check]:
@@ -324,9 +340,10 @@ def published_checks(content: Json, after: Deposit, result: Found, path: str | P
     if weights.shape != after.anchor.shape:
         return [about("deposit: the published weights have its shape", False, True)]
     away = whitened(after, weights - after.anchor - result.update)
-    stored = float(torch.finfo(dtype).eps) * float(weights.norm())
-    slack = stored * math.sqrt(after.numbers.shape_largest)
     sigma, count = content["sigma"], after.anchor.numel()
+    stored = float(torch.finfo(dtype).eps) * float(weights.norm())
+    rounded = math.sqrt(count) * math.ldexp(1.0, content["noise"]["grid_exponent"])  # no grid is finer than a last one
+    slack = (stored + rounded) * math.sqrt(after.numbers.shape_largest)
     low = math.sqrt(chi2.ppf(UNLIKELY, count)) * sigma - slack
     high = math.sqrt(chi2.isf(UNLIKELY, count) * (1.0 + EXACT_SHARE)) * sigma + slack
     return [

@@ -36,20 +36,20 @@ def test_large_groups_are_covered_by_more() -> None:
     rehearsed = (rehearsed_with(1, 0.4), rehearsed_with(10, 1.2), rehearsed_with(100, 0.9))
     usual = (0.5, 1.6, 5.0, 16.0)
     for needed, more in (
-        ([4.9], ()),
-        ([5.0 * (1.0 + 5e-10)], (50.0,)),
+        ([1.5], ()),
+        ([0.05 * math.sqrt(10.0) ** 3 * (1.0 + 5e-10)], (50.0,)),  # a rounding above the last
         ([math.inf], ()),
-        ([math.inf, 5.1], (50.0,)),
-        ([49.0, 10.0], (50.0, 160.0)),
-        ([51.0], (50.0, 160.0, 500.0)),
-        ([5e6], (160.0, 1600.0, 16000.0, 160000.0, 1600000.0, 16000000.0)),
+        ([math.inf, 1.6], (50.0,)),
+        ([15.0, 3.0], (50.0, 160.0)),
+        ([16.0], (50.0, 160.0, 500.0)),
+        ([5e6 / 10**0.5], (160.0, 1600.0, 16000.0, 160000.0, 1600000.0, 16000000.0)),
     ):
         found = radii_for(rehearsed, 0.0, [rehearsed_with(1000, *needed)])
         assert found == (*usual, *more)
         assert len(found) <= MOST_RADII
-        assert found[-1] >= math.sqrt(10.0) * max((each for each in needed if math.isfinite(each)), default=0.0)
+        assert found[-1] >= 10.0 * max((each for each in needed if math.isfinite(each)), default=0.0)
     wide = (rehearsed_with(1, 0.4), rehearsed_with(10, 4e5))
-    assert radii_for(wide, 0.0, [rehearsed_with(1000, 5e8 / math.sqrt(10.0))])[7:] == (5e6, 5e7, 5e8)
+    assert radii_for(wide, 0.0, [rehearsed_with(1000, 5e7)])[7:] == (5e6, 5e7, 5e8)
     assert len(radii_for(wide, 0.0, [rehearsed_with(1000, 4e8)])) == MOST_RADII == 10
 
 

@@ -43,7 +43,7 @@ def radii_for(rehearsed: Sequence[Rehearsed], least: float, large: Sequence[Rehe
 
     It begins with what one random row usually needs, with a margin, covers everything that was rehearsed, and goes on
     to ten times what groups usually need, half a power of ten apart, or more: that is never more than eight. Others
-    that cover the `large` groups follow, of which few are tried, with one more above them; there are ten at most.
+    follow to ten times what the `large` groups need, of which few are tried; there are ten at most.
     """
     sizes = [each for each in rehearsed[: len(SIZES)] if each.finite and each.usual > 0.0]
     if not sizes:
@@ -56,7 +56,7 @@ def radii_for(rehearsed: Sequence[Rehearsed], least: float, large: Sequence[Rehe
     seen = MARGIN * max(max(each.finite, default=0.0) for each in rehearsed)
     first, last = needed[0], max(seen, BEYOND * max(needed))
     usual = [first, *_up_to(first, last, APART, MOST_STEPS)]
-    furthest = APART * max((max(each.finite, default=0.0) for each in large), default=0.0)
+    furthest = BEYOND * max((max(each.finite, default=0.0) for each in large), default=0.0)
     further = _up_to(usual[-1], furthest, APART, MOST_RADII - len(usual))
     return tuple(two_digits(each) for each in (*usual, *further))
 

@@ -40,7 +40,7 @@ MAX_NEWTON = 100
 NEAR = 1e-11  # of the objective: gains of this size are lost in its rounding long before the weights are at rest
 HASHING = "Row hashes (rows)"
 GROUPS = ((200, 24), (1_000, 8), (2_000, 4), (10**9, 2))  # rehearsed of a size: up to so many weights, so many
-FEW_GROUPS = 2  # of a size that is a good part of the source: they differ little, and each takes long
+FEW_GROUPS = 2  # of a good part of the source, since each takes long: the list goes on to ten times what they need
 USUAL = 0.9  # of the groups of a size: one very influential row among 24 groups must not set the noise of all
 FINEST = 1e-8  # of the weights: the part of the noise that is drawn exactly is not below it
 

@@ -13,12 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deposit_problems import noised_gauges
 from expunge.distance import Distance
 from expunge.evidence.deposit.beside import Asked
 from expunge.evidence.deposit.blocks import Blocks
 from expunge.evidence.deposit.making import optimum
-from expunge.evidence.deposit.setting import Penalty, Setting, shape_of
-from expunge.evidence.deposit.sums import gauges_of, is_joint, sums_of
+from expunge.evidence.deposit.setting import Penalty, Setting
+from expunge.evidence.deposit.shape import gram_of, shape_of
+from expunge.evidence.deposit.sums import is_joint, sums_of
 from expunge.heads import LinearHead, Rows, head_for
 from expunge.train import train
 from expunge.unlearn import deposit
@@ -45,10 +47,10 @@ class Problem:
         return setting
 
     def off(self, update: Tensor) -> float:
-        """How far the retrained weights are from the updated ones, in the norm of the frozen shape."""
+        """How far the retrained weights are from the updated ones, in the norm of the noise's shape."""
         updated = self.setting.anchor + update
         retrained = optimum(self.head, self.kept, replace(self.setting, anchor=updated), self.penalty)
-        shape = Blocks(self.retained.shape @ self.retained.shape.mT, is_joint(self.head))
+        shape = Blocks(self.retained.shape @ self.retained.shape.mT, joint=False)
         return math.sqrt(max(0.0, shape.form(self.setting.centred(retrained - updated))))
 
 
@@ -63,23 +65,22 @@ def assembled(
     after: Penalty | None = None,
     failure: float = 0.2,
 ) -> Problem | None:
-    """The first rows are forgotten; None where the Hessian is not positive definite."""
+    """The first rows are forgotten; None where the noise has no shape."""
     softmax = is_joint(head)
     setting = Setting(
         torch.zeros((head.n_classes, head.n_features), dtype=torch.float64), head.row_bound, (), False, softmax, 1.0
     )
     anchor = optimum(head, rows, setting, penalty)
-    gauges = gauges_of(rows)
+    gauges = noised_gauges(rows)
     sums = sums_of(head, anchor, rows, gauges)
     stiff = float(sums.curvature.values.diagonal(dim1=-2, dim2=-1).mean())
     setting = replace(setting, anchor=anchor, gauges=gauges, stiff=stiff)
-    try:
-        shape = shape_of(setting, sums, penalty)
-    except ValueError:
-        return None
     forget = Rows(rows.features[:n_forget], rows.labels[:n_forget])
     kept = Rows(rows.features[n_forget:], rows.labels[n_forget:])
     left, penalty = sums.without(sums_of(head, anchor, forget, gauges)), after or penalty
+    shape = shape_of(head, gram_of(kept), penalty.diagonal(anchor)[0])
+    if shape is None:
+        return None
     retained = SimpleNamespace(setting=setting, sums=left, penalty=lambda _: penalty, shape=shape, head=head)
     return Problem(retained, head, penalty, forget, kept, Asked(surrogate, distance, len(rows), n_forget, failure))
 
@@ -156,7 +157,7 @@ def known_distance(family: str, source: Any, own: Any, between: str = "populatio
 # One problem, from the door on --------------------------------------------------------------------------------------
 
 N, WIDTH = 4000, 6
-MANY = 900  # so many rows need a third of the noise with the surrogate beside the deposit
+MANY = 650  # so many rows need a level of noise less with the surrogate beside the deposit
 
 
 def tame(n: int, seed: int) -> tuple[Any, Any]:

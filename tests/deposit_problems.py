@@ -16,7 +16,9 @@ import torch
 from expunge.evidence.deposit.asking import BOUND, DISTANCE, ask_deposit
 from expunge.evidence.deposit.blocks import Norm
 from expunge.evidence.deposit.contents import Deposit
-from expunge.evidence.deposit.setting import Penalty, Setting, shape_of
+from expunge.evidence.deposit.making import anchor_noise, anchor_scale
+from expunge.evidence.deposit.setting import Penalty, Setting, not_definite
+from expunge.evidence.deposit.shape import gram_of, shape_of
 from expunge.evidence.deposit.sums import Gauge, Sums, gauges_of, sums_of
 from expunge.evidence.deposit.third import has_third
 from expunge.heads import LinearHead, Rows, head_for
@@ -147,6 +149,11 @@ def minimiser(X: Array, y: Array, loss: str, penalty: Array, start: Array, steps
 # Problems ------------------------------------------------------------------------------------------------------------------
 
 
+def noised_gauges(rows: Rows, seed: int = 0) -> tuple[Gauge, ...]:
+    """Gauges as a deposit has them, with noise of a fixed seed."""
+    return gauges_of(rows, gram_of(rows), np.random.default_rng(seed))
+
+
 @dataclass(frozen=True)
 class Problem:
     """Rows, an anchor that need not be the optimum, and how the retained rows are regularised."""
@@ -193,7 +200,7 @@ class Problem:
 
     @cached_property
     def gauges(self) -> tuple[Gauge, ...]:
-        return () if self.loss == "ridge" else gauges_of(self.rows(slice(None)))
+        return () if self.loss == "ridge" else noised_gauges(self.rows(slice(None)))
 
     @cached_property
     def sums(self) -> Sums:
@@ -212,26 +219,29 @@ class Problem:
 
     @cached_property
     def shape(self) -> torch.Tensor:
-        """The frozen shape, from all rows; an ExpungeError where there is none."""
-        return shape_of(self.setting, self.sums, self.penalty(self.n))
+        """The noise's shape, of all rows: a region is right by any; an ExpungeError where there is none."""
+        return self.shape_of(np.arange(self.n))
 
-    def length(self, error: Array) -> float:
-        """`||e||` by the frozen shape, in longer numbers."""
-        factors, parts = (
-            self.shape.numpy().astype(LONG),
-            error.reshape(len(self.shape) if self.softmax else len(error), -1),
-        )
-        halves = [part @ factors[k if len(factors) > 1 else 0] for k, part in enumerate(parts)]
-        return math.sqrt(float(sum((half**2).sum() for half in halves)))
+    def shape_of(self, kept: Array) -> torch.Tensor:
+        """The noise's shape, of the rows that are kept."""
+        factor = shape_of(self.head, gram_of(self.rows(kept)), torch.from_numpy(self.diagonal(len(kept))[0]))
+        if factor is None:
+            raise not_definite()
+        return factor
 
-    def retrained(self, kept: Array, near: Array) -> tuple[Array, float]:
-        """The minimiser on the rows that are kept, and how far it can be off, by the frozen shape."""
+    def length(self, error: Array, shape: torch.Tensor | None = None) -> float:
+        """`||e||` by the noise's shape, in longer numbers."""
+        factor = (self.shape if shape is None else shape)[0]
+        return math.sqrt(float(((error @ factor.numpy().astype(LONG)) ** 2).sum()))
+
+    def retrained(self, kept: Array, near: Array, shape: torch.Tensor | None = None) -> tuple[Array, float]:
+        """The minimiser on the rows that are kept, and how far it can be off, by the noise's shape."""
         diagonal = self.diagonal(len(kept))
         W, left = minimiser(self.X[kept], self.y[kept], self.loss, diagonal, near)
         matrix = quick_hessian(W, self.X[kept], self.loss) + np.diag(diagonal.reshape(-1))
         if self.softmax:
             matrix += np.kron(np.ones((len(W), len(W))) / len(W), np.eye(W.shape[1]))
-        return W, 2.0 * self.length(solved(matrix, left))
+        return W, 2.0 * self.length(solved(matrix, left), shape)
 
 
 def drawn(
@@ -265,6 +275,15 @@ def anchored(problem: Problem, steps: int = 200) -> Problem:
     return replace(problem, anchor=W - W.mean(axis=0) if problem.softmax else W)
 
 
+def noised(problem: Problem, times: float, seed: int) -> Problem:
+    """The same with noise in its anchor, so many times what a deposit's has."""
+    anchor, rows = torch.from_numpy(problem.anchor), problem.rows(slice(None))
+    scale = times * anchor_scale(anchor.numel(), problem.n, quadratic=problem.loss == "ridge")
+    generator = np.random.default_rng([81, seed])
+    noise = anchor_noise(problem.head, gram_of(rows), problem.penalty(problem.n), anchor, scale, generator)
+    return replace(problem, anchor=(anchor + (noise - noise.mean(dim=0) if problem.softmax else noise)).numpy())
+
+
 def dense(norm: Norm, problem: Problem) -> Array:
     """A norm's matrix on all weights, as the weights lie in a vector."""
     return whole(norm.matrix.values.numpy(), problem)
@@ -273,7 +292,7 @@ def dense(norm: Norm, problem: Problem) -> Array:
 def whole(blocks: Array, problem: Problem) -> Array:
     """Blocks b x q x q as one p x p matrix."""
     rows, width = problem.anchor.shape
-    if problem.softmax:
+    if blocks.shape[-1] == rows * width:
         return blocks[0].astype(LONG)
     found = np.zeros((rows * width, rows * width), dtype=LONG)
     for k in range(rows):

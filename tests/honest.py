@@ -96,11 +96,11 @@ def series(seed: int = 0, planned: int = 3, **options: Any) -> list[Honest]:
     return found
 
 
-def kept(loss: str = "softmax", m: int = 1, *, copies: bool = False, **options: Any) -> Honest:
+def kept(loss: str = "softmax", m: int = 1, *, copies: bool = False, noise: Any = None, **options: Any) -> Honest:
     """One deletion with a deposit, of the first rows or of copies in float32."""
     case = made_deposit(loss, **options)
     rows_given = case.X[:m].astype(np.float32) if copies else case.X[:m]
-    settings: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "deposit": case.deposit, "force": True}
+    settings: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "deposit": case.deposit, "force": True, "noise": noise}
     found = expunge.unlearn(case.model, (rows_given, case.y[:m]), **settings)
     return Honest(found.certificate, found.model.to_bytes(), case.deposit.model.to_bytes())
 

@@ -25,7 +25,7 @@ def test_published_weights_are_updated_weights_plus_noise_of_sigma(parts, loss, 
     assert abs(noise.std() - 1) < 5 / np.sqrt(2 * noise.size)
     assert abs(noise.mean()) < 5 / np.sqrt(noise.size)
     assert draws[0].model.record.noised
-    assert draws[0].model.record.n_source == 300, "as at training"
+    assert draws[0].model.record.n_source == 200, "what is retained, to one digit"
 
 
 def test_the_claimed_delta_is_what_sigma_gives(parts) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from expunge import ModelError, train
 from expunge.model import read_model
-from expunge.record import LOSSES, Loss, TrainingRecord, names_problem
+from expunge.record import LOSSES, Loss, TrainingRecord, names_problem, one_digit, prepared_by
 
 OURS, OTHER = "a" * 64, "b" * 64
 
@@ -65,11 +65,12 @@ TABLE = {
         {"column": "job", "kind": "category", "values": ["clerk"], "other": True},
     ],
     "dropped": [{"column": "id", "reason": "row numbers"}],
+    "coarse": {"digits": 2, "rare": 10, "most": 10.0},
 }
 PREPARED = TrainingRecord(
     n_source=10, classes=("no", "yes"), class_counts=(4, 6), l2=0.1, loss="softmax", max_norm=3.0, bias=True,
     residual=1e-9, weights_sha256="0" * 64, features=("age", "job=clerk", "job=(other)"),
-    preparation="learnt from the source", table=TABLE,
+    preparation="learnt from the source, coarse", table=TABLE,
 )  # fmt: skip
 
 
@@ -116,6 +117,11 @@ def changed(path: str, value: object) -> dict:
         ("dropped", [{"column": "age", "reason": "twice"}]),
         ("text_labels", 1),
         ("more", 1),
+        ("coarse", None),
+        ("coarse", {"digits": 2}),
+        ("coarse.digits", 0),
+        ("coarse.rare", 10.0),
+        ("coarse.most", float(10**40)),
     ],
 )
 def test_a_table_that_cannot_be_is_refused(path: str, value: object) -> None:
@@ -126,6 +132,34 @@ def test_a_table_that_cannot_be_is_refused(path: str, value: object) -> None:
 def test_a_table_goes_with_where_it_was_learnt() -> None:
     with pytest.raises(ModelError, match="a table"):
         TrainingRecord.from_json(replace(PREPARED, preparation=None).to_json(), "r")
+    with pytest.raises(ModelError, match="preparation 'learnt from the source' of a table that was"):
+        TrainingRecord.from_json(replace(PREPARED, preparation="learnt from the source").to_json(), "r")
+    exact = replace(PREPARED, preparation="learnt from the source", table={**TABLE, "coarse": {}})
+    assert TrainingRecord.from_json(exact.to_json(), "r") == exact
+
+
+@pytest.mark.parametrize(
+    ("said", "sound"),
+    [
+        ("learnt from the source: StandardScaler, PCA", True),
+        ("learnt from the source", True),
+        ("learnt elsewhere", True),
+        ("learnt elsewhere: PCA", False),
+        ("learnt from the source, coarse: PCA", False),
+        ("learnt from the source: ", False),
+        ("learnt from the source: PCA, PCA", False),
+        ("learnt from the source: <b>", False),
+        ("learnt from the source: " + ", ".join(f"A{place}" for place in range(101)), False),
+    ],
+)
+def test_steps_are_named_by_their_classes(said: str, sound: bool) -> None:
+    assert (prepared_by(said) is not None) is sound
+    text = replace(PREPARED, table=None, features=None, preparation=said).to_json()
+    if sound:
+        assert TrainingRecord.from_json(text, "r").preparation == said
+    else:
+        with pytest.raises(ModelError, match="preparation"):
+            TrainingRecord.from_json(text, "r")
 
 
 # Constants of the losses ----------------------------------------------------------------------------------------------
@@ -184,3 +218,13 @@ def test_feature_names_at_their_limits_and_just_beyond() -> None:
     together = [f"{number:0300d}" for number in range(33_333)] + ["b" * 100]
     assert names_problem(together) is None
     assert "10,000,000 characters together" in str(names_problem([*together, "c"]))
+
+
+def test_a_count_to_one_digit_by_hand() -> None:
+    """Rounded down: what is handed out of a count does not tell how many left, but where a digit turns."""
+    for count in range(1, 2500):
+        digits = str(count)
+        assert one_digit(count) == int(digits[0] + "0" * (len(digits) - 1))
+    assert one_digit(0) == 0
+    assert {one_digit(count) for count in range(3_000, 4_000)} == {3_000}
+    assert one_digit(10**18 - 1) == 9 * 10**17

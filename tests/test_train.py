@@ -346,18 +346,25 @@ def people(n: int = 240, seed: int = 0) -> pd.DataFrame:
 
 def test_a_prepared_table_gives_scikit_learn_s_model_with_its_defaults() -> None:
     """C = 1, two classes: l2 = 2/n for the rows -w/2 and w/2; the intercept is a column of ones, penalised too."""
-    frame = people()
+    frame = people(200)
     told: list[str] = []
     model = train(frame, label="pays", tell=told.append)
     assert model.record is not None
-    assert (model.record.l2, model.record.bias) == (2.0 / 240, True)
-    assert model.record.max_norm == 3.0 * math.sqrt(4)
+    assert (model.record.l2, model.record.bias) == (2.0 / 200, True)
+    assert model.record.max_norm == 3.0 * math.sqrt(5)
     made = Preparation.of(model.record.table or {})
-    rows = np.column_stack([made.features(raw_frame(frame, "t")), np.ones(240)])
+    rows = np.column_stack([made.features(raw_frame(frame, "t")), np.ones(200)])
     fitted = LogisticRegression(fit_intercept=False, tol=1e-10, max_iter=1000).fit(rows, frame["pays"])
     assert model.predict_proba(frame) == pytest.approx(fitted.predict_proba(rows), abs=1e-6)
     assert model.score(frame) == pytest.approx(fitted.score(rows, frame["pays"]))
-    assert any("job (3 values)" in sentence for sentence in told)
+    assert any("job (3 values, rare ones together)" in sentence for sentence in told)
+
+
+def test_the_usual_l2_does_not_tell_one_row_more() -> None:
+    """It is handed out with every later model: 1/n of the source would count who was forgotten."""
+    frame = people(241)
+    models = [train(part, label="pays") for part in (frame, frame[:-1])]
+    assert [model.record.l2 for model in models if model.record is not None] == [2.0 / 200, 2.0 / 200]
 
 
 @pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame, pa.table])
@@ -367,7 +374,7 @@ def test_frames_of_every_kind_give_one_model_from_training_to_forgetting(kind: t
     model = train(kind(columns), label="pays")
     assert model.to_bytes() == train(frame.drop(columns="pays"), frame["pays"]).to_bytes()
     assert model.record is not None
-    assert model.record.preparation == "learnt from the source"
+    assert model.record.preparation == "learnt from the source, coarse"
     kept = expunge.deposit(model, frame, frame["pays"], seed=1)
     gone = kind({name: values[:2] for name, values in columns.items()})
     done = expunge.unlearn(model, gone, epsilon=1.0, delta=1e-3, deposit=kept)
@@ -387,13 +394,14 @@ def test_a_sparse_matrix_is_its_dense_self_and_labels_may_be_objects() -> None:
     assert expunge.unlearn(other, (csr_matrix(X)[:2], words[:2]), epsilon=1.0, delta=1e-3, deposit=kept)
 
 
-def test_the_longest_row_s_length_may_be_the_bound_rounded_up() -> None:
+def test_the_longest_row_s_length_may_be_the_bound_rounded_up_to_a_power_of_two() -> None:
     X, y = rows_and_labels(4)
     record = train(X, y, l2=0.1, max_norm="largest").record
     longest = float(np.linalg.norm(X, axis=1).max())
     assert record is not None
-    assert longest <= record.max_norm <= 1.1 * longest
-    assert float(f"{record.max_norm:.1e}") == record.max_norm
+    assert longest <= record.max_norm == 2.0 ** math.ceil(math.log2(longest))
+    assert record.norm_measured, "and is not published"
+    assert train(X, y, l2=0.1, max_norm=30.0).record.norm_measured is None
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,16 @@
 """The door in Python: what may be given, and that nothing of it is changed."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 
 import expunge
+import expunge.sklearn
 from expunge.train import train
 
 
@@ -63,3 +66,30 @@ def test_rows_so_short_that_nothing_of_their_change_is_left(
     with within(20):
         made = expunge.unlearn(model, (X[:1], y[:1]), (S, t), epsilon=1.0, delta=1e-4, distance=distance, force=True)
     assert made.certificate.total < made.certificate.sigma
+
+
+def out_of_range(entry: str) -> Any:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(150, 3)), rng.integers(0, 2, 150)
+    short, plain = 1e-105 * X, LogisticRegression(fit_intercept=False)
+    model = train(X, y, l2=0.01, max_norm=9.0)
+    assert model.record is not None
+    tiny = replace(model.record, max_norm=1e-103, residual=None, provenance="declared")
+    options = {"epsilon": 1.0, "delta": 1e-3, "distance": "same", "force": True}
+    made: dict[str, Callable[[], Any]] = {
+        "deposit": lambda: expunge.deposit(model.with_record(tiny), short, y, seed=1),
+        "forget": lambda: expunge.unlearn(model, (short[:2], y[:2]), (X, y), **options),
+        "surrogate": lambda: expunge.unlearn(model, (X[:2], y[:2]), (short, y), **options),
+        "stream": lambda: expunge.unlearn(model, (X[:2], y[:2]), expunge.stream(lambda: iter([(short, y)])), **options),
+        "record": lambda: expunge.unlearn(model.with_record(tiny), (X[:2], y[:2]), (X, y), **options),
+        "scikit-learn": lambda: expunge.sklearn.deposit(plain.fit(short, y), short, y, seed=1),
+        "l2": lambda: expunge.sklearn.deposit(plain.set_params(C=1e40).fit(X, y), X, y, seed=1),
+    }
+    return made[entry]()
+
+
+@pytest.mark.parametrize("entry", ["deposit", "forget", "surrogate", "stream", "record", "scikit-learn", "l2"])
+def test_rows_or_records_whose_powers_leave_float64_are_refused_in_memory_too(entry: str) -> None:
+    """Third derivatives of rows of 1e-105 are 0, and so was the bound on their error: `proven`, and false."""
+    with pytest.raises(expunge.InputError, match=r"has length|between 1e-30 and 1e\+30"):
+        out_of_range(entry)

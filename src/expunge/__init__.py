@@ -23,8 +23,9 @@ from expunge.errors import (
 from expunge.runtime.lazy import load_lazily
 
 if TYPE_CHECKING:
-    from expunge.bounds import PaperConstants, Region, ResidualFacts, paper_bound, residual_bound
+    from expunge.bounds import PaperConstants, Region, paper_bound
     from expunge.certificate.content import Certificate, read_certificate
+    from expunge.certificate.sign import verify_file
     from expunge.certificate.statement import Statement, read_statement
     from expunge.certificate.verify import verify
     from expunge.certificate.verify_statement import verify_statement
@@ -56,7 +57,6 @@ __all__ = [
     "PaperConstants",
     "Refused",
     "Region",
-    "ResidualFacts",
     "RetrainNow",
     "Statement",
     "TrainingRecord",
@@ -74,11 +74,11 @@ __all__ = [
     "read_deposit",
     "read_model",
     "read_statement",
-    "residual_bound",
     "stream",
     "train",
     "unlearn",
     "verify",
+    "verify_file",
     "verify_statement",
 ]
 
@@ -91,7 +91,6 @@ load_lazily(
         "LinearModel": "model",
         "PaperConstants": "bounds",
         "Region": "bounds",
-        "ResidualFacts": "bounds",
         "Statement": "certificate.statement",
         "TrainingRecord": "record",
         "Unlearned": "mechanism",
@@ -104,11 +103,11 @@ load_lazily(
         "read_deposit": "evidence.deposit.contents",
         "read_model": "model",
         "read_statement": "certificate.statement",
-        "residual_bound": "bounds",
         "stream": "data",
         "train": "train",
         "unlearn": "unlearn",
         "verify": "certificate.verify",
+        "verify_file": "certificate.sign",
         "verify_statement": "certificate.verify_statement",
     },
 )

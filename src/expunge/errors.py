@@ -8,7 +8,7 @@
     │   └── FileError             a file or folder: type, size, permission, content
     ├── Refused               exit status 3: the input is sound, the result would not be
     │   ├── VacuousClaim          the certificate would say nothing; never overridden
-    │   ├── UselessModel          the model would be of no use; `force` overrides
+    │   ├── UselessModel          the model, or an epsilon above 10, would be of no use; `force` overrides
     │   ├── BeyondPolicy          this request needs more noise than was set before anybody asked
     │   └── RetrainNow            a desk's budget is used up: the next model must be a retrained one
     ├── GroupError            exit status 2: a process of a group is gone
@@ -93,7 +93,7 @@ class VacuousClaim(Refused):
 
 
 class UselessModel(Refused):
-    """The model would be of no use; `force` overrides."""
+    """The model would be of no use, or its epsilon mean nothing; `force` overrides."""
 
 
 class BeyondPolicy(Refused):

@@ -130,7 +130,7 @@ def hand_over(
     """The model with noise that is drawn here, and the certificate of it."""
     subject, step = request.subject, measured.step
     assert derived.noise is not None
-    updated, noise = (request.weights + step.update).cpu().numpy(), request.shaped(derived.noise)
+    updated, noise = (request.weights + step.update).cpu().numpy(), measured.shaped(derived.noise)
     random_bytes = bits_for(noise.centre(updated), keyed, insecure_test_seed)
     noised = torch.from_numpy(noise.added_to(updated, random_bytes))
     published = subject.published(noised, record_after(request))

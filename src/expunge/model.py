@@ -62,7 +62,8 @@ class LinearModel:
     def predict(self, features: Any) -> np.ndarray[Any, np.dtype[Any]]:
         """Predicted labels, for rows as they come: columns matched where both name them, scaled as in training.
 
-        Of a model that was trained on a table, a frame with the columns of training is prepared as they were then.
+        Of a model that was trained on a table, every frame (pandas, polars, Arrow, a dict of columns) is prepared as
+        that was, with or without the label column; plain arrays are taken as prepared already.
         """
         outputs = self._outputs(features)
         chosen = outputs[:, 0] > 0 if self.weight.shape[0] == 1 else outputs.argmax(dim=1)

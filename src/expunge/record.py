@@ -10,17 +10,24 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from expunge.errors import ModelError, OptionError
-from expunge.runtime.checks import LARGEST, SMALLEST
-from expunge.runtime.strict_json import is_digest, not_a_number, without_duplicates
+from expunge.runtime.checks import LARGEST, SMALLEST, positive
+from expunge.runtime.strict_json import is_digest, read_json
 
 RECORD_SCHEMA = "expunge/record/1"
 ENCODER_SCHEMA = "expunge/record/2"  # as 1, with the encoder the features came from
 NAMES_SCHEMA = "expunge/record/3"  # what its columns are called, and whether its encoder was trained on the source
 TABLE_SCHEMA = "expunge/record/4"  # as 3, with how the columns of a table became features
 RECORD_SCHEMAS = (RECORD_SCHEMA, ENCODER_SCHEMA, NAMES_SCHEMA, TABLE_SCHEMA)
-OPTIONAL = ("encoder", "encoder_trained", "features", "free_bias", "fixed_c", "preparation", "class_weights", "table")
+OPTIONAL = (
+    *("encoder", "encoder_trained", "features", "free_bias", "fixed_c", "preparation", "class_weights", "table"),
+    "norm_measured",
+)
 TRAINED_ON_SOURCE = ("yes", "no", "unknown")
-LEARNT_FROM_SOURCE, LEARNT_ELSEWHERE = PREPARATION = ("learnt from the source", "learnt elsewhere")
+LEARNT_FROM_SOURCE, LEARNT_COARSE, LEARNT_ELSEWHERE = PREPARATION = (
+    *("learnt from the source", "learnt from the source, coarse", "learnt elsewhere"),
+)
+CLASS_WEIGHT = "class_weight"  # named like a step, where weights of classes were worked out from the source
+MOST_STEPS = 100  # of a pipeline, that are named
 OTHER = "(other)"  # the feature of the rare values of a category
 METADATA_KEY = "expunge"
 MOST_ROWS = 2**53  # beyond this a count is no longer exact in float64
@@ -132,9 +139,11 @@ class TrainingRecord:
     features, where their file named it, and `encoder_trained` whether it was trained on source rows (`yes`, `no`,
     `unknown`). `features` are the names of the columns, in the order of the weights, where the rows had names. With
     `free_bias` the bias is not regularised; with `fixed_c`, scikit-learn's C, retraining on n' rows would use
-    `l2 = 1/(C n')`. `preparation` says where that of the rows (what fills, scales, encodes) was learnt; None where
-    there was none. `class_weights`: how much a row of each class counts, the largest being 1, as fixed at training.
-    `table`: how the columns of a table became features (data/preparation.py), as plain JSON. A record is written in the
+    `l2 = 1/(C n')`. `preparation` says where that of the rows (what fills, scales, encodes) was learnt, and by which
+    steps of a pipeline (`prepared_by`); None where there was none. `class_weights`: how much a row of each class
+    counts, the largest being 1, as fixed at training.
+    `table`: how the columns of a table became features (data/preparation.py), as plain JSON. `norm_measured`: the norm
+    bound was taken from the rows, so that none had to be scaled, and is not published. A record is written in the
     oldest schema that holds what it says.
     """
 
@@ -158,6 +167,7 @@ class TrainingRecord:
     preparation: str | None = None
     class_weights: tuple[float, ...] | None = None
     table: dict[str, Any] | None = None
+    norm_measured: bool | None = None
 
     @property
     def row_bound(self) -> float:
@@ -173,6 +183,7 @@ class TrainingRecord:
             self.fixed_c,
             self.preparation,
             self.class_weights,
+            self.norm_measured,
         )
         schema = older if all(fact is None for fact in newer) else NAMES_SCHEMA
         schema = schema if self.table is None else TABLE_SCHEMA
@@ -191,7 +202,7 @@ class TrainingRecord:
             "or declare the facts as options for a bare model."
         )
         try:
-            content = json.loads(text, parse_constant=not_a_number, object_pairs_hook=without_duplicates)
+            content = read_json(text)
         except (ValueError, RecursionError) as error:
             raise ModelError(
                 f"{name}: the training record is not JSON ({error})", "a whole record is needed", remedy
@@ -261,9 +272,11 @@ class TrainingRecord:
         """The same, of what the rows were made by and called, and of what is regularised."""
         if self.free_bias is not None and not (self.free_bias is True and self.bias):
             yield f"free_bias {self.free_bias!r}"
+        if self.norm_measured is not None and self.norm_measured is not True:
+            yield f"norm_measured {self.norm_measured!r}"
         if self.fixed_c is not None and not _positive(self.fixed_c):
             yield f"fixed_c {self.fixed_c!r}"
-        if self.preparation is not None and self.preparation not in PREPARATION:
+        if self.preparation is not None and prepared_by(self.preparation) is None:
             yield f"preparation {self.preparation!r}"
         weights = self.class_weights
         if weights is not None and not are_class_weights(weights, len(self.classes)):
@@ -276,6 +289,36 @@ class TrainingRecord:
             yield problem
         if self.table is not None and (self.preparation is None or not _is_table(self.table, self.features)):
             yield "a table that makes no such features"
+        elif self.table is not None:
+            here = LEARNT_COARSE if self.table["coarse"] else LEARNT_FROM_SOURCE
+            if self.preparation not in (here, LEARNT_ELSEWHERE):
+                yield f"preparation {self.preparation!r} of a table that was {here!r}"
+
+
+def prepared_by(said: object) -> tuple[str, tuple[str, ...]] | None:
+    """What a record says of its preparation: a word, and the steps of a pipeline that learnt exactly; None if neither.
+
+    >>> prepared_by("learnt from the source: StandardScaler, PCA")
+    ('learnt from the source', ('StandardScaler', 'PCA'))
+    >>> prepared_by("learnt from the source, coarse"), prepared_by("by heart")
+    (('learnt from the source, coarse', ()), None)
+    """
+    word, colon, listed = said.partition(": ") if isinstance(said, str) else ("", "", "")
+    steps = tuple(listed.split(", ")) if colon else ()
+    if word not in PREPARATION or (steps and word != LEARNT_FROM_SOURCE):
+        return None
+    named = len(steps) <= MOST_STEPS and all(step.isidentifier() and len(step) <= LONGEST_NAME for step in steps)
+    return (word, steps) if named and len(set(steps)) == len(steps) else None
+
+
+def one_digit(count: int) -> int:
+    """A count to one significant digit, rounded down.
+
+    >>> one_digit(30_123), one_digit(99), one_digit(7)
+    (30000, 90, 7)
+    """
+    power: int = 10 ** (len(str(count)) - 1)
+    return count // power * power
 
 
 def are_class_weights(weights: Sequence[object], n_classes: int) -> bool:
@@ -289,6 +332,12 @@ def are_class_weights(weights: Sequence[object], n_classes: int) -> bool:
         and all(isinstance(weight, float) and SMALLEST <= weight <= 1.0 for weight in weights)
         and max(weights, default=0.0) == 1.0  # type: ignore[type-var]
     )
+
+
+def require_range(record: TrainingRecord) -> None:
+    """Refuse an l2 or a norm bound whose powers leave float64, as a file with them is refused."""
+    for name in ("l2", "max_norm"):
+        positive(getattr(record, name), f"{name} of the model's record", "Scale the features, and train again.")
 
 
 def _positive(value: object) -> bool:
@@ -311,7 +360,8 @@ def _expected(schema: str, content: dict[str, Any]) -> set[str]:
     return always | ({"encoder"} if schema == ENCODER_SCHEMA else set())
 
 
-TABLE = {"label": str, "text_labels": bool, "names": list, "columns": list, "dropped": list}
+TABLE = {"label": str, "text_labels": bool, "names": list, "columns": list, "dropped": list, "coarse": dict}
+COARSE = {"digits": int, "rare": int, "most": float}  # of a preparation that is coarse; nothing of an exact one
 NUMBER = {"column": str, "kind": str, "median": float, "mean": float, "scale": float}
 CATEGORY = {"column": str, "kind": str, "values": list, "other": bool}
 DROPPED = {"column": str, "reason": str}
@@ -321,7 +371,9 @@ def _is_table(value: object, features: tuple[str, ...] | None) -> bool:
     """Whether this says how the columns of a table become these features: whole, and of its kinds."""
     if not isinstance(value, dict) or not _has(value, TABLE):
         return False
-    columns, dropped = value["columns"], value["dropped"]
+    columns, dropped, coarse = value["columns"], value["dropped"], value["coarse"]
+    if coarse and not (_has(coarse, COARSE) and all(1 <= number <= LARGEST for number in coarse.values())):
+        return False
     if not all(_is_column(each) for each in columns) or not all(_has(each, DROPPED) for each in dropped):
         return False
     named = [each["column"] for each in (*columns, *dropped)]

@@ -12,21 +12,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from expunge.bounds.scale import power_of_two
 from expunge.data import as_features, as_labels, encode, in_order, names_of
 from expunge.data import prepare as ready
+from expunge.data.coarseness import RARE
 from expunge.data.names import require_names
 from expunge.data.preparation import Preparation
 from expunge.data.prepare import require_width, row_norms
-from expunge.data.source_tables import as_source
+from expunge.data.source_tables import COARSE, as_source
 from expunge.errors import DataError, OptionError
 from expunge.heads import HEADS, LinearHead, RowSet, head_for
 from expunge.model import LinearModel, from_matrix
-from expunge.record import TRAINED_ON_SOURCE, Label, TrainingRecord, loss_named
+from expunge.record import TRAINED_ON_SOURCE, Label, TrainingRecord, loss_named, one_digit
 from expunge.request.execution import DTYPES, computing_device
 from expunge.request.scaling import refuse_squashed
 from expunge.runtime.checks import choice, positive
 from expunge.runtime.progress import Progress, silent
-from expunge.runtime.rounding import up
 from expunge.runtime.strict_json import is_digest
 from expunge.solve.equation import SetHessian
 from expunge.solve.newton import Manner, solve_linear
@@ -142,7 +143,9 @@ def train(
     bias: bool | None = None,
     prepare: str | Preparation = "auto",
     prepare_from: Any = None,
-    preparation: str | None = None,
+    preparation: str = COARSE,
+    rare: int = RARE,
+    learnt: str | None = None,
     dtype: str = "float64",
     store: str = "float64",
     device: str = "cpu",
@@ -160,11 +163,16 @@ def train(
     is prepared (numbers imputed and standardised, categories a feature each value; `tell` is told each decision) where
     it has anything but numbers in every cell, or no `max_norm` is given; `prepare` may be `table` (always) or `none`.
     The preparation is learnt from these rows, or from `prepare_from` (another frame, or the path of a table), kept in
-    the record as plain numbers, and applied to later frames by column name.
+    the record as plain numbers, and applied to later frames by column name. It is handed out with the model. `coarse`,
+    it has numbers of two digits and no value that fewer than `rare` rows have: in practice no row is to be read
+    off it, though that somebody unusual was there may show;
+    `preparation="exact"` keeps what a forgotten row can be worked out from, and certificates say so first. Of rows that
+    are public (`prepare_from`) it knows nothing of those who will be forgotten, and that is a proof. `learnt` says
+    where rows were prepared that come with their Preparation.
 
     `l2` and `max_norm` may be left out where rows are prepared: `l2` is then scikit-learn's C = 1, there is a bias, and
-    the norm bound is 3 sqrt(d), a public number; `max_norm="largest"` takes the longest row's, rounded up to two
-    digits, for those who make a deposit.
+    the norm bound is 3 sqrt(d), a public number; `max_norm="largest"` takes the longest row's, rounded up to a
+    power of two, for those who make a deposit; it is not published.
 
     `loss` is `softmax`, `ridge`, `one-vs-rest`, or `logistic`: two classes and one weight vector, as scikit-learn has
     it; without a deposit it is unlearned as softmax's two rows, at twice the l2.
@@ -175,7 +183,9 @@ def train(
     features of another one are refused. `feature_names` are what columns are called (a data frame's own, if not given):
     later sets are matched by them. Rows of which more than half have to be scaled are refused unless `force` is given.
     """
-    given = as_source(features, labels, label, prepare, prepare_from, bounded=max_norm is not None)
+    given = as_source(
+        features, labels, label, prepare, prepare_from, preparation=preparation, rare=rare, bounded=max_norm is not None
+    )
     for sentence in given.told:
         tell(sentence)
     made = prepare if isinstance(prepare, Preparation) else given.preparation
@@ -203,8 +213,9 @@ def train(
         encoder=encoder,
         encoder_trained=_trained(encoder, encoder_trained),
         features=names,
-        preparation=preparation or given.learnt,
+        preparation=learnt or given.learnt,
         table=None if made is None else made.to_json(),
+        norm_measured=True if max_norm == LARGEST_ROW else None,
     )
     n_rows, width = loss_named(loss).weight_rows(len(classes)), prepared.rows.n_features
     objective = head_for(loss, l2=lam, n_classes=n_rows, n_features=width, row_bound=record.row_bound)
@@ -227,7 +238,7 @@ def _defaults(
 ) -> tuple[float, float, bool]:
     """l2, norm bound and bias as given; of rows that were prepared those that are usual."""
     if max_norm == LARGEST_ROW:
-        max_norm = float(up(float(row_norms(table).max()), 2))
+        max_norm = power_of_two(float(row_norms(table).max()) * (1.0 + 2.0**-40))
     elif isinstance(max_norm, str):
         raise OptionError(f"max_norm {max_norm!r}", f"it is a number, or {LARGEST_ROW!r}", "Give one of them.")
     missing = [name for name, value in (("l2", l2), ("max_norm", max_norm)) if value is None]
@@ -238,8 +249,9 @@ def _defaults(
             "Give both (on the command line --l2 and --max-norm), for example 1e-3 and the length that no row exceeds; "
             "of a table that is prepared they may be left out.",
         )
-    if l2 is None:  # C = 1; two classes are one weight vector there, and the rows -w/2 and w/2 here
-        l2 = (2.0 if n_classes == 2 and loss == "softmax" else 1.0) / table.shape[0]
+    if l2 is None:  # C = 1, of a count that does not tell one row more; two classes are one weight vector there, and
+        # the rows -w/2 and w/2 here
+        l2 = (2.0 if n_classes == 2 and loss == "softmax" else 1.0) / one_digit(table.shape[0])
     bound = 3.0 * math.sqrt(table.shape[1]) if max_norm is None else float(max_norm)
     return l2, bound, made is not None if bias is None else bias
 

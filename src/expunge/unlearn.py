@@ -11,9 +11,10 @@ from expunge.data.streams import Stream
 from expunge.distance import Distance, Estimation
 from expunge.errors import ModelError, OptionError
 from expunge.evidence.deposit.adding import with_surrogate
-from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee, require_fitting
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.keeping import keep
+from expunge.evidence.deposit.outlook import warn_if_few
 from expunge.mechanism import Unlearned, carry_out
 from expunge.model import LinearModel, checked_model
 from expunge.record import Label
@@ -29,7 +30,7 @@ from expunge.runtime.progress import Progress, silent
 def deposit(
     model: LinearModel | Any,
     features: Any,
-    labels: Any,
+    labels: Any = None,
     *,
     free_bias: bool = False,
     device: str = "cpu",
@@ -38,10 +39,11 @@ def deposit(
 ) -> Deposit:
     """Keep what later deletions need of the source, before it goes: its gradient and Hessian at the optimum, no row.
 
-    `features` and `labels` are the rows that `model` was trained on, as they were given then. PRIVATE: see
-    docs/deposit.md for what it would tell somebody who has it. With `free_bias` the bias is not regularised any more,
-    as scikit-learn's intercept: use the `model` of the deposit, which is the one trained so. `seed` fixes the key and
-    the rehearsal for tests.
+    `features` and `labels` are the rows that `model` was trained on, as they were given then; a frame that holds the
+    label column of training needs no labels beside it. PRIVATE: see docs/deposit.md for what it would tell somebody who
+    has it. With `free_bias` the bias is not regularised any more, as scikit-learn's intercept: the `model` of the
+    deposit is the one trained so, but for the noise that a deposit's weights have. A deposit that most people could not
+    leave is warned of (`ServesFew`), while the source is there. `seed` fixes key, noise and rehearsal for tests.
 
     >>> import numpy as np, expunge
     >>> rng = np.random.default_rng(0)
@@ -55,7 +57,9 @@ def deposit(
             "the model has no training record", "a deposit is of a trained model", "Train it with expunge."
         )
     execution = Execution(device=device, progress=progress)
-    return keep(model, (features, labels), execution=execution, free_bias=free_bias, seed=seed).deposit
+    kept = keep(model, (features, labels), execution=execution, free_bias=free_bias, seed=seed)
+    warn_if_few(kept.made)
+    return kept.deposit
 
 
 # Over 60 lines, nearly all of them signature and docstring: every argument is spelled out, so that help() teaches.
@@ -98,7 +102,9 @@ def unlearn(
     Nothing the caller passes is changed. What is asked of:
 
     model                     a LinearModel, or a K x d weight array with `bias` and the facts from `n_source` on
-    forget, surrogate         (features, labels), or streams; the surrogate's labels may be left out
+    forget, surrogate         (features, labels), or streams; the surrogate's labels may be left out. Frames (pandas,
+                              polars, Arrow, dicts of columns) are prepared where the model's record has a table, and
+                              may hold the label column; plain arrays are taken as prepared already
 
     What changes the promise:
 
@@ -124,9 +130,12 @@ def unlearn(
     `model_sha256` is the digest of the model's file, where it came from one. `insecure_test_seed` makes the noise
     reproducible, hence worthless.
     """
+    declared = Declared(n_source, l2, loss, max_norm, training_residual, classes, class_counts)
     if deposit is not None:
+        terms = {"step": step, "bound": bound, "constants": constants, "sizes": sizes, "dtype": dtype}
+        require_fitting(declared, terms)
         kept = deposit_guarantee(epsilon, delta, force=force, noise=noise)
-        given = model if isinstance(model, LinearModel) else None
+        given = None if model is None else _model(model, bias)
         execution = Execution(device=device, memory=memory, progress=progress)
         asked = ask_deposit(
             deposit,
@@ -160,15 +169,26 @@ def unlearn(
         noise=noise,
     )
     request = ask(
-        model if isinstance(model, LinearModel) else checked_model(model, bias),
+        _model(model, bias),
         forget,
         surrogate,
         guarantee,
         forget_class=forget_class,
-        declared=Declared(n_source, l2, loss, max_norm, training_residual, classes, class_counts),
+        declared=declared,
         execution=Execution(dtype, device, memory, progress=progress),
         model_sha256=model_sha256,
     )
     result = carry_out(request, progress=progress, insecure_test_seed=insecure_test_seed)
     assert result is not None  # there is one process
     return result
+
+
+def _model(model: Any, bias: Any) -> LinearModel:
+    """The model as it is given: whole, or as arrays of weights and bias."""
+    if not isinstance(model, LinearModel):
+        return checked_model(model, bias)
+    if bias is not None:
+        raise OptionError(
+            "a bias beside a LinearModel", "it has its own, or none", "Leave bias out, or give the weights as an array."
+        )
+    return model

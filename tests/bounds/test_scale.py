@@ -8,13 +8,17 @@ import pytest
 
 from expunge.bounds.scale import (
     EXACTLY,
+    LEVELS,
     LOWEST_RUNG,
     ON_LADDER,
     POLICY,
     REHEARSAL,
     Scale,
     asked_scale,
+    is_level,
     on_ladder,
+    power_of_four,
+    power_of_two,
     publishable,
     rung_above,
     rungs,
@@ -89,10 +93,10 @@ def test_rungs_are_counted_from_public_numbers() -> None:
 
 
 def test_a_scale_at_its_limits_and_just_beyond() -> None:
-    for kind, lowest in ((POLICY, 2.0**-20), ("radii", 1e-100)):
-        for value in (lowest, 1e6):
+    for kind in (POLICY, LEVELS):
+        for value in (2.0**-20, 1e6):
             assert Scale(kind, value).value == value
-        for value in (math.nextafter(lowest, 0.0), math.nextafter(1e6, math.inf), 1.05e6):
+        for value in (math.nextafter(2.0**-20, 0.0), math.nextafter(1e6, math.inf), 1.05e6):
             with pytest.raises(OptionError, match="a standard deviation from"):
                 Scale(kind, value)
     assert Scale(REHEARSAL, rows=1).rows == 1
@@ -113,3 +117,21 @@ def test_the_last_rung_covers_the_longest_weights_and_no_more() -> None:
         assert rungs(l2, 10, 1, 2.0**-20) == highest + 1 - LOWEST_RUNG
     assert rungs(2.8 / 16.0 * 1.01, 1, 1, 2.0**-20) == rungs(2.8 / 16.0 * 1.01, 2, 1, 2.0**-20) == 3 - LOWEST_RUNG
     assert rungs(1e18, 2, 10**6, 2.0**-20) == 1, "there is one at least"
+
+
+def test_powers_of_two_and_four_are_the_next_ones_and_nothing_that_is_unknown_has_one() -> None:
+    for exponent in range(-60, 61):
+        exact = 2.0**exponent
+        assert power_of_two(exact) == exact
+        assert power_of_two(math.nextafter(exact, math.inf)) == 2.0 * exact
+        assert power_of_two(math.nextafter(exact, 0.0)) == exact
+        four = 4.0 ** math.ceil(exponent / 2)
+        assert power_of_four(exact) == four
+        assert power_of_four(math.nextafter(exact, math.inf)) == 4.0 ** (exponent // 2 + 1)
+        assert is_level(exact) == (exponent % 2 == 0)
+        assert not is_level(math.nextafter(exact, math.inf))
+    for unknown in (math.inf, math.nan, 1.7e308):
+        assert power_of_two(unknown) == power_of_four(unknown) == math.inf
+    assert power_of_two(0.0) == 0.0, "what is charged for nothing"
+    for none in (0.0, -1.0, -4.0, math.inf, math.nan):
+        assert not is_level(none)

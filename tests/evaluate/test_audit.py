@@ -126,7 +126,7 @@ def test_noise_of_half_a_deposit_s_is_found() -> None:
     task = make_task("deposit", 20.0, 1e-2)
     noise = judge(task.request, task.measured, insecure=True)[1].noise
     assert noise is not None
-    shaped = task.request.shaped(noise)
+    shaped = task.measured.shaped(noise)
     updated, goal = (task.request.weights + task.measured.step.update).numpy(), task.retrained.numpy()
     less = replace(shaped, scale=shaped.scale / 2)
     sides = (shaped_runs(weights, less, 4_000, seed=k) for k, weights in enumerate((updated, goal)))

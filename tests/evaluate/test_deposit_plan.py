@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from expunge.bounds.calibration import mu_for
 from expunge.errors import DataError, OptionError
 from expunge.evaluate.deposit_plan import plan_deposit
 from expunge.unlearn import unlearn
@@ -21,15 +22,16 @@ def test_the_noise_foreseen_is_the_noise_used() -> None:
         assert planned.total is not None
         # what drawing adds goes with epsilon, and a plan tells the least
         assert made.certificate.total == pytest.approx(planned.total, rel=1e-6, abs=0.0)
-        outputs = made.statement.content["noise"]["outputs"]
-        assert each.output_share == pytest.approx(outputs["deviation"] / outputs["spread"], rel=0.02)
+        share = made.statement.sigma * made.deposit.output_noise / made.deposit.output_spread
+        assert each.output_share == pytest.approx(share, rel=1e-9)
         assert each.accuracy is not None
         assert each.accuracy > 0.7
         assert each.refused is None
     assert planned.accuracy_before is not None
     assert planned.total is not None
     assert planned.reach is not None
-    assert planned.total / kept().deposit.numbers.radii[-1] <= planned.reach * (1.0 + 1e-6) < 1.0
+    largest = kept().deposit.levels[-1] * mu_for(2.0, 1e-3)
+    assert planned.total / largest <= planned.reach * 1.01 < 1.0
     more = plan_deposit(kept().deposit, rows(1, 2, 3, 4), delta=1e-3, epsilons=(0.5,))
     assert more.reach is not None
     assert planned.reach < more.reach < 1.0
@@ -41,8 +43,9 @@ def test_it_says_what_would_be_refused() -> None:
     assert much.reach is None
     assert much.expected[0].refused
     assert much.expected[0].accuracy is None
-    loud = plan_deposit(kept().deposit, rows(1), delta=1e-9, epsilons=(1e-5,))
+    loud = plan_deposit(kept().deposit, rows(1), delta=1e-9, epsilons=(1e-4, 1e-5))
     assert loud.expected[0].refused == "more noise than signal in the outputs"
+    assert str(loud.expected[1].refused).startswith("these rows need more noise than any of the levels")
 
 
 def test_rows_are_looked_up_and_an_epsilon_is_needed() -> None:

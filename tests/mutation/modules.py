@@ -49,6 +49,9 @@ TARGETS = (
         "evidence/surrogate.py",
         (*EVIDENCE, *CERTIFICATES, "tests/request/test_*.py", "tests/networks/test_mixed_linear.py", *WHOLE),
     ),
+    Target(
+        "evidence/deposit/shape.py", ("tests/evidence/deposit/test_shape.py", "tests/evidence/deposit/test_making.py")
+    ),
     Target("evidence/source.py", (*EVIDENCE, *CERTIFICATES, "tests/test_unlearn.py", *WHOLE)),
     Target("solve/lanczos.py", ("tests/solve/test_*.py", *EVIDENCE, *WHOLE)),
     Target("heads/softmax.py", (*HEADS, "tests/test_train.py", *WHOLE)),

@@ -99,8 +99,9 @@ def test_embed_train_unlearn_and_put_back(tmp_path: Path, end: str) -> None:
     line = ("unlearn", "--model", model, "--surrogate", tmp_path / f"surrogate{end}", "--epsilon", 50, "--delta", 1e-3)
     line = (*line, "--distance", "same", "--force")
     done = command(*line, "--forget", tmp_path / f"forget{end}", "--out", tmp_path / "result")
-    assert done["certificate"]["model"]["encoder"] == split_head(net()).digest
-    assert not [note for note in done["certificate"]["notes"] if "encoder" in note]
+    dossier = json.loads(Path(done["dossier_file"]).read_text())
+    assert dossier["model"]["encoder"] == split_head(net()).digest
+    assert not [note for note in dossier["notes"] if "encoder" in note]
     head, _ = read_model(tmp_path / "result" / "model.safetensors")
     whole = with_head(net(), head)
     image = torch.from_numpy(given["surrogate"].inputs).float() / 255

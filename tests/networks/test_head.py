@@ -148,3 +148,18 @@ def test_batch_normalisation_without_statistics() -> None:
 def test_a_head_for_other_features(small: Small) -> None:
     with pytest.raises(ModelError, match="takes 16"):
         with_head(small, split_head(nn.Sequential(nn.Linear(4, 2)), "0").head)
+
+
+def test_a_state_dict_of_a_bounded_head_does_not_load_where_nothing_would_scale(small: Small) -> None:
+    split = split_head(small)
+    source, labels = split.features(images(60)).numpy(), np.arange(60) % 3
+    bounded = with_head(small, train(source, labels, l2=0.5, max_norm=1.5, bias=True, force=True))
+    state = bounded.state_dict()
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*fc\.max_norm"):
+        type(small)().load_state_dict(state)
+    other = with_head(small, train(source, labels, l2=0.5, max_norm=9.0, bias=True, force=True))
+    other.load_state_dict(state)
+    fresh = images(20, seed=1)
+    torch.testing.assert_close(other(fresh), bounded(fresh))
+    assert "max_norm=1.5" in repr(other)
+    torch.testing.assert_close(bounded.double()(fresh.double()).float(), bounded.float()(fresh), atol=1e-4, rtol=1e-4)

@@ -75,13 +75,22 @@ def test_any_number_of_examples_leaves_retraining_to_rounding(count: int) -> Non
     certificate = result.certificate
     assert (certificate.status, certificate.content["bound"]["convention"]) == ("conditional", "exact")
     assert certificate.content["assumptions"] == ["These facts were declared, not checked: rounding."]
-    assert whitened(kept(), updated - retrained) <= certificate.total < 1e-7
+    assert whitened(result.deposit, updated - retrained) <= certificate.total < 1e-7
     assert [check.name for check in checks(certificate) if not check.passed] == []
     verify_statement(result.statement, None, certificate)
     # noise for epsilon 0.01 costs nothing
     tests = examples(3000, 2)
     accuracy = [float(np.mean(m.predict(network(0), tests[0]) == tests[1])) for m in (result.model, without(count))]
     assert accuracy[0] >= accuracy[1] - 0.005
+
+
+def test_the_anchor_has_noise_that_outputs_and_accuracy_are_not_judged_by() -> None:
+    """A square takes noise of any length, which leaves with the step."""
+    deposit, weights = kept(), trained().weights
+    assert deposit.record.noised
+    expected = deposit.numbers.anchor_noise * np.sqrt(len(weights))
+    assert 0.5 < whitened(deposit, deposit.anchor - weights) / expected < 1.5
+    assert float((deposit.settled[0] - weights).norm()) <= 1e-8 * float(weights.norm())
 
 
 def without(count: int) -> TangentModel:
@@ -102,7 +111,8 @@ def test_one_deletion_after_another_and_what_an_auditor_sees(tmp_path: Path) -> 
     assert "deposit: the published weights are where the noise puts them" in {check.name for check in found}
     with pytest.raises(OptionError, match="Leave --forget out"):
         verify_deposits(second.certificate, second.deposit, before, rows(7, 8))
-    (tmp_path / "other.safetensors").write_bytes(trained().to_bytes())
+    other = train_tangent(network(0), *source(), **(OPTIONS | {"l2": 0.1}))
+    (tmp_path / "other.safetensors").write_bytes(other.to_bytes())
     with pytest.raises(Exception, match="where the noise puts them"):
         verify_deposits(second.certificate, second.deposit, before, None, tmp_path / "other.safetensors")
 

@@ -36,7 +36,7 @@ def test_the_record_afterwards_says_nothing_of_who_left(parts: Parts) -> None:
     request = made(parts)
     after = record_after(request)
     left = np.bincount(parts["source"][1], minlength=3) - np.bincount(parts["forget"][1], minlength=3)
-    assert after.n_source == 300, "as at training"
+    assert after.n_source == 200, "296 to one digit, rounded down"
     assert after.class_counts is None
     assert retained_counts(request) == list(left)
     assert after.noised

@@ -94,9 +94,10 @@ def test_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     run("train --data source.npz --l2 1e-2 --max-norm 1 --out model.safetensors")
     given = "unlearn --model model.safetensors --forget source.npz --surrogate surrogate.npz --epsilon 9 --delta 1e-3 --force"
     done = run(f"{given} --forget-class {'three' if names else 3} --distance same --out result")
-    assert done["certificate"]["sizes"]["n_forget"] == int((Y[SOURCE] == 3).sum())
+    dossier = json.loads((tmp_path / "result" / "private" / "dossier.json").read_text())
+    assert dossier["sizes"]["n_forget"] == int((Y[SOURCE] == 3).sum())
     run("verify result/statement.json --model result/model.safetensors")
     planned = given.replace("unlearn", "plan").replace(" --force", "")
     foreseen = run(f"{planned} --forget-class {'three' if names else 3} --distance same")
-    assert foreseen["n_forget"] == done["certificate"]["sizes"]["n_forget"]
-    assert foreseen["outlooks"][0]["sigma"] == pytest.approx(done["certificate"]["sigma"], rel=0.2)
+    assert foreseen["n_forget"] == dossier["sizes"]["n_forget"]
+    assert foreseen["outlooks"][0]["sigma"] == pytest.approx(done["statement"]["sigma"], rel=0.2)

@@ -85,8 +85,9 @@ def test_an_epsilon_is_refused_where_its_noise_would_be_too_small() -> None:
 def test_a_delta_above_one_in_n_is_told_in_plain_words() -> None:
     assert budget_notes(1e-3, 1000) == ()
     (note,) = budget_notes(0.01, 1000)
-    assert note.startswith("delta 0.01 is above 1/n (0.001): publishing 10 of the 1,000 source rows outright")
+    assert note.startswith("delta 0.01 is above 1/n (0.001): publishing 10 of 1,000 rows outright")
     assert "more than one person's protection may fail" in note
+    assert budget_notes(0.01, 1001) == (note,), "which is handed out, and must not count who left"
 
 
 def test_the_step_follows_the_bound_where_none_is_named() -> None:

@@ -1,6 +1,7 @@
 """Results that are refused."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -8,27 +9,90 @@ import torch
 
 import expunge
 from deposit_problems import made as made_deposit
+from expunge import Statement, verify, verify_statement
 from expunge.bounds import Ball, Region
 from expunge.bounds.calibration import delta_of, mu_for, sigma_for
 from expunge.bounds.scale import ON_LADDER, POLICY, Scale, rung_above
+from expunge.certificate.content import digest_of
 from expunge.certificate.derive import Derived
 from expunge.certificate.facts import Claim
 from expunge.certificate.limits import ARITHMETIC_SHARE
+from expunge.desk.policy import Policy
 from expunge.distance import Distance
+from expunge.evidence.deposit.contents import Deposit
 from expunge.noise import calibrated
+from expunge.report.answers import decision
+from expunge.report.card import model_card
+from expunge.request.guarantee import Guarantee
 from expunge.request.refusals import refuse_unsound
 from expunge.train import train
 
 
-def test_noise_that_swamps_the_weights_is_refused_with_the_epsilon_that_would_do(parts) -> None:
-    model = train(*parts["source"], l2=1e-3, max_norm=2.0, force=True)
+def test_noise_that_swamps_the_weights_is_refused_with_what_would_do(parts) -> None:
+    """Epsilon comes last among the remedies, and the one that is named would do."""
+    model = train(*parts["source"], l2=0.05, max_norm=2.0, force=True)
     asked = {"delta": 1e-3, "distance": "chi2:1"}
     with pytest.raises(expunge.UselessModel) as refusal:
         expunge.unlearn(model, parts["forget"], parts["surrogate"], epsilon=0.01, **asked)
-    would_do = float(refusal.value.required.split()[1])
+    said = refusal.value.remedy
+    assert said.startswith("Forget fewer rows at once, use a closer or larger surrogate")
+    would_do = float(re.findall(r"raise epsilon to ([\d.]+) or more, or insist", said)[0])
+    assert would_do <= 10.0
     expunge.unlearn(model, parts["forget"], parts["surrogate"], epsilon=would_do * 1.01, **asked)
     with pytest.raises(expunge.UselessModel):
         expunge.unlearn(model, parts["forget"], parts["surrogate"], epsilon=would_do * 0.95, **asked)
+
+
+def test_no_refusal_suggests_an_epsilon_that_means_nothing(parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An l2 so small that only an epsilon in the hundreds would do: it is not named."""
+    model = train(*parts["source"], l2=1e-6, max_norm=2.0, force=True)
+    with pytest.raises(expunge.UselessModel) as refusal:
+        expunge.unlearn(model, parts["forget"], parts["surrogate"], epsilon=1.0, delta=1e-3, distance="tv:0.9")
+    assert "epsilon" not in str(refusal.value)
+    case = made_deposit("logistic")
+    forget, asked = (case.X[:1], case.y[:1]), {"delta": 1e-3, "deposit": case.deposit, "noise": "exact"}
+    made = expunge.unlearn(case.model, forget, epsilon=1.0, **asked)
+    moved = made.certificate.sigma * made.deposit.output_noise
+    monkeypatch.setattr(Deposit, "output_spread", 1e-12)
+    with pytest.raises(expunge.UselessModel) as refusal:
+        expunge.unlearn(case.model, forget, epsilon=1.0, **asked)
+    assert refusal.value.remedy.startswith("Forget fewer rows at once")
+    assert "epsilon" not in str(refusal.value)
+    monkeypatch.setattr(Deposit, "output_spread", moved / 2)
+    with pytest.raises(expunge.UselessModel) as refusal:
+        expunge.unlearn(case.model, forget, epsilon=1.0, **asked)
+    would_do = float(re.findall(r"raise epsilon to ([\d.]+) or more, or insist", refusal.value.remedy)[0])
+    assert 1.0 < would_do <= 10.0
+    assert expunge.unlearn(case.model, forget, epsilon=would_do, **asked)
+
+
+def test_an_epsilon_that_means_nothing_is_refused_or_said_first() -> None:
+    """Epsilon 30 was issued as proven, right at most 100 % of the time."""
+    case = made_deposit("softmax")
+    asked = {"delta": 1e-3, "deposit": case.deposit}
+    forget = (case.X[:1], case.y[:1])
+    with pytest.raises(expunge.UselessModel, match=r"epsilon 30; above 10 .* 99.99 %.*usual"):
+        expunge.unlearn(case.model, forget, epsilon=30.0, **asked)
+    assert expunge.unlearn(case.model, forget, epsilon=10.0, **asked)
+    made = expunge.unlearn(case.model, forget, epsilon=11.0, force=True, **asked)
+    little = "NEXT TO NOTHING IS PROMISED: at epsilon 11 "
+    for content in (made.statement.content, made.certificate.content):
+        assert content["guarantee"].startswith(little)
+        assert content["notes"][0].startswith(little)
+        assert decision(content, public=content is made.statement.content).startswith(little)
+    assert f"**{little}" in model_card(made.statement.content, "statement.json")
+    verify(made.certificate)
+    verify_statement(made.statement)
+    forged = dict(made.statement.content)
+    forged["guarantee"] = forged["guarantee"].split("time. ")[1]
+    forged["digest"] = digest_of(forged)
+    with pytest.raises(expunge.VerificationFailed, match="guarantee"):
+        verify_statement(Statement(forged))
+    with pytest.raises(expunge.UselessModel, match="epsilon 30"):
+        Policy(30.0, 1e-3, "deposit").checked()
+    assert Policy(30.0, 1e-3, "deposit", force=True).checked()
+    paper = Guarantee(100.0, 0.5, Distance("same", 0.0), bound="paper")  # nothing is proven with it, and it is said
+    assert paper.epsilon == 100.0
 
 
 def test_the_classical_formula_is_refused_where_its_delta_is_wrong(parts) -> None:
@@ -63,8 +127,7 @@ def test_beside_a_radius_of_rounding_alone_the_noise_is_long_enough_for_its_draw
 
 def test_noise_that_drowns_the_outputs_is_refused_unless_forced() -> None:
     case = made_deposit("softmax", l2=0.05, n=300)
-    loud = replace(case.deposit, numbers=replace(case.deposit.numbers, radii=(50.0,)))
-    asked = {"epsilon": 1.0, "delta": 1e-5, "deposit": loud}
+    asked = {"epsilon": 1.0, "delta": 1e-5, "deposit": case.deposit, "noise": 4.0}
     with pytest.raises(expunge.UselessModel, match="would move a typical output"):
         expunge.unlearn(case.model, (case.X[:1], case.y[:1]), **asked)
     expunge.unlearn(case.model, (case.X[:1], case.y[:1]), **asked, force=True)
@@ -92,8 +155,9 @@ def test_weights_as_long_as_the_noise_are_where_a_model_begins_to_be_of_use() ->
     with pytest.raises(expunge.UselessModel, match="largest term of the bound is surrogate"):
         refuse_unsound(CLAIM, found, weights / 1.01, force=False)
     refuse_unsound(CLAIM, found, weights / 1.01, force=True)
-    with pytest.raises(expunge.UselessModel, match="no epsilon would do"):
+    with pytest.raises(expunge.UselessModel) as refusal:
         refuse_unsound(CLAIM, found, 0.0 * weights, force=False)
+    assert "epsilon" not in str(refusal.value), "none would do"
 
 
 def test_a_claim_that_says_nothing_is_refused_by_force_or_not() -> None:
@@ -127,6 +191,6 @@ def test_on_the_ladder_the_epsilon_that_would_do_is_that_of_a_rung() -> None:
     weights[0] = 10.0 * rung * 0.9
     with pytest.raises(expunge.UselessModel) as refusal:
         refuse_unsound(claim, on_rung, weights, force=False)
-    would_do = float(refusal.value.required.split()[1])
+    would_do = float(re.findall(r"raise epsilon to ([\d.]+) or more", refusal.value.remedy)[0])
     assert sigma_for(found.region.radius, 1.01 * would_do, claim.delta) <= rung / 2.0
     assert sigma_for(found.region.radius, 0.99 * would_do, claim.delta) > rung / 2.0

@@ -21,14 +21,16 @@ sys.path[:0] = [str(HERE.parent)]
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
 
-from deposit_problems import LOSSES, Problem, anchored  # noqa: E402
+from deposit_problems import LOSSES, Problem, anchored, noised  # noqa: E402
 from expunge.bounds.deposit import EXACT, deposit_bound  # noqa: E402
 from expunge.data.row_hashes import KEY_BYTES, row_hashes  # noqa: E402
-from expunge.errors import ModelError  # noqa: E402
+from expunge.errors import DataError, ModelError  # noqa: E402
 from expunge.evidence.deposit.contents import SCHEMA, Deposit, Numbers  # noqa: E402
 from expunge.evidence.deposit.leaving import gone, left, look_up, require_members  # noqa: E402
 from expunge.evidence.deposit.routes import Found, found, smallest  # noqa: E402
+from expunge.evidence.deposit.shape import gram_of  # noqa: E402
 from expunge.evidence.deposit.steps import step_of  # noqa: E402
 from expunge.evidence.deposit.sums import Sums  # noqa: E402
 from expunge.heads import Rows  # noqa: E402
@@ -102,13 +104,16 @@ def few(problem: Problem, rng: np.random.Generator) -> int:
     return int(min(n - 1, rng.choice([1, 1, 2, max(1, n // 100), max(1, n // 10), n // 2, n - 1])))
 
 
-def judged(family: str, seed: int, problem: Problem, kept: Array, result: Found | None) -> Outcome:
+def judged(
+    family: str, seed: int, problem: Problem, kept: Array, result: Found | None, anchor: Tensor, shape: Tensor
+) -> Outcome:
+    """How far the retrained weights are from the anchor with its update, by this shape."""
     if result is None:
         return Outcome(family, seed, problem.loss, None, np.inf, np.nan, np.nan)
-    v = (torch.from_numpy(problem.anchor) + result.update).numpy()
-    W, uncertain = problem.retrained(kept, v)
+    v = (anchor + result.update).numpy()
+    W, uncertain = problem.retrained(kept, v, shape)
     radius = deposit_bound(result.facts).radius
-    truth, ratio = problem.length(W - v), result.facts.shape_ratio
+    truth, ratio = problem.length(W - v, shape), result.facts.shape_ratio
     return Outcome(family, seed, problem.loss, result.facts.route, radius, truth, uncertain, ratio)
 
 
@@ -119,14 +124,18 @@ def one_deletion(
     order = rng.permutation(problem.n)
     m = few(problem, rng) if m is None else m
     kept, sums = order[m:], problem.sums.without(problem.of(order[:m]))
-    yield judged(family, seed, problem, kept, made(problem, sums, len(kept), spoilt, rng))
+    shape = problem.shape_of(kept)
+    result = made(problem, sums, len(kept), shape, spoilt, rng)
+    yield judged(family, seed, problem, kept, result, problem.setting.anchor, shape)
 
 
-def made(problem: Problem, sums: Sums, n_kept: int, spoilt: float, rng: np.random.Generator) -> Found | None:
+def made(
+    problem: Problem, sums: Sums, n_kept: int, shape: Tensor, spoilt: float, rng: np.random.Generator
+) -> Found | None:
     """The region of the step, or of another update than the step."""
     penalty = problem.penalty(n_kept)
     if not spoilt:
-        return found(problem.setting, sums, penalty, problem.shape)
+        return found(problem.setting, sums, penalty, shape)
     stepped = step_of(problem.setting, sums, penalty)
     if stepped is None:
         return None
@@ -135,7 +144,7 @@ def made(problem: Problem, sums: Sums, n_kept: int, spoilt: float, rng: np.rando
     update = update + spoilt * (update.norm() / noise.norm()) * noise
     g = problem.setting.centred(sums.gradient + penalty.diagonal(update) * problem.setting.anchor)
     remaining = problem.setting.centred(g + system.matrix.product(update))
-    return smallest(problem.setting, sums, penalty, problem.shape, update, remaining, system)
+    return smallest(problem.setting, sums, penalty, shape, update, remaining, system)
 
 
 # Deletions from a deposit ------------------------------------------------------------------------------------------------------------
@@ -148,16 +157,16 @@ def deposit_of(problem: Problem, seed: int) -> Deposit:
     longest = float(np.linalg.norm(problem.X[:, :-1], axis=1).max()) * (1.0 + 1e-12)
     record = TrainingRecord(
         problem.n, tuple(range(problem.classes)), counts, problem.l2, problem.loss, longest, True, 0.0,
-        free_bias=True if problem.free else None, fixed_c=fixed,
+        free_bias=True if problem.free else None, fixed_c=fixed, noised=True,
     )  # fmt: skip
     model = from_matrix(torch.from_numpy(problem.anchor), bias=True, dtype=torch.float64).with_record(record)
-    key, sums = np.random.default_rng(seed).bytes(KEY_BYTES), problem.sums
+    key = np.random.default_rng(seed).bytes(KEY_BYTES)
+    sums = replace(problem.sums, gram=gram_of(problem.rows(slice(None))))
     numbers = Numbers(
-        SCHEMA, key.hex(), problem.n, 0, 0, counts, problem.row_bound, problem.setting.stiff,
-        tuple(gauge.kappa for gauge in problem.gauges), sums.gradient_error, sums.curvature_error, sums.weighted_errors,
-        sums.third_error, 1.0, 1.0, 1.0, 1.0, 1.0, (1.0,), "",
+        SCHEMA, key.hex(), problem.n, 0, 0, counts, problem.row_bound, 0.0, tuple(gauge.kappa for gauge in problem.gauges),
+        sums.gradient_error, sums.curvature_error, sums.weighted_errors, sums.third_error, "",
     )  # fmt: skip
-    return Deposit(model, numbers, sums, problem.gauges, problem.shape, row_hashes(key, problem.X[:, :-1], problem.y))
+    return Deposit(model, numbers, sums, problem.gauges, row_hashes(key, problem.X[:, :-1], problem.y))
 
 
 def copy_of(rows: Array, kind: str) -> Array:
@@ -168,7 +177,7 @@ def copy_of(rows: Array, kind: str) -> Array:
 
 
 def leave(problem: Problem, deposit: Deposit, which: Array, kind: str) -> Deposit | None:
-    """What is left of the deposit when copies of these rows go; None where six decimals say too little of a row."""
+    """What is left of the deposit when copies of these rows go; None where a copy says too little of a row."""
     copy = copy_of(problem.X[which, :-1], kind)
     membership = look_up(deposit, copy, problem.y[which])
     if membership.missing:
@@ -178,13 +187,19 @@ def leave(problem: Problem, deposit: Deposit, which: Array, kind: str) -> Deposi
     lengths = np.linalg.norm(copy, axis=1)
     ready[:, :-1] *= np.minimum(1.0, deposit.record.max_norm / np.maximum(lengths, 1e-300))[:, None]
     rows = Rows(torch.from_numpy(ready), torch.from_numpy(problem.y[which]))
-    return left(deposit, rows, membership, gone(deposit, rows, membership))
+    try:
+        removed = gone(deposit, rows, membership)
+    except DataError:
+        return None
+    return left(deposit, rows, membership, removed)
 
 
-def deletions(family: str, seed: int, problem: Problem, kinds: tuple[str, ...], steps: int) -> Iterator[Outcome]:
+def deletions(
+    family: str, seed: int, problem: Problem, kinds: tuple[str, ...], steps: int, order: Array | None = None
+) -> Iterator[Outcome]:
     """So many deletions one after another, each of the whole way from the deposit before."""
     rng = np.random.default_rng([79, seed])
-    order, deposit = rng.permutation(problem.n), deposit_of(problem, seed)
+    order, deposit = rng.permutation(problem.n) if order is None else order, deposit_of(problem, seed)
     each = max(1, problem.n // 100)
     for step in range(steps):
         which, order = order[:each], order[each:]
@@ -196,7 +211,7 @@ def deletions(family: str, seed: int, problem: Problem, kinds: tuple[str, ...], 
             return
         deposit = after
         result = found(deposit.setting, deposit.sums, deposit.penalty(len(order)), deposit.shape)
-        yield judged(family, seed, problem, order, result)
+        yield judged(family, seed, problem, order, result, deposit.anchor, deposit.shape)
 
 
 # Families -----------------------------------------------------------------------------------------------------------------------------
@@ -211,6 +226,18 @@ def long_rows(seed: int) -> Problem:
     return anchored(replace(problem, X=X, anchor=np.zeros_like(problem.anchor)), 60)
 
 
+def rare_features(family: str, seed: int) -> Iterator[Outcome]:
+    """Categories that a few rows have; all rows of one of them leave first, so that nobody retained has it."""
+    rng, problem = np.random.default_rng([82, seed]), drawn(seed)
+    levels = np.minimum(rng.geometric(0.3, size=problem.n), 6) - 1
+    wide = np.column_stack([np.eye(6)[levels] * rng.choice([0.1, 1.0, 10.0]), problem.X])
+    bare = replace(problem, X=wide, anchor=np.zeros((len(problem.anchor), wide.shape[1])))
+    gone = levels == int(rng.choice(levels))
+    order = np.concatenate([np.flatnonzero(gone), rng.permutation(np.flatnonzero(~gone))])
+    if gone.sum() < problem.n:
+        yield from deletions(family, seed, noised(anchored(bare, 60), 1.0, seed), ("float64",), 12, order)
+
+
 @dataclass(frozen=True)
 class Family:
     name: str
@@ -218,28 +245,36 @@ class Family:
     outcomes: Callable[[str, int], Iterator[Outcome]]
 
 
+def noisy(seed: int, times: float = 1.0) -> Problem:
+    """With an anchor as a deposit has it."""
+    return noised(drawn(seed), times, seed)
+
+
 FAMILIES = (
-    Family("random", 3000, lambda name, seed: one_deletion(name, seed, drawn(seed))),
-    Family("heavy tails (t with 2)", 1200, lambda name, seed: one_deletion(name, seed, drawn(seed, tails=2.0))),
-    Family("rows times 1,000", 1200, lambda name, seed: one_deletion(name, seed, long_rows(seed))),
-    Family("separable", 1000, lambda name, seed: one_deletion(name, seed, drawn(seed, separable=True))),
+    Family("random", 2000, lambda name, seed: one_deletion(name, seed, drawn(seed))),
+    Family("heavy tails (t with 2)", 1000, lambda name, seed: one_deletion(name, seed, drawn(seed, tails=2.0))),
+    Family("rows times 1,000", 1000, lambda name, seed: one_deletion(name, seed, long_rows(seed))),
+    Family("separable", 800, lambda name, seed: one_deletion(name, seed, drawn(seed, separable=True))),
     Family(
         "anchor one to three steps from zero",
-        1200,
+        800,
         lambda name, seed: one_deletion(name, seed, drawn(seed, steps=1 + seed % 3)),
     ),
+    Family("anchor with noise", 1600, lambda name, seed: one_deletion(name, seed, noisy(seed))),
+    Family("anchor with ten times the noise", 800, lambda name, seed: one_deletion(name, seed, noisy(seed, 10.0))),
     Family(
         "spoilt updates",
-        1200,
+        800,
         lambda name, seed: one_deletion(name, seed, drawn(seed), spoilt=(0.01, 0.3, 3.0)[seed % 3]),
     ),
-    Family("all but one forgotten", 600, lambda name, seed: one_deletion(name, seed, p := drawn(seed), p.n - 1)),
+    Family("all but one forgotten", 500, lambda name, seed: one_deletion(name, seed, p := drawn(seed), p.n - 1)),
     Family(
-        "ten deletions in a row", 400, lambda name, seed: deletions(name, seed, drawn(seed), ("float64", "float32"), 10)
+        "ten deletions in a row", 300, lambda name, seed: deletions(name, seed, noisy(seed), ("float64", "float32"), 10)
     ),
-    Family("copies in float32", 600, lambda name, seed: deletions(name, seed, drawn(seed), ("float32",), 1)),
+    Family("features that leave with their rows", 300, rare_features),
+    Family("copies in float32", 500, lambda name, seed: deletions(name, seed, noisy(seed), ("float32",), 1)),
     Family(
-        "copies with six decimals", 600, lambda name, seed: deletions(name, seed, drawn(seed), ("six decimals",), 1)
+        "copies with six decimals", 500, lambda name, seed: deletions(name, seed, noisy(seed), ("six decimals",), 1)
     ),
 )
 

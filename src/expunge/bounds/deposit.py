@@ -4,8 +4,8 @@ A deposit holds the gradient and the Hessian of the retained rows at the anchor 
 only what is of second order in u is unknown. Softmax and logistic losses are self-concordant: along u a row's Hessian
 changes by at most `e^R`, R the largest range of `u x` over the rows. Each route below measures the error `e = w_R - v`
 by a matrix M that is at most the Hessian of the retained rows at v, finds a radius in that norm, and turns it into one
-in the norm of the frozen shape `M_0` that the noise has: `||e||_{M_0} <= sqrt(ratio) ||e||_M` with
-`ratio = lambda_max(M^-1 M_0)`.
+in the norm of the shape `M_0` that the noise has, which is made of the retained rows: `||e||_{M_0} <= sqrt(ratio)
+||e||_M` with `ratio = lambda_max(M^-1 M_0)`.
 
     range      M = e^-R H' + reg                         x = -ln(1 - c rho) / c
     long rows  M = (1 - a/2) H' - (r^2/2a) H_2' + reg    x = (1 - sqrt(1 - 2 C rho)) / C
@@ -185,7 +185,8 @@ def reach_used(facts: DepositFacts) -> float:
 
 
 def deposit_bound(facts: DepositFacts, instead: Mapping[str, float] | None = None) -> Region:
-    """The region in the norm of the frozen shape; its terms share the radius in the proportion of what entered it.
+    """The region in the norm of the shape of the noise; its terms share the radius in the proportion of what entered
+    it.
 
     `instead` are the terms, in the norm of the route, that surrogate rows put in the place of the second order.
     """

@@ -158,5 +158,5 @@ def beside_terms(facts: DepositFacts, beside: Beside, distance: Distance) -> dic
 
 
 def kept_bound(facts: DepositFacts, beside: Beside | None, distance: Distance) -> Region:
-    """The region in the norm of the frozen shape, with surrogate rows or of the deposit alone."""
+    """The region in the norm of the shape of the noise, with surrogate rows or of the deposit alone."""
     return deposit_bound(facts, None if beside is None else beside_terms(facts, beside, distance))

@@ -1,4 +1,4 @@
-"""The shape of a deposit's noise: lengths by a matrix `M_0 = L L'` that was frozen when the deposit was made.
+"""The shape of a deposit's noise: lengths by a matrix `M_0 = L L'` that is made of the retained rows alone.
 
 Noise of scale s has covariance `s^2 M_0^-1 + smallest(s)^2 I`. The first part hides the region; it is drawn in
 float64, `s L'^-1 z`. The second is a small part more in every direction, drawn exactly together with the rounding to

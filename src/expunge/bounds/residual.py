@@ -1,4 +1,7 @@
-"""The residual bound (docs/theory.md, section 3): the default, and the one that holds as stated.
+"""The residual bound of certificates of schemas 1 and 2, which `verify` still recomputes; retained.py superseded it.
+
+None is issued with it any more, and it is no public name: where the surrogate misses rows that the source has, it is
+too small (docs/theory.md, section 3).
 
 For ANY update u, with v = w + u, strong convexity of the retained objective gives
 

@@ -4,8 +4,8 @@ policy    a number set before anybody asked, or rehearsed on rows that are nobod
           is refused
 ladder    the request chooses, rounded up to a power of two; which rung it is says something of who left, so a
           statement says how many rungs there were
-radii     the smallest of a short public list of a deposit's radii that covers the request; a request beyond the last is
-          refused, and a statement says how many there were
+levels    with a deposit the smallest of a few powers of four that covers the request, from what changes no output to
+          what drowns them; a request beyond the last is refused, and a statement says how many there were
 exact     what the request needs, to the last digit. It tells who left: for audits and experiments, never published
 """
 
@@ -17,12 +17,13 @@ from typing import Any
 
 from expunge.errors import OptionError
 
-POLICY, LADDER, EXACT, REHEARSAL, RADII = "policy", "ladder", "exact", "rows", "radii"
-CHOICES = (POLICY, LADDER, EXACT, RADII)  # what a scale can have been chosen by; a rehearsal becomes a policy
-SET = (POLICY, RADII)  # whose scale is a number that somebody set
+POLICY, LADDER, EXACT, REHEARSAL, LEVELS = "policy", "ladder", "exact", "rows", "levels"
+CHOICES = (POLICY, LADDER, EXACT, LEVELS)  # what a scale can have been chosen by; a rehearsal becomes a policy
+SET = (POLICY, LEVELS)  # whose scale is a number that somebody set
 LOWEST_RUNG = -20  # 2 to this: below it noise is finer than the finest grid allows for (noise.py)
 HIGHEST_RUNG = 1000
 LARGEST_SCALE = 1e6
+LARGEST_POWER = 2.0**1022  # of two and of four
 MOST_REHEARSED = 2**53
 REMEDY = "Write a standard deviation such as 0.01, rows:10 (as for ten rows), or request."
 
@@ -31,7 +32,7 @@ REMEDY = "Write a standard deviation such as 0.01, rows:10 (as for ten rows), or
 class Scale:
     """How the scale is chosen; `value` is a policy's or a deposit's.
 
-    `rows` is how many rows it was rehearsed with, or is to be; for radii how many radii there were.
+    `rows` is how many rows it was rehearsed with, or is to be; for levels how many levels there were.
     """
 
     kind: str
@@ -42,7 +43,7 @@ class Scale:
         if (self.kind not in (*CHOICES, REHEARSAL)) or (self.kind in SET) != (self.value is not None):
             raise OptionError(f"noise {self.kind!r} of {self.value}", "only a policy has a value", REMEDY)
         if self.value is not None and not (
-            isinstance(self.value, float) and self._least <= self.value <= LARGEST_SCALE
+            isinstance(self.value, float) and 2.0**LOWEST_RUNG <= self.value <= LARGEST_SCALE
         ):
             raise OptionError(
                 f"noise {self.value}",
@@ -51,11 +52,6 @@ class Scale:
             )
         if self.rows is not None and not (type(self.rows) is int and 1 <= self.rows <= MOST_REHEARSED):
             raise OptionError(f"noise as for {self.rows} rows", "at least one row is needed", REMEDY)
-
-    @property
-    def _least(self) -> float:
-        """Noise with a shape is drawn on a grid of its own, and may be finer."""
-        return 1e-100 if self.kind == RADII else 2.0**LOWEST_RUNG
 
 
 ON_LADDER, EXACTLY = Scale(LADDER), Scale(EXACT)
@@ -110,6 +106,42 @@ def rung_above(scale: float) -> float:
 def on_ladder(scale: float) -> bool:
     """Whether this is a rung."""
     return math.isfinite(scale) and scale > 0.0 and rung_above(scale) == scale
+
+
+def power_of_four(value: float) -> float:
+    """The smallest power of four that is not below; infinite where there is none, or none that is known.
+
+    >>> power_of_four(5.0), power_of_four(4.0), power_of_four(0.2)
+    (16.0, 4.0, 0.25)
+    """
+    if not value <= LARGEST_POWER:
+        return math.inf
+    mantissa, exponent = math.frexp(value)
+    exponent = exponent - 1 if mantissa == 0.5 else exponent
+    return math.ldexp(1.0, exponent + exponent % 2)
+
+
+def power_of_two(value: float) -> float:
+    """The smallest power of two that is not below, and 0 of 0; infinite where there is none, or none that is known.
+
+    >>> power_of_two(5.0), power_of_two(4.0), power_of_two(0.0)
+    (8.0, 4.0, 0.0)
+    """
+    if value == 0.0:
+        return 0.0
+    if not value <= LARGEST_POWER:
+        return math.inf
+    mantissa, exponent = math.frexp(value)
+    return math.ldexp(1.0, exponent - 1 if mantissa == 0.5 else exponent)
+
+
+def is_level(scale: float) -> bool:
+    """Whether this is a power of four.
+
+    >>> is_level(0.25), is_level(0.5), is_level(0.3)
+    (True, False, False)
+    """
+    return math.isfinite(scale) and scale > 0.0 and math.frexp(scale)[0] == 0.5 and math.frexp(scale)[1] % 2 == 1
 
 
 def rungs(l2: float, classes: int, parameters: int, scale: float) -> int:

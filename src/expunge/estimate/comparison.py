@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from expunge.data.ordered import prepared_rows
 from expunge.distance import Estimation
 from expunge.distance.inequalities import shift_total_variation
 from expunge.errors import ModelError
@@ -31,7 +32,7 @@ from expunge.request.columns import column_notes
 from expunge.request.estimable import require_estimable
 from expunge.request.execution import computing_device
 from expunge.request.past import without
-from expunge.request.rows import matched_rows, require_enough, rows_of
+from expunge.request.rows import is_labelled, matched_rows, require_enough, rows_of
 from expunge.request.scaling import refuse_squashed
 from expunge.request.subject import head_of
 from expunge.runtime.budget import NO_LIMIT, Budget
@@ -133,7 +134,8 @@ def compare(
     `forget` gives an update to compare means at, and with matched classes what the surrogate is matched to: the rows
     that are retained. `reference` holds source rows.
     """
-    require_estimable(replace(wanted, route="kl"), record, surrogate[1] is not None, "residual")
+    surrogate = prepared_rows(surrogate, record, "the surrogate set")
+    require_estimable(replace(wanted, route="kl"), record, is_labelled(surrogate), "residual")
     place = computing_device(device)
     objective, weights = head_of(model, record), model.matrix(place)
     sets = _sets(model, record, place, surrogate, forget, reference, wanted.matched)

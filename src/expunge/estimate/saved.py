@@ -36,7 +36,7 @@ from expunge.estimate.origin import Origin
 from expunge.estimate.source import KullbackLeiblerEstimate, SampledSource, SourceEstimate
 from expunge.heads import Rows
 from expunge.runtime.paths import readable
-from expunge.runtime.strict_json import is_digest, not_a_number, without_duplicates
+from expunge.runtime.strict_json import is_digest, read_json
 
 SCHEMA = "expunge/estimate/1"
 LONGEST = 20_000  # characters of the facts; a file of ours has some 1,500
@@ -98,7 +98,7 @@ def _facts(array: Array) -> dict[str, Any]:
     if array.shape != () or array.dtype.kind != "U" or array.dtype.itemsize > 4 * LONGEST:
         raise _NotAnEstimateError(f"facts of shape {array.shape} and dtype {array.dtype}")
     try:
-        facts = json.loads(array.item(), object_pairs_hook=without_duplicates, parse_constant=not_a_number)
+        facts = read_json(array.item())
     except (ValueError, RecursionError) as error:
         raise _NotAnEstimateError(f"facts that are not JSON ({error})") from error
     expected = {"schema", "settings", "support", "step_size", "scaled"}

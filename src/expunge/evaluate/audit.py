@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -71,8 +71,8 @@ class Audit:
     delta: float
     mu_claimed: float
     sigma: float
-    bound: float
-    true_distance: float
+    bound: float = field(repr=False)
+    true_distance: float = field(repr=False)
     lower: Lower
 
     @property
@@ -259,7 +259,7 @@ def collect(
     goal = retrained.cpu().numpy()
     drawn = judge(request, measured, insecure=seed is not None)[1].noise
     assert drawn is not None
-    noise, other = request.shaped(drawn), None if seed is None else seed + 1
+    noise, other = measured.shaped(drawn), None if seed is None else seed + 1
     models = unlearned_runs(request, measured, runs, seed=seed, progress=progress)
     if isinstance(noise.shape, Ellipsoid):
         references = shaped_runs(goal, noise, runs, seed=other)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from expunge.data import EncodedRows, as_features, as_labels, encode, encoder_of, in_order, names_of, prepare
 from expunge.data.ordered import by_record, plain
+from expunge.data.ordered import prepared_rows as prepared_as
 from expunge.errors import DataError, ModelError
 from expunge.heads import LinearHead, Rows
 from expunge.model import LinearModel
@@ -53,6 +54,11 @@ class Splits:
         """The parts that are there, each as arrays, under what they are called."""
         parts = {"retain": self.retain, "forget": self.forget, "test": self.test, "surrogate": self.surrogate}
         return {name: part for name, part in parts.items() if part is not None}
+
+    def prepared(self, record: TrainingRecord) -> Splits:
+        """The same with every part that is a frame made into features, where the record has a preparation."""
+        made = {part: prepared_as(rows, record, f"the {part} set") for part, rows in self.named().items()}
+        return Splits(**made)
 
     def ordered(self, names: tuple[str, ...] | None, width: int) -> Splits:
         """The same with every part's columns in the order of these names, or of the first part that has names."""
@@ -161,7 +167,7 @@ def make_case(
             "Compare one of expunge train without --free-bias; of this one, expunge score says what is left, and "
             "expunge audit --certificate holds a dossier against retraining.",
         )
-    splits = splits.ordered(record.features, trained.n_features)
+    splits = splits.prepared(record).ordered(record.features, trained.n_features)
     parts: dict[str, Labelled] = {"train": splits.source, **splits.named()}
     place = computing_device(device)
     rows = {name: prepared_rows(part, trained, record, f"the {name} set", place) for name, part in parts.items()}

@@ -1,7 +1,7 @@
 """Before you act, with a deposit: what a deletion would need at several epsilons, up to the noise, which is not drawn.
 
-The region does not depend on epsilon; the noise is the smallest of the deposit's radii that covers it, over mu. What
-that does to outputs follows from numbers in the deposit, and accuracy is measured on rows that somebody gives.
+The region does not depend on epsilon; the noise is the smallest level that covers it at the mu of (epsilon, delta).
+What that does to outputs follows from the deposit, and accuracy is measured on rows that somebody gives.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def plan_deposit(
         delta=delta,
         total=total if finite else None,
         reach=used if finite else None,
-        accuracy_before=None if shown is None else _accuracy(shown, [deposit.model.matrix()]),
+        accuracy_before=None if shown is None else _accuracy(shown, [deposit.settled]),
         expected=tuple(expected),
         notes=asked.notes,
     )
@@ -112,21 +112,22 @@ def plan_deposit(
 
 def _at(request: Request, shown: Rows | None) -> tuple[Expected, float, float]:
     """One epsilon, the radius that the rows need, and how much of the reach."""
-    epsilon, numbers = request.guarantee.epsilon, request.deposit.numbers
+    epsilon = request.guarantee.epsilon
     try:
         measured = measure(request)
     except Refused as refusal:
         return Expected(epsilon, None, None, None, refusal.found), math.inf, math.inf
     _, derived = foresee(request, measured)
-    share = derived.sigma * numbers.output_noise / max(numbers.output_spread, 1e-300)
+    retained = measured.kept
+    share = derived.sigma * retained.output_noise / max(retained.output_spread, 1e-300)
     loud = "more noise than signal in the outputs" if share > 1.0 else None
     accuracy = None
     if shown is not None:
         updated = (request.weights + measured.step.update).cpu()
         generator = np.random.default_rng(1)  # not the noise that protects: nothing of this is published
-        drawn = (request.deposit.ellipsoid.sample(derived.sigma, generator) for _ in range(DRAWS))
+        drawn = (retained.ellipsoid.sample(derived.sigma, generator) for _ in range(DRAWS))
         accuracy = _accuracy(shown, [updated + torch.from_numpy(noise).reshape(updated.shape) for noise in drawn])
-    reach = reach_of(measured.facts, str(measured.route), numbers.radii[-1])
+    reach = reach_of(measured.facts, str(measured.route), retained.levels[-1] * derived.mu)
     return Expected(epsilon, derived.sigma, share, accuracy, loud), derived.region.radius, reach
 
 

@@ -219,7 +219,7 @@ class UnlearnDeposit:
         measured = measure(request)
         noise = foresee(request, measured)[1].noise
         assert noise is not None  # what has none is refused while it is measured
-        return Outcome(request.weights + measured.step.update, request.shaped(noise), notes=request.notes)
+        return Outcome(request.weights + measured.step.update, measured.shaped(noise), notes=request.notes)
 
 
 @dataclass(frozen=True)

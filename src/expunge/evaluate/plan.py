@@ -17,6 +17,7 @@ import torch
 from expunge.certificate.compose import deletions_left
 from expunge.certificate.derive import bound_named, derive
 from expunge.certificate.facts import Claim
+from expunge.data.ordered import prepared_rows
 from expunge.errors import ExpungeError, OptionError
 from expunge.evidence.measured import Measured, foresee
 from expunge.evidence.rehearsal import rehearse, scale_of
@@ -31,7 +32,7 @@ from expunge.request.door import HERE, Request, ask
 from expunge.request.execution import Execution
 from expunge.request.guarantee import Guarantee, wanted_distance
 from expunge.request.rows import is_labelled
-from expunge.request.scaling import FORCED
+from expunge.request.scaling import FORCED, SURROGATE
 from expunge.runtime.progress import Progress, silent
 
 EPSILONS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -115,6 +116,8 @@ def plan(
             "at least one of each is needed",
             "Give --epsilon and --distance (epsilons=, distances=).",
         )
+    if model.record is not None:
+        surrogate = prepared_rows(surrogate, model.record, SURROGATE)
     labelled = is_labelled(surrogate)
     outlooks: list[Outlook] = []
     advice: tuple[Advice, ...] = ()

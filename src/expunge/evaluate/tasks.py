@@ -150,8 +150,10 @@ def certificate_task(
         )
     distance = _distance(content)
     if distance.is_source:
-        names = None if model.record is None else model.record.features
-        surrogate = Splits(retain, forget, forget).ordered(names, model.n_features).source
+        names, splits = None, Splits(retain, forget, forget)
+        if model.record is not None:
+            names, splits = model.record.features, splits.prepared(model.record)
+        surrogate = splits.ordered(names, model.n_features).source
     if surrogate is None:
         raise DataError(
             "no surrogate", f"the certificate's distance is {distance}", "Give the surrogate it was made with."

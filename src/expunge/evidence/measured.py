@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from expunge.bounds.scale import Scale
 from expunge.certificate.derive import Derived, derive
-from expunge.certificate.facts import GENERATORS, Claim, Fact, Json, beyond_closed_form
+from expunge.certificate.facts import GENERATORS, Claim, Fact, Json, PublicNote, beyond_closed_form
+from expunge.certificate.provisos import next_to_nothing
 from expunge.distance import Distance
+from expunge.noise import Noise
 from expunge.request.door import Request
 from expunge.request.past import Past
 from expunge.solve.outcome import Step
@@ -28,7 +30,7 @@ class Measured:
     """The step, and every number the region needs. Private: `step.update` is the model before noise.
 
     `distance` is the declared one, or what was estimated for this step, with the evidence in `estimate`. With a deposit
-    `route` is how its region was found, `scale` the noise's from its radii, and `kept` the deposit of what is retained.
+    `route` is how its region was found, `scale` the noise's, one of few, and `kept` the deposit of what is retained.
     """
 
     step: Step
@@ -39,6 +41,11 @@ class Measured:
     route: str | None = None
     scale: Scale | None = None
     kept: Any = None
+
+    def shaped(self, noise: Noise) -> Noise:
+        """The noise with the matrix of its shape, where it has one: that of the retained rows. No certificate has
+        it."""
+        return noise if self.kept is None else replace(noise, shape=self.kept.ellipsoid)
 
 
 def claim_of(request: Request, measured: Measured, generator: str = GENERATORS[0]) -> Claim:
@@ -72,10 +79,15 @@ def step_kind(request: Request, measured: Measured) -> str:
 
 
 def notes_of(request: Request, measured: Measured) -> tuple[str, ...]:
-    """What is odd about the data but not an error, a step that was not made, and a surrogate that was not needed."""
+    """What is odd about the data but not an error, a step that was not made, and a surrogate that was not needed.
+
+    First of all, that an epsilon is so large that it promises next to nothing.
+    """
+    little = next_to_nothing(request.guarantee.epsilon)
     made = math.isfinite(measured.step.pull) or not request.head.about.convex
     spared = request.surrogate is not None and not measured.distance.law.stands_in
-    return (*request.notes, *(() if made else (NO_UPDATE,)), *((NOT_NEEDED,) if spared else ()))
+    first = (PublicNote(little),) if little else ()
+    return (*first, *request.notes, *(() if made else (NO_UPDATE,)), *((NOT_NEEDED,) if spared else ()))
 
 
 def foresee(request: Request, measured: Measured) -> tuple[Claim, Derived]:

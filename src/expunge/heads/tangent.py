@@ -34,6 +34,7 @@ from expunge.heads.examples import FAILED, ProductsOnly, WholeSet, class_scores,
 from expunge.heads.scaling import Scaling, scaling_of
 from expunge.heads.spread import SpreadSums
 from expunge.record import TANGENT
+from expunge.runtime.checks import SMALLEST
 
 UNIT_ROUNDOFF = 2.0**-53
 SAME = 1e-9  # of all outputs of a block: what another batch may change by rounding
@@ -180,6 +181,12 @@ class Tangent:
         norm = torch.cat(norms)
         if not bool(torch.isfinite(norm).all()) or not all(bool(torch.isfinite(part).all()) for part in offsets):
             raise DataError("outputs or derivatives that are not finite", "numbers are needed", "Check the inputs.")
+        if bool(((norm > 0.0) & (norm < SMALLEST)).any()):
+            raise DataError(
+                f"an example whose derivatives have norm {float(norm[norm > 0.0].min()):.3g}",
+                f"they are zero or at least {SMALLEST:g}: of less float64 loses squares",
+                "Check the inputs and the network's weights.",
+            )
         # a hair below the bound: J is computed again in every product
         scales = (self.max_norm * (1.0 - NETWORK_ROUNDOFFS * UNIT_ROUNDOFF) / norm.clamp(min=1e-300)).clamp(max=1.0)
         scaled = torch.cat(offsets) * scales[:, None]

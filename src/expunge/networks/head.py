@@ -30,23 +30,31 @@ SAME = 1e-4  # of the largest feature: what another batch size may change by rou
 
 
 class BoundedLinear(nn.Linear):
-    """A linear head that scales rows longer than `max_norm` down to it first, as was done for training."""
+    """A linear head that scales rows longer than `max_norm` down to it first, as was done for training.
+
+    The bound is a buffer: a state dict has it, so that a strict load into a plain linear layer, which would not scale,
+    fails.
+    """
+
+    max_norm: Tensor | None
 
     def __init__(self, weight: Tensor, bias: Tensor | None, max_norm: float | None) -> None:
         super().__init__(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=weight.dtype)
-        self.max_norm = max_norm
+        bound = None if max_norm is None else torch.tensor(max_norm, dtype=torch.float64)
+        self.register_buffer("max_norm", bound)
         with torch.no_grad():
             self.weight.copy_(weight)
             if bias is not None:
                 self.bias.copy_(bias)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, max_norm={self.max_norm}"
+        return f"{super().extra_repr()}, max_norm={None if self.max_norm is None else float(self.max_norm)}"
 
     def forward(self, input: Tensor) -> Tensor:
         rows = input.to(self.weight.dtype)
         if self.max_norm is not None:
-            rows = rows * (self.max_norm / rows.norm(dim=-1, keepdim=True).clamp(min=self.max_norm))
+            bound = self.max_norm.to(rows.dtype)
+            rows = rows * (bound / rows.norm(dim=-1, keepdim=True).clamp(min=bound))
         return super().forward(rows).to(input.dtype)
 
 

@@ -75,7 +75,7 @@ class TangentSubject:
         return TangentModel(noised, self.model.names, replace(record, weights_sha256=weights_digest(noised)))
 
     def described(self, published: TangentModel) -> Json:
-        return described_model(self.record, self.sha256, published.sha256(), torch.float64)
+        return described_model(self.record, published.record, self.sha256, published.sha256(), torch.float64)
 
     def described_step(self, step: Step, kind: str) -> Json:
         return described_step(step, kind)
@@ -149,7 +149,7 @@ def tangent_request(
     kept = replace(record, rows_dtype=str(surrogate_rows.inputs.dtype).removeprefix("torch."))
     seen = survey(flat_forget, flat_surrogate, len(record.classes), repeats=Multiplicities.of(distance))
     notes = notes_on(flat_forget, flat_surrogate, seen, kept, distance, has_labels=True, force=guarantee.force)
-    notes += budget_notes(guarantee.delta, record.n_source)
+    notes += budget_notes(guarantee.delta, record.n_source - len(forget_rows))
     for rows, name in ((surrogate_rows, "the surrogate set"), (forget_rows, "the forget set")):
         # only said: Jacobians are scaled to one length on purpose
         notes += (scaling_words(rows.scaling, name),) if rows.scaling.share > FEW else ()

@@ -32,7 +32,7 @@ from expunge.record import TrainingRecord
 from expunge.request.door import Request
 from expunge.request.execution import computing_device
 from expunge.request.guarantee import Guarantee, budget_notes
-from expunge.request.subject import described_model, described_step, require_not_noised
+from expunge.request.subject import described_model, described_step
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.outcome import Step
 
@@ -62,7 +62,7 @@ class KeptTangentSubject:
         return TangentModel(weights, self.model.names, replace(record, weights_sha256=weights_digest(weights)))
 
     def described(self, published: TangentModel) -> Json:
-        return described_model(self.record, self.sha256, published.sha256(), torch.float64)
+        return described_model(self.record, published.record, self.sha256, published.sha256(), torch.float64)
 
     def described_step(self, step: Step, kind: str) -> Json:
         return described_step(step, kind)
@@ -115,7 +115,7 @@ def keep_tangent(
     rows = jacobian_rows(objective, (inputs, labels), record, SOURCE)
     _require_trained_on(model, rows)
     given = (torch.as_tensor(inputs).flatten(1), as_labels(labels, len(rows), SOURCE))
-    return Kept(*make_deposit(anchor, record, rows, given, progress=progress, seed=seed), rows)
+    return Kept(make_deposit(anchor, record, rows, given, progress=progress, seed=seed), rows)
 
 
 def jacobian_rows(objective: Tangent, arrays: tuple[Any, Any], record: TrainingRecord, name: str) -> JacobianRows:
@@ -155,7 +155,6 @@ def ask_tangent_deposit(
     `model` may be the published one of a deletion before: the weights are the deposit's.
     """
     record = deposit.record
-    require_not_noised(record)
     require_its_record(model.record, record)
     objective = objective_of(network, model, block, device)
     rows = jacobian_rows(objective, forget, record, FORGET)
@@ -165,7 +164,7 @@ def ask_tangent_deposit(
     _require_the_same(membership)
     require_some_left(deposit, len(rows))
     placed = deposit.on(objective.device)
-    notes = budget_notes(guarantee.delta, record.n_source) + notes_on(membership, deposit)
+    notes = budget_notes(guarantee.delta, deposit.numbers.n_rows - len(rows)) + notes_on(membership, deposit)
     subject = KeptTangentSubject(model, deposit.head, placed.anchor, record)
     return Request(subject, rows, None, guarantee, None, notes, placed, membership)
 

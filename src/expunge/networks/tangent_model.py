@@ -21,7 +21,7 @@ from expunge.request.execution import computing_device
 from expunge.runtime.memory import file_bytes
 from expunge.runtime.paths import readable
 from expunge.runtime.safetensors import read_safetensors
-from expunge.runtime.strict_json import without_duplicates
+from expunge.runtime.strict_json import read_json
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def read_tangent(path: str | Path) -> TangentModel:
     location = readable(Path(path))
     tensors, metadata = read_safetensors(file_bytes(location, "the model"), location)
     try:
-        content = json.loads(metadata[METADATA_KEY], object_pairs_hook=without_duplicates)
+        content = read_json(metadata[METADATA_KEY])
         names, text = tuple(map(str, content["parameters"])), str(content["record"])
         weights = torch.from_numpy(np.array(tensors["tangent"]))
     except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -11,7 +11,7 @@ from typing import Any
 from expunge.certificate.model_file import require_record
 from expunge.errors import ModelError, OptionError
 from expunge.model import LinearModel, declared_record
-from expunge.record import LOSSES, MOST_ROWS, Label, TrainingRecord
+from expunge.record import LOSSES, MOST_ROWS, Label, TrainingRecord, require_range
 from expunge.runtime.checks import positive
 
 
@@ -55,6 +55,7 @@ def record_for(model: LinearModel, declared: Declared = NOTHING_DECLARED) -> Tra
                     "they must agree",
                     "Leave the option out; the record was written at training.",
                 )
+        require_range(model.record)
         return model.record
     return _declared(model, declared, counts, facts)
 

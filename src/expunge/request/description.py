@@ -12,17 +12,31 @@ import torch
 from expunge import __version__
 from expunge.certificate.facts import Json
 from expunge.distance import Distance
-from expunge.record import TrainingRecord
+from expunge.record import TrainingRecord, one_digit
 from expunge.request.door import Request
 from expunge.request.past import left_over, without
+from expunge.runtime.checks import LARGEST
 
 
 def record_after(request: Request) -> TrainingRecord:
-    """The record of the published model: as at training, marked as noised, without residual and class counts.
+    """The record of the published model: what retraining on the retained rows would have written, coarsely.
 
-    Nothing in it may depend on who left: not how many rows, nor of which class.
+    Rows are counted to one digit, rounded down, so that models of a series do not tell how many left; a fixed C has its
+    l2 by that count. No class counts or class weights, no residual, no norm bound that was a row's length.
     """
-    return replace(request.record, class_counts=None, residual=None, noised=True, weights_sha256="")
+    record = request.record
+    n_rows = one_digit(request.n_source - request.n_forget)
+    return replace(
+        record,
+        n_source=n_rows,
+        class_counts=None,
+        class_weights=None,
+        residual=None,
+        noised=True,
+        l2=record.l2 if record.fixed_c is None else 1.0 / (record.fixed_c * n_rows),
+        max_norm=LARGEST if record.norm_measured else record.max_norm,
+        weights_sha256="",
+    )
 
 
 def retained_counts(request: Request) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,6 @@ from expunge.distance import Distance, Estimation
 from expunge.errors import ModelError, OptionError
 from expunge.heads.rows import RowSet, in_memory
 from expunge.model import LinearModel, one_row_a_class
-from expunge.noise import Noise
 from expunge.record import Label, TrainingRecord
 from expunge.request.columns import column_notes
 from expunge.request.declared import NOTHING_DECLARED, Declared, record_for
@@ -37,7 +36,7 @@ from expunge.request.rows import (
     whole_set,
 )
 from expunge.request.scaling import refuse_squashed
-from expunge.request.subject import LinearSubject, Subject
+from expunge.request.subject import LinearSubject, Subject, require_not_noised
 from expunge.request.survey import class_notes, notes_on, survey
 from expunge.runtime.group import Group
 from expunge.runtime.memory import Memory
@@ -53,13 +52,14 @@ class Request:
     """
 
     subject: Subject
-    forget: Any
-    surrogate: Any
+    forget: Any = field(repr=False)
+    surrogate: Any = field(repr=False)
     guarantee: Guarantee
     constants: PaperConstants | None = None
     notes: tuple[str, ...] = ()
-    deposit: Any = None  # what was kept of the source (evidence/deposit/), and where the forget rows are in it
-    membership: Any = None
+    # what was kept of the source (evidence/deposit/), and where the forget rows are in it
+    deposit: Any = field(default=None, repr=False)
+    membership: Any = field(default=None, repr=False)
 
     @property
     def record(self) -> TrainingRecord:
@@ -79,7 +79,8 @@ class Request:
 
     @property
     def n_source(self) -> int:
-        return self.record.n_source
+        """Rows of the source at training."""
+        return self.record.n_source + (0 if self.deposit is None else self.deposit.numbers.forgotten)
 
     @property
     def past(self) -> Past | None:
@@ -102,10 +103,6 @@ class Request:
     @property
     def n_surrogate(self) -> int:
         return 0 if self.surrogate is None else len(self.surrogate)
-
-    def shaped(self, noise: Noise) -> Noise:
-        """The noise with the matrix of its shape, where it has one: that is private, and no certificate has it."""
-        return noise if self.deposit is None else replace(noise, shape=self.deposit.ellipsoid)
 
 
 def ask(
@@ -130,6 +127,7 @@ def ask(
     record = record_for(model, declared)
     require_plain_reference(record, guarantee)
     model, record, digest, told = _by_class(model, record, model_sha256)
+    require_not_noised(record)
     subject = LinearSubject.of(model, record, place, digest, guarantee.series)
     series = guarantee.series
     past = nothing_forgotten(model) if series is None or series.past is None else series.past
@@ -217,7 +215,9 @@ def _notes_on_rows(
 ) -> tuple[str, ...]:
     """What is said of encoders, lengths, columns and delta, from sets as given and as made ready."""
     sets = {"the surrogate set": surrogate, "the forget set": forget}
-    notes = encoder_notes(record, forget[0], surrogate[0]) + budget_notes(guarantee.delta, record.n_source)
+    notes = encoder_notes(record, forget[0], surrogate[0]) + budget_notes(
+        guarantee.delta, record.n_source - len(forget[1])
+    )
     for name, (_, rows) in sets.items():
         said = refuse_squashed(rows.scaling, name, record.max_norm, guarantee.force)
         notes += tuple(map(PublicNote, said)) if name == "the surrogate set" else said

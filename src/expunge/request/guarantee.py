@@ -9,9 +9,10 @@ from expunge.bounds.paper import SIZE_CONVENTIONS, PaperConstants
 from expunge.bounds.scale import REHEARSAL, Scale, asked_scale
 from expunge.certificate.derive import BOUNDS, bound_named
 from expunge.certificate.facts import PublicNote
-from expunge.certificate.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON, STEPS
+from expunge.certificate.limits import LARGEST_EPSILON, MEANINGFUL_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON, STEPS
 from expunge.distance import Distance, Estimation, parse_distance, parse_route
-from expunge.errors import OptionError
+from expunge.errors import OptionError, UselessModel
+from expunge.record import one_digit
 from expunge.request.series import Series
 from expunge.runtime.checks import choice, positive
 from expunge.runtime.rounding import up
@@ -42,13 +43,26 @@ def check_budget(epsilon: float, delta: float) -> None:
         )
 
 
-def budget_notes(delta: float, n_source: int) -> tuple[str, ...]:
-    """What a large delta means, where it is one."""
-    if delta * n_source <= 1.0:
+def require_meaning(epsilon: float, *, force: bool) -> None:
+    """Refuse an epsilon that means nothing, unless forced; the certificate then says so first."""
+    if epsilon > MEANINGFUL_EPSILON and not force:
+        raise UselessModel(
+            f"epsilon {epsilon:g}",
+            f"above {MEANINGFUL_EPSILON:g} whoever guesses may be right more than 99.99 % of the time, which protects "
+            "nobody",
+            "Values from 0.1 to 5 are usual. Where they need too much noise: forget fewer rows at once, use a deposit "
+            "or a closer surrogate, train with a larger l2, or retrain; or insist with --force (force=True).",
+        )
+
+
+def budget_notes(delta: float, n_retain: int) -> tuple[str, ...]:
+    """What a large delta means, where it is one. It is handed out, so of the rows that are retained, to one digit."""
+    count = one_digit(max(n_retain, 1))
+    if delta * count <= 1.0:
         return ()
     said = (
-        f"delta {up(delta)} is above 1/n ({1.0 / n_source:.3g}): publishing {up(delta * n_source, 3)} of the "
-        f"{n_source:,} source rows outright, picked at random, would be within it, so that on average more than one "
+        f"delta {up(delta)} is above 1/n ({1.0 / count:.3g}): publishing {up(delta * count, 3)} of {count:,} "
+        "rows outright, picked at random, would be within it, so that on average more than one "
         "person's protection may fail altogether; 1/n or less is usual"
     )
     return (PublicNote(said),)
@@ -81,6 +95,7 @@ class Guarantee:
         object.__setattr__(self, "noise", asked_scale(self.noise))
         bound_named(self.bound)
         paper = not BOUNDS[self.bound].provable
+        require_meaning(self.epsilon, force=self.force or paper)  # of the paper's bound nothing is proven anyhow
         object.__setattr__(self, "step", choice(self.step or ("newton" if paper else "converged"), STEPS, "step"))
         choice(self.sizes, SIZE_CONVENTIONS, "sizes")
         if paper and self.step != "newton":
@@ -94,6 +109,12 @@ class Guarantee:
                 "constants were given",
                 "only the paper's bound uses them",
                 "Leave them out, or choose --bound paper (bound='paper').",
+            )
+        if self.sizes != "source" and not paper:
+            raise OptionError(
+                f"sizes {self.sizes!r}",
+                "only the paper's bound has a convention of sizes",
+                "Leave --sizes (sizes) out, or choose --bound paper (bound='paper').",
             )
         if isinstance(self.distance, Distance) and not (self.distance.law.stands_in or BOUNDS[self.bound].kept):
             raise OptionError(

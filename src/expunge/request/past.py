@@ -8,7 +8,7 @@ together follows from that, so no bound is carried from one to the next. PRIVATE
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,8 @@ class Past:
     theirs by class.
     """
 
-    gradients: Tensor
-    counts: tuple[int, ...]
+    gradients: Tensor = field(repr=False)
+    counts: tuple[int, ...] = field(repr=False)
 
     @property
     def n_rows(self) -> int:

@@ -6,12 +6,15 @@ import math
 
 from torch import Tensor
 
+from expunge.bounds.calibration import epsilon_for, mu_for
 from expunge.bounds.ellipsoid import drawing_delta
 from expunge.bounds.scale import LADDER, POLICY, on_ladder, rung_above
 from expunge.certificate.derive import Derived, bound_named
 from expunge.certificate.facts import Claim
+from expunge.certificate.limits import ARITHMETIC_SHARE, MEANINGFUL_EPSILON
 from expunge.errors import BeyondPolicy, UselessModel, VacuousClaim
 from expunge.noise import epsilon_hiding
+from expunge.runtime.rounding import up
 
 
 def refuse_unsound(claim: Claim, derived: Derived, weights: Tensor, force: bool) -> None:
@@ -44,20 +47,18 @@ def refuse_unsound(claim: Claim, derived: Derived, weights: Tensor, force: bool)
         usable = size / length * derived.noise.scale  # the scale at which both are as long
         if claim.scale.kind == LADDER and usable:
             usable = rung_above(usable) if on_ladder(usable) else rung_above(usable) / 2.0
-        would_do = (
-            f"epsilon {epsilon_hiding(derived.averaged or derived.region, derived.delta_for_noise, usable):.3g} or more"
-            if usable
-            else "no epsilon"
+        enough = (
+            epsilon_hiding(derived.averaged or derived.region, derived.delta_for_noise, usable) if usable else math.inf
         )
-        if claim.scale.kind == POLICY:
-            would_do = f"a noise of {usable:.3g} or less, if that is enough,"
+        less = f"set a noise of {usable:.3g} or less, if that is enough, " if claim.scale.kind == POLICY else ""
+        more = f"raise epsilon to {up(enough, 3)} or more, " if not less and enough <= MEANINGFUL_EPSILON else ""
         largest = max(derived.region.terms, key=lambda name: derived.region.terms[name])
         raise UselessModel(
             f"the noise (norm {length:.3g}) would swamp the weights (norm {size:.3g})",
-            f"{would_do} would do at this delta; the largest term of the bound is {largest}",
-            "Raise epsilon, try --step balanced (step='balanced'), use a closer or larger surrogate, forget "
-            "fewer rows at once, "
-            "train with a larger l2, or insist with --force (force=True).",
+            f"more noise than weights is of no use; the largest term of the bound is {largest}",
+            "Forget fewer rows at once, use a closer or larger surrogate, try --step balanced (step='balanced'), train "
+            f"with a larger l2, keep a deposit of the next source (expunge deposit), {less}{more}or insist with "
+            "--force (force=True).",
         )
 
 
@@ -79,6 +80,15 @@ def _refuse_loud(claim: Claim, derived: Derived, force: bool) -> None:
         raise UselessModel(
             f"the noise would move a typical output by {noise:.3g}, and the outputs themselves are about {spread:.3g}",
             "more noise than signal is of no use",
-            "Raise epsilon, forget fewer rows at once, give a surrogate beside the deposit, or insist with --force "
-            "(force=True).",
+            "Forget fewer rows at once, give a surrogate beside the deposit, train with a larger l2 next time, "
+            f"{_more(claim, noise / spread)}or insist with --force (force=True).",
         )
+
+
+def _more(claim: Claim, times: float) -> str:
+    """The larger epsilon at which noise is so many times smaller, as a last remedy; none that would mean nothing."""
+    delta = claim.delta * (1.0 - ARITHMETIC_SHARE)
+    if mu_for(MEANINGFUL_EPSILON, delta) < times * mu_for(claim.epsilon, delta):
+        return ""
+    enough = epsilon_for(delta, times * mu_for(claim.epsilon, delta))
+    return f"raise epsilon to {up(enough, 3)} or more, "

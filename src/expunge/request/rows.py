@@ -84,8 +84,9 @@ def rows_of(
 
 def whole_set(rows: Any, reading: Reading, name: str, record: TrainingRecord | None = None) -> Any:
     """A stream's rows in memory, where every process needs all of them; those of a frame prepared as at training."""
+    rows = rows if record is None else prepared_rows(rows, record, name)
     if not isinstance(rows, Stream):
-        return rows if record is None else prepared_rows(rows, record, name)
+        return rows
     size = rows.bytes_in_memory
     if size is not None and 2 * size > reading.memory.spare:
         raise DataError(

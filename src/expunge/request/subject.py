@@ -87,7 +87,6 @@ class LinearSubject:
         model: LinearModel, record: TrainingRecord, device: torch.device, sha256: str | None, series: Series | None
     ) -> LinearSubject:
         """The model under this record; of a series, published in the type of its first."""
-        require_not_noised(record)
         head = head_of(model, record)
         kept = None if series is None or series.store is None else getattr(torch, series.store)
         dtype = model.weight.dtype if kept is None else kept
@@ -108,17 +107,24 @@ class LinearSubject:
         return model.with_record(record)
 
     def described(self, published: LinearModel) -> Json:
-        return described_model(self.record, self.sha256, published.sha256(), self.dtype)
+        assert published.record is not None
+        return described_model(self.record, published.record, self.sha256, published.sha256(), self.dtype)
 
     def described_step(self, step: Step, kind: str) -> Json:
         return described_step(step, kind)
 
 
-def described_model(record: TrainingRecord, before: str, after: str, dtype: torch.dtype) -> Json:
-    """What a certificate says of a model with a norm bound on its rows, and its digests before and after."""
+def described_model(
+    record: TrainingRecord, published: TrainingRecord, before: str, after: str, dtype: torch.dtype
+) -> Json:
+    """What a certificate says of a model with a norm bound on its rows, and its digests before and after.
+
+    Under `published` what its record says now, which is all that a statement says of it.
+    """
     model: Json = {
         "before": {"sha256": before},
         "after": {"sha256": after},
+        "published": {"n_source": published.n_source, "l2": published.l2, "max_norm": published.max_norm},
         "loss": record.loss,
         "l2": record.l2,
         "max_norm": record.max_norm,

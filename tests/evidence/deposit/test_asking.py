@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import expunge
 from deposit_problems import made
+from expunge.bounds.scale import POLICY, Scale
+from expunge.desk import Policy, create_desk
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.evidence.deposit.asking import as_given, ask_deposit, deposit_guarantee, require_alone, require_its_model
 from expunge.evidence.deposit.contents import Deposit
 from expunge.model import LinearModel
+from expunge.request.declared import Declared
 from expunge.request.execution import Execution
 from expunge.runtime.group import Group
 from expunge.unlearn import unlearn
@@ -90,8 +97,7 @@ def test_a_class_is_forgotten_whole() -> None:
 
 
 def test_what_does_not_go_with_a_deposit_is_refused() -> None:
-    with pytest.raises(OptionError, match="noise"):
-        deposit_guarantee(1.0, 1e-3, noise=0.25)
+    assert deposit_guarantee(1.0, 1e-3, noise=0.25).noise == Scale(POLICY, 0.25)
     with pytest.raises(OptionError, match="as for 10 rows"):
         deposit_guarantee(1.0, 1e-3, noise="rows:10")
     with pytest.raises(OptionError, match="surrogate"):
@@ -100,6 +106,42 @@ def test_what_does_not_go_with_a_deposit_is_refused() -> None:
         require_alone(surrogate=None, match_classes=True)
     with pytest.raises(OptionError, match="2 processes"):
         ask_deposit(kept().deposit, rows(1), GUARANTEE, execution=Execution(group=Group(0, 2)))
+
+
+UNFIT: dict[str, Any] = {
+    "step": "newton", "bound": "paper", "constants": "derived", "sizes": "surrogate", "dtype": "float32",
+    "n_source": 7, "l2": 99.0, "loss": "softmax", "max_norm": 1.0, "training_residual": 0.0, "classes": [0, 1, 2],
+    "class_counts": [1, 2, 3],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_what_a_deposit_decides_by_itself_is_refused_in_python_as_on_the_command_line(name: str) -> None:
+    with pytest.raises(OptionError, match=f"--{name.replace('_', '-')} with a deposit"):
+        unlearn(trained(), rows(1), epsilon=1.0, delta=1e-3, deposit=kept().deposit, **{name: UNFIT[name]})
+
+
+def test_every_parameter_of_unlearn_goes_with_a_deposit_or_is_refused() -> None:
+    """A new parameter has to be put on one of these lists."""
+    fit = {"model", "forget", "surrogate", "epsilon", "delta", "distance", "deposit", "match_classes", "forget_class"}
+    fit |= {"force", "noise", "bias", "device", "memory", "progress", "model_sha256", "insecure_test_seed"}
+    assert fit | set(UNFIT) == set(inspect.signature(unlearn).parameters)
+    with pytest.raises(OptionError, match="a bias beside a LinearModel"):
+        unlearn(trained(), rows(1), epsilon=1.0, delta=1e-3, deposit=kept().deposit, bias=[0.0, 0.0, 0.0])
+    with pytest.raises(OptionError, match="a bias beside a LinearModel"):
+        unlearn(trained(), rows(1), rows(2), epsilon=1.0, delta=1e-3, distance="same", bias=[0.0, 0.0, 0.0])
+    with pytest.raises(ModelError, match="a model of 2 x 9 weights"):
+        unlearn(np.ones((2, 9)), rows(1), epsilon=1.0, delta=1e-3, deposit=kept().deposit)
+
+
+def test_a_desk_with_a_deposit_refuses_what_it_decides_by_itself(tmp_path: Path) -> None:
+    policy = Policy(1.0, 1e-3, "deposit")
+    for change in ({"noise": "rows:10"}, {"declared": Declared(l2=99.0)}):
+        with pytest.raises(OptionError, match="with a deposit"):
+            create_desk(tmp_path / "desk", None, None, policy, deposit=kept().deposit, **change)
+    for own in ({"step": "balanced"}, {"match_classes": True}):
+        with pytest.raises(OptionError, match="with a deposit"):
+            create_desk(tmp_path / "desk", None, None, replace(policy, **own), deposit=kept().deposit)
 
 
 def test_a_request_holds_what_is_needed_of_deposit_and_rows() -> None:
@@ -121,7 +163,7 @@ def test_a_request_holds_what_is_needed_of_deposit_and_rows() -> None:
 
 
 def test_copies_are_noted_in_the_dossier_alone() -> None:
-    case = made("softmax")
+    case = made("softmax", n=400)
     narrow, decimals = case.X[:2].astype(np.float32), np.round(case.X[2:3], 6)
     rows = np.concatenate([narrow.astype(float), decimals, case.X[3:4]])
     request = ask_deposit(case.deposit, (rows, case.y[:4]), GUARANTEE)
@@ -145,3 +187,16 @@ def test_rows_are_hashed_in_the_order_of_the_model_s_columns() -> None:
     assert list(labels) == case.y[:2].tolist()
     request = ask_deposit(named, (frame, case.y[:2]), GUARANTEE)
     assert request.membership.missing == []
+
+
+def test_a_class_that_only_the_forgotten_were_of_is_said_to_be_seen() -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 2)), np.append(np.arange(59) % 2, 2)
+    model = expunge.train(X, y, l2=0.1, max_norm=5.0, loss="ridge")
+    whole = expunge.deposit(model, X, y, seed=0)
+    told = [
+        expunge.unlearn(model, (X[who], y[who]), epsilon=1.0, delta=1e-3, deposit=whole).statement.content["notes"]
+        for who in (slice(0, 1), slice(59, 60))
+    ]
+    assert told[0] == []
+    assert told[1][0].startswith("no retained row is of class 2, which the model still names")

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from deposit_problems import noised_gauges
 from expunge.evidence.deposit import bending as module
 from expunge.evidence.deposit.bending import Bending, bending, bent
 from expunge.evidence.deposit.blocks import Blocks, Norm, norm_of
-from expunge.evidence.deposit.sums import gauges_of
 from expunge.heads import Rows, head_for
 
 CASES = [("softmax", 4), ("softmax", 2), ("one-vs-rest", 3), ("logistic", 1)]
@@ -124,7 +124,7 @@ def test_rows_are_solved_for_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("size", [1e-3, 0.3, 30.0])
 def test_no_admissible_row_bends_more_than_the_largest(loss: str, classes: int, size: float) -> None:
     bends = example(loss, classes, size=size)
-    gauges = gauges_of(bends.rows)
+    gauges = noised_gauges(bends.rows)
     difference = bends.update if loss != "softmax" else (bends.update[:, None] - bends.update[None]).reshape(-1, WIDTH)
     reach = BOUND * float(difference.norm(dim=1).max())
     directions = torch.randn((4000, WIDTH), dtype=torch.float64, generator=torch.Generator().manual_seed(1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -12,7 +13,8 @@ import torch
 
 from expunge.bounds.deposit import deposit_bound
 from expunge.certificate.provisos import WEIGHTED
-from expunge.certificate.verify_statement import statement_checks, verify_statement
+from expunge.certificate.verify import checks
+from expunge.certificate.verify_statement import verify_statement
 from expunge.errors import ModelError, OptionError
 from expunge.evidence.deposit import making
 from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
@@ -20,7 +22,7 @@ from expunge.evidence.deposit.classes import by_class, require_equal
 from expunge.evidence.deposit.contents import Deposit, parse_deposit
 from expunge.evidence.deposit.evidence import DepositEvidence
 from expunge.evidence.deposit.leaving import gone
-from expunge.evidence.deposit.making import make_deposit
+from expunge.evidence.deposit.making import Made, make_deposit
 from expunge.evidence.deposit.routes import found
 from expunge.evidence.deposit.sums import sums_of
 from expunge.evidence.deposit.verifying import verify_deposits
@@ -45,10 +47,14 @@ def record(weights: tuple[float, ...] | None = WEIGHTS, loss: str = "softmax") -
 
 
 def kept(weights: tuple[float, ...] | None = WEIGHTS, loss: str = "softmax") -> Deposit:
+    return made_of(weights, loss).deposit
+
+
+def made_of(weights: tuple[float, ...] | None = WEIGHTS, loss: str = "softmax") -> Made:
     features, labels = drawn()
     rows = Rows(torch.from_numpy(features), torch.from_numpy(labels))
     model = LinearModel(torch.zeros((3, 3), dtype=torch.float64)).with_record(record(weights, loss))
-    return make_deposit(model, model.record, rows, (features, labels), seed=1)[0]
+    return make_deposit(model, model.record, rows, (features, labels), seed=1)
 
 
 def test_a_weight_of_a_quarter_is_a_quarter_of_four_rows() -> None:
@@ -120,7 +126,7 @@ def test_the_refit_with_the_same_weights_is_inside_whatever_the_weights(loss: st
     rows = Rows(torch.from_numpy(features), torch.from_numpy(labels))
     model = LinearModel(torch.zeros((3, width), dtype=torch.float64)).with_record(told)
     with patch.object(making, "GROUPS", ((10**9, 2),)):
-        deposit = make_deposit(model, told, rows, (features, labels), seed=1)[0]
+        deposit = make_deposit(model, told, rows, (features, labels), seed=1).deposit
     finite = 0
     for gone_rows in (1, 3, 8):
         chosen = generator.choice(count, gone_rows, replace=False)
@@ -134,18 +140,20 @@ def test_the_refit_with_the_same_weights_is_inside_whatever_the_weights(loss: st
         off = deposit.setting.centred(
             deposit.anchor + result.update - minimiser(features[keep], labels[keep], weights, l2, loss)
         )
-        vectors = off.reshape(1, -1) if retained.curvature.joint else off
-        assert float((vectors[:, None, :] @ deposit.shape).norm()) <= deposit_bound(result.facts).radius + 1e-11
+        assert float((off @ deposit.shape[0]).norm()) <= deposit_bound(result.facts).radius + 1e-11
     assert finite >= 1
 
 
 def test_the_anchor_is_the_weighted_optimum_and_the_refit_is_inside_the_region() -> None:
     deposit, (features, labels) = kept(), drawn()
-    torch.testing.assert_close(deposit.model.matrix(), optimum(np.arange(N), 0.02), rtol=1e-8, atol=1e-9)
+    best = optimum(np.arange(N), 0.02)
+    torch.testing.assert_close(made_of().optimum, best, rtol=1e-8, atol=1e-9)
+    noise = (deposit.anchor - best) @ deposit.shape[0]
+    assert 0.3 < float(noise.norm()) / (deposit.numbers.anchor_noise * math.sqrt(6.0)) < 2.0  # 6 of 9 are not centred
     made = unlearn(deposit.model, (features[:4], labels[:4]), epsilon=1.0, delta=1e-3, deposit=deposit, noise="exact")
     content = made.certificate.content
     updated = _updated(deposit, (features[:4], labels[:4]))
-    away = (updated - optimum(np.arange(4, N), 0.02)).reshape(1, -1) @ deposit.shape[0]
+    away = (updated - optimum(np.arange(4, N), 0.02)) @ made.deposit.shape[0]
     assert float(away.norm()) <= content["bound"]["total"]
     assert content["model"]["class_weights"] == list(WEIGHTS)
     assert WEIGHTED in content["limits"]
@@ -165,9 +173,12 @@ def test_statement_dossier_file_and_auditor_agree_on_the_weights() -> None:
     made = unlearn(deposit.model, (features[:3], labels[:3]), epsilon=1.0, delta=1e-3, deposit=deposit)
     assert verify_statement(made.statement, None, made.certificate)
     assert verify_deposits(made.certificate, made.deposit, deposit, (features[:3], labels[:3]))
-    forged = copy.deepcopy(made.statement)
+    assert made.statement.content["model"]["weighted"] is True
+    assert "class_weights" not in made.statement.content["model"]
+    forged = copy.deepcopy(made.certificate)
     forged.content["model"]["class_weights"] = [1.0, 2.0, 0.5]
-    assert "class weights are of every class" in {check.name for check in statement_checks(forged) if not check.passed}
+    refused = "only a deposit has class weights, one for each class, and the largest is 1"
+    assert refused in {check.name for check in checks(forged) if not check.passed}
 
 
 def test_what_weights_cannot_be_used_with_is_refused() -> None:
@@ -180,7 +191,7 @@ def test_what_weights_cannot_be_used_with_is_refused() -> None:
         )  # fmt: skip
     with pytest.raises(ModelError, match="class weights"):
         unlearn(deposit.model, (features[:3], labels[:3]), (features, labels), epsilon=1.0, delta=1e-3, distance="same")
-    other = deposit.model.with_record(replace(deposit.record, class_weights=(1.0, 1.0, 1.0)))
+    other = deposit.model.with_record(replace(deposit.record, class_weights=(1.0, 1.0, 1.0), noised=False))
     with pytest.raises(ModelError, match="class_weights"):
         unlearn(other, (features[:3], labels[:3]), epsilon=1.0, delta=1e-3, deposit=deposit)
     require_equal(record(None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -28,13 +29,18 @@ from small_deposit import N_SOURCE, assert_same, kept, rows, source, trained, wr
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_the_anchor_is_the_optimum_and_says_so() -> None:
+def test_the_anchor_is_the_optimum_and_noise_and_says_so() -> None:
     deposit = kept().deposit
     record = deposit.record
     assert record.n_source == deposit.numbers.n_rows == N_SOURCE
-    assert record.residual is not None
-    assert record.residual < 1e-12
-    assert float((deposit.model.matrix() - trained().matrix()).norm()) < 1e-8
+    assert (record.residual, record.noised) == (None, True)
+    assert float((kept().made.optimum - trained().matrix()).norm()) < 1e-8
+    away = (deposit.anchor - kept().made.optimum) @ deposit.shape[0]
+    assert 0.3 < float(away.norm()) / (deposit.numbers.anchor_noise * math.sqrt(10.0)) < 2.0  # 15 weights, 5 common
+    stored = kept().model(torch.float64)
+    assert stored.record is not None
+    assert stored.record.residual is not None
+    assert stored.record.residual < 1e-12
 
 
 def test_a_stream_gives_what_arrays_give() -> None:
@@ -113,7 +119,7 @@ def test_a_freed_bias_is_scikit_learn_s_intercept(loss: str) -> None:
     labels = (features[:, 0] + generator.standard_normal(300) > 1.0).astype(int)
     model = train(features, labels, l2=0.2, max_norm=6.0, loss=loss, bias=True)
     made = keep(model, (features, labels), free_bias=True, seed=1)
-    freed, two = made.deposit.model.matrix(), loss == "softmax"
+    freed, two = made.made.optimum, loss == "softmax"
     fitted = LogisticRegression(C=(2.0 if two else 1.0) / (0.2 * 300), solver="newton-cholesky", tol=1e-12)
     fitted.fit(features, labels)
     expected = np.concatenate([fitted.coef_[0], fitted.intercept_])
@@ -128,7 +134,7 @@ def test_a_freed_model_in_another_type_says_its_own_residual() -> None:
     features, labels = source()
     biased, none = (train(features, labels, l2=0.05, max_norm=4.0, bias=bias) for bias in (True, False))
     made = keep(biased, (features, labels), free_bias=True, seed=1)
-    assert made.model(torch.float64) is made.deposit.model
+    assert torch.equal(made.model(torch.float64).matrix(), made.made.optimum)
     small = made.model(torch.float32)
     assert small.weight.dtype == torch.float32
     assert small.record is not None

@@ -17,6 +17,7 @@ from expunge.bounds.deposit import deposit_bound
 from expunge.data.row_hashes import Matches
 from expunge.errors import DataError
 from expunge.evidence.deposit.contents import Deposit
+from expunge.evidence.deposit.evidence import DepositEvidence
 from expunge.evidence.deposit.leaving import (
     SMOOTHNESS,
     Membership,
@@ -27,8 +28,12 @@ from expunge.evidence.deposit.leaving import (
     require_members,
 )
 from expunge.evidence.deposit.routes import found
+from expunge.evidence.deposit.shape import unsure
 from expunge.evidence.deposit.sums import Sums
+from expunge.evidence.deposit.third import threes
 from expunge.heads import Rows
+from expunge.train import train
+from expunge.unlearn import deposit, unlearn
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Array = Any
@@ -270,15 +275,97 @@ def test_what_is_left_is_the_sums_of_the_retained_rows(loss: str) -> None:
 
 
 def test_what_is_frozen_stays_as_it_was() -> None:
-    """The trap: gauges that shrink with the rows. Shape, radii, bounds and anchor stay too."""
+    """The trap: gauges that shrink with the rows. Anchor and bounds stay too; the noise's shape does not."""
     case = made("softmax")
     after = leave(case.deposit, case, np.arange(20))
     assert after.gauges is case.deposit.gauges
-    assert after.shape is case.deposit.shape
-    assert after.model is case.deposit.model
-    frozen = ("key", "row_bound", "stiff", "kappas", "shape_largest", "shape_least", "shape_inverse_trace", "radii")
-    for name in (*frozen, "output_noise", "output_spread", "created", "schema"):
+    assert torch.equal(after.anchor, case.deposit.anchor)
+    for name in ("key", "row_bound", "kappas", "anchor_noise", "created", "schema"):
         assert getattr(after.numbers, name) == getattr(case.deposit.numbers, name)
+    assert not torch.equal(after.shape, case.deposit.shape)
+    assert (after.record.n_source, sum(after.record.class_counts or ())) == (100, 100)
+
+
+def sparse(loss: str = "softmax") -> Made:
+    """Rows of two ordinary features and one that only the first two of them have."""
+    case = made(loss)
+    X = np.round(case.X, 3)
+    X[2:, 2] = 0.0
+    X[:2, 2] = 3.0
+    case = replace(case, X=X)
+    return replace(case, deposit=made_again(case))
+
+
+@pytest.mark.parametrize("loss", KINDS)
+def test_a_feature_that_nobody_retained_has_leaves_with_its_rows(loss: str) -> None:
+    """Its weights, its sums: all zero, to the last bit; and the region is that of weights that are zero there."""
+    case = sparse(loss)
+    one = leave(case.deposit, case, np.array([0]))
+    assert float(one.anchor[:, 2].abs().min()) > 0.0, "somebody has it still"
+    after = leave(one, case, np.array([1]))
+    assert after.gram.unseen.tolist() == [2]
+    classes, width = after.anchor.shape
+    unseen = np.arange(classes * width) % width == 2 if after.sums.curvature.joint else np.arange(width) == 2
+    for matrix in (after.sums.curvature, *after.sums.weighted):
+        assert float(matrix.values[:, unseen].abs().max()) == float(matrix.values[:, :, unseen].abs().max()) == 0.0
+        assert float(matrix.values[:, ~unseen][:, :, ~unseen].abs().min()) >= 0.0
+    assert float(after.anchor[:, 2].abs().max()) == float(after.sums.gradient[:, 2].abs().max()) == 0.0
+    others = np.arange(width) != 2
+    assert torch.equal(after.anchor[:, others], one.anchor[:, others])
+    if after.sums.third is not None:
+        touched = np.array([2 in each for each in zip(*(part.tolist() for part in threes(width)), strict=True)])
+        assert float(after.sums.third[:, touched].abs().max()) == 0.0
+        assert float(after.sums.third[:, ~touched].abs().max()) > 0.0
+    problem, kept = problem_of(case), np.arange(2, 120)
+    anew = replace(problem, anchor=after.anchor.numpy())
+    assert np.abs(after.sums.gradient.numpy() - gradient(anew.anchor, anew.X[kept], anew.y[kept], loss)).max() < 1e-12
+    result = found(after.setting, after.sums, after.penalty(118), after.shape)
+    assert result is not None
+    v = (after.anchor + result.update).numpy()
+    W, uncertain = problem.retrained(kept, v, after.shape)
+    assert problem.length(W - v, after.shape) - uncertain <= deposit_bound(result.facts).radius
+    assert np.abs(W[:, 2]).max() == np.abs(v[:, 2]).max() == 0.0
+
+
+def test_the_update_goes_from_the_anchor_as_it_was_given() -> None:
+    case = sparse()
+    request = case.request(np.arange(2), force=True)
+    taken = DepositEvidence.gathered(request)
+    updated = request.weights + taken.own_step().update
+    assert torch.equal(request.weights, case.deposit.anchor)
+    assert taken.retained_deposit is not None
+    assert taken.result is not None
+    torch.testing.assert_close(updated, taken.retained_deposit.anchor + taken.result.update, rtol=0, atol=1e-15)
+    assert float(updated[:, 2].abs().max()) == 0.0
+
+
+@pytest.mark.parametrize(("tiny", "precision"), [(4e-7, 2), (-4e-7, 2), (1e-46, 1)])
+def test_a_copy_that_has_a_little_where_its_original_has_nothing_is_refused(tiny: float, precision: int) -> None:
+    """It would count as one of the rows that have the feature, and take it from those who do."""
+    case = sparse()
+    one = leave(case.deposit, case, np.array([0]))
+    copy = case.X[5:6].copy()
+    copy[0, 2] = tiny
+    assert look_up(one, copy, case.y[5:6]).found.precision.tolist() == [precision]
+    with pytest.raises(DataError, match=r"row 1\) are rounded copies"):
+        leave(one, case, np.array([5]), copy)
+    assert leave(one, case, np.array([5])).gram.support.tolist() == [118.0, 118.0, 1.0, 118.0]
+
+
+def test_a_copy_of_which_it_is_not_sure_how_its_original_was_rounded_is_refused() -> None:
+    case = made("softmax", n=400)
+    narrow = np.round(case.X, 6)
+    ready = torch.from_numpy(prepared(replace(case, X=narrow)))
+    doubtful = unsure(ready, torch.full((400,), 1e-6 * math.sqrt(4.0) * 1.001, dtype=torch.float64)).numpy()
+    assert 0 < doubtful.sum() < 20
+    for row in range(400):
+        which = np.array([row])
+        if doubtful[row]:
+            with pytest.raises(DataError, match="Give them as they were trained on, with all digits"):
+                leave(case.deposit, case, which, narrow[which])
+        elif row < 20:
+            after = leave(case.deposit, case, which, narrow[which])
+            assert torch.equal(after.shape, leave(case.deposit, case, which).shape), "to the last bit"
 
 
 def test_rows_that_left_are_no_longer_known() -> None:
@@ -325,9 +412,30 @@ def test_ten_deletions_one_after_another_keep_the_retrained_weights_inside(loss:
         result = found(deposit.setting, deposit.sums, deposit.penalty(len(kept)), deposit.shape)
         assert result is not None
         v = (deposit.model.matrix() + result.update).numpy()
-        W, uncertain = problem.retrained(kept, v)
-        assert problem.length(W - v) - uncertain <= deposit_bound(result.facts).radius
+        W, uncertain = problem.retrained(kept, v, deposit.shape)
+        assert problem.length(W - v, deposit.shape) - uncertain <= deposit_bound(result.facts).radius
     assert deposit.numbers.generation == 10
     assert deposit.numbers.forgotten == 20
     for error, stated in off(case, deposit.sums, kept):
         assert error <= stated
+
+
+@pytest.mark.parametrize("scale", [1e4, 1e7, 1e9, 1e12])
+def test_rows_of_large_features_leave_as_they_were_given(scale: float) -> None:
+    """They are the same to the last digit, and beyond the grid's range they are cut off alike."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 3)) * scale, np.arange(60) % 2
+    model = train(X, y, l2=0.01 * scale**2, max_norm=6.0 * scale, bias=False)
+    kept = deposit(model, X, y, seed=0)
+    done = unlearn(model, (X[:20], y[:20]), epsilon=1.0, delta=1e-3, deposit=kept, force=True)
+    assert done.deposit.gram.support.tolist() == [40.0] * 3
+
+
+def test_a_ridge_head_on_categories_beside_a_constant_can_be_left() -> None:
+    """Its Hessian does not bend, so that putting the anchor to rest charges it nothing."""
+    rng = np.random.default_rng(0)
+    X, y = np.eye(4)[rng.integers(0, 4, 300)], rng.integers(0, 2, 300)
+    model = train(X, y, l2=0.01, max_norm=1.0, loss="ridge", bias=True)
+    result = unlearn(model, (X[:2], y[:2]), deposit=deposit(model, X, y, seed=0), epsilon=1.0, delta=1e-3)
+    assert result.certificate.status == "proven"
+    assert result.deposit.numbers.curvature_error < 1e-9

@@ -6,10 +6,13 @@ import math
 
 import pytest
 
+from expunge.bounds.calibration import mu_for
+from expunge.certificate.limits import ARITHMETIC_SHARE
 from expunge.evidence.deposit.making import Rehearsal, Trial
-from expunge.evidence.deposit.outlook import Forecast, Outlook, Size, covering, outlook
+from expunge.evidence.deposit.outlook import Forecast, Outlook, Size, Verdict, covering, outlook, verdict_of
 from small_deposit import N_SOURCE, kept
 
+VERDICT = Verdict(1.0, 0, 0, 0)
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -30,26 +33,42 @@ def test_more_privacy_and_more_rows_cost_more() -> None:
     assert all(each.at_once >= each.one_at_a_time for each in found.affordable)
 
 
-def test_the_noise_is_the_smallest_radius_that_covers() -> None:
+def test_the_noise_is_the_smallest_level_that_covers() -> None:
     deposit = kept().deposit
-    radii = deposit.numbers.radii
-    assert covering(deposit, radii[1]) == radii[1]
-    assert covering(deposit, radii[0] * 1.001) == radii[1]
+    levels = deposit.levels
+    assert covering(deposit, levels[1] * 0.999) == levels[1]
+    assert covering(deposit, levels[1]) == levels[2]
+    assert covering(deposit, levels[0] * 1.001) == levels[1]
     assert covering(deposit, math.inf) is None
 
 
 def test_groups_without_a_region_are_counted_not_averaged() -> None:
     made = kept()
-    trials = (Trial(math.inf, None), Trial(made.deposit.numbers.radii[-1] * 2, made.deposit.model.matrix()))
+    trials = (Trial(math.inf, None), Trial(made.deposit.levels[-1] * 100, made.deposit.model.matrix()))
     found = outlook(made.deposit, [Rehearsal(7, trials)], made.rows, epsilons=(1.0,))
-    assert found.sizes == (Size(7, 2, 2),)
-    assert found.forecasts == (Forecast(7, 1.0, None, None),)
+    assert found.sizes == (Size(7, 2, 1),)
+    assert found.forecasts == (Forecast(7, 1.0, None, None, 2),)
     assert found.affordable[0].at_once == 0
+    assert found.verdict == Verdict(1.0, 0, 0, 0), "no single row was tried"
+
+
+def test_the_verdict_by_hand() -> None:
+    """Who leaves unnoticed needs no more than the first level, who can leave no more than what outputs are."""
+    deposit = kept().deposit
+    mu = mu_for(1.0, 1e-3 * (1.0 - ARITHMETIC_SHARE))
+    quiet = deposit.output_spread / deposit.output_noise
+    needs = [0.0, deposit.levels[0] * 0.99, deposit.levels[1] * 0.99, deposit.levels[-1] * 1.01, math.inf]
+    rehearsed = [Rehearsal(1, tuple(Trial(need * mu, None) for need in needs))]
+    assert deposit.levels[1] < quiet
+    assert verdict_of(deposit, rehearsed, 1e-3) == Verdict(1.0, 5, 3, 2)
+    assert Verdict(1.0, 5, 3, 2).serves
+    assert Verdict(1.0, 4, 2, 0).serves
+    assert not Verdict(1.0, 5, 2, 2).serves
 
 
 def test_affordable_ends_at_the_first_size_that_is_not() -> None:
     sizes = (Size(1, 4, 0), Size(10, 4, 3), Size(100, 4, 0))
-    forecasts = tuple(Forecast(size.rows, 1.0, 0.0, 0.002) for size in sizes)
-    assert Outlook(1e-3, 0.9, sizes, forecasts).affordable[0].at_once == 1
-    costly = (Forecast(1, 1.0, 0.0, 0.02), *forecasts[1:])
-    assert Outlook(1e-3, 0.9, sizes, costly).affordable[0].one_at_a_time == 0
+    forecasts = tuple(Forecast(size.rows, 1.0, 0.0, 0.002, size.refused) for size in sizes)
+    assert Outlook(1e-3, 0.9, sizes, forecasts, VERDICT).affordable[0].at_once == 1
+    costly = (Forecast(1, 1.0, 0.0, 0.02, 0), *forecasts[1:])
+    assert Outlook(1e-3, 0.9, sizes, costly, VERDICT).affordable[0].one_at_a_time == 0

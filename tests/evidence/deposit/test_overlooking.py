@@ -29,7 +29,7 @@ FORGET = beside_problems.first(beside_problems.MANY)
 
 def made_with(surrogate: Any, **options: Any) -> Unlearned:
     model, before = beside_problems.kept()
-    given: dict[str, Any] = {"distance": "same", "force": True} | options
+    given: dict[str, Any] = {"distance": "same", "force": True, "noise": "exact"} | options
     return unlearn(model, FORGET, surrogate, epsilon=1.0, delta=1e-3, deposit=before, **given)
 
 
@@ -110,8 +110,9 @@ def test_of_routes_that_tie_it_is_the_one_that_was_found() -> None:
     model = train(*source, l2=1e-3, max_norm=7.0, loss="softmax", bias=False)
     with patch("expunge.evidence.deposit.making.has_third", lambda _: False):
         before = deposit(model, *source, seed=0)
-    forget = source[0][100:300], source[1][100:300]
-    made = unlearn(model, forget, surrogate, epsilon=1.0, delta=1e-3, deposit=before, force=True, distance="same")
+    forget = source[0][100:200], source[1][100:200]
+    asked: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-3, "force": True, "distance": "same", "noise": "exact"}
+    made = unlearn(model, forget, surrogate, deposit=before, **asked)
     assert "change_mean" in made.certificate.content["bound"]["inputs"]
     for _ in range(4):
         order = rng.permutation(1_500)

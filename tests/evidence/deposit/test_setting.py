@@ -1,4 +1,4 @@
-"""What does not change from deletion to deletion: regulariser, centring, the stiff direction and the frozen shape, by hand."""
+"""What does not change from deletion to deletion: regulariser, centring, the stiff direction, by hand."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from deposit_problems import drawn
 from expunge.errors import ModelError
 from expunge.evidence.deposit.blocks import Blocks
-from expunge.evidence.deposit.setting import Penalty, Setting, not_definite, shape_of
+from expunge.evidence.deposit.setting import Penalty, Setting, not_definite
 
 WEIGHTS = torch.tensor([[1.0, 2.0], [3.0, -4.0]], dtype=torch.float64)
 
@@ -43,15 +42,6 @@ def test_the_regulariser_is_on_the_diagonal_of_every_block() -> None:
     assert [block.diagonal().tolist() for block in apart.values] == [[0.5, 0.0], [0.5, 0.0]]
     shared = setting(False).penalised(Blocks(torch.zeros((1, 2, 2), dtype=torch.float64), False), Penalty(0.5))
     assert shared.values[0].tolist() == [[0.5, 0.0], [0.0, 0.5]]
-
-
-@pytest.mark.parametrize("loss", ["softmax", "logistic", "one-vs-rest", "ridge"])
-def test_the_shape_is_the_factor_of_the_regularised_hessian(loss: str) -> None:
-    problem = drawn(3, loss, n=60, l2=0.05)
-    factor = shape_of(problem.setting, problem.sums, problem.penalty(60))
-    matrix = problem.setting.penalised(problem.setting.stiffened(problem.sums.curvature), problem.penalty(60)).values
-    assert (factor @ factor.mT).numpy() == pytest.approx(matrix.numpy(), abs=1e-12)
-    assert torch.equal(factor, factor.tril())
 
 
 def test_a_matrix_that_is_not_definite_is_refused_with_a_remedy() -> None:

@@ -50,7 +50,7 @@ def test_a_gradient_that_two_rows_cannot_have(after: Deposit) -> None:
 
 
 def test_errors_do_not_shrink(after: Deposit) -> None:
-    smaller = tuple(error / 2.0 for error in after.sums.weighted_errors)
+    smaller = tuple(error / 2.0 for error in kept().deposit.sums.weighted_errors)
     wrong = replace(after, sums=replace(after.sums, weighted_errors=smaller))
     assert failed(kept().deposit, wrong) == {"deposits: errors do not shrink"}
 

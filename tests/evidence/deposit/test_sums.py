@@ -13,9 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deposit_problems import LONG, LOSSES, Problem, drawn, gradient, hessian, whole
+from expunge.bounds.scale import power_of_two
 from expunge.evidence.deposit.blocks import UNIT_ROUNDOFF, Blocks
+from expunge.evidence.deposit.shape import Gram, gram_of
 from expunge.evidence.deposit.sums import (
+    COARSE,
     CURVATURE_SIZE,
+    GAUGE_MU,
     KAPPA_SLACK,
     NU,
     Gauge,
@@ -132,16 +136,52 @@ def test_rows_leave_by_hand() -> None:
     assert left.gradient.item() == 0.5  # (10 - 6)/8
     assert left.curvature.values.item() == 0.375
     assert left.weighted[0].values.item() == 0.75
-    errors = 1.25e-3 + 0.25e-2
-    tiny = 8 * UNIT_ROUNDOFF * 1.5
-    assert left.gradient_error == pytest.approx(errors + 4.0 * tiny, rel=1e-11, abs=0.0)
-    assert left.curvature_error == pytest.approx(2 * errors + 1.5 * tiny, rel=1e-11, abs=0.0)
-    assert left.weighted_errors[0] == pytest.approx(4 * errors + 3.0 * tiny, rel=1e-11, abs=0.0)
+    added = 2.0**-8  # the power of two above 0.25e-2: what the rows that go add tells no more of them
+    assert left.gradient_error == pytest.approx(1.25e-3 + added, rel=1e-11, abs=0.0)
+    assert left.curvature_error == pytest.approx(2 * 1.25e-3 + 2 * added, rel=1e-11, abs=0.0)
+    assert left.weighted_errors[0] == pytest.approx(4 * 1.25e-3 + 4 * added, rel=1e-11, abs=0.0)
     with pytest.raises(ValueError, match="10 of 10 rows"):
         made(10, 1.0, 0.5, 0.0).without(made(10, 1.0, 0.5, 0.0))
     exact = made(10, 1.0, 0.5, 0.0).without(made(2, 3.0, 1.0, 0.0))
-    assert exact.gradient_error == pytest.approx(4.0 * tiny, rel=1e-11, abs=0.0)
-    assert exact.curvature_error == pytest.approx(1.5 * tiny, rel=1e-11, abs=0.0)
+    # a length of 1 for a curvature of 0.375, and half a step of it for the gradient; rounding adds less than as much
+    assert exact.gradient_error == pytest.approx(COARSE, rel=1e-11, abs=0.0)
+    assert exact.curvature_error == pytest.approx(4.0 * COARSE, rel=1e-11, abs=0.0)
+    unknown = made(10, 1.0, 0.5, 0.0).without(made(2, 3.0, 1.0, math.inf))
+    assert (unknown.gradient_error, unknown.curvature_error, *unknown.weighted_errors) == (math.inf,) * 3
+
+
+def test_what_errors_say_of_rows_that_go_is_a_power_of_two() -> None:
+    """To the last digit an error would be a number of the rows that left: those of two rows must be the same, or far."""
+    problem = drawn(7, "softmax", n=60)
+    for name in ("gradient_error", "curvature_error"):
+        own = getattr(problem.sums, name) * 60 / 59
+        added = [getattr(problem.sums.without(problem.of([row])), name) / (1.0 + 2.0**-40) - own for row in range(60)]
+        exponents = np.log2(np.array(added))
+        assert np.abs(exponents - np.round(exponents)).max() < 1e-2
+        assert len(set(np.round(exponents))) <= 8
+
+
+def test_nothing_is_left_where_no_retained_row_has_two_features_together() -> None:
+    """A text of rare words: pairs of them that nobody else has would stay behind as rounding, and spell it out."""
+    rng = np.random.default_rng(0)
+    X = np.zeros((40, 30))
+    for row in range(39):
+        X[row, rng.choice(15, size=5, replace=False) + 15 * (row % 2)] = rng.uniform(0.1, 1.0, size=5)
+    X[39, [1, 4, 9, 17, 22, 26]] = rng.uniform(0.1, 1.0, size=6)  # the only one with words of both kinds
+    problem = Problem("logistic", X, np.arange(40) % 2, 2, rng.normal(size=(1, 30)), 0.1)
+    sums = problem.sums.without(problem.of([39]))
+    plain = problem.sums.curvature.combined(40 / 39, problem.of([39]).curvature, -1 / 39)
+    apart = plain.values[0, :15, 15:]
+    assert bool((apart != 0.0).any()), "so that this can fail"
+    for matrix in (sums.curvature, *sums.weighted):
+        assert not bool(matrix.values[0, :15, 15:].any())
+
+
+@pytest.mark.parametrize("loss", ["ridge", "logistic", "softmax"])
+def test_the_errors_of_sums_are_powers_of_two(loss: str) -> None:
+    sums = drawn(2, loss, n=50, tails=2.0).sums
+    errors = [sums.gradient_error, sums.curvature_error, *sums.weighted_errors]
+    assert all(math.frexp(error)[0] == 0.5 for error in errors)
 
 
 def test_errors_by_hand() -> None:
@@ -153,15 +193,14 @@ def test_errors_by_hand() -> None:
     of_sum, of_link = 66 * math.sqrt(0.5), math.sqrt(2.0) * 66 * (1.0 + weights_norm * problem.row_bound)
     assert mean_square(problem.rows(slice(None))) == mean
     assert math.sqrt(0.5) == CURVATURE_SIZE
-    assert sums.curvature_error == pytest.approx(UNIT_ROUNDOFF * mean * (of_sum + of_link), rel=1e-12, abs=0.0)
+    of_curvature = UNIT_ROUNDOFF * mean * (of_sum + of_link)
+    assert sums.curvature_error == power_of_two(of_curvature)
     for gauge, error in zip(problem.gauges, sums.weighted_errors, strict=True):
         lost = 3.0 * gauge.lost * CURVATURE_SIZE * mean
-        assert error == pytest.approx((sums.curvature_error + lost) * gauge.kappa**2, rel=1e-12, abs=0.0)
+        assert error == power_of_two((of_curvature + lost) * gauge.kappa**2)
     ridge = replace(problem, loss="ridge")
-    assert ridge.sums.curvature_error == pytest.approx(UNIT_ROUNDOFF * 66 * mean, rel=1e-12, abs=0.0)
-    assert sums.gradient_error == pytest.approx(
-        problem.head.rounding(torch.from_numpy(problem.anchor), X), rel=1e-12, abs=0.0
-    )
+    assert ridge.sums.curvature_error == power_of_two(UNIT_ROUNDOFF * 66 * mean)
+    assert sums.gradient_error == power_of_two(problem.head.rounding(torch.from_numpy(problem.anchor), X))
 
 
 def test_no_curvature_of_a_row_is_larger_than_the_errors_take() -> None:
@@ -188,7 +227,7 @@ def test_sums_are_off_by_no_more_than_they_say(problem: Problem) -> None:
     assert problem.sums.gradient.numpy() == pytest.approx(g.astype(float), rel=1e-9, abs=1e-12 * problem.row_bound)
     size = norm_of(H)
     assert off(problem, problem.sums, everything)[1] <= 1e-12 * size + 1e-14 * problem.row_bound**2
-    assert len(weighted) == (0 if problem.loss == "ridge" else 3)
+    assert len(weighted) == (0 if problem.loss == "ridge" else 2)
 
 
 @given(problems, st.integers(0, 2**31))
@@ -247,8 +286,11 @@ def test_weights_of_rows_enter_every_sum_and_every_error() -> None:
     for gauge, own in zip(problem.gauges, sums.weighted, strict=True):
         true = hessian(problem.anchor, problem.X, problem.loss, shares * squares_of(gauge, problem.X))
         assert whole(own.values.numpy(), problem).astype(float) == pytest.approx(true.astype(float), rel=1e-9, abs=1e-9)
-    assert sums.curvature_error == pytest.approx(problem.sums.curvature_error * shares.max(), rel=1e-12, abs=0.0)
-    assert sums.gradient_error == pytest.approx(problem.sums.gradient_error * shares.max(), rel=1e-12, abs=0.0)
+    for error, plain in (
+        (sums.curvature_error, problem.sums.curvature_error),
+        (sums.gradient_error, problem.sums.gradient_error),
+    ):
+        assert 0.5 <= error / (plain * shares.max()) <= 2.0, "both are powers of two"
     joint = drawn(1, "softmax", n=30)
     rows = replace(joint.rows(slice(None)), weights=torch.from_numpy(shares))
     sums = sums_of(joint.head, torch.from_numpy(joint.anchor), rows, joint.gauges)
@@ -259,24 +301,97 @@ def test_weights_of_rows_enter_every_sum_and_every_error() -> None:
 # Gauges -----------------------------------------------------------------------------------------------------------------------
 
 
+class Silent:
+    """In the place of a generator: no noise."""
+
+    def normal(self, size: Any) -> Array:
+        return np.zeros(size)
+
+
+def bare_moments(rows: Rows) -> Array:
+    """The matrix that the noise is added to."""
+    gauge = gauges_of(rows, gram_of(rows), Silent(), 1)[0]  # type: ignore[arg-type]
+    widening = 2.2 * cut_square(rows) / len(rows) * math.sqrt(rows.n_features)
+    return (gauge.factor @ gauge.factor.T).numpy() - widening * np.eye(rows.n_features)
+
+
+def cut_square(rows: Rows) -> float:
+    """c^2: the mean square of rows, up to a power of two."""
+    return 2.0 ** math.ceil(math.log2(float(gram_of(rows).mean.trace())))
+
+
 def test_gauges_by_hand() -> None:
-    """Q = E[x x'] + nu (tr/d) I, as many as there are multiples; the last of them where fewer are kept."""
+    """Rows of length 2 and 4, mean square 10, so c^2 = 16 and nothing is cut; noise of 8 an entry."""
     rows = Rows(torch.tensor([[2.0, 0.0], [0.0, 4.0]], dtype=torch.float64), torch.tensor([0, 1]))
-    gauges = gauges_of(rows)
-    assert len(gauges) == len(NU)
-    for gauge, nu in zip(gauges, NU, strict=True):
-        Q = np.diag([2.0, 8.0]) + nu * 5.0 * np.eye(2)
+    assert cut_square(rows) == 16.0
+    gauges = gauges_of(rows, gram_of(rows), Silent())  # type: ignore[arg-type]
+    assert len(gauges) == len(NU) == 2
+    for gauge, nu in zip(gauges, (0.0, 0.1), strict=True):
+        Q = np.diag([2.0, 8.0]) + (2.2 * 8.0 * math.sqrt(2.0) + nu * 16.0 / 2) * np.eye(2)
         assert (gauge.factor @ gauge.factor.T).numpy() == pytest.approx(Q, rel=1e-14, abs=0.0)
         largest = max(4.0 / Q[0, 0], 16.0 / Q[1, 1])
-        assert gauge.kappa == pytest.approx(math.sqrt(largest) * KAPPA_SLACK, rel=1e-12, abs=0.0)
+        assert gauge.kappa**2 == pytest.approx(2.0 ** math.ceil(math.log2(largest * KAPPA_SLACK**2)), rel=1e-14)
         assert gauge.squares(rows.features).tolist() == pytest.approx(
             [4.0 / Q[0, 0], 16.0 / Q[1, 1]], rel=1e-9, abs=0.0
         )
         assert gauge.length(torch.tensor([[1.0, 1.0], [0.0, 3.0]], dtype=torch.float64)).tolist() == pytest.approx(
             [math.sqrt(Q.trace()), 3.0 * math.sqrt(Q[1, 1])], rel=1e-9, abs=0.0
         )
-    assert [gauge.kappa for gauge in gauges_of(rows, 1)] == [gauges[-1].kappa]
-    assert gauges_of(Rows(torch.zeros((3, 2), dtype=torch.float64), torch.zeros(3, dtype=torch.int64))) == ()
+    assert len(gauges_of(rows, gram_of(rows), Silent(), 1)) == 1  # type: ignore[arg-type]
+    none = Rows(torch.zeros((3, 2), dtype=torch.float64), torch.zeros(3, dtype=torch.int64))
+    assert gauges_of(none, gram_of(none), np.random.default_rng(0)) == ()
+
+
+def test_long_rows_are_cut_in_a_gauge() -> None:
+    """99 rows of length 1 and one of 10: mean square 1.99, c^2 = 2, and the long one counts as of length sqrt(2)."""
+    features = torch.zeros((100, 2), dtype=torch.float64)
+    features[:, 0] = 1.0
+    features[0] = torch.tensor([6.0, 8.0])
+    rows = Rows(features, torch.zeros(100, dtype=torch.int64))
+    expected = np.array([[0.99 + 0.02 * 0.36, 0.02 * 0.48], [0.02 * 0.48, 0.02 * 0.64]])
+    assert bare_moments(rows) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0.01, 1.0, 1e4]))
+@REPRODUCIBLE
+def test_one_row_moves_the_moments_of_a_gauge_by_no_more_than_its_noise_hides(seed: int, times: float) -> None:
+    """A row of zeros in the place of one by at most `c^2/n`, another row by at most sqrt(2) times that."""
+    rng = np.random.default_rng(seed)
+    n, width = int(rng.integers(5, 60)), int(rng.integers(1, 6))
+    X = rng.standard_t(3, size=(n, width))
+    many = np.concatenate([X, rng.normal(size=(2, width)) * times])
+    labels = torch.zeros(n + 1, dtype=torch.int64)
+    both = [np.concatenate([X, row[None]]) for row in (many[-1], many[-2], np.zeros(width))]
+    one, other, none = (Rows(torch.from_numpy(each), labels) for each in both)
+    # whoever is there, rows are cut to the same length: the power of two is public but for those that turn it
+    fixed = gram_of(one)
+    made = [_moments(each, fixed) for each in (one, other, none)]
+    most = 2.0 ** math.ceil(math.log2(float(fixed.mean.trace()))) / (n + 1) / GAUGE_MU
+    assert np.linalg.norm(made[0] - made[2]) <= most * (1.0 + 1e-9)
+    assert np.linalg.norm(made[0] - made[1]) <= math.sqrt(2.0) * most * (1.0 + 1e-9)
+
+
+def _moments(rows: Rows, gram: Gram) -> Array:
+    gauge = gauges_of(rows, gram, Silent(), 1)[0]  # type: ignore[arg-type]
+    return (gauge.factor @ gauge.factor.T).numpy()
+
+
+def test_the_noise_of_gauges_has_the_deviation_that_hides_a_row() -> None:
+    """3,000 draws: every entry of the lower half is Gaussian, of deviation `c^2/n`, and the matrix is symmetric."""
+    rng = np.random.default_rng(3)
+    rows = Rows(torch.from_numpy(rng.normal(size=(50, 3)) * [1.0, 2.0, 3.0]), torch.zeros(50, dtype=torch.int64))
+    gram, generator, bare = gram_of(rows), np.random.default_rng(4), _moments(rows, gram_of(rows))
+    draws = []
+    for _ in range(3000):
+        found = gauges_of(rows, gram, generator, 1)
+        if found:
+            draws.append((found[0].factor @ found[0].factor.T).numpy() - bare)
+    assert len(draws) > 2990
+    noise = np.array(draws)
+    assert np.abs(noise - noise.transpose(0, 2, 1)).max() < 1e-12
+    deviation = cut_square(rows) / 50 / GAUGE_MU
+    assert noise.std(axis=0) == pytest.approx(np.full((3, 3), deviation), rel=0.08)
+    assert np.abs(noise.mean(axis=0)).max() < 5.0 * deviation / math.sqrt(3000)
 
 
 def test_what_a_gauge_loses_by_hand() -> None:
@@ -318,7 +433,8 @@ def test_every_row_is_inside_its_gauge_and_no_range_exceeds_it(problem: Problem)
     for gauge in problem.gauges:
         squares = squares_of(gauge, problem.X)
         assert np.all(np.sqrt(squares) <= gauge.kappa)
-        assert np.sqrt(squares.max()) >= gauge.kappa / KAPPA_SLACK / 1.0001
+        assert np.sqrt(squares.max()) >= gauge.kappa / KAPPA_SLACK / 1.0001 / math.sqrt(2.0)
+        assert math.log2(gauge.kappa**2) == pytest.approx(round(math.log2(gauge.kappa**2)), abs=1e-12)
         length = gauge.length(torch.from_numpy(u)[None]).item()
         assert np.all(np.abs(problem.X @ u) <= np.sqrt(squares) * length)
 

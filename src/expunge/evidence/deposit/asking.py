@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from expunge.bounds.scale import EXACT, LADDER, asked_scale
+from expunge.bounds.scale import REHEARSAL, asked_scale
+from expunge.certificate.facts import PublicNote
 from expunge.data.ordered import by_record
 from expunge.distance import Distance
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.leaving import Membership, look_up, require_members
+from expunge.heads import Rows
 from expunge.heads.rows import in_memory
 from expunge.model import LinearModel
 from expunge.record import Label, TrainingRecord
 from expunge.request.columns import column_notes
+from expunge.request.declared import Declared
 from expunge.request.door import HERE, Request
 from expunge.request.execution import Execution
 from expunge.request.guarantee import Guarantee, budget_notes
@@ -28,26 +33,35 @@ from expunge.runtime.memory import Memory
 DISTANCE = Distance("deposit", 0.0)
 BOUND = "deposit"
 NAME = "the forget set"
-SAME = (  # what the record of a model and that of its deposit say alike
-    *("loss", "classes", "class_weights", "l2", "max_norm", "features", "encoder", "free_bias", "fixed_c"),
-    *("preparation", "n_source", "table"),
-)
+SAME = ("loss", "classes", "features", "encoder", "free_bias", "fixed_c", "preparation", "table")
 ITS_MODEL = "Give the model and the deposit that was made for it, or for a deletion from it."
 
 
 def deposit_guarantee(
     epsilon: float, delta: float, *, force: bool = False, noise: Any = None, series: Series | None = None
 ) -> Guarantee:
-    """What is promised with a deposit; its noise is one of the deposit's radii (`exact` for audits)."""
+    """What is promised with a deposit; its noise is one of a few levels, or set beforehand (`exact` for audits)."""
     scale = asked_scale(noise)
-    if scale.kind not in (LADDER, EXACT):
-        said = f"as for {scale.rows} rows" if scale.value is None else f"{scale.value:g}"
+    if scale.kind == REHEARSAL:
         raise OptionError(
-            f"noise {said} with a deposit",
-            "its noise is one of a few sizes that were set when the deposit was made",
-            "Leave --noise (noise) out.",
+            f"noise as for {scale.rows} rows with a deposit",
+            "there are no rows to rehearse with",
+            "Give a number, one of those that expunge plan shows, or leave --noise (noise) out.",
         )
     return Guarantee(epsilon, delta, DISTANCE, step="newton", bound=BOUND, force=force, noise=scale, series=series)
+
+
+USUAL = {"step": None, "bound": "residual", "constants": None, "sizes": "source", "dtype": "float64"}
+
+
+def require_fitting(declared: Declared, terms: Mapping[str, Any], usual: Mapping[str, Any] = USUAL) -> None:
+    """Refuse what a deposit decides by itself, in Python and on the command line alike, where it is not the usual.
+
+    That is step, bound, constants, sizes and dtype, and everything that is declared of a model without a record.
+    """
+    chosen = {name: value for name, value in terms.items() if value != usual[name]}
+    facts = {name: value for name, value in vars(declared).items() if value is not None}
+    require_alone(**chosen, **facts)
 
 
 def require_alone(**beside: Any) -> None:
@@ -80,7 +94,8 @@ def require_its_model(model: LinearModel, deposit: Deposit) -> None:
         )
     if model.record is None:
         return
-    if model.record.noised and kept.n_source == model.record.n_source and deposit.numbers.generation == 0:
+    own_anchor = model.record.weights_sha256 == kept.weights_sha256
+    if model.record.noised and deposit.numbers.generation == 0 and not own_anchor:
         raise ModelError(
             "the model is a published one, which rows were taken out of",
             "none has left this deposit yet: whoever was forgotten would be back",
@@ -90,8 +105,14 @@ def require_its_model(model: LinearModel, deposit: Deposit) -> None:
 
 
 def require_its_record(record: TrainingRecord, kept: TrainingRecord) -> None:
-    """Refuse a model whose record is of another training than the deposit's."""
-    for name in SAME:
+    """Refuse a model whose record is of another training than the deposit's.
+
+    A published model's says less, and since rows leave a deposit, it counts other rows than the model from before; a
+    fixed C makes another l2 of them.
+    """
+    more: tuple[str, ...] = () if kept.fixed_c is not None else ("l2",)
+    more += () if record.noised else ("class_weights", "max_norm")
+    for name in SAME + more:
         said, known = getattr(record, name), getattr(kept, name)
         if said != known:
             raise ModelError(
@@ -142,8 +163,8 @@ def ask_deposit(
     subject = LinearSubject.of(deposit.model, record, place, before, None)
     published = store or (torch.float64 if model is None else model.weight.dtype)
     subject = replace(subject, head=deposit.head, dtype=published)
-    notes = encoder_notes(record, forget, None) + budget_notes(guarantee.delta, record.n_source)
-    notes += column_notes(record, {NAME: forget}) + notes_on(membership, deposit)
+    notes = encoder_notes(record, forget, None) + budget_notes(guarantee.delta, deposit.numbers.n_rows - len(rows))
+    notes += column_notes(record, {NAME: forget}) + notes_on(membership, deposit) + _notes_on_classes(deposit, rows)
     return Request(subject, rows, None, guarantee, None, notes, deposit.on(place), membership)
 
 
@@ -192,6 +213,20 @@ def notes_on(membership: Membership, deposit: Deposit) -> tuple[str, ...]:
             "together",
         )
     return notes
+
+
+def _notes_on_classes(deposit: Deposit, rows: Rows) -> tuple[str, ...]:
+    """Classes of which no row is retained: what is handed out has their names still."""
+    gone = Counter(rows.labels.tolist())
+    counted = zip(deposit.record.classes, deposit.numbers.class_counts, strict=True)
+    empty = [repr(value) for index, (value, count) in enumerate(counted) if count <= gone[index]]
+    if not empty:
+        return ()
+    said = (
+        f"no retained row is of class {', '.join(empty[:12])}, which the model still names: that somebody of it was "
+        "there can be seen; retraining would have no such class"
+    )
+    return (PublicNote(said),)
 
 
 def as_given(forget: Any, deposit: Deposit) -> tuple[Any, Any]:

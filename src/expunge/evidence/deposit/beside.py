@@ -134,7 +134,7 @@ class Tried:
 
 
 def radius_with(facts: DepositFacts, second: float) -> float:
-    """In the norm of the frozen shape, where this much is left of the second order."""
+    """In the norm of the shape of the noise, where this much is left of the second order."""
     return radius_in_route(facts, second) * math.sqrt(facts.shape_ratio)
 
 

@@ -25,7 +25,7 @@ SMALL = 256  # rows of a block up to which all eigenvalues are found at once
 PANELS = 16  # that a product of triangular factors is made in
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Blocks:
     """`values` is b x q x q, symmetric; `joint` where one block holds all K d weights."""
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from expunge.bounds.calibration import mu_for
 from expunge.bounds.deposit import deposit_bound, reach_used
-from expunge.bounds.scale import EXACT, LARGEST_SCALE, RADII, Scale
+from expunge.bounds.scale import EXACT, LEVELS, POLICY, Scale
 from expunge.certificate.facts import EACH, TOGETHER, Fact, Json, deposit_facts
 from expunge.certificate.limits import kept_failures, route_failure
 from expunge.distance import Distance
@@ -26,10 +26,11 @@ from expunge.evidence.deposit.solving import Solved
 from expunge.evidence.surrogate import SurrogateEvidence
 from expunge.heads.rows import same_rows
 from expunge.request.door import Request
+from expunge.request.guarantee import Guarantee
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.outcome import Ending, Step
 
-COVERED = 1.0 + 1e-7  # a radius of the list must exceed what is needed by this
+COVERED = 1.0 + 1e-7  # noise must exceed what is needed by this
 
 
 @dataclass(frozen=True)
@@ -106,12 +107,12 @@ class DepositEvidence(SurrogateEvidence):
     def own_step(self) -> Step:
         result, solution = self._result, self.solution
         start = float(self._retained.sums.gradient.norm())
+        # from the anchor as it was given: what no retained row has is gone from the new one
+        update = result.update + (self._retained.anchor - self.request.weights)
         if solution is None:
-            return Step(result.update, result.residual, start, result.steps, 0, "cholesky", 0.0, Ending.REACHED, 0.0)
+            return Step(update, result.residual, start, result.steps, 0, "cholesky", 0.0, Ending.REACHED, 0.0)
         ending = Ending.REACHED if solution.reached else Ending.STALLED
-        return Step(
-            result.update, result.residual, start, solution.steps, solution.inner, "conjugate", 0.0, ending, 0.0
-        )
+        return Step(update, result.residual, start, solution.steps, solution.inner, "conjugate", 0.0, ending, 0.0)
 
     @property
     def _result(self) -> Found:
@@ -139,21 +140,21 @@ class DepositEvidence(SurrogateEvidence):
         return kept_failures(self.request.guarantee.delta, distance)
 
     def facts(self, step: Step, distance: Distance, *, quick: bool = False) -> dict[str, Fact]:
-        request, numbers = self.request, self._retained.numbers
+        request, numbers, shape = self.request, self._retained.numbers, self._retained.ellipsoid
         stated = asdict(self._result.facts)
         stated.pop("route")
         stated["l2"] = self._retained.penalty(self._retained.sums.count).l2
         measured = {
-            "n_source": request.n_source,
-            "n_forget": request.n_forget,
+            "n_source": numbers.n_rows + numbers.forgotten,
+            "n_forget": numbers.forgotten,
             "row_bound": numbers.row_bound,
             **stated,
-            "shape_largest": numbers.shape_largest,
-            "shape_least": numbers.shape_least,
-            "shape_inverse_trace": numbers.shape_inverse_trace,
-            "weights_length": float((request.weights + step.update).norm()) * (1.0 + 1e-9),
-            "output_noise": numbers.output_noise,
-            "output_spread": numbers.output_spread,
+            "shape_largest": shape.largest,
+            "shape_least": shape.least,
+            "shape_inverse_trace": shape.inverse_trace,
+            "weights_length": self._weights_length,
+            "output_noise": self._retained.output_noise,
+            "output_spread": self._retained.output_spread,
         }
         facts = {name: Fact(value, "measured") for name, value in measured.items()}
         known = "derived" if request.head.about.rounding_derived else "declared"
@@ -172,24 +173,45 @@ class DepositEvidence(SurrogateEvidence):
         }
 
     def _scale(self) -> Scale | None:
-        """The smallest radius of the public list that covers the region, at this epsilon and delta."""
-        guarantee, numbers = self.request.guarantee, self._retained.numbers
+        """The one that was set beforehand, or the smallest level that covers the region, at this epsilon and delta."""
+        guarantee = self.request.guarantee
         if guarantee.noise.kind == EXACT:
             return None
         distance = self.distance_at(self._result.update)
-        radius = region_of(self._result, distance).radius * COVERED
-        mu = mu_for(guarantee.epsilon, guarantee.delta - spent_of(guarantee.delta, distance))
-        weights = float((self.request.weights + self._result.update).norm()) * (1.0 + 1e-9)
-        shape = replace(self._retained.ellipsoid, weights=weights)
-        drawn = (each for each in numbers.radii if each / mu <= LARGEST_SCALE)
-        covering = [each for each in drawn if each >= radius + COVERED * shape.drawing(each / mu)]
-        if not covering:
-            raise BeyondPolicy(
-                "these rows are beyond the last of the deposit's radii",
-                "noise is one of a few sizes set when the deposit was made, since its size would tell who left",
-                "Forget fewer rows at once, give a surrogate (or a larger one) beside the deposit, or retrain.",
-            )
-        return Scale(RADII, min(covering) / mu, len(numbers.radii))
+        return scale_for(self._retained, self._result, distance, guarantee, self._weights_length)
+
+    @property
+    def _weights_length(self) -> float:
+        """Of the updated weights, rounded up."""
+        return float((self._retained.anchor + self._result.update).norm()) * (1.0 + 1e-9)
+
+
+def scale_for(retained: Deposit, result: Found, distance: Distance, guarantee: Guarantee, weights: float) -> Scale:
+    """Noise that covers the region; refuses where none does. `weights` bounds the length of what it is added to."""
+    radius = region_of(result, distance).radius * COVERED
+    mu = mu_for(guarantee.epsilon, guarantee.delta - spent_of(guarantee.delta, distance))
+    shape = replace(retained.ellipsoid, weights=weights)
+
+    def covers(scale: float) -> bool:
+        return scale * mu >= radius + COVERED * shape.drawing(scale)
+
+    if guarantee.noise.kind == POLICY:
+        assert guarantee.noise.value is not None
+        if covers(guarantee.noise.value):
+            return Scale(POLICY, guarantee.noise.value)
+        raise BeyondPolicy(
+            "these rows need more noise than was set",
+            "it was set before anybody asked, since its size would tell who left",
+            "Forget fewer rows at once, or retrain without them; what needs more noise cannot be hidden by this.",
+        )
+    scale = next((each for each in retained.levels if covers(each)), None)
+    if scale is None:
+        raise BeyondPolicy(
+            "these rows need more noise than any of the levels, the last of which drowns the model's outputs",
+            "noise is one of a few sizes, since its size would tell who left",
+            "Forget fewer rows at once, give a surrogate (or a larger one) beside the deposit, or retrain.",
+        )
+    return Scale(LEVELS, scale, len(retained.levels))
 
 
 def chosen(request: Request, taken: Taken, begun: Begun, progress: Progress) -> tuple[Found | None, Solved | None]:
@@ -210,17 +232,21 @@ def asked_of(request: Request) -> Asked:
     distance = request.distance
     assert isinstance(distance, Distance)
     failure = route_failure(request.guarantee.delta, distance)
-    return Asked(request.surrogate, distance, request.n_source, request.n_forget, failure)
+    numbers = request.deposit.numbers
+    n_forget = numbers.forgotten + len(request.forget)
+    return Asked(request.surrogate, distance, numbers.n_rows + numbers.forgotten, n_forget, failure)
 
 
 def _noise(request: Request, retained: Deposit, result: Found) -> float:
-    """The noise's scale: by the radius of the list that covers the region, or by the region's own."""
+    """The noise's scale: that of the level that covers the region, or the region's own."""
     distance = DISTANCE if result.beside is None else request.distance
     assert isinstance(distance, Distance)
     guarantee, radius = request.guarantee, region_of(result, distance).radius
-    if guarantee.noise.kind != EXACT:
-        radius = min((each for each in retained.numbers.radii if each >= radius * COVERED), default=math.inf)
-    return radius / mu_for(guarantee.epsilon, guarantee.delta - spent_of(guarantee.delta, distance))
+    scale = radius / mu_for(guarantee.epsilon, guarantee.delta - spent_of(guarantee.delta, distance))
+    if guarantee.noise.kind == EXACT:
+        return scale
+    sizes = retained.levels if guarantee.noise.kind != POLICY else (guarantee.noise.value or 0.0,)
+    return min((each for each in sizes if each >= scale * COVERED), default=math.inf)
 
 
 def spent_of(delta: float, distance: Distance) -> float:
@@ -229,7 +255,7 @@ def spent_of(delta: float, distance: Distance) -> float:
 
 
 def reach_of(facts: Mapping[str, Fact], route: str, last: float) -> float:
-    """How much of a deposit's reach is used: of its last radius, or of the way to where no region is finite any more,
-    whichever is more."""
+    """How much of a deposit's reach is used: of the largest radius its noise hides, or of the way to where no region
+    is finite any more, whichever is more."""
     stated = deposit_facts(facts, route)
     return max(deposit_bound(stated).radius / last, reach_used(stated))

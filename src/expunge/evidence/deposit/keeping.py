@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from expunge.data.ordered import by_record
+from expunge.data.ordered import by_record, prepared_rows
 from expunge.data.streams import Stream
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.evidence.deposit.classes import by_class
-from expunge.evidence.deposit.contents import Deposit
-from expunge.evidence.deposit.making import Rehearsal, make_deposit, require_size
+from expunge.evidence.deposit.contents import Deposit, kept_head
+from expunge.evidence.deposit.making import Made, Rehearsal, make_deposit, require_size
 from expunge.evidence.deposit.setting import Penalty
 from expunge.heads import RowSet
 from expunge.model import LinearModel, from_matrix
@@ -29,21 +29,26 @@ NAME = "the source"
 
 @dataclass(frozen=True)
 class Kept:
-    """The deposit, what was rehearsed for it, and the rows it is of, made ready."""
+    """The deposit, what was rehearsed for it, the optimum, and the rows it is of, made ready."""
 
-    deposit: Deposit
-    rehearsed: tuple[Rehearsal, ...]
+    made: Made
     rows: RowSet
 
+    @property
+    def deposit(self) -> Deposit:
+        return self.made.deposit
+
+    @property
+    def rehearsed(self) -> tuple[Rehearsal, ...]:
+        return self.made.rehearsed
+
     def model(self, dtype: torch.dtype) -> LinearModel:
-        """The deposit's own model, at the optimum, in the type it is to be stored in."""
-        own = self.deposit.model
-        if own.weight.dtype == dtype:
-            return own
-        assert own.record is not None
-        stored = from_matrix(own.matrix(), bias=own.bias is not None, dtype=dtype)
-        size, lost = _gradient_size(stored, own.record, by_class(self.rows, own.record))
-        return stored.with_record(replace(own.record, residual=size + lost))
+        """The model at the optimum, in the type it is to be stored in; the deposit's own anchor has noise."""
+        own = self.deposit.record
+        stored = from_matrix(self.made.optimum, bias=own.bias, dtype=dtype)
+        record = replace(own, residual=0.0, noised=False, provenance="measured")
+        size, lost = _gradient_size(stored, record, by_class(self.rows, record))
+        return stored.with_record(replace(record, residual=size + lost))
 
 
 def keep(
@@ -61,6 +66,8 @@ def keep(
     With `free_bias` the bias is no longer regularised: the deposit's own model is the one trained so. `seed` fixes
     key and rehearsal for tests.
     """
+    if model.record is not None:
+        source = prepared_rows(source, model.record, NAME)
     if not is_labelled(source):
         raise DataError(f"{NAME}: no labels", "its gradient needs them", "Give the rows as they were trained on.")
     if isinstance(source, Stream) and source.own_rows and execution.group.size > 1:
@@ -71,7 +78,7 @@ def keep(
         )
     record = _record(model, source, declared)
     place = execution.place
-    require_size(head_of(model, record), place)
+    require_size(kept_head(model, record), place)
     reading = Reading(Memory.of(execution.memory), execution.group, execution.progress)
     rows = rows_of(source, model, record, torch.float64, place, NAME, reading)
     require_trained_on(model, record, by_class(rows, record))
@@ -87,7 +94,7 @@ def keep(
         progress=execution.progress,
         seed=seed,
     )
-    return Kept(*made, rows)
+    return Kept(made, rows)
 
 
 def _record(model: LinearModel, source: Any, declared: Declared) -> TrainingRecord:

@@ -15,14 +15,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
+from expunge.bounds.scale import power_of_two
 from expunge.data.row_hashes import PRECISIONS, Matches, RowHashes, matches, row_hashes
 from expunge.errors import DataError
+from expunge.evidence.deposit.blocks import UNIT_ROUNDOFF, Blocks
 from expunge.evidence.deposit.classes import by_class
 from expunge.evidence.deposit.contents import Deposit
+from expunge.evidence.deposit.shape import gram_of, rested, unsure
 from expunge.evidence.deposit.sums import Sums, sums_of
-from expunge.evidence.deposit.third import copy_error
+from expunge.evidence.deposit.third import copy_error, sizes_of, threes
 from expunge.heads import Logistic, OneVsRest, Ridge, Rows, Softmax
+from expunge.model import from_matrix
 from expunge.record import HESSIAN_LIPSCHITZ_FACTOR
 
 SMALLEST_STEP = 2.0**-149  # of float32, whose steps are relative to the value above that only
@@ -97,12 +103,13 @@ def require_members(membership: Membership) -> None:
 
 def summed(deposit: Deposit, rows: Rows) -> Sums:
     """The sums over rows as they are given, and what float64 may have changed of them."""
-    kept = deposit.sums.third is not None
-    return sums_of(deposit.head, deposit.anchor, by_class(rows, deposit.record), deposit.gauges, third=kept)
+    kept, counted = deposit.sums.third is not None, by_class(rows, deposit.record)
+    return sums_of(deposit.head, deposit.anchor, counted, deposit.gauges, third=kept, gram=gram_of(counted))
 
 
 def gone(deposit: Deposit, rows: Rows, membership: Membership) -> Sums:
     """The sums over the rows that leave, with what copies of them may have changed."""
+    require_sure(deposit, rows, membership)
     return charged(deposit, rows, membership, summed(deposit, rows))
 
 
@@ -111,6 +118,9 @@ def charged(deposit: Deposit, rows: Rows, membership: Membership, sums: Sums) ->
     away, kept = copied(membership, rows), deposit.sums.third is not None
     if away == 0.0:
         return sums
+    assert sums.gram is not None
+    same = torch.as_tensor(membership.found.precision == 0).to(rows.device)  # a copy may be on the grid by itself
+    sums = replace(sums, gram=replace(sums.gram, off=gram_of(Rows(rows.features[same], rows.labels[same])).off))
     head, weights = deposit.head, deposit.anchor
     slope, curve, bend = SMOOTHNESS[head.name]
     bound, size, each = head.row_bound, float(torch.linalg.matrix_norm(weights, 2)), away / len(rows)
@@ -130,20 +140,53 @@ def charged(deposit: Deposit, rows: Rows, membership: Membership, sums: Sums) ->
     )
 
 
+def require_sure(deposit: Deposit, rows: Rows, membership: Membership) -> None:
+    """Refuse a copy of which it is not sure to which point of the grid its original was rounded (shape.py), or in which
+    features that has zeros."""
+    if deposit.of_network:
+        return
+    features = rows.features.double()
+    scaled = 4.0 * (features.shape[1] + 8) * UNIT_ROUNDOFF  # to a norm bound, in another order than then
+    away = torch.as_tensor(_distances(membership, rows)).to(features) + scaled * features.norm(dim=1)
+    # what rounds to zero is zero in a copy that was rounded, and may be anything that does in its original
+    nearly = (features != 0.0) & (features.abs() <= torch.as_tensor(_nearly_zero(membership)).to(features)[:, None])
+    doubtful = torch.nonzero(unsure(features, away) | nearly.any(dim=1)).reshape(-1).tolist()
+    if doubtful:
+        named = ", ".join(str(row + 1) for row in doubtful[:5]) + (", ..." if len(doubtful) > 5 else "")
+        raise DataError(
+            f"{len(doubtful):,} of {len(rows):,} rows (row {named}) are rounded copies, too far from what was "
+            f"trained on",
+            "noise takes its shape from the retained rows, which a row has to leave to the last digit",
+            "Give them as they were trained on, with all digits.",
+        )
+
+
+def _nearly_zero(membership: Membership) -> NDArray[np.float64]:
+    """Row by row what rounds to zero at the precision that it was recognised at."""
+    of_precision = np.zeros(len(PRECISIONS))
+    of_precision[PRECISIONS.index("float32")] = 0.5 * SMALLEST_STEP
+    of_precision[PRECISIONS.index("six decimals")] = 0.5e-6
+    return of_precision[membership.found.precision]
+
+
 def copied(membership: Membership, rows: Rows) -> float:
     """How far all rows together can be from their originals: nothing where they are the same to the last digit.
 
     Copy and original round to the same value, so they are at most twice the rounding apart; scaling rows to a norm
     bound brings them no further apart.
     """
-    if not (membership.found.precision > 0).any():
-        return 0.0
+    return float(_distances(membership, rows).sum())
+
+
+def _distances(membership: Membership, rows: Rows) -> NDArray[np.float64]:
+    """The same row by row; a network's examples have no copies."""
+    at, root = membership.found.precision, math.sqrt(rows.n_features)
+    if not at.any():
+        return np.zeros(len(at))
     lengths = rows.features.double().norm(dim=1).cpu().numpy()
-    width = rows.n_features
-    at = membership.found.precision
     narrow, decimal = PRECISIONS.index("float32"), PRECISIONS.index("six decimals")
-    steps = membership.count(narrow) * SMALLEST_STEP + membership.count(decimal) * 1e-6
-    return (float(lengths[at == narrow].sum()) * 2.0**-23 + steps * math.sqrt(width)) * 1.001
+    away: NDArray[np.float64] = np.where(at == narrow, lengths * 2.0**-23 + SMALLEST_STEP * root, 0.0)
+    return np.asarray(np.where(at == decimal, 1e-6 * root, away) * 1.001)
 
 
 def left(deposit: Deposit, rows: Rows, membership: Membership, removed: Sums) -> Deposit:
@@ -152,6 +195,10 @@ def left(deposit: Deposit, rows: Rows, membership: Membership, removed: Sums) ->
     kept[membership.found.row] = False
     digests = [each[kept] for each in deposit.hashes.digests]
     sums = deposit.sums.without(removed)
+    assert sums.gram is not None
+    l2, matrix = deposit.penalty(sums.count).l2, deposit.model.matrix()
+    anchor, lost = rested(matrix, sums.gram, deposit.penalty(sums.count).diagonal(matrix)[0])
+    sums = cleared(shifted(deposit, sums, lost), sums.gram.unseen)
     classes = Counter(rows.labels.tolist())
     counts = tuple(count - classes[index] for index, count in enumerate(deposit.numbers.class_counts))
     if min(counts) < 0:
@@ -167,4 +214,57 @@ def left(deposit: Deposit, rows: Rows, membership: Membership, removed: Sums) ->
         weighted_errors=sums.weighted_errors,
         third_error=sums.third_error,
     )
-    return replace(deposit, numbers=numbers, sums=sums, hashes=RowHashes((digests[0], digests[1], digests[2])))
+    record = replace(deposit.record, n_source=sums.count, class_counts=counts, l2=l2)
+    model = from_matrix(anchor, bias=record.bias, dtype=torch.float64).with_record(record)
+    hashes = RowHashes((digests[0], digests[1], digests[2]))
+    return replace(deposit, model=model, numbers=numbers, sums=sums, hashes=hashes)
+
+
+def shifted(deposit: Deposit, sums: Sums, lost: float) -> Sums:
+    """The same sums at an anchor that is so far from one with the same outputs, their errors larger by that."""
+    if lost == 0.0:
+        return sums
+    head, bound = deposit.head, deposit.numbers.row_bound
+    slope, _, bend = SMOOTHNESS[Ridge.about.name if isinstance(head, Ridge) else head.name]
+    outputs = lost * bound
+    hessian = power_of_two(bend * bound**2 * outputs)
+    third = 0.0 if sums.third is None else power_of_two(sizes_of(head)[1] * bound**3 * outputs)
+    return replace(
+        sums,
+        gradient_error=sums.gradient_error + power_of_two(slope * bound * outputs),
+        curvature_error=sums.curvature_error + hessian,
+        weighted_errors=tuple(
+            error + gauge.kappa**2 * hessian for gauge, error in zip(deposit.gauges, sums.weighted_errors, strict=True)
+        ),
+        third_error=sums.third_error + third,
+    )
+
+
+def cleared(sums: Sums, unseen: Tensor) -> Sums:
+    """With nothing for features that are zero in every row that is left: what rounding left there is of rows that went.
+
+    The loss of what is left does not depend on their weights, so the anchor may have any there: it has none.
+    """
+    if not len(unseen):
+        return sums
+    width = sums.gradient.shape[1]
+    gone = torch.zeros(width, dtype=torch.bool, device=sums.gradient.device)
+    gone[unseen] = True
+
+    def without(matrix: Blocks) -> Blocks:
+        values, mask = matrix.values.clone(), gone.repeat(matrix.size // width)
+        values[:, mask, :] = 0.0
+        values[:, :, mask] = 0.0
+        return Blocks(values, matrix.joint)
+
+    third = sums.third
+    if third is not None:
+        first, second, last = (part.to(third.device) for part in threes(width))
+        third = torch.where((gone[first] | gone[second] | gone[last])[None], 0.0, third)
+    return replace(
+        sums,
+        gradient=torch.where(gone[None], 0.0, sums.gradient),
+        curvature=without(sums.curvature),
+        weighted=tuple(map(without, sums.weighted)),
+        third=third,
+    )

@@ -12,22 +12,22 @@ import torch
 from torch import Tensor
 
 from expunge.bounds.deposit import deposit_bound
-from expunge.bounds.scale import LARGEST_SCALE
+from expunge.bounds.scale import LARGEST_SCALE, power_of_two
 from expunge.data.row_hashes import KEY_BYTES, NOTHING, RowHashes, row_hashes, streamed_hashes
 from expunge.data.streams import Stream
 from expunge.errors import DataError, ModelError
-from expunge.evidence.deposit.blocks import Blocks, Norm, cholesky_error, largest, square_of
+from expunge.evidence.deposit.blocks import Norm
 from expunge.evidence.deposit.classes import by_class
-from expunge.evidence.deposit.contents import SCHEMA, Deposit, Numbers, kept_head
-from expunge.evidence.deposit.radii import radii_for, sizes_for, two_digits
+from expunge.evidence.deposit.contents import SCHEMA, Deposit, Numbers, kept_head, stiff_of
 from expunge.evidence.deposit.routes import found
-from expunge.evidence.deposit.setting import Penalty, Setting, not_definite, shape_of
+from expunge.evidence.deposit.setting import Penalty, Setting, not_definite
+from expunge.evidence.deposit.shape import Gram, gram_of, rested, shape_of
 from expunge.evidence.deposit.sums import NU, Gauge, Sums, gauges_of, is_joint, sums_of
 from expunge.evidence.deposit.third import has_third
 from expunge.heads import LinearHead, Logistic, Ridge, Rows, RowSet, Softmax
 from expunge.heads.jacobians import JacobianRidge, JacobianRows
 from expunge.model import LinearModel, from_matrix
-from expunge.record import TrainingRecord
+from expunge.record import TrainingRecord, require_range
 from expunge.request.description import timestamp
 from expunge.runtime.group import ALONE, Group
 from expunge.runtime.progress import Progress, silent
@@ -41,8 +41,11 @@ NEAR = 1e-11  # of the objective: gains of this size are lost in its rounding lo
 HASHING = "Row hashes (rows)"
 GROUPS = ((200, 24), (1_000, 8), (2_000, 4), (10**9, 2))  # rehearsed of a size: up to so many weights, so many
 FEW_GROUPS = 2  # of a good part of the source, since each takes long: the list goes on to ten times what they need
-USUAL = 0.9  # of the groups of a size: one very influential row among 24 groups must not set the noise of all
-FINEST = 1e-8  # of the weights: the part of the noise that is drawn exactly is not below it
+SIZES = (1, 10, 100)  # rows that are rehearsed with, and one in a hundred of the source, and one in ten
+ANCHOR_FACTOR = 4.0  # of the anchor's noise: times how far one ordinary row moves the optimum,
+AS_PEOPLE = 25  # and in all as far as so many rows that leave together move it: that is what it costs
+SHARE_OF_SOURCE = 1 / 200  # that they are of the source, at most
+FREE_FACTOR = 16.0  # where it costs nothing
 
 
 @dataclass(frozen=True)
@@ -71,15 +74,18 @@ class Rehearsal:
         return len(self.trials) - len(self.finite)
 
     @property
-    def usual(self) -> float:
-        """What nine in ten of the groups that have a radius need at most; infinite where none has."""
-        finite = self.finite
-        return finite[math.ceil(USUAL * len(finite)) - 1] if finite else math.inf
-
-    @property
     def radius(self) -> float:
         """The largest that is finite; infinite where none is."""
         return max(self.finite, default=math.inf)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A deposit, what was rehearsed with it, and the optimum itself, K x d: no part of the deposit, which has noise."""
+
+    deposit: Deposit
+    rehearsed: tuple[Rehearsal, ...]
+    optimum: Tensor
 
 
 def make_deposit(
@@ -91,54 +97,73 @@ def make_deposit(
     group: Group = ALONE,
     progress: Progress = silent,
     seed: int | None = None,
-) -> tuple[Deposit, tuple[Rehearsal, ...]]:
+) -> Made:
     """A deposit of these rows for this model; `given` are the same rows as they came, for their hashes.
 
-    The anchor is the optimum, reached from the model's weights; tangent weights, whose loss is a square, are taken as
-    they are. `seed` fixes key and rehearsal for tests. In a group only the first process looks at the rows as they
-    came, and its deposit alone is whole.
+    The anchor is the optimum, reached from the model's weights, and noise; tangent weights, whose loss is a square, are
+    taken for the optimum as they are. `seed` fixes key, noise and rehearsal for tests. In a group only the first
+    process looks at the rows as they came, and its deposit alone is whole.
     """
+    require_range(record)
     head = replace(kept_head(model, record), l2=0.0)
     require_size(head, rows.device)
     tangent = isinstance(rows, JacobianRows)
     if isinstance(rows, JacobianRows) and isinstance(head, JacobianRidge):
-        head = replace(head, longest_target=rows.longest_target)
+        head = replace(head, longest_target=power_of_two(rows.longest_target))
     require_whole(record, rows)
     rows = by_class(rows, record)
     penalty = Penalty(record.l2, bool(record.free_bias))
     setting = Setting(model.matrix(rows.device), head.row_bound, (), isinstance(head, Ridge), isinstance(head, Softmax))
-    anchor = setting.anchor if tangent else optimum(head, rows, setting, penalty, progress)
+    best = setting.anchor if tangent else optimum(head, rows, setting, penalty, progress)
     progress("Sums over the source", 0, None)
-    gauges = () if setting.quadratic else gauges_of(rows, len(NU) if anchor.numel() <= FEW_WEIGHTS else 1)
-    sums = sums_of(head, anchor, rows, gauges, third=has_third(head))
-    stiff = float(sums.curvature.values.diagonal(dim1=-2, dim2=-1).mean())
-    setting = replace(setting, anchor=anchor, gauges=gauges, stiff=stiff)
-    shape = shape_of(setting, sums, penalty)
-    numbers = _numbers(head, setting, shape, sums, rows, gauges, seed)
+    gram, secret = gram_of(rows), secret_numbers(rows, seed)
+    scale = anchor_scale(best.numel(), len(rows), quadratic=setting.quadratic)
+    noisy = best + setting.centred(anchor_noise(head, gram, penalty, best, scale, secret))
+    anchor = rested(noisy, gram, penalty.diagonal(best)[0])[0]
+    few = anchor.numel() <= FEW_WEIGHTS
+    gauges = () if setting.quadratic else gauges_of(rows, gram, secret, len(NU) if few else 1)
+    sums = sums_of(head, anchor, rows, gauges, third=has_third(head), gram=gram)
+    numbers = _numbers(head, sums, rows, gauges, scale, seed)
     kept = from_matrix(anchor, bias=record.bias, dtype=torch.float64)
-    kept = kept.with_record(_record_at(record, setting, penalty, sums, numbers))
-    deposit = Deposit(kept, numbers, sums, gauges, shape, NO_HASHES)
+    known = replace(record, class_counts=numbers.class_counts, residual=None, noised=True, provenance="measured")
+    kept = kept.with_record(known)
+    deposit = Deposit(kept, numbers, sums, gauges, NO_HASHES)
     ordinary, large = (
         rehearse(deposit, rows, sizes, most, progress=progress, seed=seed)
         for sizes, most in zip(sizes_for(len(rows)), (GROUPS[0][1], FEW_GROUPS), strict=True)
     )
-    numbers = replace(numbers, radii=radii_for(ordinary, least_radius(deposit), large))
     hashes = hashes_of(bytes.fromhex(numbers.key), given, len(rows), progress) if group.first else NO_HASHES
-    return replace(deposit, numbers=numbers, hashes=hashes).on(torch.device("cpu")), (*ordinary, *large)
+    return Made(replace(deposit, hashes=hashes).on(torch.device("cpu")), (*ordinary, *large), best.cpu())
 
 
-def _record_at(
-    record: TrainingRecord, setting: Setting, penalty: Penalty, sums: Sums, numbers: Numbers
-) -> TrainingRecord:
-    """The record of the anchor, which was trained here, on these rows: nothing in it is only declared."""
-    left = setting.centred(sums.gradient + penalty.diagonal(setting.anchor) * setting.anchor)
-    return replace(
-        record,
-        n_source=numbers.n_rows,
-        class_counts=numbers.class_counts,
-        residual=float(left.norm()) + sums.gradient_error,
-        provenance="measured",
-    )
+def secret_numbers(rows: RowSet, seed: int | None) -> np.random.Generator:
+    """The source of noise that is drawn once and kept nowhere; the same in every process of a group."""
+    words = torch.tensor([secrets.randbits(53) for _ in range(5)], dtype=torch.float64)
+    return np.random.default_rng([int(rows.agreed(word)) for word in words] if seed is None else seed)
+
+
+def anchor_scale(n_weights: int, n_rows: int, *, quadratic: bool) -> float:
+    """The scale of the noise in an anchor, by the shape of the noise, where one ordinary row moves the optimum by about
+    `sqrt(p)/n`: a few times that in every direction, but in all no longer than so many ordinary rows move it together.
+
+    Where the loss is a square, noise costs nothing and has no such end. With many weights it hides what a row was
+    still, if not that it was there.
+    """
+    root, n_rows = math.sqrt(n_weights), 1 << (n_rows - 1).bit_length()
+    together = math.sqrt(min(AS_PEOPLE, SHARE_OF_SOURCE * n_rows))
+    return (FREE_FACTOR * root if quadratic else min(ANCHOR_FACTOR * root, together)) / n_rows
+
+
+def anchor_noise(
+    head: LinearHead, gram: Gram, penalty: Penalty, weights: Tensor, scale: float, generator: np.random.Generator
+) -> Tensor:
+    """`N(0, s^2 M_0^-1)`, K x d."""
+    factor = shape_of(head, gram, penalty.diagonal(weights)[0])
+    if factor is None:
+        raise not_definite()
+    normals = torch.from_numpy(generator.normal(size=tuple(weights.shape))).to(weights)
+    drawn: Tensor = torch.linalg.solve_triangular(factor[0].T, normals.T, upper=True).T
+    return scale * drawn
 
 
 def hashes_of(key: bytes, given: tuple[Any, Any] | Stream, n_rows: int, progress: Progress = silent) -> RowHashes:
@@ -233,27 +258,8 @@ def optimum(head: LinearHead, rows: RowSet, setting: Setting, penalty: Penalty, 
 
 
 def _numbers(
-    head: LinearHead,
-    setting: Setting,
-    shape: Tensor,
-    sums: Sums,
-    rows: RowSet,
-    gauges: tuple[Gauge, ...],
-    seed: int | None,
+    head: LinearHead, sums: Sums, rows: RowSet, gauges: tuple[Gauge, ...], scale: float, seed: int | None
 ) -> Numbers:
-    matrix = Blocks(square_of(shape), is_joint(head))
-    error = cholesky_error(matrix)  # of the product, which is the matrix of the noise exactly
-    norm = Norm(matrix.plus(-error), shape)
-    if norm.least <= 0.0:
-        raise not_definite()
-    n_copies = 1 if len(shape) > 1 or matrix.joint else len(setting.anchor)
-    inverse = torch.linalg.solve_triangular(
-        shape, torch.eye(shape.shape[-1], dtype=shape.dtype, device=shape.device), upper=False
-    )
-    if isinstance(rows, JacobianRows):
-        noise, spread = tangent_outputs(setting, inverse, rows, sums)
-    else:
-        noise, spread = outputs_of(setting, inverse, rows)
     key = secrets.token_bytes(KEY_BYTES) if seed is None else np.random.default_rng(seed).bytes(KEY_BYTES)
     return Numbers(
         SCHEMA,
@@ -263,18 +269,12 @@ def _numbers(
         0,
         class_counts(head, rows),
         head.row_bound,
-        setting.stiff,
+        scale,
         tuple(gauge.kappa for gauge in gauges),
         sums.gradient_error,
         sums.curvature_error,
         sums.weighted_errors,
         sums.third_error,
-        two_digits(largest(matrix.plus(error)) * (1.0 + 2.0**-20)),  # it is published, as what is drawn exactly
-        norm.least / (1.0 + 2.0**-20),
-        n_copies * float(inverse.square().sum()) * (1.0 + 2.0**-30),
-        noise,
-        spread,
-        (),
         timestamp(),
         head.longest_target if isinstance(head, JacobianRidge) else 0.0,
     )
@@ -290,36 +290,21 @@ def class_counts(head: LinearHead, rows: RowSet) -> tuple[int, ...]:
     return tuple(int(count) for count in rows.total(counts))
 
 
-def tangent_outputs(setting: Setting, inverse: Tensor, rows: JacobianRows, sums: Sums) -> tuple[float, float]:
-    """The same as `outputs_of` where an example is as many rows as it has outputs: their moments are the Hessian."""
-    noise = float((inverse.mT @ inverse * sums.curvature.values).sum())
-    return math.sqrt(noise / rows.outputs), math.sqrt(float(rows.predictions(setting.anchor).square().mean()))
-
-
-def outputs_of(setting: Setting, inverse: Tensor, rows: RowSet) -> tuple[float, float]:
-    """On a typical row: the deviation that noise of scale 1 gives an output, and the size of the model's own."""
-    classes, width = setting.anchor.shape
-    moments = torch.zeros((width, width), dtype=torch.float64, device=rows.device)
-    for block in rows.blocks():
-        features = block.features.double()
-        moments.addmm_(features.T, features)
-    moments = rows.total(moments) / len(rows)
-    centred = setting.centred(setting.anchor)
-    spread = math.sqrt(float((centred @ moments * centred).sum()) / classes)
-    covariance = inverse.mT @ inverse
-    if len(covariance) == 1 and covariance.shape[-1] == classes * width and classes > 1:
-        view = covariance[0].view(classes, width, classes, width)
-        own, all_pairs = torch.einsum("kikj->ij", view), torch.einsum("kilj->ij", view)
-        seen = own - all_pairs / classes if setting.shift_free else own
-        return math.sqrt(float((seen * moments).sum()) / classes), spread
-    return math.sqrt(float((covariance.mean(dim=0) * moments).sum())), spread
-
-
 def _sorted(hashes: RowHashes) -> RowHashes:
     """In the order of the first hash: the order of the source is nobody's business."""
     order = np.lexsort(hashes.digests[0].T[::-1])
     first, second, third = (each[order] for each in hashes.digests)
     return RowHashes((first, second, third))
+
+
+def sizes_for(count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """How many rows of a source are rehearsed with: as requests usually have, and as large ones have, if that is more.
+
+    >>> sizes_for(30_000), sizes_for(700)
+    (((1, 10, 100, 300), (3000,)), ((1, 7, 10, 100), ()))
+    """
+    ordinary = tuple(sorted({*SIZES, count // 100} - {0}))
+    return ordinary, (count // 10,) if count // 10 > ordinary[-1] else ()
 
 
 def rehearse(
@@ -353,9 +338,15 @@ def rehearse(
 def trial(deposit: Deposit, rows: RowSet) -> Trial:
     """What forgetting these rows would need."""
     rows = by_class(rows, deposit.record)
-    gone = sums_of(deposit.head, deposit.anchor, rows, deposit.gauges, third=deposit.sums.third is not None)
+    gone = sums_of(
+        deposit.head, deposit.anchor, rows, deposit.gauges, third=deposit.sums.third is not None, gram=gram_of(rows)
+    )
     retained = deposit.sums.without(gone)
-    result = found(deposit.setting, retained, deposit.penalty(retained.count), deposit.shape)
+    assert retained.gram is not None
+    penalty = deposit.penalty(retained.count)
+    shape = shape_of(deposit.head, retained.gram, penalty.diagonal(deposit.anchor)[0])
+    setting = replace(deposit.setting, stiff=stiff_of(retained))
+    result = None if shape is None else found(setting, retained, penalty, shape)
     radius = math.inf if result is None else deposit_bound(result.facts).radius
     if result is None or radius > LARGEST_SCALE:  # no noise is that large
         return Trial(math.inf, None)
@@ -376,9 +367,3 @@ def taken(rows: RowSet, chosen: Any) -> RowSet:
         features[places] = block.features[inside].double()
         labels[places] = block.labels[inside].double()
     return Rows(rows.total(features), rows.total(labels).long())
-
-
-def least_radius(deposit: Deposit) -> float:
-    """Below this, noise would no longer be far above what float64 makes of the weights."""
-    weights = 1.0 + float(deposit.model.matrix().norm())
-    return FINEST * weights / deposit.ellipsoid.smallest(1.0)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from expunge.data.ordered import by_record
+from expunge.data.ordered import by_record, prepared_rows
 from expunge.data.prepare import as_features, as_labels, require_width
 from expunge.data.row_hashes import PRECISIONS
 from expunge.errors import DataError
@@ -37,8 +37,10 @@ class Answer:
 
 
 def answers(deposit: Deposit, rows: Any) -> list[Answer]:
-    """One for each row, in order; `rows` are (features, labels) as they were trained on."""
+    """One for each row, in order; `rows` are (features, labels) as they were trained on, or a frame with both."""
     record = deposit.record
+    if not deposit.of_network:
+        rows = prepared_rows(rows, record, NAME)
     if not is_labelled(rows):
         raise DataError(f"{NAME}: no labels", "a row is known by its label too", "Give (features, labels).")
     if deposit.of_network:  # examples as they are before the network, each of any shape

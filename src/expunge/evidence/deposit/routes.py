@@ -33,6 +33,7 @@ from expunge.bounds.deposit import (
 from expunge.bounds.deposit_surrogate import Beside
 from expunge.evidence.deposit.blocks import UNIT_ROUNDOFF, Blocks, Norm, largest, norm_of, square_of
 from expunge.evidence.deposit.setting import Penalty, Setting
+from expunge.evidence.deposit.shape import centred_shape
 from expunge.evidence.deposit.sizes import settled, size_of, tied, unlike
 from expunge.evidence.deposit.steps import step_of, third_step
 from expunge.evidence.deposit.sums import Gauge, Sums
@@ -187,13 +188,13 @@ class Routes:
         bent = (bend_third(reach) if self.third else bend(reach)) * curved
         if reach <= LARGEST_REACH:
             gone = -math.expm1(-reach) * self.sums.curvature.diagonal
-            stretched = math.sqrt(self._stretch(self._frozen_diagonal, gone))
+            stretched = math.sqrt(self._stretch(self._shape_diagonal, gone))
             yield Attempt(bent * math.exp(reach / 2.0) * stretched, lambda _: self._range(reach))
             for index, (length, _) in enumerate(gauged):
                 made = functools.partial(self._long_rows, index, length, reach)
                 yield Attempt(self._long_floor(index, length, reach), made)
         if not self.penalty.free:
-            largest_two = self.sums.curvature.diagonal.max() * self._frozen_diagonal.max()
+            largest_two = self.sums.curvature.diagonal.max() * self._shape_diagonal.max()
             floor = bent * math.sqrt(max(0.0, float(largest_two))) / self.penalty.l2
             yield Attempt(floor, lambda _: iter(((self._plain(reach), None),)))
 
@@ -202,9 +203,9 @@ class Routes:
         """Of each number on a diagonal, what the stiff direction has in it: the other classes can take it away."""
         return self.setting.stiff / len(self.update) if self.setting.shift_free else 0.0
 
-    @cached_property
-    def _frozen_diagonal(self) -> Tensor:
-        return self.shape.square().sum(dim=-1) - self._common
+    @property
+    def _shape_diagonal(self) -> Tensor:
+        return self._shape_seen.diagonal
 
     def _stretch(self, diagonal: Tensor, gone: Tensor) -> float:
         """`lambda_max(M^-1 A)` is not below this: unit vectors, with the diagonal of A, and of what M lacks."""
@@ -221,7 +222,7 @@ class Routes:
         bent = slope * length * self._curved(self.sums.weighted[index], 0.0)
         rho = bent * math.sqrt(self._stretch(weighted if self.third else own, gone))
         steep = self._stretch(moments, gone) * self._stretch(weighted, gone) * math.exp(reach)
-        return weighted_radius(math.sqrt(steep), rho) * math.sqrt(self._stretch(self._frozen_diagonal, gone))
+        return weighted_radius(math.sqrt(steep), rho) * math.sqrt(self._stretch(self._shape_diagonal, gone))
 
     def _differences(self, lengths) -> float:  # type: ignore[no-untyped-def]
         """The largest length of `u_j - u_k`, or of `u_k` where classes do not compete."""
@@ -276,14 +277,25 @@ class Routes:
         return (lost + math.sqrt(len(updated)) * float(common.norm())) * UP
 
     def _ratio(self, norm: Norm) -> float:
-        """`lambda_max(M^-1 M_0)`, M_0 the product of the shape's own factors."""
-        return norm.most(*self._frozen)
+        """`lambda_max(M^-1 M_0)` over what classes see, M_0 the product of the shape's own factors."""
+        return norm.most(self._shape_seen, self._shape_error)
 
     @cached_property
-    def _frozen(self) -> tuple[Blocks, float]:
-        """M_0, and what float64 may have changed of the product of its factors."""
-        error = 4 * (self.shape.shape[-1] + 4) * UNIT_ROUNDOFF * float(self.shape.square().sum(dim=(-1, -2)).max())
-        return Blocks(square_of(self.shape), self.sums.curvature.joint), error
+    def _shape_seen(self) -> Blocks:
+        """M_0: one block for all classes; where they compete, without what is common to them."""
+        if not self.sums.curvature.joint:
+            return Blocks(square_of(self.shape), joint=False)
+        return Blocks(centred_shape(self.shape, len(self.update))[None], joint=True)
+
+    @property
+    def _shape_error(self) -> float:
+        """What float64 may have changed of the product of its factors."""
+        return 4 * (self.shape.shape[-1] + 4) * UNIT_ROUNDOFF * float(self.shape.square().sum(dim=(-1, -2)).max())
+
+    @cached_property
+    def _shape_largest(self) -> float:
+        """The largest eigenvalue of M_0, what is common to all classes included."""
+        return largest(Blocks(square_of(self.shape), joint=False).plus(self._shape_error))
 
     def _curved(self, matrix: Blocks, error: float, longest: float = math.inf) -> float:
         """`||u||` by a matrix that is off by at most `error`; it is known not to be above `longest`."""
@@ -298,8 +310,11 @@ class Routes:
     def _by_norm(self, route: str, norm: Norm | None, **known: float) -> Iterator[tuple[DepositFacts, Norm]]:
         if norm is None or norm.least <= 0.0:
             return
-        rounding = self._lost() / math.sqrt(norm.least) + self._displaced() * math.sqrt(norm.matrix.row_sum())
-        yield DepositFacts(route, norm.dual(self.left), rounding * UP, self._ratio(norm), **known), norm
+        ratio = self._ratio(norm)
+        # v may be off in what is common to all classes too, where M_0 is another than M
+        steepest = max(norm.matrix.row_sum(), self._shape_largest / ratio)
+        rounding = self._lost() / math.sqrt(norm.least) + self._displaced() * math.sqrt(steepest)
+        yield DepositFacts(route, norm.dual(self.left), rounding * UP, ratio, **known), norm
 
     def _range(self, reach: float) -> Iterator[tuple[DepositFacts, Norm]]:
         if reach > LARGEST_REACH:
@@ -361,13 +376,12 @@ class Routes:
 
     def _plain(self, reach: float) -> DepositFacts:
         top = largest(self.sums.curvature.plus(self._curvature_error))
-        shape, error = self._frozen
         rounding = (self._lost() + self.penalty.l2 * self._displaced()) * UP
         return DepositFacts(
             self._named(PLAIN),
             float(self.left.norm()) * UP,
             rounding,
-            largest(shape.plus(error)),
+            self._shape_largest,
             reach=reach,
             update_curved=self._curved(self.sums.curvature, self._curvature_error, self._widest(reach)),
             curvature_ratio=top,

@@ -1,4 +1,4 @@
-"""What of a deposit does not change from deletion to deletion, and its regulariser, which may."""
+"""What of a deposit hardly changes from deletion to deletion, and its regulariser, which may."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from expunge.errors import ModelError
-from expunge.evidence.deposit.blocks import Blocks, norm_of
-from expunge.evidence.deposit.sums import Gauge, Sums
+from expunge.errors import DataError, ModelError
+from expunge.evidence.deposit.blocks import Blocks
+from expunge.evidence.deposit.sums import Gauge
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Penalty:
 
 @dataclass(frozen=True)
 class Setting:
-    """What does not change from deletion to deletion: the anchor, the rows' bounds, the kind of loss, the shape.
+    """The anchor, the rows' bounds, the kind of loss.
 
     `shift_free`: the loss does not see what is added to all classes (softmax), and outputs compete in pairs. `stiff` is
     what is added to the direction common to all classes.
@@ -63,18 +63,19 @@ class Setting:
         return matrix.plus(flat)
 
 
-def shape_of(setting: Setting, sums: Sums, penalty: Penalty) -> Tensor:
-    """The factor of `M_0 = H + reg` at deposit time, b x q x q lower triangular: frozen."""
-    norm = norm_of(setting.penalised(setting.stiffened(sums.curvature), penalty))
-    if norm is None:
-        raise not_definite()
-    return norm.factor
-
-
 def not_definite() -> ModelError:
     """Why there can be no deposit of some models."""
     return ModelError(
-        "the Hessian at the optimum is not positive definite, as far as float64 can tell",
-        "the noise takes its shape from it",
+        "the second moments of the rows, with the regulariser, are not positive definite, as far as float64 can tell",
+        "the noise takes its shape from them",
         "Train with a larger l2, or leave out features that are combinations of others.",
+    )
+
+
+def too_small() -> DataError:
+    """Why there can be no noise beside rows that are nothing where they are rounded for it (shape.py)."""
+    return DataError(
+        "every feature of every row is zero, or smaller than a thousandth",
+        "noise takes its shape from features that are rounded to 1/512",
+        "Scale the features to ordinary size; where all rows but such have left, delete the model and its deposit.",
     )

@@ -23,7 +23,7 @@ def unlike(one: DepositFacts, other: DepositFacts) -> tuple[bool, float, float]:
 
 
 def size_of(facts: DepositFacts) -> float:
-    """The radius in the norm of the frozen shape."""
+    """The radius in the norm of the shape of the noise."""
     return radius_in_route(facts) * math.sqrt(facts.shape_ratio)
 
 

@@ -21,7 +21,7 @@ from expunge.bounds.deposit import LONG_ROWS, PLAIN, DepositFacts, way_of
 from expunge.bounds.deposit import LOST as ARITHMETIC
 from expunge.bounds.ellipsoid import EXACT_SHARE
 from expunge.bounds.region import DRAWING, ROUND_UP
-from expunge.bounds.scale import EXACT
+from expunge.bounds.scale import LEVELS
 from expunge.certificate.check import DEPOSIT, Check, require_passed
 from expunge.certificate.content import Certificate
 from expunge.certificate.derive import bound_named
@@ -35,15 +35,8 @@ from expunge.errors import FileError, OptionError, VerificationFailed
 from expunge.evidence.deposit.beside import Asked, begun_beside, found_beside, region_of, stated_of
 from expunge.evidence.deposit.blocks import (
     UNIT_ROUNDOFF,
-    Blocks,
-    cholesky_error,
-    is_definite,
-    solved_by,
-    square_of,
-    top_of,
 )
 from expunge.evidence.deposit.contents import Deposit
-from expunge.evidence.deposit.evidence import COVERED
 from expunge.evidence.deposit.overlooking import looked_over, seen_checks
 from expunge.evidence.deposit.routes import Found, found
 from expunge.evidence.deposit.succession import succession_checks
@@ -52,11 +45,8 @@ from expunge.record import loss_named
 
 ALIKE = 1e-6  # relative: what another machine's linear algebra may change of a fact
 NEAR = 1.05  # how far above the eigenvalue itself a bound on it may be
-LOST = 4.0  # errors of a factorisation that a bound on the least eigenvalue may lie below it
-ROUNDED = 1.11 * NEAR  # and one that is rounded up to two digits
 MOST_LOST = 1e-3  # relative: what an ill-conditioned shape may change of a fact, and rounding of a bound on it
 UNLIKELY = 1e-9  # of noise as stated, to be taken for noise that is not
-FROZEN_FACTS = ("row_bound", "shape_largest", "shape_least", "shape_inverse_trace", "output_noise", "output_spread")
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
 
 
@@ -137,7 +127,7 @@ def found_again_beside(
     """The same with the surrogate rows that it was made with, and what the door would have said to them."""
     rows, compared = looked_over(content, distance, after, surrogate)
     failure = route_failure(content["delta"], distance)
-    asked = Asked(rows, distance, after.record.n_source, after.numbers.forgotten, failure)
+    asked = Asked(rows, distance, after.numbers.n_rows + after.numbers.forgotten, after.numbers.forgotten, failure)
     begun = begun_beside(after, rows)
     answer = found_beside(after, asked, begun=begun)
     if not _as_stated(content, distance, after, None if answer is None else answer.found):
@@ -160,7 +150,7 @@ def deposit_checks(content: Json, after: Deposit, result: Found | None) -> list[
         *_same_model(content, after),
         *_shape_checks(content, after),
         *_route_checks(content, after, result, radius),
-        *_radius_checks(content, after, radius),
+        *_noise_checks(content, after, radius),
     ]
 
 
@@ -172,7 +162,7 @@ def about(name: str, claimed: Any, recomputed: Any, why: str = "") -> Check:
 def close(name: str, claimed: float, recomputed: float, slack: float = 0.0) -> Check:
     """A number that is the same but for rounding."""
     alike = math.isclose(claimed, recomputed, rel_tol=ALIKE, abs_tol=slack)
-    return about(name, alike, True, f"the dossier says {claimed:.9g}, the deposit {recomputed:.9g}")
+    return about(name, alike, True, f"the dossier says {claimed:.9g}, the deposit does not")
 
 
 def _facts(content: Json) -> dict[str, float]:
@@ -192,12 +182,12 @@ def _same_model(content: Json, after: Deposit) -> list[Check]:
         "classes": len(record.classes),
         "features": after.model.n_features,
         "parameters": head.n_parameters,
-        "n_source": record.n_source,
+        "n_source": numbers.n_rows + numbers.forgotten,
         "n_forget": numbers.forgotten,
         "n_retain": numbers.n_rows,
     }
     stated = content["model"]
-    known = {"loss": record.loss, "l2": record.l2, "max_norm": record.max_norm, "bias": record.bias}
+    known = {"loss": record.loss, "max_norm": record.max_norm, "bias": record.bias}
     known |= {"row_bound": record.row_bound, "free_bias": bool(record.free_bias), "fixed_c": record.fixed_c}
     weights = None if record.class_weights is None else list(record.class_weights)
     known |= {"preparation": record.preparation, "class_weights": weights}
@@ -205,41 +195,21 @@ def _same_model(content: Json, after: Deposit) -> list[Check]:
     return [
         *(about(f"deposit: sizes.{name}", content["sizes"].get(name), value) for name, value in sizes.items()),
         *(about(f"deposit: model.{name}", told[name], value) for name, value in known.items()),
-        about(
-            "deposit: rows that left and rows that are left are the source",
-            numbers.n_rows + numbers.forgotten,
-            record.n_source,
-        ),
     ]
 
 
 def _shape_checks(content: Json, after: Deposit) -> list[Check]:
-    """The noise's shape: its numbers are the dossier's, and true of the factor in the deposit."""
-    facts, numbers = _facts(content), after.numbers
-    frozen = asdict(numbers)
-    matrix = Blocks(square_of(after.shape), after.sums.curvature.joint)
-    top = top_of(lambda vectors: matrix.values @ vectors, matrix.values)
-    bottom = 1.0 / top_of(lambda vectors: solved_by(after.shape, vectors), after.shape)
-    unit = torch.eye(after.shape.shape[-1], dtype=after.shape.dtype, device=after.shape.device)
-    inverse = torch.linalg.solve_triangular(after.shape, unit, upper=False)
-    copies = 1 if len(after.shape) > 1 or matrix.joint else len(after.anchor)
-    trace = copies * float(inverse.square().sum())
-    largest, least = numbers.shape_largest, numbers.shape_least
+    """The shape's numbers, worked out from the second moments of the rows that are left."""
+    facts, shape = _facts(content), after.ellipsoid
+    known = {"shape_least": shape.least, "shape_inverse_trace": shape.inverse_trace}
+    known |= {"output_noise": after.output_noise, "output_spread": after.output_spread}
+    condition = shape.largest / shape.least
+    lost = min(MOST_LOST, 64.0 * UNIT_ROUNDOFF * condition)
     return [
-        *(about(f"deposit: {name}", facts[name], frozen[name]) for name in FROZEN_FACTS),
-        about(
-            "deposit: no eigenvalue of the shape is above shape_largest",
-            is_definite(matrix.times(-1.0).plus(largest)) and largest <= ROUNDED * top,
-            True,
-            f"the largest is {top:.9g}, shape_largest {largest:.9g}",
-        ),
-        about(
-            "deposit: no eigenvalue of the shape is below shape_least",
-            is_definite(matrix.plus(-least)) and bottom - LOST * cholesky_error(matrix) <= NEAR * least,
-            True,
-            f"the least is {bottom:.9g}, shape_least {least:.9g}",
-        ),
-        close("deposit: shape_inverse_trace is that of the shape", numbers.shape_inverse_trace, trace),
+        about("deposit: row_bound", facts["row_bound"], after.numbers.row_bound),
+        about("deposit: shape_largest", facts["shape_largest"], shape.largest),
+        close("deposit: shape_least", facts["shape_least"], known.pop("shape_least"), NEAR * shape.least - shape.least),
+        *(close(f"deposit: {name}", facts[name], value, lost * value) for name, value in known.items()),
     ]
 
 
@@ -254,7 +224,7 @@ def _route_checks(content: Json, after: Deposit, result: Found | None, radius: f
         facts |= stated_of(result.beside, "weight_largest" in stated)
     # what goes through the inverse of a shape loses as many digits as that has: the frozen one's, or the route's own
     ratio = 1.0 if way_of(route) == PLAIN else max(1.0, facts["shape_ratio"])  # there it is no ratio
-    condition = after.numbers.shape_largest / after.numbers.shape_least * ratio
+    condition = after.ellipsoid.largest / after.ellipsoid.least * ratio
     digits = min(MOST_LOST, 8.0 * UNIT_ROUNDOFF * condition)
     slack = {name: digits * abs(value) for name, value in facts.items()}
     for name, lost in _moved(result.facts, after).items():
@@ -276,7 +246,7 @@ def _route_checks(content: Json, after: Deposit, result: Found | None, radius: f
             "deposit: bound.total is no less than the region",
             total >= (1.0 - MOST_LOST) * radius,
             True,
-            f"the dossier says {total:.9g}, the deposit {radius:.9g}",
+            f"the dossier says {total:.9g}",
         ),
     ]
 
@@ -304,33 +274,28 @@ def _drawn(content: Json) -> float:
     return float(content["bound"]["terms"].get(DRAWING.name, 0.0))
 
 
-def _radius_checks(content: Json, after: Deposit, radius: float | None) -> list[Check]:
-    """The noise was taken from the deposit's radii, and no smaller one would have covered the region.
+def _noise_checks(content: Json, after: Deposit, radius: float | None) -> list[Check]:
+    """The noise covers the region; where it is one of the levels, no smaller one would have.
 
-    Exact noise, which is for audits, is of no list.
+    Exact noise, which is for audits, is no level.
     """
-    radii, noise, sigma = after.numbers.radii, content["noise"], content["sigma"]
+    noise, sigma = content["noise"], content["sigma"]
     mu = mu_for(content["epsilon"], noise["delta_for_noise"])
     listed: list[Check] = []
-    taken, smaller = sigma * mu, radii[:0]
-    if noise["choice"] != EXACT:
-        places = [index for index, each in enumerate(radii) if math.isclose(each / mu, sigma, rel_tol=ALIKE)]
+    if noise["choice"] == LEVELS:
         listed = [
-            about("deposit: noise.rehearsed_rows is the number of radii", noise["rehearsed_rows"], len(radii)),
-            about("deposit: sigma is one of the radii over mu", len(places), 1, f"the radii are {radii}"),
+            about("deposit: noise.rehearsed_rows is the number of levels", noise["rehearsed_rows"], len(after.levels)),
+            about("deposit: sigma is one of the levels", sigma in after.levels, True),
         ]
-        if not places:
-            return listed
-        taken, smaller = radii[places[0]], radii[: places[0]]
     if radius is None:
         return listed
-    needed = (radius + _drawn(content)) * COVERED
     shape = replace(after.ellipsoid, weights=_facts(content)["weights_length"])
-    enough = [each for each in smaller if each >= (radius + shape.drawing(each / mu)) * (1.0 + MOST_LOST)]
+    smaller = [each for each in after.levels if each < sigma] if noise["choice"] == LEVELS else []
+    enough = [each for each in smaller if each * mu >= (radius + shape.drawing(each)) * (1.0 + MOST_LOST)]
     return [
         *listed,
-        about("deposit: the radius covers the region", taken >= needed / (1.0 + ALIKE), True),
-        about("deposit: no smaller radius covers the region", enough, []),
+        about("deposit: the noise covers the region", sigma * mu >= (radius + _drawn(content)) / (1.0 + ALIKE), True),
+        about("deposit: no smaller level covers the region", enough, []),
     ]
 
 
@@ -343,7 +308,7 @@ def published_checks(content: Json, after: Deposit, result: Found, path: str | P
     sigma, count = content["sigma"], after.anchor.numel()
     stored = float(torch.finfo(dtype).eps) * float(weights.norm())
     rounded = math.sqrt(count) * math.ldexp(1.0, content["noise"]["grid_exponent"])  # no grid is finer than a last one
-    slack = (stored + rounded) * math.sqrt(after.numbers.shape_largest)
+    slack = (stored + rounded) * math.sqrt(after.ellipsoid.largest)
     low = math.sqrt(chi2.ppf(UNLIKELY, count)) * sigma - slack
     high = math.sqrt(chi2.isf(UNLIKELY, count) * (1.0 + EXACT_SHARE)) * sigma + slack
     return [
@@ -351,7 +316,7 @@ def published_checks(content: Json, after: Deposit, result: Found, path: str | P
             "deposit: the published weights are where the noise puts them",
             low <= away <= high,
             True,
-            f"they are {away:.4g} from the updated ones, and noise of this size puts them {low:.4g} to {high:.4g} away",
+            "they are not as far from the updated ones as noise of this size puts them",
         )
     ]
 
@@ -366,6 +331,5 @@ def _published(after: Deposit, path: str | Path) -> tuple[Tensor, torch.dtype]:
 
 
 def whitened(after: Deposit, difference: Tensor) -> float:
-    """`||e||` in the norm of the shape, classes one after the other where one block serves all."""
-    vectors = difference.reshape(1, -1) if after.sums.curvature.joint else difference
-    return float((vectors[:, None, :] @ after.shape).norm())
+    """`||e||` in the norm of the shape."""
+    return float((difference @ after.shape[0]).norm())

@@ -195,7 +195,7 @@ def module_request(
         provenance="declared",
     )
     notes = (NOT_CONVEX, *((BUFFERS,) if any(b.is_floating_point() for b in network.buffers()) else ()))
-    notes += budget_notes(guarantee.delta, record.n_source)
+    notes += budget_notes(guarantee.delta, record.n_source - len(forget_rows))
     constants = guarantee.constants if isinstance(guarantee.constants, PaperConstants) else None
     return Request(ModuleSubject(network, head, record), forget_rows, surrogate_rows, guarantee, constants, notes)
 

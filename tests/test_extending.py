@@ -26,7 +26,7 @@ from expunge.certificate.verify import claim_of
 from expunge.cli import main
 from expunge.desk import Policy
 from expunge.distance import KINDS, Distance, kind_named, parse_distance, register_kind
-from expunge.heads import HEADS, head_for, register_head
+from expunge.heads import HEADS, Logistic, head_for, register_head
 from expunge.mechanism import measure
 from expunge.record import LOSSES, TrainingRecord, loss_named
 from expunge.report import run_page
@@ -96,6 +96,32 @@ def test_a_toy_is_what_it_says_it_is() -> None:
     curved = torch.autograd.grad((slope * direction).sum(), weights)[0]
     torch.testing.assert_close(head.curvature(plain, prepared).product(direction), curved)
     torch.testing.assert_close(head.curvature(plain, prepared).dense() @ direction.reshape(-1), curved.reshape(-1))
+
+
+class Steeper(Logistic):
+    """`ell(2 z, y)`: a loss from outside that is a subclass of one that deposits know."""
+
+    about = replace(Logistic.about, name="steeper")
+
+    def predictions(self, outputs: torch.Tensor) -> torch.Tensor:
+        return super().predictions(2 * outputs)
+
+
+@pytest.mark.usefixtures("toys")
+def test_a_deposit_of_a_loss_from_outside_is_refused_though_it_is_made_from_one_that_is_known() -> None:
+    """Its sums have formulas of their own: they would be another loss's, and the certificate would say proven."""
+    register_head(Steeper)
+    try:
+        source = rows(1, 90)
+        two = (source[0], np.minimum(source[1], 1))
+        for loss, (X, y) in {"twice-ridge": source, "steeper": two}.items():
+            model = expunge.train(X, y, l2=0.05, max_norm=1.0, loss=loss)
+            with pytest.raises(expunge.ModelError, match=f"loss '{loss}'.*logistic, one-vs-rest, ridge, softmax"):
+                expunge.deposit(model, X, y, seed=1)
+    finally:
+        del HEADS["steeper"], LOSSES["steeper"]
+    for loss, (X, y) in {"ridge": source, "softmax": source, "one-vs-rest": source, "logistic": two}.items():
+        assert expunge.deposit(expunge.train(X, y, l2=0.05, max_norm=1.0, loss=loss), X, y, seed=1)
 
 
 @pytest.mark.usefixtures("toys")

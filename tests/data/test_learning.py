@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from expunge.data.learning import RARE, is_row_number, learn
+from expunge.data.learning import ALMOST_SAME, RARE, is_row_number, learn
 from expunge.data.preparation import Category
 from expunge.data.raw_tables import raw_frame, read_raw
 from expunge.data.values import MISSING, RawTable
@@ -28,7 +28,7 @@ def test_an_ordinary_table_is_understood_and_every_decision_told(tmp_path: Path)
     assert dict(made.dropped).keys() == {"customer", "since"}
     for words in (
         "label: pays (text)", "numbers, standardised: age, income, debts", "filled with the median: age (",
-        "job (5 values)", "customer (row numbers", "since (dates)", "4 columns become 8 features", "a date is no number",
+        "job (5 values, rare ones together)", "coarse: numbers to 2 digits", "customer (row numbers", "since (dates)", "4 columns become 9 features", "a date is no number",
     ):  # fmt: skip
         assert words in told
 
@@ -67,12 +67,12 @@ def test_columns_that_say_nothing_are_left_out_with_the_reason() -> None:
     ).preparation
     assert made.column_names == ("ok",)
     reasons = dict(made.dropped)
-    assert reasons["same"] == reasons["constant"] == "the same value in every row"
+    assert reasons["same"] == reasons["constant"] == ALMOST_SAME
+    assert "no values" in reasons["empty"], "a column without a type"
     assert reasons["note"] == "a different text in most rows"
     assert reasons["long"] == "free text"
     assert reasons["when"] == "dates"
     assert reasons["rare"] == f"no value that {RARE} rows have"
-    assert "no values" in reasons["empty"]
 
 
 def test_rare_values_share_a_feature_and_their_names_are_not_kept() -> None:

@@ -28,8 +28,8 @@ def test_a_table_is_prepared_without_its_label_and_the_column_of_parts(table: Pa
     rows = read_parts(table, "year", "default")
     assert rows.parts == ("2016", "2017", "2018")
     assert list(rows.codes[:4]) == [0, 1, 2, 0]
-    assert rows.names == ("age", "colour=blue", "colour=red")
-    assert rows.features.shape == (120, 3)
+    assert rows.names == ("age", "colour=blue", "colour=red", "colour=(other)")
+    assert rows.features.shape == (120, 4)
     assert abs(rows.features[:, 0].mean()) < 1e-9, "standardised"
     assert "label, no feature: default" in rows.told
     assert not any("year" in sentence for sentence in rows.told)
@@ -47,15 +47,17 @@ def test_with_a_record_rows_are_those_of_training(table: Path) -> None:
         source.rows.labels,
         l2=0.01,
         prepare=source.preparation,
-        preparation=source.learnt,
+        learnt=source.learnt,
         feature_names=source.rows.feature_names,
         max_norm=1.5,
         force=True,
     )
     assert model.record is not None
     rows = read_parts(table, "year", record=model.record)
-    assert rows.names == ("age", "colour=blue", "colour=red"), "the year was a feature, and is none here"
-    expected = read_data(table, preparation=model.record.table).rows[0][:, :3]
+    assert rows.names == ("age", "colour=blue", "colour=red", "colour=(other)"), (
+        "the year was a feature, and is none here"
+    )
+    expected = read_data(table, preparation=model.record.table).rows[0][:, :4]
     norms = np.maximum(1.0, np.linalg.norm(expected, axis=1) / 1.5)
     np.testing.assert_allclose(rows.features, expected / norms[:, None])
     assert any("year was a feature at training" in sentence for sentence in rows.told)

@@ -192,7 +192,8 @@ def test_encode_does_not_print_a_thousand_labels() -> None:
 # Preparation ----------------------------------------------------------------------------------------------------
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=64)
-TABLES = arrays.arrays(np.float64, arrays.array_shapes(min_dims=2, max_dims=2, max_side=5), elements=FLOATS)
+USABLE = FLOATS.map(lambda value: value if abs(value) >= 1e-30 else 0.0)  # shorter rows are refused
+TABLES = arrays.arrays(np.float64, arrays.array_shapes(min_dims=2, max_dims=2, max_side=5), elements=USABLE)
 
 
 @settings(derandomize=True, deadline=None, max_examples=300)
@@ -285,3 +286,18 @@ def test_one_entry_that_is_not_finite_is_found(
     table[row, column] = bad
     with pytest.raises(DataError, match=f"row {row + 7}, column {column} is {bad}"):
         require_finite(table, "rows", before=7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_rows_whose_powers_vanish_are_refused(dtype: torch.dtype) -> None:
+    """Of rows of 1e-105 cubes are 0 in float64, and so is the bound on what was lost of them."""
+
+    def made(rows: list[list[float]], *, bias: bool = False) -> Prepared:
+        table, labels = torch.tensor(rows, dtype=torch.float64), torch.zeros(len(rows), dtype=torch.int64)
+        return prepare(table, labels, max_norm=1.0, bias=bias, dtype=dtype, device=torch.device("cpu"), name="it")
+
+    for length in (1e-31, 1e-105, 5e-324):
+        with pytest.raises(DataError, match="it: row 1 has length"):
+            made([[1.0, 0.0], [0.0, length]])
+        made([[1.0, 0.0], [0.0, length]], bias=True)
+    made([[1.0, 1e-105], [0.0, 0.0], [1e-30, 0.0]])

@@ -13,7 +13,7 @@ import pytest
 
 from expunge.data.source_tables import as_source, read_source
 from expunge.errors import DataError, ExpungeError, FileError, OptionError
-from expunge.record import LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE
+from expunge.record import LEARNT_COARSE, LEARNT_ELSEWHERE
 from hostile_parquet import constant, one_list, one_word, parquet, prefixed_words
 from ordinary_tables import credit_lines, write_credit
 
@@ -30,7 +30,7 @@ def test_numbers_in_every_cell_stay_as_they_are_where_a_norm_bound_is_given(
     (tmp_path / "t.csv").write_text(NUMBERS)
     found = read_source(tmp_path / "t.csv", prepare=prepare, bounded=bounded)
     assert (found.preparation is not None) is expected
-    assert found.learnt == (LEARNT_FROM_SOURCE if expected else None)
+    assert found.learnt == (LEARNT_COARSE if expected else None)
     assert bool(found.told) is expected
     if not expected:
         assert found.rows.features[3].tolist() == [3.0, 1.5]
@@ -93,7 +93,7 @@ def test_frames_are_prepared_alike_with_the_label_in_them_or_apart(kind: type) -
     inside = as_source(kind({**FRAME, "pays": LABELS}), None, "pays")
     assert np.array_equal(apart.rows[0], inside.rows[0])
     assert apart.rows[1].tolist() == inside.rows[1].tolist() == LABELS
-    assert apart.names == inside.names == ("age", "job=a", "job=b")
+    assert apart.names == inside.names == ("age", "job=a", "job=b", "job=(other)")
     assert inside.preparation is not None
     assert inside.preparation.label == "pays"
 

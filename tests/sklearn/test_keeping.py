@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from unittest.mock import patch
 
 import numpy as np
@@ -20,9 +21,11 @@ import expunge.sklearn
 from expunge.certificate.provisos import PREPARATIONS
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.evidence.deposit.making import GROUPS
-from expunge.record import LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE
-from expunge.sklearn import NotAtOptimum, deposit, keeping, unlearn
-from expunge.sklearn.keeping import at_anchor, require_taken, two_digits
+from expunge.evidence.deposit.routes import found
+from expunge.record import LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE
+from expunge.runtime.checks import LARGEST
+from expunge.sklearn import ExactPreparation, NotAtOptimum, coarsen, deposit, keeping, unlearn
+from expunge.sklearn.keeping import at_optimum, make, require_taken
 from sklearn_models import CASES, fitted, numbers, people
 
 ASKED = {"epsilon": 1.0, "delta": 1e-3}
@@ -30,7 +33,7 @@ ASKED = {"epsilon": 1.0, "delta": 1e-3}
 
 @pytest.fixture(autouse=True)
 def _few_rehearsals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two groups of each size are enough for radii; how many are rehearsed is tested beside making.py."""
+    """Two groups of each size are enough; how many are rehearsed is tested beside making.py."""
     monkeypatch.setattr("expunge.evidence.deposit.making.GROUPS", ((10**9, 2),))
 
 
@@ -41,20 +44,20 @@ def drawn(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_a_deletion_of_many_with_a_surrogate_beside_the_deposit() -> None:
-    (x, y), other = drawn(3000, 1), drawn(3000, 2)
+    (x, y), other = drawn(3000, 1), drawn(20_000, 2)
     fitted = LogisticRegression().fit(x, y)
     with (
         patch("expunge.evidence.deposit.making.has_third", lambda head: False),  # with it none would be needed
         patch("expunge.evidence.deposit.making.GROUPS", GROUPS),
     ):
-        kept, many = expunge.sklearn.deposit(fitted, x, y, seed=1), (x[:900], y[:900])
+        kept, many = expunge.sklearn.deposit(fitted, x, y, seed=1), (x[:1500], y[:1500])
     asked = {"epsilon": 1.0, "delta": 1e-3, "force": True}
     alone = expunge.sklearn.unlearn(fitted, many, kept, **asked)
     assert alone.certificate.status == "proven"
     made = expunge.sklearn.unlearn(fitted, many, kept, other, distance="same", **asked)
     assert made.certificate.status == "conditional"
     assert made.certificate.content["sigma"] < 0.5 * alone.certificate.content["sigma"]
-    refit = LogisticRegression(tol=1e-10, max_iter=1000).fit(x[900:], y[900:])
+    refit = LogisticRegression(tol=1e-10, max_iter=1000).fit(x[1500:], y[1500:])
     assert np.allclose(made.estimator.coef_, refit.coef_, atol=0.2)
     few = expunge.sklearn.unlearn(fitted, (x[:1], y[:1]), kept, other, distance="same", **asked)
     assert few.certificate.status == "proven"
@@ -82,7 +85,7 @@ def test_estimators_as_people_fit_them_and_the_refit_beside(classes: int, kind: 
     assert np.shape(result.estimator.coef_) == np.shape(fitted.coef_)
     assert set(result.estimator.predict(x)) == set(y)
     near = np.abs(result.estimator.decision_function(x) - refit.decision_function(x)).max()
-    assert near < (1e-3 if kind is RidgeClassifier else 0.3), "a ridge head reaches the refit, with hardly any noise"
+    assert near < (0.06 if kind is RidgeClassifier else 0.3), "a ridge head reaches the refit, with the least noise"
     assert np.mean(result.estimator.predict(x) == refit.predict(x)) > 0.98
     assert not hasattr(fitted, "expunge_deletions_"), "nothing that is passed is changed"
 
@@ -179,13 +182,14 @@ def test_a_model_that_had_not_converged_is_moved_to_its_own_optimum_and_that_is_
     rough = SGDClassifier(loss="log_loss", alpha=0.01, max_iter=1, tol=None, random_state=3).fit(features, labels)
     rough.coef_, rough.intercept_ = far * np.array([[1.0, -2.0, 3.0, 0.5]]), np.array([far])
     with pytest.warns(NotAtOptimum, match="% of the source's rows another class"):
-        kept = deposit(rough, features, labels, seed=1)
+        made = make(rough, features, labels, seed=1)
     smooth = LogisticRegression(C=1.0 / (0.01 * len(labels)), tol=1e-10, max_iter=10_000).fit(features, labels)
-    found = at_anchor(rough, kept)
+    found = at_optimum(rough, made.optimum)
     np.testing.assert_allclose(found.coef_, smooth.coef_, atol=1e-5)
     np.testing.assert_allclose(found.intercept_, smooth.intercept_, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore::expunge.sklearn.ExactPreparation")
 def test_long_descent_ends_at_the_optimum_that_is_kept() -> None:
     """That SGDClassifier minimises what objectives.py says, weights of classes included."""
     features, labels = numbers(2)
@@ -193,7 +197,7 @@ def test_long_descent_ends_at_the_optimum_that_is_kept() -> None:
     long = SGDClassifier(
         loss="log_loss", alpha=0.05, class_weight="balanced", max_iter=3000, tol=None, average=True, random_state=0
     ).fit(features, labels)
-    found = at_anchor(long, deposit(long, features, labels, seed=1))
+    found = at_optimum(long, make(long, features, labels, seed=1).optimum)
     np.testing.assert_allclose(found.coef_, long.coef_, atol=0.01)
     np.testing.assert_allclose(found.intercept_, long.intercept_, atol=0.01)
 
@@ -218,28 +222,69 @@ def test_nothing_of_the_model_before_is_in_the_one_that_is_handed_over() -> None
 def test_where_preparation_was_learnt_is_said() -> None:
     features, labels = numbers(2)
     model = make_pipeline(StandardScaler(), LogisticRegression()).fit(features, labels)
+    with pytest.warns(ExactPreparation, match=r"coarsen\(pipeline, X, y\)"):
+        exact = deposit(model, features, labels, seed=1)
+    coarse = coarsen(model, features, labels)
     said = {
-        LEARNT_FROM_SOURCE: deposit(model, features, labels, seed=1),
-        LEARNT_ELSEWHERE: deposit(model, features, labels, seed=1, preparation=LEARNT_ELSEWHERE),
+        LEARNT_FROM_SOURCE: (model, exact),
+        LEARNT_COARSE: (coarse, deposit(coarse, features, labels, seed=1)),
+        LEARNT_ELSEWHERE: (model, deposit(model, features, labels, seed=1, preparation=LEARNT_ELSEWHERE)),
     }
-    for word, kept in said.items():
-        made = unlearn(model, (features[:2], labels[:2]), kept, **ASKED)
+    first = {
+        LEARNT_FROM_SOURCE: "PROVEN for the weights. StandardScaler was learnt with the forgotten rows and is unchanged",
+        LEARNT_COARSE: "PROVEN for the weights. Preparation was learnt from the source, forgotten rows included, and made",
+        LEARNT_ELSEWHERE: "proven",
+    }
+    for word, (pipeline, kept) in said.items():
+        made = unlearn(pipeline, (features[:2], labels[:2]), kept, **ASKED)
         assert made.statement.content["limits"][-1] == PREPARATIONS[word]
+        assert made.headline.startswith(first[word])
+        assert made.headline in repr(made)
+        assert made.statement.content["guarantee"].endswith(made.headline.removeprefix("PROVEN for the weights. ")) or (
+            word == LEARNT_ELSEWHERE
+        )
     with pytest.raises(OptionError, match="by heart"):
         deposit(model, features, labels, preparation="by heart")
     stateless = make_pipeline(FunctionTransformer(np.tanh), Normalizer(), LogisticRegression()).fit(features, labels)
     assert deposit(stateless, features, labels, seed=1).record.preparation is None
     _, chosen = fitted("ridge")
-    assert chosen.record.preparation == LEARNT_FROM_SOURCE, "alpha was chosen on the source"
+    assert chosen.record.preparation == f"{LEARNT_FROM_SOURCE}: RidgeClassifierCV", "alpha was chosen on the source"
 
 
 def test_class_weights_that_are_all_alike_are_a_larger_c() -> None:
     features, labels = numbers(2)
     model = LogisticRegression(class_weight={"clerk": 4.0, "cook": 4.0}).fit(features, labels)
-    kept = deposit(model, features, labels, seed=1)
-    assert (kept.record.class_weights, kept.record.fixed_c) == (None, 4.0)
+    made = make(model, features, labels, seed=1)
+    assert (made.deposit.record.class_weights, made.deposit.record.fixed_c) == (None, 4.0)
     again = LogisticRegression(C=4.0, tol=1e-10, max_iter=10_000).fit(features, labels)
-    np.testing.assert_allclose(at_anchor(model, kept).coef_, again.coef_, atol=1e-5)
+    np.testing.assert_allclose(at_optimum(model, made.optimum).coef_, again.coef_, atol=1e-5)
+
+
+def test_balanced_weights_are_warned_of_and_coarse_ones_do_not_tell_the_class_of_who_left() -> None:
+    """The same rows are retained; somebody of either class has left. Exact weights put the two models far apart."""
+    features, labels = numbers(2)
+    somebody = features[:1] + 0.1
+    apart = {}
+    for coarse in (False, True):
+        means, kept = [], None
+        for label in ("clerk", "cook"):
+            rows, names = np.vstack([features, somebody]), np.append(labels, label)
+            model = LogisticRegression(class_weight="balanced")
+            model = coarsen(model, rows, names) if coarse else model.fit(rows, names)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error" if coarse else "ignore", ExactPreparation)
+                whole = deposit(model, rows, names, seed=1)
+            assert (whole.record.preparation is None) == coarse
+            kept = unlearn(model, (somebody, [label]), whole, **ASKED).deposit
+            step = found(kept.setting, kept.sums, kept.penalty(kept.sums.count), kept.shape)
+            assert step is not None
+            means.append(kept.anchor + step.update)
+        assert kept is not None
+        apart[coarse] = float(((means[0] - means[1]) @ kept.shape[0]).norm()) / kept.levels[0]
+    assert apart[False] > 1.0, "deviations of the smallest noise"
+    assert apart[True] < 0.1
+    with pytest.warns(ExactPreparation, match="class_weight was learnt with the forgotten rows"):
+        deposit(LogisticRegression(class_weight="balanced").fit(features, labels), features, labels, seed=1)
 
 
 def test_a_deposit_of_another_estimator_is_refused() -> None:
@@ -248,7 +293,9 @@ def test_a_deposit_of_another_estimator_is_refused() -> None:
     with pytest.raises(ModelError, match="the deposit is of one of logistic loss"):
         unlearn(other, tuple(part[:1] for part in numbers(3)), kept, **ASKED)
     assert repr(unlearn(model, tuple(part[:1] for part in numbers(2)), kept, **ASKED)) == (
-        "<LogisticRegression after unlearning: proven, epsilon 1, delta 0.001>"
+        "<LogisticRegression after unlearning, epsilon 1, delta 0.001: PROVEN for the weights. class_weight was learnt "
+        "with the forgotten rows and is unchanged (class_weight: balanced weights count the rows of each class, so that "
+        "the model shows of which the forgotten were).>"
     )
 
 
@@ -284,8 +331,15 @@ def test_how_many_weights_are_too_many_depends_on_the_device(monkeypatch: pytest
 
 
 def test_the_norm_bound_is_not_a_row_s_length() -> None:
-    assert [two_digits(each) for each in (9.99, 10.0, 0.0)] == [10.0, 11.0, 1.0]
-    assert all(two_digits(float(length)) > length for length in np.random.default_rng(0).lognormal(0, 5, 1000))
+    """A power of two above it, in the deposit alone: what is published has none."""
+    x, y = drawn(300, 3)
+    fitted = LogisticRegression().fit(x, y)
+    kept = deposit(fitted, x, y, seed=1)
+    longest = float(np.linalg.norm(x, axis=1).max())
+    assert kept.record.norm_measured
+    assert longest < kept.record.max_norm == 2.0 ** np.ceil(np.log2(longest))
+    made = unlearn(fitted, (x[:1], y[:1]), kept, **ASKED)
+    assert made.statement.content["model"]["max_norm"] == made.model.record.max_norm == LARGEST
 
 
 def test_a_copy_of_a_pipeline_serves_as_well() -> None:

@@ -15,7 +15,7 @@ from sklearn.pipeline import Pipeline, make_pipeline, make_union
 from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, Normalizer, PolynomialFeatures, StandardScaler
 
 from expunge.errors import DataError, ModelError, OptionError
-from expunge.record import LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE
+from expunge.record import LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE
 from expunge.sklearn.pipelines import Parts, put_together, taken_apart
 from sklearn_models import numbers
 
@@ -34,7 +34,7 @@ def test_rows_are_prepared_as_the_pipeline_prepares_them() -> None:
     assert parts.final is model[-1][-1]
     assert np.array_equal(parts.final.predict(parts.prepared(X, "it")), model.predict(X))
     alone = taken_apart(parts.final)
-    assert (alone.steps, alone.learnt) == ((), False)
+    assert (alone.steps, alone.learnt) == ((), ())
 
 
 def test_put_together_it_has_the_new_end_and_copies_of_the_rest() -> None:
@@ -50,13 +50,15 @@ def test_put_together_it_has_the_new_end_and_copies_of_the_rest() -> None:
 
 def test_where_preparation_was_learnt() -> None:
     parts = taken_apart(nested())
-    assert parts.preparation(None, False) == LEARNT_FROM_SOURCE
-    assert parts.preparation(LEARNT_ELSEWHERE, False) == LEARNT_ELSEWHERE
-    assert parts.preparation(LEARNT_ELSEWHERE, True) == LEARNT_FROM_SOURCE, "the penalty was chosen on the source"
+    assert parts.preparation(None) == f"{LEARNT_FROM_SOURCE}: StandardScaler"
+    assert parts.preparation(LEARNT_ELSEWHERE) == LEARNT_ELSEWHERE
+    chosen = parts.preparation(LEARNT_ELSEWHERE, chosen=True)
+    assert chosen == f"{LEARNT_FROM_SOURCE}: LogisticRegression", "its penalty was chosen on the source"
     plain = taken_apart(make_pipeline(Normalizer(), LogisticRegression()).fit(X, Y))
-    assert (plain.learnt, plain.preparation(None, False)) == (False, None)
-    with pytest.raises(OptionError, match="preparation"):
-        parts.preparation("yesterday", False)
+    assert (plain.learnt, plain.preparation(None)) == ((), None)
+    for said in ("yesterday", LEARNT_COARSE):
+        with pytest.raises(OptionError, match="preparation"):
+            parts.preparation(said)
 
 
 def test_rows_that_a_step_does_not_take_are_refused_by_its_name() -> None:
@@ -101,5 +103,5 @@ def scaled_by(scale: float) -> Any:
 def test_a_function_that_holds_something_may_have_learnt_it(step: Any, learnt: bool) -> None:
     """Where that came from nobody said: it counts as learnt from the source."""
     parts = Parts((("step", step),), LogisticRegression(), None)
-    assert parts.learnt is learnt
-    assert parts.preparation(None, chosen=False) == ("learnt from the source" if learnt else None)
+    assert bool(parts.learnt) is learnt
+    assert parts.preparation(None, chosen=False) == ("learnt from the source: FunctionTransformer" if learnt else None)

@@ -3,6 +3,7 @@
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, RidgeClassifier, SGDClassifier
@@ -96,3 +97,48 @@ def test_another_estimator_is_refused() -> None:
     x, y = digits(2)
     with pytest.raises(expunge.ModelError, match="LinearSVC"):
         from_sklearn(LinearSVC().fit(x, y), n_source=len(x), max_norm=1.0, training_residual=0.1)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "ridge", "logistic"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_bias_and_order_of_classes_go_along(loss: str, classes: int) -> None:
+    """The estimator sorts its labels otherwise (as text), and has no intercept of its own: nothing may be lost."""
+    if loss == "logistic" and classes > 2:
+        pytest.skip("one vector is of two classes")
+    x, y = digits(classes)
+    y = np.array([9, 10, 11])[y]
+    rows = x - x.mean(axis=0) + 0.05 * (y[:, None] - 9)
+    model = expunge.train(rows, y, l2=1e-3, max_norm=9.0, loss=loss, bias=True)
+    like = RidgeClassifier(fit_intercept=False) if loss == "ridge" else LogisticRegression(fit_intercept=False)
+    given = to_sklearn(model, like.fit(rows, y))
+    assert np.array_equal(given.predict(rows), model.predict(rows))
+    words = expunge.train(rows, y.astype(str), l2=1e-3, max_norm=9.0, loss=loss, bias=True)
+    fitted = like.fit(rows, y.astype(str))
+    turned = to_sklearn(words, fitted)
+    assert np.array_equal(turned.predict(rows), words.predict(rows))
+    fitted.classes_ = fitted.classes_[::-1]
+    assert np.array_equal(to_sklearn(words, fitted).predict(rows), words.predict(rows)), "another order"
+    if loss != "ridge":
+        assert given.predict_proba(rows) == pytest.approx(model.predict_proba(rows), abs=1e-9)
+    with pytest.raises(expunge.ModelError, match="classes are"):
+        to_sklearn(model, fitted)
+    with pytest.raises(expunge.ModelError, match="fit_intercept=True"):
+        from_sklearn(given, n_source=len(x), max_norm=9.0, training_residual=0.0)
+    given.set_params(fit_intercept=False)
+    with pytest.raises(expunge.ModelError, match="an intercept that is not 0"):
+        from_sklearn(given, n_source=len(x), max_norm=9.0, training_residual=0.0)
+
+
+def test_an_estimator_that_would_make_something_else_of_the_weights_is_refused() -> None:
+    x, y = digits(3)
+    frame = pd.DataFrame(x[:, 2:6], columns=list("abcd"))
+    logistic = LogisticRegression(fit_intercept=False, max_iter=500)
+    with pytest.raises(expunge.ModelError, match="a model with loss ridge"):
+        to_sklearn(expunge.train(x, y, l2=0.1, max_norm=1.0, loss="ridge"), logistic.fit(x, y))
+    prepared = expunge.train(frame, y)
+    with pytest.raises(expunge.ModelError, match="trained on a table"):
+        to_sklearn(prepared, logistic.fit(frame, y))
+    assert to_sklearn(prepared, LogisticRegression(fit_intercept=False).fit(frame.to_numpy(), y))
+    as_it_is = expunge.train(frame, y, l2=0.1, max_norm=1.0, prepare="none")
+    with pytest.raises(expunge.ModelError, match="in another order"):
+        to_sklearn(as_it_is, logistic.fit(frame[list("badc")], y))

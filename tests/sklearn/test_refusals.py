@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.calibration import CalibratedClassifierCV
+from sklearn.cluster import Birch
 from sklearn.decomposition import NMF, KernelPCA
 from sklearn.ensemble import (
     GradientBoostingClassifier,
@@ -28,13 +29,16 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MinMaxScaler, TargetEncoder
+from sklearn.preprocessing import MinMaxScaler, QuantileTransformer, TargetEncoder
 from sklearn.svm import SVC, LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
+from expunge.certificate.provisos import READ
 from expunge.errors import ModelError
+from expunge.record import CLASS_WEIGHT
 from expunge.sklearn import deposit
 from expunge.sklearn.refusals import INSTEAD, KEEP_ROWS, OTHERWISE, every_step, not_taken
+from expunge.sklearn.steps import COARSENED, NOT_NEEDED, SHAPES_ALONE
 from sklearn_models import numbers
 
 X, Y = numbers(2)
@@ -91,6 +95,14 @@ class OwnNystroem(Nystroem):
     """Under another name it holds rows all the same."""
 
 
+class Remembering(PolynomialOne):
+    """A step that nobody has heard of, and that keeps a number of each row."""
+
+    def fit(self, X: Any, y: Any = None) -> Any:
+        self.seen_ = np.asarray(X)[:, 0]
+        return self
+
+
 class Drawn(PolynomialOne):
     def fit_resample(self, X: Any, y: Any) -> tuple[Any, Any]:
         return X, y
@@ -101,6 +113,9 @@ class Drawn(PolynomialOne):
     [
         (Nystroem(n_components=5), "Use RBFSampler"),
         (KernelPCA(n_components=2), "Use RBFSampler with PCA"),
+        (QuantileTransformer(n_quantiles=20), "Use StandardScaler"),
+        (make_pipeline(MinMaxScaler(), Birch(n_clusters=2)), "Use KMeans"),
+        (Remembering(), "holds seen_, with something of each row"),
         (TargetEncoder(cv=2, target_type="binary"), "OneHotEncoder"),
         (Drawn(), "class_weight='balanced'"),
         (OwnNystroem(n_components=5), "Use RBFSampler"),
@@ -132,5 +147,6 @@ def test_names_in_the_list_are_classes_of_scikit_learn() -> None:
 
     known = {kind.__name__ for _, each in all_estimators() for kind in each.__mro__}
     assert set(INSTEAD) | set(KEEP_ROWS) | set(OTHERWISE) <= known
+    assert set(NOT_NEEDED) | set(SHAPES_ALONE) | set(COARSENED) | set(READ) - {CLASS_WEIGHT} <= known
     assert "use expunge.LinearModel" in not_taken(PolynomialOne()).remedy
     assert len(list(every_step(make_pipeline(PolynomialOne(), LogisticRegression())))) == 3

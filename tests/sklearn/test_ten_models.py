@@ -39,7 +39,7 @@ def test_each_ends_in_a_certificate_and_the_refit_is_inside(name: str) -> None:
     assert np.mean(found == refit) > 0.95
     # what is outside the guarantee is said
     limits = result.statement.content["limits"]
-    learnt = len(getattr(model, "steps", "x")) > 1 or name == "ridge"
+    learnt = len(getattr(model, "steps", "x")) > 1 or name in ("ridge", "balanced")
     assert (PREPARATIONS[LEARNT_FROM_SOURCE] in limits) == learnt
     assert (WEIGHTED in limits) == (name in ("balanced", "three classes, balanced", "descent", "columns"))
 

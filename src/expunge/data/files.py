@@ -12,7 +12,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -48,12 +48,14 @@ class EncodedRows(tuple[Any, Any]):
     """(features, labels), as every function takes them, with what their file says of them.
 
     That is the digest of the encoder that made the features, whether it was trained on rows of the source (`yes`, `no`,
-    `unknown`), and what the columns are called.
+    `unknown`), and what the columns are called. `unprepared` are columns of a table that was read as it is: for a model
+    whose record says how columns become features they are no features yet.
     """
 
     encoder: str | None
     encoder_trained: str | None
     feature_names: tuple[str, ...] | None
+    unprepared: bool = False
 
     def __new__(
         cls,
@@ -69,7 +71,9 @@ class EncodedRows(tuple[Any, Any]):
 
     def with_arrays(self, features: Any, labels: Any) -> EncodedRows:
         """Other rows of which the same is known."""
-        return EncodedRows(features, labels, self.encoder, self.feature_names, self.encoder_trained)
+        made = EncodedRows(features, labels, self.encoder, self.feature_names, self.encoder_trained)
+        made.unprepared = self.unprepared
+        return made
 
 
 def encoder_of(rows: object) -> str | None:
@@ -88,10 +92,13 @@ class LabelledArrays:
     encoder: str | None = None
     feature_names: tuple[str, ...] | None = None
     encoder_trained: str | None = None
+    unprepared: bool = False
 
     @property
     def rows(self) -> EncodedRows:
-        return EncodedRows(self.features, self.labels, self.encoder, self.feature_names, self.encoder_trained)
+        made = EncodedRows(self.features, self.labels, self.encoder, self.feature_names, self.encoder_trained)
+        made.unprepared = self.unprepared
+        return made
 
 
 def read_data(
@@ -133,7 +140,8 @@ def read_data(
     features, labels = rows
     copies = 2 * 8 * features.size + 2 * labels.nbytes + 32 * labels.size  # in float64, and sorted by class
     require_room(copies, location, "the rows, checked and made ready,")
-    return LabelledArrays(*rows, str(location), rows.encoder, rows.feature_names, rows.encoder_trained)
+    made = LabelledArrays(*rows, str(location), rows.encoder, rows.feature_names, rows.encoder_trained)
+    return replace(made, unprepared=is_table(location))
 
 
 ENDINGS = (".npz", ".safetensors", *TABLES)

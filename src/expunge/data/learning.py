@@ -1,6 +1,6 @@
-"""A preparation learnt from a table: what each column is, decided and told, then fitted by scikit-learn's transformers.
+"""A preparation learnt from a table: what each column is, decided and told, and the numbers that make features of it.
 
-What is kept are their numbers: the imputer's medians, the scaler's means and deviations, the encoder's frequent values.
+Coarse (coarseness.py) or, where that is asked for, exact: as scikit-learn's imputer, scaler and encoder have them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from expunge.data.coarseness import RARE, Coarse, require_rare
 from expunge.data.names import INDEX
 from expunge.data.preparation import Category, Number, Preparation, label_named
 from expunge.data.raw_tables import require_columns
@@ -23,11 +24,11 @@ from expunge.data.values import MISSING, RawTable, Words, as_labels_of, is_dates
 from expunge.errors import DataError
 
 Array = NDArray[Any]
-RARE = 10  # rows: a value that fewer have shares a feature with all such, and its name is not kept
 MOST_VALUES = 100  # of one category that have a feature of their own
 LONGEST_VALUE = 150  # characters of a category's value
 MANY = 0.5  # of the rows: a column of words with more different ones names rows, it does not group them
 FEW_ROWS = 20  # below which nothing is concluded from all values being different
+SAME, ALMOST_SAME = "the same value in every row", "the same value in every row, or in all but a few"
 NUMBERED = re.compile(r"(.*[_ .-])?(id|index|idx|key|uuid|guid|no|nr|number|row|rowid)", re.IGNORECASE)
 
 
@@ -45,11 +46,16 @@ def learn(
     columns: Sequence[str] | None = None,
     *,
     elsewhere: RawTable | None = None,
+    coarse: bool = True,
+    rare: int = RARE,
 ) -> Learnt:
     """What becomes of each column of this table, or of those that are named; the label's is left out.
 
-    With another table `elsewhere` everything but the label is learnt there.
+    With another table `elsewhere` everything but the label is learnt there. Values that fewer than `rare` rows have are
+    one; what is not `coarse` is exact, and then tells of everybody whom it was learnt from.
     """
+    coarseness = Coarse(rare=require_rare(rare, 2)) if coarse else None
+    require_rare(rare)
     target = label_named(raw.columns, label)
     if target is None or target not in raw.columns:
         bare = not raw.typed and raw.named and looks_like_data(raw.columns)
@@ -62,7 +68,7 @@ def learn(
         )
     labels = as_labels_of(raw, target)
     _require_classes(labels, target, raw)
-    kinds = _Kinds(raw if elsewhere is None else elsewhere)
+    kinds = _Kinds(raw if elsewhere is None else elsewhere, coarseness)
     if elsewhere is not None:
         require_columns(elsewhere, chosen, "the table of --prepare-from needs the feature columns of the source")
     for name in chosen:
@@ -74,7 +80,8 @@ def learn(
             "at least one column of numbers or categories is needed",
             "; ".join(f"{name}: {reason}" for name, reason in kinds.dropped[:5]) + ".",
         )
-    made: list[Number | Category] = [*_numbers(kinds.numbers), *_categories(kinds)]
+    numbers = _exact_numbers(kinds.numbers) if coarseness is None else _coarse_numbers(kinds.numbers, coarseness)
+    made: list[Number | Category] = [*numbers, *_categories(kinds, rare)]
     fitted = {each.column: each for each in made}
     preparation = Preparation(
         target,
@@ -82,6 +89,7 @@ def learn(
         tuple(fitted[name] for name in chosen if name in fitted),
         (*kinds.dropped, *others),
         () if raw.named else tuple(raw.columns),
+        coarseness,
     )
     return Learnt(preparation, _told(preparation, kinds))
 
@@ -106,10 +114,12 @@ def _require_classes(labels: Array, target: str, raw: RawTable) -> None:
 
 
 class _Kinds:
-    """What each column is: numbers, words, or left out for a reason."""
+    """What each column is: numbers, words, or left out for a reason, which is kept: where it is coarse, a few rows
+    decide neither."""
 
-    def __init__(self, raw: RawTable) -> None:
-        self.raw = raw
+    def __init__(self, raw: RawTable, coarse: Coarse | None) -> None:
+        self.raw, self.coarse = raw, coarse
+        self.few = 0 if coarse is None else coarse.pulled(len(raw))
         self.numbers: dict[str, Array] = {}
         self.words: dict[str, Words] = {}
         self.dropped: list[tuple[str, str]] = []
@@ -131,24 +141,28 @@ class _Kinds:
 
     def _number(self, name: str, values: Array, asked: bool) -> None:
         there = values[~np.isnan(values)]
-        if len(there) == 0:
-            self.dropped.append((name, "no values"))
+        if len(there) <= self.few:
+            self.dropped.append((name, "no values" if self.coarse is None else ALMOST_SAME))
         elif not asked and is_row_number(name, values):
             self.dropped.append((name, "row numbers, or the number of a person"))
-        elif there.min() == there.max():
-            self.dropped.append((name, "the same value in every row"))
+        elif self.coarse is None and there.min() == there.max():
+            self.dropped.append((name, SAME))
+        elif self.coarse is not None and self.coarse.moments(filled(values))[1] == 0.0:
+            self.dropped.append((name, ALMOST_SAME))
         else:
             self.numbers[name] = values
 
     def _word(self, name: str, words: Words, asked: bool) -> None:
         n_rows, different = len(self.raw), len(words.different)
-        if different == 0:
+        if self.coarse is not None and n_rows - words.most_frequent <= self.few:
+            self.dropped.append((name, ALMOST_SAME))
+        elif different == 0:
             self.dropped.append((name, "no values"))
         elif different == 1 and not words.missing:
-            self.dropped.append((name, "the same value in every row"))
+            self.dropped.append((name, SAME))
         elif not asked and n_rows >= FEW_ROWS and different > MANY * n_rows:
             self.dropped.append((name, "a different text in most rows"))
-        elif words.longest > LONGEST_VALUE or different > n_rows // 2 + MOST_VALUES * RARE:
+        elif words.longer_than(LONGEST_VALUE) > self.few or different > n_rows // 2 + MOST_VALUES * RARE:
             self.dropped.append((name, "free text"))
         else:
             self.words[name] = words
@@ -169,7 +183,12 @@ def is_row_number(name: str, values: Array) -> bool:
     return counts_up or (named and len(np.unique(values)) == len(values))
 
 
-def _numbers(columns: dict[str, Array]) -> list[Number]:
+def filled(values: Array) -> Array:
+    """A column with its median where there is no value."""
+    return np.where(np.isnan(values), np.nanmedian(values), values)
+
+
+def _exact_numbers(columns: dict[str, Array]) -> list[Number]:
     if not columns:
         return []
     from sklearn.impute import SimpleImputer
@@ -182,7 +201,15 @@ def _numbers(columns: dict[str, Array]) -> list[Number]:
     return [Number(name, float(median), float(mean), float(scale)) for name, median, mean, scale in numbers]
 
 
-def _categories(kinds: _Kinds) -> list[Category]:
+def _coarse_numbers(columns: dict[str, Array], coarse: Coarse) -> list[Number]:
+    made = []
+    for name, values in columns.items():
+        centre, scale = coarse.moments(filled(values))
+        made.append(Number(name, coarse.centre(float(np.nanmedian(values)), scale), centre, scale))
+    return made
+
+
+def _categories(kinds: _Kinds, rare: int) -> list[Category]:
     from sklearn.preprocessing import OneHotEncoder
 
     made = []
@@ -190,15 +217,15 @@ def _categories(kinds: _Kinds) -> list[Category]:
         listed = np.array([*words.listed(), MISSING], dtype=object)
         cells = listed[words.codes][:, None]
         encoder = OneHotEncoder(
-            min_frequency=RARE, max_categories=MOST_VALUES, handle_unknown="infrequent_if_exist", dtype=np.float64
+            min_frequency=rare, max_categories=MOST_VALUES, handle_unknown="infrequent_if_exist", dtype=np.float64
         ).fit(cells)
-        rare = encoder.infrequent_categories_[0]
-        rare_ones = set() if rare is None else set(rare.tolist())
+        infrequent = encoder.infrequent_categories_[0]
+        rare_ones = set() if infrequent is None else set(infrequent.tolist())
         frequent = tuple(value for value in encoder.categories_[0].tolist() if value not in rare_ones)
         if not frequent:
-            kinds.dropped.append((name, f"no value that {RARE} rows have"))
-        else:
-            made.append(Category(name, frequent, bool(rare_ones)))
+            kinds.dropped.append((name, f"no value that {rare} rows have"))
+        else:  # that there were rare ones would itself tell of somebody
+            made.append(Category(name, frequent, kinds.coarse is not None or bool(rare_ones)))
     return made
 
 
@@ -220,8 +247,18 @@ def _told(made: Preparation, kinds: _Kinds) -> tuple[str, ...]:
         told.append("left out: " + columns_shown([f"{name} ({reason})" for name, reason in made.dropped], longest=120))
     if any(reason == "dates" for _, reason in made.dropped):
         told.append("a date is no number by itself: add a column such as an age or a year if it matters")
+    told.append(_how(made.coarse))
     told.append(f"learnt from {kinds.raw.name}: {len(made.columns)} columns become {made.width} features")
     return tuple(told)
+
+
+def _how(coarse: Coarse | None) -> str:
+    if coarse is None:
+        return "exact: what was learnt of those who will be forgotten stays, and certificates say so first"
+    return (
+        f"coarse: numbers to {coarse.digits} digits of their scale, at most {coarse.most:g} scales out; values that "
+        f"fewer than {coarse.rare} rows have, and unknown ones, are one"
+    )
 
 
 def _median(numbers: list[Number], name: str) -> float:

@@ -6,10 +6,11 @@ Matched by position, a column in another place would be another feature, and eve
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.interchange
 from numpy.typing import NDArray
 from torch import Tensor
@@ -31,14 +32,18 @@ def names_of(rows: object) -> tuple[str, ...] | None:
 
 
 def is_frame(values: object) -> bool:
-    """Whether these are a data frame: pandas', polars', Arrow's, or any other that others can read."""
+    """Whether these have named columns: a frame of pandas, polars, Arrow or any other library, or a dict of columns."""
     if isinstance(values, (np.ndarray, Tensor, list, tuple)):
         return False
+    if isinstance(values, Mapping):
+        return True
     return hasattr(values, "__dataframe__") or (hasattr(values, "columns") and hasattr(values, "__array__"))
 
 
 def frame_names(frame: Any) -> tuple[str, ...]:
     """The names of its columns."""
+    if isinstance(frame, Mapping):
+        return tuple(str(name) for name in frame)
     named = getattr(frame, "column_names", None)  # Arrow's; its `columns` are the values
     if isinstance(named, list):
         return tuple(str(name) for name in named)
@@ -49,7 +54,9 @@ def frame_names(frame: Any) -> tuple[str, ...]:
 
 def frame_values(frame: Any, name: str) -> NDArray[Any]:
     """The columns as one array; refuses a column that has no numbers, by name."""
-    if not hasattr(frame, "__array__"):
+    if isinstance(frame, Mapping):
+        frame = arrow_columns(frame, name)
+    elif not hasattr(frame, "__array__"):
         frame = pyarrow.interchange.from_dataframe(frame)
     table = np.asarray(frame)
     if table.dtype.kind in "fiub":
@@ -64,6 +71,26 @@ def frame_values(frame: Any, name: str) -> NDArray[Any]:
             "Encode such columns as numbers the way it was done for training, fill empty cells in, or drop them.",
         )
     return np.column_stack([column.astype(np.float64) for column in columns])
+
+
+def arrow_columns(columns: Mapping[Any, Any], name: str) -> pa.Table:
+    """A dict of columns as an Arrow table; refuses columns that differ in length, or hold more than a value a row."""
+    try:
+        return pa.table({str(key): pa.array(_column(values)) for key, values in columns.items()})
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DataError(
+            f"{name}: a dict that is no table ({str(error)[:200]})",
+            "each column has one value a row, of one kind",
+            "Give columns of the same length, for example {'age': [31, 45], 'town': ['A', 'B']}.",
+        ) from error
+
+
+def _column(values: Any) -> Any:
+    if isinstance(values, Tensor):
+        return values.detach().cpu().numpy()
+    if isinstance(values, (list, np.ndarray)) or hasattr(values, "__arrow_array__") or hasattr(values, "__array__"):
+        return values
+    return list(values)
 
 
 def require_names(names: Sequence[str], name: str) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from expunge.data.names import INDEX, frame_names, frame_values, index_column, i
 from expunge.data.preparation import Preparation
 from expunge.data.prepare import as_labels, as_table
 from expunge.data.raw_tables import raw_frame
-from expunge.data.streams import OrderedStream, Stream
+from expunge.data.streams import Chunk, IteratorStream, OrderedStream, Share, Stream
+from expunge.errors import DataError
 from expunge.record import TrainingRecord
 
 
@@ -52,24 +54,55 @@ def by_record(rows: Any, record: TrainingRecord | None, width: int, name: str) -
 
 
 def prepared_rows(rows: Any, record: TrainingRecord, name: str) -> Any:
-    """Rows of a data frame with the columns of training made into features; others, and ready ones, as they are.
+    """Every data frame made into features, where the record has a preparation; plain arrays are features already.
 
-    A frame that is given alone may have the label column in it.
+    A frame whose columns have the features' names is no exception: those of a table of numbers are called as its
+    columns are. The label column of training may be in the frame, and counts where no labels are given beside it.
     """
-    if record.table is None or isinstance(rows, Stream):
+    if isinstance(rows, Stream):
+        _refuse_unprepared(rows, record, name)
+        return RecordStream(rows, record) if isinstance(rows, IteratorStream) else rows
+    if record.table is None:
         return rows
+    _refuse_unprepared(rows, record, name)
     frame, labels = rows if isinstance(rows, tuple) else (rows, None)
-    if not is_frame(frame) or set(frame_names(frame)) == set(record.features or ()):
+    if not is_frame(frame):
         return rows
     made, raw = Preparation.of(record.table), raw_frame(frame, name)
     features = made.features(raw)
-    if not isinstance(rows, tuple):
-        if made.label not in raw.columns:
-            return EncodedRows(features, None, None, made.feature_names)
-        labels = made.labels(raw)
-    elif labels is not None and not isinstance(labels, Tensor):
+    if labels is None:
+        labels = made.labels(raw) if made.label in raw.columns else None
+    elif not isinstance(labels, Tensor):
         labels = as_labels(labels, len(features), name)
     return EncodedRows(features, labels, None, made.feature_names)
+
+
+def _refuse_unprepared(rows: Any, record: TrainingRecord, name: str) -> None:
+    """Refuse columns that were read from a table as they are, for a model that has them prepared."""
+    if record.table is not None and getattr(rows, "unprepared", False):
+        raise DataError(
+            f"{name}: columns of a table as they are",
+            "the model was trained on columns that were prepared, and its record says how",
+            "Read one file with the model's preparation (read_data(path, preparation=model.record.table)), or give a "
+            "data frame; folders of Parquet files cannot be prepared: put them together in one.",
+        )
+
+
+class RecordStream(Stream):
+    """A function's blocks, of which those that are frames are prepared, and matched by name, as a record says."""
+
+    def __init__(self, stream: IteratorStream, record: TrainingRecord) -> None:
+        self.stream, self.record = stream, record
+        self.name, self.encoder, self.encoder_trained = stream.name, stream.encoder, stream.encoder_trained
+        self.labelled, self.own_rows = stream.labelled, stream.own_rows
+
+    def chunks(self, share: Share) -> Iterator[Chunk]:
+        for values, labels in self.stream.chunks(share):
+            if not is_frame(values):
+                yield values, labels
+                continue
+            made = by_record((values, labels), self.record, len(frame_names(values)), self.name)
+            yield frame_values(made[0], self.name) if is_frame(made[0]) else made[0], made[1]
 
 
 def plain(rows: EncodedRows, name: str) -> EncodedRows:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from expunge.data.output import SWEPT, write_file
 from expunge.errors import ExpungeError, FileError
-from expunge.runtime.strict_json import not_a_number, without_duplicates
+from expunge.runtime.strict_json import read_json
 
 SETTING = "setting.json"
 
@@ -105,7 +105,7 @@ def open_partial(folder: Path, setting: Any) -> Partial:
 
 def _read(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes(), parse_constant=not_a_number, object_pairs_hook=without_duplicates)
+        return read_json(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise _unreadable(path, error) from error
 

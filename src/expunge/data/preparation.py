@@ -1,7 +1,8 @@
 """How the columns of a table become features: plain numbers and words, kept with the model and applied by name.
 
-A number is `(x - mean) / scale`, the median standing in where there is none; a category has a feature for each value
-that was frequent at training, one for all others if there were rare ones, and a cell without a value is a value too.
+A number is `(x - mean) / scale`, the median standing in where there is none, pulled in where that is too far out and
+the preparation is coarse; a category has a feature for each value that was frequent at training, one for all others
+(of an exact one only if there were any), and a cell without a value is a value too.
 Nothing of it is code: it travels as JSON in the model's record.
 """
 
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from expunge.data.coarseness import Coarse
 from expunge.data.raw_tables import require_columns
 from expunge.data.values import MISSING, RawTable, as_labels_of
 from expunge.errors import DataError
@@ -38,8 +40,8 @@ class Number:
     def width(self) -> int:
         return 1
 
-    def fill(self, into: Array, raw: RawTable) -> None:
-        """Its feature, of every row."""
+    def fill(self, into: Array, raw: RawTable, most: float = np.inf) -> None:
+        """Its feature, of every row; `most` is how large it may be."""
         values = raw.numbers(self.column)
         if values is None:
             raise DataError(
@@ -48,6 +50,7 @@ class Number:
                 "Write numbers, or leave the cell empty.",
             )
         into[:, 0] = (np.where(np.isnan(values), self.median, values) - self.mean) / self.scale
+        np.clip(into, -most, most, out=into)
 
 
 def _not_a_number(raw: RawTable, column: str) -> str:
@@ -77,7 +80,7 @@ class Category:
     def width(self) -> int:
         return len(self.values) + int(self.other)
 
-    def fill(self, into: Array, raw: RawTable) -> None:
+    def fill(self, into: Array, raw: RawTable, most: float = np.inf) -> None:
         """Its features, of every row: 1 for the value that it has, 0 for all others."""
         into[:] = 0.0
         places = raw.words(self.column).places(self.values)
@@ -93,7 +96,8 @@ class Category:
 class Preparation:
     """A label column, columns that become features, and columns that were left out, with the reason.
 
-    `names` are what the columns of a file without a header are called, in order; empty where it had one.
+    `names` are what the columns of a file without a header are called, in order; empty where it had one. `coarse`: how
+    coarse it is; None where it is exact.
     """
 
     label: str
@@ -101,6 +105,7 @@ class Preparation:
     columns: tuple[Number | Category, ...]
     dropped: tuple[tuple[str, str], ...] = ()
     names: tuple[str, ...] = ()
+    coarse: Coarse | None = None
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -124,6 +129,7 @@ class Preparation:
             "names": list(self.names),
             "columns": [each | ({"values": list(each["values"])} if "values" in each else {}) for each in columns],
             "dropped": [{"column": column, "reason": reason} for column, reason in self.dropped],
+            "coarse": {} if self.coarse is None else asdict(self.coarse),
         }
 
     @staticmethod
@@ -142,6 +148,7 @@ class Preparation:
             tuple(columns),
             dropped,
             tuple(content["names"]),
+            Coarse(**content["coarse"]) if content["coarse"] else None,
         )
 
     def features(self, raw: RawTable) -> Array:
@@ -149,9 +156,9 @@ class Preparation:
         require_columns(raw, self.column_names, "the model was trained on a column of that name")
         require_room(3 * 8 * len(raw) * self.width, Path(raw.name), f"{len(raw):,} rows of {self.width:,} features")
         made = np.empty((len(raw), self.width), dtype=np.float64)
-        place = 0
+        place, most = 0, np.inf if self.coarse is None else self.coarse.most
         for column in self.columns:
-            column.fill(made[:, place : place + column.width], raw)
+            column.fill(made[:, place : place + column.width], raw, most)
             place += column.width
         return made
 

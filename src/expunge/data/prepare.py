@@ -17,6 +17,7 @@ from expunge.errors import DataError
 from expunge.heads import Rows
 from expunge.heads.scaling import scaling_of
 from expunge.record import Label
+from expunge.runtime.checks import SMALLEST
 from expunge.runtime.memory import require_room
 
 BLOCK = 8192
@@ -190,6 +191,7 @@ def prepare(
     """
     require_width(features.shape[1], width, name)
     norms = row_norms(features)
+    require_range(norms, bias=bias, name=name)
     made = made_ready(features, norms, max_norm=max_norm, bias=bias, dtype=dtype, device=device)
     scaling = scaling_of(norms, max_norm)
     scaled = scaling.n_scaled
@@ -203,6 +205,24 @@ def require_width(features: int, width: int | None, name: str) -> None:
             f"{name}: rows have {features} features",
             f"the model takes {width}",
             "Use the same features, in the same order, as for training.",
+        )
+
+
+def require_range(norms: Tensor, *, bias: bool, name: str, before: int = 0) -> None:
+    """Refuse rows so short that products of several of their entries vanish in float64, and what is proven with them.
+
+    A row of zeros is none, and one with a bias has a 1 in it. Long rows are scaled down to a bound that is checked.
+    """
+    if bias:
+        return
+    short = ((norms > 0.0) & (norms < SMALLEST)).nonzero().reshape(-1)
+    if len(short):
+        row = int(short[0])
+        raise DataError(
+            f"{name}: row {before + row} has length {float(norms[row]):.3g}",
+            f"rows are zero or at least {SMALLEST:g} long: of shorter ones float64 loses squares and cubes, so that "
+            "bounds on what it loses would be false",
+            "Scale the features, for example by standardising them, before training.",
         )
 
 

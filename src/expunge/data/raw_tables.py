@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.interchange
 import pyarrow.parquet
 
-from expunge.data.names import frame_names
+from expunge.data.names import arrow_columns, frame_names
 from expunge.data.parquet_pages import Wanted, opened, require_bearable
 from expunge.data.tables import columns_shown, is_text, nearest
 from expunge.data.text_tables import TEXT_TABLES, is_text_table, looks_like_data, numbered, open_text, read_text
@@ -100,12 +100,14 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def raw_frame(frame: Any, name: str) -> RawTable:
-    """A data frame's columns as they are: of pandas, polars, Arrow, or any other that others can read."""
+    """A data frame's columns as they are: of pandas, polars, Arrow, any other library, or a dict of columns."""
     names = frame_names(frame)
     if len(set(names)) != len(names):
         raise DataError(f"{name} has two columns of one name", "column names must differ", "Rename one of them.")
     try:
-        if isinstance(frame, pa.Table):
+        if isinstance(frame, Mapping):
+            table = arrow_columns(frame, name)
+        elif isinstance(frame, pa.Table):
             table = frame
         elif hasattr(frame, "to_arrow"):  # polars
             table = frame.to_arrow()

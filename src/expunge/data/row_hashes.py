@@ -23,7 +23,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ TWO_FACTORS = 2.0**27 + 1.0  # splits a float64 into two halves whose products w
 class RowHashes:
     """Hashes of n rows, one (n, 16) array of bytes for each of `PRECISIONS`."""
 
-    digests: tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]
+    digests: tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]] = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.digests[0])
@@ -209,6 +209,15 @@ def matches(rows: RowHashes, among: RowHashes) -> Matches:
         times[asked[here]] = np.bincount(of_all, minlength=int(kinds.max(initial=0)) + 1)[of_asked[here]]
         free[given[asked[here]]] = False
     return Matches(given, precision, times)
+
+
+def occurring(rows: RowHashes, among: RowHashes) -> NDArray[np.bool_]:
+    """Which of the rows occur in another set at any precision, be it once for several of them."""
+    found = np.zeros(len(rows), bool)
+    for own, others in zip(rows.digests, among.digests, strict=True):
+        known = {digest.tobytes() for digest in others[_begin_alike(others, own)]} if len(own) else set()
+        found |= np.fromiter((digest.tobytes() in known for digest in own), bool, len(own))
+    return found
 
 
 def _begin_alike(digests: NDArray[np.uint8], wanted: NDArray[np.uint8]) -> NDArray[np.int64]:

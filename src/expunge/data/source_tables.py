@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from expunge.data.coarseness import RARE
 from expunge.data.files import LabelledArrays, read_data, unknown_type
 from expunge.data.learning import Learnt, learn
 from expunge.data.names import is_frame
@@ -22,11 +23,12 @@ from expunge.data.text_tables import is_text_table, open_text
 from expunge.data.values import RawTable, as_labels_of
 from expunge.data.wide_csv import is_wide
 from expunge.errors import DataError, FileError, OptionError
-from expunge.record import LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE
+from expunge.record import LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE
 from expunge.runtime.checks import choice
 from expunge.runtime.paths import readable
 
 PREPARE = ("auto", "table", "none")
+COARSE, EXACT = PRECISION = ("coarse", "exact")
 
 
 @dataclass(frozen=True)
@@ -48,15 +50,19 @@ def read_source(
     names: Sequence[str] | None = None,
     prepare: str = "auto",
     prepare_from: Path | None = None,
+    preparation: str = COARSE,
+    rare: int = RARE,
     bounded: bool = False,
 ) -> Source:
     """The source's rows from its file.
 
     `prepare` is `table` (numbers standardised, categories a feature each value), `none` (features as they are), or
     `auto`: a table is prepared where it has anything but numbers in every cell, or where nobody has given a norm bound
-    (`bounded`), since only standardised columns have one by themselves.
+    (`bounded`), since only standardised columns have one by themselves. `preparation` is `coarse` or `exact`;
+    values that fewer than `rare` rows have are one.
     """
     choice(prepare, PREPARE, "prepare")
+    choice(preparation, PRECISION, "preparation")
     if prepare_from is not None and prepare == "none":
         raise OptionError(
             "--prepare-from with --prepare none", "there is nothing to learn then", "Leave one of them out."
@@ -70,11 +76,18 @@ def read_source(
     raw = None if plain else read_raw(path, header=header, names=names)
     if raw is None or (prepare == "auto" and bounded and prepare_from is None and is_ready(raw, label, columns)):
         return Source(read_data(path, label, columns=columns, header=header, names=names))
-    return prepared(raw, label, columns, None if prepare_from is None else read_raw(prepare_from))
+    elsewhere = None if prepare_from is None else read_raw(prepare_from)
+    return prepared(raw, label, columns, elsewhere, coarse=preparation == COARSE, rare=rare)
 
 
 def prepared(
-    raw: RawTable, label: str | None, columns: Sequence[str] | None, elsewhere: RawTable | None = None
+    raw: RawTable,
+    label: str | None,
+    columns: Sequence[str] | None,
+    elsewhere: RawTable | None = None,
+    *,
+    coarse: bool = True,
+    rare: int = RARE,
 ) -> Source:
     """A table's rows, with the preparation learnt from it or elsewhere."""
     if elsewhere is not None and _same_rows(elsewhere.table, raw.table):
@@ -83,10 +96,10 @@ def prepared(
             "it has no row of the source in it, for certificates will say so",
             "Give another table, or leave it out: certificates then say that it was learnt from the source.",
         )
-    learnt: Learnt = learn(raw, label, columns, elsewhere=elsewhere)
+    learnt: Learnt = learn(raw, label, columns, elsewhere=elsewhere, coarse=coarse, rare=rare)
     made = learnt.preparation
     features, labels = made.features(raw), made.labels(raw)
-    where = LEARNT_FROM_SOURCE if elsewhere is None else LEARNT_ELSEWHERE
+    where = LEARNT_ELSEWHERE if elsewhere is not None else LEARNT_COARSE if coarse else LEARNT_FROM_SOURCE
     return Source(LabelledArrays(features, labels, raw.name, None, made.feature_names), made, where, learnt.told)
 
 
@@ -150,26 +163,34 @@ def as_source(
     prepare: str | Preparation = "auto",
     prepare_from: Any = None,
     *,
+    preparation: str = COARSE,
+    rare: int = RARE,
     bounded: bool = False,
 ) -> Given:
     """Features and labels from arrays or a data frame; see `read_source` for when a frame is prepared."""
-    done = isinstance(prepare, Preparation)  # a file was read and prepared
+    if isinstance(prepare, Preparation) and is_frame(features):
+        raise DataError(
+            "a frame with a preparation that was made before",
+            "that is for rows that it was applied to already",
+            "Give the preparation's features as an array, or leave prepare out.",
+        )
+    choice(preparation, PRECISION, "preparation")
     how = "none" if isinstance(prepare, Preparation) else choice(prepare, PREPARE, "prepare")
     if not is_frame(features):
         if label is not None or how == "table" or prepare_from is not None:
             raise DataError(
                 f"{type(features).__name__} with label, prepare or prepare_from",
                 "only data frames have columns that can be named and prepared",
-                "Give a frame of pandas or polars, or leave these out.",
+                "Give a frame of pandas, polars or Arrow, a dict of columns, or leave these out.",
             )
         return Given((features, require_labels(labels)))
     raw = raw_frame(features, "the source")
     raw, target = _with_labels(raw, labels, label)
-    if done or how == "none" or (how == "auto" and bounded and prepare_from is None and is_ready(raw, target, None)):
+    if how == "none" or (how == "auto" and bounded and prepare_from is None and is_ready(raw, target, None)):
         chosen = [name for name in raw.columns if name != target]
         plain = features if labels is not None else raw.table.select(chosen)
         return Given((plain, labels if labels is not None else as_labels_of(raw, target)))
-    made = prepared(raw, target, None, _elsewhere(prepare_from))
+    made = prepared(raw, target, None, _elsewhere(prepare_from), coarse=preparation == COARSE, rare=rare)
     return Given(tuple(made.rows.rows), made.rows.feature_names, made.preparation, made.learnt, made.told)
 
 

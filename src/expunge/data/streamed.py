@@ -22,6 +22,7 @@ from expunge.data.prepare import (
     encode,
     made_ready,
     require_finite,
+    require_range,
     require_width,
     row_norms,
 )
@@ -346,6 +347,7 @@ class StreamedRows(RowSet):
         kept = None if first else self._norms.values
         norms = row_norms(rows) if kept is None else kept[start : start + len(rows)]
         if first:
+            require_range(norms, bias=self.form.bias, name=self.form.name, before=start)
             self._norms.put(start, norms)
             self._lengths.add(norms)
         long = any_too_long(norms, self.form.max_norm, self.form.dtype)

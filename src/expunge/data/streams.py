@@ -53,6 +53,7 @@ class Stream(ABC):
     encoder_trained: str | None = None
     feature_names: tuple[str, ...] | None = None
     labelled: bool = True
+    unprepared: bool = False  # whether these are the columns of a table as they are
     owned: bool = False  # whether a chunk may be written on
     own_rows: bool = False  # whether each process of a group gives its own rows, whatever its share
     n_rows: int | None = None
@@ -149,6 +150,7 @@ class ParquetStream(Stream):
     """Row groups of Parquet files, of which only the columns that are needed are read."""
 
     owned = True
+    unprepared = True
 
     def __init__(self, name: str, files: Sequence[Path], label: str | None, columns: Sequence[str] | None) -> None:
         self.name, self.files = name, tuple(files)
@@ -260,6 +262,7 @@ class OrderedStream(Stream):
         self.stream, self.order, self.feature_names = stream, order, names
         self.name, self.encoder, self.encoder_trained = stream.name, stream.encoder, stream.encoder_trained
         self.labelled, self.own_rows, self.opened_as = stream.labelled, stream.own_rows, stream.opened_as
+        self.unprepared = stream.unprepared
         self.n_rows, self.n_features = stream.n_rows, stream.n_features
 
     def stamp(self) -> Any:
@@ -286,6 +289,8 @@ class IteratorStream(Stream):
 
 def _copied(values: Any) -> Any:
     """The values, whatever the caller, asked for more while these are used, does with the memory they came in."""
+    if isinstance(values, dict):
+        return {name: _copied(column) for name, column in values.items()}
     copy = getattr(values, "clone", None) or getattr(values, "copy", None)  # of tensors; of arrays, lists and tables
     return values if copy is None else copy()
 
@@ -294,6 +299,9 @@ def stream(
     blocks: Callable[[], Iterable[Any]], *, labelled: bool = True, encoder: str | None = None, name: str = "the stream"
 ) -> Stream:
     """Rows from a function that gives, each time it is called, the same blocks: (features, labels), or features alone.
+
+    Blocks that are frames are matched by column name, and prepared where the model's record says how; one that has the
+    label column of training needs no labels beside it.
 
     Where there are no labels, say so with `labelled=False`. Blocks are copied: the function may use their memory again.
 

@@ -76,6 +76,16 @@ class Words:
         """Characters of the longest word."""
         return int(pa.compute.max(pa.compute.utf8_length(self.different)).as_py() or 0)
 
+    @property
+    def most_frequent(self) -> int:
+        """Rows that have the most frequent word, or none."""
+        return int(np.bincount(self.codes + 1).max())
+
+    def longer_than(self, limit: int) -> int:
+        """Rows whose word has more characters."""
+        longer = pa.compute.greater(pa.compute.utf8_length(self.different), limit).to_numpy(zero_copy_only=False)
+        return int(np.append(longer.astype(bool), False)[self.codes].sum())
+
     def listed(self) -> list[str]:
         """The words; ask first how many there are."""
         words: list[str] = self.different.to_pylist()

@@ -12,8 +12,9 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from expunge.errors import ModelError
-from expunge.sklearn.keeping import NotAtOptimum, at_anchor, deposit, require_taken, unlearn
+from expunge.sklearn.keeping import NotAtOptimum, at_optimum, make, require_taken, unlearn
 from expunge.sklearn.refusals import Estimator
+from expunge.sklearn.steps import coarsen
 
 
 def _has(name: str) -> Any:
@@ -39,16 +40,21 @@ class ForgettingClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator): 
     estimator
         What is fitted; None for `LogisticRegression()`.
     random_state
-        A seed for the groups of rows that the deposit is rehearsed on, which decide how much noise later models get;
-        None for other groups at each fit. The noise itself is never drawn from it.
+        A seed for the deposit's key, the noise in its weights and the groups of rows that it is rehearsed on, for
+        tests alone: with it that noise hides nothing. None for others at each fit. The noise of published models is
+        never drawn from it.
+    coarse
+        Fit the steps of a Pipeline that can be so coarsely (`coarsen`), since they are in what is handed out; else
+        exactly.
 
     Attributes
     ----------
     estimator_
-        The fitted estimator, at the optimum of its objective; after `forget` the one that may be published.
+        The fitted estimator, at the optimum of its objective; after `forget` with the published weights, and with the
+        steps as they were fitted: where they are not coarse, the statement says what can be read off them.
     deposit_
         What was kept of the rows; PRIVATE, and with it a pickle of this object. None, after a warning (`NoDeposit`),
-        where the rows are so few that none of them could leave with a finite bound.
+        where nothing can be kept of them; that few of them could leave is warned of too (`ServesFew`).
     certificate_, statement_
         Of the last deletion; the statement may be handed out.
 
@@ -60,9 +66,10 @@ class ForgettingClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator): 
     'proven'
     """
 
-    def __init__(self, estimator: Estimator = None, random_state: Any = None) -> None:
+    def __init__(self, estimator: Estimator = None, random_state: Any = None, coarse: bool = True) -> None:
         self.estimator = estimator
         self.random_state = random_state
+        self.coarse = coarse
 
     def _inside(self) -> Estimator:
         return LogisticRegression() if self.estimator is None else self.estimator
@@ -74,14 +81,15 @@ class ForgettingClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator): 
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to the optimum, and keep a deposit of these rows."""
-        fitted = clone(self._inside()).fit(X, y)
+        inside = self._inside()
+        fitted = coarsen(inside, X, y) if self.coarse else clone(inside).fit(X, y)
         require_taken(fitted)
         self.deposit_, self._reason = None, ModelError("not fitted", "a deposit is made by fit", "Fit it.")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", NotAtOptimum)  # it is moved there
-                self.deposit_ = deposit(fitted, X, y, seed=self._seed())
-            fitted = at_anchor(fitted, self.deposit_)
+                made = make(fitted, X, y, seed=self._seed())
+            self.deposit_, fitted = made.deposit, at_optimum(fitted, made.optimum)
         except ModelError as error:
             self._reason = error
             warnings.warn(f"nobody can be forgotten: {error}", NoDeposit, stacklevel=2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +10,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from expunge.bounds.scale import power_of_two
 from expunge.certificate.content import Certificate
+from expunge.certificate.provisos import headline, outside
 from expunge.certificate.statement import Statement
 from expunge.data import EncodedRows, encode, prepare
 from expunge.distance import Distance
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.evidence.deposit.contents import Deposit
-from expunge.evidence.deposit.making import make_deposit, most_weights
+from expunge.evidence.deposit.making import Made, make_deposit, most_weights
+from expunge.evidence.deposit.outlook import warn_if_few
 from expunge.model import LinearModel, from_matrix
 from expunge.record import LEARNT_ELSEWHERE, TrainingRecord
 from expunge.request.execution import computing_device
@@ -26,6 +28,7 @@ from expunge.sklearn.objectives import Objective, carrying, labels_of_classes, o
 from expunge.sklearn.pipelines import Parts, put_together, taken_apart
 from expunge.sklearn.refusals import Estimator
 from expunge.sklearn.rows import plain_labels
+from expunge.sklearn.steps import can_be_coarse, is_coarse, require_nothing_of_each
 from expunge.unlearn import unlearn as unlearn_model
 
 DELETIONS = "expunge_deletions_"  # how many an estimator has been through
@@ -37,11 +40,17 @@ class NotAtOptimum(UserWarning):
     """The estimator that was given predicts otherwise than the optimum of its own objective, of which a deposit is."""
 
 
+class ExactPreparation(UserWarning):
+    """Steps of a Pipeline keep what rows can be read off that are forgotten later."""
+
+
 @dataclass(frozen=True)
 class Unlearned:
-    """`estimator` and `statement` may be handed out; `certificate` and `deposit` are private.
+    """`statement` may be handed out, and `model`, the published weights; `certificate` and `deposit` are private.
 
-    `model` is what a file of the published weights holds.
+    `estimator` has these weights, and copies of the steps before, without what they do not need to prepare rows. What
+    else these learnt is in it: whether that knows the forgotten rows the statement's guarantee says, and `headline`.
+    Coarse steps (`coarsen`), or steps fitted on public rows, may be handed out.
     """
 
     estimator: Estimator
@@ -50,10 +59,14 @@ class Unlearned:
     certificate: Certificate
     deposit: Deposit
 
+    @property
+    def headline(self) -> str:
+        """The status, and which steps were learnt with the forgotten rows and are unchanged."""
+        return headline(self.statement.content)
+
     def __repr__(self) -> str:
-        said = self.statement
-        kind = type(self.estimator).__name__
-        return f"<{kind} after unlearning: {said.status}, epsilon {said.epsilon:g}, delta {said.delta:g}>"
+        said, kind = self.statement, type(self.estimator).__name__
+        return f"<{kind} after unlearning, epsilon {said.epsilon:g}, delta {said.delta:g}: {self.headline}>"
 
 
 def deposit(
@@ -73,8 +86,10 @@ def deposit(
     the same C (or alpha), the same weights of classes, the intercept not penalised, rows prepared as they are now. The
     anchor is the optimum, reached from the estimator's weights, which a loose tolerance leaves before it.
 
-    `preparation`: that of a Pipeline was learnt from the source, and certificates say so; `learnt elsewhere` says that
-    its steps were fitted on other rows.
+    `preparation`: what a Pipeline's steps learnt from the source stays as it is. Of steps that are coarse
+    (`coarsen`) no values of a row are to be read off, in practice; the others are named by certificates,
+    in their first lines, and warned of here
+    (`ExactPreparation`). `learnt elsewhere` says that steps were fitted on other rows.
 
     >>> import numpy as np
     >>> from sklearn.linear_model import LogisticRegression
@@ -85,11 +100,28 @@ def deposit(
     >>> result.certificate.status, result.deposit.numbers.n_rows
     ('proven', 199)
     """
+    return make(estimator, X, y, preparation=preparation, device=device, progress=progress, seed=seed).deposit
+
+
+def make(
+    estimator: Estimator,
+    X: Any,
+    y: Any,
+    *,
+    preparation: str | None = None,
+    device: str = "cpu",
+    progress: Progress = silent,
+    seed: int | None = None,
+) -> Made:
+    """A deposit with what was rehearsed for it, and the optimum."""
     parts = taken_apart(estimator, learnt_elsewhere=preparation == LEARNT_ELSEWHERE)
     objective = objective_of(parts.final)
-    prepared = parts.preparation(preparation, objective.chosen)
+    prepared = parts.preparation(preparation, chosen=objective.chosen, balanced=objective.balanced)
     _require_size(objective, device)
     features = torch.from_numpy(parts.prepared(X, SOURCE))
+    if prepared != LEARNT_ELSEWHERE:
+        require_nothing_of_each(parts.steps, len(features))
+    _warn_if_exact(parts, preparation, balanced=objective.balanced)
     labels = plain_labels(y, len(features), SOURCE)
     model = _with_record(objective, features, labels, None if parts.steps else parts.names, prepared)
     record = model.record
@@ -100,9 +132,10 @@ def deposit(
     ).rows  # fmt: skip
     if rows.n_scaled:
         raise DataError("rows longer than the longest", "none is", "Give finite rows.")
-    kept = make_deposit(model, record, rows, (features, labels), progress=progress, seed=seed)[0]
-    _warn_if_moved(objective, kept, features, type(parts.final).__name__)
-    return kept
+    made = make_deposit(model, record, rows, (features, labels), progress=progress, seed=seed)
+    _warn_if_moved(objective, made.optimum, features, type(parts.final).__name__)
+    warn_if_few(made)
+    return made
 
 
 def unlearn(
@@ -156,9 +189,9 @@ def require_taken(estimator: Estimator) -> None:
     _require_size(objective_of(taken_apart(estimator).final), "cpu")
 
 
-def at_anchor(estimator: Estimator, deposit: Deposit) -> Estimator:
-    """The estimator with the deposit's weights: at the optimum of its objective."""
-    return put_together(estimator, carrying(taken_apart(estimator).final, deposit.model.matrix().numpy()))
+def at_optimum(estimator: Estimator, optimum: torch.Tensor) -> Estimator:
+    """The estimator with the weights of the optimum of its objective."""
+    return put_together(estimator, carrying(taken_apart(estimator).final, optimum.numpy()))
 
 
 def _given(parts: Parts, rows: Any, deposit: Deposit, name: str) -> Any:
@@ -228,7 +261,7 @@ def _with_record(
         tuple(torch.bincount(encode(labels, classes, SOURCE), minlength=len(classes)).tolist()),
         objective.strength / largest if constant is None else 1.0 / (constant * n),
         objective.loss,
-        two_digits(float(features.norm(dim=1).max())),
+        power_of_two(max(float(features.norm(dim=1).max()), 2.0**-40) * (1.0 + 2.0**-40)),
         objective.bias,
         0.0,
         features=names,
@@ -236,6 +269,7 @@ def _with_record(
         fixed_c=constant,
         preparation=preparation,
         class_weights=relative,
+        norm_measured=True,
     )
     matrix = torch.from_numpy(np.array(objective.matrix))
     return from_matrix(matrix, bias=objective.bias, dtype=torch.float64).with_record(record)
@@ -246,9 +280,25 @@ def _as_classes(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[Any]:
     return labels.astype(object) if classes.dtype.kind == "O" else labels.astype(classes.dtype)
 
 
-def _warn_if_moved(objective: Objective, kept: Deposit, features: torch.Tensor, kind: str) -> None:
+def _warn_if_exact(parts: Parts, said: str | None, *, balanced: bool) -> None:
+    exact = [part for part in parts.learnt if not is_coarse(part) and said != LEARNT_ELSEWHERE]
+    if not exact and not balanced:
+        return
+    beyond = outside(parts.preparation(said, balanced=balanced))
+    coarse = balanced or any(map(can_be_coarse, exact))
+    offer = "pipeline = expunge.sklearn.coarsen(pipeline, X, y), and a deposit of that; or " if coarse else ""
+    warnings.warn(
+        f"{beyond} So it will be after every deletion, and certificates say so. While the source is there: {offer}"
+        + ("fit these steps on public rows, and deposit(..., preparation='learnt elsewhere')." if exact else "")
+        + ("give class_weight as numbers that no row decided." if not exact else ""),
+        ExactPreparation,
+        stacklevel=4,
+    )
+
+
+def _warn_if_moved(objective: Objective, optimum: torch.Tensor, features: torch.Tensor, kind: str) -> None:
     given = torch.from_numpy(objective.matrix)
-    classes = [_classes_at(weights, features, objective.bias) for weights in (given, kept.model.matrix())]
+    classes = [_classes_at(weights, features, objective.bias) for weights in (given, optimum)]
     moved = float((classes[0] != classes[1]).double().mean())
     if moved > MOVED:
         warnings.warn(
@@ -257,7 +307,7 @@ def _warn_if_moved(objective: Objective, kept: Deposit, features: torch.Tensor, 
             "After a deletion its predictions are those of the optimum. To have them now, fit with a smaller tol and a "
             "larger max_iter.",
             NotAtOptimum,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -265,13 +315,3 @@ def _classes_at(weights: torch.Tensor, features: torch.Tensor, bias: bool) -> to
     """The class of each row, by number."""
     outputs = features @ weights[:, : features.shape[1]].T + (weights[:, -1] if bias else 0.0)
     return (outputs[:, 0] > 0.0).long() if len(weights) == 1 else outputs.argmax(dim=1)
-
-
-def two_digits(length: float) -> float:
-    """Rounded up to two significant digits: it is published, and must not be the length of somebody's row.
-
-    >>> two_digits(14.383), two_digits(0.02)
-    (15.0, 0.021)
-    """
-    power = 10.0 ** (math.floor(math.log10(length)) - 1) if length > 0.0 else 1.0
-    return float(f"{(math.floor(length / power) + 1) * power:.1e}")

@@ -56,6 +56,11 @@ class Objective:
     chosen: bool
     class_weight: Any
 
+    @property
+    def balanced(self) -> bool:
+        """Whether the weights of classes were worked out from how many rows each had."""
+        return isinstance(self.class_weight, str)
+
     def weights_of(self, labels: NDArray[Any]) -> NDArray[np.float64] | None:
         """How much a row of each class counts; None where all count alike."""
         if self.class_weight is None:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from copy import copy, deepcopy
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline
-from sklearn.utils import get_tags
 
 from expunge.errors import DataError, ModelError
-from expunge.record import LEARNT_FROM_SOURCE, PREPARATION
+from expunge.record import CLASS_WEIGHT, LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE
 from expunge.runtime.checks import choice
-from expunge.sklearn.refusals import Estimator, every_step, require_steps
+from expunge.sklearn.refusals import Estimator, require_steps
 from expunge.sklearn.rows import by_name, dense
-
-NO_STEP = (None, "passthrough")
+from expunge.sklearn.steps import NO_STEP, fitted_steps, has_learnt, is_coarse, strip
 
 
 @dataclass(frozen=True)
@@ -44,40 +41,29 @@ class Parts:
         return dense(values, name)
 
     @property
-    def learnt(self) -> bool:
-        """Whether preparing rows had to be learnt from some."""
-        return any(
-            get_tags(transformer).requires_fit or any(map(may_have_learnt, every_step(transformer)))
-            for _, transformer in self.steps
-        )
+    def learnt(self) -> tuple[Any, ...]:
+        """The transformers that keep something of the rows which they were fitted on."""
+        return tuple(part for _, step in self.steps for part in fitted_steps(step) if has_learnt(part))
 
-    def preparation(self, said: str | None, chosen: bool) -> str | None:
-        """Where it was learnt: from the source, unless it is said to be from elsewhere; None where there is none.
+    def preparation(self, said: str | None, *, chosen: bool = False, balanced: bool = False) -> str | None:
+        """Where it was learnt, and by which steps exactly: from the source, unless it is said to be from elsewhere.
 
-        A penalty that was `chosen` by cross-validation was learnt from the source too.
+        None where nothing was. A penalty that was `chosen` by cross-validation was learnt from the source too, and so
+        were `balanced` weights of classes.
         """
         if said is not None:
-            choice(said, PREPARATION, "preparation")
+            choice(said, (LEARNT_FROM_SOURCE, LEARNT_ELSEWHERE), "preparation")
+        learnt = () if said == LEARNT_ELSEWHERE else self.learnt
+        exact = [type(part).__name__ for part in learnt if not is_coarse(part)]
         if chosen:
-            return LEARNT_FROM_SOURCE
-        return (said or LEARNT_FROM_SOURCE) if self.learnt else None
-
-
-def may_have_learnt(step: Any) -> bool:
-    """Whether a step that needs no fit calls a function which holds something: an object's own, or one with values.
-
-    A FunctionTransformer of a fitted scaler's `transform` was learnt by whoever fitted that.
-    """
-    functions = [getattr(step, name, None) for name in ("func", "tokenizer", "preprocessor", "analyzer")]
-    given = getattr(step, "kw_args", None)
-    return bool(given) or any(callable(each) and not _holds_nothing(each) for each in functions)
-
-
-def _holds_nothing(function: Any) -> bool:
-    if isinstance(function, np.ufunc):
-        return True
-    own = isinstance(function, FunctionType) and not function.__closure__
-    return own and not function.__defaults__ and not function.__kwdefaults__
+            exact.append(type(getattr(self.final, "estimator", self.final)).__name__)
+        if balanced:
+            exact.append(CLASS_WEIGHT)
+        if exact:
+            return f"{LEARNT_FROM_SOURCE}: {', '.join(dict.fromkeys(exact))}"
+        if said == LEARNT_ELSEWHERE and self.learnt:
+            return LEARNT_ELSEWHERE
+        return LEARNT_COARSE if learnt else None
 
 
 def taken_apart(estimator: Estimator, *, learnt_elsewhere: bool = False) -> Parts:
@@ -94,10 +80,13 @@ def taken_apart(estimator: Estimator, *, learnt_elsewhere: bool = False) -> Part
 
 
 def put_together(estimator: Estimator, final: Estimator) -> Estimator:
-    """A Pipeline like this one that ends in `final`; its other steps are copies."""
+    """A Pipeline like this one that ends in `final`; its other steps are copies, of what they need to prepare rows."""
     if not isinstance(estimator, Pipeline):
         return final
     whole = copy(estimator)
     name, last = estimator.steps[-1]
-    whole.steps = [*deepcopy(estimator.steps[:-1]), (name, put_together(last, final))]
+    before = deepcopy(estimator.steps[:-1])
+    for _, step in before:
+        strip(step)
+    whole.steps = [*before, (name, put_together(last, final))]
     return whole

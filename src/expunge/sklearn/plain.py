@@ -22,7 +22,8 @@ from sklearn.utils.validation import check_is_fitted
 from expunge.data import as_features, as_labels, encode, in_order, prepare
 from expunge.errors import ModelError
 from expunge.heads import Rows, head_for
-from expunge.model import LinearModel, checked_model, declared_record
+from expunge.model import LinearModel, checked_model, declared_record, one_row_a_class
+from expunge.record import LOGISTIC, RIDGE, SOFTMAX
 from expunge.sklearn.objectives import require_own_classes
 from expunge.sklearn.refusals import Estimator, not_taken
 from expunge.train import residual_upper
@@ -79,22 +80,78 @@ def from_sklearn(
 
 
 def to_sklearn(model: LinearModel, like: Estimator) -> Estimator:
-    """A copy of the fitted estimator `like` that carries the model's weights."""
+    """A copy of the fitted estimator `like` that carries the model's weights, its bias and its order of classes.
+
+    Rows are taken as features: prepared, and at most as long as the model's norm bound (`LinearModel.predict` scales
+    longer ones, scikit-learn does not). A copy with a bias says `fit_intercept=True`, since that is what it has.
+    """
     _require_plain(like)
     check_is_fitted(like)
-    weight = model.weight.double().numpy()
-    if len(like.classes_) != model.n_classes or np.atleast_2d(like.coef_).shape[1] != model.n_features:
+    _require_same(model, like)
+    model = one_row_a_class(model)
+    width = np.atleast_2d(like.coef_).shape[1]
+    if len(like.classes_) != model.n_classes or width != model.n_features:
         raise ModelError(
             f"the model is {model.n_classes} x {model.n_features}",
-            f"the estimator is {len(like.classes_)} x {np.atleast_2d(like.coef_).shape[1]}",
+            f"the estimator is {len(like.classes_)} x {width}",
             "Pass the estimator the model came from.",
         )
+    weight, order = model.weight.double().numpy(), _order(model, like)
+    bias = np.zeros(model.n_classes) if model.bias is None else model.bias.double().numpy()
+    weight, bias = weight[order], bias[order]
     if np.atleast_2d(like.coef_).shape[0] == 1:
-        weight = (weight[1:] - weight[:1]) * (1.0 if isinstance(like, LogisticRegression) else 0.5)
+        factor = 1.0 if isinstance(like, LogisticRegression) else 0.5
+        weight, bias = (weight[1:] - weight[:1]) * factor, (bias[1:] - bias[:1]) * factor
     copy = deepcopy(like)
     copy.coef_ = weight.astype(like.coef_.dtype).reshape(like.coef_.shape)
     copy.intercept_ = np.zeros_like(like.intercept_)
+    if model.bias is not None:
+        copy.set_params(fit_intercept=True)
+        copy.intercept_ = bias.astype(like.coef_.dtype)
     return copy
+
+
+def _require_same(model: LinearModel, like: Estimator) -> None:
+    """Refuse an estimator that would make something else of the weights than the model does."""
+    record = model.record
+    if record is None:
+        return
+    losses = (SOFTMAX.name, LOGISTIC.name) if isinstance(like, LogisticRegression) else (RIDGE.name,)
+    if record.loss not in losses:
+        raise ModelError(
+            f"a model with loss {record.loss}",
+            f"{type(like).__name__} has the probabilities, or outputs, of {' and '.join(losses)}",
+            "Pass an estimator of the model's own loss.",
+        )
+    fitted_on = getattr(like, "feature_names_in_", None)  # of a data frame
+    if fitted_on is None:
+        return
+    if record.table is not None:
+        raise ModelError(
+            "a model that was trained on a table, which it prepares, and an estimator that was fitted on a frame",
+            "the estimator would take its columns as they are",
+            "Pass one that was fitted on arrays of prepared features, or use the model's own predict.",
+        )
+    if record.features is not None and tuple(str(name) for name in fitted_on) != record.features:
+        raise ModelError(
+            "the estimator was fitted on other columns than the model, or on the same in another order",
+            f"the model's are {', '.join(map(repr, record.features[:8]))}",
+            "Pass the estimator the model came from.",
+        )
+
+
+def _order(model: LinearModel, like: Estimator) -> list[int]:
+    """For each class of the estimator the model's row of it; without a record rows are taken to be in its order."""
+    if model.record is None:
+        return list(range(model.n_classes))
+    known, wanted = list(model.classes), np.asarray(like.classes_).tolist()
+    if set(known) != set(wanted):
+        raise ModelError(
+            f"the model's classes are {', '.join(map(repr, known[:8]))}",
+            f"the estimator's are {', '.join(map(repr, wanted[:8]))}",
+            "Pass the estimator the model came from.",
+        )
+    return [known.index(label) for label in wanted]
 
 
 def _require_plain(estimator: Estimator) -> None:
@@ -116,6 +173,12 @@ def _require_plain(estimator: Estimator) -> None:
             "holds",
             "While the source is there, make a deposit (expunge.sklearn.deposit); else append a column of ones to the "
             "features and fit with fit_intercept=False, or train with expunge.train(bias=True).",
+        )
+    if np.any(np.asarray(estimator.intercept_) != 0.0):
+        raise ModelError(
+            f"{name} with fit_intercept=False and an intercept that is not 0",
+            "it would be lost",
+            "Set it to 0, or train with expunge.train(bias=True).",
         )
     if estimator.class_weight is not None:
         raise ModelError(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import FunctionType
 from typing import Any
+
+import numpy as np
 
 from expunge.errors import ModelError
 
@@ -41,6 +44,9 @@ INSTEAD = {  # by the name of the class, from the first that a class descends fr
 }
 KEEP_ROWS = {  # steps, or parts of steps, that hold rows of the source; by the name of the class or of an ancestor
     "KNNImputer": "SimpleImputer",
+    "QuantileTransformer": "StandardScaler or RobustScaler",
+    "Birch": "KMeans",
+    "KernelCenterer": "StandardScaler",
     "KNeighborsMixin": "an estimator that keeps no rows",
     "RadiusNeighborsMixin": "an estimator that keeps no rows",
     "BaseLibSVM": "an estimator that keeps no rows, for example LinearSVC",
@@ -77,6 +83,23 @@ def every_step(step: Any) -> Iterator[Any]:
         for part in step.get_params(deep=True).values():
             if hasattr(part, "get_params") and not isinstance(part, type):
                 yield part
+
+
+def may_have_learnt(step: Any) -> bool:
+    """Whether a step that needs no fit calls a function which holds something: an object's own, or one with values.
+
+    A FunctionTransformer of a fitted scaler's `transform` was learnt by whoever fitted that.
+    """
+    functions = [getattr(step, name, None) for name in ("func", "tokenizer", "preprocessor", "analyzer")]
+    given = getattr(step, "kw_args", None)
+    return bool(given) or any(callable(each) and not _holds_nothing(each) for each in functions)
+
+
+def _holds_nothing(function: Any) -> bool:
+    if isinstance(function, np.ufunc):
+        return True
+    own = isinstance(function, FunctionType) and not function.__closure__
+    return own and not function.__defaults__ and not function.__kwdefaults__
 
 
 def require_steps(steps: list[tuple[str, Any]], learnt_elsewhere: bool) -> None:

@@ -1,0 +1,242 @@
+"""Is somebody who was forgotten in what is handed out? A rare person against the preparation, exact and coarse.
+
+The observer has every retained row and what is published. Exact preparation gives the person away, so that the game can
+be lost; coarse preparation, the default, has neither her values nor her words. It is not always what it would have been without
+her: a digit may move, and tell that somebody was there. That much is allowed here, and said in every statement.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.cluster import KMeans
+from sklearn.compose import make_column_transformer
+from sklearn.decomposition import PCA
+from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import Pipeline, make_pipeline, make_union
+from sklearn.preprocessing import (
+    MaxAbsScaler,
+    MinMaxScaler,
+    OneHotEncoder,
+    OrdinalEncoder,
+    RobustScaler,
+    StandardScaler,
+)
+
+import expunge
+import expunge.sklearn
+from expunge.errors import ModelError, OptionError
+from expunge.record import LEARNT_COARSE, LEARNT_FROM_SOURCE
+from expunge.sklearn.pipelines import put_together, taken_apart
+from expunge.sklearn.steps import fitted_steps, is_coarse
+
+N = 600
+AGE, WEALTH = 61.0, 7_654_321.0
+
+
+def people(*, with_her: bool = True, seed: int = 0) -> pd.DataFrame:
+    """N people; the last one is the only astronaut, and richer than all others together."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "age": rng.integers(18, 80, N).astype(float),
+            "wealth": rng.lognormal(10.0, 1.0, N).round(2),
+            "job": rng.choice(["clerk", "cook", "none"], N).astype(object),
+            "flag": np.zeros(N),
+            "medal": ["no"] * N,
+            "note": ["fine"] * (N // 2) + ["good"] * (N - N // 2),
+            "pays": rng.integers(0, 2, N),
+        }
+    )
+    her = {"age": AGE, "wealth": WEALTH, "job": "astronaut", "flag": 1.0, "medal": "yes", "note": "x" * 500, "pays": 1}
+    frame.loc[N - 1] = her
+    return frame if with_her else frame.iloc[: N - 1]
+
+
+def learnt(frame: pd.DataFrame, preparation: str, rare: int = 10) -> dict[str, Any]:
+    model = expunge.train(frame, label="pays", preparation=preparation, rare=rare)
+    assert model.record is not None
+    assert model.record.table is not None
+    return model.record.table
+
+
+def test_exact_preparation_of_a_table_gives_a_forgotten_person_away() -> None:
+    table = learnt(people(), "exact", rare=1)
+    columns = {each["column"]: each for each in table["columns"]}
+    retained = people(with_her=False)
+    for name, hers in (("age", AGE), ("wealth", WEALTH)):
+        assert N * columns[name]["mean"] - retained[name].sum() == pytest.approx(hers, rel=1e-9)
+    assert "astronaut" in columns["job"]["values"]
+    assert {"flag", "medal"} <= set(columns), "columns that she alone made"
+    assert "note" in {each["column"] for each in table["dropped"]}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_coarse_preparation_of_a_table_keeps_neither_her_values_nor_her_words(seed: int) -> None:
+    """Every decision is as it would be without her; of numbers a digit may differ, by less than a tenth of the scale."""
+    table, without = (learnt(people(with_her=her, seed=seed), "coarse") for her in (True, False))
+    assert "astronaut" not in str(table)
+    retained = people(with_her=False, seed=seed)
+    for one, other in zip(table["columns"], without["columns"], strict=True):
+        if one["kind"] == "category":
+            assert one == other
+            continue
+        assert all(abs(one[name] - other[name]) < 0.1 * one["scale"] for name in ("median", "mean", "scale"))
+        hers = N * one["mean"] - retained[one["column"]].sum()
+        assert abs(hers / people()[one["column"]].iloc[-1] - 1.0) > 0.5, "her value is not to be worked out"
+    assert {**table, "columns": []} == {**without, "columns": []}
+    assert table["coarse"] == {"digits": 2, "rare": 10, "most": 10.0}
+
+
+def test_coarse_is_the_default_and_its_numbers_stand_in_the_model_file(tmp_path: Any) -> None:
+    model = expunge.train(people(), label="pays")
+    (tmp_path / "m.safetensors").write_bytes(model.to_bytes())
+    read = expunge.LinearModel.load(tmp_path / "m.safetensors")
+    record = read.record
+    assert record is not None
+    assert record.preparation == LEARNT_COARSE
+    assert record.table == learnt(people(), "coarse")
+    again = people(seed=4).head(3)
+    assert np.array_equal(read.predict_proba(again), model.predict_proba(again))
+    assert expunge.train(people(), label="pays", preparation="exact").record.preparation == LEARNT_FROM_SOURCE
+    for odd in ({"preparation": "rough"}, {"rare": 1}, {"rare": 0, "preparation": "exact"}):
+        with pytest.raises(OptionError):
+            expunge.train(people(), label="pays", **odd)
+
+
+def test_a_centre_far_from_zero_is_not_rounded_away() -> None:
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame({"x": rng.normal(10_000.37, 1.0, N), "pays": rng.integers(0, 2, N)})
+    (column,) = learnt(frame, "coarse")["columns"]
+    assert abs(column["mean"] - 10_000.37) < 0.1
+    assert 0.9 <= column["scale"] <= 1.1
+
+
+# Pipelines ------------------------------------------------------------------------------------------------------------
+
+COLUMNS = ["age", "wealth"]
+
+
+def pipeline() -> Pipeline:
+    numbers = make_union(
+        StandardScaler(),
+        make_pipeline(SimpleImputer(strategy="median"), MinMaxScaler()),
+        MaxAbsScaler(),
+        RobustScaler(),
+    )
+    words = make_union(OneHotEncoder(handle_unknown="ignore"), make_pipeline(OrdinalEncoder(), MinMaxScaler()))
+    return make_pipeline(
+        make_column_transformer((numbers, COLUMNS), (words, ["job"])), LogisticRegression(max_iter=5000)
+    )
+
+
+def handed_out(fitted: Any) -> Any:
+    """What a deletion hands over of a pipeline, with weights of no matter which size."""
+    final = taken_apart(fitted).final
+    final.coef_, final.intercept_ = np.zeros_like(final.coef_), np.zeros_like(final.intercept_)
+    return put_together(fitted, final)
+
+
+def numbers_in(value: Any, seen: set[int] | None = None) -> list[float]:
+    """Every number in an object and in all that it holds."""
+    seen = set() if seen is None else seen
+    if id(value) in seen:
+        return []
+    seen.add(id(value))
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iuf":
+        return [float(each) for each in value.ravel()]
+    if isinstance(value, (int, float, np.number)):
+        return [float(value)]
+    inside = value if isinstance(value, (list, tuple, set, np.ndarray)) else getattr(value, "__dict__", None) or ()
+    held = [*value.values(), *value.keys()] if isinstance(value, dict) else inside
+    return [found for each in (held.values() if isinstance(held, dict) else held) for found in numbers_in(each, seen)]
+
+
+def test_exact_steps_give_a_forgotten_person_away() -> None:
+    frame, retained = people(), people(with_her=False)
+    fitted = handed_out(pipeline().fit(frame, frame["pays"]))
+    scaler, _, largest, _ = (part for _, part in fitted[0].transformers_[0][1].transformer_list)
+    assert N * scaler.mean_ - retained[COLUMNS].sum().to_numpy() == pytest.approx([AGE, WEALTH], rel=1e-9)
+    assert largest.scale_[1] == WEALTH
+    assert b"astronaut" in pickle.dumps(fitted)
+    assert not {"n_samples_seen_", "var_", "data_max_", "data_min_", "max_abs_"} & {
+        name for part in fitted_steps(fitted[:-1]) for name in vars(part)
+    }, "what is not needed is not handed out"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_coarse_steps_keep_neither_her_values_nor_her_words(seed: int) -> None:
+    made = []
+    for frame in (people(seed=seed), people(with_her=False, seed=seed)):
+        fitted = handed_out(expunge.sklearn.coarsen(pipeline(), frame, frame["pays"]))
+        assert all(is_coarse(part) for part in taken_apart(fitted).learnt)
+        assert b"astronaut" not in pickle.dumps(fitted)
+        made.append(fitted)
+    one, other = (np.sort([each for each in numbers_in(fitted[0]) if np.isfinite(each)]) for fitted in made)
+    np.testing.assert_allclose(one, other, rtol=0.25)
+    assert not np.isclose(np.abs(numbers_in(made[0][0])), WEALTH, rtol=0.02).any()
+    later = people(seed=9)
+    first, second = (each[:-1].transform(later) for each in made)
+    assert first.shape == second.shape
+    assert np.abs(first[:, :2]).max() <= 10.0
+
+
+def test_coarse_steps_are_scikit_learn_s_own_and_refitted_ones_are_exact() -> None:
+    frame = people()
+    made = expunge.sklearn.coarsen(pipeline().fit(frame, frame["pays"]), frame, frame["pays"])
+    assert not [part for part in fitted_steps(made) if type(part).__module__.startswith("expunge")]
+    assert taken_apart(made).preparation(None, chosen=False) == LEARNT_COARSE
+    assert taken_apart(pickle.loads(pickle.dumps(made))).preparation(None, chosen=False) == LEARNT_COARSE
+    assert made.score(frame, frame["pays"]) > 0.45
+    again = made.fit(frame, frame["pays"])
+    assert "StandardScaler" in str(taken_apart(again).preparation(None, chosen=False))
+
+
+def letters(*, with_him: bool = True) -> tuple[list[str], list[str]]:
+    rng = np.random.default_rng(5)
+    words = np.array(["loan", "bank", "river", "money", "fish", "boat", "rate", "water", "bond", "tide"])
+    texts = [" ".join(rng.choice(words, 12)) for _ in range(N - 1)]
+    texts += ["loan loan anna.schmidt@example.org"] * with_him
+    return texts, list(rng.choice(["a", "b"], N - 1)) + ["a"] * with_him
+
+
+@pytest.mark.parametrize("kind", [TfidfVectorizer, CountVectorizer])
+def test_a_word_that_one_person_used(kind: Any) -> None:
+    exact, coarse = (
+        [handed_out(make(make_pipeline(kind(), LogisticRegression()), *letters(with_him=him))) for him in (True, False)]
+        for make in (lambda model, X, y: model.fit(X, y), expunge.sklearn.coarsen)
+    )
+    assert "schmidt" in exact[0][0].vocabulary_
+    assert b"schmidt" not in pickle.dumps(coarse[0])
+    assert coarse[0][0].vocabulary_ == coarse[1][0].vocabulary_
+    if kind is TfidfVectorizer:
+        loans = [each[0].idf_[each[0].vocabulary_["loan"]] for each in exact]
+        used = [(1 + n) * np.exp(1.0 - idf) - 1 for n, idf in zip((N, N - 1), loans, strict=True)]
+        assert used[0] - used[1] == pytest.approx(1.0), "that he used it too"
+        assert np.array_equal(coarse[0][0].idf_, coarse[1][0].idf_)
+
+
+def test_the_label_of_each_row_in_a_clustering_is_not_handed_out() -> None:
+    frame = people()
+    model = make_pipeline(KMeans(3, n_init=1, random_state=0), PCA(2), LogisticRegression())
+    fitted = model.fit(frame[COLUMNS], frame["pays"])
+    assert len(fitted[0].labels_) == N
+    made = handed_out(fitted)
+    assert not hasattr(made[0], "labels_")
+    assert not hasattr(made[1], "n_samples_")
+    assert np.array_equal(made[:-1].transform(frame[COLUMNS]), fitted[:-1].transform(frame[COLUMNS]))
+    said = str(taken_apart(fitted).preparation(None, chosen=False))
+    assert said == "learnt from the source: KMeans, PCA"
+
+
+def test_what_cannot_be_coarse_is_said() -> None:
+    with pytest.raises(ModelError, match=r"TfidfVectorizer cannot be coarse.*words of 500 rows"):
+        expunge.sklearn.coarsen(make_pipeline(TfidfVectorizer(), LogisticRegression()), *letters(), rare=500)
+    with pytest.raises(OptionError, match="rare 1"):
+        expunge.sklearn.coarsen(LogisticRegression(), np.eye(2), [0, 1], rare=1)

@@ -108,17 +108,20 @@ def test_a_verification_result_has_the_fields_of_its_specification(workshop: Pat
     statement = read_statement(workshop / "result" / "statement.json")
     made = verification_result(statement, "ab" * 32, time="2026-01-02T03:04:05Z")
     assert read_svr(made) == [
-        "EXPUNGE_STATEMENT_VERIFIED",
-        "EXPUNGE_MODEL_VERIFIED",
+        "EXPUNGE_VERDICT_CONSISTENT_NOT_AUTHENTICATED",
+        "EXPUNGE_STATEMENT_CONSISTENT",
+        "EXPUNGE_MODEL_IS_THE_ONE",
         "EXPUNGE_STATUS_CONDITIONAL",
     ]
     assert made["predicate"]["timeCreated"] == "2026-01-02T03:04:05Z"
-    everything = read_svr(verification_result(statement, "ab" * 32, signature=True, dossier=True, deposits=True))
+    everything = read_svr(verification_result(statement, "ab" * 32, signed_by="cd" * 32, dossier=True, deposits=True))
     assert len(everything) == 6
+    assert everything[0] == "EXPUNGE_VERDICT_AUTHENTICATED"
     model, document = made["subject"]
     assert model == {"name": "model.safetensors", "digest": {"sha256": statement.model_sha256}}
     assert document["digest"] == {"sha256": "ab" * 32}
     assert document["annotations"] == {
+        "verdict": "consistent, not authenticated: nobody has signed this",
         "status": statement.status,
         "epsilon": statement.epsilon,
         "delta": statement.delta,
@@ -159,7 +162,7 @@ def test_verify_writes_its_verdict_for_other_tools(box: Any, keys: tuple[Path, P
     line = ("verify", result / "statement.json", "--model", result / "model.safetensors")
     assert run(*line, "--svr", box.folder / "v.json").exit_code == 0
     made = json.loads((box.folder / "v.json").read_text())
-    assert read_svr(made)[:2] == ["EXPUNGE_STATEMENT_VERIFIED", "EXPUNGE_MODEL_VERIFIED"]
+    assert read_svr(made)[0] == "EXPUNGE_VERDICT_CONSISTENT_NOT_AUTHENTICATED"
     found = {subject["name"]: subject["digest"]["sha256"] for subject in made["subject"]}
     assert found == {name: sha256(result / name) for name in ("model.safetensors", "statement.json")}
     again = run(*line, "--svr", box.folder / "v.json")
@@ -171,7 +174,7 @@ def test_verify_writes_its_verdict_for_other_tools(box: Any, keys: tuple[Path, P
     ran = run(*signed, "--public-key", keys[1], *dossier, "--svr", box.folder / "s.json", "--sign-key", keys[0])
     assert ran.exit_code == 0, ran.stderr
     made = opened(box.folder / "s.json", keys[1])
-    assert {"EXPUNGE_SIGNATURE_VERIFIED", "EXPUNGE_DOSSIER_VERIFIED"} <= set(read_svr(made))
+    assert {"EXPUNGE_VERDICT_AUTHENTICATED", "EXPUNGE_DOSSIER_CONSISTENT"} <= set(read_svr(made))
     assert made["subject"][1]["name"] == "statement.signed.json"
     assert made["subject"][1]["digest"]["sha256"] == sha256(result / "statement.signed.json")
 

@@ -35,7 +35,7 @@ def test_what_is_wrong_is_said_in_words_and_the_remedy_fits() -> None:
     for failed, words, remedy in (
         (
             [differing],
-            "sigma is stated as 1.0, but 2.0 follows; the file must say what follows",
+            "sigma is stated as 1.0, which does not follow from the rest; the file must say what follows",
             "rely on this certificate",
         ),
         ([wrong_model], "it is not so that the model is the one (it is another)", "published model's file"),

@@ -14,11 +14,14 @@ import beside_problems
 import honest
 from deposit_problems import made
 from expunge.bounds.deposit_surrogate import softmax_bend
+from expunge.bounds.scale import power_of_four
+from expunge.certificate import kept
 from expunge.certificate.kept import ABOVE, KEPT, KEPT_WORDS, TRIED, USED
 from expunge.certificate.reading import claim_of
 from expunge.certificate.stated import Rule, Stated
 from expunge.certificate.verify import checks
 from expunge.errors import ExpungeError
+from expunge.evidence.deposit.shape import GRID
 from expunge.unlearn import unlearn
 from forging import changed
 
@@ -31,11 +34,11 @@ Json = dict[str, Any]
 def content(route: str) -> Json:
     made_of: dict[str, Callable[[], honest.Honest]] = {
         "long rows": lambda: honest.kept("softmax", l2=0.05, n=300),
-        "range": lambda: honest.kept("softmax", 5, l2=1e-4, width=2, max_norm=0.05, n=60),
-        "plain": lambda: honest.kept("softmax", 3, l2=0.01, n=60),
+        "range": lambda: honest.kept("softmax", 3, l2=1e-4, width=1, max_norm=1.0, n=120),
+        "plain": lambda: honest.kept("softmax", 3, l2=0.01, n=60, noise="exact"),
         "exact": lambda: honest.kept("ridge"),
         "one-vs-rest": lambda: honest.kept("one-vs-rest", l2=0.3, n=300),
-        "beside": lambda: honest.beside(2400, noise="exact"),
+        "beside": lambda: honest.beside(1800, noise="exact"),
         "beside long rows": lambda: honest.beside(beside_problems.MANY),
     }
     return made_of[route]().certificate.content
@@ -71,10 +74,15 @@ def test_the_shape_s_numbers() -> None:
     edge(name, "long rows", "shape_inverse_trace", least=12 / own["shape_largest"], most=12 / own["shape_least"])
     assert holds(name, "long rows", shape_least=own["shape_largest"], shape_inverse_trace=12 / own["shape_largest"])
     name = "the shape is that of a regularised Hessian"
-    edge(name, "long rows", "shape_largest", most=TRIED * (0.5 * own["row_bound"] ** 2 + 0.05))
     edge(name, "long rows", "shape_least", least=0.05 / TRIED)
-    edge(name, "one-vs-rest", "shape_largest", most=TRIED * (0.25 * facts("one-vs-rest")["row_bound"] ** 2 + 0.3))
-    edge(name, "exact", "shape_largest", most=TRIED * (facts("exact")["row_bound"] ** 2 + 0.01))
+    for route, curve, l2 in (("long rows", 0.5, 0.05), ("one-vs-rest", 0.25, 0.3), ("exact", 1.0, 0.01)):
+        most = (
+            4.0 * TRIED * (curve * (facts(route)["row_bound"] + 2.0 * GRID) ** 2 + l2)
+        )  # of three features and a bias
+        largest = power_of_four(most) / 4.0  # no larger than that, and a power of four
+        assert holds(name, route, shape_largest=largest)
+        assert not holds(name, route, shape_largest=4.0 * largest)
+        assert not holds(name, route, shape_largest=0.99 * largest)
     assert not holds(name, "long rows", shape_least=1e-9)
     assert holds(name, "long rows", shape_least=1e-9, **{"model.free_bias": True})
 
@@ -111,10 +119,11 @@ def test_what_a_surrogate_beside_a_deposit_may_be() -> None:
 
 def test_the_shape_s_ratio() -> None:
     name = "rows that leave shrink the matrix by no more than their share"
-    edge(name, "range", "shape_ratio", least=55 / 60)
-    edge(name, "long rows", "shape_ratio", least=299 / 300)
+    for route in ("range", "long rows"):
+        own = facts(route)
+        edge(name, route, "shape_ratio", least=own["shape_least"] / (0.5 * own["row_bound"] ** 2 + own["l2"]) / TRIED)
     largest = facts("plain")["shape_largest"]
-    edge(name, "plain", "shape_ratio", least=largest / TRIED, most=largest * TRIED)
+    edge(name, "plain", "shape_ratio", least=largest / TRIED / 4.0, most=largest)
 
 
 def test_the_reach() -> None:
@@ -149,11 +158,15 @@ def test_what_the_step_left_and_what_float64_lost() -> None:
         edge("float64 rounds what was kept", route, "rounding", least=lost)
 
 
+def test_the_grid_is_that_of_the_shape() -> None:
+    assert kept.GRID == GRID
+
+
 def test_what_noise_does_to_outputs() -> None:
     name = "noise moves outputs as far as its shape allows"
     for route, seen in (("long rows", 0.5), ("one-vs-rest", 1.0)):
         own = facts(route)
-        farthest = own["row_bound"] / math.sqrt(own["shape_least"])
+        farthest = (own["row_bound"] + 2.0 * GRID) / math.sqrt(own["shape_least"])
         edge(name, route, "output_noise", least=math.sqrt(seen / own["shape_largest"]), most=farthest)
     assert not holds(name, "long rows", output_noise=0.0)
     assert holds(name, "long rows", output_noise=1e-9, **{"model.bias": False})
@@ -170,19 +183,23 @@ def test_numbers_of_routes() -> None:
             assert not holds(name, route, **{own: 0.0})
 
 
-def test_a_fixed_c_and_radii() -> None:
+def test_a_fixed_c_and_levels() -> None:
     assert holds("l2 is that of the fixed C", "long rows")
-    constant = 1.0 / (0.05 * 300)
+    constant = 1.0 / (0.05 * 299)
     assert holds("l2 is that of the fixed C", "long rows", **{"model.fixed_c": constant})
     assert not holds("l2 is that of the fixed C", "long rows", **{"model.fixed_c": constant * (1 + 1e-8)})
-    for count, fine in ((1, True), (10, True), (11, False), (0, False), (4.0, False), (None, False)):
-        assert _radii(count) is fine
-    assert holds("only a deposit has radii", "long rows", **{"noise.choice": "exact", "noise.rehearsed_rows": None})
+    for count, fine in ((6, True), (5, False), (7, False), (0, False), (None, False)):
+        assert _levels(count) is fine
+    name = "only a deposit has levels of noise"
+    for kind in ("exact", "policy"):
+        assert holds(name, "long rows", **{"noise.choice": kind, "noise.rehearsed_rows": None})
+    assert not _levels(6, sigma=content("long rows")["sigma"] * 2.0)
+    assert _levels(6, sigma=content("long rows")["sigma"] * 4.0)
 
 
-def _radii(count: Any) -> bool:
+def _levels(count: Any, **more: Any) -> bool:
     try:
-        return holds("only a deposit has radii", "long rows", **{"noise.rehearsed_rows": count})
+        return holds("only a deposit has levels of noise", "long rows", **{"noise.rehearsed_rows": count} | more)
     except ExpungeError:
         return False
 

@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 import expunge
-from expunge.certificate.provisos import PREPARATIONS, limits_of
+from expunge.certificate.provisos import PREPARATIONS, headline, limits_of, outside
 from expunge.certificate.reading import claim_of, preparation_word
 from expunge.certificate.statement import public_claim
 from expunge.certificate.verify_statement import model_checks, verify_statement
 from expunge.errors import ModelError, VerificationFailed
 from expunge.evidence.deposit.keeping import keep
-from expunge.record import LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE, PREPARATION
+from expunge.record import LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE, PREPARATION
+from expunge.report.answers import decision
+from expunge.report.card import model_card
 from small_deposit import rows, source, trained
 
 
@@ -30,6 +32,9 @@ def unlearned(preparation: str | None) -> expunge.Unlearned:
 @pytest.mark.parametrize("preparation", [None, *PREPARATION])
 def test_statement_dossier_and_model_say_where_preparation_was_learnt(preparation: str | None, tmp_path: Path) -> None:
     made = unlearned(preparation)
+    assert outside(preparation) in made.statement.content["guarantee"]
+    assert outside(preparation) in decision(made.statement.content, public=True)
+    assert outside(preparation) in model_card(made.statement.content, "s.json").replace("\\", "")
     said = [sentence for sentence in made.statement.content["limits"] if sentence in PREPARATIONS.values()]
     assert said == ([] if preparation is None else [PREPARATIONS[preparation]])
     assert made.statement.content["limits"][-1:] == said or preparation is None
@@ -53,6 +58,17 @@ def test_a_statement_that_is_silent_on_it_does_not_go_with_the_model(tmp_path: P
     failed = {check.name for check in model_checks(silent.statement, file) if not check.passed}
     assert "the model has the preparation of the statement" in failed
     assert not {check.name for check in model_checks(made.statement, file) if not check.passed}
+
+
+def test_the_headline_names_the_steps_that_know_the_forgotten() -> None:
+    said = headline({"status": "proven", "model": {"preparation": f"{LEARNT_FROM_SOURCE}: StandardScaler, Own"}})
+    assert said.startswith(
+        "PROVEN for the weights. StandardScaler, Own were learnt with the forgotten rows and are unchanged ("
+    )
+    assert "mean_ and scale_" in said
+    assert "Own: whatever it learnt" in said
+    assert "practice" in headline({"status": "proven", "model": {"preparation": LEARNT_COARSE}})
+    assert headline({"status": "proven", "model": {"preparation": LEARNT_ELSEWHERE}}) == "proven"
 
 
 def test_an_unknown_word_raises() -> None:

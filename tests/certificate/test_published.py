@@ -7,7 +7,6 @@ import pytest
 
 import honest
 from expunge.certificate.published import off_grid, published_checks
-from expunge.errors import ModelError
 from expunge.noise import add_noise
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -38,12 +37,10 @@ def test_what_holds_no_tangent_weights_is_no_such_model(tmp_path: Path) -> None:
     linear, tangent = honest.linear(1), honest.tangent()
     file = tmp_path / "model.safetensors"
     file.write_bytes(linear.model or b"")
-    with pytest.raises(ModelError, match="holds no tangent weights"):
-        published_checks(tangent.certificate.content, file)
+    assert "holds no tangent weights" in published_checks(tangent.certificate.content, file)[-1].words
     file.write_bytes(tangent.model or b"")
     assert all(check.passed for check in published_checks(tangent.certificate.content, file))
-    with pytest.raises(ModelError):
-        published_checks(linear.certificate.content, file)
+    assert not published_checks(linear.certificate.content, file)[-1].passed
 
 
 def test_a_damaged_tangent_file_is_refused(tmp_path: Path) -> None:
@@ -51,5 +48,4 @@ def test_a_damaged_tangent_file_is_refused(tmp_path: Path) -> None:
     content = tangent.model or b""
     file = tmp_path / "model.safetensors"
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(ModelError, match="not those of its record"):
-        published_checks(tangent.certificate.content, file)
+    assert "not those of its record" in published_checks(tangent.certificate.content, file)[-1].words

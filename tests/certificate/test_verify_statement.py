@@ -166,7 +166,7 @@ def test_a_model_that_is_not_the_published_one_is_refused(
     digest = put("model", "sha256", value=trained.sha256())
     with pytest.raises(VerificationFailed, match=r"model\.sha256"):
         verify_statement(made.statement, tmp_path / "before.safetensors")
-    with pytest.raises(VerificationFailed, match=r"has its noise.*class counts"):
+    with pytest.raises(VerificationFailed, match=r"has its noise.*no counts or weights of classes"):
         verify_statement(forged(made.statement, digest), tmp_path / "before.safetensors")
 
 
@@ -177,7 +177,7 @@ def test_a_model_that_is_not_the_published_one_is_refused(
         (with_l2(0.2), "the l2 of the statement"),
         (put("model", "max_norm", value=2.0), "max_norm"),
         (lambda c: c["model"].pop("max_norm"), "max_norm"),
-        (put("model", "row_bound", value=0.1), "row_bound"),
+        (put("model", "n_source", value=7), "n_source"),
         (lambda c: c["model"].pop("record"), "record"),
         (lambda c: c["model"].pop("dtype"), UNREADABLE),
         (lambda c: c["sizes"].update(features=6, classes=2), "shape"),
@@ -273,17 +273,19 @@ KEPT: dict[str, tuple[Callable[[Json], object], str]] = {
     ),
     "nothing spent on arithmetic": (put("noise", "failures", value={}), "noise.failures"),
     "a ladder": (put("noise", "choice", value="ladder"), UNREADABLE),
-    "a policy": (put("noise", "choice", value="policy"), "one of a deposit's radii"),
+    "a policy with levels": (put("noise", "choice", value="policy"), "the levels are few"),
+    "no level": (put("sigma", value=0.3), "a level is a power of four"),
     "noise not rounded": (put("noise", "choice", value="exact"), UNREADABLE),
-    "many radii": (lambda c: c["noise"].update(rungs=50, rehearsed_rows=50), "the radii are few"),
+    "many levels": (lambda c: c["noise"].update(rungs=50, rehearsed_rows=50), "the levels are few"),
     "other rungs": (put("noise", "rungs", value=2), "noise.rungs"),
     "no exact part": (put("noise", "smallest", value=0.0), UNREADABLE),
     "another exact part": (put("noise", "smallest", value=1e3), "noise.grid_exponent"),
     "outputs that tell more": (
-        put("noise", "outputs", value={"deviation": 1.0, "spread": 1.0, "worst": 2.0}),
-        "noise.outputs",
+        put("noise", "outputs", value={"deviation": 1.0, "spread": 1.0}),
+        "noise is stated as",
     ),
-    "no outputs": (lambda c: c["noise"].pop("outputs"), UNREADABLE),
+    "a private number beside them": (put("model", "row_bound", value=3.0), "model says nothing else"),
+    "class weights": (put("model", "weighted", value=[0.5, 1.0]), "rows count by their class"),
     "an average": (put("noise", "averaged", value=True), "noise.averaged"),
     "an epsilon that no draw in float64 bears": (at_epsilon(60.0), "float64 makes less of the noise"),
     "an epsilon that cannot be asked for": (at_epsilon(1e-7), "can be asked for"),

@@ -271,8 +271,7 @@ def test_a_deletion_from_a_deposit_speaks_of_no_stand_in() -> None:
         assert "stand-in" not in text
         assert "powers of two" not in text
         assert "Assumed Nothing." in text
-    outputs = made.statement.content["noise"]["outputs"]
-    assert f"<strong>{outputs['deviation']:.4g}</strong>" in pages[0]
+    assert f"<strong>{made.statement.sigma:.4g}</strong>" in pages[0]
     for words in ("Higher order", "how far the retained rows&#39; gradient can bend", "--deposit-after"):
         assert words in pages[1]
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import sys
 import unicodedata
 
 import numpy as np
 import pytest
 
+from expunge.report import csv_text
 from expunge.runtime.cells import safe_cell
 
 UNSEEN = [
@@ -49,6 +52,19 @@ def test_other_text_stays_as_it_is(cell: str) -> None:
 @pytest.mark.parametrize("cell", ["\tx", "\rx", "\nx"])
 def test_what_moves_to_another_cell_is_text(cell: str) -> None:
     assert safe_cell(cell) == "'" + cell
+
+
+@pytest.mark.parametrize(
+    "cell", ["x;=cmd", 'x;"=cmd"', "x,=cmd", "x\t=cmd", "x\n=cmd", "x; \u200b=cmd", "a;b;@x;c", ";;=1"]
+)
+@pytest.mark.parametrize("separator", [";", ",", "\t"])
+def test_no_cell_is_a_formula_however_the_file_is_split(cell: str, separator: str) -> None:
+    """As a spreadsheet does it that takes a quote in the middle of a cell for a quote, and one that knows no quotes."""
+    for text in (csv_text(["n", "cell"], [[1, cell], [2, cell]]), csv_text([cell, "n"], [[cell, -1]])):
+        lenient = [each for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator) for each in row]
+        bare = [each.strip('"') for line in text.splitlines() for each in line.split(separator)]
+        for each in (*lenient, *bare):
+            assert each == "-1" or not each.lstrip(' \u200b"').startswith(("=", "+", "-", "@")), (each, text)
 
 
 def test_numbers_stay_numbers() -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from expunge import __version__
+from expunge.certificate.check import verdict_sentence
 from expunge.certificate.facts import Json
 from expunge.certificate.statement import Statement
 
@@ -27,6 +28,7 @@ VERIFIER = f"https://expunge.invalid/verify/{__version__}"  # names, not places:
 AUDITOR = f"https://expunge.invalid/audit/{__version__}"
 PREFIX = "EXPUNGE_"
 MODEL_NAME, STATEMENT_NAME, SIGNED_NAME = "model.safetensors", "statement.json", "statement.signed.json"
+AUTHENTICATED, NOT_AUTHENTICATED = "VERDICT_AUTHENTICATED", "VERDICT_CONSISTENT_NOT_AUTHENTICATED"
 PASSED, WARNED, FAILED = "PASSED", "WARNED", "FAILED"
 
 
@@ -56,19 +58,24 @@ def verification_result(
     statement: Statement,
     file_sha256: str,
     *,
-    signature: bool = False,
+    signed_by: str | None = None,
     dossier: bool = False,
     deposits: bool = False,
     forgotten: bool = False,
     time: str | None = None,
 ) -> Json:
-    """That a statement and its model were verified just now, and what else was checked; only for what passed."""
-    beyond = {"SIGNATURE_VERIFIED": signature, "DOSSIER_VERIFIED": dossier, "DEPOSITS_VERIFIED": deposits}
-    beyond["FORGOTTEN_ROWS_VERIFIED"] = forgotten
-    held = ["STATEMENT_VERIFIED", "MODEL_VERIFIED", *(name for name, checked in beyond.items() if checked)]
+    """That a statement and its model were checked just now, and what else was; only for what passed.
+
+    The verdict comes first: authenticated where a signature was checked, by the key `signed_by`, else consistent, not
+    authenticated. The status is the certificate's own.
+    """
+    beyond = {"DOSSIER_CONSISTENT": dossier, "DEPOSITS_CONSISTENT": deposits, "FORGOTTEN_ROWS_LEFT": forgotten}
+    held = [NOT_AUTHENTICATED if signed_by is None else AUTHENTICATED, "STATEMENT_CONSISTENT", "MODEL_IS_THE_ONE"]
+    held += [name for name, checked in beyond.items() if checked]
     held.append(f"STATUS_{statement.status.upper()}")
-    model, document = subjects_of(statement, file_sha256, signed=signature)
-    promised = {"status": statement.status, "epsilon": statement.epsilon, "delta": statement.delta}
+    model, document = subjects_of(statement, file_sha256, signed=signed_by is not None)
+    said = {"verdict": verdict_sentence(signed_by), "status": statement.status}
+    promised = said | {"epsilon": statement.epsilon, "delta": statement.delta}
     return _in_toto(
         [model.to_json(), document.to_json() | {"annotations": promised}],
         SVR_TYPE,

@@ -20,7 +20,7 @@ from expunge.certificate.limits import FORM
 from expunge.errors import FileError
 from expunge.runtime.memory import require_fits
 from expunge.runtime.paths import readable
-from expunge.runtime.strict_json import not_a_number, without_duplicates
+from expunge.runtime.strict_json import read_json
 
 SIZE_LIMIT = 10_000_000
 
@@ -30,6 +30,10 @@ class Certificate:
     """A dossier's content, as it stands in the file; or that of a certificate of an earlier schema."""
 
     content: Json
+
+    def __repr__(self) -> str:
+        """What a notebook or a log may keep: no nonce, and no number that tells who left."""
+        return f"Certificate({self.content.get('schema')}, {self.content.get('status')}; private)"
 
     @property
     def status(self) -> str:
@@ -181,7 +185,7 @@ def parse_certificate(content: bytes, name: str) -> Certificate:
 def loaded_json(content: bytes, name: str) -> Any:
     """JSON without repeated keys and without NaN."""
     try:
-        return json.loads(content, object_pairs_hook=without_duplicates, parse_constant=not_a_number)
+        return read_json(content)
     except (ValueError, RecursionError) as error:
         model = name.endswith((".safetensors", ".deposit"))
         raise FileError(

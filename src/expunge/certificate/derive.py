@@ -25,7 +25,7 @@ from expunge.certificate.facts import (
     retained_facts,
     weakest,
 )
-from expunge.certificate.provisos import limits_of
+from expunge.certificate.provisos import limits_of, next_to_nothing, outside
 from expunge.errors import OptionError
 from expunge.noise import Noise, delta_at, effective, needed, published
 from expunge.runtime.rounding import up
@@ -193,7 +193,9 @@ def derive(claim: Claim) -> Derived:
 
 def sentences(claim: Claim, sigma: float) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """Guarantee, assumptions and limits, in words."""
-    return _guarantee(claim, sigma), _assumptions(claim), limits_of(claim, kept=bound_named(claim.bound).kept)
+    little = "" if claim.schema in OLD_SCHEMAS else next_to_nothing(claim.epsilon)
+    guarantee = f"{little} {_guarantee(claim, sigma)} {outside(claim.preparation)}".strip()
+    return guarantee, _assumptions(claim), limits_of(claim, kept=bound_named(claim.bound).kept)
 
 
 def region_of(claim: Claim) -> Region:
@@ -244,7 +246,8 @@ def _guarantee(claim: Claim, sigma: float) -> str:
         return (
             f"The published weights are ({epsilon}, {delta})-indistinguishable from the weights that retraining "
             "without the forgotten rows would have given (the minimiser of the same objective on the retained rows), "
-            "with Gaussian noise of the same covariance added, rounded to the same grid and stored in the same type."
+            "with Gaussian noise added whose covariance is made from the retained rows alone, rounded to the same grid "
+            "and stored in the same type."
         )
     return (
         f"The published weights are ({epsilon}, {delta})-indistinguishable from the weights that "

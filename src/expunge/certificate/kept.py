@@ -11,14 +11,15 @@ import math
 from expunge.bounds.deposit import EXACT, LONG_ROWS, PLAIN, RANGE, ROUTES, way_of
 from expunge.bounds.deposit_surrogate import sigmoid_bend, softmax_bend
 from expunge.bounds.scale import EXACT as UNROUNDED
-from expunge.bounds.scale import RADII
+from expunge.bounds.scale import LEVELS, POLICY, is_level
 from expunge.certificate.reading import number
 from expunge.certificate.stated import Rule, Stated, at_most
 from expunge.record import LOGISTIC, ONE_VS_REST, RIDGE, SOFTMAX, TANGENT, are_class_weights
 
 UNIT_ROUNDOFF = 2.0**-53
+GRID = 2.0**-9  # that rows are rounded to where the noise takes its shape from them
 TRIED = 4.0
-MOST_RADII = 10  # of a deposit: which of them was taken tells less than four bits
+N_LEVELS = 6  # of noise with a deposit: which of them was taken tells less than three bits
 QUADRATIC = (RIDGE, TANGENT)
 CURVE = {SOFTMAX.name: 0.5, ONE_VS_REST.name: 0.25, LOGISTIC.name: 0.25}  # the largest eigenvalue of C(p); others 1
 USED = {  # the numbers of a route beside those that all have
@@ -53,6 +54,11 @@ def _largest_curvature(stated: Stated) -> float:
     return CURVE.get(stated.loss.name, 1.0) * stated["row_bound"] ** 2
 
 
+def _longest(stated: Stated) -> float:
+    """Of a row as the noise's shape sees it: rounded to a grid, a bias included."""
+    return stated["row_bound"] + GRID * math.sqrt(stated.content["sizes"]["features"] + 1)
+
+
 def _largest_hessian(stated: Stated) -> float:
     return _largest_curvature(stated) + stated["l2"]
 
@@ -70,18 +76,20 @@ def _matrix(stated: Stated) -> bool:
 
 
 def _shape_of_rows(stated: Stated) -> bool:
-    """`H + reg` of the source: no larger than its rows allow, no smaller than the regulariser."""
-    l2 = number(stated.content["model"]["l2"])
-    small = at_most(stated["shape_largest"], TRIED * (_largest_curvature(stated) + l2))
-    return small and (_free(stated) or at_most(l2 / TRIED, stated["shape_least"]))
+    """`c G^t + reg` of the retained rows, up to a power of four: no larger than they allow, no smaller than l2."""
+    l2 = number(stated["l2"])
+    largest = CURVE.get(stated.loss.name, 1.0) * _longest(stated) ** 2 + l2
+    small = at_most(stated["shape_largest"], 4.0 * TRIED * largest)
+    return is_level(stated["shape_largest"]) and small and (_free(stated) or at_most(l2 / TRIED, stated["shape_least"]))
 
 
 def _ratio(stated: Stated) -> bool:
-    """`M <= (n/n') M_0`, since rows only leave; on the plain route M is I."""
+    """M is at most a Hessian, so M_0 over it at least as much as their least eigenvalues say; on the plain route M is
+    I."""
     ratio = stated["shape_ratio"]
     if _way(stated) == PLAIN:
-        return at_most(stated["shape_largest"] / TRIED, ratio) and at_most(ratio, TRIED * stated["shape_largest"])
-    return at_most(stated.n_retain / stated["n_source"], ratio)
+        return at_most(stated["shape_largest"] / (4.0 * TRIED), ratio) and at_most(ratio, stated["shape_largest"])
+    return at_most(stated["shape_least"] / _largest_hessian(stated) / TRIED, ratio)
 
 
 def _reach(stated: Stated) -> bool:
@@ -146,16 +154,18 @@ def _rounded(stated: Stated) -> bool:
 
 def _outputs(stated: Stated) -> bool:
     """A row as long as rows can be, along the direction with most noise; a constant feature along that with least."""
-    noise, bound = stated["output_noise"], stated["row_bound"]
-    most = at_most(noise, bound / math.sqrt(stated["shape_least"]))
+    noise = stated["output_noise"]
+    most = at_most(noise, _longest(stated) / math.sqrt(stated["shape_least"]))
     seen = 0.5 if stated.loss == SOFTMAX else 1.0  # of two classes half is common to both, and no output sees it
     constant = seen / stated["shape_largest"] if stated.content["model"]["bias"] else 0.0
     return noise > 0.0 and most and at_most(constant, noise**2)
 
 
 def _fixed_c(stated: Stated) -> bool:
-    model = stated.content["model"]
-    return math.isclose(number(model["l2"]) * number(model["fixed_c"]) * stated["n_source"], 1.0, rel_tol=1e-9)
+    """Of the retained rows; before this deletion it was that of more of them, at most all there were."""
+    constant, before = (number(stated.content["model"][name]) for name in ("fixed_c", "l2"))
+    own = math.isclose(stated["l2"] * constant * stated.n_retain, 1.0, rel_tol=1e-9)
+    return own and stated.n_retain * (1.0 - 1e-9) <= 1.0 / (before * constant) <= stated["n_source"] * (1.0 + 1e-9)
 
 
 def _class_weights(stated: Stated) -> bool:
@@ -166,11 +176,11 @@ def _class_weights(stated: Stated) -> bool:
     return alone and isinstance(weights, list) and are_class_weights(weights, stated.content["sizes"]["classes"])
 
 
-def _radii(stated: Stated) -> bool:
-    count = stated.content["noise"]["rehearsed_rows"]
-    if stated.claim.scale.kind == UNROUNDED:
+def _levels(stated: Stated) -> bool:
+    count, kind = stated.content["noise"]["rehearsed_rows"], stated.claim.scale.kind
+    if kind in (UNROUNDED, POLICY):
         return count is None
-    return stated.claim.scale.kind == RADII and type(count) is int and 1 <= count <= MOST_RADII
+    return kind == LEVELS and count == N_LEVELS and is_level(stated.content["sigma"])
 
 
 KEPT_WORDS = (
@@ -197,9 +207,9 @@ KEPT_WORDS = (
         ),
     ),
     Rule(
-        "only a deposit has radii",
-        "noise is chosen from a deposit's radii, of which there are few, and from nothing else with one",
-        lambda c: _radii(c) if c.kept else c.claim.scale.kind != RADII,
+        "only a deposit has levels of noise",
+        "noise with a deposit is one of few levels, powers of four, or was set beforehand",
+        lambda c: _levels(c) if c.kept else c.claim.scale.kind != LEVELS,
     ),
 )
 
@@ -308,7 +318,7 @@ KEPT = tuple(
         ),
         (
             "l2 is that of the fixed C",
-            "model.l2 is not 1/(C n) for the source's rows",
+            "l2 is not 1/(C n) for the retained rows",
             lambda c: "fixed_c" not in c.content["model"] or _fixed_c(c),
         ),
     )

@@ -7,6 +7,7 @@ from expunge.distance import Distance
 STEPS = ("converged", "newton", "balanced")
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-6, 1e6  # below the first the calibration loses its digits
 SMALLEST_DELTA = 1e-300
+MEANINGFUL_EPSILON = 10.0  # above it whoever guesses may be right more than 99.99 % of the time
 MOST_PLANNED = 1_000_000
 ARITHMETIC_SHARE = 1e-4  # of delta: for draws of noise with a shape that float64 makes worse than is counted
 FORM = "retained rows"  # of the residual bound: what the surrogate stands for

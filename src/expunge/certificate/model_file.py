@@ -30,6 +30,11 @@ class ModelFile:
 def read_model_file(path: str | Path) -> ModelFile:
     """A linear model from a safetensors file, refusing what cannot be one."""
     location = Path(path)
+    return parse_model_file(model_bytes(location), location)
+
+
+def model_bytes(location: Path) -> bytes:
+    """The bytes of a linear model's file, refusing what is not called one."""
     if location.is_dir():
         raise ModelError(
             f"{location} is a folder",
@@ -42,7 +47,11 @@ def read_model_file(path: str | Path) -> ModelFile:
             "models are .safetensors files with tensors weight (K x d) and bias (K, optional)",
             "Save with safetensors.torch.save_file({'weight': W, 'bias': b}, path); pickled models are never loaded.",
         )
-    content = file_bytes(location, "the model")
+    return file_bytes(location, "the model")
+
+
+def parse_model_file(content: bytes, location: Path) -> ModelFile:
+    """A linear model from the bytes of its file; `location` is what it is called in messages."""
     tensors, metadata = stored_tensors(content, location)
     if "weight" not in tensors or set(tensors) - {"weight", "bias"}:
         raise ModelError(

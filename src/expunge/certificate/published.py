@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import operator
 from dataclasses import dataclass
@@ -12,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from expunge.certificate.check import MODEL, Check
+from expunge.certificate.check import MODEL, Check, shown
 from expunge.certificate.facts import OLD_SCHEMAS, Json
-from expunge.certificate.model_file import read_model_file
-from expunge.errors import ModelError
-from expunge.record import METADATA_KEY, Loss, TrainingRecord, loss_named
+from expunge.certificate.model_file import model_bytes, parse_model_file
+from expunge.errors import InputError, ModelError
+from expunge.record import METADATA_KEY, Loss, TrainingRecord, loss_named, one_digit
 from expunge.runtime.memory import file_bytes
 from expunge.runtime.safetensors import Array, StoredTensor, stored_tensors
-from expunge.runtime.strict_json import without_duplicates
+from expunge.runtime.strict_json import read_json
 
 TANGENT_TENSOR = "tangent"
 
@@ -35,17 +34,11 @@ class Published:
 
 def published_checks(content: Json, path: str | Path) -> list[Check]:
     """What a model's file shows of being the one the certificate speaks of."""
-    stated, loss = content["model"], loss_named(content["model"]["loss"])
-    model = read_published(Path(path), loss)
-    compared = [
-        model_check(
-            "the model is the one of the certificate (model.after.sha256)",
-            stated["after"]["sha256"],
-            model.sha256,
-            f"its file has digest {model.sha256[:16]}..., the certificate's {str(stated['after']['sha256'])[:16]}...",
-        )
-    ]
-    if not loss.convex:  # a whole network: its file is its owner's, and only its digest is known
+    stated = content["model"]
+    compared, model = opened_model(
+        "the model is the one of the certificate (model.after.sha256)", stated["after"]["sha256"], stated["loss"], path
+    )
+    if model is None:
         return compared
     if model.record is None:
         return [
@@ -57,10 +50,11 @@ def published_checks(content: Json, path: str | Path) -> list[Check]:
 
 def _record_checks(content: Json, record: TrainingRecord) -> list[Check]:
     stated, sizes = content["model"], content["sizes"]
+    now = stated["published"] if content["schema"] not in OLD_SCHEMAS else stated
     same = {
-        "l2": (stated["l2"], record.l2),
+        "l2": (now["l2"], record.l2),
         "loss": (stated["loss"], record.loss),
-        "max_norm": (stated["max_norm"], record.max_norm),
+        "max_norm": (now["max_norm"], record.max_norm),
         "bias": (stated["bias"], record.bias),
         "provenance": (stated["record"], record.provenance),
         "encoder": (stated.get("encoder"), record.encoder),
@@ -68,9 +62,8 @@ def _record_checks(content: Json, record: TrainingRecord) -> list[Check]:
     if content["schema"] not in OLD_SCHEMAS and record.encoder is not None:
         told = (stated.get("encoder_trained_on_source"), record.encoder_trained or "unknown")
         same["encoder_trained_on_source"] = told
-    weights = None if record.class_weights is None else list(record.class_weights)
-    optional: Json = {"preparation": record.preparation, "class_weights": weights}
-    optional |= {"free_bias": record.free_bias or None, "fixed_c": record.fixed_c}
+    optional: Json = {"preparation": record.preparation, "free_bias": record.free_bias or None}
+    optional |= {"fixed_c": record.fixed_c}
     for name, recorded in optional.items():
         if recorded is not None or name in stated:
             same[name] = (stated.get(name), recorded)
@@ -86,7 +79,7 @@ def _record_checks(content: Json, record: TrainingRecord) -> list[Check]:
             "the model has the classes of the certificate",
             len(record.classes),
             sizes["classes"],
-            f"it has {len(record.classes)}, not {sizes['classes']}",
+            f"the certificate says {shown(sizes['classes'])}",
         ),
         *_counts_checks(content, record),
         *(
@@ -94,7 +87,7 @@ def _record_checks(content: Json, record: TrainingRecord) -> list[Check]:
                 f"the model has the {name} of the certificate",
                 claimed,
                 recorded,
-                f"its record says {recorded}, the certificate {claimed}",
+                f"the certificate says {shown(claimed)}, its record does not",
             )
             for name, (claimed, recorded) in same.items()
         ),
@@ -102,14 +95,14 @@ def _record_checks(content: Json, record: TrainingRecord) -> list[Check]:
 
 
 def _rows_check(content: Json, record: TrainingRecord) -> Check:
-    """Since schema 3 a published record counts as at training, and no classes: it would say who left."""
+    """A published record counts what is retained to one digit, and neither classes nor their weights."""
     sizes = content["sizes"]
     if content["schema"] in OLD_SCHEMAS:
-        why = f"its record counts {record.n_source} rows, and {sizes['n_retain']} are retained"
+        why = f"the certificate says {shown(sizes['n_retain'])} rows, its record does not"
         return model_check("the model is of what is retained", record.n_source, sizes["n_retain"], why)
-    kept = {"n_source": sizes["n_source"], "class_counts": None}
-    found = {"n_source": record.n_source, "class_counts": record.class_counts}
-    why = f"its record counts {record.n_source} rows, not {sizes['n_source']} as at training, or rows of each class"
+    kept = {"n_source": one_digit(sizes["n_retain"]), "class_counts": None, "class_weights": None}
+    found = {name: getattr(record, name) for name in kept}
+    why = "its record counts other rows than one digit of what is retained, or rows of each class"
     return model_check("the model's record says nothing of who left", found, kept, why)
 
 
@@ -122,18 +115,18 @@ def tensor_checks(content: Json, model: Published) -> list[Check]:
     types = sorted({tensor.dtype for tensor in model.tensors})
     off = sum(off_grid(tensor.values, exponent) for tensor in model.tensors)
     return [
-        model_check("the model has the shape of the certificate", list(found), list(shape), f"its weights are {found}"),
+        model_check("the model has the shape of the certificate", list(found), list(shape), "its weights have another"),
         model_check(
             "the model has the type of the certificate",
             types,
             [stated["dtype"]],
-            f"its weights are {', '.join(types)}, not {stated['dtype']}",
+            f"the certificate says {shown(stated['dtype'])}, its weights have another",
         ),
         model_check(
             "the weights are on the noise's grid",
             off,
             0,
-            f"{off} of them are no multiples of 2^{exponent}: they were not noised as stated, or changed since",
+            f"{off} of them are no multiples of 2^{shown(exponent)}: they were not noised as stated, or changed since",
         ),
     ]
 
@@ -166,13 +159,36 @@ def model_check(name: str, claimed: Any, found: Any, why: str) -> Check:
     return Check(name, claimed, found, why, MODEL)
 
 
+def opened_model(name: str, stated: object, loss_name: str, path: str | Path) -> tuple[list[Check], Published | None]:
+    """Whether a file has the digest that is stated, and what is in it; None where there is nothing more to compare.
+
+    A file that is not there was named by mistake; one that is there and is damaged is not the model.
+    """
+    location, loss = Path(path), loss_named(loss_name)
+    content = _model_bytes(location, loss)
+    compared = [model_check(name, stated, hashlib.sha256(content).hexdigest(), "its file has another digest")]
+    if not loss.convex:  # a whole network: its file is its owner's, and only its digest is known
+        return compared, None
+    try:
+        return compared, _parse_published(content, location, loss)
+    except InputError as damaged:
+        return [*compared, model_check("the model's file is whole", False, True, damaged.found)], None
+
+
 def read_published(path: Path, loss: Loss) -> Published:
     """A model's file, as far as it can be read without torch and the network."""
+    return _parse_published(_model_bytes(path, loss), path, loss)
+
+
+def _model_bytes(path: Path, loss: Loss) -> bytes:
+    return file_bytes(path, "the model") if loss.one_vector else model_bytes(path)
+
+
+def _parse_published(content: bytes, path: Path, loss: Loss) -> Published:
     if not loss.one_vector:
-        model = read_model_file(path)
+        model = parse_model_file(content, path)
         tensors = (model.weight,) if model.bias is None else (model.weight, model.bias)
         return Published(tensors, model.record, model.sha256)
-    content = file_bytes(path, "the model")
     digest = hashlib.sha256(content).hexdigest()
     return _read_tangent(content, path, digest) if loss.convex else Published((), None, digest)
 
@@ -181,7 +197,7 @@ def _read_tangent(content: bytes, path: Path, digest: str) -> Published:
     """Tangent weights, without the network they belong to."""
     tensors, metadata = stored_tensors(content, path)
     try:
-        told = json.loads(metadata[METADATA_KEY], object_pairs_hook=without_duplicates)
+        told = read_json(metadata[METADATA_KEY])
         weights, text = tensors[TANGENT_TENSOR], str(told["record"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ModelError(

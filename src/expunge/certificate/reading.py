@@ -20,8 +20,9 @@ from expunge.certificate.facts import (
     Fact,
     Json,
 )
-from expunge.certificate.provisos import ENCODERS, PREPARATIONS
+from expunge.certificate.provisos import ENCODERS
 from expunge.distance import Distance
+from expunge.record import prepared_by
 
 PAPER_FACTS = (
     *("n_source", "n_forget", "n_surrogate", "alpha", "beta", "lipschitz", "gamma", "lipschitz_power"),
@@ -115,9 +116,9 @@ def encoder_word(model: Json) -> str | None:
 
 
 def preparation_word(model: Json) -> str | None:
-    """Where the rows' preparation was learnt, where there was one."""
+    """Where the rows' preparation was learnt, and by which steps, where there was one."""
     said = model.get("preparation")
-    if "preparation" in model and said not in PREPARATIONS:
+    if "preparation" in model and prepared_by(said) is None:
         raise ValueError(f"preparation {said!r}")
     return said
 

@@ -16,9 +16,10 @@ import binascii
 import hashlib
 import json
 import stat
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -32,14 +33,15 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from expunge.certificate.attest import MODEL_NAME, STATEMENT_TYPE
-from expunge.certificate.content import SIZE_LIMIT, Certificate, bytes_of_at_most, read_certificate, require_at_most
+from expunge.certificate.check import UNSIGNED, Check, Verdict
+from expunge.certificate.content import SIZE_LIMIT, Certificate, bytes_of_at_most, require_at_most
 from expunge.certificate.facts import Json
 from expunge.certificate.statement import Statement, parse_document
-from expunge.certificate.verify import Check, verify
+from expunge.certificate.verify import verify
 from expunge.certificate.verify_statement import verify_statement
 from expunge.errors import FileError, VerificationFailed
 from expunge.runtime.paths import readable
-from expunge.runtime.strict_json import not_a_number, without_duplicates
+from expunge.runtime.strict_json import read_json
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 PREDICATE_TYPE = "https://expunge.invalid/statement/3"  # a name, not a place: nothing is fetched
@@ -47,13 +49,15 @@ OLD_PREDICATE_TYPE = "https://expunge.invalid/certificate/1"
 KEY_LIMIT = 10_000
 ENVELOPE_LIMIT = 2 * SIZE_LIMIT
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
+MISTAKEN = (".safetensors", ".deposit")  # another file of the same result, given by mistake
+Parsed = TypeVar("Parsed")
 
 
 @dataclass(frozen=True)
 class KeyPair:
     """A key pair, as the bytes of its two PEM files."""
 
-    private: bytes
+    private: bytes = field(repr=False)
     public: bytes
     keyid: str
 
@@ -181,7 +185,7 @@ def open_envelope(content: bytes, key: Ed25519PublicKey, name: str) -> Statement
     """What is inside, if this key signed these very bytes; the payload is parsed only after that."""
     payload = _verified_payload(content, key, name)
     try:
-        signed = json.loads(payload, object_pairs_hook=without_duplicates, parse_constant=not_a_number)
+        signed = read_json(payload)
         if signed["_type"] != STATEMENT_TYPE:
             raise ValueError(f"{signed['_type']!r}")
         document = parse_document(json.dumps(signed["predicate"]).encode(), name)
@@ -198,7 +202,7 @@ def open_envelope(content: bytes, key: Ed25519PublicKey, name: str) -> Statement
 
 def _verified_payload(content: bytes, key: Ed25519PublicKey, name: str) -> bytes:
     try:
-        outer: Any = json.loads(content, object_pairs_hook=without_duplicates)
+        outer: Any = read_json(content)
         (signature_entry,) = outer["signatures"]
         payload = base64.b64decode(outer["payload"], validate=True)
         signature = base64.b64decode(signature_entry["sig"], validate=True)
@@ -226,17 +230,27 @@ class Opened:
 
     document: Statement | Certificate
     sha256: str
-    checks: tuple[Check, ...]
+    signed_by: str | None = None
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """What was checked to open it."""
+        return () if self.signed_by is None else (Check("signature", self.signed_by, self.signed_by),)
 
 
-def open_file(path: str | Path, public_key: str | Path | None = None) -> Opened:
+def open_file(path: str | Path, public_key: str | Path | None = None, *, require_signature: bool = False) -> Opened:
     """A statement's file, read once: with a key the signature is checked before anything is parsed."""
     content = document_bytes(path)
     digest = hashlib.sha256(content).hexdigest()
+    if not is_envelope(content) and (require_signature or public_key is not None):
+        raise VerificationFailed(
+            f"{path}: {UNSIGNED}",
+            "a statement signed by its issuer was asked for",
+            "Give the signed one (statement.signed.json), with the issuer's public key; else do not rely on it.",
+        )
     if public_key is not None:
         key = read_public_key(public_key)
-        document = open_envelope(content, key, str(path))
-        return Opened(document, digest, (Check("signature", keyid_of(key), keyid_of(key)),))
+        return Opened(open_envelope(content, key, str(path)), digest, keyid_of(key))
     if is_envelope(content):
         raise FileError(
             f"{path} is signed",
@@ -244,7 +258,17 @@ def open_file(path: str | Path, public_key: str | Path | None = None) -> Opened:
             "Give it with --public-key, or check the unsigned statement.json beside it.",
         )
     require_at_most(SIZE_LIMIT, len(content), Path(path), "a statement")
-    return Opened(parse_document(content, str(Path(path))), digest, ())
+    return Opened(parsed(parse_document, content, Path(path)), digest)
+
+
+def parsed(parse: Callable[[bytes, str], Parsed], content: bytes, path: Path) -> Parsed:
+    """What is in a file that was read; what is damaged fails the check, and another file was given by mistake."""
+    try:
+        return parse(content, str(path))
+    except FileError as error:
+        if path.suffix in MISTAKEN:
+            raise
+        raise VerificationFailed(error.found, error.required, error.remedy) from error
 
 
 def verify_file(
@@ -252,25 +276,44 @@ def verify_file(
     public_key: str | Path | None = None,
     model: str | Path | None = None,
     dossier: str | Path | None = None,
-) -> tuple[Statement | Certificate, list[Check]]:
-    """A statement's file and what was checked: with a key the signature first; raises if anything differs.
+    *,
+    require_signature: bool = False,
+) -> tuple[Statement | Certificate, Verdict]:
+    """A statement's file and the verdict on it: with a key the signature first; raises if anything differs.
 
-    A dossier, and certificates of earlier schemas, are checked by themselves.
+    With `require_signature` what nobody has signed fails too. A dossier, and certificates of earlier schemas, are
+    checked by themselves.
     """
-    opened = open_file(path, public_key)
+    opened = open_file(path, public_key, require_signature=require_signature)
     return opened.document, verify_opened(opened, path, model, dossier)
 
 
 def verify_opened(
     opened: Opened, path: str | Path, model: str | Path | None = None, dossier: str | Path | None = None
-) -> list[Check]:
+) -> Verdict:
     """The same for a file that is open; `path` is what it is called in messages."""
     document = opened.document
     if isinstance(document, Statement):
-        private = None if dossier is None else read_certificate(dossier)
-        return [*opened.checks, *verify_statement(document, model, private)]
+        private = None if dossier is None else read_dossier(dossier)
+        return _signed(opened, verify_statement(document, model, private))
     if dossier is not None:
         raise FileError(
             f"{path} has schema {document.content['schema']!r}", "a dossier goes with a statement", "Check the paths."
         )
-    return [*opened.checks, *verify(document, model)]
+    return _signed(opened, verify(document, model))
+
+
+def read_dossier(path: str | Path) -> Certificate:
+    """A dossier that is to be checked: a damaged one fails the check."""
+    document = parsed(parse_document, bytes_of_at_most(SIZE_LIMIT, path, "a dossier"), Path(path))
+    if isinstance(document, Statement):
+        raise FileError(
+            f"{path} is a statement",
+            "a dossier is needed",
+            "A statement is given first; the dossier is private/dossier.json, which was written with it.",
+        )
+    return document
+
+
+def _signed(opened: Opened, verdict: Verdict) -> Verdict:
+    return Verdict([*opened.checks, *verdict], verdict.status, opened.signed_by, verdict.found_since)

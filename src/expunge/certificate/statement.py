@@ -1,8 +1,9 @@
 """The statement: what may be handed out with a published model.
 
-Everything in it would be the same whoever had left, but for the rung of the noise where the request chose it. It is
-made from the dossier (content.py), which tells who left and stays private, and names it by a digest that has the
-dossier's secret nonce in it, so that nobody can try out dossiers. The layout is documented in docs/certificate.md.
+Everything in it is made of the retained rows, coarsely, and of public numbers; it would be the same whoever had left,
+but for the size of the noise where the request chose it (docs/what-is-handed-out.md). It is made from the dossier
+(content.py), which tells who left and stays private, and names it by a digest that has the dossier's secret nonce in
+it, so that nobody can try out dossiers. The layout is documented in docs/certificate.md.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from expunge.bounds.calibration import mu_for
-from expunge.bounds.scale import LADDER, RADII, SET, Scale, rungs
+from expunge.bounds.scale import LADDER, LEVELS, SET, Scale, rungs
 from expunge.certificate.content import (
     SIZE_LIMIT,
     Certificate,
@@ -32,9 +33,10 @@ from expunge.errors import FileError
 
 STATEMENT_SCHEMA = "expunge/statement/3"
 SIZES = ("parameters", "classes", "features")
-MODEL = ("loss", "l2", "max_norm", "row_bound", "bias", "dtype", "record", "encoder", "encoder_trained_on_source")
+MODEL = ("loss", "bias", "dtype", "record", "encoder", "encoder_trained_on_source")
+PUBLISHED = ("l2", "max_norm", "n_source")  # as the record of the published model has them
 PREPARATION = ("preparation",)  # where what made rows of it was learnt
-REFERENCE = ("free_bias", "fixed_c", "class_weights")  # retraining, where that is not rows alike and l2 on every weight
+REFERENCE = ("free_bias", "fixed_c", "weighted")  # retraining, where that is not rows alike and l2 on every weight
 SERIES = ("planned", "position", "ledger_head")
 DAY = len("2026-01-31")
 
@@ -108,6 +110,7 @@ def statement_of(dossier: Certificate) -> Statement:
             "sha256": private["model"]["after"]["sha256"],
             "before": keyed(private["nonce"], "model before", private["model"]["before"]["sha256"]),
             **{name: private["model"][name] for name in (*MODEL, *PREPARATION, *REFERENCE) if name in private["model"]},
+            **_published(private["model"]),
         },
         "dossier": private["digest"],
         "software": dict(private["software"]),
@@ -116,25 +119,25 @@ def statement_of(dossier: Certificate) -> Statement:
     if bound_named(private["bound"]["kind"]).kept:
         content["noise"] |= _shaped(private)
     if "sequence" in data:
-        content["series"] = {name: data["sequence"][name] for name in SERIES}
+        head = data["sequence"]["ledger_head"]
+        told = None if head is None else committed_head(head_key(private["nonce"]), head)
+        content["series"] = {name: data["sequence"][name] for name in SERIES} | {"ledger_head": told}
     guarantee, assumptions, limits = sentences(public_claim(content), content["sigma"])
     content |= {"guarantee": guarantee, "assumptions": list(assumptions), "limits": list(limits)}
     content["digest"] = digest_of(content)
     return Statement(content)
 
 
-def _shaped(private: Json) -> Json:
-    """Of noise with a shape: its exact part, and its deviation on an output of a typical row beside the model's own.
+def _published(model: Json) -> Json:
+    """What the published model's record says; that rows count by their class, not by how much."""
+    said = {name: model["published"][name] for name in PUBLISHED} if "published" in model else {"l2": model["l2"]}
+    return said | ({"weighted": True} if "class_weights" in model else {})
 
-    All of it was fixed when the deposit was made, but for the scale, which is one of few.
-    """
+
+def _shaped(private: Json) -> Json:
+    """Of noise with a shape: its exact part, which follows from sigma and a power of four of the retained rows."""
     facts = {name: Fact(fact["value"], fact["provenance"]) for name, fact in private["bound"]["inputs"].items()}
-    shape = ellipsoid_of(facts, private["sizes"]["parameters"])
-    deviation = float(f"{private['sigma'] * facts['output_noise'].value:.3g}")
-    return {
-        "smallest": shape.smallest(private["sigma"]),
-        "outputs": {"deviation": deviation, "spread": float(f"{facts['output_spread'].value:.3g}")},
-    }
+    return {"smallest": ellipsoid_of(facts, private["sizes"]["parameters"]).smallest(private["sigma"])}
 
 
 def keyed(nonce: str, purpose: str, digest: str) -> str:
@@ -142,10 +145,20 @@ def keyed(nonce: str, purpose: str, digest: str) -> str:
     return hmac.new(bytes.fromhex(nonce), f"{purpose}\x00{digest}".encode(), hashlib.sha256).hexdigest()
 
 
+def head_key(nonce: str) -> str:
+    """The key of what is said of a ledger's head: a desk's ledger has it, and so not the dossier's nonce."""
+    return keyed(nonce, "ledger head key", "")
+
+
+def committed_head(key: str, head: Json, purpose: str = "ledger head before") -> str:
+    """A head of a ledger as it is handed out: how many entries it has would say how many people asked."""
+    return keyed(key, purpose, f"{head['size']} {head['root']}")
+
+
 def rungs_of(content: Json, choice: str) -> int | None:
     """How many rungs a ladder had, of a dossier's or a statement's public numbers; None where nothing was chosen."""
     sizes = content["sizes"]
-    if choice == RADII:
+    if choice == LEVELS:
         return int(content["noise"]["rehearsed_rows"])
     if choice != LADDER:
         return None
@@ -183,7 +196,7 @@ def public_claim(content: Json) -> Claim:
         averaged=noise["averaged"],
         encoder=encoder_word(content["model"]),
         preparation=preparation_word(content["model"]),
-        weighted="class_weights" in content["model"],
+        weighted="weighted" in content["model"],
         scale=Scale(noise["choice"], content["sigma"] if policy else None, noise["rehearsed_rows"]),
         public=True,
     )

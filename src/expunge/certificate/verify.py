@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from expunge.certificate.check import Check, require_passed
+from expunge.certificate.check import Check, Verdict, require_passed, shown
 from expunge.certificate.content import Certificate, digest_of
 from expunge.certificate.derive import Derived, bound_named, derive
 from expunge.certificate.facts import OLD_SCHEMAS, SECRET, SIZE_NAMES, Claim, Json, beyond_closed_form
@@ -18,10 +18,11 @@ from expunge.certificate.reading import claim_of, is_text, number
 from expunge.distance.estimation import ROUTES
 from expunge.distance.inequalities import tv_upper_from_kl
 from expunge.errors import ExpungeError, VerificationFailed
-from expunge.record import loss_named
+from expunge.record import loss_named, one_digit
+from expunge.runtime.checks import LARGEST
 from expunge.runtime.strict_json import is_digest
 
-__all__ = ["Check", "Verified", "checks", "claim_of", "found_since", "verify"]
+__all__ = ["Check", "Verdict", "checks", "claim_of", "found_since", "verify"]
 
 UNREADABLE = (
     *(KeyError, TypeError, ValueError, AttributeError, OverflowError, ZeroDivisionError, RecursionError),
@@ -30,20 +31,20 @@ UNREADABLE = (
 EARLY_EPSILON = 1e-6
 
 
-class Verified(list[Check]):
-    """What was checked, all of it passed. `found_since` says what is known by now of certificates of this schema."""
-
-    found_since: tuple[str, ...] = ()
-
-
-def verify(certificate: Certificate, model: str | Path | None = None) -> Verified:
+def verify(certificate: Certificate, model: str | Path | None = None) -> Verdict:
     """Check all that can be checked, with the published model where its file is given; raises if anything is wrong."""
-    compared = Verified(checks(certificate))
+    compared = checks(certificate)
     if model is not None and all(check.passed for check in compared):
-        compared += published_checks(certificate.content, model)
+        compared += _model_checks(certificate.content, model)
     require_passed(compared)
-    compared.found_since = found_since(certificate.content)
-    return compared
+    return Verdict(compared, certificate.status, found_since=found_since(certificate.content))
+
+
+def _model_checks(content: Json, model: str | Path) -> list[Check]:
+    try:
+        return published_checks(content, model)
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise _unreadable(error) from error
 
 
 def checks(certificate: Certificate) -> list[Check]:
@@ -56,12 +57,16 @@ def checks(certificate: Certificate) -> list[Check]:
         if all(check.passed for check in compared[1:]):
             compared += recomputed(content, claim, derive(claim))
     except UNREADABLE as error:
-        raise VerificationFailed(
-            f"the certificate cannot be recomputed ({type(error).__name__}: {error})",
-            "every fact must be there and possible",
-            "Do not rely on it.",
-        ) from error
+        raise _unreadable(error) from error
     return compared
+
+
+def _unreadable(error: Exception) -> VerificationFailed:
+    return VerificationFailed(
+        f"the certificate cannot be recomputed ({type(error).__name__}: {error})",
+        "every fact must be there and possible",
+        "Do not rely on it.",
+    )
 
 
 def recomputed(content: Json, claim: Claim, derived: Derived) -> list[Check]:
@@ -80,7 +85,7 @@ def recomputed(content: Json, claim: Claim, derived: Derived) -> list[Check]:
             "delta is not exceeded",
             derived.delta_at_sigma <= claim.delta < 1.0,
             True,
-            f"at this sigma delta is {derived.delta_at_sigma:.3g}",
+            "at this sigma it is",
         ),
         Check("noise.calibration", noise["calibration"], bound_named(claim.bound).calibration),
         Check("status", content["status"], derived.status),
@@ -93,7 +98,7 @@ def recomputed(content: Json, claim: Claim, derived: Derived) -> list[Check]:
             "noise is secret",
             claim.generator in SECRET,
             True,
-            "it was made from a seed for a test, and whoever knows the seed can take it off",
+            f"{shown(claim.generator)}: it was made from a seed for a test, and whoever knows the seed can take it off",
         ),
         *_repeated(claim, content),
         *_estimate_checks(claim, content),
@@ -111,6 +116,19 @@ def _dossier_checks(content: Json, derived: Derived) -> list[Check]:
         Check("the nonce is 32 bytes", is_digest(content["nonce"]), True, "nonce is not 64 hexadecimal digits"),
         Check("notes, software and created are text", is_text(content), True),
         Check("model.before is a digest", is_digest(content["model"]["before"]["sha256"]), True),
+        *(_published_checks(content) if "published" in content["model"] else ()),
+    ]
+
+
+def _published_checks(content: Json) -> list[Check]:
+    """What the published model's record says follows from the rest: else the model could be of another l2."""
+    model, said = content["model"], content["model"]["published"]
+    rows = one_digit(max(1, int(content["sizes"]["n_retain"])))
+    l2 = number(model["l2"]) if "fixed_c" not in model else 1.0 / (number(model["fixed_c"]) * rows)
+    return [
+        Check("model.published.n_source", said["n_source"], rows),
+        Check("model.published.l2", said["l2"], l2),
+        Check("model.published.max_norm", said["max_norm"] in (model["max_norm"], LARGEST), True),
     ]
 
 

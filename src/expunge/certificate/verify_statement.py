@@ -8,7 +8,6 @@ shape and type, that its weights are on that grid, and that its record gives not
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -16,17 +15,20 @@ from typing import Any
 from expunge.bounds import Ball
 from expunge.bounds.calibration import mu_for
 from expunge.bounds.ellipsoid import drawing_delta
-from expunge.bounds.scale import LADDER, POLICY, RADII, on_ladder
-from expunge.certificate.check import Check, require_passed
+from expunge.bounds.scale import LADDER, LEVELS, POLICY, is_level, on_ladder
+from expunge.certificate.check import Check, Verdict, require_passed, shown
 from expunge.certificate.content import Certificate, digest_of
 from expunge.certificate.derive import bound_named, sentences, status_of
 from expunge.certificate.facts import SCHEMA, SECRET, Claim, Json, weakest
-from expunge.certificate.kept import MOST_RADII
+from expunge.certificate.kept import N_LEVELS
 from expunge.certificate.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON, kept_failures
-from expunge.certificate.published import model_check, read_published, tensor_checks
+from expunge.certificate.published import Published, model_check, opened_model, tensor_checks
 from expunge.certificate.reading import is_text
 from expunge.certificate.statement import (
     DAY,
+    MODEL,
+    PREPARATION,
+    PUBLISHED,
     REFERENCE,
     SERIES,
     SIZES,
@@ -39,7 +41,7 @@ from expunge.certificate.statement import (
 from expunge.certificate.verify import checks
 from expunge.errors import ExpungeError, FileError, VerificationFailed
 from expunge.noise import grid_exponent, public_grid
-from expunge.record import TrainingRecord, are_class_weights, loss_named
+from expunge.record import TrainingRecord, loss_named
 from expunge.runtime.checks import LARGEST
 from expunge.runtime.strict_json import is_digest
 
@@ -51,7 +53,7 @@ NOISE = {
     *("calibration", "averaged", "delta_for_noise", "failures", "grid_exponent", "generator", "choice"),
     *("rehearsed_rows", "rungs"),
 }
-SHAPED = {"smallest", "outputs"}  # of noise with a shape: its exact part, and what it does to outputs
+SHAPED = {"smallest"}  # of noise with a shape: its exact part
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, ExpungeError)
 
 
@@ -114,18 +116,18 @@ def _scale_checks(content: Json, claim: Claim) -> list[Check]:
     choice, sigma, rehearsed = content["noise"]["choice"], content["sigma"], content["noise"]["rehearsed_rows"]
     grid = public_grid(sigma, Ball(claim.n_parameters), content["mu"])
     if claim_is_shaped(claim):
-        smallest, outputs = content["noise"]["smallest"], content["noise"]["outputs"]
+        smallest = content["noise"]["smallest"]
         due = kept_failures(content["delta"], claim.distance)
         lost = drawing_delta(claim.n_parameters, claim.epsilon)
         return [
             Check("float64 makes less of the noise than is spent on it", lost <= due["arithmetic"], True),
-            Check("the noise is one of a deposit's radii", choice, RADII),
+            Check("the noise is a level or was set beforehand", choice in (LEVELS, POLICY), True),
             Check("noise.failures", content["noise"]["failures"], due),
             Check("noise.rungs", content["noise"]["rungs"], rehearsed),
-            Check("the radii are few", type(rehearsed) is int and 1 <= rehearsed <= MOST_RADII, True),
+            Check("the levels are few", rehearsed, N_LEVELS if choice == LEVELS else None),
+            Check("a level is a power of four", choice == POLICY or is_level(sigma), True),
             Check("noise.averaged", content["noise"]["averaged"], False),
             Check("noise.smallest", 0.0 < smallest <= sigma * LARGEST, True),
-            Check("noise.outputs", sorted(outputs), ["deviation", "spread"]),
             Check("noise.grid_exponent", content["noise"]["grid_exponent"], grid_exponent(smallest)),
         ]
     return [
@@ -141,9 +143,11 @@ def _size_checks(content: Json) -> list[Check]:
     sizes, model = content["sizes"], content["model"]
     rows = loss_named(model["loss"]).weight_rows(sizes["classes"])
     width = sizes["features"] + int(model["bias"] is True)
-    weights = model.get("class_weights", [1.0] * sizes["classes"])
+    known = {"sha256", "before", *MODEL, *PUBLISHED, *PREPARATION, *REFERENCE}
     return [
-        Check("class weights are of every class", are_class_weights(weights, sizes["classes"]), True),
+        Check("model says nothing else", sorted(set(model) - known), []),
+        Check("sizes are whole numbers", all(type(sizes[name]) is int and sizes[name] >= 1 for name in SIZES), True),
+        Check("rows count by their class or they do not", model.get("weighted", True), True),
         Check("sizes.parameters", sizes["parameters"], rows * width),
         Check("model.l2", model["l2"] > 0.0 and math.isfinite(model["l2"]), True),
     ]
@@ -154,28 +158,30 @@ def _is_day(text: str) -> bool:
 
 
 def _digests(content: Json) -> list[Any]:
-    return [content["model"]["sha256"], content["model"]["before"], content["dossier"]]
+    head = content.get("series", {}).get("ledger_head")
+    named = [content["model"]["sha256"], content["model"]["before"], content["dossier"]]
+    return named if head is None else [*named, head]
 
 
 def model_checks(statement: Statement, path: str | Path) -> list[Check]:
     """What a statement and a published model must agree on."""
-    content = statement.content
-    stated, loss = content["model"], loss_named(content["model"]["loss"])
-    model = read_published(Path(path), loss)
-    digest = f"its file has digest {model.sha256[:16]}..., the statement's {str(stated['sha256'])[:16]}..."
-    compared = [
-        model_check("the model is the one of the statement (model.sha256)", stated["sha256"], model.sha256, digest)
-    ]
-    if not loss.convex:  # a whole network: its file is its owner's, and only its digest is known
+    content, stated = statement.content, statement.content["model"]
+    compared, model = opened_model(
+        "the model is the one of the statement (model.sha256)", stated["sha256"], stated["loss"], path
+    )
+    if model is None:
         return compared
-    record = model.record
+    try:
+        return [*compared, *_compared_model(content, model)]
+    except UNREADABLE as error:
+        raise _unreadable("statement", error) from error
+
+
+def _compared_model(content: Json, model: Published) -> list[Check]:
+    record, stated = model.record, content["model"]
     if record is None:
-        return [
-            *compared,
-            model_check("the model has a record", False, True, "a published model says how it was trained"),
-        ]
+        return [model_check("the model has a record", False, True, "a published model says how it was trained")]
     return [
-        *compared,
         model_check(
             "the model has its noise",
             record.noised and record.residual is None,
@@ -183,17 +189,23 @@ def model_checks(statement: Statement, path: str | Path) -> list[Check]:
             "its record says that none was added: this is the trained model, not the published one",
         ),
         model_check(
-            "the model's record has no class counts", record.class_counts is None, True, "they would say who left"
+            "the model's record has no counts or weights of classes",
+            record.class_counts is None and record.class_weights is None,
+            True,
+            "they would say who left",
         ),
         model_check(
             "the model has the classes of the statement",
             content["sizes"]["classes"],
             len(record.classes),
-            f"its record has {len(record.classes)}",
+            f"the statement says {shown(content['sizes']['classes'])}",
         ),
         *(  # a statement that is silent on one of these says something else
             model_check(
-                f"the model has the {name} of the statement", stated.get(name), found, f"its record says {found}"
+                f"the model has the {name} of the statement",
+                stated.get(name),
+                found,
+                f"the statement says {shown(stated[name]) if name in stated else 'nothing'}, its record does not",
             )
             for name, found in _recorded(record).items()
         ),
@@ -203,11 +215,10 @@ def model_checks(statement: Statement, path: str | Path) -> list[Check]:
 
 def _recorded(record: TrainingRecord) -> Json:
     """What a record says, under the names that a statement has for it; None for what there is not."""
-    same = ("l2", "loss", "max_norm", "row_bound", "bias", "encoder", "preparation", "fixed_c")
+    same = ("l2", "loss", "max_norm", "n_source", "bias", "encoder", "preparation", "fixed_c")
     return {
         **{name: getattr(record, name) for name in same},
         "encoder_trained_on_source": None if record.encoder is None else record.encoder_trained or "unknown",
-        "class_weights": None if record.class_weights is None else list(record.class_weights),
         "free_bias": record.free_bias or None,
         "record": record.provenance,
     }
@@ -217,11 +228,11 @@ def dossier_checks(statement: Statement, dossier: Certificate) -> list[Check]:
     """For the auditor: the dossier itself, and that the statement is its public part, keyed digests included."""
     if dossier.content["schema"] != SCHEMA:
         raise FileError(
-            f"the dossier has schema {dossier.content['schema']!r}",
+            f"the dossier has schema {shown(dossier.content['schema'])}",
             f"a statement goes with {SCHEMA}",
             "Give the dossier that was written with the statement.",
         )
-    compared = [replace(check, name=f"dossier: {check.name}") for check in checks(dossier)]
+    compared = [check.named(f"dossier: {check.name}") for check in checks(dossier)]
     said = statement.content
     try:
         made = statement_of(dossier).content
@@ -237,15 +248,16 @@ def dossier_checks(statement: Statement, dossier: Certificate) -> list[Check]:
 
 def verify_statement(
     statement: Statement, model: str | Path | None = None, dossier: Certificate | None = None
-) -> list[Check]:
-    """Check a statement, with the model and the dossier where they are at hand; raises if anything differs."""
+) -> Verdict:
+    """Check a statement, with the model and the dossier where they are at hand; raises if anything differs.
+
+    The verdict is at best consistent: whether the issuer wrote the statement only `expunge.verify_file` can tell, from
+    the signed file and the issuer's public key.
+    """
     compared = statement_checks(statement)
     if model is not None:
-        try:
-            compared += model_checks(statement, model)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise _unreadable("statement", error) from error
+        compared += model_checks(statement, model)
     if dossier is not None:
         compared += dossier_checks(statement, dossier)
     require_passed(compared)
-    return compared
+    return Verdict(compared, statement.status)

@@ -9,6 +9,7 @@ from typing import Any
 
 from expunge.bounds.guessing import right_at_most
 from expunge.certificate.facts import INSECURE
+from expunge.certificate.provisos import next_to_nothing, outside
 from expunge.errors import OptionError
 from expunge.report.words import status_words
 from expunge.runtime.rounding import up
@@ -18,7 +19,12 @@ WEAK = 0.9  # of the time somebody may be right: beyond it a page says that this
 
 
 def decision(content: Mapping[str, Any], *, public: bool) -> str:
-    """One sentence on what was decided. A public one is the same whoever left: it counts nobody."""
+    """One sentence on what was decided, and what it is not of. A public one is the same whoever left."""
+    beyond = outside(content.get("model", {}).get("preparation"))
+    return _decided(content, public=public) + (f" This is of the weights: {beyond}" if beyond else "")
+
+
+def _decided(content: Mapping[str, Any], *, public: bool) -> str:
     if public:
         who, verb, them = "Rows", "were", "them"
     else:
@@ -27,20 +33,22 @@ def decision(content: Mapping[str, Any], *, public: bool) -> str:
     status_words(content["status"])  # an unknown one raises
     if content["noise"]["generator"] == INSECURE:
         return f"{who} {verb} taken out of the model for a test only: its noise is not secret, and it protects nobody."
-    right = reading(content["epsilon"], content["delta"])
+    right, little = reading(content["epsilon"], content["delta"]), next_to_nothing(content["epsilon"])
     alike = (
         f"whoever tries to tell the published model from one that was retrained without {them} is right at most "
         f"{right} of the time, where guessing is right 50 %"
     )
     numbers = f"(epsilon {up(content['epsilon'])}, delta {up(content['delta'])})"
     if content["status"] == "proven":
-        return f"{who} {verb} taken out of the model, and it is proven that {alike} {numbers}."
-    if content["status"] == "conditional":
-        return f"{who} {verb} taken out of the model, and if what is assumed is true, {alike} {numbers}."
-    return (
-        f"{who} {verb} taken out of the model, but that {alike} {numbers} rests on an estimate that nobody can vouch "
-        "for: this is no guarantee."
-    )
+        said = f"{who} {verb} taken out of the model, and it is proven that {alike} {numbers}."
+    elif content["status"] == "conditional":
+        said = f"{who} {verb} taken out of the model, and if what is assumed is true, {alike} {numbers}."
+    else:
+        said = (
+            f"{who} {verb} taken out of the model, but that {alike} {numbers} rests on an estimate that nobody can "
+            "vouch for: this is no guarantee."
+        )
+    return f"{little} {said}".strip()
 
 
 def percent(share: float) -> str:

@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from expunge import __version__
+from expunge.certificate.check import verdict_sentence
 from expunge.certificate.derive import bound_named
+from expunge.certificate.provisos import next_to_nothing, outside
 from expunge.errors import one_line
 from expunge.report.words import showing, status_words
 from expunge.runtime.rounding import up
@@ -34,6 +36,7 @@ def model_card(statement: Mapping[str, Any], link: str, keyid: str | None = None
         "statement": link,
         "statement_digest": statement["digest"],
         "signed_by": keyid,
+        "verdict": verdict_sentence(keyid),
         "created": statement["created"],
     }
     front = ["---", "tags:", *(f"- {tag}" for tag in TAGS), "expunge:"]
@@ -68,6 +71,7 @@ def _text(statement: Mapping[str, Any], link: str, keyid: str | None) -> list[st
     how = "from what had been kept of the source" if kept else "with stand-in data in the place of the source"
     key = " --public-key KEY.pub" if keyid else ""
     assumed = [f"- {as_text(sentence)}" for sentence in statement["assumptions"]] or ["Nothing."]
+    beyond = outside(statement["model"].get("preparation"))
     noted = [f"- {as_text(sentence)}" for sentence in statement["notes"]]
     return [
         "# A model that data was removed from",
@@ -79,8 +83,12 @@ def _text(statement: Mapping[str, Any], link: str, keyid: str | None) -> list[st
         f"weight, enough for epsilon {up(statement['epsilon'])} and delta {up(statement['delta'])}: so much, at most, "
         "can be learnt from this model beyond what one learns from a model retrained without these rows.",
         "",
+        *([f"**{as_text(little)}**", ""] if (little := next_to_nothing(statement["epsilon"])) else []),
         f"**{as_text(status_words(statement['status']))}**",
         "",
+        f"Check of the statement when this card was written: {verdict_sentence(keyid)}.",
+        "",
+        *([f"**This is of the weights. {as_text(beyond)}**", ""] if beyond else []),
         "## Assumed",
         "",
         *assumed,

@@ -9,6 +9,7 @@ from typing import Any
 import jinja2
 
 from expunge import __version__
+from expunge.certificate.check import verdict_sentence
 from expunge.certificate.derive import bound_named
 from expunge.distance.kinds import kind_named
 from expunge.report import answers, chart, words
@@ -37,13 +38,14 @@ def _moment(value: str) -> str:
     return value[:16].replace("T", " ") + " UTC"
 
 
-def _common(content: Mapping[str, Any], organisation: str | None, model_name: str | None) -> Json:
+def _common(content: Mapping[str, Any], keyid: str | None, organisation: str | None, model_name: str | None) -> Json:
     """What both pages of a deletion say in the same words."""
     kept, law = bound_named(content["bound"]["kind"]).kept, kind_named(content["distance"]["kind"])
     return {
         "kept": kept,
         "beside": kept and law.stands_in,
         "stands_in": law.stands_in and not law.is_source,
+        "verdict": verdict_sentence(keyid),
         "status_words": words.status_words(content["status"]),
         "reading": answers.reading(content["epsilon"], content["delta"]),
         "reading_of": answers.reading,
@@ -98,7 +100,7 @@ def statement_page(
             keyid=keyid,
             decision=answers.decision(statement, public=True),
             estimated=[STAND_IN] if statement["distance"]["provenance"] == "estimated" else [],
-            **_common(statement, organisation, model_name),
+            **_common(statement, keyid, organisation, model_name),
         )
     )
 
@@ -149,7 +151,7 @@ def run_page(
             failure_words=words.FAILURES,
             decision=answers.decision(certificate, public=False),
             public_decision=answers.decision(certificate, public=True),
-            **_common(certificate, organisation, model_name),
+            **_common(certificate, keyid, organisation, model_name),
         )
     )
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from expunge.errors import FileError
 from expunge.runtime.memory import require_room
-from expunge.runtime.strict_json import without_duplicates
+from expunge.runtime.strict_json import read_json
 
 Array = NDArray[Any]
 
@@ -105,7 +105,7 @@ def safetensors_layout(
     if length > HEADER_ALLOWED:
         require_room(HEADER_FACTOR * length, path, "the header")
     try:
-        header = json.loads(content, object_pairs_hook=without_duplicates)
+        header = read_json(content)
     except (ValueError, RecursionError) as error:
         raise damaged(f"the header is not JSON ({error})") from error
     if not isinstance(header, dict):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner, Result
 
 import beside_problems
@@ -106,7 +107,10 @@ def test_a_folder_that_is_streamed_and_a_group_give_the_same_sums(folder: Path) 
     line = "deposit --model model.safetensors --data rows --out shared.deposit --quiet"
     together([sys.executable, "-m", "expunge", *line.split()], 2)
     own, shared = kept().deposit, read_deposit(folder / "shared.deposit")
-    assert np.allclose(own.sums.curvature.values, shared.sums.curvature.values, rtol=1e-12, atol=1e-14)
+    assert torch.equal(own.gram.parts, shared.gram.parts), "to the last digit, whoever adds up what first"
+    assert np.allclose(own.sums.curvature.values, shared.sums.curvature.values, atol=2e-3), (
+        "another noise in the anchor"
+    )
     assert len(shared.hashes) == 400
     assert done("member --deposit shared.deposit --rows forget.npz --json")["members"] == 3
 
@@ -145,7 +149,7 @@ def test_a_table_with_six_decimals(folder: Path) -> None:
 def test_a_deletion_leaves_a_new_deposit_and_does_not_touch_the_old(folder: Path) -> None:
     before = (folder / "model.deposit").read_bytes()
     result = done(f"{UNLEARN} --out result --json --quiet")
-    assert result["statement"]["status"] == result["certificate"]["status"] == "proven"
+    assert result["statement"]["status"] == "proven"
     assert result["statement"]["assumptions"] == []
     assert (folder / "model.deposit").read_bytes() == before
     assert result["destroy"] == "model.deposit"
@@ -169,7 +173,7 @@ def test_one_deletion_after_another(folder: Path) -> None:
     assert "not in what is left" in gone.stderr
     assert not (folder / "second").exists()
     result = done(f"{second} --forget later.npz {more} --out second --json")
-    assert result["certificate"]["sizes"]["n_forget"] == 5
+    assert json.loads(Path(result["dossier_file"]).read_text())["sizes"]["n_forget"] == 5
     assert read_deposit(folder / "second" / "private" / "model.deposit").numbers.n_rows == 395
     done("verify second/statement.json --model second/model.safetensors --dossier second/private/dossier.json")
 
@@ -181,7 +185,7 @@ def test_one_deletion_after_another(folder: Path) -> None:
         ("--distance same", "a distance without a surrogate"),
         ("--surrogate source.npz --distance source", "distance source beside a deposit"),
         ("--surrogate source.npz --distance estimate", "estimate"),
-        ("--noise 0.1", "with a deposit"),
+        ("--noise rows:3", "with a deposit"),
         ("--step balanced", "--step with a deposit"),
         ("--bound paper", "--bound with a deposit"),
         ("--l2 0.1", "--l2 with a deposit"),
@@ -213,7 +217,7 @@ def test_a_surrogate_beside_the_deposit_from_request_to_auditor(tame: Path) -> N
     assert alone["statement"]["status"] == "proven"
     beside = "--surrogate surrogate.npz --distance same"
     result = done(f"{UNLEARN} {beside} --out result --json --quiet")
-    assert result["statement"]["status"] == result["certificate"]["status"] == "conditional"
+    assert result["statement"]["status"] == "conditional"
     assert result["statement"]["sigma"] < 0.5 * alone["statement"]["sigma"]
     assert result["statement"]["assumptions"][0].startswith("Declared: same between populations")
     assert read_deposit(tame / "result" / "private" / "model.deposit").numbers.forgotten == beside_problems.MANY
@@ -277,7 +281,15 @@ def test_an_auditor_with_the_deposits(folder: Path) -> None:
     assert "deposit: shape_ratio" in printed["checks"]
     assert "deposits: without the forgotten rows: the gradient" in printed["checks"]
     assert printed["forgotten_checked"] is True
-    assert "deposits" in done(f"{line} {after}")
+    assert "could have made up its sums" in printed["deposits_are"]
+    told = done(f"{line} {after}")
+    assert "taken as genuine: whoever made a deposit could have made up its sums" in told
+    whole = Path("result/private/model.deposit").read_bytes()
+    for position in (0, 8, whole.index(b"expunge deposit") + 40):
+        changed = whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :]
+        Path("damaged.deposit").write_bytes(changed)
+        assert run(f"{line} --deposit-after damaged.deposit").exit_code == 1, position
+    assert run(f"{line} --deposit-after gone.deposit").exit_code == 2
     shown = run(f"{line} {after} --deposit model.deposit --forget forget.npz")
     assert "forgotten  their rows left the deposit, and nothing else did" in shown.stdout
     untold = run(f"{line} {after} --deposit model.deposit")
@@ -332,7 +344,7 @@ def test_a_desk_with_a_deposit(folder: Path) -> None:
     done("desk request desk --forget forget.npz --reference case-1")
     done("desk run desk --quiet")
     again = done("desk request desk --forget forget.npz --reference case-2 --json")
-    assert (again["new"], again["state"]) == (True, "open"), "the same answer whoever asked before"
+    assert "new" not in again, "the same answer whoever asked before"
     state = done("desk status desk --json")
     assert [row["reference"] for row in state["set_aside"]] == ["case-2"]
     assert state["forgotten"] == 3
@@ -343,7 +355,8 @@ def test_a_desk_with_a_deposit(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "more", ["--surrogate source.npz", "--distance same", "--noise 0.1", "--step newton", "--match-classes", "--l2 1"]
+    "more",
+    ["--surrogate source.npz", "--distance same", "--noise rows:3", "--step newton", "--match-classes", "--l2 1"],
 )
 def test_what_does_not_go_with_a_deposit_s_desk(more: str, folder: Path) -> None:
     result = run(f"desk init desk --deposit model.deposit --epsilon 1 --delta 1e-3 {more}")

@@ -185,8 +185,8 @@ MISTAKES = {
         "deposit --model m.safetensors --data credit.csv --out new.safetensors", "a deposit is private", "new.deposit",
     ),
     "noise with a deposit": (
-        f"unlearn --model m.safetensors --deposit m.deposit --forget forget.csv --noise 3 {ASK}",
-        "noise 3 with a deposit", "Leave --noise",
+        f"unlearn --model m.safetensors --deposit m.deposit --forget forget.csv --noise rows:3 {ASK}",
+        "noise as for 3 rows with a deposit", "leave --noise",
     ),
     "a preparation learnt elsewhere, from the source": (
         f"{TRAIN} credit.csv --label pays --prepare-from credit.csv {OUT}", "is the source itself", "another table",

@@ -67,7 +67,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         write(TEST, f"test.{end}")
         done(f"train --data source.{end} --l2 0.05 --max-norm 1 --out model.safetensors --quiet")
         straight = done(f"{UNLEARN} --forget forget.{end} --surrogate surrogate.{end} --out straight")
-        yield end, straight["certificate"]
+        yield end, json.loads(Path(straight["dossier_file"]).read_text())
 
 
 def test_training_keeps_the_names(place: tuple[str, Any]) -> None:
@@ -84,7 +84,8 @@ def test_a_shuffled_file_gives_the_same_bound(place: tuple[str, Any], which: str
     files = {name: f"{name}.{end}" for name in ("forget", "surrogate")}
     files[which] = write(reordered(SOURCE[:3] if which == "forget" else SURROGATE), str(tmp_path / f"other.{end}"))
     sets = " ".join(f"--{name} {path}" for name, path in files.items())
-    found = done(f"{UNLEARN} {sets} --out {tmp_path / 'result'}")["certificate"]
+    done(f"{UNLEARN} {sets} --out {tmp_path / 'result'}")
+    found = json.loads((tmp_path / "result" / "private" / "dossier.json").read_text())
     assert found["bound"]["total"] == pytest.approx(straight["bound"]["total"], rel=1e-6)
     planned = done(f"{PLAN} {sets}")["outlooks"][0]
     expected = done(f"{PLAN} --forget forget.{end} --surrogate surrogate.{end}")["outlooks"][0]
@@ -144,8 +145,8 @@ def test_a_desk_matches_requests_surrogate_and_test_rows(place: tuple[str, Any],
     desk, files = tmp_path / "desk", {"forget": SOURCE[:3], "surrogate": SURROGATE, "test": TEST}
     names = {name: write(reordered(frame), str(tmp_path / f"{name}.{end}")) for name, frame in files.items()}
     done(f"desk init {desk} --surrogate {names['surrogate']} {DESK} --planned 1")
-    assert done(f"desk request {desk} --forget {names['forget']} --reference a --json")["new"]
-    assert not done(f"desk request {desk} --forget forget.{end} --reference a --json")["new"]
+    first = done(f"desk request {desk} --forget {names['forget']} --reference a --json")
+    assert done(f"desk request {desk} --forget forget.{end} --reference a --json") == first, "the same request"
     wrong = write(SOURCE[3:5].rename(columns={"age": "Age"}), str(tmp_path / f"wrong.{end}"))
     refused = run(f"desk request {desk} --forget {wrong} --reference c")
     assert (refused.exit_code, "no column 'age'" in refused.stderr) == (2, True)

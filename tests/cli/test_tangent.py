@@ -61,14 +61,14 @@ def test_the_whole_way(folder: Path) -> None:
     assert trained["record"]["n_source"] == 200
     asked = "tangent unlearn --model model.safetensors --forget forget.npz --surrogate surrogate.npz --epsilon 50 --delta 1e-3"
     found = done(f"{asked} {network} --distance same --force --out result")
-    assert found["certificate"]["status"] == "conditional"
-    assert found["certificate"]["sizes"]["parameters"] == 27
+    assert found["statement"]["status"] == "conditional"
+    assert found["statement"]["sizes"]["parameters"] == 27
     verified = run("verify result/statement.json --model result/model.safetensors --json")
     assert verified.exit_code == 0, verified.output
     wrong = run("verify result/statement.json --model model.safetensors --json")
     assert wrong.exit_code == 1
     assert "model.sha256" in wrong.output
-    refused = run(f"{asked} --network tangent_test_networks:other --distance same --out elsewhere")
+    refused = run(f"{asked} --network tangent_test_networks:other --distance same --force --out elsewhere")
     assert refused.exit_code == 2
     assert "not the one the tangent weights were trained on" in refused.output
     assert not (folder / "elsewhere").exists()
@@ -88,7 +88,7 @@ def test_with_a_deposit(folder: Path) -> None:
     assert run("member --deposit model.deposit --rows surrogate.npz --json").exit_code == 1
     asked = f"tangent unlearn --model model.safetensors --forget forget.npz --epsilon 0.01 --delta 1e-6 {network}"
     found = done(f"{asked} --deposit model.deposit --out result")
-    assert found["certificate"]["status"] == "conditional"
+    assert found["statement"]["status"] == "conditional"
     assert found["destroy"] == "model.deposit"
     files = "result/statement.json --model result/model.safetensors --dossier result/private/dossier.json"
     verified = run(f"verify {files} --deposit model.deposit --deposit-after result/private/model.deposit --json")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import re
+import sys
 from typing import Any
 
 import numpy as np
@@ -50,9 +52,32 @@ def test_the_same_reference_with_the_same_content_is_one_request(desk: Desk, sou
     assert accept(desk, X[:3], y[:3], "case 1").request.state == "done"
     assert len(requests(desk)) == 1
     assert len(models(desk)) == 1
-    for rows in (slice(7, 8), slice(0, 2)):
-        with pytest.raises(OptionError, match="stands for other rows"):
-            accept(desk, X[rows], y[rows], "case 1")
+    assert accept(desk, X[7:8], y[7:8], "case 1").new, "with other rows it is another request"
+    assert not accept(desk, X[7:8], y[7:8], "case 1").new
+    assert not accept(desk, X[:3], y[:3], "case 1").new
+    assert withdraw(desk, "case 1", "of the two the one that waits").id == 2
+    assert accept(desk, X[7:8], y[7:8], "case 1").new, "a withdrawn one may be asked again"
+    accept(desk, X[8:9], y[8:9], "case 1")
+    with pytest.raises(OptionError, match="reference 'case 1' is that of requests 3, 4; one is needed"):
+        withdraw(desk, "case 1", "which?")
+
+
+def test_a_reference_that_the_desk_makes_cannot_be_guessed(desk: Desk, source: Rows) -> None:
+    X, y = source
+    made = [accept(desk, X[at : at + 1], y[at : at + 1]) for at in range(3)]
+    references = {each.request.reference for each in made}
+    assert len(references) == 3
+    assert all(re.fullmatch("[0-9a-f]{32}", reference) for reference in references)
+    assert [each.answer.reference for each in made] == [each.request.reference for each in made]
+
+
+def test_too_many_rows_are_refused_before_they_are_looked_at(
+    desk: Desk, source: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[accept.__module__], "asked_rows", lambda *_: pytest.fail("looked at"))
+    X, y = (np.repeat(part[:1], 100_001, axis=0) for part in source)
+    with pytest.raises(DataError, match="100,001 rows in one request; at most 100,000"):
+        accept(desk, X, y, "all of them")
 
 
 def test_a_withdrawn_request_is_not_done_and_may_be_asked_again(desk: Desk, source: Rows) -> None:

@@ -13,6 +13,7 @@ import pytest
 from desk_use import Rows, ask
 from expunge.desk import Desk, history, run, verify_desk
 from expunge.desk.entries import DeskCreated, RunRefused
+from expunge.desk.layout import HEAD
 from expunge.desk.ledger import Ledger
 from expunge.errors import VerificationFailed
 from ledger_forgery import change, head, rebuild, rejected
@@ -69,7 +70,10 @@ def test_a_rewritten_history_is_seen_by_the_certificates_it_published(ledger: De
     assert isinstance(first.body, DeskCreated)
     forged = replace(first, body=replace(first.body, policy=replace(first.body.policy, days=1)))
     rebuild(ledger, [forged, *others])
-    assert "saved head" in rejected(ledger)
+    assert "model 1 are not those of" in rejected(ledger)
+    for number in (1, 2):
+        (ledger.layout.published_model(number) / HEAD).unlink()
+    assert "before model 1 are not those that its statement commits to" in rejected(ledger)
 
 
 def test_a_published_file_that_was_changed_is_seen(ledger: Desk) -> None:
@@ -105,17 +109,17 @@ def test_bit_flips_of_the_ledger_are_rejected(flips: int, ledger: Desk) -> None:
     assert verify_desk(ledger).sealed
 
 
-@pytest.mark.parametrize("place", ["expunge.desk.replay._same", "expunge.desk.seal._matches", "refuse_unknown"])
+@pytest.mark.parametrize("place", ["expunge.desk.replay._same", "expunge.desk.seal._matches", "refuse_unexpected"])
 def test_a_command_that_writes_meanwhile_is_no_false_alarm(
     place: str, ledger: Desk, source: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request is accepted, or a model published, while the ledger, its file or the folders are looked at."""
-    module, name = place.rsplit(".", 1) if "." in place else ("expunge.desk.check", "_refuse_unknown")
+    module, name = place.rsplit(".", 1) if "." in place else ("expunge.desk.check", "_refuse_unexpected")
     real, wrote = getattr(sys.modules[module], name), []
 
     def looked_at(*given: Any) -> Any:
         if not wrote:
-            wrote.append(run(ledger) if name == "_refuse_unknown" else ask(ledger, source, 20, 21))
+            wrote.append(run(ledger) if name == "_refuse_unexpected" else ask(ledger, source, 20, 21))
         return real(*given)
 
     monkeypatch.setattr(sys.modules[module], name, looked_at)
@@ -127,7 +131,7 @@ def test_a_command_that_writes_meanwhile_is_no_false_alarm(
 def test_what_is_wrong_is_found_though_a_command_writes_meanwhile(
     ledger: Desk, source: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, rows = sys.modules["expunge.desk.check"]._refuse_unknown, iter(range(20, 60))
+    real, rows = sys.modules["expunge.desk.check"]._refuse_unexpected, iter(range(20, 60))
 
     def looked_at(*given: Any) -> Any:
         at = next(rows)
@@ -135,7 +139,7 @@ def test_what_is_wrong_is_found_though_a_command_writes_meanwhile(
         return real(*given)
 
     (ledger.layout.published / "0007").mkdir()
-    monkeypatch.setattr(sys.modules["expunge.desk.check"], "_refuse_unknown", looked_at)
+    monkeypatch.setattr(sys.modules["expunge.desk.check"], "_refuse_unexpected", looked_at)
     monkeypatch.setattr(sys.modules["expunge.desk.check"], "MOST_TRIES", 3)
     with pytest.raises(VerificationFailed, match="does not know"):
         verify_desk(ledger)

@@ -1,11 +1,11 @@
 """Who left a desk with a deposit? The game of test_membership_game.py: an observer knows every row, the anchor, even the
-shape of the noise and the radii, but not which of two rows left first; ten models are published.
+shape and the size of the noise, but not which of two rows left first; ten models are published.
 
 Noise that a deposit needs is small, of second order in the update, so models retrained without the one row or the other
 can be told apart through it: that is no part of the promise. What is promised is told by two games. In the one the
 observer is to tell what a desk publishes from truly retrained weights with the same noise. In the other two rows are so
-alike that retraining itself hardly tells which of them left. All files but the weights are the same whoever left, as
-long as the same radius covers it; which radius does is one of few, and the statement says of how many.
+alike that retraining itself hardly tells which of them left. All files but the weights are the same whoever left, where
+the noise was set beforehand; where the request chooses, the level is one of few, and the statement says of how many.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from expunge.bounds.calibration import mu_for
 from expunge.bounds.deposit import deposit_bound
+from expunge.bounds.scale import is_level
 from expunge.certificate.compose import compose
 from expunge.certificate.facts import deposit_facts
+from expunge.certificate.limits import ARITHMETIC_SHARE
 from expunge.data.row_hashes import row_hashes
 from expunge.desk import Policy, accept, create_desk, run, verify_desk
 from expunge.desk.desk import Desk
@@ -36,6 +39,7 @@ from expunge.evidence.measured import Measured, foresee
 from expunge.mechanism import Unlearned, certify, measure
 from expunge.model import LinearModel, read_model
 from expunge.noise import Noise
+from expunge.record import one_digit
 from expunge.request.door import Request
 from expunge.request.series import Series
 from expunge.train import train
@@ -73,11 +77,10 @@ def leaving(candidate: int, number: int) -> Rows:
 
 
 @functools.cache
-def covering() -> Deposit:
-    """The deposit with a first radius that covers whoever leaves, as one set with a wide margin would."""
-    kept = world()[2]
-    radii = (2.0 * max(step.radius for who in (OUTLIER, NOBODY) for step in steps_of(who)), 1.0)
-    return replace(kept, numbers=replace(kept.numbers, radii=radii))
+def enough() -> float:
+    """Noise that covers whoever leaves, as one set with a wide margin would."""
+    needed = max(step.radius for who in (OUTLIER, NOBODY) for step in steps_of(who))
+    return 2.0 * needed / mu_for(EPSILON, DELTA * (1.0 - ARITHMETIC_SHARE))
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,12 @@ class Step:
     def noise(self) -> Noise:
         derived = foresee(self.request, self.measured)[1]
         assert derived.noise is not None
-        return self.request.shaped(derived.noise)
+        return self.measured.shaped(derived.noise)
+
+    @property
+    def shape(self) -> np.ndarray:
+        """The factor of the noise's shape, of the rows that are retained then."""
+        return self.measured.kept.shape[0].numpy()
 
     def publish(self) -> Unlearned:
         return certify(self.request, self.measured)
@@ -108,10 +116,12 @@ class Step:
 @functools.cache
 def steps_of(candidate: int, covered: bool = False) -> tuple[Step, ...]:
     """What a desk computes for its ten requests."""
-    steps, kept = [], covering() if covered else world()[2]
+    steps, kept, noise = [], world()[2], enough() if covered else None
     for number in range(MODELS):
         series = Series(MODELS, number + 1, head={"size": 1, "root": "0" * 64})
-        request = ask_deposit(kept, leaving(candidate, number), deposit_guarantee(EPSILON, DELTA, series=series))
+        request = ask_deposit(
+            kept, leaving(candidate, number), deposit_guarantee(EPSILON, DELTA, series=series, noise=noise)
+        )
         steps.append(Step(request, measure(request)))
         kept = steps[-1].measured.kept
     return tuple(steps)
@@ -120,7 +130,8 @@ def steps_of(candidate: int, covered: bool = False) -> tuple[Step, ...]:
 @pytest.fixture(scope="module")
 def desks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Desk, Desk]:
     """Two desks that differ in nothing but who left first: copies of one that was just opened."""
-    opened = create_desk(tmp_path_factory.mktemp("game") / "desk", None, None, POLICY, deposit=covering())
+    folder = tmp_path_factory.mktemp("game") / "desk"
+    opened = create_desk(folder, None, None, POLICY, deposit=world()[2], noise=enough())
     return two_desks(opened, leaving, (OUTLIER, NOBODY), MODELS, tmp_path_factory)
 
 
@@ -134,7 +145,7 @@ def test_all_files_but_weights_and_keyed_digests_are_the_same_whoever_left(desks
     facts = [record.facts() | {"weights_sha256": ""} for record in records if record is not None]
     assert len(facts) == 2 * MODELS
     assert all(each == facts[0] for each in facts)
-    assert facts[0]["n_source"] == ROWS, "as at training"
+    assert facts[0]["n_source"] == one_digit(ROWS - MODELS)
     for desk in desks:
         assert verify_desk(desk).models == MODELS
 
@@ -142,16 +153,10 @@ def test_all_files_but_weights_and_keyed_digests_are_the_same_whoever_left(desks
 def test_nothing_of_the_deposit_is_published(desks: tuple[Desk, Desk]) -> None:
     """Neither its key, its hashes and digests, nor a number of its matrices to more than a few digits."""
     _, trained, kept = world()
-    numbers = kept.numbers
     secret = [kept.key, kept.key.hex().encode(), desks[0].key]
     secret += [digest.tobytes() for digest in row_hashes(kept.key, *leaving(OUTLIER, 0)).digests]
-    exact = (
-        numbers.shape_least,
-        numbers.shape_inverse_trace,
-        numbers.output_noise,
-        numbers.output_spread,
-        *numbers.kappas,
-    )
+    shape = kept.ellipsoid
+    exact = (shape.least, shape.inverse_trace, kept.output_noise, kept.output_spread, *kept.numbers.kappas)
     secret += [repr(float(number)).encode() for number in (*exact, *kept.sums.gradient.reshape(-1))]
     private = {trained.sha256(), trained.weights_sha256(), kept.model.sha256(), kept.model.weights_sha256()}
     for path in published(desks[0]):
@@ -160,10 +165,7 @@ def test_nothing_of_the_deposit_is_published(desks: tuple[Desk, Desk]) -> None:
         if path.suffix == ".json":
             assert not private & digests_of(json.loads(content))
     smallest = json.loads((desks[0].layout.published_model(1) / "statement.json").read_text())["noise"]["smallest"]
-    shape = np.linalg.eigvalsh((kept.shape[0] @ kept.shape[0].T).numpy())[-1]
-    sigma = steps_of(NOBODY, covered=True)[0].noise.scale
-    assert sigma * math.sqrt(1 / 64 / shape) != pytest.approx(smallest, rel=1e-4, abs=0.0), "rounded to two digits"
-    assert sigma * math.sqrt(1 / 64 / shape) == pytest.approx(smallest, rel=0.06, abs=0.0)
+    assert is_level(enough() ** 2 / 64.0 / smallest**2), "of a power of four"
 
 
 def test_the_same_game_on_the_dossiers_is_won_every_time(desks: tuple[Desk, Desk]) -> None:
@@ -189,18 +191,18 @@ def retrained(candidate: int) -> tuple[np.ndarray, ...]:
     return tuple(made)
 
 
-def lengths(differences: list[np.ndarray]) -> np.ndarray:
-    """In the norm of the noise's shape."""
-    factor = world()[2].shape[0].numpy()
-    return np.array([float(np.linalg.norm(factor.T @ each.reshape(-1))) for each in differences])
+def lengths(differences: list[np.ndarray], who: int) -> np.ndarray:
+    """In the norm of the noise's shape, at each step of those where this one left first."""
+    pairs = zip(differences, steps_of(who), strict=True)
+    return np.array([float(np.linalg.norm(each @ step.shape)) for each, step in pairs])
 
 
-def guess(models: list[np.ndarray], one: list[np.ndarray], other: list[np.ndarray]) -> int:
+def guess(models: list[np.ndarray], one: list[np.ndarray], other: list[np.ndarray], who: int) -> int:
     """The likelihood ratio test between two series of weights before noise: nothing tells more of Gaussian noise."""
-    factor, score = world()[2].shape[0].numpy(), 0.0
-    for seen, first, second in zip(models, one, other, strict=True):
-        middle, apart = (seen - (first + second) / 2.0).reshape(-1), (second - first).reshape(-1)
-        score += float(factor.T @ middle @ (factor.T @ apart))
+    score = 0.0
+    for seen, first, second, step in zip(models, one, other, steps_of(who), strict=True):
+        middle, apart = (seen - (first + second) / 2.0) @ step.shape, (second - first) @ step.shape
+        score += float((middle * apart).sum())
     return int(score > 0.0)
 
 
@@ -217,12 +219,12 @@ def means(candidate: int) -> list[np.ndarray]:
     return [step.updated for step in steps_of(candidate)]
 
 
-def played(series: list[list[np.ndarray]], noises: list[Noise], games: int = GAMES) -> int:
+def played(series: list[list[np.ndarray]], noises: list[Noise], who: int, games: int = GAMES) -> int:
     won = 0
     for game in range(games):
         truth = game % 2
         seen = [noise.added_to(values) for noise, values in zip(noises, series[truth], strict=True)]
-        won += guess(seen, *series) == truth
+        won += guess(seen, *series, who) == truth
     return won
 
 
@@ -230,10 +232,10 @@ def test_a_desk_is_not_told_from_retraining() -> None:
     """Ten models of a desk, or ten retrained ones with the same noise: the promise itself."""
     series, noises = [means(OUTLIER), list(retrained(OUTLIER))], [step.noise for step in steps_of(OUTLIER)]
     sigmas = np.array([noise.scale for noise in noises])
-    away = lengths([one - other for one, other in zip(*series, strict=True)])
+    away = lengths([one - other for one, other in zip(*series, strict=True)], OUTLIER)
     assert np.all(away <= [step.radius for step in steps_of(OUTLIER)])
     assert np.all(away <= target() * sigmas)
-    bound = at_least(played(series, noises), GAMES)
+    bound = at_least(played(series, noises, OUTLIER), GAMES)
     assert bound <= allowed(np.full(MODELS, target()))
     epsilon = compose([target()] * MODELS, DELTA, 0.0).epsilon
     assert bound <= (math.exp(epsilon) + DELTA) / (1.0 + math.exp(epsilon))
@@ -245,19 +247,19 @@ def test_two_rows_that_are_alike_are_told_apart_no_more_than_allowed() -> None:
     sigmas = [{step.noise.scale for step in steps_of(who)} for who in (TWIN, OTHER)]
     assert sigmas[0] == sigmas[1]
     noises = [step.noise for step in steps_of(TWIN)]
-    retrained_apart = lengths([one - other for one, other in zip(retrained(TWIN), retrained(OTHER), strict=True)])
+    retrained_apart = lengths([one - other for one, other in zip(retrained(TWIN), retrained(OTHER), strict=True)], TWIN)
     most = allowed(retrained_apart / [noise.scale for noise in noises] + 2.0 * target())
     assert 0.6 < most < 0.95, "so that the count below can fail"
-    won = played([means(TWIN), means(OTHER)], noises)
+    won = played([means(TWIN), means(OTHER)], noises, TWIN)
     print(f"won {won} of {GAMES}, at least {at_least(won, GAMES):.3f}, {most:.3f} allowed")
     assert at_least(won, GAMES) <= most
 
 
 def test_with_too_little_noise_the_observer_wins_both() -> None:
     quiet = [replace(step.noise, scale=step.noise.scale / 1000.0) for step in steps_of(TWIN)]
-    assert played([means(TWIN), means(OTHER)], quiet, 20) == 20
+    assert played([means(TWIN), means(OTHER)], quiet, TWIN, 20) == 20
     quiet = [replace(step.noise, scale=step.noise.scale / 1000.0) for step in steps_of(OUTLIER)]
-    assert played([means(OUTLIER), list(retrained(OUTLIER))], quiet, 20) == 20
+    assert played([means(OUTLIER), list(retrained(OUTLIER))], quiet, OUTLIER, 20) == 20
 
 
 def test_statements_and_models_of_many_desks_tell_no_more() -> None:
@@ -267,38 +269,37 @@ def test_statements_and_models_of_many_desks_tell_no_more() -> None:
         candidate = secrets.randbelow(2)
         results = [step.publish() for step in steps_of((TWIN, OTHER)[candidate])]
         statements.append([shown(result.statement.content) for result in results])
-        won += guess([result.model.matrix().numpy() for result in results], *series) == candidate
+        won += guess([result.model.matrix().numpy() for result in results], *series, TWIN) == candidate
     assert all(each == statements[0] for each in statements), "a field of a statement tells who left"
-    retrained_apart = lengths([one - other for one, other in zip(retrained(TWIN), retrained(OTHER), strict=True)])
+    retrained_apart = lengths([one - other for one, other in zip(retrained(TWIN), retrained(OTHER), strict=True)], TWIN)
     assert at_least(won, WHOLE_GAMES) <= allowed(retrained_apart / steps_of(TWIN)[0].noise.scale + 2.0 * target())
 
 
-# Radii and refusals -----------------------------------------------------------------------------------------------------
+# Levels and refusals ----------------------------------------------------------------------------------------------------
 
 
-def test_the_radius_tells_no_more_than_which_of_few() -> None:
-    """Forty candidates: as many kinds of statements as there are radii, at most, and each says how many there are."""
+def test_the_level_tells_no_more_than_which_of_few() -> None:
+    """Forty candidates: as many kinds of statements as there are levels, at most, and each says how many there are."""
     kept, seen = world()[2], set()
-    (features, labels), radii = world()[0], world()[2].numbers.radii
+    (features, labels), levels = world()[0], world()[2].levels
     for index in range(40):
         row = features[index : index + 1], labels[index : index + 1]
         request = ask_deposit(kept, row, deposit_guarantee(EPSILON, DELTA))
         statement = certify(request, measure(request)).statement
-        assert statement.content["noise"]["rungs"] == len(radii)
+        assert statement.content["noise"]["rungs"] == len(levels)
         seen.add(json.dumps(shown(statement.content), sort_keys=True))
-    assert 1 <= len(seen) <= len(radii) <= 8
+    assert 1 <= len(seen) <= len(levels) <= 8
 
 
 def test_a_refusal_is_one_bit(tmp_path: Path) -> None:
-    """With radii between what the two need, only one is refused; that is seen, and nothing else is."""
+    """With noise between what the two need, only one is refused; that is seen, and nothing else is."""
     needs = [steps_of(who)[0].radius for who in (OUTLIER, NOBODY)]
-    assert needs[0] > 4.0 * needs[1]
-    between = math.sqrt(needs[0] * needs[1])
+    assert needs[0] > 2.0 * needs[1]
+    between = math.sqrt(needs[0] * needs[1]) / mu_for(EPSILON, DELTA)
     kept = world()[2]
     said: list[Any] = []
     for candidate, name in ((OUTLIER, "outlier"), (NOBODY, "nobody")):
-        few = replace(kept, numbers=replace(kept.numbers, radii=(between,)))
-        desk = create_desk(tmp_path / name, None, None, POLICY, deposit=few)
+        desk = create_desk(tmp_path / name, None, None, POLICY, deposit=kept, noise=between)
         accept(desk, *leaving(candidate, 0), "case")
         outcome = run(desk)
         said.append(None if outcome.refused is None else str(outcome.refused))

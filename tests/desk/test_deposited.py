@@ -1,16 +1,19 @@
-"""A desk whose state is a deposit: requests looked up, rows gone with every run, noise from the deposit's radii."""
+"""A desk whose state is a deposit: requests looked up, rows gone with every run, noise that was set when it was opened."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from expunge.bounds.calibration import mu_for
 from expunge.certificate.content import read_certificate
 from expunge.certificate.facts import Fact
 from expunge.certificate.limits import ARITHMETIC_SHARE
@@ -20,6 +23,7 @@ from expunge.desk import (
     Policy,
     accept,
     create_desk,
+    deposited,
     history,
     models,
     open_desk,
@@ -67,7 +71,7 @@ def state_of(desk: Desk) -> Deposit:
 
 def test_it_takes_the_deposit_in_and_keeps_no_surrogate(desk: Desk) -> None:
     assert desk.policy.kept
-    assert desk.policy.radii == kept().deposit.numbers.radii
+    assert desk.policy.noise == kept().deposit.levels[0]
     assert state_of(desk).numbers == kept().deposit.numbers
     assert not desk.layout.surrogate.exists()
     assert open_desk(desk.layout.folder).policy == desk.policy
@@ -82,9 +86,10 @@ def test_what_cannot_open_one(tmp_path: Path) -> None:
     for policy in (POLICY, declared):
         with pytest.raises(OptionError, match="or the deposit"):
             create_desk(tmp_path / "a", trained(), None, policy)
-    tiny = replace(POLICY, epsilon=1e-5, delta=1e-9)
     with pytest.raises(UselessModel, match="typical output"):
-        create_desk(tmp_path / "a", None, None, tiny, deposit=deposit)
+        create_desk(tmp_path / "a", None, None, POLICY, deposit=deposit, noise=10.0)
+    with pytest.raises(OptionError, match="rehearse"):
+        create_desk(tmp_path / "a", None, None, POLICY, deposit=deposit, noise="rows:3")
     other = train(*source(), l2=0.02, max_norm=3.0, bias=True)
     with pytest.raises(Exception, match="l2"):
         create_desk(tmp_path / "a", other, None, POLICY, deposit=deposit)
@@ -129,6 +134,34 @@ def test_rows_that_are_not_there_are_refused_when_they_are_asked_for(desk: Desk)
     verify_desk(desk)
 
 
+@pytest.mark.parametrize("count", [2, 100])
+def test_strangers_cost_one_look_up_without_the_writers_lock(
+    count: int, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many they are: all are looked up at once, and nobody else has to wait for it."""
+    looked: list[str] = []
+
+    def watch(name: str) -> None:
+        real = getattr(deposited, name)
+
+        def look(*given: Any) -> Any:
+            with desk.layout.lock.open("rb+") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where somebody has it
+            looked.append(name)
+            return real(*given)
+
+        monkeypatch.setattr(deposited, name, look)
+
+    for name in ("look_up", "row_hashes", "occurring"):
+        if hasattr(deposited, name):
+            watch(name)
+    features = np.random.default_rng(1).normal(size=(count, rows(1)[0].shape[1]))
+    with pytest.raises(DataError, match=rf"{count} of {count} rows .* not in what is left"):
+        accept(desk, features, np.repeat(rows(1)[1], count), "strangers")
+    assert looked == ["row_hashes", "occurring"]
+    assert requests(desk) == []
+
+
 def test_a_refusal_does_not_say_who_asked_before(desk: Desk) -> None:
     """Asked for twice, or beside a stranger's row, a row is answered alike before and after somebody else asked."""
     stranger = (np.vstack([rows(1)[0], rows(2)[0] + 0.5]), np.concatenate([rows(1)[1], rows(2)[1]]))
@@ -165,8 +198,6 @@ def test_rows_of_pending_requests_are_not_there_for_others(desk: Desk) -> None:
     overlapping = accept(desk, *rows(2, 3), "overlapping").request
     assert overlapping.aside is not None
     assert overlapping.aside.reason.startswith("1 of 2 rows is asked for more often than the source has it left")
-    with pytest.raises(OptionError, match="reference 'one' stands for other rows"):
-        accept(desk, *rows(4), "one")
     withdraw(desk, 1, "a mistake")
     assert resume(desk, 2).state == "pending"
     assert run(desk).published[0].requests == (2,)
@@ -340,9 +371,10 @@ def test_status_says_how_much_of_the_reach_is_used(desk: Desk) -> None:
     after = status(desk)
     content = read_certificate(desk.layout.dossier_of(1)).content["bound"]
     facts = {name: Fact(fact["value"], fact["provenance"]) for name, fact in content["inputs"].items()}
-    assert after.reach == reach_of(facts, content["convention"], desk.policy.radii[-1])
+    hidden = desk.policy.noise * mu_for(desk.policy.epsilon, desk.policy.delta)
+    assert after.reach == reach_of(facts, content["convention"], hidden)
     region = content["total"] - content["terms"]["drawing"]
-    assert region / desk.policy.radii[-1] <= after.reach * (1.0 + 1e-12) < 1.0
+    assert region / hidden <= after.reach * (1.0 + 1e-12) < 1.0
     assert after.rows_left == math.floor(2.0 / math.sqrt(after.reach) - 2.0)
     assert (after.forgotten, after.deletions_left) == (2, after.rows_left // 2)
     assert after.deletions_left is not None

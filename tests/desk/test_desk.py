@@ -101,7 +101,7 @@ def failing(call: str, number: int, where: Path, patch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("command", ["status", "history", "head", "run", "request", "withdraw", "report"])
-@pytest.mark.parametrize("call", ["stat", "io.open"])
+@pytest.mark.parametrize("call", ["stat", "open"])
 def test_another_users_desk_is_an_error_in_words(
     call: str, command: str, ledger: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,7 +163,7 @@ def test_a_clock_that_was_set_back_is_noticed_and_said(
 
 
 def test_entries_of_earlier_versions_that_go_back_are_told_by_verify(desk: Desk) -> None:
-    with desk.reading() as ledger:
+    with Ledger.open(desk.layout.ledger) as ledger:
         ledger.connection.execute("BEGIN IMMEDIATE")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Ledger, "latest", lambda _: "")

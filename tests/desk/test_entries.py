@@ -55,13 +55,16 @@ PREPARED = ModelPrepared(
     accuracy=Accuracy(0.5, 0.25, 4),
     keyid=None,
     files={"model.safetensors": "11"},
+    sizes={"model.safetensors": 8},
+    dossier="22",
+    head_key="33",
 )
 WRITTEN: list[tuple[Body, str]] = [
     (
         DeskCreated(Policy(0.5, 0.001, "same"), "aa", "bb", "cc", "float64"),
         '{"model_sha256":"aa","policy":{"between":"populations","days":30,"delta":0.001,"device":"cpu",'
         '"distance":"same","dtype":"float64","epsilon":0.5,"force":false,"match_classes":false,"noise":null,'
-        '"noise_rows":null,"planned":50,"radii":[],"sampling":"strict","step":"converged","total_epsilon":null},'
+        '"noise_rows":null,"planned":50,"sampling":"strict","step":"converged","total_epsilon":null},'
         '"state_mac":"cc","store":"float64","surrogate_mac":"bb"}',
     ),
     (
@@ -74,9 +77,9 @@ WRITTEN: list[tuple[Body, str]] = [
     (
         PREPARED,
         '{"accuracy":{"after":0.25,"before":0.5,"rows":4},"carried":"declared","composition":{"delta":1e-05,'
-        '"epsilon":0.5,"failures":1e-06,"models":1},"delta":1e-05,"epsilon":1,"failures":1e-06,'
-        '"files":{"model.safetensors":"11"},"keyid":null,"model":1,"mu":0.5,"n_left":299,"n_rows":1,'
-        '"noise_share":0.75,"requests":[1],"sigma":0.25,'
+        '"epsilon":0.5,"failures":1e-06,"models":1},"delta":1e-05,"dossier":"22","epsilon":1,"failures":1e-06,'
+        '"files":{"model.safetensors":"11"},"head_key":"33","keyid":null,"model":1,"mu":0.5,"n_left":299,"n_rows":1,'
+        '"noise_share":0.75,"requests":[1],"sigma":0.25,"sizes":{"model.safetensors":8},'
         '"state_mac":"00","status":"conditional","terms":{"training":0.0625},"total":0.125}',
     ),
     (ModelPublished(1), '{"model":1}'),

@@ -75,7 +75,7 @@ def test_what_does_not_hold_is_not_signed(result: Path, key: Path) -> None:
     refused(1, "status")
     statement.write_text(whole)
     model.write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
-    refused(2, "record")
+    refused(1, "record")
     model.write_bytes(weights)
     dossier.write_text(private.replace('"n_surrogate"', '"n_surrogates"', 1))
     refused(1, "cannot be recomputed")
@@ -92,18 +92,20 @@ def test_what_does_not_hold_is_not_signed(result: Path, key: Path) -> None:
     refused(2, "earlier version")
 
 
-def test_a_dossier_of_another_statement_stops_it(ledger: Desk, key: Path) -> None:
+def test_a_dossier_of_another_statement_stops_it(ledger: Desk, key: Path, tmp_path: Path) -> None:
     folder = ledger.layout.published_model(1)
     (folder / "private").mkdir()
     (folder / "private" / "dossier.json").write_bytes(ledger.layout.dossier_of(2).read_bytes())
     with pytest.raises(VerificationFailed, match="dossier"):
-        sign_result(folder, key)
+        sign_result(folder, key, tmp_path / "signed.json")
     (folder / "private" / "dossier.json").write_bytes(ledger.layout.dossier_of(1).read_bytes())
-    sign_result(folder, key)
+    sign_result(folder, key, tmp_path / "signed.json")
 
 
 def test_a_published_model_of_a_desk_is_signed_elsewhere(ledger: Desk, key: Path, tmp_path: Path) -> None:
     folder = ledger.layout.published_model(1)
+    with pytest.raises(FileError, match="a folder that a desk published"):
+        sign_result(folder, key)
     written = sign_result(folder, key, tmp_path / "signed.json")
     verify_file(written, tmp_path / "k.pub", folder / "model.safetensors")
     verify_desk(ledger)

@@ -14,11 +14,14 @@ import pytest
 from click.testing import CliRunner
 
 from desk_use import ask
+from expunge.certificate.statement import committed_head, head_key
 from expunge.cli import main
 from expunge.desk import Desk, history, open_desk, run, verify_desk
-from expunge.desk.layout import HEAD
-from expunge.desk.ledger import Head, saved_head
+from expunge.desk.heads import published_head
+from expunge.desk.layout import HEAD, STATEMENT
+from expunge.desk.ledger import Head, PublishedHead, saved_head
 from expunge.errors import FileError, VerificationFailed
+from published_files import published, require_same_but_weights
 
 Rows = tuple[np.ndarray, np.ndarray]
 Snapshot = Callable[[Path], dict[str, str]]
@@ -102,15 +105,24 @@ def test_the_head_lies_beside_every_statement_and_knows_of_it(desk: Desk, source
         run(desk)
     heads = [saved_head(desk.layout.published_model(number) / HEAD) for number in (1, 2)]
     entries = history(desk)
-    assert [entries[head.size - 1].kind for head in heads] == ["published", "published"]
+    with desk.reading() as ledger:
+        sizes = ledger.published_at()
+        assert heads == [published_head(ledger, number) for number in (1, 2)]
+    assert [entries[size - 1].kind for size in sizes.values()] == ["published", "published"]
     verify_desk(desk, heads)
+    assert isinstance(heads[1], PublishedHead)
+    forged = PublishedHead(1, heads[1].commitment)
+    with pytest.raises(VerificationFailed, match="up to model 1 are not those of a saved head"):
+        verify_desk(desk, [forged])
+    with pytest.raises(VerificationFailed, match="up to model 1 are not those of a saved head"):
+        run(desk, heads=[forged])
 
 
 def test_a_head_that_a_kill_prevented_is_written_by_the_next_command(ledger: Desk, source: Rows) -> None:
     (ledger.layout.published_model(2) / HEAD).unlink()
     (ledger.layout.published_model(2) / ".expunge-left").write_text("half")
     ask(ledger, source, 30, 31)
-    assert saved_head(ledger.layout.published_model(2) / HEAD).size > 0
+    assert isinstance(saved_head(ledger.layout.published_model(2) / HEAD), PublishedHead)
     assert not list(ledger.layout.published_model(2).glob(".expunge-*"))
     verify_desk(ledger)
 
@@ -132,9 +144,7 @@ def test_an_older_ledger_is_refused_by_a_head_that_was_kept(desk: Desk, source: 
     assert len(history(desk)) == before
     run(desk)
     with pytest.raises(VerificationFailed, match="not those of a saved head"):
-        run(desk, heads=[Head(saved_head(head).size, "00" * 32)])
-    (first,) = desk.layout.published.glob("*/head.json")
-    assert json.loads(first.read_text())["size"] == json.loads(head.read_text())["size"]
+        run(desk, heads=[Head(2, "00" * 32)])
 
 
 def test_what_was_prepared_in_an_older_ledger_is_not_published_either(desk: Desk, source: Rows, tmp_path: Path) -> None:
@@ -159,7 +169,7 @@ def test_a_desk_that_was_put_back_in_part_is_found_out(
     kept = again(desk, tmp_path)
     run(desk)
     put_back(desk, kept, *parts)
-    with pytest.raises(VerificationFailed, match="cut off"):
+    with pytest.raises(VerificationFailed, match="does not know of"):
         verify_desk(desk)
     with pytest.raises((FileError, VerificationFailed)):
         run(desk)
@@ -221,13 +231,21 @@ def test_a_folder_that_no_entry_speaks_of_fails(name: str, ledger: Desk) -> None
         verify_desk(ledger)
 
 
-def test_what_else_lies_there_is_no_matter(ledger: Desk) -> None:
-    (ledger.layout.published / "index.html").write_text("a page")
-    (ledger.layout.published_model(1) / "README.md").write_text("a card")
-    verify_desk(ledger)
+@pytest.mark.parametrize(
+    "name",
+    ["published/index.html", "published/0001/README.md", "published/0002/.expunge-x", "published/.x",
+     "private/dossiers/0009.json"],
+)  # fmt: skip
+def test_a_file_that_no_entry_speaks_of_fails(name: str, ledger: Desk) -> None:
+    """What is handed out is what the ledger has the digests of, and nothing that somebody put beside it."""
+    (ledger.layout.folder / name).write_text("a page")
+    with pytest.raises(VerificationFailed, match=f"{name}: unexpected, the ledger does not know of it"):
+        verify_desk(ledger)
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b'{"size": 3, "root": "00"}', b"\xff"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b'{"size": 3, "root": "00"}', b"\xff", b'{"size": 3, "root": "%s"}' % (b"00" * 32)]
+)
 def test_a_damaged_head_fails(content: bytes, ledger: Desk) -> None:
     (ledger.layout.published_model(1) / HEAD).write_bytes(content)
     with pytest.raises(VerificationFailed):
@@ -265,3 +283,30 @@ def test_published_models_may_lie_on_another_file_system(killed: bool, desk: Des
     ]
     assert not desk.layout.staging.exists()
     verify_desk(desk)
+
+
+# What is published of it ----------------------------------------------------------------------------------------------
+
+
+def test_nothing_published_says_how_many_asked(empty: Path, source: Rows, tmp_path: Path) -> None:
+    """One person a model, or now three, now five: files, names, sizes and fields are the same; the dossier knows."""
+    desks, sizes = [], []
+    for name, counts in {"one": [1, 1, 1], "several": [3, 1, 5]}.items():
+        shutil.copytree(empty, tmp_path / name)
+        desk, first = open_desk(tmp_path / name), 0
+        for count in counts:
+            for at in range(first, first + count):
+                ask(desk, source, at, at + 1)
+            first += count
+            assert run(desk).refused is None
+        dossiers = [json.loads(desk.layout.dossier_of(number).read_text()) for number in (1, 2, 3)]
+        sizes.append([each["data"]["sequence"]["ledger_head"]["size"] for each in dossiers])
+        statements = [json.loads((desk.layout.published_model(n) / STATEMENT).read_text()) for n in (1, 2, 3)]
+        for statement, dossier in zip(statements, dossiers, strict=True):
+            head = dossier["data"]["sequence"]["ledger_head"]
+            assert statement["series"]["ledger_head"] == committed_head(head_key(dossier["nonce"]), head)
+            assert head["root"] not in json.dumps(statement), "whoever has seen the ledger could look it up"
+        verify_desk(desk)
+        desks.append(published(desk))
+    assert sizes == [[2, 6, 10], [4, 8, 16]], "so that the game can be lost"
+    require_same_but_weights(*desks, 3)

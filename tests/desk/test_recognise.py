@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from scipy.sparse import csr_matrix
 
 from desk_use import Rows, ask
 from expunge.certificate.sign import verify_file
-from expunge.desk import Desk, accept, answer, history, models, requests, resume, run, status, verify_desk, withdraw
+from expunge.desk import Answer, Desk, accept, history, models, requests, resume, run, status, verify_desk, withdraw
 from expunge.desk.entries import RequestAccepted, RequestResumed
 from expunge.errors import OptionError
 
@@ -204,8 +205,19 @@ def test_answers_are_the_same_whatever_others_asked_for(desk: Desk, source: Rows
     X, y = source
     accept(desk, X[:1], y[:1], "secret-case-of-somebody")
     known, unknown = (accept(desk, X[at], y[at], name) for at, name in (([0], "asks"), ([1], "asks too")))
-    told, other = answer(known.request), answer(unknown.request)
-    assert (told.state, told.n_rows, told.due) == (other.state, other.n_rows, other.due) == ("open", 1, other.due)
-    assert known.new
-    assert unknown.new
-    assert "secret" not in str(told)
+    assert (known.request.state, unknown.request.state) == ("aside", "pending")
+    assert replace(known.answer, reference="") == replace(unknown.answer, reference="")
+    assert {field.name for field in fields(Answer)} == {"reference", "n_rows", "due"}, "nothing that changes later"
+
+
+@pytest.mark.parametrize("when", ["it waits", "it is done", "it was withdrawn"])
+def test_a_guessed_reference_tells_nothing(when: str, desk: Desk, source: Rows) -> None:
+    """Neither with the row of whoever it belongs to nor with any other one, on whatever day that was asked for."""
+    X, y = source
+    accept(desk, X[:1], y[:1], "case-17", "2031-01-01")
+    if when == "it is done":
+        run(desk)
+    elif when == "it was withdrawn":
+        withdraw(desk, "case-17", "a mistake")
+    told = [accept(desk, X[at], y[at], name).answer for at in ([0], [1]) for name in ("case-17", "case-18")]
+    assert {replace(each, reference="") for each in told} == {replace(told[0], reference="")}

@@ -86,8 +86,8 @@ class Counted:
         self.counts: Counter[str] = Counter()
         connect = ledger_module._connect
 
-        def traced(path: Path) -> sqlite3.Connection:
-            connection = connect(path)
+        def traced(path: Path, *, writing: bool) -> sqlite3.Connection:
+            connection = connect(path, writing=writing)
             connection.set_trace_callback(lambda _: self.counts.update(["statements"]))
             connection.set_progress_handler(lambda: self.counts.update(["steps of SQLite"]), 10)
             return connection

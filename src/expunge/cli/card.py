@@ -35,6 +35,8 @@ def card(result: Path, public_key: Path | None, target: Path | None, json_output
     text = result_card(result, public_key)
     if target is not None:
         write_file(target, text.encode())
-    if not json_output:
-        out.print(text.rstrip("\n") if target is None else f"written: {target}", markup=False)
+    if not json_output and target is None:
+        out.lines(text.rstrip("\n"))
+    elif not json_output:
+        out.print(f"written: {target}")
     return {"card": text, "file": None if target is None else str(target)}

@@ -11,7 +11,9 @@ from typing import Any, NoReturn, TypeVar
 import click
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
+from rich.text import Text
 
+from expunge.certificate.check import FAILED
 from expunge.cli.meter import Meter
 from expunge.cli.sections import section
 from expunge.cli.sets import FILE
@@ -23,10 +25,11 @@ from expunge.cli.streams import (
     lose_output,
     say_aside,
     say_json,
+    shown,
     silence,
     terminable,
 )
-from expunge.errors import ExpungeError, FileError, Refused
+from expunge.errors import ExpungeError, FileError, Refused, VerificationFailed
 from expunge.runtime.memory import out_of_memory
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -42,8 +45,8 @@ BAR_SECONDS = 0.1
 
 REFUSED = Refused.exit_status
 
-out = Screen(highlight=False, soft_wrap=True)
-err = Aside(stderr=True, highlight=False, soft_wrap=True)
+out = Screen()
+err = Aside(stderr=True)
 
 
 def written_to(what: str, *, required: bool = True) -> Callable[[Function], Function]:
@@ -61,6 +64,8 @@ def reporting(function: Function) -> Function:
                 result = function(*args, json_output=json_output, **options)
                 if json_output:
                     say_json(result)
+                if isinstance(result, Mapping) and result.get("exit_status"):  # done, and not what was hoped for
+                    sys.exit(result["exit_status"])
         except ExpungeError as error:
             _end(error, json_output)
         except OutputLost as lost:
@@ -85,7 +90,8 @@ def _end(error: ExpungeError, json_output: bool) -> NoReturn:
     parts = {"kind": type(error).__name__, "found": error.found, "required": error.required, "remedy": error.remedy}
     if json_output:
         try:
-            say_json({"error": parts})
+            failed = {"verdict": FAILED} if isinstance(error, VerificationFailed) else {}
+            say_json({**failed, "error": parts})
         except OutputLost:
             silence(sys.stdout)
     say_aside(f"{'refused' if error.exit_status == REFUSED else 'error'}: {error}")
@@ -125,7 +131,7 @@ def progress(wanted: bool) -> Iterator[Callable[[str, int, int | None], None]]:
             meter = meters.setdefault(stage, Meter(stage))
             meter.at(done, total)
             if stage not in tasks:
-                tasks[stage] = live.add_task(meter.name, total=total, reading="")
+                tasks[stage] = live.add_task(shown(meter.name), total=total, reading="")
             if meter.due(BAR_SECONDS) or done == total:
                 live.update(tasks[stage], completed=done, total=total, reading=meter.reading())
 
@@ -151,13 +157,18 @@ def terms_table(bound: Mapping[str, Any]) -> Table:
 
 def print_certificate(content: Mapping[str, Any]) -> None:
     """What a certificate says, on the screen."""
+    from expunge.certificate.provisos import next_to_nothing, outside
     from expunge.runtime.rounding import up
 
+    if little := next_to_nothing(content["epsilon"]):
+        out.print(little, markup=False, style="bold")
     promise = f"epsilon {up(content['epsilon'])}   delta {up(content['delta'])}   sigma {content['sigma']:.4g}"
-    out.print(f"status   [bold]{content['status']}[/bold]   {promise}")
+    out.print(Text.assemble("status   ", (shown(str(content["status"])), "bold"), f"   {promise}"))
+    if beyond := outside(content["model"].get("preparation")):
+        out.print(f"of the weights: {beyond}", markup=False, style="bold")
     out.print(terms_table(content["bound"]))
     for title, key in (("Assumed", "assumptions"), ("Noted", "notes"), ("Outside the certificate", "limits")):
         if content[key]:
-            out.print(f"[bold]{title}[/bold]")
+            out.print(title, style="bold")
             for sentence in content[key]:
                 out.print(f"  - {sentence}", markup=False)

@@ -50,7 +50,7 @@ def _told(folder: Path, json_output: bool, *, kept: bool) -> dict[str, Any]:
 
     def say(text: str) -> None:
         if not json_output:
-            out.print(text, markup=False)
+            out.lines(text)
 
     def ended(name: str, ending: Any) -> None:
         _write_pages(folder / name)
@@ -68,7 +68,7 @@ def _told(folder: Path, json_output: bool, *, kept: bool) -> dict[str, Any]:
             name: {
                 "true_distance": ending.true_distance,
                 "checks": len(ending.checks),
-                "certificate": ending.unlearned.certificate.content,
+                "statement": ending.unlearned.statement.content,
             }
             for name, ending in story.endings.items()
         },
@@ -97,14 +97,14 @@ def _print_ending(ending: Any) -> None:
     )
     out.print()
     for text in (f"{content['status'].upper()}. {decision(content, public=False)}", compared):
-        out.print(textwrap.fill(text, WIDTH, initial_indent="   ", subsequent_indent="   "), markup=False)
+        out.lines(textwrap.fill(text, WIDTH, initial_indent="   ", subsequent_indent="   "))
     out.print()
 
 
 def _print_accuracies(accuracies: dict[str, dict[str, float]]) -> None:
     parts = {"test": "test rows", "retain": "rows that stay", "forget": "rows to forget"}
-    out.print("What it costs, in rows that are classified rightly:\n")
-    out.print("   expunge score --model with-deposit/model.safetensors --before model.safetensors --data test.npz\n")
+    out.lines("What it costs, in rows that are classified rightly:\n")
+    out.lines("   expunge score --model with-deposit/model.safetensors --before model.safetensors --data test.npz\n")
     table = Table()
     table.add_column("model")
     for heading in parts.values():

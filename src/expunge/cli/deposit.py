@@ -8,7 +8,14 @@ from typing import Any
 import click
 
 from expunge.cli.console import as_json, on_device, progress, quiet, reporting, written_to
-from expunge.cli.deposits import figure_of, kept_with_outlook, print_deposit, require_deposit_name, write_deposit
+from expunge.cli.deposits import (
+    exit_status,
+    figure_of,
+    kept_with_outlook,
+    print_deposit,
+    require_deposit_name,
+    write_deposit,
+)
 from expunge.cli.facts import record_facts
 from expunge.cli.sections import Command, section
 from expunge.cli.sets import FILE, columns, label_column, memory, model_option, read_source
@@ -86,4 +93,4 @@ def deposit(
         made = write_deposit(target, kept, drawn) | known
     if not json_output:
         print_deposit(target, kept, made)
-    return made
+    return made | exit_status(known["outlook"])

@@ -9,15 +9,22 @@ from typing import Any
 
 from rich.table import Table
 
-from expunge.cli.console import out
+from expunge.cli.console import REFUSED, out
 
 USES = (
     "private, for you alone (mode 0600): it holds no row, but says much of the source, most of all of rare rows; "
     "docs/deposit.md says what",
     "it may be used for: expunge member (is this row in the model?), expunge unlearn --deposit and expunge desk init "
     "--deposit (forget rows)",
-    "the source can go now. A deletion leaves a new deposit, and the one before it is to be destroyed; deleting the "
-    "last one is the last deletion, for nothing can be forgotten without it",
+    "a deletion leaves a new deposit, and the one before it is to be destroyed; deleting the last one is the last "
+    "deletion, for nothing can be forgotten without it",
+)
+SOURCE_CAN_GO = "the source can go now"
+SERVES_NOBODY = (
+    "this deposit serves nobody: {can_leave} of {people} random people could leave. Do NOT delete the source yet: "
+    "train "
+    "with --loss logistic --free-bias (two classes), with --loss ridge, or with a larger --l2, and keep a deposit "
+    "of that"
 )
 
 
@@ -84,7 +91,7 @@ def write_deposit(target: Path, deposit: Any, beside: tuple[Path, bytes] | None 
         "bytes": sum(map(len, content)),
         "n_rows": numbers.n_rows,
         "class_counts": list(numbers.class_counts),
-        "radii": list(numbers.radii),
+        "levels": list(deposit.levels),
     }
 
 
@@ -98,6 +105,27 @@ def print_deposit(target: Path, deposit: Any, made: dict[str, Any]) -> None:
     out.print(f"written: {target}", markup=False)
     for sentence in USES:
         out.print(f"  {sentence}", markup=False)
+    print_verdict(made["outlook"]["verdict"])
+
+
+def print_verdict(verdict: dict[str, Any]) -> None:
+    """Whom the deposit serves, and whether the source can go."""
+    if not verdict["serves"]:
+        out.print(SERVES_NOBODY.format(**verdict), markup=False, style="bold")
+        return
+    people, leave, unnoticed = verdict["people"], verdict["can_leave"], verdict["unnoticed"]
+    out.print(
+        f"of {people} random people {leave} ({100 * leave / people:.0f} %) can leave at epsilon "
+        f"{verdict['epsilon']:g}, "
+        f"{unnoticed} of them with noise that moves no output by more than a hundredth; {SOURCE_CAN_GO}",
+        markup=False,
+        style="bold",
+    )
+
+
+def exit_status(outlook: dict[str, Any]) -> dict[str, int]:
+    """Refused, where fewer than half of random people could leave: written it is, but nobody should rely on it."""
+    return {} if outlook["verdict"]["serves"] else {"exit_status": REFUSED}
 
 
 def print_outlook(expected: dict[str, Any]) -> None:
@@ -116,7 +144,7 @@ def print_outlook(expected: dict[str, Any]) -> None:
         table.add_row(f"{size['rows']:,}", f"{size['refused']} of {size['groups']}", *cells)
     out.print(table)
     out.print("  rehearsed on the source; one at a time: a model for each row, all models together at this epsilon")
-    out.print("  refused: random groups for which no bound is finite, or none that the noise covers")
+    out.print("  refused: random groups for which no bound is finite; -: none could be forgotten at this epsilon")
     for each in expected["affordable"]:
         out.print(
             f"epsilon {each['epsilon']:g}: {each['at_once']:,} rows at once, {each['one_at_a_time']:,} one at a time, "

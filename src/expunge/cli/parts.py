@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from expunge.cli.console import out
@@ -36,11 +35,11 @@ def print_parts(rows: Any, parts: Any, by: str) -> None:
     """A table of the parts, one of the pairs, and what may be declared."""
     for sentence in rows.told:
         out.print(f"  {sentence}", markup=False)
-    table = Table(title=f"How far the parts by {escape(by)} are apart: chi-square, ESTIMATED", title_justify="left")
-    for heading in (escape(by), "rows", "against the rest", "95 % interval", "differs most in"):
-        table.add_column(heading, justify="left" if heading in (escape(by), "differs most in") else "right")
+    table = Table(title=f"How far the parts by {by} are apart: chi-square, ESTIMATED", title_justify="left")
+    for heading in (by, "rows", "against the rest", "95 % interval", "differs most in"):
+        table.add_column(heading, justify="left" if heading in (by, "differs most in") else "right")
     for line in parts.against_rest:
-        table.add_row(escape(line.part), f"{line.rows:,}", *_cells(line), escape(line.most or "nothing clearly"))
+        table.add_row(line.part, f"{line.rows:,}", *_cells(line), line.most or "nothing clearly")
     out.print(table)
     if parts.pairs:
         _print_pairs(parts, by)
@@ -63,12 +62,12 @@ def _cells(line: Any) -> tuple[str, str]:
 def _print_pairs(parts: Any, by: str) -> None:
     names = [line.part for line in parts.against_rest]
     table = Table(title="Two by two: chi-square of the row relative to the column", title_justify="left")
-    table.add_column(escape(by))
+    table.add_column(by)
     for name in names:
-        table.add_column(escape(name), justify="right")
+        table.add_column(name, justify="right")
     found = {(line.part, line.other): _cells(line)[0] for line in parts.pairs}
     for name in names:
-        table.add_row(escape(name), *(found.get((name, other), "") for other in names))
+        table.add_row(name, *(found.get((name, other), "") for other in names))
     out.print(table)
 
 

@@ -14,18 +14,21 @@ import os
 import signal
 import sys
 import threading
+import unicodedata
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from expunge.errors import FileError
 from expunge.runtime.launched import launched_as_group
 
 LOST = 2  # exit status where the output was lost
 STOPPED, TERMINATED = 130, 143
+STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")  # categories: controls, format, halves of a character, breaks
 
 
 class OutputLost(Exception):  # noqa: N818 - not an error of Expunge's: nobody is there to be told
@@ -36,7 +39,38 @@ class OutputLost(Exception):  # noqa: N818 - not an error of Expunge's: nobody i
         self.reader_gone = error.errno == errno.EPIPE
 
 
-class Screen(Console):
+def shown(text: str) -> str:
+    r"""Text as a terminal may have it: what would steer it, or show nothing, is written out.
+
+    Names of columns, labels, files and requests are somebody else's, and all that is printed goes through here: an
+    escape sequence could rewrite what stands above it, a line break forge a line, a mark of direction turn words.
+
+    >>> print(shown("a\x1b[2Kb\n"))
+    a\x1b[2Kb\n
+    """
+    return "".join(
+        char.encode("unicode_escape", "surrogatepass").decode() if unicodedata.category(char) in STEERING else char
+        for char in text
+    )
+
+
+class Plain(Console):
+    """A console to which every text is text: no markup in it counts, and nothing in it reaches the terminal as is."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Where rich makes something of a text, in a cell or a title of a table, too."""
+        return super().render_str(shown(text), **options | {"markup": False, "emoji": False})
+
+    def lines(self, text: str) -> None:
+        """Print a text of several lines."""
+        for line in text.split("\n"):
+            self.print(line)
+
+
+class Screen(Plain):
     """Standard output. A cell of a table that is too wide goes on below: cut off, chi2:0.01 would read as chi2:0.1."""
 
     def print(self, *parts: Any, **options: Any) -> None:
@@ -53,7 +87,7 @@ class Screen(Console):
         raise OutputLost(BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)))
 
 
-class Aside(Console):
+class Aside(Plain):
     """Standard error: progress and remarks, which are never worth stopping for."""
 
     def print(self, *parts: Any, **options: Any) -> None:
@@ -81,7 +115,7 @@ def say_json(content: Any) -> None:
 def say_aside(text: str) -> None:
     """A line on standard error."""
     with contextlib.suppress(OSError):
-        click.echo(text, err=True)
+        click.echo(shown(text), err=True)
 
 
 def lose_output(lost: OutputLost) -> NoReturn:

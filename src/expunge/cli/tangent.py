@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from expunge.cli.console import as_json, on_device, out, progress, quiet, reporting, written_to
-from expunge.cli.deposits import print_deposit, with_outlook, write_deposit
+from expunge.cli.deposits import exit_status, print_deposit, with_outlook, write_deposit
 from expunge.cli.results import told_result, write_result
 from expunge.cli.sections import Group, section
 from expunge.cli.sets import FILE, deposit_option, model_option, read_prepared
@@ -156,7 +156,7 @@ def deposit(
     made = write_deposit(target, kept) | known
     if not json_output:
         print_deposit(target, kept, made)
-    return made
+    return made | exit_status(known["outlook"])
 
 
 @tangent.command(short_help="Later, without it: forget examples, with a certificate.")
@@ -178,7 +178,9 @@ def deposit(
     click.option(
         "--noise", default="request", show_default=True, help="A number, rows:10, or request; see expunge unlearn."
     ),
-    click.option("--force", is_flag=True, help="Hand over a model even if the noise swamps its weights."),
+    click.option(
+        "--force", is_flag=True, help="Hand over a model even if the noise swamps its weights, or epsilon is above 10."
+    ),
 )
 @BLOCK
 @on_device

@@ -9,6 +9,7 @@ import click
 
 from expunge.cli.console import as_json, on_device, out, progress, quiet, reporting, written_to
 from expunge.cli.deposits import (
+    exit_status,
     freed_with_outlook,
     kept_with_outlook,
     print_deposit,
@@ -53,7 +54,22 @@ MOST_CLASSES = 20  # that are shown
         "--prepare-from",
         type=FILE,
         help="Learn the preparation from this table, which has no row of the source in it: then it knows nothing of "
-        "those who will be forgotten.",
+        "those who will be forgotten, which is proven where the table is public.",
+    ),
+    click.option(
+        "--preparation",
+        default="coarse",
+        show_default=True,
+        help="coarse: what is learnt from the source has two digits and no value of a few rows: a practice and no "
+        "proof, which may still show that somebody unusual was there. exact: a "
+        "forgotten row can be worked out from it, and certificates say so.",
+    ),
+    click.option(
+        "--rare",
+        type=int,
+        default=10,
+        show_default=True,
+        help="Values of a category that fewer rows have are one value, together with unknown ones.",
     ),
 )
 @section(
@@ -136,8 +152,8 @@ def train(
     strong; with --deposit what makes them proven is kept too.
 
     A table is prepared (numbers standardised, categories a feature each value); every decision is printed and kept in
-    the record, and later commands prepare their files by it, column by column. What the preparation learnt from the
-    source is outside of later certificates, and they say so; see --prepare-from.
+    the record, and later commands prepare their files by it, column by column. It is handed out with the model, and
+    outside of what certificates prove: so it is coarse, or learnt from other rows altogether (--prepare-from).
 
     \b
     expunge train --data credit.csv --label default --out model.safetensors
@@ -161,7 +177,7 @@ def train(
             device=device,
             max_norm=longest if max_norm is None else max_norm,
             prepare="none" if prepared is None else prepared,
-            preparation=given.learnt,
+            learnt=given.learnt,
             encoder=source.encoder,
             encoder_trained=source.encoder_trained,
             feature_names=source.feature_names,
@@ -177,7 +193,8 @@ def train(
         if deposit is not None and kept is not None:
             print_deposit(deposit, kept[0], made["deposit"])
     told = {"model": str(target), "sha256": model.sha256(), "record": model.record.facts(), "fit": fit.to_json()}
-    return told | ({"prepared": list(given.told)} if given.told else {}) | made
+    told |= ({"prepared": list(given.told)} if given.told else {}) | made
+    return told | ({} if kept is None else exit_status(kept[1]["outlook"]))
 
 
 def _written(target: Path, model: Any, deposit: Path | None, kept: tuple[Any, dict[str, Any]] | None) -> dict[str, Any]:
@@ -220,6 +237,8 @@ def _source(data: Path, options: dict[str, Any], *, bounded: bool) -> Any:
         names=listed(options.pop("names")),
         prepare=options.pop("prepare"),
         prepare_from=options.pop("prepare_from"),
+        preparation=options.pop("preparation"),
+        rare=options.pop("rare"),
         bounded=bounded,
     )
 

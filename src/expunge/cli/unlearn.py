@@ -68,8 +68,8 @@ guarantee = section(
     click.option(
         "--force",
         is_flag=True,
-        help="Write the model even if it is of little use (noise above the weights, more than half forgotten). Never "
-        "overrides a vacuous claim.",
+        help="Write the model even if it is of little use (noise above the weights, more than half forgotten, an "
+        "epsilon above 10, which the statement then says first). Never overrides a vacuous claim.",
     ),
 )
 step_and_bound = section(
@@ -210,7 +210,9 @@ def unlearn(  # over 60 lines: click hands over each of its options by name
             epsilon, delta, stated, match_classes, terms | {"force": force, "noise": scale}, declared
         )
     else:
-        _require_fitting(terms, declared)
+        from expunge.evidence.deposit.asking import require_fitting
+
+        require_fitting(declared, terms | {"dtype": dtype})
         stated = None if distance is None else stated_distance(distance, between=between, sampling=sampling)
         asking = _by_deposit(deposit, epsilon, delta, force, scale, stated, match_classes)
     model, digest = read_model(model_file)
@@ -274,15 +276,6 @@ def _by_deposit(
         return with_surrogate(request, forget, surrogate, stated, match_classes=match_classes, reading=reading)
 
     return asking
-
-
-def _require_fitting(terms: dict[str, Any], declared: Any) -> None:
-    """Refuse options that do not go with a deposit, where they are not the usual ones."""
-    from expunge.evidence.deposit.asking import require_alone
-
-    usual = {"step": None, "bound": "residual", "constants": None, "sizes": "source"}
-    chosen = {name: value for name, value in terms.items() if value != usual[name]}
-    require_alone(**chosen, **{name: value for name, value in vars(declared).items() if value is not None})
 
 
 def _key(file: Path) -> Any:

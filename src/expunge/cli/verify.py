@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from expunge.cli.console import as_json, err, out, reporting
 from expunge.cli.sections import Command, section
 from expunge.cli.sets import FILE, label_column
 
+GENUINE = "taken as genuine: whoever made a deposit could have made up its sums, and nothing in the file would show it"
 NOT_SHOWN = "not given: that their rows left was not checked; auditors give them with --forget"
 
 
@@ -31,6 +33,11 @@ NOT_SHOWN = "not given: that their rows left was not checked; auditors give them
         type=FILE,
         help="The issuer's public key: check the signature of a signed statement, before anything else.",
     ),
+    click.option(
+        "--require-signature",
+        is_flag=True,
+        help="Fail (exit status 1) where nobody has signed the statement: anybody can write one that is consistent.",
+    ),
 )
 @section(
     "For the auditor",
@@ -44,7 +51,7 @@ NOT_SHOWN = "not given: that their rows left was not checked; auditors give them
         "--deposit-after",
         type=FILE,
         help="With --dossier: the deposit that was left (private/model.deposit). Work out step, region and every fact "
-        "anew from it.",
+        "anew from it. Deposits are taken as genuine.",
     ),
     click.option(
         "--deposit",
@@ -81,6 +88,7 @@ def verify(
     model: Path | None,
     dossier: Path | None,
     public_key: Path | None,
+    require_signature: bool,
     verbose: bool,
     attest: Attest | None,
     json_output: bool,
@@ -88,9 +96,14 @@ def verify(
 ) -> dict[str, Any]:
     """Check a statement: recompute from the file alone what follows from what it says, and its model.
 
-    Fails (exit status 1) on any difference, and on another model. What the statement assumes it lists. A dossier, and
-    certificates of earlier versions, are checked by the same command: facts are held against each other, every term,
-    Delta, sigma and delta at sigma recomputed; and what was found since such a certificate was issued is said.
+    The verdict is consistent, authenticated or failed, and stands apart from the certificate's own status (proven,
+    conditional, estimated). Anybody can write a statement that is consistent; only a signature, checked with a key that
+    you have from the issuer, authenticates one.
+
+    Fails (exit status 1) on any difference, on a damaged file and on another model, and never says what would have
+    passed. What the statement assumes it lists. A dossier, and certificates of earlier versions, are checked by the
+    same command: facts are held against each other, every term, Delta, sigma and delta at sigma recomputed; and what
+    was found since such a certificate was issued is said.
 
     \b
     expunge verify result/statement.json --model result/model.safetensors
@@ -101,16 +114,15 @@ def verify(
     expunge verify result/statement.json --model result/model.safetensors --svr verdict.json
     """
     from expunge.certificate.sign import open_file, verify_opened
-    from expunge.certificate.verify import found_since
     from expunge.errors import VerificationFailed
 
     try:
-        opened = open_file(statement, public_key)
+        opened = open_file(statement, public_key, require_signature=require_signature)
         if attest is not None:
             _require_attestable(opened.document, model)
-        checks = verify_opened(opened, statement, model, dossier)
+        verdict = verify_opened(opened, statement, model, dossier)
         if any(given is not None for name, given in deposits.items() if name != "label"):
-            checks += _with_deposits(dossier, model, **deposits)
+            verdict += _with_deposits(dossier, model, **deposits)
     except VerificationFailed as failed:
         if json_output:
             raise
@@ -121,17 +133,24 @@ def verify(
         "dossier_checked": dossier is not None,
         "deposits_checked": deposits["deposit_after"] is not None,
         "forgotten_checked": deposits["forget"] is not None,
-        "signature_checked": public_key is not None,
+        "signature_checked": verdict.signed_by is not None,
     }
     if attest is not None:
-        attest.write(_verdict(opened, checked))
-    since = found_since(opened.document.content)
+        attest.write(_attestation(opened, checked))
     if not json_output:
-        _print_checked(opened.document, checks, since, verbose)
+        _print_checked(opened.document, verdict, verbose)
         if attest is not None:
             out.print(f"written: {attest.path}", markup=False)
-    names = [check.name for check in checks]
-    return {"verified": True, "status": opened.document.status, **checked, "checks": names, "found_since": list(since)}
+    return {
+        "verdict": verdict.word,
+        "verdict_means": verdict.sentence,
+        "signed_by": verdict.signed_by,
+        "status": verdict.status,
+        **checked,
+        **({"deposits_are": GENUINE} if checked["deposits_checked"] else {}),
+        "checks": [check.name for check in verdict],
+        "found_since": list(verdict.found_since),
+    }
 
 
 def _require_attestable(document: Any, model: Path | None) -> None:
@@ -151,13 +170,13 @@ def _require_attestable(document: Any, model: Path | None) -> None:
         )
 
 
-def _verdict(opened: Any, checked: dict[str, bool]) -> dict[str, Any]:
+def _attestation(opened: Any, checked: dict[str, bool]) -> dict[str, Any]:
     from expunge.certificate.attest import verification_result
 
     return verification_result(
         opened.document,
         opened.sha256,
-        signature=checked["signature_checked"],
+        signed_by=opened.signed_by,
         dossier=checked["dossier_checked"],
         deposits=checked["deposits_checked"],
         forgotten=checked["forgotten_checked"],
@@ -165,10 +184,10 @@ def _verdict(opened: Any, checked: dict[str, bool]) -> dict[str, Any]:
 
 
 def _print_failed(failed: Any, verbose: bool) -> None:
-    """The verdict, what is wrong in words, and what to do."""
-    from expunge.certificate.check import MOST_SHOWN
+    """The verdict, what is wrong in words, and what to do; never what would have passed."""
+    from expunge.certificate.check import FAILED, MOST_SHOWN
 
-    err.print("[bold]NOT VERIFIED[/bold]")
+    err.print(f"verdict: {FAILED}", style="bold")
     wrong = failed.wrong
     for words in wrong if verbose else wrong[:MOST_SHOWN]:
         err.print(f"  wrong: {words}", markup=False)
@@ -177,20 +196,24 @@ def _print_failed(failed: Any, verbose: bool) -> None:
     err.print(f"{failed.required}. {failed.remedy}", markup=False)
 
 
-def _print_checked(document: Any, checks: list[Any], since: tuple[str, ...], verbose: bool) -> None:
-    """The verdict, what it rests on, what was not checked, and what is assumed."""
+def _print_checked(document: Any, verdict: Any, verbose: bool) -> None:
+    """The verdict, the certificate's own status, what both rest on, what was not checked, and what is assumed."""
+    from expunge.certificate.provisos import outside
     from expunge.runtime.rounding import up
 
     promise = f"epsilon {up(document.epsilon)}, delta {up(document.delta)}"
-    out.print(f"[bold]verified: {document.status}[/bold], {promise} ({len(checks)} checks, none failed)")
-    for name, words in _rests_on(document, checks).items():
+    out.print(f"verdict: {verdict.sentence} ({len(verdict)} checks, none failed)", markup=False, style="bold")
+    out.print(f"the certificate's status: {verdict.status}, {promise}", markup=False)
+    if beyond := outside(document.content["model"].get("preparation")):
+        out.print(f"  of the weights: {beyond}", markup=False, style="bold")
+    for name, words in _rests_on(document, verdict).items():
         out.print(f"  {name:<10} {words}", markup=False)
     for sentence in document.content["assumptions"]:
         out.print(f"  assumes: {sentence}", markup=False)
-    for sentence in since:
+    for sentence in verdict.found_since:
         out.print(f"  found since it was issued: {sentence}", markup=False)
     if verbose:
-        for check in checks:
+        for check in verdict:
             out.print(f"  ok  {check.name}", markup=False)
 
 
@@ -217,12 +240,12 @@ def _rests_on(document: Any, checks: list[Any]) -> dict[str, str]:
     if counts["dossier"]:
         told["dossier"] = f"every number recomputed, and the statement follows from it ({counts['dossier']} checks)"
     if counts["deposits"]:
-        told["deposits"] = f"every fact worked out anew from them ({counts['deposits']} checks)"
+        told["deposits"] = f"every fact worked out anew from them ({counts['deposits']} checks); {GENUINE}"
         rows_left = any("without the forgotten rows" in check.name for check in checks)
         told["forgotten"] = "their rows left the deposit, and nothing else did" if rows_left else NOT_SHOWN
     told["signature"] = "fits the public key that was given"
     if not counts["signature"]:
-        told["signature"] = "not signed, or not checked: anybody could have written this file; see --public-key"
+        told["signature"] = "there is none: anybody could have written this file; see --require-signature"
     return told
 
 
@@ -238,7 +261,7 @@ def _with_deposits(
     label: str | None,
 ) -> list[Any]:
     """What the deposits show beyond the files that are handed out and the dossier."""
-    from expunge.certificate.content import read_certificate
+    from expunge.certificate.sign import read_dossier
     from expunge.cli.sets import read_rows
     from expunge.errors import OptionError
     from expunge.evidence.deposit.contents import read_deposit
@@ -253,16 +276,28 @@ def _with_deposits(
             "deposits, --forget-class with --forget",
             "Give these files too.",
         )
-    after = read_deposit(deposit_after)
-    before = None if deposit is None else read_deposit(deposit)
+    after = _undamaged(deposit_after, read_deposit)
+    before = None if deposit is None else _undamaged(deposit, read_deposit)
     rows = None if forget is None else read_rows(forget, label, after)
     if before is not None and rows is not None and forget_class is not None:
         rows = of_class(rows, forget_class, replace(before.record, class_counts=before.numbers.class_counts))
     return verify_deposits(
-        read_certificate(dossier),
+        read_dossier(dossier),
         after,
         before,
         rows,
         model,
         None if surrogate is None else read_rows(surrogate, label, after),
     )
+
+
+def _undamaged(path: Path, read: Callable[[Path], Any]) -> Any:
+    """A deposit that is there; what is damaged fails the check."""
+    from expunge.errors import InputError, VerificationFailed
+    from expunge.runtime.paths import readable
+
+    readable(path)
+    try:
+        return read(path)
+    except InputError as error:
+        raise VerificationFailed(error.found, error.required, error.remedy) from error

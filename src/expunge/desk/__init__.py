@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from expunge.runtime.lazy import load_lazily
 
 if TYPE_CHECKING:
-    from expunge.desk.accept import Accepted, accept, resume, withdraw
+    from expunge.desk.accept import Accepted, Answer, accept, resume, withdraw
     from expunge.desk.check import Checked, verify_desk
     from expunge.desk.desk import Desk, open_desk
     from expunge.desk.entries import Entry
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from expunge.desk.pages import desk_report, result_report
     from expunge.desk.policy import Policy
     from expunge.desk.run import Outcome, PublishedModel, run
-    from expunge.desk.status import Answer, Status, answer, answer_for, history, models, requests, status
+    from expunge.desk.status import Status, history, models, named, requests, status
 
 __all__ = [
     "Accepted",
@@ -32,12 +32,11 @@ __all__ = [
     "RequestRow",
     "Status",
     "accept",
-    "answer",
-    "answer_for",
     "create_desk",
     "desk_report",
     "history",
     "models",
+    "named",
     "open_desk",
     "read_head",
     "requests",
@@ -55,7 +54,7 @@ load_lazily(
     __name__,
     {
         "Accepted": "accept",
-        "Answer": "status",
+        "Answer": "accept",
         "Checked": "check",
         "Desk": "desk",
         "Entry": "entries",
@@ -66,12 +65,11 @@ load_lazily(
         "RequestRow": "ledger",
         "Status": "status",
         "accept": "accept",
-        "answer": "status",
-        "answer_for": "status",
         "create_desk": "opening",
         "desk_report": "pages",
         "history": "status",
         "models": "status",
+        "named": "status",
         "open_desk": "desk",
         "read_head": "ledger",
         "requests": "status",

@@ -1,8 +1,13 @@
-"""Accepting a request: on disk before it is acknowledged, and asked twice it is one request."""
+"""Accepting a request: on disk before it is acknowledged, and asked twice it is one request.
+
+What whoever asked is told does not depend on what others asked for, now or later: no word of whether the request is
+new, set aside or done. Rows are looked up, and strangers refused, before the writer's lock is taken.
+"""
 
 from __future__ import annotations
 
 import datetime
+import secrets
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,27 +18,39 @@ from expunge.desk.desk import Desk
 from expunge.desk.digests import arrays_bytes, fingerprint, mac
 from expunge.desk.entries import RequestAccepted, RequestResumed, RequestWithdrawn
 from expunge.desk.ledger import Ledger, RequestRow, now
-from expunge.desk.recognise import Asked, asked_rows, is_of, judged, refuse_impossible
-from expunge.desk.state import State, current_state
-from expunge.errors import DataError, OptionError
+from expunge.desk.recognise import Asked, asked_rows, is_of, judged, refuse_impossible, refuse_strangers
+from expunge.desk.state import State, current_state, is_current, served_state
+from expunge.errors import DataError, InputError, OptionError
 from expunge.runtime.durable import remove, write_whole
 
 LONGEST_REFERENCE = 200
+REFERENCE_BYTES = 16  # of a reference that the desk makes: nobody guesses it
+MOST_ROWS = 100_000  # of one request
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What whoever asks may be told: what was asked just now, and the last day for it. It says nothing of others."""
+
+    reference: str
+    n_rows: int
+    due: str
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """The request, and whether it is new."""
+    """`answer` may be passed on. The request itself, and whether it is new, are for those who run the desk."""
 
     request: RequestRow
     new: bool
+    answer: Answer
 
 
 def accept(
     desk: Desk,
     features: Any,
     labels: Any,
-    reference: str,
+    reference: str | None = None,
     due: str | datetime.date | None = None,
     encoder: str | None = None,
     feature_names: Sequence[str] | None = None,
@@ -43,25 +60,29 @@ def accept(
     """Take in a request to forget these rows; when this returns it is durable.
 
     Columns that have names (`feature_names`, or a data frame's own) are matched to the model's, and kept in its order.
-    The same reference with the same rows, in any order and precision, is the request that is there already; a reference
-    that stands for other rows is refused.
+    The same reference with the same rows, in any order and precision, is the request that is there already; with other
+    rows it is another request, so that nobody learns by trying which rows a reference stands for. Without a reference
+    the desk makes one that cannot be guessed.
 
     Rows that were asked for before, under another reference or twice in this request, are set aside for a person to
     decide, unless `another_person` declares that they are somebody else's with equal values: the certificate carries
     that. A desk with a deposit needs no such word: the source's own counts decide how many times a row can leave, and
     rows that were never in it are refused. A request for more rows than are left, pending ones included, is set aside.
     """
-    checked = _reference(reference)
+    checked = secrets.token_hex(REFERENCE_BYTES) if reference is None else _reference(reference)
     deadline = _due(due, desk.policy.days)
     names = names_of(features) if feature_names is None else tuple(feature_names)
+    given = EncodedRows(features, labels, encoder, names)
+    state = served_state(desk)
+    asked = _looked_up(desk, state, given)
+    answer = Answer(checked, len(asked), deadline)
     with desk.writing() as ledger:
-        state = current_state(desk, ledger)
-        asked = asked_rows(desk, state, EncodedRows(features, labels, encoder, names))
-        known = ledger.find(checked)
+        if not is_current(ledger, state):  # a run came in between
+            state = current_state(desk, ledger)
+            asked = asked_rows(desk, state, given)
+        known = next((each for each in ledger.named(checked) if is_of(ledger, asked.marks, each)), None)
         if known is not None:
-            return Accepted(_again(desk, ledger, state, asked, known, another_person), new=False)
-        assert state.model.record is not None
-        refuse_impossible(asked, state.model.record)
+            return Accepted(_again(desk, ledger, state, known, another_person), False, answer)
         others, aside = judged(desk, ledger, state, asked, another_person)
         number = ledger.next_request()
         content = arrays_bytes(*asked.given, encoder, names_of(asked.given))
@@ -82,22 +103,34 @@ def accept(
         )
         made = ledger.request(number)
         assert made is not None
-    return Accepted(made, new=True)
+    return Accepted(made, True, answer)
 
 
-def _again(
-    desk: Desk, ledger: Ledger, state: State, asked: Asked, known: RequestRow, another_person: bool
-) -> RequestRow:
-    """The request that has this reference already; one that was set aside is taken up if the word for it is given."""
-    if not is_of(ledger, asked.marks, known):
-        raise OptionError(
-            f"reference {known.reference!r} stands for other rows, or for a request that was withdrawn",
-            "a reference stands for one request",
-            "Choose another reference.",
+def _looked_up(desk: Desk, state: State, given: EncodedRows) -> Asked:
+    """The rows of a request, without the lock; refuses what no desk could do, whatever others asked for."""
+    shape = getattr(given[0], "shape", None)
+    count = shape[0] if shape else len(given[0]) if isinstance(given[0], (list, tuple)) else 0
+    if count > MOST_ROWS:
+        raise DataError(
+            f"{count:,} rows in one request", f"at most {MOST_ROWS:,} are taken at once", "Ask in several requests."
         )
+    asked = asked_rows(desk, state, given)
+    assert state.model.record is not None
+    refuse_impossible(asked, state.model.record)
+    refuse_strangers(desk, state, asked)
+    return asked
+
+
+def _again(desk: Desk, ledger: Ledger, state: State, known: RequestRow, another_person: bool) -> RequestRow:
+    """The request that is there already; one that was set aside is taken up if the word for it is given."""
     if known.state != "aside" or not another_person:
         return known
-    kept = asked_rows(desk, state, whole_rows(desk, ledger, known.id))  # those that leave; these may be a copy of them
+    try:
+        kept = asked_rows(
+            desk, state, whole_rows(desk, ledger, known.id)
+        )  # those that leave; these may be a copy of them
+    except InputError:  # its file is damaged: for those who run the desk, and no part of the answer
+        return known
     others, aside = judged(desk, ledger, state, kept, another_person, known.id)
     return known if aside is not None else _resumed(ledger, known.id, others)
 
@@ -187,7 +220,13 @@ def _named(request: int | str) -> str:
 
 
 def _found(ledger: Ledger, request: int | str) -> RequestRow:
-    found = ledger.request(request) if isinstance(request, int) else ledger.find(request)
-    if found is None:
+    """The request of a number; or the one of a reference, where of several just one is not done yet."""
+    named = [ledger.request(request)] if isinstance(request, int) else list(ledger.named(request))
+    found = [each for each in named if each is not None]
+    waiting = [each for each in found if each.open]
+    if not found:
         raise OptionError(f"{_named(request)} is unknown", "it must have been accepted", "See expunge desk status.")
-    return found
+    if len(waiting) > 1:
+        numbers = ", ".join(str(each.id) for each in waiting)
+        raise OptionError(f"{_named(request)} is that of requests {numbers}", "one is needed", "Give its number.")
+    return waiting[0] if waiting else found[-1]

@@ -1,45 +1,65 @@
-"""Checking a desk offline: the ledger, the heads named in certificates, and every published file against its digest."""
+"""Checking a desk offline: the ledger, what statements commit to, every published file and every dossier.
+
+The folder may be somebody else's work, made to deceive or to do harm: only plain files inside it are read, none that is
+larger than what it should be, and of the ledger nothing is asked before its tables are known to be a ledger's.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import json
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from expunge.certificate.content import SIZE_LIMIT, Certificate, parse_certificate
+from expunge.certificate.statement import Statement, committed_head, parse_document
+from expunge.certificate.verify_statement import verify_statement
 from expunge.desk.desk import Desk
-from expunge.desk.entries import Json
-from expunge.desk.layout import HEAD, OLD_CERTIFICATE, STATEMENT, Layout
-from expunge.desk.ledger import Head, Ledger, read_head
+from expunge.desk.entries import ModelRow
+from expunge.desk.heads import committed_after
+from expunge.desk.layout import HEAD, MODEL, STATEMENT, Layout
+from expunge.desk.ledger import HEAD_LIMIT, Head, Ledger, PublishedHead, read_published_head
 from expunge.desk.seal import verify_ledger
-from expunge.errors import FileError, VerificationFailed
+from expunge.errors import FileError, InputError, VerificationFailed
 from expunge.runtime.durable import TEMPORARY
+from expunge.runtime.memory import memory_limit
 
 MOST_TRIES = 20  # each of them after another command wrote
-NAMING = (STATEMENT, OLD_CERTIFICATE, HEAD)  # the files that name a head of the ledger
+MOST_NAMED = 5  # of what lies where nothing should
 
 
 @dataclass(frozen=True)
 class Checked:
     """`sealed`: the seal spoke for every byte of the ledger's file. `absent`: models whose folder was taken away.
 
-    `backwards`: entries that are dated before the one before them, since a clock was set back (earlier versions wrote
-    such; now no entry is).
+    `dossiers` are the models whose dossier was at hand, and was checked with the statement. `backwards`: entries that
+    are dated before the one before them, since a clock was set back (earlier versions wrote such; now no entry is).
     """
 
     head: Head
     sealed: bool
     models: int
     absent: tuple[int, ...]
+    dossiers: tuple[int, ...]
     backwards: tuple[int, ...]
 
 
-def verify_desk(desk: Desk, saved: list[Head] | None = None) -> Checked:
-    """Raise VerificationFailed if an entry, a byte of the ledger or a published file is not as it was written."""
+@dataclass(frozen=True)
+class _Place:
+    """A model of the ledger with the heads before its run and after it, as its entries have them."""
+
+    row: ModelRow
+    before: Head
+    after: Head | None
+
+
+def verify_desk(desk: Desk, saved: list[Head | PublishedHead] | None = None) -> Checked:
+    """Raise VerificationFailed if an entry, a byte of the ledger, a published file or a dossier is not as it was."""
     return verify_folder(desk.layout, saved or [])
 
 
-def verify_folder(layout: Layout, saved: list[Head]) -> Checked:
+def verify_folder(layout: Layout, saved: list[Head | PublishedHead]) -> Checked:
     """The same for a folder whose private part is not at hand.
 
     A command that writes meanwhile changes what is compared while it is: then all is checked once more.
@@ -60,68 +80,154 @@ def verify_folder(layout: Layout, saved: list[Head]) -> Checked:
 def _size(layout: Layout) -> int | None:
     """How many entries the ledger has; None where it does not say."""
     try:
-        with Ledger.open(layout.ledger) as ledger:
+        with Ledger.read(layout.ledger) as ledger:
             return ledger.head().size
     except (FileError, ValueError, TypeError):
         return None
 
 
-def _verified(layout: Layout, saved: list[Head]) -> Checked:
-    head, sealed = verify_ledger(layout, [*saved, *_named_heads(layout)])
-    with Ledger.open(layout.ledger) as ledger:
-        listed, backwards = ledger.models(), ledger.backwards()
-    _refuse_unknown(layout, {layout.published_model(model.number).name for model in listed})
-    absent, count = [], 0
-    for model in listed:
-        folder = layout.published_model(model.number)
-        if folder.exists():
-            count += 1
-            for name, digest in model.facts.files.items():
-                _require_digest(folder / name, digest)
-        elif model.state == "published":
-            absent.append(model.number)
-    return Checked(head, sealed, count, tuple(absent), backwards)
+def _verified(layout: Layout, saved: list[Head | PublishedHead]) -> Checked:
+    head, sealed = verify_ledger(layout, [each for each in saved if isinstance(each, Head)])
+    try:
+        with Ledger.read(layout.ledger) as ledger:
+            places, backwards = _places(ledger), ledger.backwards()
+        for each in saved:
+            if isinstance(each, PublishedHead):
+                _require_head(each, places.get(each.model), "a saved head")
+        _refuse_unexpected(layout, [place.row for place in places.values()])
+        there = {number for number in places if at_hand(layout.published_model(number))}
+        dossiers = [number for number in places if at_hand(layout.dossier_of(number))]
+        for number, place in places.items():
+            _verify_model(layout, place, published=number in there, private=number in dossiers)
+    except InputError as error:
+        raise VerificationFailed(error.found, error.required, error.remedy) from error
+    absent = [number for number, place in places.items() if place.row.state == "published" and number not in there]
+    return Checked(head, sealed, len(there), tuple(absent), tuple(dossiers), backwards)
 
 
-def _refuse_unknown(layout: Layout, known: set[str]) -> None:
-    """Raise VerificationFailed for a folder among the published ones that no entry speaks of."""
-    there = sorted(layout.published.iterdir()) if layout.published.is_dir() else []
-    odd = [path for path in there if path.name not in known and (path.is_dir() or path.name.isdigit())]
-    odd = [path for path in odd if not path.name.startswith(TEMPORARY)]
+def _places(ledger: Ledger) -> dict[int, _Place]:
+    """Every model with its heads, by number: a run's intent is the entry before the one that has its facts."""
+    prepared, published = ledger.prepared_at(), ledger.published_at()
+    sizes = {number - 2 for number in prepared.values()} | set(published.values())
+    heads = {size: Head(size, root) for size, root in ledger.roots(sizes).items()}
+    try:
+        return {
+            row.number: _Place(row, heads[prepared[row.number] - 2], heads.get(published.get(row.number, 0)))
+            for row in ledger.models()
+        }
+    except KeyError as error:
+        raise VerificationFailed(
+            "the ledger: a model without its run", "every model has its entries", "Do not rely on it."
+        ) from error
+
+
+def _verify_model(layout: Layout, place: _Place, *, published: bool, private: bool) -> None:
+    """One model: its files by their digests, what they say of the ledger, its statement and its dossier."""
+    facts, folder = place.row.facts, layout.published_model(place.row.number)
+    dossier = whole_dossier(layout, place.row.number, facts.dossier) if private else None
+    if not published:
+        return
+    for name, digest in facts.files.items():
+        _require_digest(layout, folder / name, facts.sizes.get(name, 0), digest)
+    if at_hand(folder / HEAD):
+        told = read_published_head(layout.bytes_of(folder / HEAD, HEAD_LIMIT, "a head"), str(folder / HEAD))
+        if told.model != place.row.number:
+            raise _changed(folder / HEAD)
+        _require_head(told, place, str(folder / HEAD))
+    statement = parse_document(layout.bytes_of(folder / STATEMENT, SIZE_LIMIT, "a statement"), str(folder / STATEMENT))
+    if not isinstance(statement, Statement):
+        raise _changed(folder / STATEMENT)
+    verify_statement(statement, folder / MODEL, dossier)
+    if statement.content["series"]["ledger_head"] != committed_head(facts.head_key, place.before.to_json()):
+        raise VerificationFailed(
+            f"the entries before model {place.row.number} are not those that its statement commits to",
+            "a ledger only ever grows, and entries stay",
+            "Do not rely on it; restore a copy.",
+        )
+
+
+def _require_head(told: PublishedHead, place: _Place | None, what: str) -> None:
+    if place is None or place.after is None:
+        raise VerificationFailed(
+            f"{what} is of model {told.model}, which the ledger has not published: its end was cut off",
+            "a ledger only ever grows",
+            "Do not rely on it; restore the newest copy.",
+        )
+    if committed_after(told.model, place.row.facts.head_key, place.after) != told:
+        raise VerificationFailed(
+            f"the entries up to model {told.model} are not those of {what}", "entries stay", "Do not rely on it."
+        )
+
+
+def whole_dossier(layout: Layout, number: int, digest: str) -> Certificate:
+    """The dossier of a model; raises VerificationFailed where it is not the one that was written."""
+    path = layout.dossier_of(number)
+    content = layout.bytes_of(path, SIZE_LIMIT, "a dossier")
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise VerificationFailed(
+            f"{path} is not the dossier that was written", "its digest is in the ledger", "Do not rely on it."
+        )
+    return parse_certificate(content, str(path))
+
+
+def at_hand(path: Path) -> bool:
+    """Whether something is there that may be looked at; what is private need not be."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return False
+    return True
+
+
+def _refuse_unexpected(layout: Layout, listed: list[ModelRow]) -> None:
+    """Raise VerificationFailed for what lies among published files or dossiers and no entry speaks of.
+
+    What a kill left half-written is no matter as long as its run is not finished.
+    """
+    last = listed[-1] if listed else None
+    begun = last is not None and (last.state != "published" or not at_hand(layout.published_model(last.number) / HEAD))
+    expected = {layout.published: {layout.published_model(row.number).name for row in listed}}
+    expected |= {layout.dossiers: {layout.dossier_of(row.number).name for row in listed}}
+    expected |= {layout.published_model(row.number): {*row.facts.files, HEAD} for row in listed}
+    odd = [
+        folder / name
+        for folder, known in expected.items()
+        for name in _names(layout, folder)
+        if name not in known and not (begun and name.startswith(TEMPORARY))
+    ]
     if odd:
+        named = ", ".join(map(str, odd[:MOST_NAMED])) + (f" and {len(odd) - MOST_NAMED} more" * (len(odd) > MOST_NAMED))
         raise VerificationFailed(
-            f"{odd[0]} is a folder that the ledger does not know",
-            "every published model has its entries",
-            "The ledger was put back from a copy, or somebody put the folder there: find out which.",
+            f"{named}: unexpected, the ledger does not know of {'it' if len(odd) == 1 else 'them'}",
+            "what lies there was published by the desk, or is a dossier that it wrote",
+            "The ledger was put back, or somebody put it there: find out which. Keep other files elsewhere.",
         )
 
 
-def _named_heads(layout: Layout) -> list[Head]:
-    """The heads that statements name, of the ledger before that run, and those that lie beside them, after it."""
-    heads = []
-    for path in sorted(path for name in NAMING for path in layout.published.glob(f"[0-9]*/{name}")):
-        try:
-            content = json.loads(path.read_bytes())
-            heads.append(read_head(json.dumps(_head_in(path.name, content)).encode(), str(path)))
-        except (OSError, ValueError, KeyError, TypeError, RecursionError, FileError) as error:
+def _names(layout: Layout, folder: Path) -> list[str]:
+    """What lies in a folder of the desk; nothing where it was taken away, or is private."""
+    for each in (folder, *folder.parents):
+        if each == layout.folder:
+            break
+        if at_hand(each) and not stat.S_ISDIR(each.lstat().st_mode):
             raise VerificationFailed(
-                f"{path} is not a statement of this desk ({error})",
-                "it must be as it was written",
-                "Do not rely on it.",
-            ) from error
-    return heads
+                f"{each} is no folder", "a desk's folders are its own, not links or files", "Do not rely on it."
+            )
+    try:
+        with os.scandir(folder) as found:
+            return sorted(entry.name for entry in found)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []
 
 
-def _head_in(name: str, content: Json) -> Json:
-    """The head that a published file names; the head itself, where that is all it is."""
-    if name == HEAD:
-        return content
-    sequence = content["series"] if name == STATEMENT else content["data"]["sequence"]
-    return dict(sequence["ledger_head"])
+def _require_digest(layout: Layout, path: Path, size: int, digest: str) -> None:
+    with layout.opened(path, min(size, memory_limit()), "what was published as it") as stream:
+        whole = os.fstat(stream.fileno()).st_size == size
+        if not whole or hashlib.file_digest(stream, "sha256").hexdigest() != digest:
+            raise _changed(path)
 
 
-def _require_digest(path: Path, digest: str) -> None:
-    if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-        raise VerificationFailed(
-            f"{path} is not the file that was published", "its digest is in the ledger", "Do not rely on it."
-        )
+def _changed(path: Path) -> VerificationFailed:
+    return VerificationFailed(
+        f"{path} is not the file that was published", "its digest is in the ledger", "Do not rely on it."
+    )

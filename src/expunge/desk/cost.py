@@ -20,30 +20,20 @@ if TYPE_CHECKING:
 DRAWS = 20  # of noise
 MOST_ROWS = 5_000  # of the surrogate, to measure accuracy on
 LESS = (
-    "set less noise, plan fewer models or raise epsilon (expunge plan shows what that costs), use a larger surrogate, "
-    "or train with a larger l2"
+    "set less noise or plan fewer models (expunge plan shows what that costs), use a larger surrogate, train with a "
+    "larger l2, or raise an epsilon that is small"
 )
 
 
-def moved_outputs(deposit: Deposit, policy: Policy) -> tuple[float, ...]:
-    """By how much the noise moves a typical output, for each of the deposit's radii."""
-    mu = mu_for(policy.epsilon, policy.delta * (1.0 - ARITHMETIC_SHARE))
-    return tuple(radius / mu * deposit.numbers.output_noise for radius in deposit.numbers.radii)
-
-
 def cost_with_deposit(deposit: Deposit, policy: Policy) -> str:
-    """The same in words, beside the outputs themselves; what is louder than they are is refused."""
-    moved, spread = moved_outputs(deposit, policy), deposit.numbers.output_spread
-    said = (
-        f"the noise of a model moves a typical output by {moved[0]:.3g} (for requests that change little) to "
-        f"{moved[-1]:.3g} (for those that change most); the outputs themselves are about {spread:.3g}"
-    )
-    loud = sum(each > spread for each in moved)
-    if loud == 0 or policy.force:
-        return said
+    """By how much the noise moves a typical output, beside the outputs themselves."""
+    assert policy.noise is not None
+    moved, mu = policy.noise * deposit.output_noise, mu_for(policy.epsilon, policy.delta * (1.0 - ARITHMETIC_SHARE))
     return (
-        f"{said}. Requests that need the larger {loud} of {len(moved)} sizes of noise will be refused, for want of "
-        "signal: raise epsilon, or retrain for those"
+        f"the noise of every model moves a typical output by {moved:.3g}; the outputs themselves are about "
+        f"{deposit.output_spread:.3g}. Requests that change the model by more than {policy.noise * mu:.3g} in its "
+        f"measure "
+        "are refused (expunge plan tells)"
     )
 
 

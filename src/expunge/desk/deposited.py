@@ -1,8 +1,8 @@
 """A desk whose private state is a deposit: what is checked when it is opened and asked, and what all models cost.
 
 The deposit is the desk's state (`state.py`): a run stages the one of what is retained with the model it publishes, and
-both get their names together (`recover.py`). No surrogate is kept, no bound is carried, and noise is one of the
-deposit's radii.
+both get their names together (`recover.py`). No surrogate is kept, no bound is carried, and every model's noise is the
+one that was set when the desk was opened.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from expunge.bounds.ellipsoid import drawing_delta
 from expunge.certificate.compose import Composition, Mus, closed_form, compose
 from expunge.certificate.limits import ARITHMETIC_SHARE
-from expunge.desk.cost import moved_outputs
+from expunge.data.row_hashes import occurring, row_hashes
 from expunge.desk.policy import KEPT, Policy
 from expunge.errors import RetrainNow, UselessModel
 from expunge.evidence.deposit.asking import ask_deposit, require_its_model, require_linear
@@ -36,14 +36,15 @@ def opened_for(deposit: Deposit, model: LinearModel | None, policy: Policy) -> t
     require_linear(deposit)
     if model is not None:
         require_its_model(model, deposit)
-    policy = replace(policy, distance=KEPT, step="newton", radii=deposit.numbers.radii)
-    numbers, loud = deposit.numbers, moved_outputs(deposit, policy)[0]
-    if loud > numbers.output_spread and not policy.force:
+    noise = deposit.levels[0] if policy.noise is None else policy.noise
+    policy = replace(policy, distance=KEPT, step="newton", noise=noise)
+    numbers, loud = deposit.numbers, noise * deposit.output_noise
+    if loud > deposit.output_spread and not policy.force:
         raise UselessModel(
-            f"the least noise would move a typical output by {loud:.3g}, and the outputs themselves are about "
-            f"{numbers.output_spread:.3g}",
+            f"the noise would move a typical output by {loud:.3g}, and the outputs themselves are about "
+            f"{deposit.output_spread:.3g}",
             "every run of this desk would be refused",
-            "Raise epsilon, or insist with --force (force=True).",
+            "Set less noise (--noise), or insist with --force (force=True).",
         )
     notes = budget_notes(policy.delta, deposit.record.n_source)
     if numbers.generation:
@@ -59,6 +60,12 @@ def missing_rows(deposit: Deposit, pending: Sequence[Rows], asked: Rows) -> list
     features = np.concatenate([np.asarray(rows[0]) for rows in (*pending, asked)])
     labels = np.concatenate([np.asarray(rows[1]) for rows in (*pending, asked)])
     return look_up(deposit, features, labels).missing
+
+
+def absent_rows(deposit: Deposit, rows: Rows) -> list[int]:
+    """Rows of which what is left of the source has none, however often it is asked for them; looked up at once."""
+    found = occurring(row_hashes(deposit.key, *rows), deposit.hashes)
+    return [int(row) for row in np.flatnonzero(~found)]
 
 
 def asked_of(
@@ -79,8 +86,8 @@ def asked_of(
 
 def output_share(request: Request, sigma: float) -> float:
     """The noise's deviation on a typical output over the outputs' own size."""
-    numbers = request.deposit.numbers
-    return sigma * float(numbers.output_noise) / max(float(numbers.output_spread), 1e-300)
+    deposit = request.deposit
+    return sigma * float(deposit.output_noise) / max(float(deposit.output_spread), 1e-300)
 
 
 def composed(n_parameters: int, delta: float, mus: Mus) -> Composition:

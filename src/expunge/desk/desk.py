@@ -21,6 +21,7 @@ from expunge.runtime.durable import cannot_write
 
 Rows = tuple[Any, Any]
 OTHERS = 0o077  # bits of a mode that are not the owner's
+LARGEST_KEY = 1000  # bytes
 BETWEEN = 0.05  # seconds between two looks at the lock
 
 
@@ -50,7 +51,7 @@ class Desk:
 
         What a damaged one makes of arithmetic and tables is an error of its own.
         """
-        with Ledger.open(self.layout.ledger) as ledger:
+        with Ledger.read(self.layout.ledger) as ledger:
             try:
                 require_sealed(self.layout, ledger)
                 yield ledger
@@ -90,8 +91,8 @@ def open_desk(folder: str | Path, timeout: float = 0.0) -> Desk:
                 "nobody but its owner may have access: it holds a key, rows and weights without noise",
                 "Run chmod 700 on it, and find out who has read it.",
             )
-        key = layout.key.read_bytes()
-    with Ledger.open(layout.ledger) as ledger:
+        key = layout.bytes_of(layout.key, LARGEST_KEY, "a desk's key")
+    with Ledger.read(layout.ledger) as ledger:
         policy = ledger.created().policy
     return Desk(layout, policy, key, timeout)
 

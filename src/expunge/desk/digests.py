@@ -36,7 +36,7 @@ def row_digests(key: bytes, rows: Rows) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Marks:
     """What rows are recognised by: lists of keyed digests, one digest a row in each.
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from expunge.certificate.compose import Composition
 from expunge.desk.policy import Policy
-from expunge.runtime.strict_json import not_a_number, without_duplicates
+from expunge.runtime.strict_json import STRICTLY
 from expunge.runtime.typed_json import read_as
 
 Json = dict[str, Any]
@@ -188,7 +188,9 @@ class ModelPrepared(Body):
     `noise_share` the noise's expected length over the norm of the weights. With a
     deposit, `reach` is how much of it is used, and `forgotten` how many rows have left it, before this desk too.
     `others` counts the rows forgotten so far that were declared to be another person's. `spent` is how often each pair
-    of mu and sigma was published, this model included, so that nobody has to go over all models to add one.
+    of mu and sigma was published, this model included, so that nobody has to go over all models to add one. `files` are
+    digests and `sizes` bytes of what is published, `dossier` is the digest of the dossier's file, and `head_key` the
+    key of what the statement, and the file beside it, say of the ledger's head.
     """
 
     entry_kind: ClassVar[str] = "prepared"
@@ -212,6 +214,9 @@ class ModelPrepared(Body):
     accuracy: Accuracy | None
     keyid: str | None
     files: dict[str, str]
+    sizes: dict[str, int]
+    dossier: str
+    head_key: str
     reach: float | None = None
     forgotten: int | None = None
     others: int | None = None
@@ -310,7 +315,7 @@ def read_model_row(state: str, text: str) -> ModelRow:
     return ModelRow(state, time, read_as(ModelPrepared, content))
 
 
-STRICT = json.JSONDecoder(object_pairs_hook=without_duplicates, parse_constant=not_a_number)
+STRICT = json.JSONDecoder(**STRICTLY)
 
 
 def strict(text: str) -> Any:

@@ -10,7 +10,7 @@ from expunge.certificate.sign import keyid_of, read_private_key, read_public_key
 from expunge.certificate.statement import Statement, read_statement
 from expunge.certificate.verify_statement import verify_statement
 from expunge.data.output import require_absent, write_file
-from expunge.desk.layout import MODEL, OLD_CERTIFICATE, SIGNED, STATEMENT
+from expunge.desk.layout import HEAD, MODEL, OLD_CERTIFICATE, SIGNED, STATEMENT
 from expunge.errors import FileError
 from expunge.report.card import model_card
 
@@ -69,9 +69,15 @@ def sign_result(folder: str | Path, key: str | Path | Ed25519PrivateKey, target:
     """Sign the statement of a result that is there already; where the signed one was written.
 
     Statement and model are verified first, and the dossier where it lies in the folder. `key` is a private key or its
-    file, which nobody but its owner may be able to read. Nothing is written over.
+    file, which nobody but its owner may be able to read. Nothing is written over, nor added to what a desk published.
     """
     result = Path(folder)
+    if target is None and (result / HEAD).is_file():
+        raise FileError(
+            f"{result} is a folder that a desk published",
+            "it has the files that the desk's ledger names, and no others",
+            "Write the signed statement elsewhere (--out); or give expunge desk run a --sign-key.",
+        )
     place = result / SIGNED if target is None else Path(target)
     private = read_private_key(key) if isinstance(key, (str, Path)) else key
     require_absent(place)

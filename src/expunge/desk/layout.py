@@ -16,11 +16,17 @@ desk/
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 
+from expunge.errors import FileError
+from expunge.runtime.paths import opened_plain
+
 MODEL, STATEMENT, SIGNED, REPORT = "model.safetensors", "statement.json", "statement.signed.json", "report.html"
-HEAD = "head.json"  # of the ledger, once the model in this folder was published
+HEAD = "head.json"  # commits to the ledger as it was once the model in this folder was published
 OLD_CERTIFICATE = "certificate.json"  # what earlier versions published in the place of a statement
 
 
@@ -77,6 +83,22 @@ class Layout:
     @property
     def published(self) -> Path:
         return self.folder / "published"
+
+    @contextlib.contextmanager
+    def opened(self, path: Path, limit: int, what: str) -> Iterator[BufferedReader]:
+        """A file of this desk, which somebody else may have made: nothing on the way to it leads out of the folder."""
+        for folder in path.parents:
+            if folder == self.folder:
+                break
+            if folder.is_symlink():
+                raise FileError(f"{folder} is a link", "a desk's folders are its own", "Do not rely on it.")
+        with opened_plain(path, limit, what) as stream:
+            yield stream
+
+    def bytes_of(self, path: Path, limit: int, what: str) -> bytes:
+        """All of such a file."""
+        with self.opened(path, limit, what) as stream:
+            return stream.read(limit)
 
     def rows_of(self, request: int) -> Path:
         return self.rows / f"{request:06d}.npz"

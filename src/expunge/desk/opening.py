@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from expunge.bounds import Ball
-from expunge.bounds.scale import LADDER, REHEARSAL, Scale, asked_scale
+from expunge.bounds.scale import LADDER, POLICY, REHEARSAL, Scale, asked_scale
 from expunge.data import EncodedRows, encoder_of, names_of
 from expunge.data.ordered import by_record, plain
 from expunge.data.output import build_folder, require_absent
@@ -23,6 +23,7 @@ from expunge.desk.ledger import Ledger
 from expunge.desk.policy import Policy
 from expunge.desk.seal import write_seal
 from expunge.errors import ModelError, OptionError, UselessModel
+from expunge.evidence.deposit.asking import require_fitting
 from expunge.evidence.rehearsal import rehearsed_scale
 from expunge.mechanism import measure
 from expunge.model import LinearModel, one_row_a_class
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from expunge.evidence.deposit.contents import Deposit
 
 DEFAULT_NOISE = "rows:1"  # a model
+USUAL = {"step": "converged", "match_classes": False}  # a deposit has its own
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,8 @@ class _Start:
 
     policy: Policy
     model: LinearModel
-    state: bytes
-    surrogate: bytes | None
+    state: bytes = field(repr=False)
+    surrogate: bytes | None = field(repr=False)
     notes: tuple[str, ...]
     digest: str  # of the model as it was given
 
@@ -76,7 +78,7 @@ def create_desk(
     `declared` are the facts of a model without a record. The model becomes the first private state: from now on the
     desk answers for it, and the file it came from should go. With a `deposit`, and a policy whose distance is
     `deposit`, that is the state: no surrogate is given, the model only where it is not the deposit's own (one that was
-    published, or is stored in another type), and noise is taken from the deposit's radii.
+    published, or is stored in another type), and noise is a number, or else the first of the deposit's levels.
     """
     policy.checked()
     layout = Layout(Path(folder))
@@ -90,7 +92,8 @@ def create_desk(
             )
         start = _with_surrogate(model, surrogate, policy, declared, asked_scale(noise))
     else:
-        start = _with_deposit(deposit, model, surrogate, policy)
+        require_fitting(declared, {"step": policy.step, "match_classes": policy.match_classes}, USUAL)
+        start = _with_deposit(deposit, model, surrogate, _with_noise(policy, noise))
     key = new_key()
     first = DeskCreated(
         policy=start.policy,
@@ -108,6 +111,19 @@ def create_desk(
 def _appear(layout: Layout, start: _Start, key: bytes, first: DeskCreated) -> None:
     """The folder, whole; what a kill left of one is found again and removed."""
     build_folder(layout.folder, lambda made: _fill(Layout(made), start, key, first))
+
+
+def _with_noise(policy: Policy, noise: float | str | Scale | None) -> Policy:
+    """The policy of a desk with a deposit, with the noise that was set, where any was; there is nothing to rehearse
+    on."""
+    scale = asked_scale(noise)
+    if scale.kind == REHEARSAL and scale != asked_scale(DEFAULT_NOISE):
+        raise OptionError(
+            f"noise as for {scale.rows} rows with a deposit",
+            "there are no rows to rehearse with",
+            "Give a number, or leave --noise (noise) out for noise that moves no output by more than a hundredth.",
+        )
+    return replace(policy, noise=scale.value) if policy.noise is None and scale.kind == POLICY else policy
 
 
 def _with_deposit(deposit: Deposit, model: LinearModel | None, surrogate: Rows | None, policy: Policy) -> _Start:
@@ -202,7 +218,7 @@ def _settled(request: Request, policy: Policy, noise: Scale) -> Policy:
         raise UselessModel(
             f"the noise (norm {length:.3g}) would swamp the weights (norm {size:.3g}) of every model",
             f"at most {size / length * policy.noise:.3g} is of use",
-            "Set less noise, plan fewer models or raise epsilon (expunge plan shows what that costs), use a larger "
-            "surrogate, train with a larger l2, or insist with --force (force=True).",
+            "Set less noise or plan fewer models (expunge plan shows what that costs), use a larger surrogate, train "
+            "with a larger l2, raise an epsilon that is small, or insist with --force (force=True).",
         )
     return policy

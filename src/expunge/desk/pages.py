@@ -6,10 +6,11 @@ from pathlib import Path
 
 from expunge.certificate.content import read_certificate
 from expunge.certificate.verify import verify
+from expunge.desk.check import at_hand, whole_dossier
 from expunge.desk.desk import Desk
 from expunge.desk.entries import Json
 from expunge.desk.handover import dossier_of, require_result, verified_result
-from expunge.desk.layout import MODEL, OLD_CERTIFICATE, REPORT, STATEMENT
+from expunge.desk.layout import MODEL, OLD_CERTIFICATE, STATEMENT
 from expunge.desk.ledger import now
 from expunge.desk.status import MOST_LISTED, as_row, models, requests, status
 from expunge.report import csv_text, desk_page, run_page, statement_page
@@ -42,11 +43,11 @@ def desk_report(desk: Desk, *, organisation: str | None = None, model_name: str 
 
 
 def _page_of(desk: Desk, facts: Json, rows: list[Json], names: Json) -> bytes | None:
-    """The full page of a model, from its dossier; of an earlier version's the one that was published."""
-    dossier, published = desk.layout.dossier_of(facts["model"]), desk.layout.published_model(facts["model"]) / REPORT
-    if dossier.is_file():
+    """The full page of a model, from its dossier, which must be as it was written; None where it was taken away."""
+    path = desk.layout.dossier_of(facts["model"])
+    if at_hand(path):
         return run_page(
-            read_certificate(dossier).content,
+            whole_dossier(desk.layout, facts["model"], facts["dossier"]).content,
             number=facts["model"],
             requests=[row for row in rows if row["id"] in facts["requests"]],
             composition=facts["composition"],
@@ -55,7 +56,7 @@ def _page_of(desk: Desk, facts: Json, rows: list[Json], names: Json) -> bytes | 
             keyid=facts["keyid"],
             **names,
         ).encode()
-    return published.read_bytes() if published.is_file() else None
+    return None
 
 
 def result_report(

@@ -27,7 +27,8 @@ class Policy:
     them at the same delta; `days` is how long a request may wait; with `match_classes` surrogate rows are weighted to
     the class counts of the rows still left. `noise` is the standard deviation of every model's noise, set when the
     desk is opened, and `noise_rows` what it was rehearsed with; None, as in desks of earlier versions: each request
-    chooses a power of two. With a deposit the distance is `deposit`, and noise is taken from its `radii`.
+    chooses a power of two. With a deposit the distance is `deposit`, and noise without a value set is
+    the first of the levels, which moves no output by more than a hundredth.
     """
 
     epsilon: float
@@ -45,14 +46,14 @@ class Policy:
     match_classes: bool = False
     noise: float | None = None
     noise_rows: int | None = None
-    radii: tuple[float, ...] = ()
 
     def checked(self) -> Policy:
         """The policy, if a desk can be opened for it."""
-        from expunge.request.guarantee import check_budget
+        from expunge.request.guarantee import check_budget, require_meaning
         from expunge.runtime.checks import positive
 
         check_budget(self.epsilon, self.delta)
+        require_meaning(self.epsilon, force=self.force)
         if not self.kept:
             self._require_declared()
         Series(self.planned)
@@ -116,7 +117,7 @@ class Policy:
         if self.kept:
             from expunge.evidence.deposit.asking import deposit_guarantee
 
-            return deposit_guarantee(self.epsilon, self.delta, force=self.force, series=series)
+            return deposit_guarantee(self.epsilon, self.delta, force=self.force, noise=self.scale, series=series)
         wanted, _ = wanted_distance(self.declared, self.match_classes)
         return Guarantee(
             self.epsilon, self.delta, wanted, step=self.step, force=self.force, series=series, noise=self.scale

@@ -46,7 +46,7 @@ FEWER = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Asked:
     """Rows as a request gives them: in the model's order, as they were trained on, and what they are known by."""
 
@@ -145,13 +145,33 @@ def refuse_impossible(asked: Asked, trained: TrainingRecord) -> None:
             )
 
 
+def refuse_strangers(desk: Desk, state: State, asked: Asked) -> None:
+    """With a deposit: refuse rows that are not there, and that no request holds: they were never trained on.
+
+    Whether that is so does not depend on what others asked for, and no row but these is named. It stays so: what leaves
+    a deposit is held by the request that it left for. So no lock is needed to find it out.
+    """
+    if state.deposit is None:
+        return
+    from expunge.desk.deposited import absent_rows
+
+    absent = absent_rows(state.deposit, tuple(asked.given))
+    if not absent:
+        return
+    marks = asked.marks.by_row
+    with desk.reading() as ledger:
+        held = ledger.holders([digest for row in absent for digest in marks[row]])
+    strangers = [row for row in absent if not any(digest in held for digest in marks[row])]
+    if strangers:
+        raise _not_trained_on(strangers, len(asked))
+
+
 def judged(
     desk: Desk, ledger: Ledger, state: State, asked: Asked, another_person: bool, own: int | None = None
 ) -> tuple[int, Aside | None]:
     """How many rows are declared to be another person's, and why the request must be set aside, if it must.
 
-    `own` is the request's number where it is there already. With a deposit nothing is declared, and rows that nobody
-    ever trained on are refused.
+    `own` is the request's number where it is there already. With a deposit nothing is declared.
     """
     repeats = repeated(ledger, asked.marks, own)
     if state.deposit is not None:
@@ -176,22 +196,11 @@ def _where(repeats: list[set[int]]) -> str:
 
 
 def _beyond_source(desk: Desk, ledger: Ledger, deposit: Any, asked: Asked, repeats: list[set[int]]) -> Aside | None:
-    """With a deposit: whether rows are asked for more often than they are left, pending requests included.
-
-    Rows that are not there, and that no other request holds, were never trained on: they are refused. Whether that is
-    so does not depend on what others asked for, and no row but these is named.
-    """
+    """With a deposit: whether rows are asked for more often than they are left, pending requests included."""
     from expunge.desk.deposited import missing_rows
 
     features, labels = asked.given
     missing = missing_rows(deposit, [], (features, labels))
-    strangers = [
-        row
-        for row in missing
-        if not repeats[row] - {0} and missing_rows(deposit, [], (features[row : row + 1], labels[row : row + 1]))
-    ]
-    if strangers:
-        raise _not_trained_on(strangers, len(asked))
     holding = sorted(set().union(*repeats) - {0})
     if not missing and holding:
         missing = missing_rows(deposit, _pending(desk, ledger, holding), (features, labels))

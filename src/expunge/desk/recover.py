@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from expunge.desk.entries import ModelPrepared, ModelPublished, RunAbandoned, RunStarted
-from expunge.desk.heads import head_bytes
+from expunge.desk.heads import head_bytes, published_head
 from expunge.desk.layout import HEAD, Layout
 from expunge.desk.ledger import Ledger
 from expunge.errors import FileError
@@ -59,15 +59,16 @@ def finish(layout: Layout, ledger: Ledger, number: int) -> None:
                 "nothing is written over or removed",
                 "Move it away, then run the command again.",
             )
-    ledger.append(ModelPublished(number))
-    _write_head(layout, ledger)
+    entry = ledger.append(ModelPublished(number))
+    _write_head(layout, ledger, entry.number)
 
 
-def _write_head(layout: Layout, ledger: Ledger) -> None:
-    """The head beside the last model, if it is not there: saved elsewhere, it shows a desk that was put back."""
-    folder = layout.published_model(ledger.last_number())
+def _write_head(layout: Layout, ledger: Ledger, size: int | None = None) -> None:
+    """What commits to the head beside the last model, if it is not there: kept elsewhere, it shows a desk put back."""
+    number = ledger.last_number()
+    folder = layout.published_model(number)
     if folder.is_dir() and not (folder / HEAD).exists():
-        write_whole(folder / HEAD, head_bytes(ledger.head()), READABLE)
+        write_whole(folder / HEAD, head_bytes(published_head(ledger, number, size)), READABLE)
 
 
 def tidy(layout: Layout, ledger: Ledger) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from expunge.certificate.compose import Composition, compose
 from expunge.certificate.content import Certificate
 from expunge.certificate.sign import keyid_of, seal
-from expunge.certificate.statement import Statement
+from expunge.certificate.statement import Statement, head_key
 from expunge.data import EncodedRows
 from expunge.desk.accuracy import LabelledRows, accuracies, checked_test
 from expunge.desk.desk import Desk, Rows
@@ -30,7 +30,7 @@ from expunge.desk.groups import (
 )
 from expunge.desk.heads import require_contains, require_free
 from expunge.desk.layout import MODEL, REPORT, SIGNED, STATEMENT
-from expunge.desk.ledger import Head, Ledger, RequestRow
+from expunge.desk.ledger import Head, Ledger, PublishedHead, RequestRow
 from expunge.desk.policy import Policy
 from expunge.desk.recover import DOSSIER, PUBLIC, STATE, finish, tidy
 from expunge.desk.secret import in_fixed_order, secret_of
@@ -75,8 +75,8 @@ class Outcome:
 class _Made:
     """Everything a run is to write, before a byte of it is written."""
 
-    files: dict[str, bytes]
-    state: bytes
+    files: dict[str, bytes] = field(repr=False)
+    state: bytes = field(repr=False)
     facts: ModelPrepared
     statement: Statement
     certificate: Certificate
@@ -88,7 +88,7 @@ def run(
     each: bool = False,
     sign_key: Ed25519PrivateKey | None = None,
     test: Rows | None = None,
-    heads: Items[Head] = (),
+    heads: Items[Head | PublishedHead] = (),
     progress: Progress = silent,
 ) -> Outcome:
     """Forget the rows of all pending requests with one model for all of them, or one a request (`each`).
@@ -210,6 +210,9 @@ def _make(
         accuracy=accuracy,
         keyid=None if sign_key is None else keyid_of(sign_key.public_key()),
         files={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+        sizes={name: len(content) for name, content in files.items()},
+        dossier=hashlib.sha256(certificate.to_json().encode()).hexdigest(),
+        head_key=head_key(certificate.content["nonce"]),
         reach=_reach(policy, measured),
         forgotten=request.n_forget if policy.kept else None,
         others=series.others or None,
@@ -262,9 +265,11 @@ def _reach(policy: Policy, measured: Measured) -> float | None:
     """How much of the deposit's reach is used; None without one."""
     if not policy.kept:
         return None
+    from expunge.bounds.calibration import mu_for
     from expunge.evidence.deposit.evidence import reach_of
 
-    return reach_of(measured.facts, str(measured.route), policy.radii[-1])
+    assert policy.noise is not None
+    return reach_of(measured.facts, str(measured.route), policy.noise * mu_for(policy.epsilon, policy.delta))
 
 
 def noise_share(request: Request, measured: Measured) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 from expunge.desk.blocks import blocks_digest, file_blocks, keep_blocks, kept_blocks, logged_blocks, renewed
 from expunge.desk.heads import require_contains
 from expunge.desk.layout import Layout
-from expunge.desk.ledger import Head, Ledger, read_head
+from expunge.desk.ledger import HEAD_LIMIT, Head, Ledger, read_head
 from expunge.desk.replay import verify_entries
 from expunge.errors import FileError, VerificationFailed
 from expunge.runtime.durable import write_whole
@@ -44,7 +44,7 @@ def sealed_blocks(layout: Layout, ledger: Ledger) -> bytes | None:
     if not layout.seal.exists() or (log.exists() and log.stat().st_size):
         return None
     blocks, head = kept_blocks(layout.blocks), ledger.head()
-    if ledger.logs and layout.seal.read_bytes() == _content(head, blocks_digest(blocks)):
+    if ledger.logs and _seal(layout) == _content(head, blocks_digest(blocks)):
         return blocks
     if sealed_head(layout) == head and not _matches(layout, head):
         raise _not_sealed()
@@ -62,6 +62,10 @@ def _content(head: Head, digest: str, kind: str = "blocks_sha256") -> bytes:
     return json.dumps({**head.to_json(), kind: digest}, indent=1).encode() + b"\n"
 
 
+def _seal(layout: Layout) -> bytes:
+    return layout.bytes_of(layout.seal, HEAD_LIMIT, "a seal")
+
+
 def _log(layout: Layout) -> Path:
     return layout.ledger.with_name(layout.ledger.name + "-wal")
 
@@ -76,7 +80,7 @@ def verify_ledger(layout: Layout, saved: list[Head]) -> tuple[Head, bool]:
     """The head, and whether the seal spoke for every byte; raises VerificationFailed if anything was changed."""
     sealed = sealed_head(layout)
     try:
-        with Ledger.open(layout.ledger) as ledger:
+        with Ledger.read(layout.ledger) as ledger:
             kept = [] if sealed is None else [sealed]
             head = verify_entries(ledger, [*saved, *kept])
             exact = sealed is not None and head == sealed and _matches(layout, head)
@@ -97,17 +101,17 @@ def _not_sealed() -> VerificationFailed:
 
 def sealed_head(layout: Layout) -> Head | None:
     """The sealed head, if there is a seal."""
-    if not layout.seal.exists():
+    if not layout.seal.exists() and not layout.seal.is_symlink():
         return None
     try:
-        return read_head(layout.seal.read_bytes(), str(layout.seal))
+        return read_head(_seal(layout), str(layout.seal))
     except FileError as error:
         raise VerificationFailed(error.found, error.required, "The seal was damaged; restore a copy.") from error
 
 
 def _matches(layout: Layout, head: Head) -> bool:
     """Whether every byte of the file is as it was sealed; earlier versions sealed the digest of the whole file."""
-    sealed = layout.seal.read_bytes()
+    sealed = _seal(layout)
     if b"file_sha256" in sealed:
         return sealed == _content(head, file_digest(layout.ledger), "file_sha256")
     return sealed == _content(head, blocks_digest(file_blocks(layout.ledger)))

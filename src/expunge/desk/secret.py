@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -27,7 +27,7 @@ NOISE, START = "expunge/desk/noise/1", "expunge/desk/start/1"
 class Secret:
     """PRIVATE: the key of one deletion."""
 
-    key: bytes
+    key: bytes = field(repr=False)
 
     def bits(self, centre: bytes) -> RandomBytes:
         """For the noise that is added to `centre`: the update as the grid sees it.

@@ -72,18 +72,30 @@ def current_state(desk: Desk, ledger: Ledger) -> State:
     )
 
 
+def is_current(ledger: Ledger, state: State) -> bool:
+    """Whether this is still the last state, by what the ledger says of it."""
+    newest = ledger.last_model()
+    expected = ledger.created().state_mac if newest is None else newest.facts.state_mac
+    return expected == state.mac
+
+
 def served_model(desk: Desk) -> LinearModel:
-    """The model that a desk's requests are about, to know what rows it takes.
+    """The model that a desk's requests are about, to know what rows it takes."""
+    return served_state(desk).model
+
+
+def served_state(desk: Desk) -> State:
+    """The last state, without the writer's lock.
 
     While a run gives a state its name, or where one was killed at that, the ledger speaks of a state that is not there
     yet: then this waits for the run, or finishes what it left.
     """
     try:
         with desk.reading() as ledger:
-            return current_state(desk, ledger).model
+            return current_state(desk, ledger)
     except FileError:
         with desk.writing() as ledger:
-            return current_state(desk, ledger).model
+            return current_state(desk, ledger)
 
 
 def _read(desk: Desk, path: Path) -> tuple[LinearModel, Past | None, Deposit | None]:

@@ -19,11 +19,11 @@ MOST_LISTED = 1000
 class Status:
     """`epsilon` is that of all published models together; `deletions_left` extrapolates the last bound's growth.
 
-    With a deposit, `reach` is how much of it the last model used: of the last of its radii, or of the way to where no
-    region is finite any more, whichever is more; `forgotten` is how many rows have left, and `rows_left` how many more
-    like them it reaches; None without one. `retrain` is why the last run refused requests that are not done yet.
-    `overdue` counts those that wait and those that are set aside; `clock` says so where this machine's clock is behind
-    the last entry.
+    With a deposit, `reach` is how much of it the last model used: of the largest region its noise hides, or of the way
+    to where no region is finite any more, whichever is more; `forgotten` is how many rows have left, and `rows_left`
+    how many more like them it reaches; None without one. `retrain` is why the last run refused requests that are not
+    done yet. `overdue` counts those that wait and those that are set aside; `clock` says so where this machine's clock
+    is behind the last entry.
     """
 
     pending: int
@@ -122,12 +122,9 @@ def _rows_left(desk: Desk, models: list[ModelRow]) -> int | None:
 
 def _reach(desk: Desk, models: list[ModelRow]) -> float | None:
     """How much of the deposit the last model used; of one from before that was written, by its radius alone."""
-    if not desk.policy.radii:
+    if not desk.policy.kept:
         return None
-    if not models:
-        return 0.0
-    last = models[-1].facts
-    return last.total / desk.policy.radii[-1] if last.reach is None else last.reach
+    return models[-1].facts.reach if models else 0.0
 
 
 def _retrain(ledger: Ledger) -> str | None:
@@ -139,33 +136,13 @@ def _retrain(ledger: Ledger) -> str | None:
     return last.reason if all(request is not None and request.open for request in refused) else None
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a requester is told of the own reference, and of nothing else. `state` is `open`, `done` or `withdrawn`.
-
-    Whether it is set aside is not said: rows equal to somebody else's would be betrayed by it.
-    """
-
-    reference: str
-    accepted: str
-    due: str
-    n_rows: int
-    state: str
-
-
-def answer(request: RequestRow) -> Answer:
-    """A request as its requester may see it."""
-    state = {"pending": "open", "aside": "open", "prepared": "done"}.get(request.state, request.state)
-    return Answer(request.reference, request.accepted, request.due, request.n_rows, state)
-
-
-def answer_for(desk: Desk, reference: str) -> Answer:
-    """What a requester is told who asks for the own reference."""
+def named(desk: Desk, reference: str) -> list[RequestRow]:
+    """The requests with this reference, for those who run the desk: their state depends on what others asked for."""
     with desk.reading() as ledger:
-        found = ledger.find(reference)
-    if found is None:
+        found = ledger.named(reference)
+    if not found:
         raise OptionError(f"reference {reference!r} is unknown", "one that was accepted is needed", "Check it.")
-    return answer(found)
+    return found
 
 
 def clock_behind(ledger: Ledger) -> str | None:

@@ -39,7 +39,7 @@ promise = section(
         help="Of every model, set now, before anybody asks: a standard deviation, or as for so many rows a model "
         "(rows:10, rehearsed on surrogate rows for all planned models). A request that needs more is refused: retrain. "
         "request: each chooses a power of two, which says something of who left. expunge plan recommends a number. "
-        "With a deposit: one of its few sizes, the smallest that covers the request.",
+        "With a deposit, unless it is a number: what moves outputs by at most a hundredth.",
     ),
     click.option("--force", is_flag=True, help="Publish models of little use too; see expunge unlearn."),
 )
@@ -112,7 +112,7 @@ def init(
     from expunge.model import read_model
 
     if deposit is not None:
-        _require_alone(surrogate, noise, declared, policy_options)
+        _require_alone(surrogate, policy_options)
     elif model_file is None or surrogate is None or policy_options["distance"] is None:
         raise _too_little()
     policy = Policy(**policy_options).checked()
@@ -143,16 +143,12 @@ def _read_deposit(path: Path | None) -> Any:
     return None if path is None else read_deposit(path)
 
 
-def _require_alone(surrogate: Path | None, noise: str, declared: Any, policy: dict[str, Any]) -> None:
-    """Refuse options that do not go with a deposit; its policy says that it is for one."""
+def _require_alone(surrogate: Path | None, policy: dict[str, Any]) -> None:
+    """Refuse a surrogate and a distance with a deposit; its policy says that it is for one."""
     from expunge.desk.policy import KEPT
     from expunge.evidence.deposit.asking import require_alone
 
-    usual = {"noise": "rows:1", "step": "converged", "match_classes": False}
-    given = {"noise": noise, "step": policy["step"], "match_classes": policy["match_classes"]}
-    chosen = {name: value for name, value in given.items() if value != usual[name]}
-    facts = {name: value for name, value in vars(declared).items() if value is not None}
-    require_alone(surrogate=surrogate, distance=policy["distance"], **chosen, **facts)
+    require_alone(surrogate=surrogate, distance=policy["distance"])
     policy["distance"] = KEPT
 
 
@@ -172,9 +168,6 @@ def _print_opened(desk: Path, policy: Any, notes: list[str], copied: list[str]) 
     if policy.noise is not None:
         rehearsed = "" if policy.noise_rows is None else f", rehearsed with {policy.noise_rows:,} surrogate rows"
         out.print(f"noise of every model: {policy.noise:g}{rehearsed}")
-    if policy.radii:
-        listed = ", ".join(f"{radius:g}" for radius in policy.radii)
-        out.print(f"noise of every model: the smallest of the deposit's radii that covers it ({listed})")
     out.print(f"opened: {desk}; {desk / 'private'} must never leave", markup=False)
     out.print(
         f"the desk has its own copy of {' and '.join(copied)}: remove {'it' if len(copied) == 1 else 'them'}, since "

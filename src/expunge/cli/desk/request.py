@@ -24,7 +24,9 @@ from expunge.cli.sets import FILE, label_column, read_rows
 )
 @label_column
 @click.option(
-    "--reference", required=True, help="Your name for the request, such as a case number; never a person's name."
+    "--reference",
+    help="Your name for the request, such as a case number; never a person's name, nor one that somebody who asks "
+    "could choose (default: the desk makes one that cannot be guessed).",
 )
 @another_person
 @click.option("--due", help="Day by which it must be done, such as 2026-01-31 (default: the desk's number of days).")
@@ -35,7 +37,7 @@ def request(
     desk: Path,
     forget: Path,
     label: str | None,
-    reference: str,
+    reference: str | None,
     another_person: bool,
     due: str | None,
     timeout: float,
@@ -43,12 +45,14 @@ def request(
 ) -> dict[str, Any]:
     """Ask a desk to forget rows. When this returns, the request is on disk; asking twice is one request.
 
-    The answer is the same whatever others asked for. Where a person has to decide first, `expunge desk status` says so.
+    Who asks is checked before: the desk takes anybody's word. The answer may be passed on, and is the same whatever
+    others asked for; what becomes of the request, and where a person has to decide first, `expunge desk status` says.
 
     \b
+    expunge desk request desk/ --forget forget.npz
     expunge desk request desk/ --forget forget.npz --reference case-17
     """
-    from expunge.desk import accept, answer, open_desk
+    from expunge.desk import accept, open_desk
     from expunge.desk.state import served_model
 
     opened = open_desk(desk, timeout)
@@ -64,8 +68,7 @@ def request(
         another_person=another_person,
     )
     say_clock(opened)
-    told = answer(accepted.request)
+    told = accepted.answer
     if not json_output:
-        word = "accepted" if accepted.new else f"this reference is there already ({told.state})"
-        out.print(f"{word}: {told.reference}, {told.n_rows} rows, due {told.due}", markup=False)
-    return asdict(told) | {"new": accepted.new}
+        out.print(f"accepted: {told.reference}, {told.n_rows} rows, due {told.due}")
+    return asdict(told)

@@ -21,25 +21,28 @@ LISTED = 20
 
 @click.command(cls=Command, short_help="What waits, what was published, what is left.")
 @desk_folder
-@click.option("--reference", help="Only what the requester with this reference may be told.")
+@click.option("--reference", help="Only the requests with this reference.")
 @as_json
 @reporting
 def status(desk: Path, reference: str | None, json_output: bool) -> dict[str, Any]:
     """Where a desk stands: what waits, what is set aside, what was published, what all models say, what is left.
 
+    For those who run the desk: what is said of one request depends on what others asked for.
+
     \b
     expunge desk status desk/
     expunge desk status desk/ --reference case-17
     """
-    from expunge.desk import answer_for, open_desk, requests
+    from expunge.desk import named, open_desk, requests
     from expunge.desk import status as standing_of
 
     opened = open_desk(desk)
     if reference is not None:
-        told = answer_for(opened, reference)
+        found = named(opened, reference)
         if not json_output:
-            out.print(f"{told.reference}: {told.state}, {told.n_rows} rows, due {told.due}", markup=False)
-        return asdict(told)
+            for row in found:
+                out.print(_line(row))
+        return {"requests": [asdict(row) for row in found]}
     state = standing_of(opened)
     waiting, apart = requests(opened, "pending", limit=LISTED), requests(opened, "aside", limit=LISTED)
     if not json_output:
@@ -81,17 +84,19 @@ def status(desk: Path, reference: str | None, json_output: bool) -> dict[str, An
 
 
 def _listed(waiting: list[RequestRow], apart: list[RequestRow]) -> None:
-    from rich.markup import escape
-
     if waiting:
         table = Table(title=f"Pending (first {len(waiting)})", title_justify="left")
         for heading in ("request", "reference", "accepted", "due", "rows"):
             table.add_column(heading)
         for row in waiting:
-            table.add_row(str(row.id), escape(row.reference), row.accepted, row.due, str(row.n_rows))
+            table.add_row(str(row.id), row.reference, row.accepted, row.due, str(row.n_rows))
         out.print(table)
     if apart:
         out.print(f"Set aside (first {len(apart)}), for a person to decide:")
     for row in apart:
-        why = f"{row.aside.reason}. {row.aside.remedy}" if row.aside is not None else ""
-        out.print(f"  request {row.id}, {row.reference}, {row.n_rows} rows, due {row.due}: {why}", markup=False)
+        out.print(f"  {_line(row)}")
+
+
+def _line(row: RequestRow) -> str:
+    why = f"{row.aside.reason}. {row.aside.remedy}" if row.aside is not None else row.state
+    return f"request {row.id}, {row.reference}, {row.n_rows} rows, due {row.due}: {why}"

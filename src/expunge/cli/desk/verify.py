@@ -18,7 +18,10 @@ from expunge.cli.sections import Command
 @as_json
 @reporting
 def verify(desk: Path, heads: tuple[Path, ...], json_output: bool) -> dict[str, Any]:
-    """Check every entry, the chain, the root, and every published file, offline. Fails with exit status 1.
+    """Check every entry, the chain, the root, every published file and every dossier, offline; exit status 1 if not.
+
+    Whoever made the folder: only plain files inside it are read, none larger than it should be. A file that the ledger
+    does not know of fails, too.
 
     \b
     expunge desk verify desk/ --head saved-head.json
@@ -40,6 +43,10 @@ def verify(desk: Path, heads: tuple[Path, ...], json_output: bool) -> dict[str, 
             out.print(
                 "the file is newer than its seal (a command was killed): entries were checked, unused bytes were not"
             )
+        if len(checked.dossiers) < checked.models:
+            out.print(
+                f"dossiers at hand: {len(checked.dossiers):,}; statements without theirs were checked by themselves"
+            )
         if checked.absent:
             out.print("folders taken away: " + ", ".join(f"{number:04d}" for number in checked.absent))
         if checked.backwards:
@@ -52,6 +59,7 @@ def verify(desk: Path, heads: tuple[Path, ...], json_output: bool) -> dict[str, 
         "head": checked.head.to_json(),
         "sealed": checked.sealed,
         "models": checked.models,
+        "dossiers": list(checked.dossiers),
         "absent": list(checked.absent),
         "backwards": list(checked.backwards),
         "saved_heads": len(saved),

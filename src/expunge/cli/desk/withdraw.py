@@ -32,7 +32,7 @@ def withdraw(
     expunge desk withdraw desk/ 3 --reason "asked by mistake"
     expunge desk withdraw desk/ --reference case-17
     """
-    from expunge.desk import answer, open_desk
+    from expunge.desk import open_desk
     from expunge.desk import withdraw as take_back
     from expunge.errors import OptionError
 
@@ -43,7 +43,6 @@ def withdraw(
     opened = open_desk(desk, timeout)
     withdrawn = take_back(opened, named[0], reason)
     say_clock(opened)
-    told = answer(withdrawn)
     if not json_output:
-        out.print(f"withdrawn: {told.reference}", markup=False)
-    return asdict(told)
+        out.print(f"withdrawn: {withdrawn.reference}")
+    return asdict(withdrawn)

@@ -16,6 +16,7 @@ from expunge.certificate.facts import OLD_SCHEMAS
 from expunge.certificate.verify import claim_of
 from expunge.errors import ExpungeError
 from expunge.model import LinearModel, read_model
+from expunge.record import one_digit
 
 GONE = object()  # a key to be taken out
 Json = dict[str, Any]
@@ -66,6 +67,11 @@ def redone(content: Json) -> Certificate:
         "grid_exponent": found.noise.grid_exponent,
         **({} if content["schema"] in OLD_SCHEMAS else {"required": found.required}),
     }
+    if "published" in (model := content["model"]):
+        rows = one_digit(max(1, int(content["sizes"]["n_retain"])))
+        model["published"] |= {"n_source": rows, "l2": model["l2"], "max_norm": model["max_norm"]}
+        if "fixed_c" in model:
+            model["published"]["l2"] = 1.0 / (model["fixed_c"] * rows)
     return Certificate(content | {"digest": digest_of(content)})
 
 

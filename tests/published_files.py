@@ -15,7 +15,17 @@ from expunge.desk import accept, open_desk, run
 from expunge.desk.desk import Desk
 
 CONFIDENCE = 0.999
-RANDOM = ("digest", "dossier", "root", "sha256", "before", "nonce", "created")  # drawn anew, or digests of what is
+RANDOM = (
+    "digest",
+    "dossier",
+    "root",
+    "sha256",
+    "before",
+    "nonce",
+    "created",
+    "ledger_head",
+    "commitment",
+)  # drawn anew, or digests of what is
 
 
 def published(desk: Desk) -> list[Path]:

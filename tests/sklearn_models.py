@@ -29,6 +29,7 @@ from expunge.evidence.deposit import making
 from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.evidence import DepositEvidence
+from expunge.evidence.deposit.verifying import whitened
 from expunge.runtime.progress import silent
 from expunge.sklearn import deposit
 from expunge.sklearn.keeping import FORGET, _given
@@ -122,7 +123,7 @@ CASES = {
 
 @functools.cache
 def fitted(name: str) -> tuple[Any, Deposit]:
-    """The model and its deposit; two groups are rehearsed of a size, which is enough for radii."""
+    """The model and its deposit; two groups are rehearsed of a size, which is enough."""
     case = CASES[name]
     with warnings.catch_warnings(), patch.object(making, "GROUPS", ((10**9, 2),)):
         warnings.simplefilter("ignore")  # of scikit-learn's, on defaults that will change
@@ -158,7 +159,6 @@ def away(name: str) -> float:
     X, y = CASES[name].rows()
     given = _given(taken_apart(model), (some(X, slice(GONE)), some(y, slice(GONE))), kept, FORGET)
     request = ask_deposit(kept, given, deposit_guarantee(1.0, 1e-3))
-    updated = kept.anchor + DepositEvidence.gathered(request, seed=None, progress=silent).own_step().update
-    difference = kept.setting.centred(updated - refit_matrix(name)[0])
-    vectors = difference.reshape(1, -1) if kept.sums.curvature.joint else difference
-    return float((vectors[:, None, :] @ kept.shape).norm())
+    evidence = DepositEvidence.gathered(request, seed=None, progress=silent)
+    updated = kept.anchor + evidence.own_step().update
+    return whitened(evidence.retained_deposit, kept.setting.centred(updated - refit_matrix(name)[0]))

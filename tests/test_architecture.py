@@ -12,6 +12,7 @@ import pytest
 
 import expunge
 from expunge import errors
+from expunge.bounds import residual
 from expunge.desk.entries import DeskCreated
 from expunge.desk.ledger import Ledger
 from expunge.desk.policy import Policy
@@ -108,6 +109,13 @@ def test_every_exception_is_public_and_drawn_in_the_tree() -> None:
     public = {name for name in expunge.__all__ if isinstance(getattr(expunge, name), type)}
     assert {name for name in public if issubclass(getattr(expunge, name), Exception)} == tree
     assert set(re.findall(r"\w+", errors.__doc__ or "")) >= tree
+
+
+def test_the_superseded_bound_is_no_public_name() -> None:
+    for name in ("residual_bound", "ResidualFacts"):
+        assert name not in expunge.__all__
+        assert not hasattr(expunge, name)
+    assert "default" not in (residual.__doc__ or "").split("superseded")[0]
 
 
 def test_a_function_stays_public_when_the_module_of_its_name_is_loaded() -> None:

@@ -240,7 +240,7 @@ def test_measured_kept_and_used(files: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_the_paper_s_route_and_the_options_of_use(files: Path) -> None:
     result = run(UNLEARN + "--distance {0}/estimate.npz:kl --sampling strict --json", files)
     assert result.exit_code == 0, result.output
-    distance = json.loads(result.stdout)["certificate"]["distance"]
+    distance = json.loads(result.stdout)["statement"]["distance"]
     assert (distance["kind"], distance["provenance"], distance["sampling"]) == ("tv", "estimated", "strict")
 
 

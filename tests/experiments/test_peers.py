@@ -233,7 +233,7 @@ def test_a_region_smaller_than_what_training_leaves_is_held_against_a_better_opt
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case, checks = task.cases(1, 0)[1.0], []  # type: ignore[var-annotated]
-    case.__dict__["retrained"] = case.retrained + 1e-6  # as if training had ended there
+    case.__dict__["retrained"] = case.retrained + 1e-4  # as if training had ended there
     asked, wanted = Asked(DEPOSIT, task, 1.0, case, False), {"epsilons": [1.0], "draws": 1, "choosing_draws": 1}
     for left in (ours.TRAINED, 1.0):
         monkeypatch.setattr(ours, "TRAINED", left)

@@ -1,0 +1,434 @@
+"""Try to read a forgotten person back: `python tests/games/read_back.py` prints how far each attack gets.
+
+Somebody rare leaves a deposit. The attacker has the file of what is left of it, the statement and the published model,
+at first without and then with every retained row, and a list of 200 people of whom one has left, each as rare. An
+attack gives each of them a score; what counts is how many of the others it puts below the right one: half of them where
+it only guesses. Two parts of a deposit have noise that was drawn when it was made: those attacks are the likelihood
+ratios of that noise, which nothing beats, and `deviations` says how far the right one moved them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script
+
+from expunge.data.row_hashes import row_hashes
+from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.evidence.deposit.blocks import UNIT_ROUNDOFF, Norm
+from expunge.evidence.deposit.contents import Deposit, parse_deposit
+from expunge.evidence.deposit.leaving import gone, left
+from expunge.evidence.deposit.making import optimum
+from expunge.evidence.deposit.shape import gram_of
+from expunge.evidence.deposit.sums import CURVATURE_SIZE, GAUGE_MU, sums_of
+from expunge.evidence.deposit.third import threes
+from expunge.heads import Ridge
+from expunge.heads import Rows as HeadRows
+from games.worlds import Rows, joined, kept_of
+
+PEOPLE, ROWS = 200, 2_000
+KINDS = ("one-hot", "TF-IDF", "outlier", "ridge outlier", "digits")
+TINY = 2.0**-30  # of what its features have by themselves: an entry that is nothing but rounding
+Array = np.ndarray
+
+
+# Rare people -----------------------------------------------------------------------------------------------------------
+
+
+def people_of(kind: str, seed: int) -> tuple[str, Rows, Rows]:
+    """The loss, the retained rows, and the list of people."""
+    generator = np.random.default_rng(seed)
+    if kind == "digits":
+        features, labels = load_digits(return_X_y=True)
+        features = features / np.linalg.norm(features, axis=1, keepdims=True)
+        order = generator.permutation(len(features))
+        first, rest = order[:1500], order[1500 : 1500 + PEOPLE]
+        return "softmax", (features[first], labels[first]), (features[rest], labels[rest])
+    make = {"one-hot": _one_hot, "TF-IDF": _words}.get(kind, _outliers)
+    retained, people = make(generator)
+    weights = generator.normal(size=retained.shape[1]) * (5.0 if kind == "TF-IDF" else 1.0)
+
+    def labelled(features: Array) -> Rows:
+        return features, (features @ weights + generator.logistic(size=len(features)) > 0.0).astype(np.int64)
+
+    return "ridge" if kind == "ridge outlier" else "logistic", labelled(retained), labelled(people)
+
+
+def _one_hot(generator: np.random.Generator) -> tuple[Array, Array]:
+    """Two categories that many share, one that is a person's own, and five numbers."""
+    common, own = 10, 40
+
+    def made(count: int, values: Array) -> Array:
+        features = np.zeros((count, 2 * common + own + 15 + 5))
+        features[np.arange(count), generator.integers(0, common, count)] = 1.0
+        features[np.arange(count), common + generator.integers(0, common, count)] = 1.0
+        features[np.arange(count), 2 * common + values] = 1.0
+        features[:, -5:] = generator.normal(size=(count, 5))
+        return features
+
+    return made(ROWS, own + generator.integers(0, 15, ROWS)), made(PEOPLE, np.arange(PEOPLE) % own)
+
+
+def _words(generator: np.random.Generator) -> tuple[Array, Array]:
+    """Fifteen words of a hundred, rare ones weighing more, and one that is a person's own."""
+    chances = 1.0 / np.arange(3, 103)
+    chances /= chances.sum()
+
+    def made(count: int, *, own: bool) -> Array:
+        features = np.zeros((count, 120))
+        for row in features:
+            np.add.at(row, generator.choice(100, size=15, p=chances), 1.0)
+        features[:, :100] *= -np.log(chances)
+        if own:
+            features[np.arange(count), 100 + np.arange(count) % 20] = 8.0
+        return features / np.linalg.norm(features, axis=1, keepdims=True)
+
+    return made(ROWS, own=False), made(PEOPLE, own=True)
+
+
+def _outliers(generator: np.random.Generator) -> tuple[Array, Array]:
+    """Standardised rows, and people with one value far out."""
+    retained, people = generator.normal(size=(ROWS, 12)), generator.normal(size=(PEOPLE, 12))
+    people[np.arange(PEOPLE), generator.integers(0, 12, PEOPLE)] = generator.choice([-1, 1], PEOPLE) * 20.0
+    return retained, people
+
+
+# What the attacker has -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Seen:
+    """`retained` is None at first."""
+
+    deposit: Deposit
+    model: Array
+    retained: Rows | None
+
+    @property
+    def rows(self) -> HeadRows:
+        assert self.retained is not None
+        features, labels = self.retained
+        return HeadRows(torch.from_numpy(features), torch.from_numpy(labels))
+
+    @property
+    def matrices(self) -> Iterator[Array]:
+        """Every square one that is a sum over rows, features by features or classes and features by the same."""
+        yield self.deposit.gram.mean.numpy()
+        for blocks in (self.deposit.sums.curvature, *self.deposit.sums.weighted):
+            yield from blocks.values.numpy()
+
+    @property
+    def moved(self) -> Array:
+        """From where the weights of what is left would be to the anchor: by the retained rows, or by Newton's step."""
+        kept = self.deposit
+        penalty, setting = kept.penalty(kept.sums.count), kept.setting
+        if self.retained is not None:
+            best = optimum(replace(kept.head, l2=0.0), self.rows, replace(setting, gauges=()), penalty)
+            return (kept.anchor - best).numpy()
+        gradient = setting.centred(kept.sums.gradient + penalty.diagonal(kept.anchor) * kept.anchor)
+        return setting.centred(self.norm.solved(gradient)).numpy()
+
+    @property
+    def norm(self) -> Norm:
+        setting = replace(self.deposit.setting, stiff=1.0)
+        matrix = setting.penalised(
+            setting.stiffened(self.deposit.sums.curvature), self.deposit.penalty(self.deposit.sums.count)
+        )
+        return Norm(matrix, torch.linalg.cholesky(matrix.values))
+
+
+Attack = Callable[[Seen, Rows], Array | None]
+
+
+def cosines(people: Rows, *vectors: Array) -> Array:
+    """The largest cosine, up to sign, with any of some vectors."""
+    made, features = np.zeros(len(people[0])), people[0]
+    for vector in vectors:
+        size = np.linalg.norm(vector)
+        if size > 0.0:
+            made = np.maximum(made, np.abs(features @ vector) / (size * np.linalg.norm(features, axis=1)))
+    return made
+
+
+def foremost(matrix: Array) -> Array:
+    """The direction in feature space that a matrix with a row for every class has most of."""
+    vector: Array = np.linalg.svd(matrix)[2][0]
+    return vector
+
+
+def supports(people: Rows, features: Array) -> Array:
+    """How many of these features somebody has, for their own number of them."""
+    own = people[0] != 0.0
+    scores: Array = (own @ features) / np.sqrt(own.sum(axis=1))
+    return scores
+
+
+# Attacks ---------------------------------------------------------------------------------------------------------------
+
+
+def by_gradient(seen: Seen, people: Rows) -> Array:
+    """At the exact optimum of the source, gradient and l2 w together are the row that left."""
+    kept = seen.deposit
+    penalty = kept.penalty(kept.sums.count).diagonal(kept.anchor)
+    return cosines(people, foremost((kept.sums.gradient + penalty * kept.anchor).numpy()))
+
+
+def by_eigenvectors(seen: Seen, people: Rows) -> Array:
+    """The first and the last direction of each matrix, and of its difference from what it should be by the moments."""
+    width, found = people[0].shape[1], []
+    for matrix in seen.matrices:
+        values, vectors = np.linalg.eigh(matrix)
+        rank = int(np.argmax(values > 1e-10 * values[-1]))
+        for index in (0, rank, -1):
+            found.append(foremost(vectors[:, index].reshape(-1, width)))
+    return cosines(people, *found)
+
+
+def by_rounding(seen: Seen, people: Rows) -> Array:
+    """Entries that no retained row has a part in are nothing but rounding, and name what was together in one row."""
+    width = people[0].shape[1]
+    told = np.zeros(width)
+    for matrix in seen.matrices:
+        lengths = np.sqrt(np.maximum(np.diag(matrix), 0.0))
+        tiny = (matrix != 0.0) & (np.abs(matrix) < TINY * np.outer(lengths, lengths))
+        told += tiny.sum(axis=0).reshape(-1, width).sum(axis=0)
+    third = seen.deposit.sums.third
+    if third is not None:
+        sizes = np.sqrt(np.maximum(np.diag(seen.deposit.gram.mean.numpy()), 0.0))
+        parts = [part.numpy() for part in threes(width)]
+        few = sizes[parts[0]] * sizes[parts[1]] * sizes[parts[2]] * TINY
+        tiny = ((third.numpy() != 0.0) & (np.abs(third.numpy()) < few)).sum(axis=0)
+        for part in parts:
+            np.add.at(told, part, tiny)
+    return supports(people, told)
+
+
+def by_errors(seen: Seen, people: Rows) -> Array:
+    """The curvature's error has the mean square of the source's rows in it, and so the length of who left."""
+    kept = seen.deposit
+    count, left = kept.numbers.n_rows + kept.numbers.forgotten, kept.numbers.n_rows
+    head, weights = kept.head, kept.anchor
+    if isinstance(head, Ridge):
+        each = UNIT_ROUNDOFF * head.moment_roundoffs(count)
+    else:
+        of_link = np.sqrt(len(weights)) * (weights.shape[1] + 64)
+        each = UNIT_ROUNDOFF * (
+            (count + 64) * CURVATURE_SIZE + of_link * (1.0 + float(weights.norm()) * head.row_bound)
+        )
+    total = float(kept.gram.mean.trace()) * left
+    if seen.retained is not None:
+        total = float((seen.retained[0] ** 2).sum())
+    added = np.append(2.0 ** np.arange(-70.0, -20.0), 0.0)
+    squares = (kept.numbers.curvature_error / (1.0 + 2.0**-40) - added) * left / each - total
+    own = (people[0] ** 2).sum(axis=1)
+    scores: Array = -np.abs(np.log(np.maximum(squares, 1e-300)[:, None] / own)).min(axis=0)
+    return np.round(scores, 3)  # nearer than that is as good as found
+
+
+def by_sizes(seen: Seen, people: Rows) -> Array:
+    """The longest row by each gauge, and by itself, is known to a factor of two: who would have been that long?"""
+    features = torch.from_numpy(people[0])
+    fits = np.zeros(len(features))
+    for gauge in seen.deposit.gauges:
+        fits += (gauge.squares(features) > gauge.kappa**2 / 2.0).numpy()
+    return fits + (features.norm(dim=1) > seen.deposit.numbers.row_bound / 2.0).numpy()
+
+
+def by_hashes(seen: Seen, people: Rows) -> Array:
+    """The key is in the deposit: any row can be looked up."""
+    kept = seen.deposit
+    table = {digest.tobytes() for digest in kept.hashes.digests[0]}
+    return np.array([float(each.tobytes() in table) for each in row_hashes(kept.key, *people).digests[0]])
+
+
+def by_published(seen: Seen, people: Rows) -> Array:
+    """The published weights, from where they would be without noise."""
+    best = seen.deposit.anchor.numpy() - seen.moved
+    return cosines(people, foremost(seen.model - best))
+
+
+def by_counts(seen: Seen, people: Rows) -> Array | None:
+    """What moments, supports and counts have beyond the retained rows'."""
+    if seen.retained is None:
+        return None
+    kept, own = seen.deposit, gram_of(seen.rows)
+    beyond = sum(np.asarray(part) for part in (kept.gram.parts - own.parts).numpy())
+    classes = np.array(kept.numbers.class_counts) - np.bincount(seen.retained[1], minlength=len(kept.record.classes))
+    more = supports(people, (kept.gram.support - own.support).numpy())
+    return np.einsum("pi,ij,pj->p", people[0], beyond, people[0]) / (people[0] ** 2).sum(axis=1) ** 2 + (
+        1e-3 * classes[people[1]] + more
+    )
+
+
+def by_differences(seen: Seen, people: Rows) -> Array | None:
+    """Every sum beside the same over the retained rows: what is beyond them, relative to each feature's own size."""
+    if seen.retained is None:
+        return None
+    kept, width = seen.deposit, people[0].shape[1]
+    own = sums_of(kept.head, kept.anchor, seen.rows, kept.gauges, third=kept.sums.third is not None)
+    told = np.zeros(width)
+    for one, other in zip((kept.sums.curvature, *kept.sums.weighted), (own.curvature, *own.weighted), strict=True):
+        for mine, theirs in zip(one.values.numpy(), other.values.numpy(), strict=True):
+            lengths = np.sqrt(np.maximum(np.diag(theirs), 1e-30))
+            apart = np.abs(mine - theirs) / np.outer(lengths, lengths)
+            told += np.sqrt((apart**2).mean(axis=0)).reshape(-1, width).sum(axis=0)
+    sizes = np.sqrt(np.maximum((seen.retained[0] ** 2).mean(axis=0), 1e-30))
+    return cosines((np.abs(people[0]) / sizes, people[1]), told)
+
+
+def by_anchor(seen: Seen, people: Rows) -> Array:
+    """The likelihood ratio of the anchor's noise: by how much each of them would have moved the optimum."""
+    score, _ = anchor_moves(seen, people)
+    return score
+
+
+def anchor_moves(seen: Seen, people: Rows) -> tuple[Array, Array]:
+    """That, and where each of them would have moved it to, in deviations of the noise."""
+    kept, factor = seen.deposit, seen.deposit.shape[0].numpy()
+    plain, norm, unseen = replace(kept.head, l2=0.0), seen.norm, kept.gram.unseen
+    scale, moves = max(kept.numbers.anchor_noise, 1e-12), []
+    for features, label in zip(*people, strict=True):
+        row = HeadRows(torch.from_numpy(features[None]), torch.tensor([int(label)]))
+        shift = kept.setting.centred(-norm.solved(plain.gradient(kept.anchor, row) / kept.sums.count))
+        shift[:, unseen] = 0.0
+        moves.append((shift.numpy() @ factor).reshape(-1) / scale)
+    made = np.array(moves)
+    return made @ (seen.moved @ factor).reshape(-1) / scale - (made**2).sum(axis=1) / 2.0, made
+
+
+def by_gauge(seen: Seen, people: Rows) -> Array | None:
+    """The likelihood ratio of a gauge's noise; without the retained rows by their second moments, which are near."""
+    kept = seen.deposit
+    if not kept.gauges:
+        return None
+    gauge, width = kept.gauges[0], people[0].shape[1]
+    matrix, square = (gauge.factor @ gauge.factor.T).numpy(), 2.0 ** np.ceil(np.log2(float(kept.gram.mean.trace())))
+    count = kept.numbers.n_rows + kept.numbers.forgotten
+
+    def cut(features: Array) -> Array:
+        return features * np.sqrt(square) / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), np.sqrt(square))
+
+    moments = kept.gram.mean.numpy() * kept.numbers.n_rows
+    if seen.retained is not None:
+        moments = cut(seen.retained[0]).T @ cut(seen.retained[0])
+    deviation = square / (count * GAUGE_MU)
+    beyond = matrix - moments / count - 2.2 * deviation * np.sqrt(width) * np.eye(width)
+    own = cut(people[0])
+    halves = np.tril(np.ones((width, width)))  # an entry and its mirror are one number
+    scores = [
+        float((halves * np.outer(x, x) * (beyond / count - np.outer(x, x) / (2.0 * count**2))).sum()) / deviation**2
+        for x in own
+    ]
+    return np.array(scores)
+
+
+def by_trained(seen: Seen, people: Rows, trained: Array) -> Array:
+    """The gradient of what is left at the trained weights, by the deposit's own sums: there it is the row that left."""
+    kept, weights = seen.deposit, torch.from_numpy(trained)
+    away, values = weights - kept.anchor, kept.sums.curvature.values
+    away[:, kept.gram.unseen] = 0.0
+    if kept.sums.curvature.joint:
+        bent = (values[0] @ away.reshape(-1)).reshape(away.shape)
+    else:
+        bent = torch.einsum("kij,kj->ki", values.expand(len(away), -1, -1), away)
+    gradient = kept.sums.gradient + bent + kept.penalty(kept.sums.count).diagonal(weights) * weights
+    gradient[:, kept.gram.unseen] = 0.0
+    return cosines(people, foremost(gradient.numpy()))
+
+
+EXACT: dict[str, Attack] = {
+    "eigenvectors": by_eigenvectors,
+    "rounding": by_rounding,
+    "errors": by_errors,
+    "sizes": by_sizes,
+    "hashes": by_hashes,
+    "published weights": by_published,
+    "counts": by_counts,
+    "differences": by_differences,
+}
+NOISY: dict[str, Attack] = {"gradient": by_gradient, "anchor": by_anchor, "gauge": by_gauge}
+ATTACKS = EXACT | NOISY
+
+
+# Playing ---------------------------------------------------------------------------------------------------------------
+
+DESIGNS = {  # as it is, and each mistake that was made before
+    "as it is": {},
+    "an anchor without noise": {"making.anchor_scale": lambda *_, **__: 0.0},
+    "all digits": {"sums._on_grid": lambda values, _: values, "sums._rounded_up": lambda error: error},
+}
+
+
+@dataclass(frozen=True)
+class Round:
+    """Somebody was in a source, and left: both deposits, read from their files, and who it was among the people."""
+
+    who: int
+    people: Rows
+    retained: Rows
+    before: Deposit
+    after: Deposit
+    model: Array
+
+    @property
+    def trained(self) -> Array:
+        """The model as it was trained, with the person in it and no noise: no part of a deposit, but it was in use."""
+        person = self.people[0][self.who : self.who + 1], self.people[1][self.who : self.who + 1]
+        source, kept = joined(self.retained, person), self.before
+        rows = HeadRows(torch.from_numpy(source[0]), torch.from_numpy(source[1]))
+        plain, setting = replace(kept.head, l2=0.0), replace(kept.setting, gauges=())
+        weights: Array = optimum(plain, rows, setting, kept.penalty(len(source[1]))).numpy()
+        return weights
+
+    def rank(self, attack: Attack, *, known: bool, earlier: bool = False) -> float:
+        """The share of the others that an attack puts below the one who left, ties by half; a half if it cannot say."""
+        kept = self.before if earlier else self.after
+        scores = attack(Seen(kept, self.model, self.retained if known else None), self.people)
+        return 0.5 if scores is None else self.rank_by(scores)
+
+    def rank_by(self, scores: Array) -> float:
+        others = np.delete(scores, self.who)
+        return float(((others < scores[self.who]).mean() + (others <= scores[self.who]).mean()) / 2.0)
+
+
+def begun(kind: str, seed: int, design: str = "as it is") -> Round:
+    loss, retained, people = people_of(kind, seed)
+    who = int(np.random.default_rng([seed, 1]).integers(PEOPLE))
+    person = people[0][who : who + 1], people[1][who : who + 1]
+    with ExitStack() as stack:
+        for name, replaced in DESIGNS[design].items():
+            stack.enter_context(patch(f"expunge.evidence.deposit.{name}", replaced))
+        before = kept_of(joined(retained, person), loss, seed=1000 + seed, n_rows=len(retained[0]))
+        request = ask_deposit(before, person, deposit_guarantee(1.0, 1e-3))
+        after = left(before, request.forget, request.membership, gone(before, request.forget, request.membership))
+    read = [parse_deposit(each.to_bytes(), Path("deposit")) for each in (before, after)]
+    moved = Seen(read[1], np.zeros(0), retained).moved
+    noise = np.random.default_rng([seed, 2]).normal(size=moved.shape) @ np.linalg.inv(after.shape[0].numpy())
+    return Round(who, people, retained, *read, after.anchor.numpy() - moved + after.levels[0] * noise)
+
+
+def main() -> None:
+    """A line for each attack: the mean share of people that the right one is ranked above."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 4
+    for kind in KINDS:
+        for design in DESIGNS:
+            played = [begun(kind, seed, design) for seed in range(rounds)]
+            for name, attack in ATTACKS.items():
+                shares = [
+                    float(np.mean([each.rank(attack, known=known, earlier=earlier) for each in played]))
+                    for known, earlier in ((False, False), (True, False), (True, True))
+                ]
+                print(f"{kind:14}{design:25}{name:19}" + "".join(f"{share:8.2f}" for share in shares))
+
+
+if __name__ == "__main__":
+    main()

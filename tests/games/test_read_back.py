@@ -1,0 +1,146 @@
+"""Nothing of a forgotten person can be read back from what is left: read_back.py tries, and wins where it should.
+
+Ranks of one person among others are uniform where an attack guesses, so that their sum is distributed as Irwin and Hall
+say: the mean of so many is above `guessing` with a probability of about `FALSE_ALARM`, for each attack.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from games.read_back import ATTACKS, EXACT, KINDS, Round, Seen, anchor_moves, begun, by_trained
+from games.worlds import FALSE_ALARM
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+FEW, MANY = 5, 24
+
+
+@functools.cache
+def guessing(rounds: int) -> float:
+    """What the mean of so many uniform numbers exceeds so rarely."""
+
+    def above(mean: float) -> float:
+        rest = Fraction(rounds) * (1 - Fraction(mean))  # as often as the sum is below this: exact, since terms cancel
+        terms = ((-1) ** k * math.comb(rounds, k) * (rest - k) ** rounds for k in range(math.floor(rest) + 1))
+        return float(sum(terms) / math.factorial(rounds))
+
+    return float(brentq(lambda mean: above(mean) - FALSE_ALARM, 0.5, 1.0))
+
+
+def test_guessing_is_a_bound_that_attacks_can_exceed() -> None:
+    assert guessing(1) == pytest.approx(1.0 - FALSE_ALARM, rel=1e-9)
+    assert guessing(2) == pytest.approx(1.0 - math.sqrt(2.0 * FALSE_ALARM) / 2.0, rel=1e-9)
+    assert guessing(MANY) < guessing(FEW) < 0.93
+
+
+@functools.cache
+def played(kind: str, rounds: int, design: str = "as it is") -> list[Round]:
+    return [begun(kind, seed, design) for seed in range(rounds)]
+
+
+def share(rounds: list[Round], name: str, *, known: bool, earlier: bool = False) -> float:
+    return float(np.mean([each.rank(ATTACKS[name], known=known, earlier=earlier) for each in rounds]))
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["the deposit alone", "with all retained rows"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_read_back_from_what_is_left(kind: str, known: bool) -> None:
+    shares = {name: share(played(kind, FEW), name, known=known) for name in [*EXACT, "gradient"]}
+    assert max(shares.values()) <= guessing(FEW), shares
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("known", [False, True], ids=["the deposit alone", "with all retained rows"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_read_back_in_many_rounds(kind: str, known: bool) -> None:
+    shares = {name: share(played(kind, MANY), name, known=known) for name in EXACT}
+    assert max(shares.values()) <= guessing(MANY), shares
+
+
+# So that the attacks can win ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_deposit_from_before_gives_everybody_away(kind: str) -> None:
+    rounds = played(kind, FEW)
+    assert share(rounds, "hashes", known=False, earlier=True) == 1.0
+    assert share(rounds, "counts", known=True, earlier=True) > 0.99
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "outlier"])
+def test_an_anchor_at_the_optimum_gives_them_away(kind: str) -> None:
+    """Gradient and l2 w together are the row. (An outlier that the model was sure of has hardly a part in either.)"""
+    rounds = played(kind, 2, "an anchor without noise")
+    assert share(rounds, "gradient", known=False) > 0.99
+    assert share(rounds, "anchor", known=False) > 0.99
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "outlier"])
+def test_the_trained_model_gives_them_away_beside_what_is_left(kind: str) -> None:
+    """The anchor's noise hides where the optimum was; whoever has the model as it was trained needs no anchor."""
+    for each in played(kind, 2):
+        scores = by_trained(Seen(each.after, each.model, None), each.people, each.trained)
+        assert each.rank_by(scores) > 0.99
+        assert scores[each.who] > 0.7
+
+
+def test_all_digits_of_the_sums_give_them_away() -> None:
+    """Pairs of words that nobody else had together are left as rounding; errors have the length of who left in them."""
+    assert share(played("TF-IDF", 3, "all digits"), "rounding", known=False) > 0.99
+    for kind in ("outlier", "ridge outlier"):
+        assert share(played(kind, 3, "all digits"), "errors", known=True) > 0.95
+
+
+# What has noise, and how much it hides ----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_anchor_tells_no_more_than_its_noise_lets_through(kind: str) -> None:
+    """The best test of Gaussian noise ranks somebody above another with `Phi(r/2)`, r deviations apart."""
+    rounds, expected = played(kind, MANY), []
+    for each in rounds:
+        moves = anchor_moves(Seen(each.after, each.model, None), each.people)[1]
+        apart = np.linalg.norm(np.delete(moves, each.who, axis=0) - moves[each.who], axis=1)
+        expected.append(float(norm.cdf(apart / 2.0).mean()))
+    found = share(rounds, "anchor", known=True)
+    print(f"{kind}: {found:.2f}, {np.mean(expected):.2f} expected")
+    assert found <= np.mean(expected) - float(norm.ppf(FALSE_ALARM)) / math.sqrt(12.0 * MANY)
+    assert np.mean(expected) < 0.97
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "ridge outlier"])
+def test_a_gauge_tells_no_more_than_one_deviation_lets_through(kind: str) -> None:
+    found = share(played(kind, MANY), "gauge", known=True)
+    assert found <= norm.cdf(1.0 / math.sqrt(2.0)) - float(norm.ppf(FALSE_ALARM)) / math.sqrt(12.0 * MANY)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["one-hot", "TF-IDF", "digits"])
+@pytest.mark.xfail(
+    strict=True,
+    reason="an anchor near the optimum is known to be moved by who was there: whoever has the deposit of what is left "
+    "AND a list of whole rows ranks the right one above eight or nine in ten. More noise would leave no region finite.",
+)
+def test_the_anchor_is_no_better_than_guessing(kind: str) -> None:
+    assert share(played(kind, MANY), "anchor", known=True) <= guessing(MANY)
+
+
+@pytest.mark.slow
+def test_the_script_prints_a_line_for_each_attack() -> None:
+    script = Path(__file__).parent / "read_back.py"
+    ran = subprocess.run([sys.executable, script, "1"], capture_output=True, text=True, check=True, env=os.environ)
+    lines = ran.stdout.splitlines()
+    assert len(lines) == len(KINDS) * len(ATTACKS) * 3

@@ -45,7 +45,6 @@ from expunge.errors import BeyondPolicy, VacuousClaim
 from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
 from expunge.evidence.deposit.contents import Deposit, read_deposit
 from expunge.evidence.deposit.making import optimum
-from expunge.evidence.deposit.verifying import whitened
 from expunge.heads import Rows
 from expunge.mechanism import certify, measure
 from expunge.request.execution import Execution
@@ -118,6 +117,7 @@ class Deleted:
     status: str
     radius: float
     update: torch.Tensor
+    shape: torch.Tensor  # of the noise
     noise: float  # what it moves an output of a typical row by, over the size of outputs
 
 
@@ -137,8 +137,9 @@ def deletion(file: Path, forget: Data, out: Path, device: str) -> Deleted:
     write_result(out, result)
     clock.now("")
     shutil.rmtree(out)
-    noise = before.numbers.output_noise * result.certificate.content["sigma"] / before.numbers.output_spread
-    return Deleted(clock, result.certificate.status, result.certificate.total, found.step.update.cpu(), noise)
+    noise = found.kept.output_noise * result.certificate.content["sigma"] / found.kept.output_spread
+    update, shape = found.step.update.cpu(), found.kept.shape[0].cpu()
+    return Deleted(clock, result.certificate.status, result.certificate.total, update, shape, noise)
 
 
 def best(file: Path, forget: Data, given: argparse.Namespace) -> Deleted:
@@ -173,7 +174,7 @@ def optimum_over_radius(deposit: Deposit, done: Deleted, retained: Data, device:
     setting = replace(deposit.on(torch.device(device)).setting, anchor=updated.to(device))
     rows, penalty = padded(retained, device), deposit.penalty(len(retained[0]))
     goal = optimum(replace(deposit.head, l2=0.0), rows, setting, penalty).cpu()
-    share = whitened(deposit, deposit.setting.centred(goal - updated)) / done.radius
+    share = float((deposit.setting.centred(goal - updated) @ done.shape).norm()) / done.radius
     if not share <= 1.0:
         raise SystemExit(f"the retrained weights are {share:.3g} radii away: the bound is wrong")
     return share
@@ -208,7 +209,7 @@ def case(weights: int, given: argparse.Namespace, told: Callable[[dict[str, Any]
     wanted = {name: TOLERANCES[name] for name in given.refits}
     for tolerance, times, fitted in refits(retained, wanted, given.strength):
         matrix = torch.from_numpy(np.column_stack([fitted.coef_, fitted.intercept_]))
-        away = whitened(deposit, deposit.setting.centred(matrix - deposit.anchor - done.update))
+        away = float((deposit.setting.centred(matrix - deposit.anchor - done.update) @ done.shape).norm())
         fit = times | {"away_over_radius": away / done.radius}
         made["refit"][tolerance] = fit | {f"{kind}_over_deletion": times[kind] / clock.seconds[kind] for kind in KINDS}
         told(made)

@@ -28,7 +28,7 @@ import numpy as np
 
 from expunge.desk import Desk, Policy, accept, create_desk, open_desk, requests, run, status, verify_desk
 from expunge.desk.entries import RequestAccepted, RequestWithdrawn
-from expunge.desk.ledger import now
+from expunge.desk.ledger import Ledger, now
 from expunge.desk.seal import write_seal
 from expunge.train import train
 
@@ -43,7 +43,7 @@ def rows(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def fill(desk: Desk, entries: int) -> None:
     """Requests until there are so many entries; the last ones pending, the others withdrawn."""
-    with desk.reading() as ledger:
+    with Ledger.open(desk.layout.ledger) as ledger:
         size = ledger.head().size
         ledger.connection.execute("BEGIN IMMEDIATE")
         number = ledger.next_request()

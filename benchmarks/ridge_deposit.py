@@ -94,10 +94,10 @@ def deletion(before: Deposit, rows: Labelled, m: int, given: argparse.Namespace)
     synchronise(given.device)
     retraining = time.perf_counter() - began
     updated = (before.anchor + found.step.update).to(goal)
-    away = whitened(before, goal - updated) / result.certificate.total
+    away = whitened(found.kept, goal - updated) / result.certificate.total
     if not away <= 1.0:
         raise SystemExit(f"the retrained weights are {away:.3g} radii away: the bound is wrong")
-    outputs = before.numbers.output_noise * result.certificate.content["sigma"] / before.numbers.output_spread
+    outputs = found.kept.output_noise * result.certificate.content["sigma"] / found.kept.output_spread
     return {
         "forget": m,
         "status": result.certificate.status,

@@ -236,7 +236,7 @@ def unlearn(
                 time.sleep(0.02)
             seconds = time.perf_counter() - began
         assert process.returncode == 0, told.read_text()
-        content = json.loads(told.read_text())["certificate"]
+        content = json.loads(Path(json.loads(told.read_text())["dossier_file"]).read_text())
     return {
         "rows": content["sizes"]["n_surrogate"],
         "seconds": seconds,

@@ -71,7 +71,7 @@ def unlearn_process(folder: Path) -> tuple[float, float, dict[str, Any]]:
     done = subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True)
     seconds = time.perf_counter() - began
     peak = 1024 * int(done.stderr.split("VmHWM:")[1].split()[0])
-    return seconds, peak, json.loads(done.stdout)["certificate"]
+    return seconds, peak, json.loads(Path(json.loads(done.stdout)["dossier_file"]).read_text())
 
 
 def retrain(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], goal: float, solver: str) -> dict[str, Any]:

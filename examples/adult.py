@@ -59,7 +59,7 @@ import expunge.sklearn
 from pathlib import Path
 
 kept = expunge.sklearn.deposit(model, X, y)
-print(f"a deposit of {kept.numbers.n_rows:,} rows: {len(kept.to_bytes()) / 1e6:.1f} MB, radii {kept.numbers.radii}")
+print(f"a deposit of {kept.numbers.n_rows:,} rows: {len(kept.to_bytes()) / 1e6:.1f} MB, levels of noise {kept.levels}")
 
 Path("model.deposit").touch(mode=0o600)
 Path("model.deposit").write_bytes(kept.to_bytes())
@@ -82,8 +82,8 @@ result = expunge.sklearn.unlearn(model, (X_gone, y_gone), kept, epsilon=1.0, del
 statement = result.statement
 print(statement.status, "epsilon", statement.epsilon, "delta", statement.delta)
 print(statement.content["guarantee"])
-outputs = statement.content["noise"]["outputs"]
-print("the noise moves an output by about", outputs["deviation"], "- the model's own are about", outputs["spread"])
+moved, own = statement.content["sigma"] * result.deposit.output_noise, result.deposit.output_spread
+print(f"the noise moves an output by about {moved:.3g}, the model's own are about {own:.3g}")
 print(f"{100 * result.estimator.score(rows[test], labels[test]):.2f} % with", result.estimator)
 """
 VERIFY = """\

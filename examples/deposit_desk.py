@@ -195,7 +195,7 @@ def one_desk(rows: Rows, test: Rows, kept: Deposit, epsilon: float, seed: int, r
             batches.append(batch)
             print(json.dumps({"epsilon": epsilon, "seed": seed} | batch), flush=True)
     ended = batch["retrain"] if batch["models"] == batches[-1]["models"] else None
-    return {"epsilon": epsilon, "seed": seed, "radii": list(kept.numbers.radii), "batches": batches, "ended": ended}
+    return {"epsilon": epsilon, "seed": seed, "noise": desk.policy.noise, "batches": batches, "ended": ended}
 
 
 def markdown(results: list[dict[str, Any]], about: dict[str, Any]) -> str:
@@ -278,10 +278,9 @@ def row_of(results: list[dict[str, Any]], epsilon: float) -> str:
 
 def one_table(result: dict[str, Any]) -> list[str]:
     """Batch by batch."""
-    radii = ", ".join(f"{radius:g}" for radius in result["radii"])
     lines = [
-        f"Epsilon {result['epsilon']:g}, the first draw; the deposit's radii are {radii}. `reach` and `more rows` are "
-        "what `expunge desk status` says.",
+        f"Epsilon {result['epsilon']:g}, the first draw; the noise of every model is {result['noise']:g}. `reach` and "
+        "`more rows` are what `expunge desk status` says.",
         "",
         "| forgotten | radius needed | true distance | noise for | reach | more rows | epsilon together | accuracy "
         "| refit | seconds | MB |",

@@ -127,7 +127,7 @@ def noised(update: torch.Tensor, sigma: float, kept: Kept | None, test: Labelled
 
 @functools.lru_cache(maxsize=2)
 def drawn(count: int, kept: Kept | None) -> list[Any]:
-    """Noise of scale 1, with a deposit's shape or without one."""
+    """Noise of scale 1, with the shape that what is retained gives it or without one."""
     generator = np.random.default_rng(1)
     if kept is None:
         return [generator.normal(size=count) for _ in range(DRAWS)]
@@ -136,7 +136,7 @@ def drawn(count: int, kept: Kept | None) -> list[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """A deposit, the same as itself alone."""
+    """A deposit of what is retained, the same as itself alone."""
 
     deposit: Deposit
 
@@ -170,9 +170,8 @@ class Group:
 
 
 def one(
-    task: Task, share: float, seed: int, group: int, model: Any, shaped: Kept, execution: Execution
+    task: Task, share: float, seed: int, group: int, model: Any, kept: Deposit, execution: Execution
 ) -> Iterator[dict[str, Any]]:
-    kept = shaped.deposit
     n = len(task.source[0])
     m = max(1, round(share * n))
     chosen = np.random.default_rng([seed, 5, group] if group else [seed, 5]).permutation(n)
@@ -182,10 +181,9 @@ def one(
     rows = in_memory(rows_of(stay, kept.model, record, torch.float64, execution.place, "the retain set"), "it")
     retrained = optimum(replace(kept.head, l2=0.0), rows, kept.setting, kept.penalty(len(rows)))
     common = {"task": task.name, "l2": task.l2, "share": share, "m": m, "seed": seed, "group": group, "n": n}
-    common |= {"before": accuracy(kept.anchor, task.test), "retrained": accuracy(retrained, task.test)}
-    group_of = Group(task, model, kept, forget, execution)
+    common |= {"before": accuracy(model.matrix(), task.test), "retrained": accuracy(retrained, task.test)}
+    group_of, shaped = Group(task, model, kept, forget, execution), None
     for method, (with_deposit, distance) in METHODS.items():
-        held = shaped if with_deposit else None
         for epsilon in EPSILONS:
             began = time.perf_counter()
             row = {**common, "method": method, "epsilon": epsilon}
@@ -193,10 +191,12 @@ def one(
                 request, measured = group_of.measured(with_deposit, distance, (epsilon, 1.0 / n), seed)
                 _, derived = foresee(request, measured)
                 update = (request.weights + measured.step.update).to(retrained)
-                true = float((update - retrained).norm()) if held is None else whitened(kept, update - retrained)
+                shaped = shaped or (Kept(measured.kept) if with_deposit else None)
+                held, off = (shaped if with_deposit else None), update - retrained
+                true = float(off.norm()) if held is None else whitened(held.deposit, off)
                 row |= {"sigma": derived.sigma, "radius": derived.region.radius, "true": true}
                 row |= {"accuracy": noised(update, derived.sigma, held, task.test)}
-                if held is not None:  # the noise that the region needs, not rounded up to a radius of the list
+                if held is not None:  # the noise that the region needs, not rounded up to a level
                     exact = derived.sigma * min(1.0, derived.region.radius / (derived.sigma * mu_for(epsilon, 1.0 / n)))
                     row |= {"exact": noised(update, exact, held, task.test)}
                 row |= {"status": derived.status} if hasattr(derived, "status") else {}
@@ -224,7 +224,7 @@ def measured_rows(options: Any, store: Path) -> list[dict[str, Any]]:
             drawn.cache_clear()  # a deposit may take all of a GPU's memory
             began, kept = time.perf_counter(), None
             model = train(*task.source, l2=task.l2, max_norm=1.0, bias=False, loss=task.loss, device=options.device)
-            kept = Kept(keep(model, task.source, execution=execution, seed=seed).deposit.on(execution.place))
+            kept = keep(model, task.source, execution=execution, seed=seed).deposit.on(execution.place)
             print(
                 f"{task.name}, l2 {task.l2:.2g}, seed {seed}: deposit {time.perf_counter() - began:.0f} s", flush=True
             )
@@ -261,8 +261,8 @@ def markdown(found: list[dict[str, Any]]) -> str:
         "noise. MNIST has 30,000 rows to train on, CIFAR-10 18,000 of the first 36,000 (4,000 to score on), Stanford "
         "Dogs 7,865; as many are the surrogate. `now` is the bound without a deposit with a true `same` surrogate; "
         "`seen` takes what the surrogate shows for all there is (`--sampling seen`), the others count rows unlike any "
-        "seen. All with the noise that is published: for one of the deposit's radii; in brackets with noise for the "
-        "region itself, which would tell who left. `refused`: no finite region, beyond the last radius, or rows that "
+        "seen. All with the noise that is published: one of six levels; in brackets with noise for the "
+        "region itself, which would tell who left. `refused`: no finite region, beyond the last level, or rows that "
         "the surrogate shows no like of.",
         "",
         f"{len(ratios)} regions; the retrained weights outside {sum(r < 1 for r in ratios)} of them; smallest radius "

@@ -96,15 +96,18 @@ def refitted(features: Any, labels: Any) -> Any:
 
 
 def away(kept: Deposit, update: Any, refit: Any) -> float:
-    """How far the refit is from the update, in the norm of the deposit's shape; classes sum to what the anchor's do."""
+    """How far the refit is from the update, in the norm of the noise's shape; classes sum to what the anchor's do.
+
+    `kept` is the deposit of what is retained.
+    """
     weights = np.column_stack([refit.coef_, refit.intercept_])
     if len(weights) > 1:
         weights = weights - weights.mean(axis=0) + kept.anchor.mean(dim=0).numpy()
     return whitened(kept, kept.anchor.new_tensor(weights) - torch.as_tensor(update))
 
 
-def forgotten(kept: Deposit, rows: Rows, m: int, seed: int) -> tuple[Any, Any, Any, Any]:
-    """Who leaves, the update without noise, and the refit; the last is None where there is no finite region."""
+def forgotten(kept: Deposit, rows: Rows, m: int, seed: int) -> tuple[Any, Any, Any]:
+    """Who leaves, the update without noise, which is None where there is no finite region, and the refit."""
     chosen = np.random.default_rng(seed).permutation(len(rows[0]))
     gone, left = chosen[:m], chosen[m:]
     refit = refitted(rows[0][left], rows[1][left])
@@ -113,14 +116,14 @@ def forgotten(kept: Deposit, rows: Rows, m: int, seed: int) -> tuple[Any, Any, A
         update = request.weights + measure(request).step.update
     except ExpungeError:
         update = None
-    return gone, left, update, refit
+    return gone, update, refit
 
 
 def issued(
-    model: Any, kept: Deposit, rows: Rows, test: Rows, epsilon: float, group: tuple[Any, Any, Any, Any]
+    model: Any, kept: Deposit, rows: Rows, test: Rows, epsilon: float, group: tuple[Any, Any, Any]
 ) -> dict[str, Any]:
     """One group of random people at one epsilon; what the deposit alone refuses is asked for again with a surrogate."""
-    gone, _, update, refit = group
+    gone, update, refit = group
     forget = (rows[0][gone], rows[1][gone])
     began = time.perf_counter()
     try:
@@ -138,7 +141,7 @@ def issued(
         "seconds": seconds,
         "status": made.certificate.status,
         "radius": made.certificate.total,
-        "true": away(kept, update, refit),
+        "true": away(made.deposit, update, refit),
         "accuracy": made.estimator.score(*test),
         "refit": refit.score(*test),
     }
@@ -157,7 +160,7 @@ def measured(name: str, folder: Path, draws: int) -> dict[str, Any]:
         "accuracy": model.score(*held_out),
         "seconds": time.perf_counter() - began,
         "bytes": len(kept.to_bytes()),
-        "radii": list(kept.numbers.radii),
+        "levels": list(kept.levels),
     }
     results = []
     for m in sorted({m for m, _ in SETTINGS}):

@@ -180,7 +180,7 @@ def walk(task: Task, folder: Path, l2: float) -> dict[str, Any]:
         "encoder": task.described,
         "features": int(np.load(folder / "test.npz")["X"].shape[1]),
         "wrong_encoder": json.loads(refused["said"])["error"]["found"],
-        "status": certificate["certificate"]["status"],
+        "status": certificate["statement"]["status"],
         **compared(task, folder),
         "seconds": round(time.perf_counter() - began, 1),
     }

@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 DATA ?= data
 
-.PHONY: demo test check slow mutants libraries docs lock licences commands bench examples experiments clean
+.PHONY: demo test check slow mutants libraries docs lock bench examples experiments clean
 
 $(BIN)/expunge: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -40,13 +40,7 @@ check: $(VENV)/dev  ## lint, format, types
 lock: constraints.txt  ## requirements.lock, from the hashes of the package index pip is set to use
 	$(PYTHON) docs/make_lock.py
 
-licences: $(VENV)/dev  ## docs/licences.md, from the packages' own metadata
-	$(BIN)/python docs/make_licences.py
-
-commands: $(BIN)/expunge  ## docs/commands.md, from what --help prints
-	$(BIN)/python docs/make_commands.py
-
-docs: $(VENV)/dev  ## the site, build/site/index.html, searchable without a server; a warning is an error; then its tests
+docs: $(VENV)/dev  ## the site, build/site/index.html, with the reference of commands and the results beside the paper's; then its tests
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,docs]"
 	$(BIN)/python docs/make_site.py
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_site.py tests/test_documents.py
@@ -67,7 +61,7 @@ examples: $(BIN)/expunge  ## accuracies on real data; make examples DATA=folder
 	$(BIN)/python examples/real_data.py --data $(DATA)
 
 experiments: $(BIN)/expunge  ## tables and figures beside the paper's; up to an hour each; make experiments DATA=folder
-	$(BIN)/python -m experiments all --data $(DATA) --page docs/reproduction.md
+	$(BIN)/python -m experiments all --data $(DATA)
 	$(BIN)/python -m experiments.donsker_varadhan
 	$(BIN)/python -m experiments.match_classes --data $(DATA)
 

@@ -1,19 +1,17 @@
-"""The command reference, docs/commands.md, made of what `--help` prints: `make commands`."""
+"""The command reference, made of what `--help` prints: a page of the site (`make docs`), not a file in git."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
 from expunge.cli import main
 
-PAGE = Path(__file__).with_name("commands.md")
 WIDTH = 100  # of every line, whatever terminal this runs in
 HEAD = """# Commands
 
-Made of the commands' own `--help` by `make commands`; do not edit it by hand.
+Every command and option, as `expunge COMMAND --help` prints them.
 """
 
 
@@ -42,7 +40,7 @@ def stripped(text: str) -> str:
 
 
 def page() -> str:
-    """The whole reference."""
+    """Write the whole reference."""
     parts = [HEAD]
     for path in commands():
         parts.append(f"{'#' * min(len(path) + 1, 4)} {' '.join(path)}\n\n```text\n{help_of(path)}```\n")
@@ -50,4 +48,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    print(page(), end="")

@@ -1,32 +1,26 @@
-"""The licences of all that Expunge is installed with, docs/licences.md, by the packages' own metadata: `make licences`.
+"""The licences of all that Expunge is installed with, from the packages' own metadata: a page of the site (`make docs`).
 
-What is installed here is asked first; of the rest pip fetches the wheels, and installs nothing.
+Packages that are not installed here are listed without a licence: nothing is downloaded to build the site.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import re
-import subprocess
-import sys
-import tempfile
 import tomllib
-import zipfile
 from collections.abc import Mapping, Sequence
-from email import message_from_bytes
 from email.message import Message
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "licences.md"
 LONGEST = 60  # characters of a licence's name; beyond that it is the licence itself
+NOT_HERE = "not installed here"
 HEAD = """# Licences
 
-Expunge itself is under the Apache License 2.0 (`LICENSE`). What it is installed with is under these, as the packages
-say of themselves; made by `make licences`, do not edit it by hand. `run`: Expunge needs it; `onnx`, `libraries`, `dev`,
-`docs`: that extra does; `build`: only while it is installed; nothing: another package needs it. Versions are those of
-`constraints.txt`; an extra that is not pinned there has the version that was found.
+Expunge itself is under the Apache License 2.0. The packages it is installed with are under these licences, as their own
+metadata says. `run`: Expunge needs it; `onnx`, `libraries`, `dev`, `docs`: that extra does; `build`: only needed while it
+is installed; empty: another package needs it. Versions are those of `constraints.txt`.
 
 | package | version | licence | for |
 |---|---|---|---|
@@ -84,32 +78,16 @@ def installed(name: str) -> tuple[str, str] | None:
         return None
 
 
-def fetched(requirements: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """The same of packages that are not: their wheels are fetched, looked into and thrown away."""
-    found = {}
-    with tempfile.TemporaryDirectory() as folder:
-        if requirements:
-            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-            subprocess.run([*command, "--dest", folder, *requirements], check=True)
-        for wheel in Path(folder).iterdir():
-            with zipfile.ZipFile(wheel) as archive:
-                place = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-                metadata = message_from_bytes(archive.read(place))
-            found[canonical(str(metadata["Name"]))] = about(metadata)
-    return found
-
-
-def main() -> None:
-    """Write the page anew."""
+def page() -> str:
+    """Write the page from what is declared, pinned and installed."""
     purposes = declared(tomllib.loads((ROOT / "pyproject.toml").read_text()))
     pinned = pins((ROOT / "constraints.txt").read_text())
-    names = sorted({*purposes, *pinned})
-    here = {name: found for name in names if (found := installed(name)) and pinned.get(name, found[0]) == found[0]}
-    others = [f"{name}=={pinned[name]}" if name in pinned else name for name in names if name not in here]
-    found = here | fetched(others)
-    lines = [f"| {name} | {found[name][0]} | {found[name][1]} | {purposes.get(name, '')} |\n" for name in names]
-    PAGE.write_text(HEAD + "".join(lines))
+    lines = []
+    for name in sorted({*purposes, *pinned}):
+        version, text = installed(name) or ("", NOT_HERE)
+        lines.append(f"| {name} | {pinned.get(name, version)} | {text} | {purposes.get(name, '')} |\n")
+    return HEAD + "".join(lines)
 
 
 if __name__ == "__main__":
-    main()
+    print(page(), end="")

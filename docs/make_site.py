@@ -1,14 +1,16 @@
 """The site, build/site: every page that README.md leads to, with a search that needs no server: `make docs`.
 
 Pages keep their places relative to each other, so that a link is the same in the repository and on the site. Notebooks
-become pages, and the reference of the Python names is made of their docstrings. Formulas become MathML while the site
-is built: nothing in it is fetched from anywhere.
+become pages. Four kinds of pages are made while the site is built and are not in git: the reference of commands, from
+`--help`; the reference of Python names, from docstrings; the licences, from the packages' metadata; and all results next
+to the paper's, from experiments/results. Formulas become MathML: nothing in the site is fetched from anywhere.
 """
 
 from __future__ import annotations
 
 import ast
 import html
+import importlib.util
 import json
 import logging
 import re
@@ -32,7 +34,7 @@ MODULES = {
     "expunge.data": "Files, streams and frames: see [files](../files.md).",
     "expunge.bounds": "The bounds themselves: see [theory](../theory.md).",
     "expunge.desk": "Requests over time: see [the desk](../desk.md).",
-    "expunge.evaluate": "Measured afterwards: see [evaluation](../evaluation.md) and [audits](../audits.md).",
+    "expunge.evaluate": "Measured afterwards: see [evaluate](../evaluate.md).",
     "expunge.report": "Pages for people.",
 }
 
@@ -46,12 +48,12 @@ def links(text: str) -> list[str]:
     return [target for target in found if target and "://" not in target and not target.startswith("mailto:")]
 
 
-def reachable(start: Path) -> list[Path]:
-    """Every file that a page leads to, itself first; pages and notebooks lead on."""
-    found, waiting = [start], [start]
+def reachable(*start: Path) -> list[Path]:
+    """List every file that some pages lead to, these first; pages and notebooks lead on."""
+    found, waiting = [*start], [*start]
     while waiting:
         page = waiting.pop()
-        for target in links(markdown(page)):
+        for target in links(markdown(page)) if page.suffix in (".md", ".ipynb") else ():
             file = (page.parent / target).resolve()
             if file.is_file() and file not in found:
                 found.append(file)
@@ -86,6 +88,31 @@ def for_the_site(text: str) -> str:
     """Links to a notebook lead to the page made of it, except the one on that page itself."""
     text = re.sub(r"(\]\([^)\s]+)\.ipynb\)", r"\1.md)", text)
     return re.sub(r"(\]\([^)\s]+\.ipynb)#\)", r"\1)", text)
+
+
+# Pages that are made here ---------------------------------------------------------------------------------------------
+
+
+def script(name: str) -> Any:
+    """Import a script of this folder."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def generated() -> dict[str, str]:
+    """Make the pages that are not in git: commands, licences, and the results next to the paper's."""
+    sys.path[:0] = [str(ROOT)] if str(ROOT) not in sys.path else []
+    from experiments.protocol.page import reproduction_page
+
+    return {
+        "docs/commands.md": script("make_commands").page(),
+        "docs/licences.md": script("make_licences").page(),
+        "docs/reproduction.md": reproduction_page(ROOT / "experiments/results", ROOT / "docs/reproduction.md"),
+    }
 
 
 # Python names ---------------------------------------------------------------------------------------------------------
@@ -123,13 +150,17 @@ def home(module: str, name: str) -> str:
 def stage(target: Path) -> None:
     """All pages, and the files they lead to, laid out under one folder as in the repository."""
     shutil.rmtree(target, ignore_errors=True)
-    for file in reachable(ROOT / "README.md"):
+    made = generated()
+    linked = [(ROOT / page).parent / link for page, text in made.items() for link in links(text)]
+    for file in reachable(ROOT / "README.md", *(file.resolve() for file in linked)):
         place = target / file.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
         if file.suffix in (".md", ".ipynb"):
             place.with_suffix(".md").write_text(for_the_site(markdown(file)), encoding="utf8")
         if file.suffix != ".md":
             shutil.copyfile(file, place)
+    for name, text in made.items():
+        (target / name).write_text(text, encoding="utf8")
     (target / "assets").mkdir()
     shutil.copy(SHIM, target / "assets")
     for module in MODULES:

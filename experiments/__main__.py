@@ -81,7 +81,7 @@ def main(
     python -m experiments synthetic
     python -m experiments synthetic --seeds 1 --out try/
     python -m experiments peers --only adult --data data/
-    python -m experiments all --data data/ --page docs/reproduction.md
+    python -m experiments all --data data/ --page results.md
 
     Exit status: 0 done, 2 bad input, 3 refused, 130 stopped; finished cases are kept.
     """

@@ -1,8 +1,7 @@
 """A natural case from end to end: the census employment model of 2015, forgotten from with rows of 2016 to 2018.
 
 Two kinds of cases. `rehearsal`, on later years alone, is what somebody without the source can do: which l2, and how far
-apart years are. `forget` is the real thing, beside the truth that only an experiment has. docs/tutorial-census.md tells
-it command by command.
+apart years are. `forget` is the real thing, beside the truth that only an experiment has.
 """
 
 from __future__ import annotations

@@ -122,15 +122,17 @@ def test_wheels_for_this_project_are_chosen() -> None:
 
 
 def test_every_package_is_listed_with_its_licence() -> None:
-    page = (ROOT / "docs" / "licences.md").read_text()
-    listed = {row[0]: row for row in re.findall(r"^\| ([a-z0-9-]+) \| (\S+) \| (.*?) \| (\S*) \|$", page, re.MULTILINE)}
+    page = LICENCES.page()
+    listed = {row[0]: row for row in re.findall(r"^\| ([a-z0-9-]+) \| (\S*) \| (.*?) \| (\S*) \|$", page, re.MULTILINE)}
     del listed["package"]  # the head of the table
     assert listed.keys() == DECLARED.keys() | PINS.keys()
     for name, (_, version, licence, purpose) in listed.items():
         assert version == PINS.get(name, version)
+        assert purpose == DECLARED.get(name, "")
+        if licence == LICENCES.NOT_HERE:
+            continue
         assert len(licence) > 2, name
         assert licence.lower() not in ("unknown", "none")
-        assert purpose == DECLARED.get(name, "")
 
 
 def test_a_licence_is_told_in_a_few_words() -> None:

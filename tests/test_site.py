@@ -114,7 +114,7 @@ def text_of(file: Path) -> str:
 
 def made_pages(site: Path) -> Iterator[Path]:
     for file in sorted(site.rglob("*.html")):
-        if file.name not in ("404.html", "census-report.html"):
+        if file.name != "404.html":
             yield file
 
 

@@ -1,4 +1,4 @@
-"""`docs/reproduction.md`: everything on one page, made from the results files and nothing else.
+"""Everything on one page (docs/reproduction.md on the site), made from the results files and nothing else.
 
 Words are in `templates/`, one file an experiment; numbers come from the results and, where they are the paper's, from
 the configs.

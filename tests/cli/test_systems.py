@@ -1,4 +1,4 @@
-"""What docs/systems.md says of shells and of systems without `fcntl`."""
+"""What docs/files.md says of shells and of systems without `fcntl`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import expunge
 from expunge.cli import main
 
-PAGE = (Path(__file__).parents[2] / "docs" / "systems.md").read_text(encoding="utf8")
+PAGE = (Path(__file__).parents[2] / "docs" / "files.md").read_text(encoding="utf8")
 PROGRAM = f"#!{sys.executable}\nfrom expunge.cli import main\nmain(prog_name='expunge')\n"
 ASKED = {"un": {"unlearn"}, "desk re": {"report", "request", "resume"}, "verify --do": {"--dossier"}}
 

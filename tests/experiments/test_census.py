@@ -1,13 +1,10 @@
-"""The census case on made-up people, and the tutorial, which must be what its commands printed."""
+"""The census case on made-up people."""
 
 from __future__ import annotations
 
 import copy
-import importlib.util
 import json
-import shlex
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,11 +16,9 @@ from experiments import census
 from experiments.datasets.census import FILES, encode_census
 from experiments.datasets.folder import DataFolder
 from experiments.protocol.config import config_of
-from expunge.cli import main
 from expunge.errors import DataError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-ROOT = Path(__file__).parents[2]
 
 
 def people(count: int, years: tuple[int, ...], seed: int, share: float = 0.5) -> Any:
@@ -93,31 +88,3 @@ def test_the_case_small(tmp_path: Path) -> None:
     assert len(drifts.rows) == 3
     assert [row[0] for row in certified.rows] == ["same", "chi2:0.1", "chi2:0.1, classes matched"]
     assert census.figures(config, records)["census.png"].startswith(b"\x89PNG")  # type: ignore[arg-type]
-
-
-def tutorial() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("census_example", ROOT / "examples" / "census.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-def test_the_tutorial_is_what_its_commands_printed() -> None:
-    module = tutorial()
-    kept = json.loads(module.KEPT.read_text())
-    assert module.page_text(kept) == module.PAGE.read_text(), "run: python -m examples.census text"
-    assert set(kept["commands"]) == set(module.COMMANDS)
-    statuses = {key: one["status"] for key, one in kept["commands"].items()}
-    assert {key for key, status in statuses.items() if status != 0} == {"refused"}
-    assert statuses["refused"] == 3
-
-
-def test_the_tutorials_commands_are_commands() -> None:
-    for command in tutorial().COMMANDS.values():
-        words = shlex.split(command)
-        if words[0] != "expunge":
-            continue
-        known = {name for option in main.commands[words[1]].params for name in option.opts}
-        assert {word for word in words if word.startswith("--")} <= known

@@ -3,7 +3,7 @@
 Retained and surrogate rows are drawn anew in each problem, as the certificate assumes, and what may be spent on an
 unlucky drawing is raised to `FAILURE`, so that there is something to see: violations may be as often as that, and no more.
 Issuing gives each route a sixth of what it spends; here each has all of it. `python tests/soundness/beside.py --write`
-puts the table into docs/soundness.md.
+puts the table into tests/soundness/README.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from expunge.evidence.deposit.beside import Answer, found_beside, region_of  # n
 from expunge.evidence.deposit.routes import found  # noqa: E402
 
 ROOT = HERE.parents[1]
-PAGE = ROOT / "docs" / "soundness.md"
+PAGE = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- beside: begin -->", "<!-- beside: end -->"
 FAILURE = 0.2
 PROBLEMS = 400
@@ -123,7 +123,7 @@ def row(name: str, some: list[Outcome]) -> str:
 
 
 def table(outcomes: list[Outcome], seconds: float) -> str:
-    """The section of docs/soundness.md."""
+    """The section of tests/soundness/README.md."""
     finite = [outcome for outcome in outcomes if outcome.finite]
     lines = [
         f"{len(outcomes):,} problems, {len(finite):,} finite regions, with {FAILURE:g} spent on an unlucky drawing: "
@@ -146,7 +146,7 @@ def written(page: str, section: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/soundness.md")
+    parser.add_argument("--write", action="store_true", help="put the table into tests/soundness/README.md")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--problems", type=int, default=PROBLEMS, help="a family")
     options = parser.parse_args()

@@ -1,7 +1,7 @@
 """Deposits on thousands of problems: how far the retrained weights really are, beside the radius of every region that is used.
 
 Nothing is declared and nothing sampled, so a single violation is a fault. `python tests/soundness/deposits.py --write` puts the
-table into docs/soundness.md.
+table into tests/soundness/README.md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from expunge.record import TrainingRecord  # noqa: E402
 
 Array = Any
 ROOT = HERE.parents[1]
-PAGE = ROOT / "docs" / "soundness.md"
+PAGE = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- deposits: begin -->", "<!-- deposits: end -->"
 CHUNK = 20
 APART = 1_000_000  # between the seeds of families
@@ -316,7 +316,7 @@ def row(name: str, some: list[Outcome]) -> str:
 
 
 def table(outcomes: list[Outcome], seconds: float) -> str:
-    """The section of docs/soundness.md."""
+    """The section of tests/soundness/README.md."""
     problems = sum(len({f.seed for f in outcomes if f.family == family.name}) for family in FAMILIES)
     finite = [found_here for found_here in outcomes if found_here.finite]
     lines = [
@@ -342,7 +342,7 @@ def written(page: str, section: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/soundness.md")
+    parser.add_argument("--write", action="store_true", help="put the table into tests/soundness/README.md")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--share", type=float, default=1.0, help="of the problems; the table is for all of them")
     options = parser.parse_args()

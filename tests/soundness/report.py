@@ -1,4 +1,4 @@
-"""Everything the suite measures, as a table. `python tests/soundness/report.py --write` puts it into docs/soundness.md.
+"""Everything the suite measures, as a table. `python tests/soundness/report.py --write` puts it into tests/soundness/README.md.
 
 Finished parts are kept (in `.soundness/`, for as long as package and suite stay as they are), so that a run can be continued.
 """
@@ -26,7 +26,7 @@ from soundness.old_rule import old_outcome  # noqa: E402
 from soundness.series import NAME, series_outcomes  # noqa: E402
 
 ROOT = HERE.parents[1]
-PAGE, KEPT = ROOT / "docs" / "soundness.md", ROOT / ".soundness"
+PAGE, KEPT = Path(__file__).with_name("README.md"), ROOT / ".soundness"
 BEGIN, END = "<!-- hard families: begin -->", "<!-- hard families: end -->"
 SERIES = 150
 OLD = FAMILIES[:3]
@@ -127,7 +127,7 @@ def row(verdict: Verdict) -> str:
 
 
 def table(verdicts: dict[str, Verdict], seconds: float) -> str:
-    """The section of docs/soundness.md."""
+    """The section of tests/soundness/README.md."""
     named = {family.name for family in FAMILIES if family.named}
     held = {name: verdict for name, verdict in verdicts.items() if not name.startswith("old: ")}
     apart = [verdict for name, verdict in held.items() if name in named]
@@ -178,7 +178,7 @@ def written(page: str, section: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/soundness.md")
+    parser.add_argument("--write", action="store_true", help="put the table into tests/soundness/README.md")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--share", type=float, default=1.0, help="of the problems; the table is for all of them")
     options = parser.parse_args()

@@ -1,6 +1,6 @@
 """At or below what is stated, on every hard family; the rule of old certificates is not, and that is seen here too.
 
-The quick part draws a few problems of each family; `make slow` all of them (docs/soundness.md says how long that takes).
+The quick part draws a few problems of each family; `make slow` all of them (tests/soundness/README.md says how long that takes).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The licences of all that Expunge is installed with, from the packages' own metadata: a page of the site (`make docs`).
+"""The licences of all that Expunge is installed with, from the packages' metadata: a page of the site (`make docs`).
 
 Packages that are not installed here are listed without a licence: nothing is downloaded to build the site.
 """
@@ -19,8 +19,8 @@ NOT_HERE = "not installed here"
 HEAD = """# Licences
 
 Expunge itself is under the Apache License 2.0. The packages it is installed with are under these licences, as their own
-metadata says. `run`: Expunge needs it; `onnx`, `libraries`, `dev`, `docs`: that extra does; `build`: only needed while it
-is installed; empty: another package needs it. Versions are those of `constraints.txt`.
+metadata says. `run`: Expunge needs it; `onnx`, `libraries`, `dev`, `docs`: that extra does; `build`: only needed to
+install it; empty: another package needs it. Versions are those of `constraints.txt`.
 
 | package | version | licence | for |
 |---|---|---|---|

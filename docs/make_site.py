@@ -2,7 +2,7 @@
 
 Pages keep their places relative to each other, so that a link is the same in the repository and on the site. Notebooks
 become pages. Four kinds of pages are made while the site is built and are not in git: the reference of commands, from
-`--help`; the reference of Python names, from docstrings; the licences, from the packages' metadata; and all results next
+`--help`; that of Python names, from docstrings; the licences, from the packages' metadata; and all results next
 to the paper's, from experiments/results. Formulas become MathML: nothing in the site is fetched from anywhere.
 """
 

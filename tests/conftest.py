@@ -35,6 +35,25 @@ def _rows(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return features / np.linalg.norm(features, axis=1, keepdims=True), labels
 
 
+class NoChance:
+    """What coarse preparation draws, standing still: numbers are rounded to the nearest, counts need no more."""
+
+    def randrange(self, below: int) -> int:
+        return 0
+
+    def randint(self, low: int, high: int) -> int:
+        return 0
+
+    def random(self) -> float:
+        return 0.5
+
+
+@pytest.fixture(autouse=True)
+def chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are prepared the same each time, except where chance is what is tested."""
+    monkeypatch.setattr("expunge.data.coarseness._chance", NoChance())
+
+
 def _snapshot(folder: Path) -> dict[str, str]:
     """Every path below the folder, hidden ones too, with the digest of what it holds."""
     found = {}

@@ -164,8 +164,8 @@ def train(
     it has anything but numbers in every cell, or no `max_norm` is given; `prepare` may be `table` (always) or `none`.
     The preparation is learnt from these rows, or from `prepare_from` (another frame, or the path of a table), kept in
     the record as plain numbers, and applied to later frames by column name. It is handed out with the model. `coarse`,
-    it has numbers of two digits and no value that fewer than `rare` rows have: in practice no row is to be read
-    off it, though that somebody unusual was there may show;
+    it has numbers that are rounded by chance and no value that fewer than `rare` rows have: in practice no row is to be
+    read off it, and hardly whether somebody was there; trained twice, it differs a little.
     `preparation="exact"` keeps what a forgotten row can be worked out from, and certificates say so first. Of rows that
     are public (`prepare_from`) it knows nothing of those who will be forgotten, and that is a proof. `learnt` says
     where rows were prepared that come with their Preparation.

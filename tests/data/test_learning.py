@@ -28,7 +28,7 @@ def test_an_ordinary_table_is_understood_and_every_decision_told(tmp_path: Path)
     assert dict(made.dropped).keys() == {"customer", "since"}
     for words in (
         "label: pays (text)", "numbers, standardised: age, income, debts", "filled with the median: age (",
-        "job (5 values, rare ones together)", "coarse: numbers to 2 digits", "customer (row numbers", "since (dates)", "4 columns become 9 features", "a date is no number",
+        "job (5 values, rare ones together)", "coarse: numbers of 2 digits", "customer (row numbers", "since (dates)", "4 columns become 9 features", "a date is no number",
     ):  # fmt: skip
         assert words in told
 

@@ -22,15 +22,15 @@ PREPARATIONS = {
     "scales, encodes or selects columns, or chose the penalty) was learnt from the source: what it learnt from the "
     "forgotten rows stays in it.",
     LEARNT_COARSE: "It speaks of the weights alone, on rows as they were prepared. Preparation was learnt from the "
-    "source, forgotten rows included, and is coarse: numbers of two digits, values of few rows taken together. "
-    "That values of the forgotten rows cannot be read off it is a practice and no proof, and whoever has the retained "
-    "rows may see that somebody unusual was there. Preparation learnt from public rows would prove both.",
+    "source, forgotten rows included, and is coarse: numbers rounded by chance, values of few rows taken together. "
+    "That values of the forgotten rows cannot be read off it, and that hardly anything shows whether they were there, "
+    "is a practice and no proof. Preparation learnt from public rows would prove both.",
     LEARNT_ELSEWHERE: "It speaks of the weights alone, on rows as they were prepared. That their preparation was "
     "learnt elsewhere, from no row of the source, was stated when the model was trained; it was not checked.",
 }
 COARSE = (
     "Preparation was learnt from the source, forgotten rows included, and made coarse: values of theirs are not to be "
-    "read off it, but that somebody unusual was there may show. It is a practice and no proof."
+    "read off it, and that they were there hardly shows. It is a practice and no proof."
 )
 OF_A_TABLE = (
     "Preparation of the table was learnt with the forgotten rows and is unchanged: from its means and scales, and the "

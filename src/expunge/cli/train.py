@@ -60,9 +60,9 @@ MOST_CLASSES = 20  # that are shown
         "--preparation",
         default="coarse",
         show_default=True,
-        help="coarse: what is learnt from the source has two digits and no value of a few rows: a practice and no "
-        "proof, which may still show that somebody unusual was there. exact: a "
-        "forgotten row can be worked out from it, and certificates say so.",
+        help="coarse: what is learnt from the source is rounded by chance and has no value of a few rows: hardly "
+        "anything shows whether somebody was there; a practice and no proof. exact: a forgotten row can be worked out "
+        "from it, and certificates say so.",
     ),
     click.option(
         "--rare",

@@ -28,6 +28,7 @@ MOST_VALUES = 100  # of one category that have a feature of their own
 LONGEST_VALUE = 150  # characters of a category's value
 MANY = 0.5  # of the rows: a column of words with more different ones names rows, it does not group them
 FEW_ROWS = 20  # below which nothing is concluded from all values being different
+FILLED = 20  # parts of a scale that what stands in for empty cells is rounded to: features show it
 SAME, ALMOST_SAME = "the same value in every row", "the same value in every row, or in all but a few"
 NUMBERED = re.compile(r"(.*[_ .-])?(id|index|idx|key|uuid|guid|no|nr|number|row|rowid)", re.IGNORECASE)
 
@@ -80,7 +81,7 @@ def learn(
             "at least one column of numbers or categories is needed",
             "; ".join(f"{name}: {reason}" for name, reason in kinds.dropped[:5]) + ".",
         )
-    numbers = _exact_numbers(kinds.numbers) if coarseness is None else _coarse_numbers(kinds.numbers, coarseness)
+    numbers = _exact_numbers(kinds.numbers) if coarseness is None else _coarse_numbers(kinds, coarseness)
     made: list[Number | Category] = [*numbers, *_categories(kinds, rare)]
     fitted = {each.column: each for each in made}
     preparation = Preparation(
@@ -119,10 +120,14 @@ class _Kinds:
 
     def __init__(self, raw: RawTable, coarse: Coarse | None) -> None:
         self.raw, self.coarse = raw, coarse
-        self.few = 0 if coarse is None else coarse.pulled(len(raw))
         self.numbers: dict[str, Array] = {}
+        self.moments: dict[str, tuple[float, float]] = {}  # centre and scale of each of them, where it is coarse
         self.words: dict[str, Words] = {}
         self.dropped: list[tuple[str, str]] = []
+
+    def few(self) -> int:
+        """How many rows decide nothing; another number each time."""
+        return 0 if self.coarse is None else self.coarse.few(len(self.raw))
 
     def decide(self, name: str, asked: bool) -> None:
         """Put a column where it belongs; one that was `asked` for is left out only if nothing can be made of it."""
@@ -140,52 +145,49 @@ class _Kinds:
             self._word(name, raw.words(name), asked)
 
     def _number(self, name: str, values: Array, asked: bool) -> None:
-        there = values[~np.isnan(values)]
-        if len(there) <= self.few:
+        there, moments = values[~np.isnan(values)], (0.0, 0.0)
+        if len(there) <= self.few():
             self.dropped.append((name, "no values" if self.coarse is None else ALMOST_SAME))
-        elif not asked and is_row_number(name, values):
+        elif not asked and is_row_number(name, values, self.few()):
             self.dropped.append((name, "row numbers, or the number of a person"))
         elif self.coarse is None and there.min() == there.max():
             self.dropped.append((name, SAME))
-        elif self.coarse is not None and self.coarse.moments(filled(values))[1] == 0.0:
+        elif self.coarse is not None and (moments := self.coarse.moments(there))[1] == 0.0:
             self.dropped.append((name, ALMOST_SAME))
         else:
-            self.numbers[name] = values
+            self.numbers[name], self.moments[name] = values, moments
 
     def _word(self, name: str, words: Words, asked: bool) -> None:
         n_rows, different = len(self.raw), len(words.different)
-        if self.coarse is not None and n_rows - words.most_frequent <= self.few:
+        if self.coarse is not None and n_rows - words.most_frequent <= self.few():
             self.dropped.append((name, ALMOST_SAME))
         elif different == 0:
             self.dropped.append((name, "no values"))
         elif different == 1 and not words.missing:
             self.dropped.append((name, SAME))
-        elif not asked and n_rows >= FEW_ROWS and different > MANY * n_rows:
+        elif not asked and n_rows >= FEW_ROWS and different - self.few() > MANY * n_rows:
             self.dropped.append((name, "a different text in most rows"))
-        elif words.longer_than(LONGEST_VALUE) > self.few or different > n_rows // 2 + MOST_VALUES * RARE:
+        elif words.longer_than(LONGEST_VALUE) > self.few() or different > n_rows // 2 + MOST_VALUES * RARE:
             self.dropped.append((name, "free text"))
         else:
             self.words[name] = words
 
 
-def is_row_number(name: str, values: Array) -> bool:
-    """Whether a column numbers the rows, or is called like a number of somebody and differs in every row.
+def is_row_number(name: str, values: Array, few: int = 0) -> bool:
+    """Whether a column numbers the rows, or is called like a number of somebody and differs in every row, `few` apart.
 
     >>> is_row_number("age", np.array([40.0, 31.0, 31.0])), is_row_number("Unnamed: 0", np.array([0.0, 1.0, 2.0]))
     (False, True)
     """
     if INDEX.fullmatch(name):
         return True
-    if len(values) < FEW_ROWS or np.isnan(values).any() or (values != np.rint(values)).any():
+    whole = values[values == np.rint(values)]
+    if len(values) < FEW_ROWS or len(values) - len(whole) > few:
         return False
-    counts_up = bool((np.diff(values) == 1).all())
+    different = len(whole) - len(np.unique(whole)) <= few
+    counts_up = bool((np.diff(whole) != 1).sum() <= 2 * few)
     named = NUMBERED.fullmatch(name) is not None or re.search(r"[a-z](Id|ID|Nr|No)$", name) is not None
-    return counts_up or (named and len(np.unique(values)) == len(values))
-
-
-def filled(values: Array) -> Array:
-    """A column with its median where there is no value."""
-    return np.where(np.isnan(values), np.nanmedian(values), values)
+    return different and (counts_up or named)
 
 
 def _exact_numbers(columns: dict[str, Array]) -> list[Number]:
@@ -201,31 +203,32 @@ def _exact_numbers(columns: dict[str, Array]) -> list[Number]:
     return [Number(name, float(median), float(mean), float(scale)) for name, median, mean, scale in numbers]
 
 
-def _coarse_numbers(columns: dict[str, Array], coarse: Coarse) -> list[Number]:
+def _coarse_numbers(kinds: _Kinds, coarse: Coarse) -> list[Number]:
     made = []
-    for name, values in columns.items():
-        centre, scale = coarse.moments(filled(values))
-        made.append(Number(name, coarse.centre(float(np.nanmedian(values)), scale), centre, scale))
+    for name, values in kinds.numbers.items():
+        centre, scale = kinds.moments[name]
+        median = coarse.quantile(values[~np.isnan(values)], 0.5)
+        made.append(Number(name, coarse.centre(median, scale, FILLED), centre, scale))
     return made
 
 
 def _categories(kinds: _Kinds, rare: int) -> list[Category]:
-    from sklearn.preprocessing import OneHotEncoder
-
+    """Of each column of words the values that have a feature: those of `rare` rows, and no more than can be many."""
     made = []
     for name, words in kinds.words.items():
-        listed = np.array([*words.listed(), MISSING], dtype=object)
-        cells = listed[words.codes][:, None]
-        encoder = OneHotEncoder(
-            min_frequency=rare, max_categories=MOST_VALUES, handle_unknown="infrequent_if_exist", dtype=np.float64
-        ).fit(cells)
-        infrequent = encoder.infrequent_categories_[0]
-        rare_ones = set() if infrequent is None else set(infrequent.tolist())
-        frequent = tuple(value for value in encoder.categories_[0].tolist() if value not in rare_ones)
-        if not frequent:
+        listed = [*words.listed(), MISSING]
+        values, places = np.unique(np.array(listed, dtype=object), return_inverse=True)
+        counts = np.bincount(places[words.codes], minlength=len(values))
+        blurred = counts if kinds.coarse is None else kinds.coarse.blurred(counts)
+        frequent = np.flatnonzero(blurred >= rare)
+        pooled = kinds.coarse is not None or len(frequent) < np.count_nonzero(counts)
+        if len(frequent) + pooled > MOST_VALUES:
+            pooled, kept = True, np.argsort(-blurred[frequent], kind="stable")[: MOST_VALUES - 1]
+            frequent = np.sort(frequent[kept])
+        if not len(frequent):
             kinds.dropped.append((name, f"no value that {rare} rows have"))
         else:  # that there were rare ones would itself tell of somebody
-            made.append(Category(name, frequent, kinds.coarse is not None or bool(rare_ones)))
+            made.append(Category(name, tuple(values[frequent].tolist()), bool(pooled)))
     return made
 
 
@@ -256,8 +259,8 @@ def _how(coarse: Coarse | None) -> str:
     if coarse is None:
         return "exact: what was learnt of those who will be forgotten stays, and certificates say so first"
     return (
-        f"coarse: numbers to {coarse.digits} digits of their scale, at most {coarse.most:g} scales out; values that "
-        f"fewer than {coarse.rare} rows have, and unknown ones, are one"
+        f"coarse: numbers of {coarse.digits} digits, rounded by chance, at most {coarse.most:g} scales out; values "
+        f"that fewer than {coarse.rare} rows have (by chance up to {2 * coarse.rare - 1}), and unknown ones, are one"
     )
 
 

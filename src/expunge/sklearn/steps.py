@@ -9,14 +9,17 @@ from typing import Any, Self
 
 import numpy as np
 import scipy.sparse
+import scipy.special
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.compose import ColumnTransformer
+from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 from sklearn.utils import get_tags
 
-from expunge.data.coarseness import RARE, Coarse, require_rare
+from expunge.data.coarseness import RARE, Coarse, by_chance, require_rare
+from expunge.data.learning import FILLED
 from expunge.errors import ModelError
 from expunge.sklearn.refusals import Estimator, every_step, may_have_learnt
 
@@ -38,6 +41,7 @@ NOT_NEEDED = {  # of what a step has learnt, what it does without when it prepar
 }
 MARK = "expunge_coarse_"  # on a step that was made coarse: a digest of what it had learnt then
 RARE_WORD = "(rare)"
+ENDS = 10  # of a range: its ends are rounded to such a part of it, and moved out by one
 OWN = 50  # rows: of more, an array as long as the source has something of each
 
 
@@ -128,11 +132,12 @@ def require_nothing_of_each(steps: tuple[tuple[str, Any], ...], n_rows: int) -> 
 def coarsen(estimator: Estimator, X: Any, y: Any, *, rare: int = RARE) -> Estimator:
     """The same Pipeline fitted anew on the source, with coarse steps.
 
-    Scalers have numbers of two digits, with a few values at either end pulled in and, where they centre, features of at
-    most ten scales; encoders, values that `rare` rows have, all others as one; vectorisers, words of `rare` documents,
-    with an idf of two digits; balanced weights of classes are those of counts of one digit. What they are is
-    scikit-learn's own; nothing of Expunge is needed to use them. Other steps are fitted as they are, and certificates
-    name them. That nobody can be read off coarse steps is a practice, and no proof: for that, fit steps on public rows
+    Scalers have numbers that are rounded by chance to coarse steps, with a few values at either end pulled in and,
+    where they centre, features of at most ten scales; encoders, values that `rare` rows have (by chance up to twice as
+    many), all others as one; vectorisers, words of as many documents, with an idf in halves; balanced weights of
+    classes are those of counts of one digit. Fitted twice, they differ a little. What they are is scikit-learn's own;
+    nothing of Expunge is needed to use them. Other steps are fitted as they are, and certificates name them. That
+    nobody can be read off coarse steps is a practice, and no proof: for that, fit steps on public rows
     (`deposit(..., preparation="learnt elsewhere")`).
 
     >>> import numpy as np
@@ -141,18 +146,18 @@ def coarsen(estimator: Estimator, X: Any, y: Any, *, rare: int = RARE) -> Estima
     >>> rng = np.random.default_rng(0)
     >>> X, y = rng.normal(100.0, 5.0, size=(200, 1)), rng.integers(0, 2, 200)
     >>> made = coarsen(make_pipeline(StandardScaler(), LogisticRegression()), X, y)
-    >>> made[0][0].mean_, made[0][0].scale_
-    (array([100.2]), array([4.4]))
+    >>> made[0][0].mean_ in (99.0, 100.0, 101.0), made[0][0].scale_ in (3.8, 4.6, 5.6)
+    (True, True)
     """
     coarse = Coarse(rare=require_rare(rare, 2))
     made = _wrapped(clone(estimator), coarse)
-    _weigh_coarsely(made, y)
+    _weigh_coarsely(made, y, coarse)
     made.fit(X, y)
     _unwrap(made)
     return made
 
 
-def _weigh_coarsely(estimator: Any, y: Any) -> None:
+def _weigh_coarsely(estimator: Any, y: Any, coarse: Coarse) -> None:
     """Balanced weights of classes as numbers, from counts of one digit: exact ones tell the class of who left."""
     final = estimator
     while isinstance(final, Pipeline):
@@ -160,7 +165,7 @@ def _weigh_coarsely(estimator: Any, y: Any) -> None:
     if getattr(final, "class_weight", None) != "balanced":
         return
     classes, counts = np.unique(np.asarray(y), return_counts=True)
-    total, *each = (float(f"{count:.0e}") for count in (counts.sum(), *counts))
+    total, *each = (coarse.count(int(count)) for count in (counts.sum(), *counts))
     final.class_weight = {
         name: total / (len(classes) * count) for name, count in zip(classes.tolist(), each, strict=True)
     }
@@ -259,8 +264,8 @@ def _least_most(step: Any, X: Any, coarse: Coarse) -> Any:
     for column in _columns(X):
         within = coarse.pulled_in(column) if len(column) else np.zeros(1)
         spread = coarse.scale(float(within.max() - within.min()))
-        low, high = (coarse.centre(float(end), spread) for end in (within.min(), within.max()))
-        ends.append((low, high if high > low else low + 1.0))
+        low, high = (coarse.centre(float(end), spread, ENDS) for end in (within.min(), within.max()))
+        ends.append((low - spread / ENDS, high + spread / ENDS) if spread > 0.0 else (low, low + 1.0))
     low, high = np.array(ends).T
     step.scale_ = (step.feature_range[1] - step.feature_range[0]) / (high - low)
     step.min_ = step.feature_range[0] - low * step.scale_
@@ -278,12 +283,18 @@ def _most_absolute(step: Any, X: Any, coarse: Coarse) -> Any:
 
 def _robust(step: Any, X: Any, coarse: Coarse) -> Any:
     step.fit(X)
-    if step.scale_ is not None:
-        step.scale_ = np.array([coarse.scale(float(scale)) for scale in step.scale_])
-    if step.center_ is not None:
-        scales = [coarse.moments(column)[1] if len(column) else 0.0 for column in _columns(X)]
-        pairs = zip(step.center_, scales, strict=True)
-        step.center_ = np.array([coarse.centre(float(centre), scale) for centre, scale in pairs])
+    low, high = (part / 100.0 for part in step.quantile_range)
+    usual = float(np.diff(scipy.special.ndtri([low, high]))[0]) if step.unit_variance else 1.0
+    for place, column in enumerate(_columns(X)):
+        if not len(column):
+            continue
+        spread = coarse.scale(abs(coarse.quantile(column, high) - coarse.quantile(column, low)) / usual)
+        if step.scale_ is not None:
+            step.scale_[place] = spread if spread > 0.0 else 1.0
+        if step.center_ is not None:
+            step.center_[place] = coarse.centre(
+                coarse.quantile(column, 0.5), spread if spread > 0.0 else coarse.moments(column)[1]
+            )
     return step
 
 
@@ -293,8 +304,9 @@ def _imputer(step: Any, X: Any, coarse: Coarse) -> Any:
         return step  # the most frequent value, which nobody has alone
     for place, column in enumerate(_columns(X)):
         if len(column):
-            value = np.median(column) if step.strategy == "median" else coarse.pulled_in(column).mean()
-            step.statistics_[place] = coarse.centre(float(value), coarse.moments(column)[1])
+            centre, scale = coarse.moments(column)
+            median = step.strategy == "median"
+            step.statistics_[place] = coarse.centre(coarse.quantile(column, 0.5) if median else centre, scale, FILLED)
     return step
 
 
@@ -304,9 +316,13 @@ def _encoder(step: Any, X: Any, coarse: Coarse) -> Any:
         categories=step.categories, min_frequency=coarse.rare, max_categories=getattr(step, "max_categories", None),
         handle_unknown="infrequent_if_exist",
     ).fit(X)  # fmt: skip
-    frequent = []
+    counts = np.asarray(counting.transform(X).sum(axis=0)).ravel()
+    frequent, start = [], 0
     for values, rare in zip(counting.categories_, counting.infrequent_categories_, strict=True):
-        left = [value for value in values.tolist() if rare is None or not _among(value, rare.tolist())]
+        often = [value for value in values.tolist() if rare is None or not _among(value, rare.tolist())]
+        enough = coarse.blurred(counts[start : start + len(often)]) >= coarse.rare
+        left = [value for value, kept in zip(often, enough, strict=True) if kept]
+        start += len(often) + (rare is not None)
         numbers = values.dtype.kind in "iuf"
         plain = [value for value in left if not _is_gap(value)]
         stand_in = (math.ceil(max(plain, default=0)) + 1) if numbers else RARE_WORD
@@ -345,21 +361,25 @@ def _vectoriser(step: Any, X: Any, coarse: Coarse) -> Any:
     documents = list(X)
     asked = step.min_df if isinstance(step.min_df, int) else math.ceil(step.min_df * len(documents))
     step.set_params(min_df=max(int(asked), coarse.rare)).fit(documents)
+    counts = CountVectorizer.transform(step, documents)
+    enough = np.flatnonzero(coarse.blurred(np.bincount(counts.indices, minlength=counts.shape[1])) >= coarse.rare)
+    words = step.get_feature_names_out()[enough]
+    if not len(words):
+        raise ValueError("no word is left")
+    step.vocabulary_ = {word: place for place, word in enumerate(words.tolist())}
     strip(step)
     if hasattr(step, "_tfidf") and step.use_idf:
-        _round_idf(step._tfidf, coarse)
+        _frequencies(step._tfidf, counts[:, enough], coarse)
     return step
 
 
 def _frequencies(step: Any, X: Any, coarse: Coarse) -> Any:
     step.fit(X)
-    if step.use_idf:
-        _round_idf(step, coarse)
+    if step.use_idf:  # less what is the same for all words, the number of rows, and that to one digit
+        n_rows = X.shape[0]
+        moved = math.log(coarse.count(n_rows) / n_rows)
+        step.idf_ = np.array([by_chance(2.0 * (value + moved)) / 2.0 for value in step.idf_], dtype=step.idf_.dtype)
     return step
-
-
-def _round_idf(step: Any, coarse: Coarse) -> None:
-    step.idf_ = np.array([coarse.scale(float(value)) for value in step.idf_], dtype=step.idf_.dtype)
 
 
 COARSENED: dict[str, Callable[[Any, Any, Coarse], Any]] = {

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from expunge import deposit as make_deposit
 from expunge.bounds.calibration import mu_for
 from expunge.certificate.content import read_certificate
 from expunge.certificate.facts import Fact
@@ -71,7 +72,7 @@ def state_of(desk: Desk) -> Deposit:
 
 def test_it_takes_the_deposit_in_and_keeps_no_surrogate(desk: Desk) -> None:
     assert desk.policy.kept
-    assert desk.policy.noise == kept().deposit.levels[0]
+    assert desk.policy.noise == deposited.default_noise(kept().deposit)
     assert state_of(desk).numbers == kept().deposit.numbers
     assert not desk.layout.surrogate.exists()
     assert open_desk(desk.layout.folder).policy == desk.policy
@@ -244,6 +245,27 @@ def test_a_desk_is_not_opened_with_a_deposit_from_before_its_model(tmp_path: Pat
     with pytest.raises(ModelError, match="whoever was forgotten would be back"):
         create_desk(tmp_path / "again", published, None, POLICY, deposit=kept().deposit)
     create_desk(tmp_path / "again", published, None, POLICY, deposit=state_of(desk))
+
+
+@pytest.mark.parametrize(("loss", "features"), [("ridge", 6), ("logistic", 1), ("logistic", 26)])
+def test_noise_does_not_tell_that_somebody_was_there(tmp_path: Path, loss: str, features: int) -> None:
+    """One person has a column to themselves, or is like everybody: what a desk takes for granted must not show it."""
+    generator, seen = np.random.default_rng(3), []
+    X = generator.normal(size=(801, features + 1))
+    y = (X[:, 0] + generator.logistic(size=len(X)) > 0).astype(int)
+    X[:, -1] = 0.0
+    for own in (0.0, 23.0):
+        X[-1, -1] = own
+        model = train(X, y, l2=1e-3, max_norm="largest", loss=loss)
+        policy = replace(POLICY, epsilon=1.0, planned=5, force=True)
+        desk = create_desk(tmp_path / f"{own}", None, None, policy, deposit=make_deposit(model, X, y))
+        accept(desk, X[-1:], y[-1:])
+        seen.append([desk.policy.noise])
+        for made in run(desk).published:
+            content = made.statement.content
+            seen[-1].append((content["sigma"], content["noise"]))
+    shown = min(map(len, seen))
+    assert seen[0][:shown] == seen[1][:shown], "that one was refused is the one bit that may be seen"
 
 
 # Run ----------------------------------------------------------------------------------------------------------------

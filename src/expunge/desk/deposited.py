@@ -7,6 +7,7 @@ one that was set when the desk was opened.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,14 +17,16 @@ import numpy as np
 import torch
 
 from expunge.bounds.ellipsoid import drawing_delta
+from expunge.bounds.scale import LOWEST_RUNG
 from expunge.certificate.compose import Composition, Mus, closed_form, compose
 from expunge.certificate.limits import ARITHMETIC_SHARE
 from expunge.data.row_hashes import occurring, row_hashes
 from expunge.desk.policy import KEPT, Policy
 from expunge.errors import RetrainNow, UselessModel
 from expunge.evidence.deposit.asking import ask_deposit, require_its_model, require_linear
-from expunge.evidence.deposit.contents import Deposit
+from expunge.evidence.deposit.contents import HARMLESS, Deposit
 from expunge.evidence.deposit.leaving import look_up
+from expunge.evidence.deposit.shape import share_of
 from expunge.model import LinearModel
 from expunge.request.door import Request
 from expunge.request.guarantee import Guarantee, budget_notes
@@ -31,12 +34,25 @@ from expunge.request.guarantee import Guarantee, budget_notes
 Rows = tuple[Any, Any]
 
 
+def default_noise(deposit: Deposit) -> float:
+    """Noise that moves a typical output by at most a hundredth, from public numbers alone: it is in every statement.
+
+    With `M_0 = c tau (G/tau)^t + reg` noise of scale 1 moves a typical output by the root of
+    `tr(M_0^-1 G) <= sum_i (lambda_i/tau)^(1-t) / c <= d/c`, whatever the rows are (`tau` is the mean eigenvalue of
+    their second moments G, and a power below 1 is concave). So `0.01 sqrt(c/d)` needs the loss, the number of classes
+    and the number of features, and nobody's row. The deposit's own first level, made of all rows of the source, would
+    tell whether somebody was there who has a column to themselves.
+    """
+    features = deposit.anchor.shape[1]
+    return max(HARMLESS * math.sqrt(share_of(deposit.head) / features), 2.0**LOWEST_RUNG)
+
+
 def opened_for(deposit: Deposit, model: LinearModel | None, policy: Policy) -> tuple[Policy, tuple[str, ...]]:
     """The policy of a desk with this deposit, and what every certificate will note; refuses what could not be used."""
     require_linear(deposit)
     if model is not None:
         require_its_model(model, deposit)
-    noise = deposit.levels[0] if policy.noise is None else policy.noise
+    noise = default_noise(deposit) if policy.noise is None else policy.noise
     policy = replace(policy, distance=KEPT, step="newton", noise=noise)
     numbers, loud = deposit.numbers, noise * deposit.output_noise
     if loud > deposit.output_spread and not policy.force:

@@ -78,7 +78,8 @@ def create_desk(
     `declared` are the facts of a model without a record. The model becomes the first private state: from now on the
     desk answers for it, and the file it came from should go. With a `deposit`, and a policy whose distance is
     `deposit`, that is the state: no surrogate is given, the model only where it is not the deposit's own (one that was
-    published, or is stored in another type), and noise is a number, or else the first of the deposit's levels.
+    published, or is stored in another type), and noise is a number, or else what moves no typical output by more than
+    a hundredth.
     """
     policy.checked()
     layout = Layout(Path(folder))

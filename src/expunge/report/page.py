@@ -12,7 +12,9 @@ from expunge import __version__
 from expunge.certificate.check import verdict_sentence
 from expunge.certificate.derive import bound_named
 from expunge.distance.kinds import kind_named
-from expunge.report import answers, chart, words
+from expunge.report.answers import checked_names, decision, is_weak, one_in, reading
+from expunge.report.chart import noise_curve, stacked
+from expunge.report.words import FACTS, FAILURES, PROVENANCE, plain, showing, status_words
 from expunge.runtime.rounding import up
 
 Json = dict[str, Any]
@@ -39,19 +41,19 @@ def _moment(value: str) -> str:
 
 
 def _common(content: Mapping[str, Any], keyid: str | None, organisation: str | None, model_name: str | None) -> Json:
-    """What both pages of a deletion say in the same words."""
+    """What both pages of a deletion say in the same """
     kept, law = bound_named(content["bound"]["kind"]).kept, kind_named(content["distance"]["kind"])
     return {
         "kept": kept,
         "beside": kept and law.stands_in,
         "stands_in": law.stands_in and not law.is_source,
         "verdict": verdict_sentence(keyid),
-        "status_words": words.status_words(content["status"]),
-        "reading": answers.reading(content["epsilon"], content["delta"]),
-        "reading_of": answers.reading,
-        "weak": answers.is_weak(content["epsilon"], content["delta"]),
+        "status_words": status_words(content["status"]),
+        "reading": reading(content["epsilon"], content["delta"]),
+        "reading_of": reading,
+        "weak": is_weak(content["epsilon"], content["delta"]),
         "version": __version__,
-        **answers.checked_names(organisation, model_name),
+        **checked_names(organisation, model_name),
     }
 
 
@@ -68,13 +70,13 @@ def _environment() -> jinja2.Environment:
     environment.filters["number"] = _number
     environment.filters["moment"] = _moment
     environment.filters["promised"] = up
-    environment.filters["one_in"] = answers.one_in
+    environment.filters["one_in"] = one_in
     environment.filters["capitalise"] = lambda text: text[:1].upper() + text[1:]
-    environment.filters["plain"] = words.plain
+    environment.filters["plain"] = plain
     return environment
 
 
-@words.showing("the statement")
+@showing("the statement")
 def statement_page(
     statement: Mapping[str, Any],
     *,
@@ -98,14 +100,14 @@ def statement_page(
             composition=composition,
             limit=limit,
             keyid=keyid,
-            decision=answers.decision(statement, public=True),
+            decision=decision(statement, public=True),
             estimated=[STAND_IN] if statement["distance"]["provenance"] == "estimated" else [],
             **_common(statement, keyid, organisation, model_name),
         )
     )
 
 
-@words.showing("the certificate")
+@showing("the certificate")
 def run_page(
     certificate: Mapping[str, Any],
     *,
@@ -122,11 +124,11 @@ def run_page(
     bound, noise = certificate["bound"], certificate["noise"]
     facts = {
         kind: [
-            (name, words.FACTS.get(name, NO_WORDS), entry["value"])
+            (name, FACTS.get(name, NO_WORDS), entry["value"])
             for name, entry in bound["inputs"].items()
             if entry["provenance"] == kind
         ]
-        for kind in words.PROVENANCE
+        for kind in PROVENANCE
     }
     residual = bound["kind"] == "residual"
     estimated = [f"{meaning}: {_number(value)}" for _, meaning, value in facts["estimated"]]
@@ -141,22 +143,22 @@ def run_page(
             limit=limit,
             accuracy=accuracy,
             keyid=keyid,
-            parts=chart.stacked(bound["terms"]),
-            curve=chart.noise_curve(bound["total"], certificate["epsilon"], noise["delta_for_noise"])
+            parts=stacked(bound["terms"]),
+            curve=noise_curve(bound["total"], certificate["epsilon"], noise["delta_for_noise"])
             if residual
             else None,
             facts=facts,
             estimated=[*estimated, *([STAND_IN] if certificate["distance"]["provenance"] == "estimated" else [])],
-            provenance_words=words.PROVENANCE,
-            failure_words=words.FAILURES,
-            decision=answers.decision(certificate, public=False),
-            public_decision=answers.decision(certificate, public=True),
+            provenance_words=PROVENANCE,
+            failure_words=FAILURES,
+            decision=decision(certificate, public=False),
+            public_decision=decision(certificate, public=True),
             **_common(certificate, keyid, organisation, model_name),
         )
     )
 
 
-@words.showing("the desk")
+@showing("the desk")
 def desk_page(
     status: Json,
     requests: Sequence[Json],
@@ -180,6 +182,6 @@ def desk_page(
             total=total,
             pages=pages,
             version=__version__,
-            **answers.checked_names(organisation, model_name),
+            **checked_names(organisation, model_name),
         )
     )

@@ -27,9 +27,7 @@ from typing import Any
 import numpy as np
 
 from expunge.desk import Desk, Policy, accept, create_desk, open_desk, requests, run, status, verify_desk
-from expunge.desk.entries import RequestAccepted, RequestWithdrawn
-from expunge.desk.ledger import Ledger, now
-from expunge.desk.seal import write_seal
+from expunge.desk.ledger import Ledger, RequestAccepted, RequestWithdrawn, now, write_seal
 from expunge.train import train
 
 PENDING = 1000

@@ -25,8 +25,7 @@ from expunge.evaluate.methods import Outcome
 from expunge.evidence.measured import claim_of, foresee
 from expunge.mechanism import measure
 from expunge.model import LinearModel
-from expunge.report.canvas import new_figure, png
-from expunge.report.plots import COLOURS, STYLES
+from expunge.report.figures import COLOURS, STYLES, new_figure, png
 from expunge.request.door import ask
 from expunge.request.guarantee import Guarantee, wanted_distance
 from expunge.runtime.progress import Progress, silent

@@ -22,8 +22,7 @@ from expunge.bounds.calibration import sigma_classical
 from expunge.distance import Estimation
 from expunge.estimate.source import estimate_source
 from expunge.evaluate.methods import PAPER_DELTA, PAPER_EPSILON
-from expunge.report.canvas import new_figure, png
-from expunge.report.plots import COLOURS
+from expunge.report.figures import COLOURS, new_figure, png
 from expunge.runtime.progress import Progress, silent
 
 BARS = (

@@ -12,8 +12,7 @@ from experiments.protocol.experiment import Case, Config, Record, Table, grouped
 from experiments.shared.comparison import ACCURACIES, Scores, comparison
 from experiments.shared.gaps import METHODS, Group, by_group, gap_table
 from experiments.shared.mixture import distance_checks, mixture, paper_scores, sizes, trained
-from expunge.report.canvas import new_figure, png
-from expunge.report.plots import COLOURS
+from expunge.report.figures import COLOURS, new_figure, png
 from expunge.runtime.progress import Progress, silent
 
 

@@ -34,7 +34,7 @@ from expunge.evaluate.case import Case as Task
 from expunge.evaluate.case import Splits, make_case
 from expunge.evaluate.methods import PAPER_DELTA, PAPER_EPSILON
 from expunge.heads.rows import in_memory
-from expunge.report.canvas import new_figure, png
+from expunge.report.figures import new_figure, png
 from expunge.request.execution import computing_device
 from expunge.request.rows import rows_of
 from expunge.runtime.progress import Progress, silent

@@ -24,7 +24,7 @@ from expunge.evaluate.case import make_case
 from expunge.evaluate.evaluation import evaluate
 from expunge.evaluate.methods import UnlearnMinus
 from expunge.evaluate.paper_task import paper_methods, paper_splits, published_splits
-from expunge.report.canvas import new_figure, png
+from expunge.report.figures import new_figure, png
 from expunge.runtime.progress import Progress, silent
 
 KINDS = ("published", "fresh", "printed")

@@ -7,16 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from expunge.desk import (
-    Desk,
-    Policy,
-    accept,
-    create_desk,
-    requests,
-    run,
-    status,
-    verify_desk,
-)
+from expunge.desk import Desk, Policy, accept, create_desk, requests, run, status, verify_desk
 from expunge.errors import RetrainNow
 from expunge.model import LinearModel
 

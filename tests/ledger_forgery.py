@@ -7,8 +7,7 @@ import sqlite3
 import pytest
 
 from expunge.desk import Desk, Head, verify_desk
-from expunge.desk.entries import Entry
-from expunge.desk.ledger import Ledger
+from expunge.desk.ledger import Entry, Ledger
 from expunge.errors import VerificationFailed
 
 

@@ -130,7 +130,7 @@ def in_order(value: Any) -> Any:
 
 def run_desk(model: Any, forgets: list[Rows], standing: Rows, **options: Any) -> list[Json]:
     """Requests through a desk with a key that is known; what was published is left out all the same."""
-    known = mock.patch("expunge.desk.opening.new_key", return_value=bytes(32))
+    known = mock.patch("expunge.desk.create.new_key", return_value=bytes(32))
     with tempfile.TemporaryDirectory() as folder, mock.patch("secrets.randbits", return_value=SEED), known:
         policy = Policy(**{name: value for name, value in (BUDGET | options).items() if name != "noise"})
         desk = create_desk(Path(folder) / "desk", model, standing, policy, noise="request")

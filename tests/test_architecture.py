@@ -13,8 +13,7 @@ import pytest
 import expunge
 from expunge import errors
 from expunge.bounds import residual
-from expunge.desk.entries import DeskCreated
-from expunge.desk.ledger import Ledger
+from expunge.desk.ledger import DeskCreated, Ledger
 from expunge.desk.policy import Policy
 
 PACKAGE = Path(expunge.__file__).parent

@@ -22,7 +22,7 @@ from expunge.data.ordered import by_record
 from expunge.data.preparation import Preparation
 from expunge.data.raw_tables import raw_frame
 from expunge.desk import Policy, accept, create_desk
-from expunge.desk.accuracy import checked_test
+from expunge.desk.run import checked_test
 from expunge.distance import Estimation
 from expunge.errors import DataError, FileError
 from expunge.estimate.comparison import compare

@@ -15,8 +15,7 @@ from desk_use import ask, opened
 from expunge.certificate.check import Check
 from expunge.certificate.sign import generate_keys
 from expunge.desk import run
-from expunge.desk.secret import Secret
-from expunge.desk.state import current_state
+from expunge.desk.state import Secret, current_state
 from expunge.evaluate.audit import Audit, Lower
 from expunge.request.past import Past
 from private_values import private_values

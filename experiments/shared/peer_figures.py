@@ -11,8 +11,7 @@ from experiments.protocol.experiment import Config, Record
 from experiments.shared.ours import DEPOSIT, RIDGE
 from experiments.shared.peer_tables import ALL_OURS, PEERS, Cells, by_task, cells_of, lines_of, mean, said
 from experiments.shared.rivals import CHOSEN, RETRAIN, RETRAIN_RIDGE, USUAL
-from expunge.report.canvas import new_figure, png
-from expunge.report.plots import COLOURS
+from expunge.report.figures import COLOURS, new_figure, png
 
 BLACK = "#000000"
 LIMIT = 100.5  # percent: where the axis would have no end

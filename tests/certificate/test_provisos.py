@@ -16,8 +16,8 @@ from expunge.certificate.verify_statement import model_checks, verify_statement
 from expunge.errors import ModelError, VerificationFailed
 from expunge.evidence.deposit.keeping import keep
 from expunge.record import LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE, PREPARATION
-from expunge.report.answers import decision
 from expunge.report.card import model_card
+from expunge.report.page import decision
 from small_deposit import rows, source, trained
 
 

@@ -51,7 +51,7 @@ def empty(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     """A desk nobody has asked anything. Its key is known, and with it all its noise, so that no test hangs on chance."""
-    with mock.patch("expunge.desk.opening.new_key", return_value=bytes(range(32))):
+    with mock.patch("expunge.desk.create.new_key", return_value=bytes(range(32))):
         return create_desk(tmp_path_factory.mktemp("desk") / "desk", trained, surrogate, policy).layout.folder
 
 

@@ -13,19 +13,9 @@ import torch
 
 from desk_use import Rows, ask
 from expunge import heads
-from expunge.desk import (
-    Desk,
-    accept,
-    history,
-    models,
-    open_desk,
-    requests,
-    run,
-    verify_desk,
-    withdraw,
-)
-from expunge.desk.digests import row_digests
-from expunge.desk.entries import RequestAccepted
+from expunge.desk import Desk, accept, history, models, open_desk, requests, run, verify_desk, withdraw
+from expunge.desk.ledger import RequestAccepted
+from expunge.desk.state import row_digests
 from expunge.errors import DataError, OptionError
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from desk_use import ask
 from expunge.desk import Desk, history, models, run
-from expunge.desk.accuracy import checked_test
+from expunge.desk.handover import desk_report
 from expunge.desk.layout import MODEL
-from expunge.desk.pages import desk_report
+from expunge.desk.run import checked_test
 from expunge.desk.state import current_state
 from expunge.errors import DataError, FileError
 from expunge.model import LinearModel, read_model

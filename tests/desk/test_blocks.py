@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from desk_use import Rows, ask
 from expunge.desk import Desk, run, verify_desk
-from expunge.desk.blocks import BLOCK, blocks_digest, file_blocks, kept_blocks, logged_blocks, renewed
+from expunge.desk.ledger import BLOCK, blocks_digest, file_blocks, kept_blocks, logged_blocks, renewed
 from ledger_forgery import rejected
 
 
@@ -67,7 +67,7 @@ def test_a_command_does_not_read_the_whole_ledger_to_seal_it(
 
     ask(ledger, source, 20, 21)
     with monkeypatch.context() as patched:
-        patched.setattr("expunge.desk.seal.file_blocks", whole)
+        patched.setattr("expunge.desk.ledger.file_blocks", whole)
         ask(ledger, source, 21, 22)
         run(ledger)
     assert verify_desk(ledger).sealed

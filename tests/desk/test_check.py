@@ -12,9 +12,8 @@ import pytest
 
 from desk_use import Rows, ask
 from expunge.desk import Desk, history, run, verify_desk
-from expunge.desk.entries import DeskCreated, RunRefused
 from expunge.desk.layout import HEAD
-from expunge.desk.ledger import Ledger
+from expunge.desk.ledger import DeskCreated, Ledger, RunRefused
 from expunge.errors import VerificationFailed
 from ledger_forgery import change, head, rebuild, rejected
 
@@ -109,7 +108,7 @@ def test_bit_flips_of_the_ledger_are_rejected(flips: int, ledger: Desk) -> None:
     assert verify_desk(ledger).sealed
 
 
-@pytest.mark.parametrize("place", ["expunge.desk.replay._same", "expunge.desk.seal._matches", "refuse_unexpected"])
+@pytest.mark.parametrize("place", ["expunge.desk.ledger._same", "expunge.desk.ledger._matches", "refuse_unexpected"])
 def test_a_command_that_writes_meanwhile_is_no_false_alarm(
     place: str, ledger: Desk, source: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,6 @@ from expunge.desk import (
     Policy,
     accept,
     create_desk,
-    deposited,
     history,
     models,
     open_desk,
@@ -35,9 +34,9 @@ from expunge.desk import (
     verify_desk,
     withdraw,
 )
-from expunge.desk.deposited import composed, missing_rows
-from expunge.desk.entries import RunRefused
-from expunge.desk.state import current_state
+from expunge.desk import state as deposited
+from expunge.desk.ledger import RunRefused
+from expunge.desk.state import composed, current_state, missing_rows
 from expunge.errors import DataError, ModelError, OptionError, RetrainNow, UselessModel
 from expunge.evidence.deposit.contents import Deposit, read_deposit
 from expunge.evidence.deposit.evidence import reach_of
@@ -159,7 +158,7 @@ def test_strangers_cost_one_look_up_without_the_writers_lock(
     features = np.random.default_rng(1).normal(size=(count, rows(1)[0].shape[1]))
     with pytest.raises(DataError, match=rf"{count} of {count} rows .* not in what is left"):
         accept(desk, features, np.repeat(rows(1)[1], count), "strangers")
-    assert looked == ["row_hashes", "occurring"]
+    assert looked == ["row_hashes", "row_hashes", "occurring"], "what the request holds, and what the deposit has"
     assert requests(desk) == []
 
 

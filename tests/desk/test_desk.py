@@ -19,21 +19,9 @@ from click.testing import CliRunner
 
 from desk_use import Rows, ask
 from expunge.cli import main
-from expunge.desk import (
-    Desk,
-    Policy,
-    accept,
-    create_desk,
-    history,
-    open_desk,
-    run,
-    status,
-    verify_desk,
-)
+from expunge.desk import Desk, Policy, accept, create_desk, history, open_desk, run, status, verify_desk
 from expunge.desk.desk import _locked
-from expunge.desk.entries import RunRefused
-from expunge.desk.ledger import Ledger
-from expunge.desk.seal import write_seal
+from expunge.desk.ledger import Ledger, RunRefused, write_seal
 from expunge.errors import FileError
 from expunge.model import LinearModel
 from expunge.request.past import read_anchored

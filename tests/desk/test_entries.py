@@ -12,12 +12,13 @@ import pytest
 
 from expunge.bounds.scale import ON_LADDER
 from expunge.certificate.compose import Composition
-from expunge.desk.entries import (
+from expunge.desk.ledger import (
     KINDS,
     Accuracy,
     Aside,
     Body,
     DeskCreated,
+    Ledger,
     ModelPrepared,
     ModelPublished,
     RequestAccepted,
@@ -28,11 +29,10 @@ from expunge.desk.entries import (
     RunRefused,
     RunStarted,
     read_body,
+    verify_entries,
     written,
 )
-from expunge.desk.ledger import Ledger
 from expunge.desk.policy import Policy
-from expunge.desk.replay import verify_entries
 from expunge.errors import FileError, VerificationFailed
 
 PREPARED = ModelPrepared(

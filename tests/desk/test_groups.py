@@ -12,9 +12,8 @@ import pytest
 
 from desk_use import Rows, ask, opened
 from expunge.desk import Desk, accept, history, requests, resume, run, status, verify_desk
-from expunge.desk.entries import RequestSetAside
-from expunge.desk.groups import taken_apart
-from expunge.desk.ledger import RequestRow
+from expunge.desk.ledger import RequestRow, RequestSetAside
+from expunge.desk.run import taken_apart
 from expunge.errors import BeyondPolicy, DataError, RetrainNow, VacuousClaim
 from expunge.model import LinearModel
 

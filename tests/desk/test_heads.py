@@ -17,9 +17,8 @@ from desk_use import ask
 from expunge.certificate.statement import committed_head, head_key
 from expunge.cli import main
 from expunge.desk import Desk, history, open_desk, run, verify_desk
-from expunge.desk.heads import published_head
 from expunge.desk.layout import HEAD, STATEMENT
-from expunge.desk.ledger import Head, PublishedHead, saved_head
+from expunge.desk.ledger import Head, PublishedHead, published_head, saved_head
 from expunge.errors import FileError, VerificationFailed
 from published_files import published, require_same_but_weights
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from expunge.desk import Desk, history, requests, verify_desk
-from expunge.desk.entries import RunRefused
-from expunge.desk.ledger import Ledger, guarded, read_head
+from expunge.desk.ledger import Ledger, RunRefused, guarded, read_head
 from expunge.errors import FileError
 from ledger_forgery import head
 

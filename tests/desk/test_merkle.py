@@ -7,7 +7,7 @@ from functools import reduce
 
 import pytest
 
-from expunge.desk.merkle import EMPTY_ROOT, Frontier, leaf_hash, node_hash
+from expunge.desk.ledger import EMPTY_ROOT, Frontier, leaf_hash, node_hash
 
 ENTRIES = [
     bytes.fromhex(text)

@@ -13,15 +13,7 @@ import numpy as np
 import pytest
 
 from desk_use import Rows, ask
-from expunge.desk import (
-    Desk,
-    Policy,
-    accept,
-    create_desk,
-    open_desk,
-    run,
-    verify_desk,
-)
+from expunge.desk import Desk, Policy, accept, create_desk, open_desk, run, verify_desk
 from expunge.desk.layout import Layout
 from expunge.errors import DataError, FileError, ModelError
 from expunge.model import LinearModel, read_model
@@ -143,7 +135,7 @@ def test_what_a_killed_opening_left_is_removed_by_the_next(
         raise OSError(errno.EIO, "broken")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("expunge.desk.opening._fill", killed)
+        patch.setattr("expunge.desk.create._fill", killed)
         with pytest.raises(FileError, match="could not be written"):
             create_desk(tmp_path / "desk", trained, surrogate, policy)
     assert not made[0].exists()
@@ -163,7 +155,7 @@ def test_somebody_who_was_faster_keeps_the_place(
         raise OSError(errno.ENOSPC, "full")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("expunge.desk.opening._fill", late)
+        patch.setattr("expunge.desk.create._fill", late)
         with pytest.raises(FileError, match="could not be written"):
             create_desk(tmp_path / "desk", trained, surrogate, policy)
     assert (tmp_path / "desk" / "theirs").read_text() == "theirs"

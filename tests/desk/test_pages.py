@@ -13,8 +13,8 @@ from expunge.certificate.content import read_certificate
 from expunge.certificate.sign import generate_keys, read_private_key, seal
 from expunge.certificate.statement import read_statement
 from expunge.desk import Desk, accept
+from expunge.desk.handover import desk_report, result_report
 from expunge.desk.layout import MODEL, REPORT, SIGNED, STATEMENT
-from expunge.desk.pages import desk_report, result_report
 from expunge.desk.status import models, requests
 from expunge.errors import ExpungeError, FileError, OptionError
 

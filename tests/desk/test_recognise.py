@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 from desk_use import Rows, ask
 from expunge.certificate.sign import verify_file
 from expunge.desk import Answer, Desk, accept, history, models, requests, resume, run, status, verify_desk, withdraw
-from expunge.desk.entries import RequestAccepted, RequestResumed
+from expunge.desk.ledger import RequestAccepted, RequestResumed
 from expunge.errors import OptionError
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -12,18 +12,7 @@ import pytest
 from desk_use import Rows, ask, exhausted, opened
 from expunge.certificate.content import read_certificate
 from expunge.certificate.sign import generate_keys, read_private_key, verify_file
-from expunge.desk import (
-    Desk,
-    Policy,
-    accept,
-    create_desk,
-    models,
-    open_desk,
-    resume,
-    run,
-    status,
-    verify_desk,
-)
+from expunge.desk import Desk, Policy, accept, create_desk, models, open_desk, resume, run, status, verify_desk
 from expunge.errors import DataError, FileError, UselessModel
 from expunge.model import LinearModel, read_model
 from expunge.request.past import read_anchored

@@ -16,8 +16,7 @@ from desk_use import ask
 from expunge.data import EncodedRows
 from expunge.desk import Desk, accept, models, open_desk, run, withdraw
 from expunge.desk.layout import MODEL
-from expunge.desk.secret import in_fixed_order, secret_of
-from expunge.desk.state import State, current_state
+from expunge.desk.state import State, current_state, in_fixed_order, secret_of
 from expunge.model import read_model
 
 Rows = tuple[np.ndarray, np.ndarray]

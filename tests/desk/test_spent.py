@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from desk_use import Rows, ask, opened
 from expunge.certificate.compose import closed_form
 from expunge.desk import Desk, models, run
-from expunge.desk.spent import Spent, read_spent, spent_so_far
+from expunge.desk.state import Spent, read_spent, spent_so_far
 from expunge.errors import FileError
 from expunge.model import LinearModel
 
-entries_module, ledger_module = (importlib.import_module(f"expunge.desk.{name}") for name in ("entries", "ledger"))
+ledger_module = importlib.import_module("expunge.desk.ledger")
 
 positive = st.floats(min_value=1e-300, max_value=1e300)
 
@@ -93,7 +93,7 @@ class Counted:
             return connection
 
         patch.setattr(ledger_module, "_connect", traced)
-        for module, name in ((entries_module, "strict"), (os, "fsync"), (os, "open"), (os, "scandir")):
+        for module, name in ((ledger_module, "strict"), (os, "fsync"), (os, "open"), (os, "scandir")):
             self._count(patch, module, name)
         patch.setattr("expunge.certificate.compose.by_dp_accounting", self._never)
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from desk_use import Rows, ask, exhausted, opened
-from expunge.desk import (
-    run,
-    status,
-)
+from expunge.desk import run, status
 from expunge.model import LinearModel
 
 

@@ -9,7 +9,7 @@ from expunge import unlearn
 from expunge.errors import OptionError, UselessModel
 from expunge.evaluate.demo import digits
 from expunge.evaluate.plan import DRAWS, plan
-from expunge.report.plots import frontier
+from expunge.report.figures import frontier
 from expunge.train import train
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expunge.errors import OptionError
-from expunge.report.answers import LONGEST_NAME, checked_name, decision, percent, reading
-from expunge.report.page import run_page
+from expunge.report.page import LONGEST_NAME, checked_name, decision, percent, reading, run_page
 
 
 def content(status: str, *, gone: int = 3, generator: str = "operating system") -> dict[str, Any]:

@@ -4,7 +4,7 @@ import struct
 import subprocess
 import sys
 
-from expunge.report.canvas import DOTS, WIDTH, new_figure, png
+from expunge.report.figures import DOTS, WIDTH, new_figure, png
 
 
 def drawn(columns: int, height: float) -> bytes:
@@ -25,7 +25,7 @@ def test_the_same_data_give_the_same_bytes_of_the_size_asked_for() -> None:
 
 def test_no_global_state_is_touched() -> None:
     program = (
-        "import sys; from expunge.report.canvas import new_figure, png; "
+        "import sys; from expunge.report.figures import new_figure, png; "
         "assert 'matplotlib' not in sys.modules; png(new_figure(1, 1.0)[0]); "
         "assert 'matplotlib.pyplot' not in sys.modules"
     )

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from expunge.report.chart import noise_curve, stacked
+from expunge.report.page import noise_curve, stacked
 
 
 def test_the_bar_adds_up_and_every_part_is_seen() -> None:

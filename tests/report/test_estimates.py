@@ -7,7 +7,7 @@ import torch
 from sklearn.decomposition import PCA
 
 from expunge.heads import Rows
-from expunge.report.estimates import SHOWN, _components, _project, principal_components
+from expunge.report.figures import SHOWN, _components, _project, principal_components
 
 
 def rows(count: int, width: int, seed: int) -> Rows:

@@ -8,8 +8,7 @@ from expunge.evaluate.audit import Audit, Lower
 from expunge.evaluate.evaluation import MethodScores
 from expunge.evaluate.score import Score
 from expunge.evaluate.table import summarise
-from expunge.report.canvas import DOTS, WIDTH
-from expunge.report.evaluation import audit_figure, methods_figure
+from expunge.report.figures import DOTS, WIDTH, audit_figure, methods_figure
 
 
 def size(content: bytes) -> tuple[int, int]:

@@ -17,8 +17,7 @@ from expunge.certificate.verify_statement import verify_statement
 from expunge.errors import ExpungeError, FileError
 from expunge.report import desk_page, run_page, statement_page
 from expunge.report.card import model_card
-from expunge.report.chart import COLOURS
-from expunge.report.words import FACTS, plain
+from expunge.report.page import COLOURS, FACTS, plain
 from expunge.unlearn import unlearn
 from hostile import HOSTILE
 from small_deposit import kept, rows, trained

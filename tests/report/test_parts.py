@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from expunge.estimate.parts import REST, Apart, Parts
-from expunge.report import parts as module
-from expunge.report.parts import parts_figure
+from expunge.report import figures as module
+from expunge.report.figures import parts_figure
 
 LINES = (Apart("2016", REST, 100, 200, 0.02, 0.01, 0.03), Apart("2017", REST, 100, 200, 0.05, 0.04, 0.06))
 PAIR = Apart("2016", "2017", 100, 100, 0.08, 0.05, 0.11)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from expunge.report import plots
-from expunge.report.plots import frontier
+from expunge.report import figures as plots
+from expunge.report.figures import frontier
 
 
 def outlook(epsilon: float, distance: str, **changed: Any) -> dict[str, Any]:

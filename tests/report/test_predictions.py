@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import expunge
-from expunge.report.predictions import predictions
+from expunge.report.tables import predictions
 
 
 @pytest.mark.parametrize("loss", ["softmax", "ridge"])

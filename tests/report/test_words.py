@@ -10,7 +10,7 @@ from expunge.bounds import TERMS, DepositFacts, ResidualFacts, RetainedFacts
 from expunge.bounds.deposit import TERMS as DEPOSIT_TERMS
 from expunge.certificate.facts import BESIDE_FACTS, OUTPUT_FACTS, SHAPE_FACTS, WEAKEST_LAST
 from expunge.errors import OptionError
-from expunge.report.words import FACTS, FAILURES, PROVENANCE, STATUS, plain, status_words
+from expunge.report.page import FACTS, FAILURES, PROVENANCE, STATUS, plain, status_words
 
 KEPT = {field.name for field in fields(DepositFacts)} - {"route"} | {*SHAPE_FACTS, *OUTPUT_FACTS}
 STORED = sorted((Path(__file__).parents[1] / "stored").glob("certificate-*.json"))

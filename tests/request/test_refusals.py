@@ -21,8 +21,8 @@ from expunge.desk.policy import Policy
 from expunge.distance import Distance
 from expunge.evidence.deposit.contents import Deposit
 from expunge.noise import calibrated
-from expunge.report.answers import decision
 from expunge.report.card import model_card
+from expunge.report.page import decision
 from expunge.request.guarantee import Guarantee
 from expunge.request.refusals import refuse_unsound
 from expunge.train import train

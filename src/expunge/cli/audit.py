@@ -147,7 +147,7 @@ def _run_audits(
     from expunge.data.output import write_folder
     from expunge.data.partial import open_partial
     from expunge.evaluate.audit_campaign import run_audits, setting_of
-    from expunge.report.evaluation import audit_figure
+    from expunge.report.figures import audit_figure
 
     partial = None
     cleared: contextlib.AbstractContextManager[None] = contextlib.nullcontext()

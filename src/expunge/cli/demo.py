@@ -87,7 +87,7 @@ def _write_pages(result: Path) -> None:
 
 def _print_ending(ending: Any) -> None:
     """What was decided, and what only a demo can know."""
-    from expunge.report.answers import decision
+    from expunge.report.page import decision
 
     content = ending.unlearned.certificate.content
     bound = content["bound"]["total"]

@@ -158,6 +158,6 @@ def _points(lost: float | None) -> str:
 
 def figure_of(expected: dict[str, Any]) -> bytes:
     """The figure of it."""
-    from expunge.report.plots import forgettable
+    from expunge.report.figures import forgettable
 
     return forgettable(expected["forecasts"], expected["accuracy"])

@@ -147,7 +147,7 @@ def distance(
 def _told(comparison: Any, target: Path | None, figure: Path | None, json_output: bool) -> dict[str, Any]:
     """Everything written, printed and handed over; an estimate that tells nothing is not kept for a certificate."""
     from expunge.estimate.saved import estimate_bytes
-    from expunge.report.estimates import principal_components
+    from expunge.report.figures import principal_components
 
     files: dict[Path, bytes] = {}
     kept = target if comparison.verdict.tells else None
@@ -168,7 +168,7 @@ def _told(comparison: Any, target: Path | None, figure: Path | None, json_output
 
 
 def _told_of_parts(rows: Any, parts: Any, by: str, figure: Path | None, json_output: bool) -> dict[str, Any]:
-    from expunge.report.parts import parts_figure
+    from expunge.report.figures import parts_figure
 
     if figure is not None:
         _write_all({figure: parts_figure(parts, by)})

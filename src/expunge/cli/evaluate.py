@@ -130,7 +130,7 @@ def evaluate(
 
 def _files(table: Any, content: dict[str, Any]) -> dict[str, bytes]:
     from expunge.evaluate.table import to_csv, to_markdown
-    from expunge.report.evaluation import methods_figure
+    from expunge.report.figures import methods_figure
 
     return {
         "table.md": to_markdown(table).encode(),

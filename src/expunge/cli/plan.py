@@ -130,7 +130,7 @@ def _with_surrogate(
     from expunge.evaluate.plan import DISTANCES, EPSILONS
     from expunge.evaluate.plan import plan as foresee
     from expunge.model import read_model
-    from expunge.report.plots import frontier
+    from expunge.report.figures import frontier
     from expunge.request.execution import Execution
 
     stated = [stated_distance(text) for text in distances or DISTANCES]

@@ -33,7 +33,7 @@ def predict(model_file: Path, data: Path, label: str | None, target: Path, json_
     from expunge.data.output import require_absent, write_file
     from expunge.errors import FileError
     from expunge.model import read_model
-    from expunge.report.predictions import predictions
+    from expunge.report.tables import predictions
 
     if target.suffix.lower() != ".csv":
         raise FileError(f"--out {target}", "predictions are a .csv file", "Name it for example predictions.csv.")

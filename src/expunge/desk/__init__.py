@@ -9,12 +9,10 @@ from expunge.runtime.lazy import load_lazily
 if TYPE_CHECKING:
     from expunge.desk.accept import Accepted, Answer, accept, resume, withdraw
     from expunge.desk.check import Checked, verify_desk
+    from expunge.desk.create import create_desk
     from expunge.desk.desk import Desk, open_desk
-    from expunge.desk.entries import Entry
-    from expunge.desk.handover import result_card, sign_result
-    from expunge.desk.ledger import Head, RequestRow, read_head
-    from expunge.desk.opening import create_desk
-    from expunge.desk.pages import desk_report, result_report
+    from expunge.desk.handover import desk_report, result_card, result_report, sign_result
+    from expunge.desk.ledger import Entry, Head, RequestRow, read_head
     from expunge.desk.policy import Policy
     from expunge.desk.run import Outcome, PublishedModel, run
     from expunge.desk.status import Status, history, models, named, requests, status
@@ -57,7 +55,7 @@ load_lazily(
         "Answer": "accept",
         "Checked": "check",
         "Desk": "desk",
-        "Entry": "entries",
+        "Entry": "ledger",
         "Head": "ledger",
         "Outcome": "run",
         "Policy": "policy",
@@ -65,8 +63,8 @@ load_lazily(
         "RequestRow": "ledger",
         "Status": "status",
         "accept": "accept",
-        "create_desk": "opening",
-        "desk_report": "pages",
+        "create_desk": "create",
+        "desk_report": "handover",
         "history": "status",
         "models": "status",
         "named": "status",
@@ -74,7 +72,7 @@ load_lazily(
         "read_head": "ledger",
         "requests": "status",
         "result_card": "handover",
-        "result_report": "pages",
+        "result_report": "handover",
         "resume": "accept",
         "run": "run",
         "sign_result": "handover",

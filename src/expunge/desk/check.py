@@ -16,11 +16,17 @@ from expunge.certificate.content import SIZE_LIMIT, Certificate, parse_certifica
 from expunge.certificate.statement import Statement, committed_head, parse_document
 from expunge.certificate.verify_statement import verify_statement
 from expunge.desk.desk import Desk
-from expunge.desk.entries import ModelRow
-from expunge.desk.heads import committed_after
 from expunge.desk.layout import HEAD, MODEL, STATEMENT, Layout
-from expunge.desk.ledger import HEAD_LIMIT, Head, Ledger, PublishedHead, read_published_head
-from expunge.desk.seal import verify_ledger
+from expunge.desk.ledger import (
+    HEAD_LIMIT,
+    Head,
+    Ledger,
+    ModelRow,
+    PublishedHead,
+    committed_after,
+    read_published_head,
+    verify_ledger,
+)
 from expunge.errors import FileError, InputError, VerificationFailed
 from expunge.runtime.durable import TEMPORARY
 from expunge.runtime.memory import memory_limit

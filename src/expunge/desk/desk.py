@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from expunge.desk.layout import Layout
-from expunge.desk.ledger import Ledger
+from expunge.desk.ledger import Ledger, require_sealed, sealed_blocks, write_seal
 from expunge.desk.policy import Policy
 from expunge.desk.recover import recover
-from expunge.desk.seal import require_sealed, sealed_blocks, write_seal
 from expunge.errors import FileError
 from expunge.runtime.durable import cannot_write
 

@@ -1,50 +1,393 @@
-"""The ledger: an append-only list of entries in SQLite, hash-chained and under a Merkle root.
+"""What a ledger's entries say, one class a kind, and what follows from each in the ledger's other tables.
 
-    entry i     [number, time, kind, body, hex of entry i-1's leaf] as JSON
-    leaf i      SHA-256(0x00 || entry i); the chain makes edits and reordering visible, and so does the root
-    head        number of entries and root: saved elsewhere, it makes a truncated tail visible
-
-An entry is on disk before `append` returns (WAL, synchronous FULL). The other tables are what follows from the entries,
-kept so that nothing has to read all of them; `replay.py` works them out anew and compares.
-
-Whoever opens a ledger may not have made it. Its files must be plain ones of a size that a ledger can have, and its
-tables a ledger's to the letter, with no view or trigger, before anything is asked of them; readers cannot write, and
-what they ask takes no more steps than a ledger of that size can need.
+An entry is written as JSON with sorted keys and no spaces, and read back strictly: an entry that lacks a key, or has
+one that its kind does not know, is not one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import sqlite3
 import stat
+import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from expunge.desk.entries import (
-    Aside,
-    Body,
-    DeskCreated,
-    Entry,
-    Json,
-    ModelPrepared,
-    ModelPublished,
-    ModelRow,
-    read_body,
-    read_model_row,
-    strict,
-    written,
-)
-from expunge.desk.merkle import Frontier, leaf_hash
-from expunge.errors import FileError
+from expunge.certificate.compose import Composition
+from expunge.certificate.statement import committed_head
+from expunge.desk.layout import Layout
+from expunge.desk.policy import Policy
+from expunge.errors import FileError, VerificationFailed
+from expunge.runtime.durable import PRIVATE, write_whole
 from expunge.runtime.paths import plain_bytes, readable
-from expunge.runtime.strict_json import read_json
+from expunge.runtime.strict_json import STRICTLY, read_json
 from expunge.runtime.typed_json import read_as
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Body:
+    """What every kind of entry has: the name it is written under, and what it changes."""
+
+    entry_kind: ClassVar[str]
+    later: ClassVar[tuple[str, ...]] = ()  # fields that entries of earlier versions lack: not written where None
+
+    def to_json(self) -> Json:
+        """As it is written: keys in order, arrays as lists."""
+        return dict(json.loads(written(self)))
+
+    def follow(self, connection: sqlite3.Connection, time: str) -> None:
+        """Write what follows from this entry into the other tables; nothing, for most kinds."""
+
+
+@dataclass(frozen=True)
+class DeskCreated(Body):
+    """The first entry: what the desk promises, the model it answers for and the surrogate it was opened with."""
+
+    entry_kind: ClassVar[str] = "created"
+    policy: Policy
+    model_sha256: str
+    surrogate_mac: str
+    state_mac: str
+    store: str
+
+
+@dataclass(frozen=True)
+class Aside:
+    """Why a request is set aside for a person to decide: a word, a sentence, and what can be done."""
+
+    kind: str
+    reason: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class RequestAccepted(Body):
+    """Rows are to be forgotten; `file_mac` is the keyed digest of the file they wait in.
+
+    `rows` are the keyed digests that they are recognised by: first one a row as it was trained on, then one a row for
+    each precision of rows as given. Entries of earlier versions have only the first. `classes` counts them by the keyed
+    digests of their classes. `others` of them equal rows that were asked for before, and were declared to be another
+    person's. A request that is set aside from the start says why in `aside`.
+    """
+
+    entry_kind: ClassVar[str] = "accepted"
+    later: ClassVar[tuple[str, ...]] = ("classes", "others", "aside")
+    request: int
+    reference: str
+    due: str
+    n_rows: int
+    rows: tuple[str, ...]
+    fingerprint: str
+    file_mac: str
+    classes: dict[str, int] | None = None
+    others: int | None = None
+    aside: Aside | None = None
+
+    def follow(self, connection: sqlite3.Connection, time: str) -> None:
+        known = (self.request, self.reference, time, self.due, self.n_rows, self.fingerprint, self.file_mac)
+        connection.execute(
+            "INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?, ?, 'pending', NULL, ?, NULL)", (*known, self.others or 0)
+        )
+        connection.executemany(
+            "INSERT INTO row_digests VALUES (?, ?)", [(digest, self.request) for digest in self.rows]
+        )
+        connection.executemany(
+            "INSERT INTO open_classes VALUES (?, ?, ?)",
+            [(self.request, digest, count) for digest, count in (self.classes or {}).items()],
+        )
+        if self.aside is not None:
+            RequestSetAside(self.request, self.aside).follow(connection, time)
+
+
+@dataclass(frozen=True)
+class RequestSetAside(Body):
+    """A request cannot be served as it is; a person decides, and the others go on."""
+
+    entry_kind: ClassVar[str] = "aside"
+    request: int
+    aside: Aside
+
+    def follow(self, connection: sqlite3.Connection, time: str) -> None:
+        connection.execute(
+            "UPDATE requests SET state = 'aside', aside = ? WHERE id = ?",
+            (json.dumps(asdict(self.aside), sort_keys=True), self.request),
+        )
+
+
+@dataclass(frozen=True)
+class RequestResumed(Body):
+    """A request that was set aside waits again; `others` of its rows were declared to be another person's."""
+
+    entry_kind: ClassVar[str] = "resumed"
+    request: int
+    others: int
+
+    def follow(self, connection: sqlite3.Connection, time: str) -> None:
+        connection.execute(
+            "UPDATE requests SET state = 'pending', aside = NULL, others = ? WHERE id = ?", (self.others, self.request)
+        )
+
+
+@dataclass(frozen=True)
+class RequestWithdrawn(Body):
+    """A request that waited, or was set aside, was taken back; the same rows may be asked for again later."""
+
+    entry_kind: ClassVar[str] = "withdrawn"
+    request: int
+    reason: str
+
+    def follow(self, connection: sqlite3.Connection, time: str) -> None:
+        connection.execute("DELETE FROM row_digests WHERE request = ?", (self.request,))
+        connection.execute("DELETE FROM open_classes WHERE request = ?", (self.request,))
+        connection.execute(
+            "UPDATE requests SET state = 'withdrawn', aside = NULL, fingerprint = 'withdrawn ' || id WHERE id = ?",
+            (self.request,),
+        )
+
+
+@dataclass(frozen=True)
+class RunStarted(Body):
+    """The intent to publish a model; until `prepared` follows nothing of it counts."""
+
+    entry_kind: ClassVar[str] = "started"
+    model: int
+    requests: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RunAbandoned(Body):
+    """A run that was started, but not prepared, was given up."""
+
+    entry_kind: ClassVar[str] = "abandoned"
+    model: int
+
+
+@dataclass(frozen=True)
+class RunRefused(Body):
+    """A run could not certify these requests; `kind` is the error's name."""
+
+    entry_kind: ClassVar[str] = "refused"
+    requests: tuple[int, ...]
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Shares of test rows classified as labelled, by the model published before and by this one.
+
+    `before` is None where that one's folder was taken away; entries of earlier versions have there what the weights
+    without noise reached.
+    """
+
+    before: float | None
+    after: float
+    rows: int
+
+
+@dataclass(frozen=True)
+class ModelPrepared(Body):
+    """All that is known of a published model, its files by their digests.
+
+    `carried` is the provenance of the bound handed on, `failures` the probability spent on bounds that fail, and
+    `noise_share` the noise's expected length over the norm of the weights. With a
+    deposit, `reach` is how much of it is used, and `forgotten` how many rows have left it, before this desk too.
+    `others` counts the rows forgotten so far that were declared to be another person's. `spent` is how often each pair
+    of mu and sigma was published, this model included, so that nobody has to go over all models to add one. `files` are
+    digests and `sizes` bytes of what is published, `dossier` is the digest of the dossier's file, and `head_key` the
+    key of what the statement, and the file beside it, say of the ledger's head.
+    """
+
+    entry_kind: ClassVar[str] = "prepared"
+    later: ClassVar[tuple[str, ...]] = ("reach", "forgotten", "others", "spent")
+    model: int
+    requests: tuple[int, ...]
+    n_rows: int
+    n_left: int
+    state_mac: str
+    carried: str
+    status: str
+    epsilon: float
+    delta: float
+    sigma: float
+    mu: float
+    total: float
+    terms: dict[str, float]
+    failures: float
+    composition: Composition
+    noise_share: float
+    accuracy: Accuracy | None
+    keyid: str | None
+    files: dict[str, str]
+    sizes: dict[str, int]
+    dossier: str
+    head_key: str
+    reach: float | None = None
+    forgotten: int | None = None
+    others: int | None = None
+    spent: dict[str, int] | None = None
+
+    def follow(self, connection: sqlite3.Connection, time: str) -> None:
+        connection.execute(
+            "INSERT INTO models VALUES (?, 'prepared', ?)",
+            (self.model, json.dumps(self.to_json() | {"time": time}, sort_keys=True)),
+        )
+        connection.executemany(
+            "UPDATE requests SET state = 'prepared', model = ? WHERE id = ? AND state = 'pending'",
+            [(self.model, request) for request in self.requests],
+        )
+
+
+@dataclass(frozen=True)
+class ModelPublished(Body):
+    """A prepared model's files have their names."""
+
+    entry_kind: ClassVar[str] = "published"
+    model: int
+
+    def follow(self, connection: sqlite3.Connection, time: str) -> None:
+        connection.execute("UPDATE models SET state = 'published' WHERE number = ?", (self.model,))
+        done = "SELECT id FROM requests WHERE model = ? AND state = 'prepared'"
+        connection.execute(f"DELETE FROM open_classes WHERE request IN ({done})", (self.model,))
+        connection.execute("UPDATE requests SET state = 'done' WHERE model = ? AND state = 'prepared'", (self.model,))
+
+
+KINDS: dict[str, type[Body]] = {
+    body.entry_kind: body
+    for body in (
+        DeskCreated,
+        RequestAccepted,
+        RequestSetAside,
+        RequestResumed,
+        RequestWithdrawn,
+        RunStarted,
+        RunAbandoned,
+        RunRefused,
+        ModelPrepared,
+        ModelPublished,
+    )
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry, as it was written."""
+
+    number: int
+    time: str
+    body: Body
+
+    @property
+    def kind(self) -> str:
+        return self.body.entry_kind
+
+    def to_json(self) -> Json:
+        return {"number": self.number, "time": self.time, "kind": self.kind, "body": self.body.to_json()}
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """A model of the ledger: `state` is `prepared` or `published`, `time` when it was prepared."""
+
+    state: str
+    time: str
+    facts: ModelPrepared
+
+    @property
+    def number(self) -> int:
+        return self.facts.model
+
+
+def written(body: Body) -> str:
+    """An entry's body as it stands in the ledger."""
+    content = {name: value for name, value in asdict(body).items() if value is not None or name not in body.later}
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def read_body(kind: str, text: str) -> Body:
+    """An entry's body from the ledger; ValueError says what is wrong with it."""
+    if kind not in KINDS:
+        raise ValueError(f"kind {kind!r}")
+    return read_as(KINDS[kind], strict(text))
+
+
+def read_model_row(state: str, text: str) -> ModelRow:
+    """A model from the ledger's table of them."""
+    content = strict(text)
+    time = content.pop("time", None) if isinstance(content, dict) else None
+    if not isinstance(time, str):
+        raise ValueError("a model without a time")
+    return ModelRow(state, time, read_as(ModelPrepared, content))
+
+
+STRICT = json.JSONDecoder(**STRICTLY)
+
+
+def strict(text: str) -> Any:
+    """JSON without repeated keys and without NaN; text that is none is a ValueError too."""
+    if not isinstance(text, str):
+        raise ValueError(f"{type(text).__name__} in place of text")
+    return STRICT.decode(text)
+
+
+# RFC 6962's Merkle tree over a growing list: one 32-byte root speaks for every entry and their order.
+
+
+EMPTY_ROOT = hashlib.sha256(b"").digest()
+
+
+def leaf_hash(content: bytes) -> bytes:
+    """Hash of one entry."""
+    return hashlib.sha256(b"\x00" + content).digest()
+
+
+def node_hash(left: bytes, right: bytes) -> bytes:
+    """Hash of two subtrees."""
+    return hashlib.sha256(b"\x01" + left + right).digest()
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """Roots of the complete subtrees of `size` entries, largest first: one for each 1 in the binary of `size`."""
+
+    size: int = 0
+    subtrees: tuple[bytes, ...] = ()
+
+    def append(self, leaf: bytes) -> Frontier:
+        """The frontier with one more entry."""
+        subtrees, size = [*self.subtrees, leaf], self.size
+        while size & 1:
+            right = subtrees.pop()
+            subtrees[-1] = node_hash(subtrees[-1], right)
+            size >>= 1
+        return Frontier(self.size + 1, tuple(subtrees))
+
+    @property
+    def root(self) -> bytes:
+        """The tree's root.
+
+        >>> Frontier().root == EMPTY_ROOT
+        True
+        """
+        if not self.subtrees:
+            return EMPTY_ROOT
+        root = self.subtrees[-1]
+        for left in reversed(self.subtrees[:-1]):
+            root = node_hash(left, root)
+        return root
+
+
+# The ledger: an append-only list of entries in SQLite, hash-chained and under a Merkle root.
+
 
 APPLICATION_ID = 0x45585031
 GENESIS = ""
@@ -552,3 +895,292 @@ def _parsed_head(content: bytes, name: str) -> Head | PublishedHead:
 def saved_head(path: Path) -> Head | PublishedHead:
     """The head in a file: one that was saved, or what lies beside a published model."""
     return _parsed_head(plain_bytes(readable(path).resolve(), HEAD_LIMIT, "a saved head"), str(path))
+
+
+# Checking a ledger from its entries alone: chain, root, and every table that follows from them.
+
+
+def verify_entries(ledger: Ledger, saved: list[Head]) -> Head:
+    """Chain, root, derived tables and saved heads, from the entries alone; raises VerificationFailed."""
+    try:
+        ((answer,),) = ledger.connection.execute("PRAGMA integrity_check(1)").fetchall()
+        if answer != "ok":
+            raise _broken(f"SQLite says {answer}")
+        anew = sqlite3.connect(":memory:", isolation_level=None)
+        with contextlib.closing(anew):
+            anew.executescript(SCHEMA)
+            anew.execute("BEGIN")
+            head, roots = _replay(ledger.connection, anew, {saved_head.size for saved_head in saved})
+            for table in TABLES:
+                query = f"SELECT * FROM {table} ORDER BY 1, 2"
+                if not _same(ledger.connection.execute(query), anew.execute(query)):
+                    raise _broken(f"table {table} does not follow from the entries")
+        if ledger.head() != head:
+            raise _broken("the head is not that of the entries")
+    except (sqlite3.Error, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise _broken(f"{type(error).__name__}: {error}") from error
+    for kept in saved:
+        if kept.size > head.size:
+            raise _broken(f"a saved head has {kept.size:,} entries, the ledger {head.size:,}: its end was cut off")
+        if roots[kept.size] != kept.root:
+            raise _broken(f"the first {kept.size:,} entries are not those of a saved head")
+    return head
+
+
+def _replay(source: sqlite3.Connection, anew: sqlite3.Connection, sizes: set[int]) -> tuple[Head, dict[int, str]]:
+    frontier, last, roots = Frontier(), GENESIS, {0: EMPTY_ROOT.hex()}
+    rows = source.execute("SELECT number, time, kind, body, leaf FROM entries ORDER BY number")
+    for expected, (number, time, kind, body, leaf) in enumerate(rows, start=1):
+        if number != expected:
+            raise _broken(f"entry {expected} is missing")
+        if leaf != leaf_hash(entry_bytes(number, time, kind, body, last)):
+            raise _broken(f"entry {number} was changed, or the one before it")
+        read_body(kind, body).follow(anew, time)
+        frontier, last = frontier.append(leaf), leaf.hex()
+        if number in sizes:
+            roots[number] = frontier.root.hex()
+    (kept,) = source.execute("SELECT last FROM head").fetchone()
+    if kept != last:
+        raise _broken("the last entry is not the head's")
+    return Head(frontier.size, frontier.root.hex()), roots
+
+
+def _same(first: sqlite3.Cursor, second: sqlite3.Cursor) -> bool:
+    while True:
+        left, right = first.fetchmany(1000), second.fetchmany(1000)
+        if left != right:
+            return False
+        if not left:
+            return True
+
+
+def _broken(what: str) -> VerificationFailed:
+    return VerificationFailed(
+        f"the ledger: {what}", "every entry must be as it was written", "Do not rely on it; restore a copy."
+    )
+
+
+# Heads of the ledger that were kept, in the desk and outside it, and what a desk that was put back meets with.
+
+
+OLDER = "Do not run it: find out who put it back, and restore the newest copy."
+
+
+AFTER = "ledger head after"  # what a commitment beside a model is for; that of its statement is the head before
+
+
+def published_head(ledger: Ledger, number: int, size: int | None = None) -> PublishedHead:
+    """What is published of the head as it was once this model was: after `size` entries, where that is known."""
+    size = ledger.published_at()[number] if size is None else size
+    present = ledger.head()
+    head = present if present.size == size else Head(size, ledger.root_at(size))
+    return committed_after(number, ledger.model(number).facts.head_key, head)
+
+
+def committed_after(number: int, key: str, head: Head) -> PublishedHead:
+    """The commitment to a head that lies beside a model."""
+    return PublishedHead(number, committed_head(key, head.to_json(), AFTER))
+
+
+def head_bytes(head: Head | PublishedHead) -> bytes:
+    """A head as it is saved."""
+    return json.dumps(head.to_json()).encode() + b"\n"
+
+
+def require_contains(ledger: Ledger, kept: Head | PublishedHead, what: str = "a saved head") -> None:
+    """Refuse a ledger whose first entries are not those of a head."""
+    if isinstance(kept, PublishedHead):
+        _require_published(ledger, kept, what)
+        return
+    present = ledger.head()
+    if kept.size > present.size:
+        raise VerificationFailed(
+            f"{what} has {kept.size:,} entries, the ledger {present.size:,}", "a ledger only ever grows", OLDER
+        )
+    if (present.root if kept.size == present.size else ledger.root_at(kept.size)) != kept.root:
+        raise VerificationFailed(f"the first {kept.size:,} entries are not those of {what}", "entries stay", OLDER)
+
+
+def _require_published(ledger: Ledger, kept: PublishedHead, what: str) -> None:
+    if kept.model not in ledger.published_at():
+        raise VerificationFailed(
+            f"{what} is of model {kept.model}, which the ledger has not published", "a ledger only ever grows", OLDER
+        )
+    if published_head(ledger, kept.model) != kept:
+        raise VerificationFailed(f"the entries up to model {kept.model} are not those of {what}", "entries stay", OLDER)
+
+
+def require_free(layout: Layout, number: int) -> None:
+    """Refuse to publish where something lies already, before anything is started; nothing is removed."""
+    for place in (layout.published_model(number), layout.dossier_of(number)):
+        if place.exists() or place.is_symlink():
+            raise FileError(
+                f"{place} is there already, and the ledger has no model {number}",
+                "a desk that was put back from a copy must not publish again what it published before",
+                "If the desk was restored, restore its newest copy; if somebody put it there, move it away.",
+            )
+
+
+# A ledger's file by the digests of its blocks: after a command only the blocks that it wrote are read again.
+
+
+BLOCK, SIZE = 4096, 32  # bytes of a block, and of its digest
+LOG_HEADER, FRAME_HEADER = 32, 24  # bytes, of the write-ahead log and of each page in it
+MAGIC = (0x377F0682, 0x377F0683)
+
+
+def file_blocks(path: Path) -> bytes:
+    """The digests of a file's blocks, one after another; the last block may be short."""
+    with path.open("rb") as stream:
+        return b"".join(hashlib.sha256(block).digest() for block in iter(lambda: stream.read(BLOCK), b""))
+
+
+def blocks_digest(blocks: bytes) -> str:
+    """One digest for all of them."""
+    return hashlib.sha256(blocks).hexdigest()
+
+
+def logged_blocks(log: Path) -> set[int] | None:
+    """Numbers, from 0, of the blocks in a write-ahead log; None for a log that is not as ours are."""
+    try:
+        content = log.read_bytes()
+    except FileNotFoundError:
+        return set()
+    if not content:
+        return set()
+    if len(content) < LOG_HEADER:
+        return None
+    magic, _, page = struct.unpack_from(">III", content)
+    if magic not in MAGIC or page != BLOCK:
+        return None
+    frames = range(LOG_HEADER, len(content) - FRAME_HEADER - BLOCK + 1, FRAME_HEADER + BLOCK)
+    return {struct.unpack_from(">I", content, at)[0] - 1 for at in frames}
+
+
+def renewed(blocks: bytes, path: Path, changed: set[int]) -> bytes:
+    """The digests after these blocks of the file were written; what lies beyond those known is read, too."""
+    count = -(-path.stat().st_size // BLOCK)
+    made = bytearray(blocks[: SIZE * count].ljust(SIZE * count, b"\0"))
+    with path.open("rb") as stream:
+        for number in sorted(changed | set(range(len(blocks) // SIZE, count))):
+            if number < count:
+                stream.seek(BLOCK * number)
+                made[SIZE * number : SIZE * (number + 1)] = hashlib.sha256(stream.read(BLOCK)).digest()
+    return bytes(made)
+
+
+def keep_blocks(path: Path, blocks: bytes) -> None:
+    """Keep them for the next command; half-written they are not what the seal says, and so no matter."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(blocks)
+
+
+def kept_blocks(path: Path) -> bytes:
+    """Those that were kept; none where there are none."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+# The seal: a digest of the ledger's file, block by block (`blocks.py`), written after every command that changed
+# it.
+
+
+def write_seal(layout: Layout, ledger: Ledger, blocks: bytes | None = None) -> None:
+    """Seal the ledger as it is, unless somebody is reading it: then the next command does.
+
+    `blocks` are the digests of the file's blocks as it was before this command wrote in it, where they are known.
+    """
+    changed = None if blocks is None else logged_blocks(_log(layout))  # before they are moved into the file
+    if not ledger.checkpoint():
+        return
+    file = layout.ledger
+    made = file_blocks(file) if blocks is None or changed is None else renewed(blocks, file, changed)
+    keep_blocks(layout.blocks, made)
+    write_whole(layout.seal, _content(ledger.head(), blocks_digest(made)))
+
+
+def sealed_blocks(layout: Layout, ledger: Ledger) -> bytes | None:
+    """The digests of the blocks of a ledger as it was sealed, before anything is written in it; None if unknown.
+
+    What is in its file then counts as sealed without being read: a byte that was changed meanwhile stays one that
+    `verify` finds. Where they are not known the file is read, and refused if it is not as it was sealed: sealing it
+    anew would hide that.
+    """
+    log = _log(layout)
+    if not layout.seal.exists() or (log.exists() and log.stat().st_size):
+        return None
+    blocks, head = kept_blocks(layout.blocks), ledger.head()
+    if ledger.logs and _seal(layout) == _content(head, blocks_digest(blocks)):
+        return blocks
+    if sealed_head(layout) == head and not _matches(layout, head):
+        raise _not_sealed()
+    return None
+
+
+def require_sealed(layout: Layout, ledger: Ledger) -> None:
+    """Refuse to go on with a ledger that is older than its seal: it was put back, and the seal was not."""
+    sealed = sealed_head(layout)
+    if sealed is not None:
+        require_contains(ledger, sealed, "the seal")
+
+
+def _content(head: Head, digest: str, kind: str = "blocks_sha256") -> bytes:
+    return json.dumps({**head.to_json(), kind: digest}, indent=1).encode() + b"\n"
+
+
+def _seal(layout: Layout) -> bytes:
+    return layout.bytes_of(layout.seal, HEAD_LIMIT, "a seal")
+
+
+def _log(layout: Layout) -> Path:
+    return layout.ledger.with_name(layout.ledger.name + "-wal")
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def verify_ledger(layout: Layout, saved: list[Head]) -> tuple[Head, bool]:
+    """The head, and whether the seal spoke for every byte; raises VerificationFailed if anything was changed."""
+    sealed = sealed_head(layout)
+    try:
+        with Ledger.read(layout.ledger) as ledger:
+            kept = [] if sealed is None else [sealed]
+            head = verify_entries(ledger, [*saved, *kept])
+            exact = sealed is not None and head == sealed and _matches(layout, head)
+    except FileError as error:
+        raise VerificationFailed(error.found, error.required, "Do not rely on it; restore a copy.") from error
+    if sealed is not None and head.size == sealed.size and not exact:
+        raise _not_sealed()
+    return head, exact
+
+
+def _not_sealed() -> VerificationFailed:
+    return VerificationFailed(
+        "the ledger's file is not the one that was sealed",
+        "every byte must be as it was written",
+        "Do not rely on it; restore a copy.",
+    )
+
+
+def sealed_head(layout: Layout) -> Head | None:
+    """The sealed head, if there is a seal."""
+    if not layout.seal.exists() and not layout.seal.is_symlink():
+        return None
+    try:
+        return read_head(_seal(layout), str(layout.seal))
+    except FileError as error:
+        raise VerificationFailed(error.found, error.required, "The seal was damaged; restore a copy.") from error
+
+
+def _matches(layout: Layout, head: Head) -> bool:
+    """Whether every byte of the file is as it was sealed; earlier versions sealed the digest of the whole file."""
+    sealed = _seal(layout)
+    if b"file_sha256" in sealed:
+        return sealed == _content(head, file_digest(layout.ledger), "file_sha256")
+    return sealed == _content(head, blocks_digest(file_blocks(layout.ledger)))

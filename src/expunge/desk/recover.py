@@ -11,10 +11,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from expunge.desk.entries import ModelPrepared, ModelPublished, RunAbandoned, RunStarted
-from expunge.desk.heads import head_bytes, published_head
 from expunge.desk.layout import HEAD, Layout
-from expunge.desk.ledger import Ledger
+from expunge.desk.ledger import (
+    Ledger,
+    ModelPrepared,
+    ModelPublished,
+    RunAbandoned,
+    RunStarted,
+    head_bytes,
+    published_head,
+)
 from expunge.errors import FileError
 from expunge.runtime.durable import PUBLIC as READABLE
 from expunge.runtime.durable import TEMPORARY, make_private, move, remove, same_content, write_whole

@@ -1,50 +1,244 @@
-"""Processing pending requests: intent first, ledger commit last (the order is in `recover.py`)."""
+"""Which requests are served together, and which cannot be: these are set aside, and the others go on."""
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable, Sequence
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from expunge.certificate.compose import Composition, compose
 from expunge.certificate.content import Certificate
 from expunge.certificate.sign import keyid_of, seal
 from expunge.certificate.statement import Statement, head_key
-from expunge.data import EncodedRows
-from expunge.desk.accuracy import LabelledRows, accuracies, checked_test
+from expunge.data import EncodedRows, as_features, as_labels, encoder_of, names_of
+from expunge.data.ordered import by_record
+from expunge.desk.accept import WHAT, whole_rows
 from expunge.desk.desk import Desk, Rows
-from expunge.desk.digests import mac
-from expunge.desk.entries import ModelPrepared, RunRefused, RunStarted
-from expunge.desk.groups import (
-    OF_THESE_ROWS,
-    RETRAIN,
-    declared_others,
-    grouped,
-    retrain,
-    set_aside,
-    taken_apart,
-    together,
-)
-from expunge.desk.heads import require_contains, require_free
 from expunge.desk.layout import MODEL, REPORT, SIGNED, STATEMENT
-from expunge.desk.ledger import Head, Ledger, PublishedHead, RequestRow
+from expunge.desk.ledger import (
+    Accuracy,
+    Aside,
+    Head,
+    Ledger,
+    ModelPrepared,
+    PublishedHead,
+    RequestRow,
+    RequestSetAside,
+    RunRefused,
+    RunStarted,
+    file_digest,
+    require_contains,
+    require_free,
+)
 from expunge.desk.policy import Policy
 from expunge.desk.recover import DOSSIER, PUBLIC, STATE, finish, tidy
-from expunge.desk.secret import in_fixed_order, secret_of
-from expunge.desk.spent import Spent, spent_with
-from expunge.desk.state import State, checked_surrogate, current_state
-from expunge.errors import ExpungeError, InputError, Refused, RetrainNow
+from expunge.desk.state import (
+    Spent,
+    State,
+    checked_surrogate,
+    current_state,
+    in_fixed_order,
+    mac,
+    secret_of,
+    spent_with,
+)
+from expunge.errors import (
+    BeyondPolicy,
+    DataError,
+    ExpungeError,
+    FileError,
+    InputError,
+    Refused,
+    RetrainNow,
+    UselessModel,
+    VacuousClaim,
+)
 from expunge.evidence.measured import Measured, foresee, handed_on
 from expunge.mechanism import Unlearned, certify, judge, measure
+from expunge.model import LinearModel, read_model
 from expunge.report.page import statement_page
 from expunge.request.door import Request, ask
 from expunge.request.guarantee import Guarantee
 from expunge.request.past import anchored_bytes
 from expunge.runtime.durable import PRIVATE, PRIVATE_FOLDER, make_folder, sync_folder, write_synced
 from expunge.runtime.progress import Progress, silent
+
+OF_THESE_ROWS = (BeyondPolicy, VacuousClaim, UselessModel, InputError)  # refusals that say nothing of other rows
+RETRAIN = "Retrain without the rows of all requests, and open a new desk."
+AGAIN = "Retrain without its rows; or withdraw it, or let the next run try it again: expunge desk resume."
+Trial = Callable[[Sequence[RequestRow]], float]
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A group that cannot be served as one: who can now, who perhaps after that, and who cannot, with the reason."""
+
+    within: list[RequestRow]
+    later: list[RequestRow]
+    beyond: list[tuple[RequestRow, ExpungeError]]
+
+
+def taken_apart(group: Sequence[RequestRow], trial: Trial) -> Apart | None:
+    """Who of a group that was refused can be served; None where all can, so that the refusal is not about their rows.
+
+    `trial` gives the size of the region of some requests together, or refuses them. Those who cannot be served alone
+    are beyond; of the others as many as fit together are within, those with the smallest regions first.
+    """
+    sizes: dict[int, float] = {}
+    beyond: list[tuple[RequestRow, ExpungeError]] = []
+    for request in group:
+        try:
+            sizes[request.id] = trial([request])
+        except OF_THESE_ROWS as error:
+            beyond.append((request, error))
+    order = sorted((request for request in group if request.id in sizes), key=lambda request: sizes[request.id])
+    if not beyond and _fits(order, trial):
+        return None
+    fits, most = min(len(order), 1), len(order) if beyond else len(order) - 1
+    while fits < most:
+        tried = (fits + most + 1) // 2
+        fits, most = (tried, most) if _fits(order[:tried], trial) else (fits, tried - 1)
+    by_number = [sorted(part, key=lambda request: request.id) for part in (order[:fits], order[fits:])]
+    return Apart(by_number[0], by_number[1], beyond)
+
+
+def _fits(requests: Sequence[RequestRow], trial: Trial) -> bool:
+    try:
+        trial(sorted(requests, key=lambda request: request.id))
+    except OF_THESE_ROWS:
+        return False
+    return True
+
+
+def grouped(desk: Desk, ledger: Ledger, *, each: bool) -> tuple[list[list[RequestRow]], ExpungeError | None]:
+    """What waits, in groups of one model each; a request whose file is damaged is set aside, and why is said.
+
+    Rows whose columns have other names, where the model's record names none, are not put together.
+    """
+    groups: dict[object, list[RequestRow]] = {}
+    damaged: ExpungeError | None = None
+    unnamed: list[RequestRow] = []
+    for request in ledger.requests("pending"):
+        try:
+            names = names_of(whole_rows(desk, ledger, request.id))
+        except InputError as error:
+            set_aside(ledger, request, error)
+            damaged = damaged or error
+            continue
+        if each:
+            groups[request.id] = [request]
+        elif names is None or desk.policy.kept:  # in a deposit every row was found as it is
+            unnamed.append(request)
+        else:
+            groups.setdefault(names, []).append(request)
+    made = list(groups.values())
+    if unnamed:
+        together = sorted([*unnamed, *(made.pop(0) if made else [])], key=lambda request: request.id)
+        made.insert(0, together)
+    return made, damaged
+
+
+def set_aside(ledger: Ledger, request: RequestRow, error: ExpungeError) -> None:
+    """Set a request aside for what a run said of it."""
+    remedy = AGAIN if isinstance(error, Refused) else error.remedy
+    ledger.append(RequestSetAside(request.id, Aside(type(error).__name__, f"{error.found}; {error.required}", remedy)))
+
+
+def retrain(error: ExpungeError) -> ExpungeError:
+    """A refusal as a desk says it; anything else as it is."""
+    if not isinstance(error, Refused) or isinstance(error, RetrainNow):
+        return error
+    return RetrainNow(f"retrain now: {error.found}", error.required, RETRAIN)
+
+
+def declared_others(ledger: Ledger, group: Sequence[RequestRow]) -> int:
+    """Rows forgotten once these requests are served that were declared another person's."""
+    last = ledger.last_model()
+    return (0 if last is None else last.facts.others or 0) + sum(request.others for request in group)
+
+
+def together(desk: Desk, ledger: Ledger, group: Sequence[RequestRow]) -> EncodedRows:
+    """The rows of these requests; refuses a file that is not the one that was accepted."""
+    parts = [whole_rows(desk, ledger, request.id) for request in group]
+    encoders, names = {encoder_of(part) for part in parts}, {names_of(part) for part in parts}
+    return EncodedRows(
+        np.concatenate([features for features, _ in parts]),
+        np.concatenate([as_labels(labels, len(features), WHAT) for features, labels in parts]),
+        encoders.pop() if len(encoders) == 1 else None,
+        names.pop() if len(names) == 1 else None,  # all are in the model's order
+    )
+
+
+# Accuracy before and after a deletion, on test rows: that of models that were published, never of private
+# weights.
+
+
+TEST = "the test set"
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """Rows with the model's columns, checked before anything is done with a desk."""
+
+    features: Any
+    labels: Any
+
+    def share_correct(self, model: LinearModel) -> float:
+        """Of these rows, how many the model classifies as labelled."""
+        return float(np.mean(model.predict(self.features) == self.labels))
+
+
+def checked_test(model: LinearModel, test: Rows) -> LabelledRows:
+    """The test rows in the order of the model's columns; refuses what nothing could be measured on."""
+    features, labels = by_record(test, model.record, model.n_features, TEST)
+    table = as_features(features, TEST)
+    if table.shape[1] != model.n_features:
+        raise DataError(
+            f"{TEST} has {table.shape[1]} columns",
+            f"the model takes {model.n_features}",
+            "Give rows with the columns of training.",
+        )
+    known = np.asarray(as_labels(labels, table.shape[0], TEST))
+    if not np.isin(known.astype(str), np.asarray(model.classes).astype(str)).any():
+        raise DataError(
+            f"{TEST} has no row of a class that the model knows",
+            f"its classes are {', '.join(map(str, model.classes[:5]))}",
+            "Check the labels.",
+        )
+    return LabelledRows(features, known)
+
+
+def accuracies(desk: Desk, state: State, after: LinearModel, test: LabelledRows) -> Accuracy:
+    """Of the model published before and of this one; the first one's before is the model the desk was opened with.
+
+    Where the folder of the one before was taken away, nothing is said of it: the weights in private/ have no noise.
+    """
+    before = state.model if state.number == 0 else _published(desk, state)
+    return Accuracy(
+        before=None if before is None else test.share_correct(before),
+        after=test.share_correct(after),
+        rows=len(test.labels),
+    )
+
+
+def _published(desk: Desk, state: State) -> LinearModel | None:
+    path = desk.layout.published_model(state.number) / MODEL
+    if not path.is_file():
+        return None
+    if file_digest(path) != state.published_sha256:
+        raise FileError(
+            f"{path} is not the file that was published", "its digest is in the ledger", "Restore it from a copy."
+        )
+    return read_model(path)[0]
+
+
+# Processing pending requests: intent first, ledger commit last (the order is in `recover.py`).
 
 
 @dataclass(frozen=True)
@@ -224,7 +418,7 @@ def _make(
 def _asked(policy: Policy, state: State, rows: EncodedRows, surrogate: Rows | None, guarantee: Guarantee) -> Request:
     """The request of a run, with what the desk knows of the source."""
     if state.deposit is not None:
-        from expunge.desk.deposited import asked_of
+        from expunge.desk.state import asked_of
 
         return asked_of(state.deposit, rows, guarantee, state.store, state.published_sha256, policy.device)
     assert surrogate is not None
@@ -248,7 +442,7 @@ def _composed(policy: Policy, spent: Spent, state: State, request: Request, resu
             spent.mus, policy.delta, math.fsum(result.statement.content["noise"]["failures"].values())
         )
     else:
-        from expunge.desk.deposited import composed
+        from expunge.desk.state import composed
 
         composition = composed(request.weights.numel(), policy.delta, spent.mus)
     if composition.epsilon > policy.limit:
@@ -279,7 +473,7 @@ def noise_share(request: Request, measured: Measured) -> float:
     """
     noise = foresee(request, measured)[1].noise
     if noise is not None and request.deposit is not None:
-        from expunge.desk.deposited import output_share
+        from expunge.desk.state import output_share
 
         return output_share(request, noise.scale)
     return math.inf if noise is None else noise.length / float(request.weights.norm())

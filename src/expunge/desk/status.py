@@ -8,8 +8,7 @@ from typing import Any
 
 from expunge.certificate.compose import deletions_left, models_left
 from expunge.desk.desk import Desk
-from expunge.desk.entries import Entry, Json, ModelRow, RunRefused
-from expunge.desk.ledger import Head, Ledger, RequestRow, now
+from expunge.desk.ledger import Entry, Head, Json, Ledger, ModelRow, RequestRow, RunRefused, now
 from expunge.errors import OptionError, RetrainNow
 
 MOST_LISTED = 1000

@@ -16,7 +16,7 @@ from expunge.certificate.check import verdict_sentence
 from expunge.certificate.derive import bound_named
 from expunge.certificate.provisos import next_to_nothing, outside
 from expunge.errors import one_line
-from expunge.report.words import showing, status_words
+from expunge.report.page import showing, status_words
 from expunge.runtime.rounding import up
 
 TAGS = ("machine-unlearning", "certified-unlearning", "expunge")

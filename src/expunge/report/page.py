@@ -1,21 +1,310 @@
-"""HTML pages from templates: one file each, no scripts, nothing fetched, everything escaped."""
+"""What the numbers of a certificate are called on a page for somebody who is not a mathematician."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Context, Decimal
 from functools import cache
 from typing import Any
 
 import jinja2
+from jinja2 import TemplateError
 
 from expunge import __version__
+from expunge.bounds import TERMS
+from expunge.bounds.calibration import sigma_for
+from expunge.bounds.guessing import right_at_most
 from expunge.certificate.check import verdict_sentence
 from expunge.certificate.derive import bound_named
+from expunge.certificate.facts import INSECURE
+from expunge.certificate.provisos import next_to_nothing, outside
 from expunge.distance.kinds import kind_named
-from expunge.report.answers import checked_names, decision, is_weak, one_in, reading
-from expunge.report.chart import noise_curve, stacked
-from expunge.report.words import FACTS, FAILURES, PROVENANCE, plain, showing, status_words
+from expunge.errors import FileError, OptionError
 from expunge.runtime.rounding import up
+
+STATUS = {
+    "proven": "Proven: nothing but checked facts stands behind it.",
+    "conditional": "Conditional: true if the facts listed under “assumed” are true. Nobody checked those.",
+    "estimated": "Estimated: some number behind it is a heuristic estimate. Do not treat it as a proof.",
+}
+
+
+def status_words(status: object) -> str:
+    """What a status means; whatever is unknown raises."""
+    if not isinstance(status, str) or status not in STATUS:
+        raise OptionError(f"status {status!r}", f"it is one of {', '.join(STATUS)}", "Do not rely on this certificate.")
+    return STATUS[status]
+
+
+@contextlib.contextmanager
+def showing(what: str) -> Iterator[None]:
+    """What cannot be shown as Expunge's own error: a file may hold odd things in fields that no check recomputes."""
+    try:
+        yield
+    except (TemplateError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+        raise FileError(
+            f"{what} cannot be shown ({type(error).__name__}: {error})",
+            "every field must be there and of its kind (docs/certificate.md)",
+            "Use the file as it was written.",
+        ) from error
+
+
+PROVENANCE = {
+    "measured": "computed from data that was at hand",
+    "derived": "follows from other numbers by a formula",
+    "declared": "stated by whoever ran Expunge; not checked",
+    "estimated": "a heuristic estimate",
+}
+FACTS = {
+    "n_source": "rows the model was trained on",
+    "n_forget": "rows forgotten since training, these included",
+    "n_surrogate": "rows of the stand-in data",
+    "l2": "regularisation strength",
+    "training_residual": "how far from its optimum the starting model was (norm of the gradient)",
+    "solver_residual": "what the update left unsolved",
+    "rounding": "largest possible arithmetic error",
+    "change_mean": "by how much the update changes the stand-in rows' mean gradient",
+    "change_eigenvalue": "how much that change varies over stand-in rows, in the direction in which it varies most",
+    "change_trace": "how much that change varies over stand-in rows, in all directions together",
+    "change_fourth": "how heavy the tails of that change are (its mean fourth power)",
+    "change_fourth_eigenvalue": "how heavy its tails are in one direction",
+    "change_largest": "largest distance of that change from its mean, seen on a stand-in row",
+    "change_longest": "largest such change, seen on a stand-in row",
+    "change_supremum": "largest such change that any row can show",
+    "change_each": "largest such change that any retained row can show, by the deposit",
+    "change_together": "largest such change that all retained rows can show together, by the deposit",
+    "longest_row": "longest row of the stand-in data",
+    "row_bound": "longest a row can be",
+    "directions": "numbers that a row has",
+    "sampling_failure": "probability that a sample was unlucky",
+    "weight_largest": "most that a stand-in row counts (the mean is 1)",
+    "sampled_trace": "how much the weighted change varies, in all directions together",
+    "sampled_eigenvalue": "how much the weighted change varies, in the direction in which it varies most",
+    "sampled_largest": "largest weighted change seen",
+    "alpha": "least curvature of the objective",
+    "beta": "largest curvature of the objective",
+    "gamma": "how fast its curvature can change",
+    "lipschitz": "longest gradient of a row",
+    "lipschitz_power": "power with which that length enters (the paper's theorem and corollary differ)",
+    "gradient_norm": "length of the forgotten rows' gradient",
+    "tv_upper": "total variation between stand-in and source, at most",
+    "solver": "what the step left of the retained rows' linearised gradient",
+    "shape_ratio": "how the norm of the bound and the shape of the noise compare",
+    "reach": "furthest that the update moves the outputs of a row apart",
+    "update_curved": "length of the update by the retained rows' curvature",
+    "concordance": "how fast curvature can change over the bound's own length",
+    "gauge": "length of the update by an ellipsoid around the source's rows",
+    "kappa": "how far the outermost source row lies by that ellipsoid",
+    "curvature_ratio": "curvature of the retained rows by the norm of the bound",
+    "spread": "size of that ellipsoid by the norm of the bound",
+    "weight_ratio": "curvature of long rows by the norm of the bound",
+    "shape_largest": "steepest direction of the shape of the noise",
+    "shape_least": "flattest direction of the shape of the noise",
+    "shape_inverse_trace": "sum over directions of the noise's variance at sigma 1",
+    "weights_length": "length of the weights before noise",
+    "output_noise": "what noise of sigma 1 adds to an output of a typical row",
+    "output_spread": "size of the model's own outputs on a typical row",
+}
+FAILURES = {
+    "sampling": "an unlucky sample of rows",
+    "eigenvalue": "an unlucky start in measuring how much gradients vary",
+    "sequence": "the other models of the same desk",
+    "arithmetic": "what float64 makes of the drawing of the noise",
+}
+LISTED = "These facts were declared, not checked: "
+UNDERSCORED = re.compile(r"\b[a-z0-9]+(?:_[a-z0-9]+)+\b")
+
+
+def plain(sentence: object) -> str:
+    """A sentence of a certificate with words in place of the names of facts. The file itself keeps its own.
+
+    >>> plain("These facts were declared, not checked: l2, solver_residual.")
+    'These facts were declared, not checked: regularisation strength; what the update left unsolved.'
+    """
+    said = str(sentence)
+    if said.startswith(LISTED) and said.endswith("."):
+        names = said.removeprefix(LISTED)[:-1].split(", ")
+        return LISTED + "; ".join(FACTS.get(name, name) for name in names) + "."
+    return UNDERSCORED.sub(lambda found: f"“{FACTS[found[0]]}”" if found[0] in FACTS else found[0], said)
+
+
+# What a page answers first: what was decided, and what epsilon and delta mean to somebody who guesses.
+
+
+LONGEST_NAME = 200
+WEAK = 0.9  # of the time somebody may be right: beyond it a page says that this is little protection
+
+
+def decision(content: Mapping[str, Any], *, public: bool) -> str:
+    """One sentence on what was decided, and what it is not of. A public one is the same whoever left."""
+    beyond = outside(content.get("model", {}).get("preparation"))
+    return _decided(content, public=public) + (f" This is of the weights: {beyond}" if beyond else "")
+
+
+def _decided(content: Mapping[str, Any], *, public: bool) -> str:
+    if public:
+        who, verb, them = "Rows", "were", "them"
+    else:
+        gone, of = int(content["sizes"]["n_forget"]), int(content["sizes"]["n_source"])
+        who, verb, them = f"{gone:,} of {of:,} rows", "was" if gone == 1 else "were", "it" if gone == 1 else "them"
+    status_words(content["status"])  # an unknown one raises
+    if content["noise"]["generator"] == INSECURE:
+        return f"{who} {verb} taken out of the model for a test only: its noise is not secret, and it protects nobody."
+    right, little = reading(content["epsilon"], content["delta"]), next_to_nothing(content["epsilon"])
+    alike = (
+        f"whoever tries to tell the published model from one that was retrained without {them} is right at most "
+        f"{right} of the time, where guessing is right 50 %"
+    )
+    numbers = f"(epsilon {up(content['epsilon'])}, delta {up(content['delta'])})"
+    if content["status"] == "proven":
+        said = f"{who} {verb} taken out of the model, and it is proven that {alike} {numbers}."
+    elif content["status"] == "conditional":
+        said = f"{who} {verb} taken out of the model, and if what is assumed is true, {alike} {numbers}."
+    else:
+        said = (
+            f"{who} {verb} taken out of the model, but that {alike} {numbers} rests on an estimate that nobody can "
+            "vouch for: this is no guarantee."
+        )
+    return f"{little} {said}".strip()
+
+
+def percent(share: float) -> str:
+    """A share in percent with one decimal, rounded up: it stands in a promise.
+
+    >>> percent(0.7310585786), percent(0.5), percent(0.99995)
+    ('73.2 %', '50 %', '100 %')
+    """
+    tenths = math.ceil(round(1000.0 * share, 9))
+    return f"{tenths / 10:g} %"
+
+
+def one_in(probability: float) -> str:
+    """One in how many, in two digits, rounded down: it stands in a promise.
+
+    >>> one_in(1e-05), one_in(1.6e-05), one_in(0.3)
+    ('100,000', '62,000', '3')
+    """
+    many = Context(prec=2, rounding=ROUND_FLOOR).divide(Decimal(1), Decimal(repr(float(probability))))
+    return f"{max(1, int(many)):,}"
+
+
+def reading(epsilon: float, delta: float) -> str:
+    """What somebody may say who would have said 50 %.
+
+    >>> reading(1.0, 1e-5)
+    '73.2 %'
+    """
+    return percent(right_at_most(epsilon, min(delta, 1.0)))
+
+
+def is_weak(epsilon: float, delta: float) -> bool:
+    """Whether somebody who guesses may be right nearly always.
+
+    >>> is_weak(1.0, 1e-5), is_weak(5.0, 1e-5)
+    (False, True)
+    """
+    return right_at_most(epsilon, min(delta, 1.0)) > WEAK
+
+
+def checked_name(name: str | None, option: str) -> str | None:
+    """A name for a page, as it was given: one line that can be read."""
+    if name is None:
+        return None
+    if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
+        raise OptionError(
+            f"{option} {name[:LONGEST_NAME]!r}",
+            f"one line of at most {LONGEST_NAME} printable characters is needed",
+            f"Give a name, or leave {option} out.",
+        )
+    return name.strip()
+
+
+def checked_names(organisation: str | None, model_name: str | None) -> dict[str, Any]:
+    """Both names that a page can show, by the names of its parameters."""
+    return {
+        "organisation": checked_name(organisation, "--organisation"),
+        "model_name": checked_name(model_name, "--model-name"),
+    }
+
+
+# The geometry of the page's two figures; the templates draw them as inline SVG.
+
+
+# dark enough for 3:1 against white, and told apart without colour by their hatching in the legend's order and labels
+COLOURS = ("#1b5e8c", "#b4480f", "#3d7a2a", "#7a3e9d", "#6b5b00", "#a3195b", "#4a4a4a")
+POINTS = 60
+SMALLEST_SHARE = 0.004  # thinner parts are drawn this wide, else nobody sees them
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the stacked bar, in percent of its width."""
+
+    name: str
+    label: str
+    meaning: str
+    value: float
+    share: float
+    start: float
+    width: float
+    colour: str
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Noise against epsilon on logarithmic axes, in the figure's own units (600 x 260)."""
+
+    path: str
+    x: float
+    y: float
+    x_ticks: tuple[tuple[float, str], ...]
+    y_ticks: tuple[tuple[float, str], ...]
+
+
+def stacked(terms: Mapping[str, float]) -> list[Part]:
+    """The terms of a bound as parts of one bar, each at least visible."""
+    total = math.fsum(terms.values())
+    shown = {name: max(value / total if total else 0.0, SMALLEST_SHARE) for name, value in terms.items() if value > 0}
+    scale = 100.0 / math.fsum(shown.values()) if shown else 0.0
+    parts, start = [], 0.0
+    for index, (name, value) in enumerate(terms.items()):
+        width = shown.get(name, 0.0) * scale
+        label, meaning = (TERMS[name].title, TERMS[name].words) if name in TERMS else (name, "")
+        colour = COLOURS[index % len(COLOURS)]
+        parts.append(Part(name, label, meaning, value, 100.0 * value / total if total else 0.0, start, width, colour))
+        start += width
+    return parts
+
+
+def noise_curve(total: float, epsilon: float, delta: float) -> Curve:
+    """sigma for the same bound at other epsilons, from a tenth to ten times this one."""
+    low, high = math.log10(epsilon) - 1.0, math.log10(epsilon) + 1.0
+    exponents = [low + (high - low) * index / (POINTS - 1) for index in range(POINTS)]
+    noise = [math.log10(sigma_for(total, 10.0**exponent, delta)) for exponent in exponents]
+    bottom, top = min(noise), max(noise)
+    left, right, lowest, highest = 70.0, 580.0, 215.0, 20.0
+
+    def x_of(exponent: float) -> float:
+        return left + (right - left) * (exponent - low) / (high - low)
+
+    def y_of(level: float) -> float:
+        return lowest - (lowest - highest) * (level - bottom) / (top - bottom)
+
+    path = "M" + " L".join(f"{x_of(e):.1f},{y_of(s):.1f}" for e, s in zip(exponents, noise, strict=True))
+    x_ticks = tuple((x_of(low + step), f"{10.0 ** (low + step):.3g}") for step in (0.0, 0.5, 1.0, 1.5, 2.0))
+    y_ticks = tuple(
+        (y_of(bottom + (top - bottom) * share), f"{10.0 ** (bottom + (top - bottom) * share):.2g}")
+        for share in (0.0, 0.25, 0.5, 0.75, 1.0)
+    )
+    return Curve(path, x_of(math.log10(epsilon)), y_of(math.log10(sigma_for(total, epsilon, delta))), x_ticks, y_ticks)
+
+
+# HTML pages from templates: one file each, no scripts, nothing fetched, everything escaped.
+
 
 Json = dict[str, Any]
 STAND_IN = "The distance between stand-in and source."
@@ -41,7 +330,7 @@ def _moment(value: str) -> str:
 
 
 def _common(content: Mapping[str, Any], keyid: str | None, organisation: str | None, model_name: str | None) -> Json:
-    """What both pages of a deletion say in the same """
+    """What both pages of a deletion say in the same"""
     kept, law = bound_named(content["bound"]["kind"]).kept, kind_named(content["distance"]["kind"])
     return {
         "kept": kept,
@@ -144,9 +433,7 @@ def run_page(
             accuracy=accuracy,
             keyid=keyid,
             parts=stacked(bound["terms"]),
-            curve=noise_curve(bound["total"], certificate["epsilon"], noise["delta_for_noise"])
-            if residual
-            else None,
+            curve=noise_curve(bound["total"], certificate["epsilon"], noise["delta_for_noise"]) if residual else None,
             facts=facts,
             estimated=[*estimated, *([STAND_IN] if certificate["distance"]["provenance"] == "estimated" else [])],
             provenance_words=PROVENANCE,

@@ -1,27 +1,34 @@
-"""Opening a desk: everything is checked, then the folder appears whole."""
+"""What the noise of a desk costs, told when it is opened: by how much outputs move, or accuracy on the surrogate."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from expunge.bounds import Ball
+from expunge.bounds.calibration import mu_for
+from expunge.certificate.limits import ARITHMETIC_SHARE
+from expunge.desk.policy import Policy
+from expunge.heads.rows import evenly
+from expunge.request.door import Request
+
+if TYPE_CHECKING:
+    from expunge.evidence.deposit.contents import Deposit
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from expunge.bounds import Ball
 from expunge.bounds.scale import LADDER, POLICY, REHEARSAL, Scale, asked_scale
 from expunge.data import EncodedRows, encoder_of, names_of
 from expunge.data.ordered import by_record, plain
 from expunge.data.output import build_folder, require_absent
-from expunge.desk.cost import cost_with_deposit, cost_with_surrogate
 from expunge.desk.desk import Desk, Rows, open_desk
-from expunge.desk.digests import arrays_bytes, mac, new_key
-from expunge.desk.entries import DeskCreated
 from expunge.desk.layout import Layout
-from expunge.desk.ledger import Ledger
-from expunge.desk.policy import Policy
-from expunge.desk.seal import write_seal
+from expunge.desk.ledger import DeskCreated, Ledger, write_seal
+from expunge.desk.state import arrays_bytes, mac, new_key
 from expunge.errors import ModelError, OptionError, UselessModel
 from expunge.evidence.deposit.asking import require_fitting
 from expunge.evidence.rehearsal import rehearsed_scale
@@ -29,7 +36,7 @@ from expunge.mechanism import measure
 from expunge.model import LinearModel, one_row_a_class
 from expunge.request.columns import column_notes
 from expunge.request.declared import NOTHING_DECLARED, Declared, record_for
-from expunge.request.door import ONE_VECTOR, Request, ask
+from expunge.request.door import ONE_VECTOR, ask
 from expunge.request.guarantee import budget_notes
 from expunge.request.past import anchored_bytes, nothing_forgotten
 from expunge.request.rows import is_labelled
@@ -39,6 +46,55 @@ from expunge.runtime.durable import PRIVATE_FOLDER, PUBLIC_FOLDER, sync_folder, 
 
 if TYPE_CHECKING:
     from expunge.evidence.deposit.contents import Deposit
+
+DRAWS = 20  # of noise
+MOST_ROWS = 5_000  # of the surrogate, to measure accuracy on
+LESS = (
+    "set less noise or plan fewer models (expunge plan shows what that costs), use a larger surrogate, train with a "
+    "larger l2, or raise an epsilon that is small"
+)
+
+
+def cost_with_deposit(deposit: Deposit, policy: Policy) -> str:
+    """By how much the noise moves a typical output, beside the outputs themselves."""
+    assert policy.noise is not None
+    moved, mu = policy.noise * deposit.output_noise, mu_for(policy.epsilon, policy.delta * (1.0 - ARITHMETIC_SHARE))
+    return (
+        f"the noise of every model moves a typical output by {moved:.3g}; the outputs themselves are about "
+        f"{deposit.output_spread:.3g}. Requests that change the model by more than {policy.noise * mu:.3g} in its "
+        f"measure "
+        "are refused (expunge plan tells)"
+    )
+
+
+def cost_with_surrogate(request: Request, policy: Policy, labelled: bool) -> str | None:
+    """How many surrogate rows are right without the noise and with it; None where that is not known yet."""
+    if policy.noise is None:
+        return "each request chooses its own noise: what that costs is not known yet (expunge plan shows it)"
+    if not labelled:
+        return None
+    shown = evenly(request.surrogate, MOST_ROWS)
+    features, labels = shown.features.cpu().double(), shown.labels.cpu()
+    weights, generator = request.weights.cpu(), np.random.default_rng(1)  # nothing of this is published
+
+    def right(at: torch.Tensor) -> float:
+        return float(((features @ at.T).argmax(dim=1) == labels).double().mean())
+
+    noise = Ball(weights.numel())
+    drawn = [noise.sample(policy.noise, generator).reshape(tuple(weights.shape)) for _ in range(DRAWS)]
+    before, after = right(weights), float(np.mean([right(weights + torch.from_numpy(each)) for each in drawn]))
+    guessed = float(torch.bincount(labels).max()) / len(labels)
+    said = f"of the surrogate's rows {100 * before:.1f} % are right before, and with this noise {100 * after:.1f} %"
+    if after > guessed or before <= guessed:
+        return said
+    return (
+        f"{said}; always naming the most frequent class is right in {100 * guessed:.1f} %. Such models are of no use: "
+        f"{LESS}"
+    )
+
+
+# Opening a desk: everything is checked, then the folder appears whole.
+
 
 DEFAULT_NOISE = "rows:1"  # a model
 USUAL = {"step": "converged", "match_classes": False}  # a deposit has its own
@@ -128,7 +184,7 @@ def _with_noise(policy: Policy, noise: float | str | Scale | None) -> Policy:
 
 
 def _with_deposit(deposit: Deposit, model: LinearModel | None, surrogate: Rows | None, policy: Policy) -> _Start:
-    from expunge.desk.deposited import opened_for
+    from expunge.desk.state import opened_for
 
     if surrogate is not None or not policy.kept:
         raise OptionError(

@@ -1,0 +1,248 @@
+"""Figures drawn without a screen, as the bytes of a PNG file. matplotlib is loaded when one is drawn.
+
+No global state is touched.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from expunge.estimate.comparison import Comparison
+    from expunge.estimate.parts import Parts
+    from expunge.evaluate.audit import Audit
+    from expunge.evaluate.table import Table
+    from expunge.heads import Rows
+
+WIDTH, DOTS = 9.0, 120
+
+
+def new_figure(columns: int, height: float, width: float = WIDTH) -> tuple[Any, list[Any]]:
+    """A figure with this many panels side by side; sizes in inches."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=DOTS, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, list(figure.subplots(1, columns, squeeze=False).reshape(-1))
+
+
+def png(figure: Any) -> bytes:
+    """The figure's file, without a time stamp, so that the same data give the same bytes."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png", metadata={"Software": None})
+    return content.getvalue()
+
+
+# Figures of a plan, and of what a deposit's rehearsal foresees.
+
+
+STYLES = ("-", "--", "-.", ":")
+COLOURS = ("#1b5e8c", "#b4480f", "#3d7a2a", "#7a3e9d", "#6b5b00", "#a3195b", "#4a4a4a")
+
+
+def frontier(outlooks: Sequence[Mapping[str, Any]], accuracy_before: float | None) -> bytes:
+    """Noise and predicted accuracy against epsilon, one line a distance.
+
+    Hollow marks are what `unlearn` would refuse.
+    """
+    accurate = any(outlook["accuracy"] is not None for outlook in outlooks)
+    figure, axes = new_figure(2 if accurate else 1, 4.2, width=10.0 if accurate else 5.5)
+    distances = list(dict.fromkeys(outlook["distance"] for outlook in outlooks))
+    for index, distance in enumerate(distances):
+        mine = sorted((o for o in outlooks if o["distance"] == distance), key=lambda o: float(o["epsilon"]))
+        for axis, name in zip(axes, ("sigma", "accuracy"), strict=False):
+            points = [o for o in mine if o[name] is not None and math.isfinite(o[name])]
+            x, y = [o["epsilon"] for o in points], [o[name] for o in points]
+            colour = COLOURS[index % len(COLOURS)]
+            axis.plot(x, y, STYLES[index % len(STYLES)], color=colour, label=distance)
+            for hollow in (False, True):
+                chosen = [(o["epsilon"], o[name]) for o in points if bool(o["refused"]) == hollow]
+                axis.scatter(
+                    [a for a, _ in chosen],
+                    [b for _, b in chosen],
+                    color=colour,
+                    facecolors="white" if hollow else colour,
+                    zorder=3,
+                )
+    axes[0].set(
+        xscale="log", yscale="log", xlabel="epsilon (smaller protects more)", ylabel="noise: sigma of each weight"
+    )
+    if any(outlook["refused"] for outlook in outlooks):
+        label = "hollow: unlearn would refuse, the noise swamps the weights"
+        axes[0].scatter([], [], color="#4a4a4a", facecolors="white", label=label)
+    axes[0].legend(title="declared distance", frameon=False, fontsize="small")
+    if accurate:
+        axes[1].set(
+            xscale="log", xlabel="epsilon (smaller protects more)", ylabel="predicted accuracy (on the surrogate)"
+        )
+        if accuracy_before is not None:
+            axes[1].axhline(accuracy_before, color="#4a4a4a", linewidth=1)
+            axes[1].annotate(
+                "before", (axes[1].get_xlim()[0], accuracy_before), xytext=(4, 4), textcoords="offset points"
+            )
+    for axis in axes:
+        axis.grid(alpha=0.3)
+    return png(figure)
+
+
+def forgettable(forecasts: Sequence[Mapping[str, Any]], accuracy_before: float) -> bytes:
+    """Accuracy against random rows forgotten, one colour an epsilon: at once, and dashed one at a time."""
+    figure, axes = new_figure(1, 4.2, width=6.5)
+    epsilons = list(dict.fromkeys(each["epsilon"] for each in forecasts))
+    for index, epsilon in enumerate(epsilons):
+        mine = sorted((each for each in forecasts if each["epsilon"] == epsilon), key=lambda each: int(each["rows"]))
+        for manner, style, words in (("at_once", "-", "at once"), ("one_at_a_time", "--", "one at a time")):
+            points = [(each["rows"], accuracy_before - each[manner]) for each in mine if each[manner] is not None]
+            x, y = [rows for rows, _ in points], [left for _, left in points]
+            colour = COLOURS[index % len(COLOURS)]
+            axes[0].plot(x, y, style, marker="o", markersize=4, color=colour, label=f"epsilon {epsilon:g}, {words}")
+    axes[0].axhline(accuracy_before - 0.01, color="#4a4a4a", linewidth=1, linestyle=":", label="a point less")
+    axes[0].set(xscale="log", xlabel="random rows forgotten", ylabel="accuracy (on the source)")
+    axes[0].legend(frameon=False, fontsize="small")
+    axes[0].grid(alpha=0.3)
+    return png(figure)
+
+
+# Methods side by side, and claimed against observed mu.
+
+
+HEIGHT = 3.2
+UNITS = {"rt": "iterations", "fs1": "forget score", "fs2": "forget score"}
+PANELS = (("train", "test", "retain", "forget"), ("mia", "lira"), ("rt",), ("fs1", "fs2"))
+
+
+def methods_figure(table: Table) -> bytes:
+    """One panel a kind of metric: accuracies, attacks, relearn time, forget scores.
+
+    Bars are means, whiskers spreads.
+    """
+    from expunge.evaluate.table import PERCENT, TITLES
+
+    panels = [[name for name in names if name in table.metrics] for names in PANELS]
+    panels = [names for names in panels if names]
+    figure, axes = new_figure(len(panels), HEIGHT + 0.18 * len(table.cells))
+    methods = list(table.cells)
+    for axis, names in zip(axes, panels, strict=True):
+        thickness = 0.8 / len(names)
+        for number, metric in enumerate(names):
+            factor = 100.0 if metric in PERCENT else 1.0
+            cells = [table.cells[method].get(metric) for method in methods]
+            known = [place for place, cell in enumerate(cells) if cell is not None and cell.mean is not None]
+            filled = [cell for cell in cells if cell is not None and cell.mean is not None]
+            axis.barh(
+                [place + (number - (len(names) - 1) / 2) * thickness for place in known],
+                [factor * (cell.mean or 0.0) for cell in filled],
+                thickness,
+                xerr=[factor * (cell.spread or 0.0) for cell in filled],
+                label=TITLES[metric],
+            )
+        axis.set_yticks(range(len(methods)), methods if axis is axes[0] else [""] * len(methods))
+        axis.invert_yaxis()
+        axis.set_xlabel("%" if names[0] in PERCENT else UNITS[names[0]])
+        axis.legend(fontsize=6, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    return png(figure)
+
+
+def audit_figure(audits: Mapping[str, Audit]) -> bytes:
+    """Claimed, true and observed mu of each audit."""
+    figure, (axis,) = new_figure(1, 1.4 + 0.5 * len(audits))
+    for place, one in enumerate(audits.values()):
+        axis.plot([0.0, one.mu_claimed], [place, place], color="0.8", linewidth=6, solid_capstyle="butt")
+        axis.plot(one.mu_claimed, place, "k|", markersize=16, label="claimed" if place == 0 else None)
+        axis.plot(one.true_distance / one.sigma, place, "bx", label="true" if place == 0 else None)
+        axis.plot(one.lower.mu, place, "r>", label="observed, lower bound" if place == 0 else None)
+    axis.set_yticks(range(len(audits)), list(audits))
+    axis.set_ylim(-0.6, len(audits) - 0.4)
+    axis.set_xlabel("mu")
+    axis.legend(fontsize=7, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    return png(figure)
+
+
+# Sampled features against the surrogate's.
+
+
+SHOWN = 2000  # points of a set that a scatter plot shows
+
+
+def principal_components(comparison: Comparison) -> bytes:
+    """Sampled features against the surrogate's, along the surrogate's first two principal components."""
+    width = comparison.sampled.n_features
+    centre, axes = _components(comparison.surrogate, width)
+    sets = [
+        ("surrogate", comparison.surrogate, "#888888"),
+        ("sampled from the model", comparison.sampled.rows, "#c03028"),
+    ]
+    if comparison.reference is not None:
+        sets.append(("reference (real source rows)", comparison.reference, "#2060b0"))
+    figure, (panel,) = new_figure(1, 5.0, width=6.5)
+    for name, rows, colour in sets:
+        places = _project(rows, width, centre, axes)
+        panel.scatter(
+            places[:, 0], places[:, 1], s=6, alpha=0.5, linewidths=0, color=colour, label=f"{name} ({len(rows):,})"
+        )
+    panel.set_xlabel("first principal component of the surrogate")
+    panel.set_ylabel("second")
+    panel.set_title("Features the model implies, against the surrogate's", fontsize=11)
+    panel.legend(frameon=False, fontsize=9)
+    return png(figure)
+
+
+def _components(rows: Rows, width: int) -> tuple[Tensor, Tensor]:
+    import torch
+
+    features = rows.features[:, :width].double()
+    centre = features.mean(dim=0)
+    _, vectors = torch.linalg.eigh((features - centre).T @ (features - centre))
+    axes = vectors[:, [-1, max(-2, -width)]]
+    return centre, axes * torch.sign(axes.sum(dim=0, keepdim=True) + 1e-300)
+
+
+def _project(rows: Rows, width: int, centre: Tensor, axes: Tensor) -> Any:
+    import torch
+
+    shown = torch.linspace(0, len(rows) - 1, min(len(rows), SHOWN)).long()
+    return ((rows.features[shown][:, :width].double() - centre) @ axes).cpu().numpy()
+
+
+# How far the parts of a set are from one another, as a figure.
+
+
+def parts_figure(parts: Parts, by: str) -> bytes:
+    """Chi-square with its interval, a line a comparison; parts that tell nothing are named and have no point."""
+    from expunge.estimate.parts import CONFIDENCE
+
+    lines = [*parts.against_rest, *parts.pairs]
+    figure, (panel,) = new_figure(1, 1.4 + 0.32 * len(lines), width=7.5)
+    names = []
+    for place, line in enumerate(lines):
+        colour = "#1b5e8c" if place < len(parts.against_rest) else "#8a8a8a"
+        names.append(f"{line.part} against {line.other}")
+        if line.chi2 is None or line.lower is None or line.upper is None:
+            panel.annotate(
+                "tells nothing", (0.0, place), fontsize=9, va="center", xytext=(4, 0), textcoords="offset points"
+            )
+            continue
+        panel.plot([line.lower, line.upper], [place, place], color=colour, linewidth=2)
+        panel.scatter([line.chi2], [place], color=colour, zorder=3)
+    if parts.plausible is not None:
+        panel.axvline(parts.plausible[0], color="#b4480f", linestyle="--", linewidth=1)
+        panel.annotate(
+            "declare no less",
+            (parts.plausible[0], -0.7),
+            fontsize=9,
+            color="#b4480f",
+            xytext=(3, 0),
+            textcoords="offset points",
+        )
+    panel.set_yticks(range(len(lines)), names)
+    panel.set_ylim(len(lines) - 0.4, -1.0)
+    panel.set_xlim(left=0.0)
+    panel.set(xlabel=f"chi-square as a classifier sees it, {100 * CONFIDENCE:g} % intervals", title=f"Parts by {by}")
+    panel.grid(alpha=0.3, axis="x")
+    return png(figure)

@@ -27,12 +27,12 @@ import torch
 from torch import Tensor, nn
 
 from experiments.datasets.folder import DataFolder
+from experiments.datasets.splits import random_split
 from experiments.mixed_linear import MINUS, PLUS, Private, private_sets
 from experiments.protocol.experiment import Case, Config, Record, Table, spread
 from experiments.shared.comparison import ACCURACIES, comparison
 from experiments.shared.network_scores import NetworkTask, paper_delta, paper_sigma, with_noise
 from experiments.shared.pretraining import pretrained
-from expunge.data.splits import random_split
 from expunge.evaluate.table import TITLES
 from expunge.heads.examples import Examples
 from expunge.heads.module import ModuleObjective

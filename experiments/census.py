@@ -15,11 +15,11 @@ import torch
 
 from experiments.datasets.census import People, read_census
 from experiments.datasets.folder import DataFolder
+from experiments.datasets.splits import random_split
 from experiments.protocol.experiment import Case, Config, Record, Table, percent, spread
 from experiments.shared.checks import check
 from experiments.shared.mixture import ROUNDING
 from expunge.certificate.derive import held_region
-from expunge.data.splits import random_split
 from expunge.evaluate.case import Labelled, Splits, make_case
 from expunge.evaluate.methods import Outcome
 from expunge.evidence.measured import claim_of, foresee

@@ -18,21 +18,21 @@ import torch
 
 from experiments.datasets.catalogue import CATALOGUE
 from experiments.datasets.folder import DataFolder
+from experiments.datasets.synthetic import L2, N_FEATURES, source_rows, surrogate_kl, surrogate_rows
 from experiments.protocol.experiment import Case, Config, Record, Table, grouped, spread
 from experiments.shared.checks import checked, mean_difference, paper_delta
 from experiments.shared.comparison import comparison
 from experiments.shared.gaps import by_group
 from experiments.shared.mixture import distance_checks, mixture, paper_scores, sizes, trained
+from experiments.shared.paper_noise import PAPER_DELTA, PAPER_EPSILON
 from experiments.synthetic import source_chi_square
 from expunge.bounds.calibration import sigma_classical
-from expunge.data.synthetic import L2, N_FEATURES, source_rows, surrogate_kl, surrogate_rows
 from expunge.distance import Estimation
 from expunge.distance.inequalities import shift_total_variation
 from expunge.estimate.comparison import compare
 from expunge.estimate.source import KullbackLeiblerEstimate, estimate_source
 from expunge.evaluate.case import Case as Task
 from expunge.evaluate.case import Splits, make_case
-from expunge.evaluate.methods import PAPER_DELTA, PAPER_EPSILON
 from expunge.heads.rows import in_memory
 from expunge.report.figures import new_figure, png
 from expunge.request.execution import computing_device

@@ -23,9 +23,9 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
+from experiments.datasets.splits import dirichlet_split
 from expunge import Distance, __version__, train
 from expunge.certificate.derive import held_region
-from expunge.data.splits import dirichlet_split
 from expunge.errors import DataError
 from expunge.evidence.measured import claim_of
 from expunge.mechanism import measure

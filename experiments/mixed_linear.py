@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from experiments.datasets.folder import DataFolder
+from experiments.datasets.splits import class_split, dirichlet_split, random_split
 from experiments.protocol.experiment import Case, Config, Record, Table, percent, spread
 from experiments.shared.as_written import NAME as AS_WRITTEN
 from experiments.shared.as_written import solved_as_written
@@ -42,7 +43,6 @@ from experiments.shared.network_scores import (
 )
 from experiments.shared.pretraining import Public, pretrained
 from expunge.certificate.derive import held_region
-from expunge.data.splits import class_split, dirichlet_split, random_split
 from expunge.distance import Distance
 from expunge.evidence.measured import Measured, claim_of, foresee
 from expunge.mechanism import measure

@@ -16,18 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.datasets.folder import DataFolder, DataSet
+from experiments.datasets.splits import random_split
 from experiments.protocol.experiment import Case, Config, Record, Table, percent, spread
 from experiments.shared.as_written import NAME as AS_WRITTEN
 from experiments.shared.as_written import step_as_written
 from experiments.shared.checks import checked
 from experiments.shared.comparison import ACCURACIES, Scores, comparison, differences, near_each_other, scores_of
+from experiments.shared.paper_noise import PaperNoise
 from experiments.shared.retained_rows import NAME as RETAINED
 from experiments.shared.retained_rows import step_of_retained_rows
-from expunge.data.splits import random_split
 from expunge.distance import Distance
 from expunge.evaluate.case import Labelled, Splits, make_case
 from expunge.evaluate.evaluation import evaluate
-from expunge.evaluate.methods import Method, Original, PaperNoise, Retrain, UnlearnMinus, UnlearnPlus
+from expunge.evaluate.methods import Method, Original, Retrain, UnlearnMinus, UnlearnPlus
 from expunge.runtime.progress import Progress, silent
 
 TASKS = {"M -> U": ("mnist", "usps"), "U -> M": ("usps", "mnist")}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from experiments.datasets.folder import DataFolder, DataSet
+from experiments.other_methods import DescentToDelete, Langevin
 from experiments.protocol.experiment import Case, Config
 from experiments.shared import peer_figures, peer_tables
 from experiments.shared.certified import parted
@@ -19,7 +20,6 @@ from experiments.shared.ridge_heads import LOSS as RIDGE_LOSS
 from experiments.shared.ridge_heads import ridge_heads, ridge_task
 from experiments.shared.rivals import Task, accuracies, task_of
 from expunge.evaluate.case import Splits, make_case
-from expunge.evaluate.peers import DescentToDelete, Langevin
 from expunge.runtime.progress import Progress, silent
 
 tables, figures = peer_tables.tables, peer_figures.figures

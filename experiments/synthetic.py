@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 
 from experiments.datasets.folder import DataFolder
+from experiments.datasets.synthetic import L2, MAX_NORM, N_FEATURES, surrogate_covariance, surrogate_kl
 from experiments.protocol.experiment import Case, Config, Record, Table, spread
 from experiments.shared.checks import checked
 from experiments.shared.comparison import Scores, comparison, scores_of
-from expunge.data.synthetic import L2, MAX_NORM, N_FEATURES, surrogate_covariance, surrogate_kl
+from experiments.shared.paper_task import paper_methods, paper_splits, published_splits
 from expunge.distance import Distance
 from expunge.distance.gaussian import gaussian_chi_square
 from expunge.evaluate.case import make_case
 from expunge.evaluate.evaluation import evaluate
 from expunge.evaluate.methods import UnlearnMinus
-from expunge.evaluate.paper_task import paper_methods, paper_splits, published_splits
 from expunge.report.figures import new_figure, png
 from expunge.runtime.progress import Progress, silent
 

@@ -19,10 +19,11 @@ from torch import Tensor
 
 from experiments.shared.checks import check, mean_difference, paper_delta
 from experiments.shared.comparison import scores_of
+from experiments.shared.paper_noise import PAPER_DELTA, PAPER_EPSILON
 from expunge.bounds.calibration import sigma_classical
 from expunge.evaluate.case import Case
 from expunge.evaluate.evaluation import evaluate
-from expunge.evaluate.methods import PAPER_DELTA, PAPER_EPSILON, Outcome, plain_noise
+from expunge.evaluate.methods import Outcome, plain_noise
 from expunge.noise import Noise
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.equation import RetainedEquation, RetainHessian, SurrogateEquation

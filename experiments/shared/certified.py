@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from experiments.datasets.folder import DataSet
+from experiments.datasets.splits import dirichlet_split
 from experiments.shared.checks import check, paper_delta
 from experiments.shared.mixture import ROUNDING, of_length
 from expunge.certificate.derive import held_region
-from expunge.data.splits import dirichlet_split
 from expunge.distance import Distance
 from expunge.distance.discrete import discrete_chi_square, discrete_kl
 from expunge.evaluate.case import Labelled, Splits, make_case

@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from experiments.datasets.folder import DataSet
+from experiments.datasets.splits import dirichlet_split, random_split
 from experiments.shared.checks import checked
 from experiments.shared.comparison import scores_of
-from expunge.data.splits import dirichlet_split, random_split
+from experiments.shared.paper_noise import PaperNoise
 from expunge.distance import Distance
 from expunge.distance.discrete import discrete_chi_square, discrete_kl, discrete_tv
 from expunge.evaluate.case import Case, Splits, make_case
 from expunge.evaluate.evaluation import evaluate
 from expunge.evaluate.membership import attack, row_losses
-from expunge.evaluate.methods import Method, Original, PaperNoise, Retrain, UnlearnMinus, UnlearnPlus
+from expunge.evaluate.methods import Method, Original, Retrain, UnlearnMinus, UnlearnPlus
 from expunge.heads import Rows
 from expunge.runtime.progress import Progress, silent
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.shared.paper_noise import PAPER_DELTA, PAPER_EPSILON
 from expunge.bounds import PaperConstants, paper_bound
 from expunge.bounds.calibration import sigma_classical
 from expunge.evaluate.membership import attack, of_other_classes
-from expunge.evaluate.methods import PAPER_DELTA, PAPER_EPSILON
 from expunge.evaluate.relearn import WITHIN, relearn
 from expunge.heads.tangent import Tangent, TangentRows
 

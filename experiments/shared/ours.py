@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from experiments.other_methods.models import Clock
 from experiments.shared.checks import check
 from experiments.shared.rivals import CHOSEN, USUAL, Rivals, Task, accuracies, device_name, retrained
 from expunge.certificate.derive import held_region
 from expunge.errors import ExpungeError
 from expunge.evaluate.case import Case, Labelled
-from expunge.evaluate.peers.models import Clock
 from expunge.evidence import SurrogateEvidence, gather
 from expunge.evidence.deposit.adding import with_surrogate
 from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from experiments.datasets.folder import DataFolder, DataSet
-from expunge.data.splits import random_split
+from experiments.datasets.splits import random_split
 from expunge.runtime.progress import Progress
 
 N_CLASSES = 10

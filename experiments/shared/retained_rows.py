@@ -15,10 +15,11 @@ from torch import Tensor
 from experiments.shared.as_written import Fixed
 from experiments.shared.checks import check, mean_difference, paper_delta
 from experiments.shared.comparison import scores_of
+from experiments.shared.paper_noise import PAPER_DELTA, PAPER_EPSILON
 from expunge.bounds.calibration import sigma_classical
 from expunge.evaluate.case import Case
 from expunge.evaluate.evaluation import evaluate
-from expunge.evaluate.methods import PAPER_DELTA, PAPER_EPSILON, plain_noise
+from expunge.evaluate.methods import plain_noise
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.equation import RetainedEquation
 from expunge.solve.newton import newton_step

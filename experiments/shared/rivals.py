@@ -16,11 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.shared.certified import Parts
-from experiments.shared.mixture import ROUNDING
-from expunge.evaluate.case import Case, Splits, make_case
-from expunge.evaluate.methods import Method
-from expunge.evaluate.peers import (
+from experiments.other_methods import (
     CertifiedRemoval,
     DescentToDelete,
     Forgotten,
@@ -28,8 +24,12 @@ from expunge.evaluate.peers import (
     Langevin,
     ModelClipping,
 )
-from expunge.evaluate.peers.certified_removal import rehearsed
-from expunge.evaluate.peers.models import Clock
+from experiments.other_methods.certified_removal import rehearsed
+from experiments.other_methods.models import Clock
+from experiments.shared.certified import Parts
+from experiments.shared.mixture import ROUNDING
+from expunge.evaluate.case import Case, Splits, make_case
+from expunge.evaluate.methods import Method
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.keeping import keep
 from expunge.heads import Ridge, Rows

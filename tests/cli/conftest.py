@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import expunge
-from expunge.data.splits import random_split
-from expunge.evaluate.paper_task import paper_splits
+from experiments.datasets.splits import random_split
+from experiments.shared.paper_task import paper_splits
 
 
 @pytest.fixture(scope="module")

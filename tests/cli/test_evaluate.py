@@ -99,37 +99,10 @@ def test_what_is_refused_leaves_nothing_behind(files: Path, tmp_path: Path, monk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_evaluate_on_the_papers_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = campaign.paper_task
-    monkeypatch.setattr(
-        campaign, "paper_task", lambda seed, zetas, published, **rest: task(seed, zetas, n_rows=600, **rest)
-    )
-    result = run(
-        "evaluate",
-        "--task",
-        "table1",
-        "--zeta",
-        0.1,
-        "--seeds",
-        1,
-        "--models",
-        0,
-        "--out",
-        tmp_path / "out",
-        "--json",
-        "--quiet",
-    )
-    assert result.exit_code == 0, result.stderr
-    content = json.loads(result.stdout)
-    assert content["setting"]["task"] == "table1"
-    assert "certifies nothing" in content["methods"]["Unlearn (-) zeta 0.1"]["notes"][0]
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["evaluate"], "no --retain, --forget, --test, --model"),
-        (["evaluate", "--task", "synthetic", "--zeta", "1.5"], "zeta 1.5"),
         (["audit", "--fresh", "x.npz"], "no --published, --forget"),
         (["audit", "--certificate", "c.json"], "no --model, --retain, --forget"),
         (["audit", "--task", "tight", "--confidence", "1", "--runs", "200"], "confidence 1"),

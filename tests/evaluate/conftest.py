@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from experiments.shared.paper_task import paper_splits
 from expunge.evaluate.case import Case, make_case
-from expunge.evaluate.paper_task import paper_splits
 
 
 @pytest.fixture(autouse=True)

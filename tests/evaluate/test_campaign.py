@@ -9,7 +9,7 @@ import pytest
 
 from expunge.data.partial import open_partial
 from expunge.errors import OptionError
-from expunge.evaluate.campaign import Campaign, files_campaign, synthetic_campaign
+from expunge.evaluate.campaign import Campaign, files_campaign
 from expunge.evaluate.evaluation import MethodScores
 from expunge.evaluate.score import Score
 from expunge.runtime.progress import Progress, silent
@@ -33,18 +33,6 @@ def test_a_stopped_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
     assert ran == [4, 5, 6, 6]
     assert [rows[0].scores["test"] for rows in found] == [Score(seed / 10, 0.1, ("odd",)) for seed in (4, 5, 6)]
     assert told == [("Seeds", done, 3) for done in range(4)]
-
-
-@pytest.mark.parametrize("zeta", [-0.1, 1.0, float("nan")])
-def test_a_correlation_that_cannot_be_is_refused(zeta: float) -> None:
-    with pytest.raises(OptionError, match="zeta"):
-        synthetic_campaign([0.1, zeta], 10)
-
-
-def test_settings_name_what_all_seeds_share() -> None:
-    assert synthetic_campaign([0.1], 10).setting == {"task": "synthetic", "zetas": [0.1], "models": 10}
-    assert synthetic_campaign([0.1], 10, published=True).setting["task"] == "table1"
-    assert len(synthetic_campaign([], 10).setting["zetas"]) == 5
 
 
 def test_own_files_must_all_be_there() -> None:

@@ -7,13 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from experiments.shared.paper_noise import PaperNoise
 from expunge.errors import DataError, ModelError
 from expunge.evaluate.case import Case, make_case
-from expunge.evaluate.methods import (
-    Given,
-    PaperNoise,
-    UnlearnMinus,
-)
+from expunge.evaluate.methods import Given, UnlearnMinus
 from expunge.model import from_matrix
 
 

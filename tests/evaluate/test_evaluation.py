@@ -7,19 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from expunge.data.synthetic import surrogate_rows
+from experiments.datasets.synthetic import surrogate_rows
+from experiments.shared.paper_noise import PaperNoise
 from expunge.evaluate.case import Case, Splits, make_case
 from expunge.evaluate.evaluation import METRICS, MethodScores, evaluate
-from expunge.evaluate.methods import (
-    Given,
-    Original,
-    Outcome,
-    PaperNoise,
-    Retrain,
-    UnlearnMinus,
-    UnlearnPlus,
-    plain_noise,
-)
+from expunge.evaluate.methods import Given, Original, Outcome, Retrain, UnlearnMinus, UnlearnPlus, plain_noise
 from expunge.evaluate.score import Score
 from expunge.model import from_matrix
 

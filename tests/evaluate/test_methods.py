@@ -8,23 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.datasets.synthetic import surrogate_kl, surrogate_rows
+from experiments.shared.paper_noise import VACUOUS, PaperNoise
+from experiments.shared.paper_task import paper_splits
 from expunge import unlearn
 from expunge.bounds import PaperConstants, paper_bound
-from expunge.data.synthetic import surrogate_kl, surrogate_rows
 from expunge.errors import OptionError
 from expunge.evaluate.case import Case
-from expunge.evaluate.methods import (
-    VACUOUS,
-    CertifiedNoise,
-    Original,
-    Outcome,
-    PaperNoise,
-    Retrain,
-    UnlearnMinus,
-    UnlearnPlus,
-    plain_noise,
-)
-from expunge.evaluate.paper_task import paper_splits
+from expunge.evaluate.methods import CertifiedNoise, Original, Outcome, Retrain, UnlearnMinus, UnlearnPlus, plain_noise
 from expunge.request.guarantee import check_budget
 
 

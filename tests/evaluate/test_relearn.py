@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from experiments.shared.paper_task import paper_splits
 from expunge.evaluate.case import Case, make_case
-from expunge.evaluate.paper_task import paper_splits
 from expunge.evaluate.relearn import relearn_time
 from expunge.heads import Rows
 

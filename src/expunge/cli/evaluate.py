@@ -17,16 +17,7 @@ from expunge.cli.streams import end_stopped
 
 @click.command(cls=Command, short_help="Where the source still exists: did it forget, metric by metric.")
 @section(
-    "Task",
-    click.option(
-        "--task",
-        type=click.Choice(["files", "synthetic", "table1"]),
-        default="files",
-        show_default=True,
-        help="Your own files; the paper's synthetic task, new data for every seed; or that task on the paper's own "
-        "data set.",
-    ),
-    click.option("--zeta", type=float, multiple=True, help="Of the synthetic task's surrogates; default 0.02 to 0.1."),
+    "Speed",
     click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many."),
     click.option(
         "--models",
@@ -38,7 +29,7 @@ from expunge.cli.streams import end_stopped
     ),
 )
 @section(
-    "Sets, for a task of your own files",
+    "Sets",
     click.option("--model", "model_file", type=FILE, help="The model as trained on retain and forget set together."),
     click.option("--retain", type=FILE, help="Source rows that stay."),
     click.option("--forget", type=FILE, help="Source rows to forget."),
@@ -75,8 +66,6 @@ from expunge.cli.streams import end_stopped
 @as_json
 @reporting
 def evaluate(
-    task: str,
-    zeta: tuple[float, ...],
     seeds: int,
     n_models: int,
     model_file: Path | None,
@@ -98,19 +87,15 @@ def evaluate(
     \b
     expunge evaluate --model model.safetensors --retain retain.npz --forget forget.npz --test test.npz
                      --surrogate surrogate.npz --epsilon 1 --delta 1e-5 --seeds 5 --out evaluation/
-    expunge evaluate --task table1 --out table1/
     """
     from expunge.data.output import require_absent, write_folder
     from expunge.data.partial import open_partial
-    from expunge.evaluate.campaign import files_campaign, synthetic_campaign
+    from expunge.evaluate.campaign import files_campaign
     from expunge.evaluate.table import summarise, to_json
 
     require_absent(target)
-    if task != "files":
-        campaign = synthetic_campaign(zeta, n_models, published=task == "table1")
-    else:
-        parts = {"retain": retain, "forget": forget, "test": test, "surrogate": surrogate}
-        campaign = files_campaign(model_file, parts, candidate, n_models=n_models, **as_given)
+    parts = {"retain": retain, "forget": forget, "test": test, "surrogate": surrogate}
+    campaign = files_campaign(model_file, parts, candidate, n_models=n_models, **as_given)
     partial = open_partial(target.with_name(target.name + ".partial"), campaign.setting)
     try:
         with partial.gone_if_refused(), progress(not quiet) as advance:

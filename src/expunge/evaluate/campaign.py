@@ -11,7 +11,6 @@ from typing import Any
 from expunge.data import read_data
 from expunge.data.partial import Partial
 from expunge.data.raw_tables import is_table
-from expunge.data.synthetic import ZETAS
 from expunge.distance import parse_distance, parse_route
 from expunge.errors import OptionError
 from expunge.evaluate.case import Case, Splits, make_case
@@ -26,7 +25,6 @@ from expunge.evaluate.methods import (
     UnlearnMinus,
     UnlearnPlus,
 )
-from expunge.evaluate.paper_task import paper_task
 from expunge.evaluate.table import scores_from_json, scores_to_json
 from expunge.model import read_model, table_of
 from expunge.request.guarantee import check_budget
@@ -56,19 +54,6 @@ class Campaign:
         return results
 
 
-def synthetic_campaign(zetas: Sequence[float], n_models: int, published: bool = False) -> Campaign:
-    """The paper's synthetic task; every seed draws its own data or, if `published`, takes the paper's one data set."""
-    chosen = tuple(zetas) or ZETAS
-    for zeta in chosen:
-        if not 0.0 <= zeta < 1.0:
-            raise OptionError(f"zeta {zeta}", "it must lie from 0 to below 1", "The paper uses 0.01 to 0.1.")
-    setting = {"task": "table1" if published else "synthetic", "zetas": list(chosen), "models": n_models}
-    return Campaign(
-        setting,
-        lambda seed, progress: paper_task(seed, chosen, n_models=n_models, published=published, progress=progress),
-    )
-
-
 def files_campaign(
     model_file: Path | None,
     parts: Mapping[str, Path | None],
@@ -87,8 +72,8 @@ def files_campaign(
     if missing or model_file is None:
         raise OptionError(
             "no " + ", ".join(f"--{name}" for name in missing),
-            "own files need --model, --retain, --forget and --test",
-            "Give them, or choose --task synthetic.",
+            "--model, --retain, --forget and --test are needed",
+            "Give them.",
         )
     check_budget(epsilon, delta)
     if parse_route(distance) is None:
@@ -110,7 +95,6 @@ def files_campaign(
         other, brought[name] = read_model(file)
         methods.append(Given(name, other))
     setting = {
-        "task": "files",
         "model": digest,
         "parts": {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()},
         "candidates": brought,

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.other_methods.constants import constants_of
+from experiments.other_methods.models import Clock, Forgotten, hessian, solved, standard_normal
+from experiments.other_methods.renyi import require_budget
 from expunge.evaluate.case import Case
-from expunge.evaluate.peers.constants import constants_of
-from expunge.evaluate.peers.models import Clock, Forgotten, hessian, solved, standard_normal
-from expunge.evaluate.peers.renyi import require_budget
 from expunge.heads import LinearHead, Rows
 from expunge.solve.precondition import Preconditioner
 from expunge.train import minimise

@@ -11,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from expunge.bounds.calibration import delta_of, sigma_for
-from expunge.evaluate.case import Case
-from expunge.evaluate.peers.noisy_fine_tuning import (
+from experiments.other_methods.noisy_fine_tuning import (
     GradientClipping,
     ModelClipping,
     powers,
@@ -21,7 +19,9 @@ from expunge.evaluate.peers.noisy_fine_tuning import (
     sigma_of_clipped_gradients,
     sigma_of_clipped_models,
 )
-from expunge.evaluate.peers.renyi import epsilon_of_rho
+from experiments.other_methods.renyi import epsilon_of_rho
+from expunge.bounds.calibration import delta_of, sigma_for
+from expunge.evaluate.case import Case
 
 
 def test_closed_form_of_one_step_and_of_no_decay() -> None:

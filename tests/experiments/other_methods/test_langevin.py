@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from expunge.evaluate.case import Case
-from expunge.evaluate.peers.constants import Descent, constants_of
-from expunge.evaluate.peers.langevin import (
+from experiments.other_methods.constants import Descent, constants_of
+from experiments.other_methods.langevin import (
     Langevin,
     divergence_published,
     near_rest,
@@ -23,7 +22,8 @@ from expunge.evaluate.peers.langevin import (
     sigma_by_shifts,
     sigma_published,
 )
-from expunge.evaluate.peers.renyi import epsilon_of_rho
+from experiments.other_methods.renyi import epsilon_of_rho
+from expunge.evaluate.case import Case
 
 MNIST_ROWS = 11_982
 MNIST = Descent(1e-6 * MNIST_ROWS, 0.25 + 1e-6 * MNIST_ROWS, 1.0, 0.1)  # the setting of the authors' experiments

@@ -22,9 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from expunge.evaluate.case import Case
-from expunge.evaluate.peers.constants import Descent, constants_of
-from expunge.evaluate.peers.models import (
+from experiments.other_methods.constants import Descent, constants_of
+from experiments.other_methods.models import (
     Forgotten,
     gradients,
     hessian,
@@ -33,7 +32,8 @@ from expunge.evaluate.peers.models import (
     standard_normal,
     timed,
 )
-from expunge.evaluate.peers.renyi import SAFETY, require_budget, rho_for, smallest_over_orders
+from experiments.other_methods.renyi import SAFETY, require_budget, rho_for, smallest_over_orders
+from expunge.evaluate.case import Case
 from expunge.heads import LinearHead, Rows
 
 TRAINED = 30  # steps of training from a draw of nearly the law at rest

@@ -24,11 +24,11 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
+from experiments.other_methods.constants import constants_of
+from experiments.other_methods.models import Forgotten, descend, gradients, pull_of, standard_normal, timed, within
+from experiments.other_methods.renyi import SAFETY, require_budget, rho_for
 from expunge.bounds.calibration import mu_for
 from expunge.evaluate.case import Case
-from expunge.evaluate.peers.constants import constants_of
-from expunge.evaluate.peers.models import Forgotten, descend, gradients, pull_of, standard_normal, timed, within
-from expunge.evaluate.peers.renyi import SAFETY, require_budget, rho_for
 
 
 def powers(keeps: float, steps: int) -> float:

@@ -12,12 +12,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from experiments.other_methods.constants import Descent, constants_of
+from experiments.other_methods.models import Forgotten, descend, left_by_requests, timed
+from experiments.other_methods.renyi import SAFETY, require_budget
 from expunge.bounds.calibration import sigma_for
 from expunge.evaluate.case import Case
 from expunge.evaluate.methods import plain_noise
-from expunge.evaluate.peers.constants import Descent, constants_of
-from expunge.evaluate.peers.models import Forgotten, descend, left_by_requests, timed
-from expunge.evaluate.peers.renyi import SAFETY, require_budget
 
 
 def rate(constants: Descent) -> float:

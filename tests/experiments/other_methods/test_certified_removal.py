@@ -11,9 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from expunge.evaluate.case import Case
-from expunge.evaluate.peers import certified_removal
-from expunge.evaluate.peers.certified_removal import (
+from experiments.other_methods import certified_removal
+from experiments.other_methods.certified_removal import (
     AtOptimum,
     CertifiedRemoval,
     hidden_by,
@@ -23,6 +22,7 @@ from expunge.evaluate.peers.certified_removal import (
     remove,
     residual_upper,
 )
+from expunge.evaluate.case import Case
 from expunge.heads import Rows
 
 

@@ -11,10 +11,10 @@ formula charges more than its proof needs, both are here, and comparisons use th
 
 from __future__ import annotations
 
-from expunge.evaluate.peers.certified_removal import CertifiedRemoval
-from expunge.evaluate.peers.descent_to_delete import DescentToDelete
-from expunge.evaluate.peers.langevin import Langevin
-from expunge.evaluate.peers.models import Forgotten
-from expunge.evaluate.peers.noisy_fine_tuning import GradientClipping, ModelClipping
+from experiments.other_methods.certified_removal import CertifiedRemoval
+from experiments.other_methods.descent_to_delete import DescentToDelete
+from experiments.other_methods.langevin import Langevin
+from experiments.other_methods.models import Forgotten
+from experiments.other_methods.noisy_fine_tuning import GradientClipping, ModelClipping
 
 __all__ = ["CertifiedRemoval", "DescentToDelete", "Forgotten", "GradientClipping", "Langevin", "ModelClipping"]

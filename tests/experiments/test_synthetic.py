@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from expunge.data.synthetic import angle_labels, source_rows, surrogate_covariance, surrogate_kl, surrogate_rows
+from experiments.datasets.synthetic import angle_labels, source_rows, surrogate_covariance, surrogate_kl, surrogate_rows
 from expunge.distance.gaussian import gaussian_kl
 from expunge.errors import OptionError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from expunge.evaluate.paper_task import paper_methods, paper_task, published_splits
+from experiments.shared.paper_task import paper_methods, paper_task, published_splits
 
 
 def test_the_papers_task_has_its_seven_rows() -> None:

@@ -11,10 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from expunge.bounds.calibration import delta_of
-from expunge.evaluate.case import Case
-from expunge.evaluate.peers.constants import Descent, constants_of
-from expunge.evaluate.peers.descent_to_delete import (
+from experiments.other_methods.constants import Descent, constants_of
+from experiments.other_methods.descent_to_delete import (
     DescentToDelete,
     distance_upper,
     rate,
@@ -22,6 +20,8 @@ from expunge.evaluate.peers.descent_to_delete import (
     sigma_published,
     sigma_tight,
 )
+from expunge.bounds.calibration import delta_of
+from expunge.evaluate.case import Case
 
 LOGISTIC = Descent(0.012, 0.262, 1.0, 0.1)
 

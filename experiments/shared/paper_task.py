@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from expunge.data.splits import random_split
-from expunge.data.synthetic import (
+from experiments.datasets.splits import random_split
+from experiments.datasets.synthetic import (
     L2,
     MAX_NORM,
     N_CLASSES,
@@ -20,9 +20,10 @@ from expunge.data.synthetic import (
     surrogate_kl,
     surrogate_rows,
 )
+from experiments.shared.paper_noise import PaperNoise
 from expunge.evaluate.case import Splits, make_case
 from expunge.evaluate.evaluation import N_MODELS, MethodScores, evaluate
-from expunge.evaluate.methods import Method, Original, PaperNoise, Retrain, UnlearnMinus, UnlearnPlus
+from expunge.evaluate.methods import Method, Original, Retrain, UnlearnMinus, UnlearnPlus
 from expunge.runtime.progress import Progress, silent
 
 TEST_SHARE, FORGET_SHARE = 0.1, 0.1

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from expunge.evaluate.peers.renyi import epsilon_of_rho, require_budget, rho_for, smallest_over_orders
+from experiments.other_methods.renyi import epsilon_of_rho, require_budget, rho_for, smallest_over_orders
 
 epsilons = st.floats(1e-3, 50.0)
 deltas = st.floats(1e-12, 0.5)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from expunge.data.splits import class_split, dirichlet_split, random_split
+from experiments.datasets.splits import class_split, dirichlet_split, random_split
 from expunge.errors import DataError, OptionError
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from experiments.other_methods.constants import Descent, constants_of
 from expunge.errors import OptionError
 from expunge.evaluate.case import Case
-from expunge.evaluate.peers.constants import Descent, constants_of
 from expunge.heads import head_for
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.other_methods.langevin import near_rest
+from experiments.other_methods.models import Forgotten, descend, gradients, hessian, pull_of, solved, timed, within
 from expunge.evaluate.case import Case, Splits, make_case
 from expunge.evaluate.methods import plain_noise
-from expunge.evaluate.peers.langevin import near_rest
-from expunge.evaluate.peers.models import Forgotten, descend, gradients, hessian, pull_of, solved, timed, within
 
 
 def some(case: Case, count: int = 3) -> torch.Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 from expunge.bounds.scale import power_of_two
 from expunge.data import as_features, as_labels, encode, in_order, names_of
 from expunge.data import prepare as ready
-from expunge.data.coarseness import RARE
+from expunge.data.coarseness import RARE, Coarse
 from expunge.data.names import require_names
 from expunge.data.preparation import Preparation
 from expunge.data.prepare import require_width, row_norms
@@ -23,7 +23,7 @@ from expunge.data.source_tables import COARSE, as_source
 from expunge.errors import DataError, OptionError
 from expunge.heads import HEADS, LinearHead, RowSet, head_for
 from expunge.model import LinearModel, from_matrix
-from expunge.record import TRAINED_ON_SOURCE, Label, TrainingRecord, loss_named, one_digit
+from expunge.record import TRAINED_ON_SOURCE, Label, TrainingRecord, loss_named
 from expunge.request.execution import DTYPES, computing_device
 from expunge.request.scaling import refuse_squashed
 from expunge.runtime.checks import choice, positive
@@ -170,9 +170,10 @@ def train(
     are public (`prepare_from`) it knows nothing of those who will be forgotten, and that is a proof. `learnt` says
     where rows were prepared that come with their Preparation.
 
-    `l2` and `max_norm` may be left out where rows are prepared: `l2` is then scikit-learn's C = 1, there is a bias, and
-    the norm bound is 3 sqrt(d), a public number; `max_norm="largest"` takes the longest row's, rounded up to a
-    power of two, for those who make a deposit; it is not published.
+    `l2` and `max_norm` may be left out where rows are prepared: `l2` is then scikit-learn's C = 1 (for the number of
+    rows to one digit, by chance one of the two next, so that it does not tell one row more), there is a bias, and the
+    norm bound is 3 sqrt(d), a public number; `max_norm="largest"` takes the longest row's, rounded up to a power of
+    two, for those who make a deposit; it is not published.
 
     `loss` is `softmax`, `ridge`, `one-vs-rest`, or `logistic`: two classes and one weight vector, as scikit-learn has
     it; without a deposit it is unlearned as softmax's two rows, at twice the l2.
@@ -249,9 +250,9 @@ def _defaults(
             "Give both (on the command line --l2 and --max-norm), for example 1e-3 and the length that no row exceeds; "
             "of a table that is prepared they may be left out.",
         )
-    if l2 is None:  # C = 1, of a count that does not tell one row more; two classes are one weight vector there, and
-        # the rows -w/2 and w/2 here
-        l2 = (2.0 if n_classes == 2 and loss == "softmax" else 1.0) / one_digit(table.shape[0])
+    if l2 is None:  # C = 1; two classes are one weight vector there, and the rows -w/2 and w/2 here. The count is
+        # rounded by chance: at an edge, rounding down would tell that one row more was there
+        l2 = (2.0 if n_classes == 2 and loss == "softmax" else 1.0) / Coarse().count(table.shape[0])
     bound = 3.0 * math.sqrt(table.shape[1]) if max_norm is None else float(max_norm)
     return l2, bound, made is not None if bias is None else bias
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from expunge.heads.tangent import Tangent
-from expunge.networks.mixed_linear import train_tangent, unlearn_tangent
+from expunge.networks.tangent import train_tangent, unlearn_tangent
 
 
 class Block(nn.Module):

@@ -33,7 +33,7 @@ from experiments.protocol.experiment import Case, Config, Record, Table, spread
 from experiments.shared.comparison import ACCURACIES, comparison
 from experiments.shared.network_scores import NetworkTask, paper_delta, paper_sigma, with_noise
 from experiments.shared.pretraining import pretrained
-from expunge.evaluate.table import TITLES
+from expunge.evaluate.evaluation import TITLES
 from expunge.heads.examples import Examples
 from expunge.heads.module import ModuleObjective
 from expunge.runtime.progress import Progress, silent

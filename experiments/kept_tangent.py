@@ -25,15 +25,20 @@ from experiments.shared.checks import check
 from experiments.shared.comparison import ACCURACIES, PAPER_METRICS, shown
 from experiments.shared.network_scores import tangent_task
 from experiments.shared.pretraining import PASS, pretrained
-from expunge.evaluate.table import PERCENT, TITLES
+from expunge.evaluate.evaluation import PERCENT, TITLES
 from expunge.evidence.deposit.asking import deposit_guarantee
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.verifying import whitened
 from expunge.mechanism import measure
-from expunge.networks.mixed_linear import deposit_tangent, train_tangent, unlearn_tangent
-from expunge.networks.tangent_deposit import ask_tangent_deposit
-from expunge.networks.tangent_model import TangentModel, objective_of
-from expunge.networks.tangent_training import minimise_tangent
+from expunge.networks.tangent import (
+    TangentModel,
+    ask_tangent_deposit,
+    deposit_tangent,
+    minimise_tangent,
+    objective_of,
+    train_tangent,
+    unlearn_tangent,
+)
 from expunge.runtime.progress import Progress, silent
 
 KEPT = "With a deposit"

@@ -46,9 +46,7 @@ from expunge.certificate.derive import held_region
 from expunge.distance import Distance
 from expunge.evidence.measured import Measured, claim_of, foresee
 from expunge.mechanism import measure
-from expunge.networks.mixed_linear import tangent_request
-from expunge.networks.tangent_model import TangentModel
-from expunge.networks.tangent_training import minimise_tangent, train_tangent
+from expunge.networks.tangent import TangentModel, minimise_tangent, tangent_request, train_tangent
 from expunge.request.door import Request
 from expunge.request.guarantee import Guarantee
 from expunge.runtime.progress import Progress, silent

@@ -29,8 +29,8 @@ from expunge.distance import Distance
 from expunge.errors import Refused
 from expunge.evidence.measured import handed_on
 from expunge.mechanism import certify, measure
-from expunge.networks.mixed_linear import train_tangent, unlearn_tangent
-from expunge.networks.unproven.whole import unlearn_module
+from expunge.networks.module import unlearn_module
+from expunge.networks.tangent import train_tangent, unlearn_tangent
 from expunge.request.series import Series
 
 Rows = tuple[np.ndarray, np.ndarray]

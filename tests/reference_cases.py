@@ -33,8 +33,8 @@ from expunge.desk import Policy, accept, create_desk, models, run
 from expunge.distance import Estimation, parse_distance
 from expunge.evidence.measured import handed_on
 from expunge.mechanism import certify, measure
-from expunge.networks.mixed_linear import tangent_request, train_tangent, unlearn_tangent
-from expunge.networks.unproven.whole import module_request, unlearn_module
+from expunge.networks.module import module_request, unlearn_module
+from expunge.networks.tangent import tangent_request, train_tangent, unlearn_tangent
 from expunge.request.guarantee import Guarantee
 from expunge.request.series import Series
 

@@ -27,10 +27,8 @@ from expunge.distance import Estimation
 from expunge.errors import DataError, FileError
 from expunge.estimate.comparison import compare
 from expunge.evaluate import Splits, make_case
-from expunge.evaluate.deposit_plan import plan_deposit
-from expunge.evaluate.fit import fit_of
-from expunge.evaluate.plan import plan
-from expunge.evaluate.scores import scores_of
+from expunge.evaluate.metrics import fit_of, scores_of
+from expunge.evaluate.plan import plan, plan_deposit
 from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
 from expunge.evidence.deposit.membership import answers
 from expunge.evidence.deposit.verifying import verify_deposits

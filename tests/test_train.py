@@ -21,7 +21,7 @@ from expunge.data import prepare
 from expunge.data.preparation import Preparation
 from expunge.data.raw_tables import raw_frame
 from expunge.errors import ExpungeError
-from expunge.evaluate.fit import fit_of
+from expunge.evaluate.metrics import fit_of
 from expunge.heads import Rows, head_for
 from expunge.model import LinearModel
 from expunge.train import minimise, residual_upper, train

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.protocol.experiment import Table, percent, spread
-from expunge.evaluate.evaluation import MethodScores
-from expunge.evaluate.table import PERCENT, TITLES
+from expunge.evaluate.evaluation import PERCENT, TITLES, MethodScores
 
 ACCURACIES = ("train", "test", "retain", "forget")
 PAPER_METRICS = (*ACCURACIES, "mia", "rt")

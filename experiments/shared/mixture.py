@@ -24,8 +24,8 @@ from expunge.distance import Distance
 from expunge.distance.discrete import discrete_chi_square, discrete_kl, discrete_tv
 from expunge.evaluate.case import Case, Splits, make_case
 from expunge.evaluate.evaluation import evaluate
-from expunge.evaluate.membership import attack, row_losses
 from expunge.evaluate.methods import Method, Original, Retrain, UnlearnMinus, UnlearnPlus
+from expunge.evaluate.metrics import attack, row_losses
 from expunge.heads import Rows
 from expunge.runtime.progress import Progress, silent
 

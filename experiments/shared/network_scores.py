@@ -12,8 +12,7 @@ from torch import Tensor
 from experiments.shared.paper_noise import PAPER_DELTA, PAPER_EPSILON
 from expunge.bounds import PaperConstants, paper_bound
 from expunge.bounds.calibration import sigma_classical
-from expunge.evaluate.membership import attack, of_other_classes
-from expunge.evaluate.relearn import WITHIN, relearn
+from expunge.evaluate.metrics import WITHIN, attack, of_other_classes, relearn
 from expunge.heads.tangent import Tangent, TangentRows
 
 Scores = dict[str, float | None]

@@ -29,7 +29,7 @@ from expunge.certificate.verify import checks, recomputed, verify
 from expunge.distance import Distance
 from expunge.errors import ExpungeError, VerificationFailed
 from expunge.model import LinearModel
-from expunge.networks.tangent_model import TangentModel, weights_digest
+from expunge.networks.tangent import TangentModel, weights_digest
 from forging import GONE, changed, forged, naming, read_bytes, redone, with_record, with_weights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -1082,7 +1082,7 @@ def another(folder: Path) -> tuple[Certificate, bytes]:
 
 
 def tangent_off_grid(folder: Path) -> tuple[Certificate, bytes]:
-    from expunge.networks.tangent_model import read_tangent
+    from expunge.networks.tangent import read_tangent
 
     file = folder / "tangent.safetensors"
     file.write_bytes(base("tangent").model or b"")

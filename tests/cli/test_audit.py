@@ -12,7 +12,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from expunge.cli import main
-from expunge.evaluate import audit_campaign
+from expunge.evaluate import audit as audit_campaign
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from expunge.cli import main
 from expunge.errors import ModelError
-from expunge.evaluate import campaign
+from expunge.evaluate import evaluation as campaign
 
 
 @pytest.fixture(autouse=True)

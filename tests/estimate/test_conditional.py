@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from expunge.errors import DataError
-from expunge.estimate.conditional import conditional_divergence
+from expunge.estimate.source import conditional_divergence
 from expunge.heads import Rows, Softmax
 from expunge.runtime.budget import Budget
 from expunge.train import minimise

@@ -3,8 +3,7 @@
 import numpy as np
 import torch
 
-from expunge.estimate.coordinates import Coordinates
-from expunge.estimate.two_samples import TwoSamples
+from expunge.estimate.donsker_varadhan import Coordinates, TwoSamples
 from gaussian_rows import family, normal
 
 

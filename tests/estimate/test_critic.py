@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from expunge.estimate.coordinates import Coordinates
-from expunge.estimate.critic import Critic, FittedCritic, best_cap, guarded, log_denominator
-from expunge.estimate.two_samples import TwoSamples
+from expunge.estimate.donsker_varadhan import (
+    Coordinates,
+    Critic,
+    FittedCritic,
+    TwoSamples,
+    best_cap,
+    guarded,
+    log_denominator,
+)
 from gaussian_rows import normal
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import reference
-from expunge.estimate.means import _fluctuations, means_difference
+from expunge.estimate.source import _fluctuations, means_difference
 from expunge.heads import Rows, Softmax
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -21,8 +21,7 @@ from expunge.cli import main
 from expunge.distance import Estimation
 from expunge.errors import DataError, FileError
 from expunge.estimate.comparison import compare
-from expunge.estimate.saved import SCHEMA, estimate_bytes, read_estimate
-from expunge.estimate.source import SourceEstimate
+from expunge.estimate.source import SCHEMA, SourceEstimate, estimate_bytes, read_estimate
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 QUICK = Estimation(support="ball", chains=200, steps=400, step_size=0.005, epochs=3)

@@ -18,9 +18,8 @@ from expunge.distance import Estimation
 from expunge.distance.inequalities import tv_upper_from_kl
 from expunge.errors import DataError, OptionError, UselessModel, VerificationFailed
 from expunge.estimate.comparison import compare
-from expunge.estimate.conditional import ConditionalDivergence
 from expunge.estimate.donsker_varadhan import DonskerVaradhanLower
-from expunge.estimate.source import KullbackLeiblerEstimate, require_converged, sample_source
+from expunge.estimate.source import ConditionalDivergence, KullbackLeiblerEstimate, require_converged, sample_source
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 QUICK = Estimation(support="ball", chains=200, steps=400, step_size=0.005, epochs=3)

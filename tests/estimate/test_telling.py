@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from expunge.estimate.comparison import NOTHING_AGAINST, Verdict, of_chains, of_entropy
 from expunge.estimate.donsker_varadhan import DonskerVaradhanLower
 from expunge.estimate.langevin import Diagnostics
-from expunge.estimate.telling import NOTHING_AGAINST, Verdict, of_chains, of_entropy
 
 MIXED = Diagnostics(r_hat=1.01, effective_samples=900.0, drift=0.1, growth=1.0, acceptance=1.0)
 FOUND = DonskerVaradhanLower(0.4, 0.4, 0.05, 5.3, 100, 60, 20_000, 1_000)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from expunge.evaluate.accuracy import accuracies, accuracy
 from expunge.evaluate.case import Case
+from expunge.evaluate.metrics import accuracies, accuracy
 from expunge.heads import Rows
 
 

@@ -13,17 +13,18 @@ from evaluate.reference import binomial_tail
 from expunge.bounds.calibration import delta_of, mu_for
 from expunge.errors import OptionError
 from expunge.evaluate.audit import (
+    TASKS,
     audit,
     clopper_pearson_upper,
     epsilon_lower,
     lower_bound,
+    make_task,
     mu_lower,
     noised_runs,
     shaped_runs,
     statistics,
     unlearned_runs,
 )
-from expunge.evaluate.tasks import TASKS, make_task
 from expunge.mechanism import certify, judge
 
 

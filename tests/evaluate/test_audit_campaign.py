@@ -10,10 +10,16 @@ import pytest
 
 from expunge.data.partial import open_partial
 from expunge.errors import ModelError, OptionError
-from expunge.evaluate import audit_campaign
-from expunge.evaluate.audit import conclude, join
-from expunge.evaluate.audit_campaign import run_audits, setting_of, source_free_from_files, task_from_files
-from expunge.evaluate.tasks import make_task
+from expunge.evaluate import audit as audit_campaign
+from expunge.evaluate.audit import (
+    conclude,
+    join,
+    make_task,
+    run_audits,
+    setting_of,
+    source_free_from_files,
+    task_from_files,
+)
 from expunge.model import one_row_a_class
 from expunge.runtime.progress import silent
 from expunge.train import train

@@ -9,9 +9,8 @@ import pytest
 
 from expunge.data.partial import open_partial
 from expunge.errors import OptionError
-from expunge.evaluate.campaign import Campaign, files_campaign
-from expunge.evaluate.evaluation import MethodScores
-from expunge.evaluate.score import Score
+from expunge.evaluate.evaluation import Campaign, MethodScores, files_campaign
+from expunge.evaluate.metrics import Score
 from expunge.runtime.progress import Progress, silent
 from expunge.train import train
 

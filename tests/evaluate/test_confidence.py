@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from evaluate import reference
-from expunge.evaluate.confidence import confidences
+from expunge.evaluate.metrics import confidences
 from expunge.heads import Rows
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from expunge.bounds.calibration import mu_for
 from expunge.errors import DataError, OptionError
-from expunge.evaluate.deposit_plan import plan_deposit
+from expunge.evaluate.plan import plan_deposit
 from expunge.unlearn import unlearn
 from small_deposit import N_SOURCE, kept, rows, source, trained
 

@@ -12,7 +12,7 @@ from experiments.shared.paper_noise import PaperNoise
 from expunge.evaluate.case import Case, Splits, make_case
 from expunge.evaluate.evaluation import METRICS, MethodScores, evaluate
 from expunge.evaluate.methods import Given, Original, Outcome, Retrain, UnlearnMinus, UnlearnPlus, plain_noise
-from expunge.evaluate.score import Score
+from expunge.evaluate.metrics import Score
 from expunge.model import from_matrix
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from expunge.evaluate.fit import fit_of
+from expunge.evaluate.metrics import fit_of
 from expunge.train import train
 
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from evaluate import reference
 from expunge.evaluate.case import Case
-from expunge.evaluate.confidence import confidences
-from expunge.evaluate.forget_score import forget_score, row_epsilons, row_points
 from expunge.evaluate.methods import Outcome, plain_noise
+from expunge.evaluate.metrics import confidences, forget_score, row_epsilons, row_points
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.5, 2.0, 20.0])

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from evaluate import reference
-from expunge.evaluate.likelihood_ratio import LikelihoodRatio, likelihood_ratio
-from expunge.evaluate.score import Score
+from expunge.evaluate.metrics import LikelihoodRatio, Score, likelihood_ratio
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.7, 3.0])

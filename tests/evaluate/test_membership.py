@@ -10,7 +10,7 @@ from sklearn.model_selection import StratifiedShuffleSplit, cross_val_score
 from experiments.datasets.splits import class_split
 from experiments.shared.paper_task import paper_splits
 from expunge.evaluate.case import Case, Splits, make_case
-from expunge.evaluate.membership import attack, membership, of_other_classes, row_losses
+from expunge.evaluate.metrics import attack, membership, of_other_classes, row_losses
 
 
 def test_equals_cross_validation() -> None:

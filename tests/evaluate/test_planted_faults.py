@@ -25,8 +25,7 @@ from expunge.bounds.calibration import sigma_classical, sigma_for
 from expunge.bounds.sampling import Tail
 from expunge.bounds.scale import ON_LADDER, rung_above
 from expunge.errors import BeyondPolicy, VacuousClaim
-from expunge.evaluate.audit import Audit, audit
-from expunge.evaluate.tasks import AuditTask, make_task
+from expunge.evaluate.audit import Audit, AuditTask, audit, make_task
 from expunge.evidence.measured import Measured
 from expunge.noise import add_noise, rounded_gaussian, seeded_bytes, to_grid
 from expunge.request.door import Request

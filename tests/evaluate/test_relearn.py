@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.shared.paper_task import paper_splits
 from expunge.evaluate.case import Case, make_case
-from expunge.evaluate.relearn import relearn_time
+from expunge.evaluate.metrics import relearn_time
 from expunge.heads import Rows
 
 

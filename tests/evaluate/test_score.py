@@ -1,6 +1,6 @@
 """A value with its error, or none and the reason why."""
 
-from expunge.evaluate.score import Score
+from expunge.evaluate.metrics import Score
 
 
 def test_what_is_meaningless_has_reasons_and_no_number() -> None:

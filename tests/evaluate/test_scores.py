@@ -9,7 +9,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, recall_scor
 
 import expunge
 from expunge.errors import DataError
-from expunge.evaluate.scores import scores_of
+from expunge.evaluate.metrics import scores_of
 
 
 @pytest.mark.parametrize("loss", ["softmax", "ridge"])

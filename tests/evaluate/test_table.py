@@ -9,12 +9,12 @@ import math
 
 import pytest
 
-from expunge.evaluate.evaluation import METRICS, MethodScores
-from expunge.evaluate.score import Score
-from expunge.evaluate.table import (
+from expunge.evaluate.evaluation import (
     MEANINGS,
+    METRICS,
     TITLES,
     Cell,
+    MethodScores,
     legend,
     remarks,
     scores_from_json,
@@ -25,6 +25,7 @@ from expunge.evaluate.table import (
     to_json,
     to_markdown,
 )
+from expunge.evaluate.metrics import Score
 
 
 def scores(value: float | None, name: str = "a", *flags: str) -> list[MethodScores]:

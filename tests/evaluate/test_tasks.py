@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from expunge.errors import DataError, ModelError
-from expunge.evaluate.audit import seen_by
-from expunge.evaluate.tasks import TASKS, certificate_task, make_task
+from expunge.evaluate.audit import TASKS, certificate_task, make_task, seen_by
 from expunge.mechanism import certify
 
 

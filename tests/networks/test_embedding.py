@@ -17,8 +17,7 @@ from expunge.cli import main
 from expunge.data.images import Examples
 from expunge.data.partial import open_partial
 from expunge.networks import split_head, with_head
-from expunge.networks.embedding import Preparation, embed
-from expunge.networks.programs import Encoder, module_encoder
+from expunge.networks.encoders import Encoder, Preparation, embed, module_encoder
 
 
 def test_a_stopped_run_continues(tmp_path: Path) -> None:

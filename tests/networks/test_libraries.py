@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from expunge import ModelError, train, unlearn
 from expunge.data.images import Examples
 from expunge.networks import split_head, with_head
-from expunge.networks.embedding import embed
-from expunge.networks.programs import load_encoder
+from expunge.networks.encoders import embed, load_encoder
 
 
 def needs(*names: str) -> pytest.MarkDecorator:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 from expunge.distance import Distance
-from expunge.networks.mixed_linear import train_tangent, unlearn_tangent
+from expunge.networks.tangent import train_tangent, unlearn_tangent
 
 rows = int(sys.argv[1])
 torch.manual_seed(0)

@@ -19,7 +19,7 @@ from expunge.certificate.facts import retained_facts
 from expunge.distance import Distance
 from expunge.heads.tangent import last_parameters
 from expunge.mechanism import measure
-from expunge.networks.mixed_linear import read_tangent, tangent_request, train_tangent, unlearn_tangent
+from expunge.networks.tangent import read_tangent, tangent_request, train_tangent, unlearn_tangent
 from expunge.request.guarantee import Guarantee
 from tangent_problems import exact, examples, network
 

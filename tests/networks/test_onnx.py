@@ -9,8 +9,7 @@ import pytest
 
 from expunge import DataError, ModelError
 from expunge.data.images import Examples
-from expunge.networks.embedding import Preparation, embed
-from expunge.networks.programs import load_encoder
+from expunge.networks.encoders import Preparation, embed, load_encoder
 
 pytest.importorskip("onnxruntime")
 

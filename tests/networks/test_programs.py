@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from encoders import Net, Trunk, examples, net, wanted
 from expunge import FileError, ModelError, OptionError
 from expunge.cli import main
-from expunge.networks import embedding as module_under_test
+from expunge.networks import encoders as module_under_test
 from expunge.networks import module_digest
-from expunge.networks.embedding import Preparation, embed
-from expunge.networks.programs import load_encoder, module_encoder
+from expunge.networks.encoders import Preparation, embed, load_encoder, module_encoder
 
 
 def test_every_kind_of_encoder_gives_the_same_features(script: Path, tmp_path: Path) -> None:

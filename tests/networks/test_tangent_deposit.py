@@ -25,8 +25,14 @@ from expunge.evidence.deposit.outlook import outlook
 from expunge.evidence.deposit.verifying import verify_deposits, whitened
 from expunge.heads.tangent import last_parameters
 from expunge.mechanism import Unlearned, measure
-from expunge.networks.mixed_linear import TangentModel, deposit_tangent, train_tangent, unlearn_tangent
-from expunge.networks.tangent_deposit import ask_tangent_deposit, keep_tangent
+from expunge.networks.tangent import (
+    TangentModel,
+    ask_tangent_deposit,
+    deposit_tangent,
+    keep_tangent,
+    train_tangent,
+    unlearn_tangent,
+)
 from expunge.unlearn import unlearn
 from tangent_problems import exact, examples, network
 

@@ -11,8 +11,14 @@ import torch
 
 from expunge.errors import ExpungeError, ModelError
 from expunge.heads.tangent import last_parameters
-from expunge.networks.tangent_model import TangentModel, network_digest, objective_of, read_tangent, weights_digest
-from expunge.networks.tangent_training import train_tangent
+from expunge.networks.tangent import (
+    TangentModel,
+    network_digest,
+    objective_of,
+    read_tangent,
+    train_tangent,
+    weights_digest,
+)
 from tangent_problems import examples, network
 
 pytestmark = pytest.mark.usefixtures("one_thread")

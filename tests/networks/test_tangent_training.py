@@ -8,7 +8,7 @@ import torch
 
 from expunge.errors import DataError, OptionError
 from expunge.heads.tangent import Tangent, last_parameters
-from expunge.networks.tangent_training import train_tangent
+from expunge.networks.tangent import train_tangent
 from tangent_problems import exact, examples, network
 
 pytestmark = pytest.mark.usefixtures("one_thread")

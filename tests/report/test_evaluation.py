@@ -5,9 +5,8 @@ from __future__ import annotations
 import struct
 
 from expunge.evaluate.audit import Audit, Lower
-from expunge.evaluate.evaluation import MethodScores
-from expunge.evaluate.score import Score
-from expunge.evaluate.table import summarise
+from expunge.evaluate.evaluation import MethodScores, summarise
+from expunge.evaluate.metrics import Score
 from expunge.report.figures import DOTS, WIDTH, audit_figure, methods_figure
 
 

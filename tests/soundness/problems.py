@@ -11,8 +11,7 @@ import torch
 import reference
 from asking import asked
 from expunge.distance import Distance
-from expunge.networks.mixed_linear import TangentModel, tangent_request
-from expunge.networks.tangent_model import network_digest, weights_digest
+from expunge.networks.tangent import TangentModel, network_digest, tangent_request, weights_digest
 from expunge.record import TrainingRecord
 from expunge.request.door import Request
 from expunge.request.guarantee import Guarantee

@@ -101,8 +101,7 @@ def audit(
                   --forget forget.npz --fresh fresh.npz --test-result audit.json
     """
     from expunge.data.output import require_absent
-    from expunge.evaluate.audit_campaign import audited_subjects, source_free_from_files, task_from_files
-    from expunge.evaluate.tasks import TASKS, make_task
+    from expunge.evaluate.audit import TASKS, audited_subjects, make_task, source_free_from_files, task_from_files
 
     if target is not None:
         require_absent(target)
@@ -146,7 +145,7 @@ def _run_audits(
     """The audits, and what is written of them; parts are kept beside the target until all are done."""
     from expunge.data.output import write_folder
     from expunge.data.partial import open_partial
-    from expunge.evaluate.audit_campaign import run_audits, setting_of
+    from expunge.evaluate.audit import run_audits, setting_of
     from expunge.report.figures import audit_figure
 
     partial = None

@@ -146,7 +146,7 @@ def distance(
 
 def _told(comparison: Any, target: Path | None, figure: Path | None, json_output: bool) -> dict[str, Any]:
     """Everything written, printed and handed over; an estimate that tells nothing is not kept for a certificate."""
-    from expunge.estimate.saved import estimate_bytes
+    from expunge.estimate.source import estimate_bytes
     from expunge.report.figures import principal_components
 
     files: dict[Path, bytes] = {}
@@ -301,7 +301,7 @@ def _print_comparison(comparison: Any) -> None:
 
 def _print_reasons(comparison: Any) -> None:
     """Why there is no number, what to do instead, and what real rows of the source say where there are some."""
-    from expunge.estimate.telling import INSTEAD, TELLS_NOTHING
+    from expunge.estimate.comparison import INSTEAD, TELLS_NOTHING
 
     out.print(f"How far the surrogate is from the source: {TELLS_NOTHING}", style="bold")
     for reason in comparison.verdict.reasons:
@@ -314,7 +314,7 @@ def _print_reasons(comparison: Any) -> None:
 
 
 def _print_lines(comparison: Any, only: str | None = None) -> None:
-    from expunge.estimate.telling import TELLS_NOTHING
+    from expunge.estimate.comparison import TELLS_NOTHING
 
     table = Table(title="How far the surrogate is from the source: ESTIMATES, nothing is proven", title_justify="left")
     for heading in ("estimate", "source", "value", "s.e.", "upper", "side"):

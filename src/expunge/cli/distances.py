@@ -34,7 +34,7 @@ def stated_distance(text: str, *, between: str = "populations", sampling: str = 
         raise OptionError(
             f"--between {between} with an estimated distance", "estimates are between populations", "Leave it out."
         )
-    from expunge.estimate.saved import read_estimate
+    from expunge.estimate.source import read_estimate
 
     estimate = read_estimate(Path(saved["file"]))
     chosen = estimate.wanted.route if saved["route"] is None else saved["route"]

@@ -97,9 +97,8 @@ def embed(
     from expunge.data.images import read_examples
     from expunge.data.output import require_absent, write_file
     from expunge.data.partial import Partial
-    from expunge.networks.embedding import Preparation, channel_numbers
-    from expunge.networks.embedding import embed as run
-    from expunge.networks.programs import load_encoder
+    from expunge.networks.encoders import Preparation, channel_numbers, load_encoder
+    from expunge.networks.encoders import embed as run
     from expunge.request.execution import computing_device
 
     require_feature_file(target)

@@ -90,8 +90,7 @@ def evaluate(
     """
     from expunge.data.output import require_absent, write_folder
     from expunge.data.partial import open_partial
-    from expunge.evaluate.campaign import files_campaign
-    from expunge.evaluate.table import summarise, to_json
+    from expunge.evaluate.evaluation import files_campaign, summarise, to_json
 
     require_absent(target)
     parts = {"retain": retain, "forget": forget, "test": test, "surrogate": surrogate}
@@ -114,7 +113,7 @@ def evaluate(
 
 
 def _files(table: Any, content: dict[str, Any]) -> dict[str, bytes]:
-    from expunge.evaluate.table import to_csv, to_markdown
+    from expunge.evaluate.evaluation import to_csv, to_markdown
     from expunge.report.figures import methods_figure
 
     return {
@@ -126,8 +125,7 @@ def _files(table: Any, content: dict[str, Any]) -> dict[str, bytes]:
 
 
 def _print_table(table: Any, seeds: int) -> None:
-    from expunge.evaluate.evaluation import METRICS
-    from expunge.evaluate.table import PERCENT, TITLES, legend, remarks, shown
+    from expunge.evaluate.evaluation import METRICS, PERCENT, TITLES, legend, remarks, shown
 
     over = f"Mean ± standard deviation over {seeds} seeds" if seeds > 1 else "One seed"
     for columns in (METRICS[:6], METRICS[6:]):

@@ -181,8 +181,7 @@ def _with_deposit(
     quiet: bool,
 ) -> tuple[dict[str, Any], Callable[[], None]]:
     """What a deletion from a deposit would need, and how to show it."""
-    from expunge.evaluate.deposit_plan import plan_deposit
-    from expunge.evaluate.plan import EPSILONS
+    from expunge.evaluate.plan import EPSILONS, plan_deposit
     from expunge.evidence.deposit.contents import read_deposit
     from expunge.model import read_model
     from expunge.request.execution import Execution

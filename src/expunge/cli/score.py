@@ -32,7 +32,7 @@ def score(model_file: Path, data: Path, label: str | None, before: Path | None, 
     expunge score --model result/model.safetensors --before model.safetensors --data test.csv
     """
     from expunge.cli.swaps import require_model
-    from expunge.evaluate.scores import scores_of
+    from expunge.evaluate.metrics import scores_of
     from expunge.model import read_model
 
     require_model(model_file, {"--data": data})

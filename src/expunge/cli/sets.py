@@ -123,7 +123,7 @@ def read_forget_and_surrogate(
 def read_prepared(path: Path) -> tuple[Any, Any]:
     """Examples before a network, as it takes them, and their labels."""
     from expunge.data.images import read_examples
-    from expunge.networks.embedding import Preparation
+    from expunge.networks.encoders import Preparation
 
     examples = read_examples(path)
     return Preparation().applied(examples.inputs), examples.labels

@@ -80,8 +80,9 @@ def train(
                           --l2 1e-3 --max-norm 1 --out model.safetensors
     """
     from expunge.data.output import require_absent, write_file
-    from expunge.networks.mixed_linear import last_parameters, train_tangent
-    from expunge.networks.programs import imported_module
+    from expunge.heads.tangent import last_parameters
+    from expunge.networks.encoders import imported_module
+    from expunge.networks.tangent import train_tangent
 
     require_absent(target)
     module = imported_module(network)
@@ -143,9 +144,8 @@ def deposit(
                             --out model.deposit
     """
     from expunge.data.output import require_absent
-    from expunge.networks.mixed_linear import read_tangent
-    from expunge.networks.programs import imported_module
-    from expunge.networks.tangent_deposit import keep_tangent
+    from expunge.networks.encoders import imported_module
+    from expunge.networks.tangent import keep_tangent, read_tangent
 
     require_absent(target)
     model, module, source = read_tangent(model_file), imported_module(network), read_prepared(data)
@@ -212,8 +212,8 @@ def unlearn(
     from expunge.bounds.scale import publishable
     from expunge.data.output import require_absent
     from expunge.evidence.deposit.contents import read_deposit
-    from expunge.networks.mixed_linear import read_tangent, unlearn_tangent
-    from expunge.networks.programs import imported_module
+    from expunge.networks.encoders import imported_module
+    from expunge.networks.tangent import read_tangent, unlearn_tangent
 
     require_absent(target)
     model, module = read_tangent(model_file), imported_module(network)

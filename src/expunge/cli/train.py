@@ -160,7 +160,7 @@ def train(
     expunge train --data credit.csv --label default --out model.safetensors --deposit model.deposit
     expunge train --data source.npz --l2 1e-3 --max-norm 1 --out model.safetensors
     """
-    from expunge.evaluate.fit import fit_of
+    from expunge.evaluate.metrics import fit_of
     from expunge.train import LARGEST_ROW
     from expunge.train import train as run
 

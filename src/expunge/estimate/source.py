@@ -1,37 +1,221 @@
-"""The source as the model remembers it: sampled features, and how far the surrogate is from them.
+"""The conditional part of the KL between surrogate and source (the paper's Proposition 4.5).
 
-    samples of exp(-E(x))            langevin.py, on a support that makes it a density
-    KL(surrogate || source)          conditional part (conditional.py) + marginal part (donsker_varadhan.py)
-    ||E_D phi_u - E_S phi_u||        means.py
+    mean over surrogate rows (x, y) of  log p_S(y|x) - log p_D(y|x)
 
-Every number here is an estimate. It depends on the support, and a classifier is not trained to know its features'
-density: docs/sharp-edges.md says what was found where the truth is known.
+p_D is the trained model's probability, p_S that of a model of the same kind trained on the surrogate. Cross-fitted:
+each row is judged by a surrogate model that was trained on the other folds.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from expunge.data import prepare
+from expunge.data.files import DAMAGE, Array, not_whole, read_npz
+from expunge.data.prepare import row_norms
 from expunge.distance import Distance, Estimation
 from expunge.distance.inequalities import tv_upper_from_kl
-from expunge.errors import DataError, ModelError, OptionError
-from expunge.estimate.conditional import ConditionalDivergence, conditional_divergence
+from expunge.errors import DataError, ExpungeError, FileError, ModelError, OptionError
 from expunge.estimate.donsker_varadhan import DonskerVaradhanLower, donsker_varadhan
 from expunge.estimate.langevin import Ball, Box, Diagnostics, LinearEnergy, Support, Target, Whitened, langevin
-from expunge.estimate.means import MeansDifference, means_difference
-from expunge.estimate.origin import Origin, origin_of
 from expunge.heads import LinearHead, Rows
 from expunge.record import TrainingRecord
 from expunge.runtime.budget import NO_LIMIT, Budget
 from expunge.runtime.memory import memory_limit
+from expunge.runtime.paths import readable
 from expunge.runtime.progress import Progress, silent
+from expunge.runtime.strict_json import is_digest, read_json
+from expunge.train import minimise
+
+FOLDS = 5
+TOLERANCE = 1e-6  # gradient norm of a fold's model: far below what its rows' randomness moves it by
+
+
+@dataclass(frozen=True)
+class ConditionalDivergence:
+    """Mean log ratio and its standard error; infinite where the trained model rules out a label that occurs.
+
+    Neither an upper nor a lower bound on the KL of the conditionals: p_S falls short of the surrogate's own conditional
+    (too small), and p_D stands for the source's, which it only approximates (either way).
+    """
+
+    value: float
+    standard_error: float
+    folds: int
+    n_rows: int
+
+
+def conditional_divergence(
+    objective: LinearHead,
+    weights: Tensor,
+    surrogate: Rows,
+    *,
+    folds: int = FOLDS,
+    seed: int = 0,
+    budget: Budget = NO_LIMIT,
+    progress: Progress = silent,
+) -> ConditionalDivergence:
+    """Cross-fitted mean log ratio; only for losses that are minus a log probability (softmax).
+
+    Once the `budget` is spent the folds to come are left out: their rows are not judged, and `n_rows` says how many
+    were.
+    """
+    rows = len(surrogate)
+    if not 2 <= folds <= rows // 2:
+        raise DataError(f"{rows} surrogate rows for {folds} folds", "two rows a fold are needed", "Add surrogate rows.")
+    generator = torch.Generator().manual_seed(seed)
+    fold = (torch.randperm(rows, generator=generator) % folds).to(surrogate.features.device)
+    judged: list[Tensor] = []
+    start = None
+    for index in range(folds):
+        progress("Models on the surrogate", index, folds)
+        held = fold == index
+        trained = minimise(objective, _subset(surrogate, ~held), start=start, tolerance=TOLERANCE)
+        start = trained
+        found = _losses(objective, weights, surrogate, held) - _losses(objective, trained, surrogate, held)
+        each = torch.ones_like(found) if surrogate.weights is None else surrogate.weights[held]
+        judged.append(torch.stack([found, each]))
+        if budget.spent:
+            break
+    progress("Models on the surrogate", len(judged), len(judged))
+    ratios, each = torch.cat(judged, dim=1)
+    rows = len(ratios)
+    if bool((ratios == math.inf).any()):
+        return ConditionalDivergence(math.inf, math.inf, len(judged), rows)
+    if not bool(torch.isfinite(ratios).all()):
+        raise DataError(
+            "a log ratio of the two models' probabilities is not a number",
+            "finite logits are needed",
+            "Check the model's weights; values this large are not from training.",
+        )
+    each = each / each.mean()
+    mean = float((each * ratios).mean())
+    error = float((each * (ratios - mean)).square().sum().sqrt()) / rows
+    return ConditionalDivergence(mean, error, len(judged), rows)
+
+
+def _subset(rows: Rows, chosen: Tensor) -> Rows:
+    """Some of the rows, their weights brought back to mean 1."""
+    weights = None if rows.weights is None else rows.weights[chosen] / rows.weights[chosen].mean()
+    return replace(rows, features=rows.features[chosen], labels=rows.labels[chosen], weights=weights)
+
+
+def _losses(objective: LinearHead, weights: Tensor, rows: Rows, chosen: Tensor) -> Tensor:
+    return objective.losses(rows.features[chosen].double() @ weights.T, rows.labels[chosen])
+
+
+# What the residual bound really needs: `||E_R phi_u - E_S phi_u||`, with samples standing for the retained rows.
+
+
+DRAWS = 400
+CONFIDENCE = 0.95
+BOOTSTRAP_ROWS = 8192  # of one set: enough to learn how its mean varies
+DRAW_BLOCK = 64
+
+
+@dataclass(frozen=True)
+class MeansDifference:
+    """The difference of means as found, and its upper confidence value.
+
+    It speaks of the samples' own distribution. Whether that is the source's nobody knows, so this bounds nothing.
+    """
+
+    value: float
+    upper: float
+    confidence: float
+    n_samples: int
+    n_surrogate: int
+
+
+def means_difference(
+    objective: LinearHead,
+    weights: Tensor,
+    update: Tensor,
+    samples: Rows,
+    surrogate: Rows,
+    *,
+    confidence: float = CONFIDENCE,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> MeansDifference:
+    """`||mean over samples - mean over surrogate||` of phi_update."""
+    generator = torch.Generator(device=weights.device).manual_seed(seed)
+    difference = objective.change_mean(weights, update, samples) - objective.change_mean(weights, update, surrogate)
+    moved = difference.reshape(1, -1) + _fluctuations(objective, weights, update, samples, draws, generator)
+    moved -= _fluctuations(objective, weights, update, surrogate, draws, generator)
+    norms = moved.norm(dim=1)
+    value = float(difference.norm())
+    upper = max(value, float(torch.quantile(norms, confidence)))
+    return MeansDifference(value, upper, confidence, len(samples), len(surrogate))
+
+
+def _fluctuations(
+    objective: LinearHead, weights: Tensor, update: Tensor, rows: Rows, draws: int, generator: torch.Generator
+) -> Tensor:
+    """Draws x p: what the rows' mean of f would differ by, `sum g_i w_i (f_i - c) / sqrt(r s)` over r of the s rows."""
+    used = min(len(rows), BOOTSTRAP_ROWS)
+    chosen = torch.randperm(len(rows), generator=generator, device=weights.device)[:used]
+    features = rows.features[chosen].double()
+    each = torch.ones(used, dtype=torch.float64, device=weights.device)
+    if rows.weights is not None:
+        each = rows.weights[chosen]
+    changes = objective.change(weights, update, features)
+    centre = objective.change_mean(weights, update, rows)
+    parts = []
+    for start in range(0, draws, DRAW_BLOCK):
+        count = min(DRAW_BLOCK, draws - start)
+        multipliers = torch.randn((count, used), generator=generator, dtype=torch.float64, device=weights.device) * each
+        by_class = [(multipliers * changes[:, index]) @ features for index in range(objective.n_classes)]
+        total = torch.stack(by_class, dim=1) - multipliers.sum(dim=1)[:, None, None] * centre
+        parts.append(total.reshape(count, -1) / math.sqrt(used * len(rows)))
+    return torch.cat(parts)
+
+
+# What an estimate was made of. It says nothing of another model, and its KL nothing of another surrogate.
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Digests of the weights (bias column included) and of the surrogate as used, and the features' own facts."""
+
+    weights: str
+    surrogate: str
+    encoder: str | None
+    max_norm: float
+    bias: bool
+
+
+def origin_of(weights: Tensor, record: TrainingRecord, surrogate: Rows) -> Origin:
+    """The origin of an estimate made of these."""
+    rows = [surrogate.features, surrogate.labels]
+    if surrogate.weights is not None:
+        rows.append(surrogate.weights)
+    return Origin(_digest(weights), _digest(*rows), record.encoder, record.max_norm, record.bias)
+
+
+def _digest(*tensors: Tensor) -> str:
+    """SHA-256 over dtype, shape and bytes of each."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        plain = tensor.detach().cpu().contiguous()
+        digest.update(f"{plain.dtype} {list(plain.shape)}\n".encode())
+        digest.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+# The source as the model remembers it: sampled features, and how far the surrogate is from them.
+
 
 PAPER_STEP = 0.02
 UPPER = 1.6449  # standard errors added before a KL enters a bound: 95 % one-sided
@@ -372,3 +556,184 @@ def _reference(surrogate: Rows, width: int, wanted: Estimation, dtype: torch.dty
     root = vectors * values.clamp(min=0.0).sqrt()
     root[covariance.diagonal() == 0.0] = 0.0  # a feature that does not vary is not to vary by rounding
     return mean.to(dtype), root.to(dtype), origin
+
+
+# An estimate in a file, so that it is made once, looked at, and then used: what `expunge distance --out` writes.
+
+
+SCHEMA = "expunge/estimate/1"
+LONGEST = 20_000  # characters of the facts; a file of ours has some 1,500
+REMEDY = "Write it anew with expunge distance --out."
+ARRAYS = ("mean", "covariance")
+Value = TypeVar("Value")
+
+
+def estimate_bytes(estimate: SourceEstimate) -> bytes:
+    """The file, byte for byte."""
+    wanted, sampled, kl = asdict(estimate.wanted), estimate.sampled, estimate.kl
+    facts = {
+        "schema": SCHEMA,
+        "settings": {name: value for name, value in wanted.items() if name not in ARRAYS},
+        "support": sampled.support,
+        "step_size": sampled.step_size,
+        "scaled": sampled.rows.n_scaled,
+        "diagnostics": asdict(sampled.diagnostics),
+        "conditional": None if kl is None else asdict(kl.conditional),
+        "marginal": None if kl is None else asdict(kl.marginal),
+        "origin": asdict(estimate.origin),
+    }
+    arrays = {name: np.asarray(wanted[name], dtype=np.float64) for name in ARRAYS if wanted[name] is not None}
+    arrays["samples"] = sampled.features.double().cpu().contiguous().numpy()
+    text = json.dumps(_null_for_infinite(facts), allow_nan=False)
+    stream = io.BytesIO()
+    np.savez(stream, allow_pickle=False, facts=np.array(text), **arrays)
+    return stream.getvalue()
+
+
+def read_estimate(path: str | Path) -> SourceEstimate:
+    """The estimate in a file, checked; on the CPU until it is brought to a model."""
+    location = readable(Path(path))
+    try:
+        arrays = read_npz(location, ("samples", "facts"), optional=ARRAYS)
+        facts = _facts(arrays.pop("facts"))
+        return _estimate(facts, {name: _numbers(name, array) for name, array in arrays.items()})
+    except _NotAnEstimateError as error:
+        raise FileError(f"{location}: {error}", "an estimate as it was written is needed", REMEDY) from error
+    except OptionError as error:
+        raise FileError(f"{location}: {error.found}", error.required, REMEDY) from error
+    except ExpungeError:
+        raise
+    except DAMAGE as error:
+        raise not_whole(location, error) from error
+
+
+class _NotAnEstimateError(Exception):
+    """What a file says that no estimate can."""
+
+
+def _null_for_infinite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _null_for_infinite(entry) for key, entry in value.items()}
+    return None if value == math.inf else value
+
+
+def _facts(array: Array) -> dict[str, Any]:
+    if array.shape != () or array.dtype.kind != "U" or array.dtype.itemsize > 4 * LONGEST:
+        raise _NotAnEstimateError(f"facts of shape {array.shape} and dtype {array.dtype}")
+    try:
+        facts = read_json(array.item())
+    except (ValueError, RecursionError) as error:
+        raise _NotAnEstimateError(f"facts that are not JSON ({error})") from error
+    expected = {"schema", "settings", "support", "step_size", "scaled"}
+    expected |= {"diagnostics", "conditional", "marginal", "origin"}
+    if not isinstance(facts, dict) or facts.get("schema") != SCHEMA or set(facts) != expected:
+        named = facts.get("schema") if isinstance(facts, dict) else type(facts).__name__
+        raise _NotAnEstimateError(f"facts of schema {named!r}, or with keys too many or too few, for {SCHEMA}")
+    return facts
+
+
+def _numbers(name: str, array: Array) -> Array:
+    if array.dtype != np.float64 or not np.isfinite(array).all():
+        raise _NotAnEstimateError(f"{name} of dtype {array.dtype}, or not finite, for finite float64")
+    return array
+
+
+def _estimate(facts: dict[str, Any], arrays: dict[str, Array]) -> SourceEstimate:
+    origin = _read(Origin, facts["origin"], "origin")
+    digests = (origin.weights, origin.surrogate, *(() if origin.encoder is None else (origin.encoder,)))
+    _require(all(map(is_digest, digests)), "an origin whose digests are none")
+    _require(0.0 < origin.max_norm < math.inf, f"max_norm {origin.max_norm}")
+    wanted = _read(Estimation, facts["settings"], "settings", {name: arrays.get(name) for name in ARRAYS})
+    kl = None
+    if facts["conditional"] is not None or facts["marginal"] is not None:
+        kl = KullbackLeiblerEstimate(
+            _read(ConditionalDivergence, facts["conditional"], "conditional"),
+            _read(DonskerVaradhanLower, facts["marginal"], "marginal"),
+        )
+        _require_possible(kl)
+    return SourceEstimate(wanted, _sampled(facts, arrays["samples"], wanted, origin), kl, origin)
+
+
+def _sampled(facts: dict[str, Any], samples: Array, wanted: Estimation, origin: Origin) -> SampledSource:
+    words, step, scaled = facts["support"], facts["step_size"], facts["scaled"]
+    _require(type(words) is str and 0 < len(words) <= 200 and words.isprintable(), "a support in no words")
+    _require(type(step) is float and 0.0 < step < math.inf, f"step size {step!r}")
+    _require(type(scaled) is int and 0 <= scaled <= wanted.chains, f"{scaled!r} rows scaled")
+    _require(
+        samples.ndim == 2 and samples.shape[0] == wanted.chains and samples.shape[1] > 0,
+        f"samples of shape {samples.shape} for {wanted.chains} chains",
+    )
+    diagnostics = _read(Diagnostics, facts["diagnostics"], "diagnostics")
+    _require(0.0 <= diagnostics.acceptance <= 1.0, f"acceptance {diagnostics.acceptance}")
+    _require(diagnostics.r_hat > 0.0 and diagnostics.effective_samples > 0.0, "diagnostics below 0")
+    features = torch.from_numpy(np.ascontiguousarray(samples))
+    longest = float(row_norms(features).max())
+    _require(longest <= origin.max_norm * (1.0 + 1e-12), f"a sample of norm {longest}, above {origin.max_norm}")
+    if origin.bias:
+        features = torch.cat([features, torch.ones(len(features), 1, dtype=torch.float64)], dim=1)
+    rows = Rows(features, torch.zeros(len(features), dtype=torch.int64), n_scaled=scaled)
+    return SampledSource(rows, samples.shape[1], diagnostics, words, step, wanted.steps)
+
+
+def _require_possible(kl: KullbackLeiblerEstimate) -> None:
+    part, marginal = kl.conditional, kl.marginal
+    _require(part.standard_error >= 0.0 and part.folds >= 2 and part.n_rows >= 2 * part.folds, "a conditional part")
+    counts = (marginal.epochs, marginal.n_nu, marginal.n_rho)
+    _require(min(counts) >= 1 and min(marginal.best_epoch, marginal.left_out) >= 0, f"counts {counts} of the marginal")
+    _require(
+        marginal.standard_error >= 0.0
+        and 0.0 <= marginal.ceiling < math.inf
+        and marginal.value == min(max(0.0, marginal.raw), marginal.ceiling),
+        f"a marginal part of value {marginal.value}, raw {marginal.raw}, ceiling {marginal.ceiling}",
+    )
+
+
+def _require(holds: bool, said: str) -> None:
+    if not holds:
+        raise _NotAnEstimateError(said)
+
+
+def _real(value: Any) -> float:
+    if value is None:
+        return math.inf
+    if type(value) not in (int, float):
+        raise TypeError
+    return float(value)
+
+
+def _exactly(kind: type) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        if type(value) is not kind:
+            raise TypeError
+        return value
+
+    return check
+
+
+def _or_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else read(value)
+
+
+READERS: dict[Any, Callable[[Any], Any]] = {
+    float: _real,
+    int: _exactly(int),
+    bool: _exactly(bool),
+    str: _exactly(str),
+    float | None: _or_none(_real),
+    str | None: _or_none(_exactly(str)),
+}
+
+
+def _read(kind: type[Value], content: Any, name: str, arrays: dict[str, Array | None] | None = None) -> Value:
+    """A dataclass from a JSON object that has its fields, each of its type, and nothing else."""
+    arrays = arrays or {}
+    types = {field: hint for field, hint in get_type_hints(kind).items() if field not in arrays}
+    if not isinstance(content, dict) or set(content) != set(types):
+        raise _NotAnEstimateError(f"{name} with keys too many or too few")
+    values: dict[str, Any] = dict(arrays)
+    for field, hint in types.items():
+        try:
+            values[field] = READERS[hint](content[field])
+        except (TypeError, OverflowError) as error:
+            raise _NotAnEstimateError(f"{name}: {field} {content[field]!r}"[:200]) from error
+    return kind(**values)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from expunge.evaluate.accuracy import accuracies
-from expunge.evaluate.audit import Audit, audit
+from expunge.evaluate.audit import Audit
 from expunge.evaluate.case import Case, Splits, make_case
-from expunge.evaluate.evaluation import MethodScores, evaluate
-from expunge.evaluate.forget_score import forget_score
-from expunge.evaluate.likelihood_ratio import likelihood_ratio
-from expunge.evaluate.membership import membership
+from expunge.evaluate.evaluation import MethodScores, Table, evaluate, summarise
 from expunge.evaluate.methods import (
     CertifiedNoise,
     Given,
@@ -19,10 +15,8 @@ from expunge.evaluate.methods import (
     UnlearnMinus,
     UnlearnPlus,
 )
-from expunge.evaluate.relearn import relearn_time
-from expunge.evaluate.score import Score
+from expunge.evaluate.metrics import Score, accuracies, forget_score, likelihood_ratio, membership, relearn_time
 from expunge.evaluate.source_free import source_free
-from expunge.evaluate.table import Table, summarise
 
 __all__ = [
     "Audit",
@@ -40,7 +34,6 @@ __all__ = [
     "UnlearnMinus",
     "UnlearnPlus",
     "accuracies",
-    "audit",
     "evaluate",
     "forget_score",
     "likelihood_ratio",

@@ -20,8 +20,7 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from expunge.certificate.attest import FAILED, PASSED, WARNED
-from expunge.evaluate.membership import FEWEST_ROWS, Losses, of_other_classes, row_losses
-from expunge.evaluate.score import Score
+from expunge.evaluate.metrics import FEWEST_ROWS, Losses, Score, of_other_classes, row_losses
 from expunge.heads import LinearHead, Rows
 
 PERMUTATIONS = 9_999

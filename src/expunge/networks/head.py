@@ -1,14 +1,9 @@
-"""A torch classifier taken apart into a frozen encoder and its linear head, and put together again.
-
-    features(x) = what enters the head          outputs(x) = W features(x) + b
-
-Only the head can be unlearned with a certificate. The encoder stays as it is: what it learnt from the forgotten rows,
-if it was trained on them, stays too.
-"""
+"""Which encoder made these features: one digest of everything that is stored in it."""
 
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,9 +15,39 @@ from torch import Tensor, nn
 from expunge.errors import DataError, ModelError, said_by
 from expunge.heads.examples import require_running_statistics
 from expunge.model import LinearModel, checked_model
-from expunge.networks.digest import module_digest
 from expunge.runtime.memory import out_of_memory
 from expunge.runtime.progress import Progress, silent
+
+
+def module_digest(module: nn.Module, without: str | None = None) -> str:
+    """SHA-256 of a module's class, structure, and names, types, shapes and bytes of its parameters and buffers.
+
+    `without` names a submodule that does not count (the head). The code of `forward` is not covered: a class of the
+    same name and structure that computes something else has the same digest.
+    """
+    prefix = None if without is None else without + "."
+    digest = hashlib.sha256(f"{type(module).__module__}.{type(module).__qualname__}\n".encode())
+    for name, part in module.named_modules():
+        if without is None or (name != without and not name.startswith(str(prefix))):
+            digest.update(f"{name}: {type(part).__qualname__}({part.extra_repr()})\n".encode())
+    tensors = {
+        **dict(module.named_parameters()),
+        **dict(module.named_buffers()),
+    }  # buffers that are not saved count too
+    for name in sorted(tensors):
+        if prefix is None or not name.startswith(prefix):
+            digest.update(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}\n".encode())
+            digest.update(_bytes(tensors[name]))
+    return digest.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes()
+
+
+# A torch classifier taken apart into a frozen encoder and its linear head, and put together again.
+
 
 Inputs = Tensor | Mapping[str, Tensor]
 BATCH = 256

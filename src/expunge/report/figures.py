@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from expunge.estimate.comparison import Comparison
     from expunge.estimate.parts import Parts
     from expunge.evaluate.audit import Audit
-    from expunge.evaluate.table import Table
+    from expunge.evaluate.evaluation import Table
     from expunge.heads import Rows
 
 WIDTH, DOTS = 9.0, 120
@@ -122,7 +122,7 @@ def methods_figure(table: Table) -> bytes:
 
     Bars are means, whiskers spreads.
     """
-    from expunge.evaluate.table import PERCENT, TITLES
+    from expunge.evaluate.evaluation import PERCENT, TITLES
 
     panels = [[name for name in names if name in table.metrics] for names in PANELS]
     panels = [names for names in panels if names]

@@ -11,7 +11,7 @@ from expunge.bounds import PaperConstants
 from expunge.heads.examples import Examples
 from expunge.heads.module import ModuleObjective
 from expunge.mechanism import measure
-from expunge.networks.unproven.whole import module_request, unlearn_module
+from expunge.networks.module import module_request, unlearn_module
 from expunge.request.guarantee import Guarantee, wanted_distance
 from expunge.solve.equation import SurrogateEquation
 from expunge.solve.newton import newton_step

@@ -1,0 +1,479 @@
+"""Tangent models: weights of a network linearised at fixed weights, trained, unlearned, certified, deposited.
+
+The problem is ridge regression on Jacobian features (`heads/tangent.py`), so the identity behind the residual bound
+holds word for word with phi_u(x) = s^2 J^T J u, and one Newton step, solved by conjugate gradients, is exact.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save as safetensors_bytes
+from torch import Tensor, nn
+
+from expunge.bounds.scale import Scale
+from expunge.certificate.facts import Json
+from expunge.data import as_labels, encode
+from expunge.distance import Distance
+from expunge.errors import DataError, ModelError, OptionError
+from expunge.evidence.deposit.asking import (
+    deposit_guarantee,
+    notes_on,
+    require_alone,
+    require_its_record,
+    require_some_left,
+)
+from expunge.evidence.deposit.contents import Deposit, kept_head
+from expunge.evidence.deposit.keeping import Kept
+from expunge.evidence.deposit.leaving import Membership, look_up, require_members
+from expunge.evidence.deposit.making import make_deposit, require_size
+from expunge.heads import LinearHead, Rows
+from expunge.heads.jacobians import JacobianRows
+from expunge.heads.scaling import FEW
+from expunge.heads.tangent import ACCURATE, Tangent, TangentRows
+from expunge.mechanism import Unlearned, carry_out
+from expunge.model import from_matrix
+from expunge.networks.head import module_digest
+from expunge.record import METADATA_KEY, Label, TrainingRecord
+from expunge.request.door import Request
+from expunge.request.execution import computing_device
+from expunge.request.guarantee import Guarantee, budget_notes, wanted_distance
+from expunge.request.multiplicities import Multiplicities
+from expunge.request.rows import check_sizes, require_enough
+from expunge.request.scaling import scaling_words
+from expunge.request.subject import described_model, described_step, require_not_noised
+from expunge.request.survey import class_notes, survey
+from expunge.request.survey import notes_on as notes_on_rows
+from expunge.runtime.checks import positive
+from expunge.runtime.memory import file_bytes
+from expunge.runtime.paths import readable
+from expunge.runtime.progress import Progress, silent
+from expunge.runtime.safetensors import read_safetensors
+from expunge.runtime.strict_json import read_json
+from expunge.solve.conjugate import solve_conjugate
+from expunge.solve.operators import MatrixFree
+from expunge.solve.outcome import Step
+
+
+@dataclass(frozen=True)
+class TangentModel:
+    """Tangent weights (float64, length P), the names of the parameters they belong to, and the training record."""
+
+    weights: Tensor
+    names: tuple[str, ...]
+    record: TrainingRecord
+
+    def to_bytes(self) -> bytes:
+        """The safetensors file: tensor `tangent`, record and names in its metadata."""
+        # one key: safetensors writes several in any order, and the file's digest would not be one
+        metadata = json.dumps({"record": self.record.to_json(), "parameters": self.names})
+        return safetensors_bytes({"tangent": self.weights.contiguous()}, metadata={METADATA_KEY: metadata})
+
+    def sha256(self) -> str:
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+    def predict(self, network: nn.Module, inputs: Any, *, block: int = 64, device: str = "cpu") -> np.ndarray[Any, Any]:
+        """Predicted labels of the linearised network."""
+        objective = objective_of(network, self, block, device)
+        examples = torch.as_tensor(inputs)
+        rows = objective.rows(examples, torch.zeros(len(examples), dtype=torch.int64))
+        outputs = objective.predictions(self.weights.to(objective.device), rows)
+        labels: np.ndarray[Any, Any] = np.asarray(self.record.classes)[outputs.argmax(dim=1).cpu().numpy()]
+        return labels
+
+
+def read_tangent(path: str | Path) -> TangentModel:
+    """A model from its file."""
+    location = readable(Path(path))
+    tensors, metadata = read_safetensors(file_bytes(location, "the model"), location)
+    try:
+        content = read_json(metadata[METADATA_KEY])
+        names, text = tuple(map(str, content["parameters"])), str(content["record"])
+        weights = torch.from_numpy(np.array(tensors["tangent"]))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ModelError(
+            f"{location} holds no tangent weights ({type(error).__name__}: {error})",
+            "tensor tangent, its record and the names of its parameters are needed",
+            "Use the file as it was written.",
+        ) from error
+    model = TangentModel(weights, names, TrainingRecord.from_json(text, str(location)))
+    if weights.dtype != torch.float64 or weights.ndim != 1 or not bool(torch.isfinite(weights).all()):
+        raise ModelError(
+            f"{location}: tangent {weights.dtype} {tuple(weights.shape)}", "finite float64", "Write it again."
+        )
+    if model.record.loss != Tangent.about.name or model.record.weights_sha256 != weights_digest(weights):
+        raise ModelError(
+            f"{location}: the weights are not those the record was made for", "they must agree", "Use the original."
+        )
+    return model
+
+
+def objective_of(network: nn.Module, model: TangentModel, block: int, device: str) -> Tangent:
+    """What the tangent weights minimise; refuses a network that they were not trained on."""
+    record = model.record
+    objective = Tangent(
+        network,
+        l2=record.l2,
+        max_norm=record.max_norm,
+        names=model.names,
+        block=block,
+        device=computing_device(device),
+    )
+    if len(model.weights) != objective.n_parameters or network_digest(network, model.names) != record.encoder:
+        raise ModelError(
+            "this network is not the one the tangent weights were trained on",
+            "their digests must agree",
+            "Load the network with the weights it was linearised at.",
+        )
+    return objective
+
+
+def network_digest(network: nn.Module, names: tuple[str, ...]) -> str:
+    """Of a network and of the parameters that its tangent weights stand for."""
+    return hashlib.sha256(f"{module_digest(network)}\n{chr(10).join(names)}".encode()).hexdigest()
+
+
+def weights_digest(weights: Tensor) -> str:
+    """Of the weights' bytes."""
+    return hashlib.sha256(weights.contiguous().numpy().tobytes()).hexdigest()
+
+
+# Training tangent weights to the optimum, while the source exists.
+
+
+MAX_REFINEMENTS = 5
+
+
+def train_tangent(
+    network: nn.Module,
+    inputs: Any,
+    labels: Any,
+    *,
+    l2: float,
+    max_norm: float,
+    names: tuple[str, ...] | None = None,
+    block: int = 64,
+    device: str = "cpu",
+    progress: Progress = silent,
+) -> TangentModel:
+    """Train tangent weights to the optimum, while the source exists.
+
+    `names`: see `last_parameters`; None is all of them.
+    """
+    positive(l2, "l2", "Give the lambda of (lambda/2)||v||^2 beside the mean loss.")
+    positive(max_norm, "max_norm", "Choose it before looking at the rows.")
+    place = computing_device(device)
+    objective = Tangent(network, l2=float(l2), max_norm=float(max_norm), names=names, block=block, device=place)
+    examples = torch.as_tensor(inputs)
+    values = as_labels(labels, len(examples), "the source")
+    unique, counts = np.unique(values, return_counts=True)
+    classes: tuple[Label, ...] = tuple(value.item() for value in unique)
+    progress("Jacobian norms", 0, None)
+    rows = objective.rows(examples, encode(values, classes, "the source"))
+    if rows.offsets.shape[1] != len(classes):
+        raise DataError(
+            f"the network has {rows.offsets.shape[1]} outputs and the source {len(classes)} classes",
+            "one output a class is needed",
+            "Replace the network's last layer by one with as many outputs.",
+        )
+    weights, left = minimise_tangent(objective, rows, progress=progress)
+    record = TrainingRecord(
+        n_source=len(rows),
+        classes=classes,
+        class_counts=tuple(int(count) for count in counts),
+        l2=float(l2),
+        loss=Tangent.about.name,
+        max_norm=float(max_norm),
+        bias=False,
+        residual=left + objective.rounding(weights, rows),
+        weights_sha256=weights_digest(weights.cpu()),
+        encoder=network_digest(network, objective.names),
+    )
+    return TangentModel(weights.cpu(), objective.names, record)
+
+
+def minimise_tangent(
+    objective: Tangent, rows: TangentRows, start: Tensor | None = None, progress: Progress = silent
+) -> tuple[Tensor, float]:
+    """The optimum for these rows, and the norm of the gradient there: conjugate gradients until they no longer help."""
+    if start is None:
+        start = torch.zeros(objective.n_parameters, dtype=torch.float64, device=objective.device)
+    operator = MatrixFree(lambda direction: objective.product(direction, rows))
+    weights, gradient = start, objective.gradient(start, rows)
+    for done in range(MAX_REFINEMENTS):
+        progress("Conjugate gradients", done, None)
+        trial = weights + solve_conjugate(operator, -gradient, ACCURATE, torch.float64).solution
+        image = objective.gradient(trial, rows)
+        if not float(image.norm()) < 0.5 * float(gradient.norm()):
+            break
+        weights, gradient = trial, image
+    return weights, float(gradient.norm())
+
+
+# A deposit of tangent weights: what is kept of a source before it goes, and examples that leave it later.
+
+
+SOURCE, FORGET = "the source", "the forget set"
+REMEDY = "Give the examples the tangent weights were trained on, all of them, as they were given then."
+
+
+@dataclass(frozen=True)
+class KeptTangentSubject:
+    """The anchor of a deposit of tangent weights, 1 x P, and the model that was given with it."""
+
+    model: TangentModel
+    head: LinearHead
+    weights: Tensor
+    record: TrainingRecord
+
+    @property
+    def n_features(self) -> int:
+        return self.head.n_features
+
+    @property
+    def sha256(self) -> str:
+        return self.model.sha256()
+
+    def published(self, noised: Tensor, record: TrainingRecord) -> TangentModel:
+        weights = noised.reshape(-1)
+        return TangentModel(weights, self.model.names, replace(record, weights_sha256=weights_digest(weights)))
+
+    def described(self, published: TangentModel) -> Json:
+        return described_model(self.record, published.record, self.sha256, published.sha256(), torch.float64)
+
+    def described_step(self, step: Step, kind: str) -> Json:
+        return described_step(step, kind)
+
+
+def deposit_tangent(
+    network: nn.Module,
+    model: TangentModel,
+    inputs: Any,
+    labels: Any,
+    *,
+    block: int = 64,
+    device: str = "cpu",
+    progress: Progress = silent,
+    seed: int | None = None,
+) -> Deposit:
+    """Keep what later deletions from tangent weights need of their source, before it goes. PRIVATE.
+
+    `inputs` and `labels` are the examples the weights were trained on. A matrix of as many rows and columns as there
+    are weights is kept, so there may be a few thousand of them (`names` of `train_tangent`). `seed` fixes key and
+    rehearsal for tests.
+    """
+    return keep_tangent(
+        network, model, inputs, labels, block=block, device=device, progress=progress, seed=seed
+    ).deposit
+
+
+def keep_tangent(
+    network: nn.Module,
+    model: TangentModel,
+    inputs: Any,
+    labels: Any,
+    *,
+    block: int = 64,
+    device: str = "cpu",
+    progress: Progress = silent,
+    seed: int | None = None,
+) -> Kept:
+    """The same with what was rehearsed and the rows."""
+    record, anchor = model.record, from_matrix(model.weights[None], bias=False, dtype=torch.float64)
+    if record.noised:
+        raise ModelError(
+            "the model is an unlearned, noised one",
+            "a deposit is of a model as it was trained",
+            "Give the model from before the deletion.",
+        )
+    require_size(kept_head(anchor, record), computing_device(device))
+    objective = objective_of(network, model, block, device)
+    progress("Jacobian norms", 0, None)
+    rows = jacobian_rows(objective, (inputs, labels), record, SOURCE)
+    _require_trained_on(model, rows)
+    given = (torch.as_tensor(inputs).flatten(1), as_labels(labels, len(rows), SOURCE))
+    return Kept(make_deposit(anchor, record, rows, given, progress=progress, seed=seed), rows)
+
+
+def jacobian_rows(objective: Tangent, arrays: tuple[Any, Any], record: TrainingRecord, name: str) -> JacobianRows:
+    """Examples made ready, as rows of a linear head."""
+    inputs = torch.as_tensor(arrays[0])
+    labels = encode(as_labels(arrays[1], len(inputs), name), record.classes, name)
+    return JacobianRows(objective, objective.rows(inputs, labels))
+
+
+def _require_trained_on(model: TangentModel, rows: JacobianRows) -> None:
+    """Refuse examples that are not those the record was made with, as far as that can be seen."""
+    record, objective = model.record, rows.objective
+    if len(rows) != record.n_source:
+        raise DataError(f"{SOURCE} has {len(rows):,} rows", f"the model was trained on {record.n_source:,}", REMEDY)
+    weights = model.weights.to(objective.device)
+    size, lost = float(objective.gradient(weights, rows.examples).norm()), objective.rounding(weights, rows.examples)
+    if size > (record.residual or 0.0) * (1.0 + 1e-6) + 2.0 * lost:
+        raise DataError(
+            f"on the examples given as the source the gradient has norm {size:.3g}",
+            f"at training it was {record.residual:.3g}",
+            REMEDY,
+        )
+
+
+def ask_tangent_deposit(
+    network: nn.Module,
+    model: TangentModel,
+    deposit: Deposit,
+    forget: tuple[Any, Any],
+    guarantee: Guarantee,
+    *,
+    block: int = 64,
+    device: str = "cpu",
+) -> Request:
+    """A request to take these examples out, with everything checked that can be before any work is done.
+
+    `model` may be the published one of a deletion before: the weights are the deposit's.
+    """
+    record = deposit.record
+    require_its_record(model.record, record)
+    objective = objective_of(network, model, block, device)
+    rows = jacobian_rows(objective, forget, record, FORGET)
+    inputs = torch.as_tensor(forget[0]).flatten(1)
+    membership = look_up(deposit, inputs, as_labels(forget[1], len(inputs), FORGET))
+    require_members(membership)
+    _require_the_same(membership)
+    require_some_left(deposit, len(rows))
+    placed = deposit.on(objective.device)
+    notes = budget_notes(guarantee.delta, deposit.numbers.n_rows - len(rows)) + notes_on(membership, deposit)
+    subject = KeptTangentSubject(model, deposit.head, placed.anchor, record)
+    return Request(subject, rows, None, guarantee, None, notes, placed, membership)
+
+
+def _require_the_same(membership: Membership) -> None:
+    copies = [int(row) + 1 for row in np.flatnonzero(membership.found.precision > 0)]
+    if copies:
+        raise DataError(
+            f"{len(copies):,} examples (row {', '.join(map(str, copies[:5]))}) are rounded copies of source examples",
+            "how far a network's Jacobian changes with its input is not known",
+            "Give them to the last digit as they were trained on.",
+        )
+
+
+# Mixed-linear networks: tangent weights of a network linearised at fixed weights, trained, unlearned, certified.
+
+
+@dataclass(frozen=True)
+class TangentSubject:
+    """Tangent weights and the network they belong to."""
+
+    model: TangentModel
+    head: Tangent
+
+    @property
+    def weights(self) -> Tensor:
+        return self.model.weights.to(self.head.device)
+
+    @property
+    def record(self) -> TrainingRecord:
+        return self.model.record
+
+    @property
+    def n_features(self) -> int:
+        return self.head.n_parameters
+
+    @property
+    def sha256(self) -> str:
+        return self.model.sha256()
+
+    def published(self, noised: Tensor, record: TrainingRecord) -> TangentModel:
+        return TangentModel(noised, self.model.names, replace(record, weights_sha256=weights_digest(noised)))
+
+    def described(self, published: TangentModel) -> Json:
+        return described_model(self.record, published.record, self.sha256, published.sha256(), torch.float64)
+
+    def described_step(self, step: Step, kind: str) -> Json:
+        return described_step(step, kind)
+
+
+def unlearn_tangent(
+    network: nn.Module,
+    model: TangentModel,
+    forget: tuple[Any, Any],
+    surrogate: tuple[Any, Any] | None = None,
+    *,
+    epsilon: float,
+    delta: float,
+    distance: Distance | str | None = None,
+    deposit: Deposit | None = None,
+    force: bool = False,
+    noise: float | str | Scale | None = None,
+    block: int = 64,
+    device: str = "cpu",
+    insecure_test_seed: int | None = None,
+    progress: Progress = silent,
+) -> Unlearned:
+    """Remove the forget examples from tangent weights whose source is gone; a whole class by giving all its rows.
+
+    What is known of the source is a surrogate with its distance, or a `deposit` that was kept of it
+    (`deposit_tangent`). `noise` is as for `unlearn`.
+    """
+    if deposit is not None:
+        require_alone(surrogate=surrogate, distance=distance)
+        promised = deposit_guarantee(epsilon, delta, force=force, noise=noise)
+        request = ask_tangent_deposit(network, model, deposit, forget, promised, block=block, device=device)
+    elif surrogate is None or distance is None:
+        raise OptionError(
+            "no surrogate, or no distance", "without a deposit both are needed", "Give them, or a deposit."
+        )
+    else:
+        guarantee = Guarantee(epsilon, delta, wanted_distance(distance)[0], force=force, noise=noise)
+        request = tangent_request(network, model, forget, surrogate, guarantee, block=block, device=device)
+    result = carry_out(request, progress=progress, insecure_test_seed=insecure_test_seed)
+    assert result is not None  # there is one process
+    return result
+
+
+def tangent_request(
+    network: nn.Module,
+    model: TangentModel,
+    forget: tuple[Any, Any],
+    surrogate: tuple[Any, Any],
+    guarantee: Guarantee,
+    *,
+    block: int = 64,
+    device: str = "cpu",
+) -> Request:
+    """A request about tangent weights, with everything checked that can be before any work is done."""
+    record, distance = model.record, guarantee.distance
+    if not isinstance(distance, Distance):
+        raise OptionError(
+            "distance estimate", "for tangent models a distance must be declared", "Write for example chi2:0.1 or same."
+        )
+    head = objective_of(network, model, block, device)
+    require_not_noised(record)
+    if distance.matched:
+        raise DataError("matched classes", "tangent models do not know them", "Declare the distance without matching.")
+    forget_rows = _rows(head, forget, record, "the forget set")
+    surrogate_rows = _rows(head, surrogate, record, "the surrogate set")
+    check_sizes(len(forget_rows), record, guarantee.force)
+    if distance.samples_rows:
+        require_enough(surrogate_rows)
+    flat_forget, flat_surrogate = (Rows(part.inputs.flatten(1), part.labels) for part in (forget_rows, surrogate_rows))
+    # whatever they are kept in, all is computed in float64
+    kept = replace(record, rows_dtype=str(surrogate_rows.inputs.dtype).removeprefix("torch."))
+    seen = survey(flat_forget, flat_surrogate, len(record.classes), repeats=Multiplicities.of(distance))
+    notes = notes_on_rows(flat_forget, flat_surrogate, seen, kept, distance, has_labels=True, force=guarantee.force)
+    notes += budget_notes(guarantee.delta, record.n_source - len(forget_rows))
+    for rows, name in ((surrogate_rows, "the surrogate set"), (forget_rows, "the forget set")):
+        # only said: Jacobians are scaled to one length on purpose
+        notes += (scaling_words(rows.scaling, name),) if rows.scaling.share > FEW else ()
+    notes += class_notes(flat_forget, seen, record, None, distance, has_labels=True)
+    return Request(TangentSubject(model, head), forget_rows, surrogate_rows, guarantee, notes=notes)
+
+
+def _rows(head: Tangent, arrays: tuple[Any, Any], record: TrainingRecord, name: str) -> TangentRows:
+    inputs = torch.as_tensor(arrays[0])
+    return head.rows(inputs, encode(as_labels(arrays[1], len(inputs), name), record.classes, name))

@@ -1,1 +1,0 @@
-"""Any torch network: a step and an estimate, nothing proven."""

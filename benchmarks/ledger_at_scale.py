@@ -54,6 +54,9 @@ def fill(desk: Desk, entries: int) -> None:
                 rows=(os.urandom(32).hex(),),
                 fingerprint=os.urandom(32).hex(),
                 file_mac=os.urandom(32).hex(),
+                classes={},
+                others=0,
+                aside=None,
             )
             ledger.insert(asked, now())
             size += 1
@@ -84,9 +87,9 @@ def recovery(folder: Path) -> float:
 
 
 def _killed(folder: Path) -> None:
-    from expunge.desk import recover
+    from expunge.desk import publish
 
-    recover.finish = sys.modules["expunge.desk.run"].finish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    publish.finish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     run(open_desk(folder))
 
 

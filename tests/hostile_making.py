@@ -84,7 +84,7 @@ def good(folder: Path, programs: bool = True) -> Path:
     run(folder, "unlearn", *sets, *promise, "--out", "@result", "--quiet")
     opening = ("--model", "@model.safetensors", "--surrogate", "@surrogate.npz", *promise, "--noise", "1", "--force")
     run(folder, "desk", "init", "@desk", *opening)
-    (folder / "head.json").write_text(json.dumps({"size": 9, "root": "0" * 64}))
+    (folder / "head.json").write_text(json.dumps({"size": 9, "hash": "0" * 64}))
     torch.jit.save(torch.jit.trace(Trunk(net()).eval(), torch.zeros(2, 1, 4, 4)), str(folder / "good.pt"))
     if programs:
         torch.export.save(torch.export.export(Trunk(net()).eval(), (torch.zeros(2, 1, 4, 4),)), folder / "good.pt2")

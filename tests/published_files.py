@@ -18,7 +18,7 @@ CONFIDENCE = 0.999
 RANDOM = (
     "digest",
     "dossier",
-    "root",
+    "hash",
     "sha256",
     "before",
     "nonce",

@@ -154,7 +154,7 @@ def test_any_number_in_a_deposit(tmp_path: Path) -> None:
 @pytest.mark.parametrize("written", WRITTEN)
 def test_any_number_in_a_saved_head(written: str) -> None:
     root = "00" * 32
-    assert not ended(lambda: read_head(f'{{"size": {written}, "root": "{root}"}}'.encode(), "head.json"))
+    assert not ended(lambda: read_head(f'{{"size": {written}, "hash": "{root}"}}'.encode(), "head.json"))
 
 
 @pytest.mark.parametrize(

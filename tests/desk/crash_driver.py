@@ -116,7 +116,7 @@ def problems(desk: Desk, acknowledged: int, *, finished: bool) -> list[str]:
     left = [path.name for path in desk.layout.private.rglob("*") if path.is_file()]
     dossiers = [f"{facts['model']:04d}.json" for facts in made]
     surrogates = [] if KEPT else ["surrogate.npz"]
-    if sorted(left) != sorted(["key", "lock", "blocks", *surrogates, f"{len(made):04d}.safetensors", *dossiers]):
+    if sorted(left) != sorted(["key", "lock", *surrogates, f"{len(made):04d}.safetensors", *dossiers]):
         found.append(f"private files {left}")
     if list(desk.layout.folder.rglob(".expunge*")):
         found.append("temporary files")

@@ -9,13 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from desk_use import Rows, ask
-from expunge import heads
 from expunge.desk import Desk, accept, history, models, open_desk, requests, run, verify_desk, withdraw
-from expunge.desk.ledger import RequestAccepted
-from expunge.desk.state import row_digests
 from expunge.errors import DataError, OptionError
 
 
@@ -115,16 +111,3 @@ def test_more_rows_than_the_source_has(desk: Desk, source: Rows) -> None:
     assert requests(desk) == []
     with pytest.raises(OptionError, match="due date"):
         accept(desk, X[200:201], y[200:201], "late", "tomorrow")
-
-
-def test_requests_of_a_ledger_from_before_are_recognised_value_for_value(desk: Desk, source: Rows) -> None:
-    """Entries of earlier versions hold one digest a row, over the row as it was trained on."""
-    X, y = source
-    digests = row_digests(desk.key, heads.Rows(torch.tensor(X[:2]), torch.tensor(y[:2])))  # as trained on: of length 1
-    with desk.writing() as ledger:
-        ledger.append(RequestAccepted(1, "old", "2030-01-01", 2, tuple(digests), "a digest", "not there"))
-    verify_desk(desk)
-    assert not accept(desk, X[1::-1], y[1::-1], "old").new
-    made = accept(desk, X[1:3], y[1:3], "new").request
-    assert made.aside is not None
-    assert "1 of 2 rows was asked for before (in request 1)" in made.aside.reason

@@ -24,11 +24,11 @@ from ledger_forgery import change, head, rebuild, rejected
         "UPDATE entries SET body = replace(body, 'case 1', 'case 9') WHERE kind = 'accepted'",
         "UPDATE entries SET time = '2020-01-01T00:00:00+00:00' WHERE number = 3",
         "UPDATE entries SET kind = 'refused' WHERE number = 3",
-        "UPDATE entries SET leaf = zeroblob(32) WHERE number = 3",
+        "UPDATE entries SET hash = zeroblob(32) WHERE number = 3",
         "DELETE FROM entries WHERE number = 4",
         "DELETE FROM entries WHERE number = (SELECT max(number) FROM entries)",
         "UPDATE head SET size = size + 1",
-        "UPDATE head SET frontier = '[]'",
+        "UPDATE head SET hash = ''",
         "UPDATE requests SET reference = 'another' WHERE id = 1",
         "UPDATE requests SET state = 'done' WHERE state = 'pending'",
         "DELETE FROM row_digests WHERE request = 4",
@@ -108,7 +108,7 @@ def test_bit_flips_of_the_ledger_are_rejected(flips: int, ledger: Desk) -> None:
     assert verify_desk(ledger).sealed
 
 
-@pytest.mark.parametrize("place", ["expunge.desk.ledger._same", "expunge.desk.ledger._matches", "refuse_unexpected"])
+@pytest.mark.parametrize("place", ["expunge.desk.check._same", "expunge.desk.check.is_sealed", "refuse_unexpected"])
 def test_a_command_that_writes_meanwhile_is_no_false_alarm(
     place: str, ledger: Desk, source: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,7 +118,7 @@ def steps_of(candidate: int, covered: bool = False) -> tuple[Step, ...]:
     """What a desk computes for its ten requests."""
     steps, kept, noise = [], world()[2], enough() if covered else None
     for number in range(MODELS):
-        series = Series(MODELS, number + 1, head={"size": 1, "root": "0" * 64})
+        series = Series(MODELS, number + 1, head={"size": 1, "hash": "0" * 64})
         request = ask_deposit(
             kept, leaving(candidate, number), deposit_guarantee(EPSILON, DELTA, series=series, noise=noise)
         )

@@ -88,8 +88,6 @@ def test_what_does_not_hold_is_not_signed(result: Path, key: Path) -> None:
     statement.unlink()
     key.write_bytes(generate_keys().private)
     refused(2, "neither a desk nor a result")
-    (result / "certificate.json").write_text("{}")
-    refused(2, "earlier version")
 
 
 def test_a_dossier_of_another_statement_stops_it(ledger: Desk, key: Path, tmp_path: Path) -> None:

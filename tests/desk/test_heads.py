@@ -18,7 +18,7 @@ from expunge.certificate.statement import committed_head, head_key
 from expunge.cli import main
 from expunge.desk import Desk, history, open_desk, run, verify_desk
 from expunge.desk.layout import HEAD, STATEMENT
-from expunge.desk.ledger import Head, PublishedHead, published_head, saved_head
+from expunge.desk.ledger import Head, ModelPublished, PublishedHead, saved_head
 from expunge.errors import FileError, VerificationFailed
 from published_files import published, require_same_but_weights
 
@@ -105,8 +105,8 @@ def test_the_head_lies_beside_every_statement_and_knows_of_it(desk: Desk, source
     heads = [saved_head(desk.layout.published_model(number) / HEAD) for number in (1, 2)]
     entries = history(desk)
     with desk.reading() as ledger:
-        sizes = ledger.published_at()
-        assert heads == [published_head(ledger, number) for number in (1, 2)]
+        sizes = ledger.entries_of(ModelPublished)
+        assert heads == [ledger.published_head(number) for number in (1, 2)]
     assert [entries[size - 1].kind for size in sizes.values()] == ["published", "published"]
     verify_desk(desk, heads)
     assert isinstance(heads[1], PublishedHead)
@@ -150,7 +150,7 @@ def test_what_was_prepared_in_an_older_ledger_is_not_published_either(desk: Desk
     """The head is looked at before anything that a kill left is put right."""
     ask(desk, source, 0, 1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("expunge.desk.recover.move", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+        patch.setattr("expunge.desk.publish.move", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
         with pytest.raises(FileError):
             run(desk)
     with pytest.raises(VerificationFailed):
@@ -243,7 +243,7 @@ def test_a_file_that_no_entry_speaks_of_fails(name: str, ledger: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{}", b'{"size": 3, "root": "00"}', b"\xff", b'{"size": 3, "root": "%s"}' % (b"00" * 32)]
+    "content", [b"", b"{}", b'{"size": 3, "hash": "00"}', b"\xff", b'{"size": 3, "hash": "%s"}' % (b"00" * 32)]
 )
 def test_a_damaged_head_fails(content: bytes, ledger: Desk) -> None:
     (ledger.layout.published_model(1) / HEAD).write_bytes(content)
@@ -304,7 +304,7 @@ def test_nothing_published_says_how_many_asked(empty: Path, source: Rows, tmp_pa
         for statement, dossier in zip(statements, dossiers, strict=True):
             head = dossier["data"]["sequence"]["ledger_head"]
             assert statement["series"]["ledger_head"] == committed_head(head_key(dossier["nonce"]), head)
-            assert head["root"] not in json.dumps(statement), "whoever has seen the ledger could look it up"
+            assert head["hash"] not in json.dumps(statement), "whoever has seen the ledger could look it up"
         verify_desk(desk)
         desks.append(published(desk))
     assert sizes == [[2, 6, 10], [4, 8, 16]], "so that the game can be lost"

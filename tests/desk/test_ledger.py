@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import stat
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from expunge.desk import Desk, history, requests, verify_desk
-from expunge.desk.ledger import Ledger, RunRefused, guarded, read_head
+from expunge.desk.ledger import Head, Ledger, RunRefused, read_head, sqlite_errors
 from expunge.errors import FileError
 from ledger_forgery import head
 
@@ -28,7 +30,7 @@ def test_it_is_whole_and_durable(ledger: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"[]", b'{"size": 1}', b'{"size": -1, "root": "00"}', b'{"size": 1, "root": "zz"}']
+    "content", [b"", b"[]", b'{"size": 1}', b'{"size": -1, "hash": "00"}', b'{"size": 1, "hash": "zz"}']
 )
 def test_what_is_not_a_head(content: bytes) -> None:
     with pytest.raises(FileError):
@@ -40,7 +42,7 @@ def test_a_copy_that_cannot_be_written_is_read_all_the_same(ledger: Desk, monkey
     before = sorted(path.name for path in ledger.layout.folder.iterdir())
     monkeypatch.setattr("expunge.desk.ledger.os.access", lambda path, mode: mode == os.R_OK)
     assert verify_desk(ledger) == whole
-    with ledger.reading() as opened, pytest.raises(FileError, match="readonly"), guarded(ledger.layout.ledger):
+    with ledger.reading() as opened, pytest.raises(FileError, match="readonly"), sqlite_errors(ledger.layout.ledger):
         opened.append(RunRefused((), "x", "x"))
     assert sorted(path.name for path in ledger.layout.folder.iterdir()) == before
 
@@ -51,3 +53,17 @@ def test_what_is_not_a_ledger(tmp_path: Path) -> None:
         ledger.head()
     with pytest.raises(FileError), Ledger.open(tmp_path / "nothing"):
         pass
+
+
+def test_the_chain_is_what_the_docstring_says(ledger: Desk) -> None:
+    query = "SELECT number, time, kind, body, hash FROM entries ORDER BY number"
+    with ledger.reading() as opened:
+        rows, present = opened.connection.execute(query).fetchall(), opened.head()
+        heads = [opened.head_at(size) for size in range(len(rows) + 2)]
+    last = ""
+    for number, time, kind, body, digest in rows:
+        text = json.dumps([number, time, kind, body, last], separators=(",", ":"))
+        last = hashlib.sha256(text.encode()).hexdigest()
+        assert digest.hex() == last
+        assert heads[number] == Head(number, last)
+    assert heads[-2:] == [present, None]

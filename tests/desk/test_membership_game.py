@@ -155,7 +155,7 @@ def requests_of(candidate: int) -> tuple[Step, ...]:
     promise = policy(noise=game_noise())
     steps, past = [], nothing_forgotten(model)
     for number in range(MODELS):
-        series = Series(MODELS, number + 1, past, head={"size": 1, "root": "0" * 64})
+        series = Series(MODELS, number + 1, past, head={"size": 1, "hash": "0" * 64})
         request = ask(model, leaving(candidate, number), surrogate, promise.guarantee(series))
         measured = measure(request, seed=0)
         past = handed_on(request)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import sqlite3
 
 import pytest
@@ -38,24 +36,6 @@ def test_a_reader_delays_the_seal_and_nothing_else(ledger: Desk, source: Rows, m
     assert verify_desk(ledger).sealed
 
 
-def test_the_seal_of_an_earlier_version_is_one(ledger: Desk, source: Rows) -> None:
-    """It has the digest of the whole file."""
-    content = json.loads(ledger.layout.seal.read_bytes())
-    del content["blocks_sha256"]
-    content["file_sha256"] = hashlib.sha256(ledger.layout.ledger.read_bytes()).hexdigest()
-    ledger.layout.seal.write_text(json.dumps(content, indent=1) + "\n")
-    ledger.layout.blocks.unlink()
-    assert verify_desk(ledger).sealed
-    for other in ("0" * 64, content["file_sha256"].upper()):
-        old = ledger.layout.seal.read_bytes()
-        ledger.layout.seal.write_text(json.dumps(content | {"file_sha256": other}, indent=1) + "\n")
-        assert rejected(ledger)
-        ledger.layout.seal.write_bytes(old)
-    accept(ledger, source[0][20:21], source[1][20:21], "next")
-    assert verify_desk(ledger).sealed
-    assert "blocks_sha256" in ledger.layout.seal.read_text()
-
-
 def plain(ledger: Desk) -> None:
     """As a ledger is where a disk was full when it was made: what a command wrote stands nowhere but in the file."""
     with contextlib.closing(sqlite3.connect(ledger.layout.ledger)) as opened:
@@ -76,12 +56,10 @@ def test_a_ledger_without_a_write_ahead_log_is_sealed_whole(ledger: Desk, source
         assert verify_desk(ledger).sealed
 
 
-@pytest.mark.parametrize("blind", ["no write-ahead log", "no blocks"])
-def test_a_changed_byte_is_not_sealed_where_the_blocks_are_not_known(ledger: Desk, source: Rows, blind: str) -> None:
-    """In a page that the next command does not write, at a place that SQLite does not use."""
-    if blind == "no blocks":
-        ledger.layout.blocks.unlink()
-    else:
+@pytest.mark.parametrize("log", [True, False])
+def test_damage_is_not_sealed_by_the_next_command(ledger: Desk, source: Rows, log: bool) -> None:
+    """At a place that SQLite does not use: the next command refuses, where sealing it anew would hide that."""
+    if not log:
         plain(ledger)
         reseal(ledger)
     whole = bytearray(ledger.layout.ledger.read_bytes())
@@ -90,4 +68,4 @@ def test_a_changed_byte_is_not_sealed_where_the_blocks_are_not_known(ledger: Des
     ledger.layout.ledger.write_bytes(whole)
     with pytest.raises(VerificationFailed, match="is not the one that was sealed"):
         accept(ledger, source[0][20:21], source[1][20:21], "next")
-    assert rejected(ledger)
+    assert "not the one that was sealed" in rejected(ledger)

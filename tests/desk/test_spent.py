@@ -10,28 +10,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from desk_use import Rows, ask, opened
 from expunge.certificate.compose import closed_form
 from expunge.desk import Desk, models, run
-from expunge.desk.state import Spent, read_spent, spent_so_far
+from expunge.desk.state import count_mus
 from expunge.errors import FileError
 from expunge.model import LinearModel
 
 ledger_module = importlib.import_module("expunge.desk.ledger")
-
-positive = st.floats(min_value=1e-300, max_value=1e300)
-
-
-@given(st.dictionaries(st.tuples(positive, positive), st.integers(1, 10**6), max_size=5))
-def test_what_is_written_is_read_back(pairs: dict[tuple[float, float], int]) -> None:
-    spent = Spent(Counter(pairs))
-    assert read_spent(json.loads(json.dumps(spent.written))) == spent
-    assert spent.mus.total() == spent.sigmas.total() == sum(pairs.values())
 
 
 def test_the_last_entry_says_what_all_models_spent(ledger: Desk) -> None:
@@ -39,41 +27,20 @@ def test_the_last_entry_says_what_all_models_spent(ledger: Desk) -> None:
     made = models(ledger)
     assert len(made) == 3
     with ledger.reading() as entries:
-        found = spent_so_far(entries)
-    assert found.mus == Counter(facts["mu"] for facts in made)
-    assert found.sigmas == Counter(facts["sigma"] for facts in made)
-    assert read_spent(made[-1]["spent"]) == found
+        assert count_mus(entries) == Counter(facts["mu"] for facts in made)
     for number, facts in enumerate(made, start=1):
         epsilon = closed_form([each["mu"] for each in made[:number]], facts["delta"] - facts["failures"])
         assert facts["composition"]["epsilon"] == pytest.approx(epsilon, rel=1e-12)
 
 
-def edited(desk: Desk, **changes: object) -> None:
-    with sqlite3.connect(desk.layout.ledger) as connection:
+def test_a_damaged_count_is_an_error_in_words(ledger: Desk) -> None:
+    with sqlite3.connect(ledger.layout.ledger) as connection:
         number, body = connection.execute("SELECT max(number), body FROM models").fetchone()
-        content = json.loads(body) | changes
-        content = {name: value for name, value in content.items() if value is not None or name not in changes}
+        content = json.loads(body) | {"spent": {"a b c": 1}}
         connection.execute("UPDATE models SET body = ? WHERE number = ?", (json.dumps(content), number))
     connection.close()
-
-
-def test_an_earlier_versions_models_are_gone_over_once(ledger: Desk, source: tuple[np.ndarray, np.ndarray]) -> None:
-    edited(ledger, spent=None)
-    with ledger.reading() as entries:
-        assert spent_so_far(entries).mus.total() == 2
-    ask(ledger, source, 20, 21)
-    run(ledger)
-    with ledger.reading() as entries:
-        last = entries.last_model()
-        assert last is not None
-        assert last.facts.spent is not None
-        assert spent_so_far(entries).mus.total() == last.facts.composition.models == 3
-
-
-def test_a_damaged_count_is_an_error_in_words(ledger: Desk) -> None:
-    edited(ledger, spent={"a b c": 1})
     with ledger.reading() as entries, pytest.raises(FileError, match="was spent"):
-        spent_so_far(entries)
+        count_mus(entries)
 
 
 # A desk that grows --------------------------------------------------------------------------------------------------------

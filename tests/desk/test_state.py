@@ -29,7 +29,9 @@ def test_a_request_finishes_what_was_prepared_as_any_command_does(
     """Killed once its files are digested, the ledger speaks of a state that has no name yet."""
     ask(desk, source, 0, 1)
     with monkeypatch.context() as patched:
-        patched.setattr(sys.modules["expunge.desk.run"], "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(
+            sys.modules["expunge.desk.publish"], "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         with pytest.raises(KeyboardInterrupt):
             run(desk)
     X, y = source

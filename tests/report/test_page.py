@@ -126,7 +126,7 @@ def test_hostile_text_is_text(hostile: str) -> None:
 def desk(reference: str) -> str:
     status = {
         "pending": 1, "aside": 1, "overdue": 1, "done": 0, "models": 1, "planned": 50, "epsilon": 1.0, "delta": 1e-4, "limit": 10.0, "models_left": 49,
-        "deletions_left": None, "reach": None, "forgotten": None, "rows_left": None, "retrain": reference, "head": {"size": 5, "root": "00" * 32}, "time": "2026-01-02T03:04:05+00:00",
+        "deletions_left": None, "reach": None, "forgotten": None, "rows_left": None, "retrain": reference, "head": {"size": 5, "hash": "00" * 32}, "time": "2026-01-02T03:04:05+00:00",
     }  # fmt: skip
     request = {
         "id": 1, "reference": reference, "accepted": "2026-01-02T03:04:05+00:00", "due": "2026-01-03", "n_rows": 1, "state": "aside",

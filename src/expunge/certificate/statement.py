@@ -152,7 +152,7 @@ def head_key(nonce: str) -> str:
 
 def committed_head(key: str, head: Json, purpose: str = "ledger head before") -> str:
     """A head of a ledger as it is handed out: how many entries it has would say how many people asked."""
-    return keyed(key, purpose, f"{head['size']} {head['root']}")
+    return keyed(key, purpose, f"{head['size']} {head['hash']}")
 
 
 def rungs_of(content: Json, choice: str) -> int | None:

@@ -55,13 +55,13 @@ def say_clock(opened: Desk) -> None:
 # `expunge desk head`.
 
 
-@click.command(cls=Command, short_help="The ledger's head: number of entries and Merkle root.")
+@click.command(cls=Command, short_help="The ledger's head: number of entries and hash of the last one.")
 @desk_folder
 @written_to("A new file to save it in (else: printed).", required=False)
 @as_json
 @reporting
 def head(desk: Path, target: Path | None, json_output: bool) -> dict[str, Any]:
-    """The ledger's head: number of entries and Merkle root. Keep it where the desk cannot reach.
+    """The ledger's head: number of entries and hash of the last one. Keep it where the desk cannot reach.
 
     With a head saved earlier, `expunge desk verify` shows whether entries were cut off or changed since.
 
@@ -77,7 +77,7 @@ def head(desk: Path, target: Path | None, json_output: bool) -> dict[str, Any]:
     if target is not None:
         write_file(target, head_bytes(present))
     if not json_output:
-        out.print(f"{present.size} {present.root}" if target is None else f"written: {target}", markup=False)
+        out.print(f"{present.size} {present.hash}" if target is None else f"written: {target}", markup=False)
     return present.to_json()
 
 
@@ -627,11 +627,6 @@ def verify(desk: Path, heads: tuple[Path, ...], json_output: bool) -> dict[str, 
             )
         if checked.absent:
             out.print("folders taken away: " + ", ".join(f"{number:04d}" for number in checked.absent))
-        if checked.backwards:
-            out.print(
-                "a clock was set back: dated before the one before are entries "
-                + ", ".join(str(number) for number in checked.backwards[:20])
-            )
     return {
         "verified": True,
         "head": checked.head.to_json(),
@@ -639,7 +634,6 @@ def verify(desk: Path, heads: tuple[Path, ...], json_output: bool) -> dict[str, 
         "models": checked.models,
         "dossiers": list(checked.dossiers),
         "absent": list(checked.absent),
-        "backwards": list(checked.backwards),
         "saved_heads": len(saved),
     }
 

@@ -8,7 +8,7 @@ from expunge.runtime.lazy import load_lazily
 
 if TYPE_CHECKING:
     from expunge.desk.accept import Accepted, Answer, accept, resume, withdraw
-    from expunge.desk.check import Checked, verify_desk
+    from expunge.desk.check import DeskCheck, verify_desk
     from expunge.desk.create import create_desk
     from expunge.desk.desk import Desk, open_desk
     from expunge.desk.handover import desk_report, result_card, result_report, sign_result
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Accepted",
     "Answer",
-    "Checked",
     "Desk",
+    "DeskCheck",
     "Entry",
     "Head",
     "Outcome",
@@ -53,7 +53,7 @@ load_lazily(
     {
         "Accepted": "accept",
         "Answer": "accept",
-        "Checked": "check",
+        "DeskCheck": "check",
         "Desk": "desk",
         "Entry": "ledger",
         "Head": "ledger",

@@ -337,7 +337,7 @@ def accept(
                 fingerprint=fingerprint(desk.key, checked, asked.marks.kinds[0]),
                 file_mac=mac(desk.key, "rows", content),
                 classes=dict(asked.classes),
-                others=others or None,
+                others=others,
                 aside=aside,
             )
         )

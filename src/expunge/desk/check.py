@@ -6,8 +6,10 @@ larger than what it should be, and of the ledger nothing is asked before its tab
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import sqlite3
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +20,23 @@ from expunge.certificate.verify_statement import verify_statement
 from expunge.desk.desk import Desk
 from expunge.desk.layout import HEAD, MODEL, STATEMENT, Layout
 from expunge.desk.ledger import (
+    GENESIS,
     HEAD_LIMIT,
+    SCHEMA,
+    TABLES,
     Head,
     Ledger,
+    ModelPrepared,
+    ModelPublished,
     ModelRow,
     PublishedHead,
-    committed_after,
-    read_published_head,
-    verify_ledger,
+    commit_head,
+    hash_entry,
+    is_sealed,
+    not_sealed,
+    read_body,
+    read_head,
+    read_seal,
 )
 from expunge.errors import FileError, InputError, VerificationFailed
 from expunge.runtime.durable import TEMPORARY
@@ -36,11 +47,10 @@ MOST_NAMED = 5  # of what lies where nothing should
 
 
 @dataclass(frozen=True)
-class Checked:
+class DeskCheck:
     """`sealed`: the seal spoke for every byte of the ledger's file. `absent`: models whose folder was taken away.
 
-    `dossiers` are the models whose dossier was at hand, and was checked with the statement. `backwards`: entries that
-    are dated before the one before them, since a clock was set back (earlier versions wrote such; now no entry is).
+    `dossiers` are the models whose dossier was at hand, and was checked with the statement.
     """
 
     head: Head
@@ -48,7 +58,6 @@ class Checked:
     models: int
     absent: tuple[int, ...]
     dossiers: tuple[int, ...]
-    backwards: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -60,12 +69,12 @@ class _Place:
     after: Head | None
 
 
-def verify_desk(desk: Desk, saved: list[Head | PublishedHead] | None = None) -> Checked:
+def verify_desk(desk: Desk, saved: list[Head | PublishedHead] | None = None) -> DeskCheck:
     """Raise VerificationFailed if an entry, a byte of the ledger, a published file or a dossier is not as it was."""
     return verify_folder(desk.layout, saved or [])
 
 
-def verify_folder(layout: Layout, saved: list[Head | PublishedHead]) -> Checked:
+def verify_folder(layout: Layout, saved: list[Head | PublishedHead]) -> DeskCheck:
     """The same for a folder whose private part is not at hand.
 
     A command that writes meanwhile changes what is compared while it is: then all is checked once more.
@@ -92,11 +101,11 @@ def _size(layout: Layout) -> int | None:
         return None
 
 
-def _verified(layout: Layout, saved: list[Head | PublishedHead]) -> Checked:
+def _verified(layout: Layout, saved: list[Head | PublishedHead]) -> DeskCheck:
     head, sealed = verify_ledger(layout, [each for each in saved if isinstance(each, Head)])
     try:
         with Ledger.read(layout.ledger) as ledger:
-            places, backwards = _places(ledger), ledger.backwards()
+            places = _places(ledger)
         for each in saved:
             if isinstance(each, PublishedHead):
                 _require_head(each, places.get(each.model), "a saved head")
@@ -108,23 +117,95 @@ def _verified(layout: Layout, saved: list[Head | PublishedHead]) -> Checked:
     except InputError as error:
         raise VerificationFailed(error.found, error.required, error.remedy) from error
     absent = [number for number, place in places.items() if place.row.state == "published" and number not in there]
-    return Checked(head, sealed, len(there), tuple(absent), tuple(dossiers), backwards)
+    return DeskCheck(head, sealed, len(there), tuple(absent), tuple(dossiers))
+
+
+def verify_ledger(layout: Layout, saved: list[Head]) -> tuple[Head, bool]:
+    """The head, and whether the seal spoke for every byte; raises VerificationFailed if anything was changed."""
+    seal = read_seal(layout)
+    try:
+        with Ledger.read(layout.ledger) as ledger:
+            head = verify_entries(ledger, [*saved, *([] if seal is None else [seal.head])])
+            sealed = seal is not None and head == seal.head and is_sealed(layout, head)
+    except FileError as error:
+        raise VerificationFailed(error.found, error.required, "Do not rely on it; restore a copy.") from error
+    if seal is not None and head.size == seal.size and not sealed:
+        raise not_sealed()
+    return head, sealed
+
+
+def verify_entries(ledger: Ledger, saved: list[Head]) -> Head:
+    """Chain, head, derived tables and saved heads, from the entries alone; raises VerificationFailed."""
+    try:
+        ((answer,),) = ledger.connection.execute("PRAGMA integrity_check(1)").fetchall()
+        if answer != "ok":
+            raise _broken(f"SQLite says {answer}")
+        with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as anew:
+            anew.executescript(SCHEMA)
+            anew.execute("BEGIN")
+            head = _replay(ledger.connection, anew)
+            for table in TABLES:
+                query = f"SELECT * FROM {table} ORDER BY 1, 2"
+                if not _same(ledger.connection.execute(query), anew.execute(query)):
+                    raise _broken(f"table {table} does not follow from the entries")
+        if ledger.head() != head:
+            raise _broken("the head is not that of the entries")
+        for kept in saved:
+            if kept.size > head.size:
+                raise _broken(f"a saved head has {kept.size:,} entries, the ledger {head.size:,}: its end was cut off")
+            if ledger.head_at(kept.size) != kept:
+                raise _broken(f"the first {kept.size:,} entries are not those of a saved head")
+    except (sqlite3.Error, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise _broken(f"{type(error).__name__}: {error}") from error
+    return head
+
+
+def _replay(source: sqlite3.Connection, anew: sqlite3.Connection) -> Head:
+    """The head that follows from the entries, whose consequences are written into `anew`."""
+    last, latest, number = GENESIS, "", 0
+    rows = source.execute("SELECT number, time, kind, body, hash FROM entries ORDER BY number")
+    for expected, (number, time, kind, body, digest) in enumerate(rows, start=1):
+        if number != expected:
+            raise _broken(f"entry {expected} is missing")
+        if digest != hash_entry(number, time, kind, body, last):
+            raise _broken(f"entry {number} was changed, or the one before it")
+        if time < latest:
+            raise _broken(f"entry {number} is dated before the one before it")
+        read_body(kind, body).apply(anew, time)
+        last, latest = digest.hex(), time
+    return Head(number, last)
+
+
+def _same(first: sqlite3.Cursor, second: sqlite3.Cursor) -> bool:
+    while True:
+        left, right = first.fetchmany(1000), second.fetchmany(1000)
+        if left != right:
+            return False
+        if not left:
+            return True
+
+
+def _broken(what: str) -> VerificationFailed:
+    return VerificationFailed(
+        f"the ledger: {what}", "every entry must be as it was written", "Do not rely on it; restore a copy."
+    )
 
 
 def _places(ledger: Ledger) -> dict[int, _Place]:
     """Every model with its heads, by number: a run's intent is the entry before the one that has its facts."""
-    prepared, published = ledger.prepared_at(), ledger.published_at()
-    sizes = {number - 2 for number in prepared.values()} | set(published.values())
-    heads = {size: Head(size, root) for size, root in ledger.roots(sizes).items()}
+    prepared, published = ledger.entries_of(ModelPrepared), ledger.entries_of(ModelPublished)
+    places = {}
     try:
-        return {
-            row.number: _Place(row, heads[prepared[row.number] - 2], heads.get(published.get(row.number, 0)))
-            for row in ledger.models()
-        }
+        for row in ledger.models():
+            before = ledger.head_at(prepared[row.number] - 2)
+            if before is None:
+                raise KeyError(row.number)
+            places[row.number] = _Place(row, before, ledger.head_at(published.get(row.number, -1)))
     except KeyError as error:
         raise VerificationFailed(
             "the ledger: a model without its run", "every model has its entries", "Do not rely on it."
         ) from error
+    return places
 
 
 def _verify_model(layout: Layout, place: _Place, *, published: bool, private: bool) -> None:
@@ -136,8 +217,8 @@ def _verify_model(layout: Layout, place: _Place, *, published: bool, private: bo
     for name, digest in facts.files.items():
         _require_digest(layout, folder / name, facts.sizes.get(name, 0), digest)
     if at_hand(folder / HEAD):
-        told = read_published_head(layout.bytes_of(folder / HEAD, HEAD_LIMIT, "a head"), str(folder / HEAD))
-        if told.model != place.row.number:
+        told = read_head(layout.bytes_of(folder / HEAD, HEAD_LIMIT, "a head"), str(folder / HEAD))
+        if not isinstance(told, PublishedHead) or told.model != place.row.number:
             raise _changed(folder / HEAD)
         _require_head(told, place, str(folder / HEAD))
     statement = parse_document(layout.bytes_of(folder / STATEMENT, SIZE_LIMIT, "a statement"), str(folder / STATEMENT))
@@ -159,7 +240,7 @@ def _require_head(told: PublishedHead, place: _Place | None, what: str) -> None:
             "a ledger only ever grows",
             "Do not rely on it; restore the newest copy.",
         )
-    if committed_after(told.model, place.row.facts.head_key, place.after) != told:
+    if commit_head(told.model, place.row.facts.head_key, place.after) != told:
         raise VerificationFailed(
             f"the entries up to model {told.model} are not those of {what}", "entries stay", "Do not rely on it."
         )

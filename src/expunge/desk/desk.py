@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from expunge.desk.layout import Layout
-from expunge.desk.ledger import Ledger, require_sealed, sealed_blocks, write_seal
+from expunge.desk.ledger import Ledger, require_sealed, write_seal
 from expunge.desk.policy import Policy
-from expunge.desk.recover import recover
+from expunge.desk.publish import recover
 from expunge.errors import FileError
 from expunge.runtime.durable import cannot_write
 
@@ -38,11 +38,10 @@ class Desk:
         """The ledger, for one writer: what an earlier crash left is put right first, and the seal comes last."""
         locked = _locked(self.layout, self.timeout)
         with locked, storing(self.layout.folder), Ledger.open(self.layout.ledger) as ledger:
-            require_sealed(self.layout, ledger)
-            blocks = sealed_blocks(self.layout, ledger)
+            require_sealed(self.layout, ledger, whole=True)
             recover(self.layout, ledger)
             yield ledger
-            write_seal(self.layout, ledger, blocks)
+            write_seal(self.layout, ledger)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Ledger]:

@@ -10,13 +10,12 @@ from expunge.certificate.sign import keyid_of, read_private_key, read_public_key
 from expunge.certificate.statement import Statement, read_statement
 from expunge.certificate.verify_statement import verify_statement
 from expunge.data.output import require_absent, write_file
-from expunge.desk.layout import HEAD, MODEL, OLD_CERTIFICATE, SIGNED, STATEMENT
+from expunge.desk.layout import HEAD, MODEL, SIGNED, STATEMENT
 from expunge.errors import FileError
 from expunge.report.card import model_card
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from expunge.certificate.verify import verify
 from expunge.desk.check import at_hand, whole_dossier
 from expunge.desk.desk import Desk
 from expunge.desk.ledger import Json, now
@@ -51,12 +50,6 @@ def require_result(folder: Path) -> None:
     """Refuse a folder without a statement."""
     if (folder / STATEMENT).is_file():
         return
-    if (folder / OLD_CERTIFICATE).is_file():
-        raise FileError(
-            f"{folder} has a certificate of an earlier version and no statement",
-            "what is signed or shown to everybody is a statement; that certificate tells who left",
-            "Unlearn with this version; expunge verify and expunge report take the old one.",
-        )
     inside = folder.is_file() and (folder.parent / STATEMENT).is_file()
     raise FileError(
         f"{folder} is neither a desk nor a result of expunge unlearn",
@@ -158,10 +151,6 @@ def result_report(
     `organisation` and `model_name` are shown on it, and stored nowhere else.
     """
     names = checked_names(organisation, model_name)
-    if (folder / OLD_CERTIFICATE).is_file() and not (folder / STATEMENT).is_file():
-        certificate = read_certificate(folder / OLD_CERTIFICATE)
-        verify(certificate, folder / MODEL)
-        return run_page(certificate.content, **names).encode()
     require_result(folder)
     dossier = dossier_of(folder) if full else None
     statement, keyid = verified_result(folder, public_key, dossier)

@@ -5,7 +5,6 @@ desk/
   private/                        private (0700): nothing in it may leave
     key                             HMAC key of row digests; destroy it and they say nothing
     lock                            one writer at a time
-    blocks                          digests of the ledger's blocks, so that a seal costs what changed; may be missing
     surrogate.npz                   what stands in for the source
     rows/000001.npz                 rows of a pending request; removed once forgotten
     states/0001.safetensors         weights before noise; the last one only
@@ -27,7 +26,6 @@ from expunge.runtime.paths import opened_plain
 
 MODEL, STATEMENT, SIGNED, REPORT = "model.safetensors", "statement.json", "statement.signed.json", "report.html"
 HEAD = "head.json"  # commits to the ledger as it was once the model in this folder was published
-OLD_CERTIFICATE = "certificate.json"  # what earlier versions published in the place of a statement
 
 
 @dataclass(frozen=True)
@@ -55,10 +53,6 @@ class Layout:
     @property
     def lock(self) -> Path:
         return self.private / "lock"
-
-    @property
-    def blocks(self) -> Path:
-        return self.private / "blocks"
 
     @property
     def surrogate(self) -> Path:

@@ -1,7 +1,17 @@
-"""What a ledger's entries say, one class a kind, and what follows from each in the ledger's other tables.
+"""The ledger: what was asked of a desk and what it did, an append-only list of entries in SQLite.
 
-An entry is written as JSON with sorted keys and no spaces, and read back strictly: an entry that lacks a key, or has
-one that its kind does not know, is not one.
+    entry i   [number, time, kind, body, hash of entry i-1] as JSON; its hash is the SHA-256 of that
+    head      the number of entries and the hash of the last one, which by the chain speaks for all of them: saved
+              elsewhere, it shows that entries were changed or cut off
+    seal      the head and the SHA-256 of the ledger's whole file, written after every command: it shows damage to bytes
+              that no entry uses, and a ledger that was put back to before the last command
+
+An entry is on disk before `append` returns (WAL, synchronous FULL). The other tables are what follows from the entries,
+kept so that nothing has to read all of them; `check.py` works them out anew and compares.
+
+Whoever opens a ledger may not have made it. Its files must be plain ones of a size that a ledger can have, and its
+tables a ledger's to the letter, with no view or trigger, before anything is asked of them; readers cannot write, and
+what they ask takes no more steps than a ledger of that size can need.
 """
 
 from __future__ import annotations
@@ -13,7 +23,6 @@ import json
 import os
 import sqlite3
 import stat
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -25,12 +34,14 @@ from expunge.certificate.statement import committed_head
 from expunge.desk.layout import Layout
 from expunge.desk.policy import Policy
 from expunge.errors import FileError, VerificationFailed
-from expunge.runtime.durable import PRIVATE, write_whole
+from expunge.runtime.durable import write_whole
 from expunge.runtime.paths import plain_bytes, readable
 from expunge.runtime.strict_json import STRICTLY, read_json
 from expunge.runtime.typed_json import read_as
 
 Json = dict[str, Any]
+
+# Entries, one class a kind --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -38,13 +49,16 @@ class Body:
     """What every kind of entry has: the name it is written under, and what it changes."""
 
     entry_kind: ClassVar[str]
-    later: ClassVar[tuple[str, ...]] = ()  # fields that entries of earlier versions lack: not written where None
+
+    def to_text(self) -> str:
+        """As it stands in the ledger: JSON with sorted keys and no spaces."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     def to_json(self) -> Json:
         """As it is written: keys in order, arrays as lists."""
-        return dict(json.loads(written(self)))
+        return dict(json.loads(self.to_text()))
 
-    def follow(self, connection: sqlite3.Connection, time: str) -> None:
+    def apply(self, connection: sqlite3.Connection, time: str) -> None:
         """Write what follows from this entry into the other tables; nothing, for most kinds."""
 
 
@@ -74,13 +88,12 @@ class RequestAccepted(Body):
     """Rows are to be forgotten; `file_mac` is the keyed digest of the file they wait in.
 
     `rows` are the keyed digests that they are recognised by: first one a row as it was trained on, then one a row for
-    each precision of rows as given. Entries of earlier versions have only the first. `classes` counts them by the keyed
-    digests of their classes. `others` of them equal rows that were asked for before, and were declared to be another
-    person's. A request that is set aside from the start says why in `aside`.
+    each precision of rows as given. `classes` counts them by the keyed digests of their classes. `others` of them equal
+    rows that were asked for before, and were declared to be another person's. A request that is set aside from the
+    start says why in `aside`.
     """
 
     entry_kind: ClassVar[str] = "accepted"
-    later: ClassVar[tuple[str, ...]] = ("classes", "others", "aside")
     request: int
     reference: str
     due: str
@@ -88,24 +101,24 @@ class RequestAccepted(Body):
     rows: tuple[str, ...]
     fingerprint: str
     file_mac: str
-    classes: dict[str, int] | None = None
-    others: int | None = None
-    aside: Aside | None = None
+    classes: dict[str, int]
+    others: int
+    aside: Aside | None
 
-    def follow(self, connection: sqlite3.Connection, time: str) -> None:
+    def apply(self, connection: sqlite3.Connection, time: str) -> None:
         known = (self.request, self.reference, time, self.due, self.n_rows, self.fingerprint, self.file_mac)
         connection.execute(
-            "INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?, ?, 'pending', NULL, ?, NULL)", (*known, self.others or 0)
+            "INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?, ?, 'pending', NULL, ?, NULL)", (*known, self.others)
         )
         connection.executemany(
             "INSERT INTO row_digests VALUES (?, ?)", [(digest, self.request) for digest in self.rows]
         )
         connection.executemany(
             "INSERT INTO open_classes VALUES (?, ?, ?)",
-            [(self.request, digest, count) for digest, count in (self.classes or {}).items()],
+            [(self.request, digest, count) for digest, count in self.classes.items()],
         )
         if self.aside is not None:
-            RequestSetAside(self.request, self.aside).follow(connection, time)
+            RequestSetAside(self.request, self.aside).apply(connection, time)
 
 
 @dataclass(frozen=True)
@@ -116,7 +129,7 @@ class RequestSetAside(Body):
     request: int
     aside: Aside
 
-    def follow(self, connection: sqlite3.Connection, time: str) -> None:
+    def apply(self, connection: sqlite3.Connection, time: str) -> None:
         connection.execute(
             "UPDATE requests SET state = 'aside', aside = ? WHERE id = ?",
             (json.dumps(asdict(self.aside), sort_keys=True), self.request),
@@ -131,7 +144,7 @@ class RequestResumed(Body):
     request: int
     others: int
 
-    def follow(self, connection: sqlite3.Connection, time: str) -> None:
+    def apply(self, connection: sqlite3.Connection, time: str) -> None:
         connection.execute(
             "UPDATE requests SET state = 'pending', aside = NULL, others = ? WHERE id = ?", (self.others, self.request)
         )
@@ -145,7 +158,7 @@ class RequestWithdrawn(Body):
     request: int
     reason: str
 
-    def follow(self, connection: sqlite3.Connection, time: str) -> None:
+    def apply(self, connection: sqlite3.Connection, time: str) -> None:
         connection.execute("DELETE FROM row_digests WHERE request = ?", (self.request,))
         connection.execute("DELETE FROM open_classes WHERE request = ?", (self.request,))
         connection.execute(
@@ -185,8 +198,7 @@ class RunRefused(Body):
 class Accuracy:
     """Shares of test rows classified as labelled, by the model published before and by this one.
 
-    `before` is None where that one's folder was taken away; entries of earlier versions have there what the weights
-    without noise reached.
+    `before` is None where that one's folder was taken away.
     """
 
     before: float | None
@@ -201,14 +213,13 @@ class ModelPrepared(Body):
     `carried` is the provenance of the bound handed on, `failures` the probability spent on bounds that fail, and
     `noise_share` the noise's expected length over the norm of the weights. With a
     deposit, `reach` is how much of it is used, and `forgotten` how many rows have left it, before this desk too.
-    `others` counts the rows forgotten so far that were declared to be another person's. `spent` is how often each pair
-    of mu and sigma was published, this model included, so that nobody has to go over all models to add one. `files` are
+    `others` counts the rows forgotten so far that were declared to be another person's. `spent` is how often each
+    mu was published, this model included, so that nobody has to go over all models to add one. `files` are
     digests and `sizes` bytes of what is published, `dossier` is the digest of the dossier's file, and `head_key` the
     key of what the statement, and the file beside it, say of the ledger's head.
     """
 
     entry_kind: ClassVar[str] = "prepared"
-    later: ClassVar[tuple[str, ...]] = ("reach", "forgotten", "others", "spent")
     model: int
     requests: tuple[int, ...]
     n_rows: int
@@ -231,12 +242,12 @@ class ModelPrepared(Body):
     sizes: dict[str, int]
     dossier: str
     head_key: str
-    reach: float | None = None
-    forgotten: int | None = None
-    others: int | None = None
-    spent: dict[str, int] | None = None
+    reach: float | None
+    forgotten: int | None
+    others: int
+    spent: dict[str, int]
 
-    def follow(self, connection: sqlite3.Connection, time: str) -> None:
+    def apply(self, connection: sqlite3.Connection, time: str) -> None:
         connection.execute(
             "INSERT INTO models VALUES (?, 'prepared', ?)",
             (self.model, json.dumps(self.to_json() | {"time": time}, sort_keys=True)),
@@ -254,7 +265,7 @@ class ModelPublished(Body):
     entry_kind: ClassVar[str] = "published"
     model: int
 
-    def follow(self, connection: sqlite3.Connection, time: str) -> None:
+    def apply(self, connection: sqlite3.Connection, time: str) -> None:
         connection.execute("UPDATE models SET state = 'published' WHERE number = ?", (self.model,))
         done = "SELECT id FROM requests WHERE model = ? AND state = 'prepared'"
         connection.execute(f"DELETE FROM open_classes WHERE request IN ({done})", (self.model,))
@@ -307,14 +318,8 @@ class ModelRow:
         return self.facts.model
 
 
-def written(body: Body) -> str:
-    """An entry's body as it stands in the ledger."""
-    content = {name: value for name, value in asdict(body).items() if value is not None or name not in body.later}
-    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
 def read_body(kind: str, text: str) -> Body:
-    """An entry's body from the ledger; ValueError says what is wrong with it."""
+    """An entry's body from the ledger, read strictly; ValueError says what is wrong with it."""
     if kind not in KINDS:
         raise ValueError(f"kind {kind!r}")
     return read_as(KINDS[kind], strict(text))
@@ -339,55 +344,82 @@ def strict(text: str) -> Any:
     return STRICT.decode(text)
 
 
-# RFC 6962's Merkle tree over a growing list: one 32-byte root speaks for every entry and their order.
+def hash_entry(number: int, time: str, kind: str, body: str, previous: str) -> bytes:
+    """The hash of an entry, which names the one before it by its hash."""
+    return hashlib.sha256(json.dumps([number, time, kind, body, previous], separators=(",", ":")).encode()).digest()
 
 
-EMPTY_ROOT = hashlib.sha256(b"").digest()
+def now() -> str:
+    """This moment, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def leaf_hash(content: bytes) -> bytes:
-    """Hash of one entry."""
-    return hashlib.sha256(b"\x00" + content).digest()
+# Heads ----------------------------------------------------------------------------------------------------------------
 
-
-def node_hash(left: bytes, right: bytes) -> bytes:
-    """Hash of two subtrees."""
-    return hashlib.sha256(b"\x01" + left + right).digest()
+HEAD_LIMIT = 10_000  # bytes of a saved head
+AFTER = "ledger head after"  # what a commitment beside a model is for; that of its statement is the head before
+OLDER = "Do not run it: find out who put it back, and restore the newest copy."
 
 
 @dataclass(frozen=True)
-class Frontier:
-    """Roots of the complete subtrees of `size` entries, largest first: one for each 1 in the binary of `size`."""
+class Head:
+    """What speaks for a whole ledger: how many entries, and the hash of the last one."""
 
-    size: int = 0
-    subtrees: tuple[bytes, ...] = ()
+    size: int
+    hash: str
 
-    def append(self, leaf: bytes) -> Frontier:
-        """The frontier with one more entry."""
-        subtrees, size = [*self.subtrees, leaf], self.size
-        while size & 1:
-            right = subtrees.pop()
-            subtrees[-1] = node_hash(subtrees[-1], right)
-            size >>= 1
-        return Frontier(self.size + 1, tuple(subtrees))
-
-    @property
-    def root(self) -> bytes:
-        """The tree's root.
-
-        >>> Frontier().root == EMPTY_ROOT
-        True
-        """
-        if not self.subtrees:
-            return EMPTY_ROOT
-        root = self.subtrees[-1]
-        for left in reversed(self.subtrees[:-1]):
-            root = node_hash(left, root)
-        return root
+    def to_json(self) -> Json:
+        return asdict(self)
 
 
-# The ledger: an append-only list of entries in SQLite, hash-chained and under a Merkle root.
+@dataclass(frozen=True)
+class PublishedHead:
+    """What a published folder has of the head after its model: a commitment, which says nothing of how many entries.
 
+    Only the ledger, which has the key of it, can be held against it.
+    """
+
+    model: int
+    commitment: str
+
+    def to_json(self) -> Json:
+        return asdict(self)
+
+
+def commit_head(model: int, key: str, head: Head) -> PublishedHead:
+    """The commitment to a head that lies beside a model."""
+    return PublishedHead(model, committed_head(key, head.to_json(), AFTER))
+
+
+def head_bytes(head: Head | PublishedHead) -> bytes:
+    """A head as it is saved."""
+    return json.dumps(head.to_json()).encode() + b"\n"
+
+
+def read_head(content: bytes, name: str) -> Head | PublishedHead:
+    """A head that was saved, or what lies beside a published model."""
+    head: Head | PublishedHead
+    try:
+        saved = read_json(content)
+        head = read_as(PublishedHead, saved) if "commitment" in saved else read_as(Head, saved)
+        number, digest = head.to_json().values()
+        if number < isinstance(head, PublishedHead) or len(bytes.fromhex(digest)) != 32:
+            raise ValueError("a number or a digest that cannot be")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FileError(
+            f"{name} is not a saved head ({error})",
+            "size and hash, or a model and its commitment, are needed",
+            "Save one with expunge desk head.",
+        ) from error
+    return head
+
+
+def saved_head(path: Path) -> Head | PublishedHead:
+    """The head in a file."""
+    return read_head(plain_bytes(readable(path).resolve(), HEAD_LIMIT, "a saved head"), str(path))
+
+
+# The ledger -----------------------------------------------------------------------------------------------------------
 
 APPLICATION_ID = 0x45585031
 GENESIS = ""
@@ -396,7 +428,6 @@ OPEN = ("pending", "aside")
 AT_ONCE = 500  # digests that one query looks up
 COLUMNS = "id, reference, accepted, due, n_rows, state, model, others, aside"  # of a request
 LARGEST = 2**63 - 1  # of SQLite's integers
-HEAD_LIMIT = 10_000  # bytes of a saved head
 LARGEST_LEDGER = 16 << 30  # bytes of its file, and of its log
 LONGEST = 1 << 28  # bytes of one value in it
 STEPS, STEPS_A_BYTE, BETWEEN = 20_000_000, 50, 100_000  # that reading may take; between two looks
@@ -407,9 +438,8 @@ TABLES = ("requests", "row_digests", "open_classes", "models")
 SCHEMA = f"""
 PRAGMA application_id = {APPLICATION_ID};
 CREATE TABLE entries (number INTEGER PRIMARY KEY, time TEXT NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL, \
-leaf BLOB NOT NULL) STRICT;
-CREATE TABLE head (only INTEGER PRIMARY KEY CHECK (only = 1), size INTEGER NOT NULL, last TEXT NOT NULL, \
-frontier TEXT NOT NULL) STRICT;
+hash BLOB NOT NULL) STRICT;
+CREATE TABLE head (only INTEGER PRIMARY KEY CHECK (only = 1), size INTEGER NOT NULL, hash TEXT NOT NULL) STRICT;
 CREATE TABLE requests (id INTEGER PRIMARY KEY, reference TEXT NOT NULL, accepted TEXT NOT NULL, \
 due TEXT NOT NULL, n_rows INTEGER NOT NULL,
   fingerprint TEXT NOT NULL UNIQUE, file_mac TEXT NOT NULL, state TEXT NOT NULL, model INTEGER, \
@@ -424,33 +454,8 @@ CREATE TABLE open_classes (request INTEGER NOT NULL, class TEXT NOT NULL, n_rows
 CREATE INDEX open_classes_by_request ON open_classes (request);
 CREATE INDEX open_classes_by_class ON open_classes (class);
 CREATE TABLE models (number INTEGER PRIMARY KEY, state TEXT NOT NULL, body TEXT NOT NULL) STRICT;
-INSERT INTO head VALUES (1, 0, '{GENESIS}', '[]');
+INSERT INTO head VALUES (1, 0, '{GENESIS}');
 """
-
-
-@dataclass(frozen=True)
-class Head:
-    """What speaks for a whole ledger: how many entries, and their Merkle root."""
-
-    size: int
-    root: str
-
-    def to_json(self) -> Json:
-        return {"size": self.size, "root": self.root}
-
-
-@dataclass(frozen=True)
-class PublishedHead:
-    """What a published folder has of the head after its model: a commitment, which says nothing of how many entries.
-
-    Only the ledger, which has the key of it, can be held against it.
-    """
-
-    model: int
-    commitment: str
-
-    def to_json(self) -> Json:
-        return {"model": self.model, "commitment": self.commitment}
 
 
 @dataclass(frozen=True)
@@ -476,16 +481,6 @@ class RequestRow:
         return self.state in OPEN
 
 
-def now() -> str:
-    """This moment, in UTC."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def entry_bytes(number: int, time: str, kind: str, body: str, previous: str) -> bytes:
-    """What is hashed for one entry."""
-    return json.dumps([number, time, kind, body, previous], separators=(",", ":")).encode()
-
-
 class Ledger:
     """An open ledger. One writer at a time: the desk's lock sees to that."""
 
@@ -497,7 +492,7 @@ class Ledger:
         """A new, empty ledger that nobody but its owner can read."""
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         with _connected(path, writing=True) as connection:
-            connection.execute("PRAGMA journal_mode = WAL")  # where it cannot it stays as it is: see `logs`
+            connection.execute("PRAGMA journal_mode = WAL")  # where it cannot it stays as it is
             connection.executescript(SCHEMA)
 
     @staticmethod
@@ -532,23 +527,14 @@ class Ledger:
 
     def insert(self, body: Body, time: str) -> Entry:
         """The same, in a transaction of the caller's; dated no earlier than the entry before, whatever the clock."""
-        kind, text, time = body.entry_kind, written(body), max(time, self.latest())
-        size, last, frontier = self.connection.execute("SELECT size, last, frontier FROM head").fetchone()
+        kind, text, time = body.entry_kind, body.to_text(), max(time, self.latest())
+        size, last = self.connection.execute("SELECT size, hash FROM head").fetchone()
         number = size + 1
-        leaf = leaf_hash(entry_bytes(number, time, kind, text, last))
-        grown = Frontier(size, tuple(bytes.fromhex(part) for part in json.loads(frontier))).append(leaf)
-        self.connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (number, time, kind, text, leaf))
-        body.follow(self.connection, time)
-        self.connection.execute(
-            "UPDATE head SET size = ?, last = ?, frontier = ?",
-            (number, leaf.hex(), json.dumps([part.hex() for part in grown.subtrees])),
-        )
+        digest = hash_entry(number, time, kind, text, last)
+        self.connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (number, time, kind, text, digest))
+        body.apply(self.connection, time)
+        self.connection.execute("UPDATE head SET size = ?, hash = ?", (number, digest.hex()))
         return Entry(number, time, body)
-
-    @property
-    def logs(self) -> bool:
-        """Whether what is written stands in a write-ahead log first: not on a remote disk, or if one was full."""
-        return bool(self.connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal")
 
     def checkpoint(self) -> bool:
         """Move everything from the write-ahead log into the file; whether all of it is there."""
@@ -558,47 +544,31 @@ class Ledger:
     # Reading ------------------------------------------------------------------------------------------------------
 
     def head(self) -> Head:
-        size, frontier = self.connection.execute("SELECT size, frontier FROM head").fetchone()
-        grown = Frontier(size, tuple(bytes.fromhex(part) for part in json.loads(frontier)))
-        return Head(size, grown.root.hex())
+        return Head(*self.connection.execute("SELECT size, hash FROM head").fetchone())
 
-    def root_at(self, size: int) -> str:
-        """The root of the first `size` entries, from their leaves as they stand."""
-        grown = Frontier()
-        for (leaf,) in self.connection.execute("SELECT leaf FROM entries WHERE number <= ? ORDER BY number", (size,)):
-            grown = grown.append(leaf)
-        return grown.root.hex()
+    def head_at(self, size: int) -> Head | None:
+        """The head as it was after so many entries; None where there are fewer."""
+        if size == 0:
+            return Head(0, GENESIS)
+        row = self.connection.execute("SELECT hash FROM entries WHERE number = ?", (_whole(size),)).fetchone()
+        return None if row is None else Head(size, row[0].hex())
 
-    def roots(self, sizes: set[int]) -> dict[int, str]:
-        """The same for several sizes, in one pass."""
-        grown, found = Frontier(), {}
-        for (leaf,) in self.connection.execute("SELECT leaf FROM entries ORDER BY number"):
-            grown = grown.append(leaf)
-            if grown.size in sizes:
-                found[grown.size] = grown.root.hex()
-        return found
-
-    def published_at(self) -> dict[int, int]:
-        """The number of the entry that says so, for each model that is published."""
+    def entries_of(self, kind: type[ModelPrepared] | type[ModelPublished]) -> dict[int, int]:
+        """The number of the entry of this kind, by the number of its model."""
         query = "SELECT number, time, kind, body FROM entries WHERE kind = ? ORDER BY number"
-        found = (self._entry(*row) for row in self.connection.execute(query, (ModelPublished.entry_kind,)))
-        return {entry.body.model: entry.number for entry in found if isinstance(entry.body, ModelPublished)}
+        found = [self._entry(*row) for row in self.connection.execute(query, (kind.entry_kind,))]
+        return {entry.body.model: entry.number for entry in found if isinstance(entry.body, kind)}
 
-    def prepared_at(self) -> dict[int, int]:
-        """The number of the entry that has its facts, for each model; the run's intent is the entry before it."""
-        query = "SELECT number, time, kind, body FROM entries WHERE kind = ? ORDER BY number"
-        found = (self._entry(*row) for row in self.connection.execute(query, (ModelPrepared.entry_kind,)))
-        return {entry.body.model: entry.number for entry in found if isinstance(entry.body, ModelPrepared)}
+    def published_head(self, number: int, size: int | None = None) -> PublishedHead:
+        """What is published of the head as it was once this model was: after `size` entries, where that is known."""
+        head = self.head_at(self.entries_of(ModelPublished)[number] if size is None else size)
+        assert head is not None
+        return commit_head(number, self.model(number).facts.head_key, head)
 
     def latest(self) -> str:
         """When the last entry was made."""
         row = self.connection.execute("SELECT time FROM entries ORDER BY number DESC LIMIT 1").fetchone()
         return "" if row is None else str(row[0])
-
-    def backwards(self) -> tuple[int, ...]:
-        """Entries that are dated before the one before them."""
-        query = "SELECT b.number FROM entries a JOIN entries b ON b.number = a.number + 1 WHERE b.time < a.time"
-        return tuple(number for (number,) in self.connection.execute(query))
 
     def entries(self, after: int = 0, limit: int = -1) -> Iterator[Entry]:
         """Entries in order, from the one after `after`."""
@@ -761,7 +731,7 @@ def _connected(path: Path, *, writing: bool) -> Iterator[sqlite3.Connection]:
     if not path.is_file():
         raise FileError(f"{path} does not exist", "a desk has a ledger", "Open a desk with expunge desk init.")
     size = _plain_size(path)
-    with guarded(path):
+    with sqlite_errors(path):
         connection = _connect(path, writing=writing)
         try:
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
@@ -771,13 +741,13 @@ def _connected(path: Path, *, writing: bool) -> Iterator[sqlite3.Connection]:
             connection.execute("PRAGMA wal_autocheckpoint = 0")
             if not writing:
                 connection.execute("PRAGMA query_only = ON")
-                connection.set_progress_handler(_counted(STEPS + STEPS_A_BYTE * size), BETWEEN)
+                connection.set_progress_handler(_step_limit(STEPS + STEPS_A_BYTE * size), BETWEEN)
             yield connection
         finally:
             connection.close()
 
 
-def _counted(steps: int) -> Callable[[], bool]:
+def _step_limit(steps: int) -> Callable[[], bool]:
     """Whether so many steps are used up; asked every BETWEEN of them."""
     left = iter(range(steps // BETWEEN))
     return lambda: next(left, None) is None
@@ -813,9 +783,7 @@ def _connect(path: Path, *, writing: bool) -> sqlite3.Connection:
     left = log.exists() and log.stat().st_size > 0
     torn = journal.exists() and journal.stat().st_size > 0
     if left or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-        mode = (
-            "ro" if left and not (writing or torn) else "rw"
-        )  # closed, the latter leaves no files where it found none
+        mode = "ro" if left and not (writing or torn) else "rw"  # closed, the latter leaves no files of its own
         named = f"{path.absolute().as_uri()}?mode={mode}"
         return sqlite3.connect(named, isolation_level=None, timeout=PATIENCE, uri=True)
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", isolation_level=None, uri=True)
@@ -844,7 +812,7 @@ def _require_schema(connection: sqlite3.Connection, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def guarded(path: Path) -> Iterator[None]:
+def sqlite_errors(path: Path) -> Iterator[None]:
     """SQLite's errors as Expunge's own."""
     try:
         yield
@@ -856,311 +824,85 @@ def guarded(path: Path) -> Iterator[None]:
         ) from error
 
 
-def read_head(content: bytes, name: str) -> Head:
-    """A head that was saved."""
-    head = _parsed_head(content, name)
-    if not isinstance(head, Head):
-        raise FileError(f"{name} is a commitment to a head", "the head itself is needed", "Check the file.")
-    return head
-
-
-def read_published_head(content: bytes, name: str) -> PublishedHead:
-    """The commitment that lies beside a published model."""
-    head = _parsed_head(content, name)
-    if not isinstance(head, PublishedHead):
-        raise FileError(f"{name} is a head", "what is published only commits to one", "Do not rely on it.")
-    return head
-
-
-def _parsed_head(content: bytes, name: str) -> Head | PublishedHead:
-    try:
-        saved = read_json(content)
-        if "commitment" in saved:
-            model, digest = saved["model"], saved["commitment"]
-            if type(model) is not int or model < 1 or len(bytes.fromhex(digest)) != 32 or len(saved) != 2:
-                raise ValueError("model or commitment")
-            return PublishedHead(model, digest)
-        head = Head(saved["size"], saved["root"])
-        if type(head.size) is not int or head.size < 0 or len(bytes.fromhex(head.root)) != 32:
-            raise ValueError("size or root")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FileError(
-            f"{name} is not a saved head ({error})",
-            "size and root, or a model and its commitment, are needed",
-            "Save one with expunge desk head.",
-        ) from error
-    return head
-
-
-def saved_head(path: Path) -> Head | PublishedHead:
-    """The head in a file: one that was saved, or what lies beside a published model."""
-    return _parsed_head(plain_bytes(readable(path).resolve(), HEAD_LIMIT, "a saved head"), str(path))
-
-
-# Checking a ledger from its entries alone: chain, root, and every table that follows from them.
-
-
-def verify_entries(ledger: Ledger, saved: list[Head]) -> Head:
-    """Chain, root, derived tables and saved heads, from the entries alone; raises VerificationFailed."""
-    try:
-        ((answer,),) = ledger.connection.execute("PRAGMA integrity_check(1)").fetchall()
-        if answer != "ok":
-            raise _broken(f"SQLite says {answer}")
-        anew = sqlite3.connect(":memory:", isolation_level=None)
-        with contextlib.closing(anew):
-            anew.executescript(SCHEMA)
-            anew.execute("BEGIN")
-            head, roots = _replay(ledger.connection, anew, {saved_head.size for saved_head in saved})
-            for table in TABLES:
-                query = f"SELECT * FROM {table} ORDER BY 1, 2"
-                if not _same(ledger.connection.execute(query), anew.execute(query)):
-                    raise _broken(f"table {table} does not follow from the entries")
-        if ledger.head() != head:
-            raise _broken("the head is not that of the entries")
-    except (sqlite3.Error, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise _broken(f"{type(error).__name__}: {error}") from error
-    for kept in saved:
-        if kept.size > head.size:
-            raise _broken(f"a saved head has {kept.size:,} entries, the ledger {head.size:,}: its end was cut off")
-        if roots[kept.size] != kept.root:
-            raise _broken(f"the first {kept.size:,} entries are not those of a saved head")
-    return head
-
-
-def _replay(source: sqlite3.Connection, anew: sqlite3.Connection, sizes: set[int]) -> tuple[Head, dict[int, str]]:
-    frontier, last, roots = Frontier(), GENESIS, {0: EMPTY_ROOT.hex()}
-    rows = source.execute("SELECT number, time, kind, body, leaf FROM entries ORDER BY number")
-    for expected, (number, time, kind, body, leaf) in enumerate(rows, start=1):
-        if number != expected:
-            raise _broken(f"entry {expected} is missing")
-        if leaf != leaf_hash(entry_bytes(number, time, kind, body, last)):
-            raise _broken(f"entry {number} was changed, or the one before it")
-        read_body(kind, body).follow(anew, time)
-        frontier, last = frontier.append(leaf), leaf.hex()
-        if number in sizes:
-            roots[number] = frontier.root.hex()
-    (kept,) = source.execute("SELECT last FROM head").fetchone()
-    if kept != last:
-        raise _broken("the last entry is not the head's")
-    return Head(frontier.size, frontier.root.hex()), roots
-
-
-def _same(first: sqlite3.Cursor, second: sqlite3.Cursor) -> bool:
-    while True:
-        left, right = first.fetchmany(1000), second.fetchmany(1000)
-        if left != right:
-            return False
-        if not left:
-            return True
-
-
-def _broken(what: str) -> VerificationFailed:
-    return VerificationFailed(
-        f"the ledger: {what}", "every entry must be as it was written", "Do not rely on it; restore a copy."
-    )
-
-
-# Heads of the ledger that were kept, in the desk and outside it, and what a desk that was put back meets with.
-
-
-OLDER = "Do not run it: find out who put it back, and restore the newest copy."
-
-
-AFTER = "ledger head after"  # what a commitment beside a model is for; that of its statement is the head before
-
-
-def published_head(ledger: Ledger, number: int, size: int | None = None) -> PublishedHead:
-    """What is published of the head as it was once this model was: after `size` entries, where that is known."""
-    size = ledger.published_at()[number] if size is None else size
-    present = ledger.head()
-    head = present if present.size == size else Head(size, ledger.root_at(size))
-    return committed_after(number, ledger.model(number).facts.head_key, head)
-
-
-def committed_after(number: int, key: str, head: Head) -> PublishedHead:
-    """The commitment to a head that lies beside a model."""
-    return PublishedHead(number, committed_head(key, head.to_json(), AFTER))
-
-
-def head_bytes(head: Head | PublishedHead) -> bytes:
-    """A head as it is saved."""
-    return json.dumps(head.to_json()).encode() + b"\n"
-
-
 def require_contains(ledger: Ledger, kept: Head | PublishedHead, what: str = "a saved head") -> None:
     """Refuse a ledger whose first entries are not those of a head."""
     if isinstance(kept, PublishedHead):
-        _require_published(ledger, kept, what)
+        if kept.model not in ledger.entries_of(ModelPublished):
+            found = f"{what} is of model {kept.model}, which the ledger has not published"
+            raise VerificationFailed(found, "a ledger only ever grows", OLDER)
+        if ledger.published_head(kept.model) != kept:
+            found = f"the entries up to model {kept.model} are not those of {what}"
+            raise VerificationFailed(found, "entries stay", OLDER)
         return
     present = ledger.head()
     if kept.size > present.size:
-        raise VerificationFailed(
-            f"{what} has {kept.size:,} entries, the ledger {present.size:,}", "a ledger only ever grows", OLDER
-        )
-    if (present.root if kept.size == present.size else ledger.root_at(kept.size)) != kept.root:
+        found = f"{what} has {kept.size:,} entries, the ledger {present.size:,}"
+        raise VerificationFailed(found, "a ledger only ever grows", OLDER)
+    if (present if kept.size == present.size else ledger.head_at(kept.size)) != kept:
         raise VerificationFailed(f"the first {kept.size:,} entries are not those of {what}", "entries stay", OLDER)
 
 
-def _require_published(ledger: Ledger, kept: PublishedHead, what: str) -> None:
-    if kept.model not in ledger.published_at():
+# The seal -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Seal:
+    """The head, and the digest of the ledger's whole file, as they were when a command ended."""
+
+    size: int
+    hash: str
+    file_sha256: str
+
+    @property
+    def head(self) -> Head:
+        return Head(self.size, self.hash)
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self), indent=1).encode() + b"\n"
+
+
+def write_seal(layout: Layout, ledger: Ledger) -> None:
+    """Seal the ledger as it is, unless somebody is reading it: then the next command does."""
+    if ledger.checkpoint():
+        write_whole(layout.seal, Seal(**ledger.head().to_json(), file_sha256=file_digest(layout.ledger)).to_bytes())
+
+
+def read_seal(layout: Layout) -> Seal | None:
+    """The seal, if there is one."""
+    if not layout.seal.exists() and not layout.seal.is_symlink():
+        return None
+    try:
+        return read_as(Seal, read_json(layout.bytes_of(layout.seal, HEAD_LIMIT, "a seal")))
+    except (FileError, ValueError, RecursionError) as error:
         raise VerificationFailed(
-            f"{what} is of model {kept.model}, which the ledger has not published", "a ledger only ever grows", OLDER
-        )
-    if published_head(ledger, kept.model) != kept:
-        raise VerificationFailed(f"the entries up to model {kept.model} are not those of {what}", "entries stay", OLDER)
+            f"{layout.seal} is not a seal ({error})", "it has a head and a digest", "Restore a copy."
+        ) from error
 
 
-def require_free(layout: Layout, number: int) -> None:
-    """Refuse to publish where something lies already, before anything is started; nothing is removed."""
-    for place in (layout.published_model(number), layout.dossier_of(number)):
-        if place.exists() or place.is_symlink():
-            raise FileError(
-                f"{place} is there already, and the ledger has no model {number}",
-                "a desk that was put back from a copy must not publish again what it published before",
-                "If the desk was restored, restore its newest copy; if somebody put it there, move it away.",
-            )
+def is_sealed(layout: Layout, head: Head) -> bool:
+    """Whether the seal is of this head, and every byte of the ledger's file as it was sealed."""
+    expected = Seal(**head.to_json(), file_sha256=file_digest(layout.ledger)).to_bytes()
+    return layout.bytes_of(layout.seal, HEAD_LIMIT, "a seal") == expected
 
 
-# A ledger's file by the digests of its blocks: after a command only the blocks that it wrote are read again.
+def require_sealed(layout: Layout, ledger: Ledger, *, whole: bool = False) -> None:
+    """Refuse to go on with a ledger that is older than its seal: it was put back, and the seal was not.
 
-
-BLOCK, SIZE = 4096, 32  # bytes of a block, and of its digest
-LOG_HEADER, FRAME_HEADER = 32, 24  # bytes, of the write-ahead log and of each page in it
-MAGIC = (0x377F0682, 0x377F0683)
-
-
-def file_blocks(path: Path) -> bytes:
-    """The digests of a file's blocks, one after another; the last block may be short."""
-    with path.open("rb") as stream:
-        return b"".join(hashlib.sha256(block).digest() for block in iter(lambda: stream.read(BLOCK), b""))
-
-
-def blocks_digest(blocks: bytes) -> str:
-    """One digest for all of them."""
-    return hashlib.sha256(blocks).hexdigest()
-
-
-def logged_blocks(log: Path) -> set[int] | None:
-    """Numbers, from 0, of the blocks in a write-ahead log; None for a log that is not as ours are."""
-    try:
-        content = log.read_bytes()
-    except FileNotFoundError:
-        return set()
-    if not content:
-        return set()
-    if len(content) < LOG_HEADER:
-        return None
-    magic, _, page = struct.unpack_from(">III", content)
-    if magic not in MAGIC or page != BLOCK:
-        return None
-    frames = range(LOG_HEADER, len(content) - FRAME_HEADER - BLOCK + 1, FRAME_HEADER + BLOCK)
-    return {struct.unpack_from(">I", content, at)[0] - 1 for at in frames}
-
-
-def renewed(blocks: bytes, path: Path, changed: set[int]) -> bytes:
-    """The digests after these blocks of the file were written; what lies beyond those known is read, too."""
-    count = -(-path.stat().st_size // BLOCK)
-    made = bytearray(blocks[: SIZE * count].ljust(SIZE * count, b"\0"))
-    with path.open("rb") as stream:
-        for number in sorted(changed | set(range(len(blocks) // SIZE, count))):
-            if number < count:
-                stream.seek(BLOCK * number)
-                made[SIZE * number : SIZE * (number + 1)] = hashlib.sha256(stream.read(BLOCK)).digest()
-    return bytes(made)
-
-
-def keep_blocks(path: Path, blocks: bytes) -> None:
-    """Keep them for the next command; half-written they are not what the seal says, and so no matter."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
-    with os.fdopen(handle, "wb") as stream:
-        stream.write(blocks)
-
-
-def kept_blocks(path: Path) -> bytes:
-    """Those that were kept; none where there are none."""
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
-
-
-# The seal: a digest of the ledger's file, block by block (`blocks.py`), written after every command that changed
-# it.
-
-
-def write_seal(layout: Layout, ledger: Ledger, blocks: bytes | None = None) -> None:
-    """Seal the ledger as it is, unless somebody is reading it: then the next command does.
-
-    `blocks` are the digests of the file's blocks as it was before this command wrote in it, where they are known.
+    With `whole`, before anything is written, also one whose file is not as it was sealed: sealing it anew would hide
+    that. A seal that is older than the ledger, since a kill came before it was written, says nothing of the file.
     """
-    changed = None if blocks is None else logged_blocks(_log(layout))  # before they are moved into the file
-    if not ledger.checkpoint():
+    sealed = read_seal(layout)
+    if sealed is None:
         return
-    file = layout.ledger
-    made = file_blocks(file) if blocks is None or changed is None else renewed(blocks, file, changed)
-    keep_blocks(layout.blocks, made)
-    write_whole(layout.seal, _content(ledger.head(), blocks_digest(made)))
+    require_contains(ledger, sealed.head, "the seal")
+    log = layout.ledger.with_name(layout.ledger.name + "-wal")
+    is_newest = sealed.head == ledger.head() and not (log.exists() and log.stat().st_size)
+    if whole and is_newest and not is_sealed(layout, sealed.head):
+        raise not_sealed()
 
 
-def sealed_blocks(layout: Layout, ledger: Ledger) -> bytes | None:
-    """The digests of the blocks of a ledger as it was sealed, before anything is written in it; None if unknown.
-
-    What is in its file then counts as sealed without being read: a byte that was changed meanwhile stays one that
-    `verify` finds. Where they are not known the file is read, and refused if it is not as it was sealed: sealing it
-    anew would hide that.
-    """
-    log = _log(layout)
-    if not layout.seal.exists() or (log.exists() and log.stat().st_size):
-        return None
-    blocks, head = kept_blocks(layout.blocks), ledger.head()
-    if ledger.logs and _seal(layout) == _content(head, blocks_digest(blocks)):
-        return blocks
-    if sealed_head(layout) == head and not _matches(layout, head):
-        raise _not_sealed()
-    return None
-
-
-def require_sealed(layout: Layout, ledger: Ledger) -> None:
-    """Refuse to go on with a ledger that is older than its seal: it was put back, and the seal was not."""
-    sealed = sealed_head(layout)
-    if sealed is not None:
-        require_contains(ledger, sealed, "the seal")
-
-
-def _content(head: Head, digest: str, kind: str = "blocks_sha256") -> bytes:
-    return json.dumps({**head.to_json(), kind: digest}, indent=1).encode() + b"\n"
-
-
-def _seal(layout: Layout) -> bytes:
-    return layout.bytes_of(layout.seal, HEAD_LIMIT, "a seal")
-
-
-def _log(layout: Layout) -> Path:
-    return layout.ledger.with_name(layout.ledger.name + "-wal")
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def verify_ledger(layout: Layout, saved: list[Head]) -> tuple[Head, bool]:
-    """The head, and whether the seal spoke for every byte; raises VerificationFailed if anything was changed."""
-    sealed = sealed_head(layout)
-    try:
-        with Ledger.read(layout.ledger) as ledger:
-            kept = [] if sealed is None else [sealed]
-            head = verify_entries(ledger, [*saved, *kept])
-            exact = sealed is not None and head == sealed and _matches(layout, head)
-    except FileError as error:
-        raise VerificationFailed(error.found, error.required, "Do not rely on it; restore a copy.") from error
-    if sealed is not None and head.size == sealed.size and not exact:
-        raise _not_sealed()
-    return head, exact
-
-
-def _not_sealed() -> VerificationFailed:
+def not_sealed() -> VerificationFailed:
+    """The error of a ledger that was damaged."""
     return VerificationFailed(
         "the ledger's file is not the one that was sealed",
         "every byte must be as it was written",
@@ -1168,19 +910,7 @@ def _not_sealed() -> VerificationFailed:
     )
 
 
-def sealed_head(layout: Layout) -> Head | None:
-    """The sealed head, if there is a seal."""
-    if not layout.seal.exists() and not layout.seal.is_symlink():
-        return None
-    try:
-        return read_head(_seal(layout), str(layout.seal))
-    except FileError as error:
-        raise VerificationFailed(error.found, error.required, "The seal was damaged; restore a copy.") from error
-
-
-def _matches(layout: Layout, head: Head) -> bool:
-    """Whether every byte of the file is as it was sealed; earlier versions sealed the digest of the whole file."""
-    sealed = _seal(layout)
-    if b"file_sha256" in sealed:
-        return sealed == _content(head, file_digest(layout.ledger), "file_sha256")
-    return sealed == _content(head, blocks_digest(file_blocks(layout.ledger)))
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

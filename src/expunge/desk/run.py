@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field, replace
@@ -31,22 +32,19 @@ from expunge.desk.ledger import (
     RequestRow,
     RequestSetAside,
     RunRefused,
-    RunStarted,
     file_digest,
     require_contains,
-    require_free,
 )
 from expunge.desk.policy import Policy
-from expunge.desk.recover import DOSSIER, PUBLIC, STATE, finish, tidy
+from expunge.desk.publish import publish, require_free
 from expunge.desk.state import (
-    Spent,
     State,
     checked_surrogate,
+    count_mus,
     current_state,
     in_fixed_order,
     mac,
     secret_of,
-    spent_with,
 )
 from expunge.errors import (
     BeyondPolicy,
@@ -66,7 +64,6 @@ from expunge.report.page import statement_page
 from expunge.request.door import Request, ask
 from expunge.request.guarantee import Guarantee
 from expunge.request.past import anchored_bytes
-from expunge.runtime.durable import PRIVATE, PRIVATE_FOLDER, make_folder, sync_folder, write_synced
 from expunge.runtime.progress import Progress, silent
 
 OF_THESE_ROWS = (BeyondPolicy, VacuousClaim, UselessModel, InputError)  # refusals that say nothing of other rows
@@ -160,7 +157,7 @@ def retrain(error: ExpungeError) -> ExpungeError:
 def declared_others(ledger: Ledger, group: Sequence[RequestRow]) -> int:
     """Rows forgotten once these requests are served that were declared another person's."""
     last = ledger.last_model()
-    return (0 if last is None else last.facts.others or 0) + sum(request.others for request in group)
+    return (0 if last is None else last.facts.others) + sum(request.others for request in group)
 
 
 def together(desk: Desk, ledger: Ledger, group: Sequence[RequestRow]) -> EncodedRows:
@@ -313,8 +310,8 @@ def run(
                 groups = [] if again is None else again + groups
                 refused = refused or reason
                 continue
-            _write(desk, ledger, made)
             facts = made.facts
+            publish(desk.layout, ledger, facts, made.state, made.certificate.to_json().encode(), made.files)
             published.append(
                 PublishedModel(facts.model, facts.requests, made.statement, made.certificate, facts.composition)
             )
@@ -369,14 +366,14 @@ def _make(
             RETRAIN,
         )
     head = ledger.head()
-    series = state.series(policy.planned, {"size": head.size, "root": head.root})
+    series = state.series(policy.planned, {"size": head.size, "hash": head.hash})
     series = replace(series, others=declared_others(ledger, group))
     rows = in_fixed_order(desk.key, together(desk, ledger, group))
     secret = secret_of(desk.key, policy, state, ledger.created().surrogate_mac, rows)
     request = _asked(policy, state, rows, surrogate, policy.guarantee(series))
     measured = measure(request, seed=secret.start)
     result = certify(request, measured, keyed=secret.bits)
-    spent = spent_with(ledger, result.statement.mu, result.statement.sigma)
+    spent = count_mus(ledger) + Counter([result.statement.mu])
     composition = _composed(policy, spent, state, request, result)
     state_bytes = (
         anchored_bytes(state.model, handed_on(request)) if state.deposit is None else result.deposit.to_bytes()
@@ -409,8 +406,8 @@ def _make(
         head_key=head_key(certificate.content["nonce"]),
         reach=_reach(policy, measured),
         forgotten=request.n_forget if policy.kept else None,
-        others=series.others or None,
-        spent=spent.written,
+        others=series.others,
+        spent={repr(mu): count for mu, count in sorted(spent.items())},
     )
     return _Made(files, state_bytes, facts, result.statement, certificate)
 
@@ -432,19 +429,17 @@ def _asked(policy: Policy, state: State, rows: EncodedRows, surrogate: Rows | No
     )
 
 
-def _composed(policy: Policy, spent: Spent, state: State, request: Request, result: Unlearned) -> Composition:
+def _composed(policy: Policy, spent: Counter[float], state: State, request: Request, result: Unlearned) -> Composition:
     """What all models say together once this one is published; refuses more than the desk was opened for.
 
     Each counts with the mu that its (epsilon, delta) allows, whatever it reached: the sum is published.
     """
     if state.deposit is None:
-        composition = compose(
-            spent.mus, policy.delta, math.fsum(result.statement.content["noise"]["failures"].values())
-        )
+        composition = compose(spent, policy.delta, math.fsum(result.statement.content["noise"]["failures"].values()))
     else:
         from expunge.desk.state import composed
 
-        composition = composed(request.weights.numel(), policy.delta, spent.mus)
+        composition = composed(request.weights.numel(), policy.delta, spent)
     if composition.epsilon > policy.limit:
         raise RetrainNow(
             f"retrain now: with this model all {composition.models} published models together would have epsilon "
@@ -498,18 +493,3 @@ def _files(
         keyid=None if sign_key is None else keyid_of(sign_key.public_key()),
     ).encode()
     return files
-
-
-def _write(desk: Desk, ledger: Ledger, made: _Made) -> None:
-    """Intent, staged files, their digests, names, commit; then what must not stay is removed."""
-    layout, number = desk.layout, made.facts.model
-    ledger.append(RunStarted(number, made.facts.requests))
-    layout.staging.mkdir(mode=PRIVATE_FOLDER)
-    write_synced(layout.staging / STATE, made.state, PRIVATE)
-    write_synced(layout.staging / DOSSIER, made.certificate.to_json().encode(), PRIVATE)
-    make_folder(layout.staging / PUBLIC, made.files, private=False)
-    sync_folder(layout.staging)
-    sync_folder(layout.private)
-    ledger.append(made.facts)
-    finish(layout, ledger, number)
-    tidy(layout, ledger)

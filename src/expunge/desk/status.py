@@ -106,9 +106,8 @@ def _deletions_left(desk: Desk, models: list[ModelRow]) -> int | None:
 
 
 def _forgotten(models: list[ModelRow]) -> int:
-    """Rows that have left a deposit; of models from before that was written, those of this desk."""
-    last = models[-1].facts.forgotten if models else 0
-    return sum(model.facts.n_rows for model in models) if last is None else last
+    """Rows that have left a deposit."""
+    return models[-1].facts.forgotten or 0 if models else 0
 
 
 def _rows_left(desk: Desk, models: list[ModelRow]) -> int | None:
@@ -120,7 +119,7 @@ def _rows_left(desk: Desk, models: list[ModelRow]) -> int | None:
 
 
 def _reach(desk: Desk, models: list[ModelRow]) -> float | None:
-    """How much of the deposit the last model used; of one from before that was written, by its radius alone."""
+    """How much of the deposit the last model used."""
     if not desk.policy.kept:
         return None
     return models[-1].facts.reach if models else 0.0

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from expunge.certificate.content import digest_of
+from expunge.certificate.dossier import digest_of
 from expunge.cli import main
 from three_classes import three_classes
 

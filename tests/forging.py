@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from expunge.certificate.content import Certificate, digest_of
+from expunge.certificate.claim import OLD_SCHEMAS
 from expunge.certificate.derive import derive
-from expunge.certificate.facts import OLD_SCHEMAS
+from expunge.certificate.dossier import Certificate, digest_of
 from expunge.certificate.verify import claim_of
 from expunge.errors import ExpungeError
 from expunge.model import LinearModel, read_model

@@ -23,7 +23,7 @@ from asking import asked
 from deposit_problems import made as made_deposit
 from expunge import Certificate
 from expunge.certificate.check import Check
-from expunge.certificate.possible import RULES
+from expunge.certificate.rules import RULES
 from expunge.certificate.verify import checks, verify
 from expunge.distance import Distance
 from expunge.errors import Refused

@@ -171,7 +171,7 @@ def test_step_region_noise_and_certificate_meet_in_one_place() -> None:
     """Only the mechanism draws noise and builds a certificate."""
     for name, home in {
         "added_to": "noise.py",
-        "build": "certificate/content.py",
+        "build": "certificate/dossier.py",
         "refuse_unsound": "request/refusals.py",
     }.items():
         users = {str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py") if f"{name}(" in file.read_text()}

@@ -19,9 +19,9 @@ from click.testing import CliRunner
 import expunge
 from asking import asked
 from expunge import ExpungeError, verify
-from expunge.certificate.content import Certificate, digest_of
+from expunge.certificate.claim import weakest
 from expunge.certificate.derive import bound_named, derive
-from expunge.certificate.facts import weakest
+from expunge.certificate.dossier import Certificate, digest_of
 from expunge.certificate.verify import claim_of
 from expunge.cli import main
 from expunge.desk import Policy

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from expunge.certificate.provisos import ENCODERS
+from expunge.certificate.wording import ENCODERS
 from notebooks import FOLDER, run
 
 BOOKS = sorted(FOLDER.glob("*.ipynb"))

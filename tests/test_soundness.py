@@ -22,8 +22,8 @@ import torch
 import reference
 from asking import asked
 from expunge.bounds import PaperConstants, Region, paper_bound, retained_bound
+from expunge.certificate.claim import GENERATORS, OLD_SCHEMAS, SCHEMA, Claim, Fact, retained_facts
 from expunge.certificate.derive import region_of
-from expunge.certificate.facts import GENERATORS, OLD_SCHEMAS, SCHEMA, Claim, Fact, retained_facts
 from expunge.distance import Distance
 from expunge.errors import ExpungeError
 from expunge.evidence import gather

@@ -24,11 +24,10 @@ from expunge.runtime.lazy import load_lazily
 
 if TYPE_CHECKING:
     from expunge.bounds import PaperConstants, Region, paper_bound
-    from expunge.certificate.content import Certificate, read_certificate
+    from expunge.certificate.dossier import Certificate, read_certificate
     from expunge.certificate.sign import verify_file
     from expunge.certificate.statement import Statement, read_statement
-    from expunge.certificate.verify import verify
-    from expunge.certificate.verify_statement import verify_statement
+    from expunge.certificate.verify import verify, verify_statement
     from expunge.data import open_data, read_data, stream
     from expunge.distance import Distance, parse_distance
     from expunge.evidence.deposit.contents import Deposit, read_deposit
@@ -85,7 +84,7 @@ __all__ = [
 load_lazily(
     __name__,
     {
-        "Certificate": "certificate.content",
+        "Certificate": "certificate.dossier",
         "Deposit": "evidence.deposit.contents",
         "Distance": "distance",
         "LinearModel": "model",
@@ -98,7 +97,7 @@ load_lazily(
         "open_data": "data",
         "paper_bound": "bounds",
         "parse_distance": "distance",
-        "read_certificate": "certificate.content",
+        "read_certificate": "certificate.dossier",
         "read_data": "data",
         "read_deposit": "evidence.deposit.contents",
         "read_model": "model",
@@ -108,6 +107,6 @@ load_lazily(
         "unlearn": "unlearn",
         "verify": "certificate.verify",
         "verify_file": "certificate.sign",
-        "verify_statement": "certificate.verify_statement",
+        "verify_statement": "certificate.verify",
     },
 )

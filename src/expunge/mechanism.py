@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from expunge.certificate.content import Certificate, build
+from expunge.certificate.claim import GENERATORS, INSECURE, KEYED, Claim
 from expunge.certificate.derive import Derived, derive, rank_of
-from expunge.certificate.facts import GENERATORS, INSECURE, KEYED, Claim
+from expunge.certificate.dossier import Certificate, build
 from expunge.certificate.statement import Statement, statement_of
 from expunge.data.results import Result
 from expunge.errors import ExpungeError

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from expunge.bounds.calibration import mu_for
-from expunge.bounds.guessing import right_at_most
+from expunge.bounds.calibration import mu_for, right_at_most
 
 EPSILONS = st.floats(0.0, 50.0)
 DELTAS = st.floats(0.0, 1.0)

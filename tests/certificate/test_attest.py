@@ -12,17 +12,20 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from expunge.certificate.attest import (
+from expunge.certificate.sign import (
     FAILED,
     PASSED,
     WARNED,
     Subject,
     as_file,
     audit_result,
+    generate_keys,
+    pae,
+    read_public_key,
+    seal_in_toto,
     subjects_of,
     verification_result,
 )
-from expunge.certificate.sign import generate_keys, pae, read_public_key, seal_in_toto
 from expunge.certificate.statement import read_statement
 from expunge.cli import main
 from private_values import leaves, private_values

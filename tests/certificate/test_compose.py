@@ -9,8 +9,15 @@ import dp_accounting
 import pytest
 from dp_accounting import pld
 
-from expunge.bounds.calibration import delta_of, epsilon_for, mu_for
-from expunge.certificate.compose import by_dp_accounting, closed_form, compose, models_left
+from expunge.bounds.calibration import (
+    by_dp_accounting,
+    closed_form,
+    compose,
+    delta_of,
+    epsilon_for,
+    models_left,
+    mu_for,
+)
 
 
 def said(mus: list[float], delta: float, *, grouped: bool) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import expunge
-from expunge.certificate.content import Certificate, parse_certificate
+from expunge.certificate.dossier import Certificate, parse_certificate
 from expunge.certificate.verify import verify
 from expunge.errors import ExpungeError, FileError
 

@@ -11,6 +11,7 @@ from certificates import made
 from expunge.bounds import Ball, Region
 from expunge.bounds.scale import EXACTLY, Scale
 from expunge.certificate import derive as judge
+from expunge.certificate.claim import OLD_SCHEMAS, SCHEMA, Fact
 from expunge.certificate.derive import (
     AVERAGED,
     INDEPENDENT,
@@ -23,7 +24,6 @@ from expunge.certificate.derive import (
     sentences,
     status_of,
 )
-from expunge.certificate.facts import OLD_SCHEMAS, SCHEMA, Fact
 from expunge.certificate.verify import checks, claim_of
 from expunge.distance import Distance
 from expunge.errors import OptionError

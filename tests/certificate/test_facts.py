@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import expunge
-from expunge.certificate.facts import SIZE_NAMES, WEAKEST_LAST, retained_facts, weakest
+from expunge.certificate.claim import SIZE_NAMES, WEAKEST_LAST, retained_facts, weakest
 from expunge.certificate.verify import claim_of
 from expunge.errors import OptionError
 

@@ -19,12 +19,11 @@ import honest
 from expunge import read_certificate
 from expunge.bounds.scale import power_of_four
 from expunge.certificate.check import FOLLOWS, MODEL, POSSIBLE
-from expunge.certificate.content import Certificate
+from expunge.certificate.claim import OLD_SCHEMAS
 from expunge.certificate.derive import derive
-from expunge.certificate.facts import OLD_SCHEMAS
-from expunge.certificate.possible import RULES
-from expunge.certificate.published import published_checks
-from expunge.certificate.reading import claim_of
+from expunge.certificate.dossier import Certificate, claim_of
+from expunge.certificate.model_file import published_checks
+from expunge.certificate.rules import RULES
 from expunge.certificate.verify import checks, recomputed, verify
 from expunge.distance import Distance
 from expunge.errors import ExpungeError, VerificationFailed
@@ -103,7 +102,7 @@ def place(planned: int, position: int, before: int) -> Json:
 
 
 def spent(name: str, planned: int) -> dict[str, float]:
-    from expunge.certificate.limits import due_failures
+    from expunge.certificate.claim import due_failures
 
     claim = claim_of(of(name))
     return due_failures(claim.delta, claim.distance, averaged=False, planned=planned)
@@ -1300,7 +1299,7 @@ def contents(value: Any) -> list[Json]:
 @pytest.mark.parametrize("file", REFERENCE, ids=lambda file: file.stem)
 def test_stored_cases_break_no_rule(file: Path) -> None:
     """They are stored without digests, which differ from run to run."""
-    from expunge.certificate.possible import possible
+    from expunge.certificate.rules import possible
 
     for content in contents(json.loads(file.read_text())):
         whole = changed(content, {"model.before.sha256": "1" * 64, "model.after.sha256": "2" * 64})

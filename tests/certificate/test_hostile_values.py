@@ -15,11 +15,10 @@ import expunge
 import honest
 from deposit_problems import made as made_deposit
 from expunge.certificate.check import Check, require_passed
-from expunge.certificate.content import Certificate, digest_of
+from expunge.certificate.dossier import Certificate, digest_of
 from expunge.certificate.sign import verify_file
 from expunge.certificate.statement import Statement
-from expunge.certificate.verify import verify
-from expunge.certificate.verify_statement import verify_statement
+from expunge.certificate.verify import verify, verify_statement
 from expunge.desk.ledger import read_head
 from expunge.errors import ExpungeError, VerificationFailed
 from expunge.evidence.deposit.contents import METADATA, parse_deposit

@@ -15,10 +15,9 @@ import honest
 from deposit_problems import made
 from expunge.bounds.deposit_surrogate import softmax_bend
 from expunge.bounds.scale import power_of_four
-from expunge.certificate import kept
-from expunge.certificate.kept import ABOVE, KEPT, KEPT_WORDS, TRIED, USED
-from expunge.certificate.reading import claim_of
-from expunge.certificate.stated import Rule, Stated
+from expunge.certificate import rules as kept
+from expunge.certificate.dossier import claim_of
+from expunge.certificate.rules import ABOVE, KEPT, KEPT_WORDS, TRIED, USED, Rule, Stated
 from expunge.certificate.verify import checks
 from expunge.errors import ExpungeError
 from expunge.evidence.deposit.shape import GRID

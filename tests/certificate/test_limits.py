@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from expunge.certificate.limits import (
+from expunge.certificate.claim import (
     EIGENVALUE_SHARE,
     EVENTS_SHARE,
     LARGEST_EPSILON,

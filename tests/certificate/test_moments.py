@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from expunge.certificate.facts import Claim, Fact
-from expunge.certificate.moments import CHANGES, WEIGHTS
-from expunge.certificate.stated import Stated
+from expunge.certificate.claim import Claim, Fact
+from expunge.certificate.rules import CHANGES, WEIGHTS, Stated
 from expunge.distance import Distance
 
 

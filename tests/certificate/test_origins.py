@@ -6,9 +6,9 @@ import pytest
 
 import honest
 from expunge import read_certificate
-from expunge.certificate.facts import OLD_SCHEMAS
-from expunge.certificate.possible import possible
-from expunge.certificate.reading import claim_of
+from expunge.certificate.claim import OLD_SCHEMAS
+from expunge.certificate.dossier import claim_of
+from expunge.certificate.rules import possible
 from forging import changed
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from expunge.certificate.possible import RULES, WORDS, possible
-from expunge.certificate.reading import claim_of
+from expunge.certificate.dossier import claim_of
+from expunge.certificate.rules import RULES, WORDS, possible
 from forging import changed
 
 PAGE = Path(__file__).parents[2] / "docs" / "certificate.md"

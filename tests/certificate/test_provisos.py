@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import expunge
-from expunge.certificate.provisos import PREPARATIONS, headline, limits_of, outside
-from expunge.certificate.reading import claim_of, preparation_word
+from expunge.certificate.dossier import claim_of, preparation_word
 from expunge.certificate.statement import public_claim
-from expunge.certificate.verify_statement import model_checks, verify_statement
+from expunge.certificate.verify import model_checks, verify_statement
+from expunge.certificate.wording import PREPARATIONS, headline, limits_of, outside
 from expunge.errors import ModelError, VerificationFailed
 from expunge.evidence.deposit.keeping import keep
 from expunge.record import LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE, PREPARATION

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import honest
-from expunge.certificate.published import off_grid, published_checks
+from expunge.certificate.model_file import off_grid, published_checks
 from expunge.noise import add_noise
 
 pytestmark = pytest.mark.usefixtures("one_thread")

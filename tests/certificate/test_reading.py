@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from expunge.certificate.facts import SCHEMA
-from expunge.certificate.reading import claim_of
+from expunge.certificate.claim import SCHEMA
+from expunge.certificate.dossier import claim_of
 from expunge.errors import ExpungeError
 from forging import GONE, changed
 

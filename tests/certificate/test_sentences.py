@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import expunge
+from expunge.certificate.claim import OLD_SCHEMAS, SCHEMA, Claim
 from expunge.certificate.derive import derive
-from expunge.certificate.facts import OLD_SCHEMAS, SCHEMA, Claim
-from expunge.certificate.provisos import ENCODERS, limits_of
+from expunge.certificate.wording import ENCODERS, limits_of
 from expunge.data import EncodedRows, read_data
 from expunge.data.features import feature_bytes
 from expunge.errors import DataError, FileError, OptionError

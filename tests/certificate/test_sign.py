@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from expunge.certificate import sign as signing
-from expunge.certificate.content import Certificate, read_certificate
+from expunge.certificate.dossier import Certificate, read_certificate
 from expunge.certificate.sign import open_envelope, pae, seal, verify_file
 from expunge.certificate.verify import verify
 from expunge.cli import main

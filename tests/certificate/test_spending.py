@@ -4,10 +4,9 @@ import math
 
 import pytest
 
-from expunge.certificate.facts import OLD_SCHEMAS
-from expunge.certificate.possible import possible
-from expunge.certificate.reading import claim_of
-from expunge.certificate.spending import BUDGET, EARLY_SHARES
+from expunge.certificate.claim import OLD_SCHEMAS
+from expunge.certificate.dossier import claim_of
+from expunge.certificate.rules import BUDGET, EARLY_SHARES, possible
 from forging import changed
 
 SHARES = "failures are the shares that issuing spends"

@@ -1,8 +1,8 @@
 """Rules, and what they look at."""
 
 from expunge.certificate.check import POSSIBLE
-from expunge.certificate.reading import claim_of
-from expunge.certificate.stated import Rule, Stated, at_most
+from expunge.certificate.dossier import claim_of
+from expunge.certificate.rules import Rule, Stated, at_most
 
 
 def test_at_most_allows_for_rounding_alone() -> None:

@@ -15,8 +15,8 @@ import pytest
 from expunge import FileError, Unlearned, train, unlearn
 from expunge.bounds.calibration import mu_for
 from expunge.bounds.scale import on_ladder
-from expunge.certificate.content import Certificate, digest_of
-from expunge.certificate.facts import PublicNote
+from expunge.certificate.claim import PublicNote
+from expunge.certificate.dossier import Certificate, digest_of
 from expunge.certificate.statement import (
     STATEMENT_SCHEMA,
     Statement,

@@ -13,10 +13,10 @@ import expunge
 from certificates import made
 from class_shift import shifted_problem
 from expunge import unlearn, verify
-from expunge.certificate.content import Certificate, digest_of, parse_certificate
+from expunge.certificate.claim import INSECURE
 from expunge.certificate.derive import derive
-from expunge.certificate.facts import INSECURE
-from expunge.certificate.possible import possible
+from expunge.certificate.dossier import Certificate, digest_of, parse_certificate
+from expunge.certificate.rules import possible
 from expunge.certificate.verify import claim_of, found_since
 from expunge.errors import VerificationFailed
 from forging import redone

@@ -15,11 +15,10 @@ import pytest
 from deposit_problems import made as made_deposit
 from expunge import FileError, LinearModel, Unlearned, VerificationFailed, train, unlearn
 from expunge.bounds.calibration import mu_for
-from expunge.certificate.content import Certificate, digest_of, read_certificate
 from expunge.certificate.derive import sentences
+from expunge.certificate.dossier import Certificate, digest_of, read_certificate
 from expunge.certificate.statement import Statement, public_claim, rungs_of
-from expunge.certificate.verify import found_since
-from expunge.certificate.verify_statement import verify_statement
+from expunge.certificate.verify import found_since, verify_statement
 from expunge.distance import Distance
 
 STORED = Path(__file__).parent.parent / "stored"

@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 import expunge
 from expunge.bounds.calibration import mu_for
 from expunge.certificate.check import Check
-from expunge.certificate.content import digest_of
 from expunge.certificate.derive import derive, sentences
+from expunge.certificate.dossier import digest_of
 from expunge.certificate.sign import generate_keys, keyid_of, read_public_key
 from expunge.certificate.statement import public_claim
 from expunge.certificate.verify import claim_of

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save as torch_bytes
 
-from expunge.certificate.content import Certificate, digest_of, parse_certificate
+from expunge.certificate.dossier import Certificate, digest_of, parse_certificate
 from expunge.certificate.verify import verify
 from expunge.data.files import read_npz
 from expunge.errors import DataError, ExpungeError, FileError

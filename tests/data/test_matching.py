@@ -13,8 +13,8 @@ from asking import asked
 from class_shift import example, shifted_problem
 from expunge import Distance, unlearn, verify
 from expunge.bounds import retained_bound
-from expunge.certificate.content import Certificate
-from expunge.certificate.facts import retained_facts
+from expunge.certificate.claim import retained_facts
+from expunge.certificate.dossier import Certificate
 from expunge.data import class_matched
 from expunge.errors import DataError, VacuousClaim
 from expunge.heads import Rows

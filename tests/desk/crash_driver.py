@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from expunge.certificate.compose import by_dp_accounting
-from expunge.certificate.content import read_certificate
+from expunge.bounds.calibration import by_dp_accounting
+from expunge.certificate.dossier import read_certificate
 from expunge.certificate.sign import verify_file
 from expunge.cli.results import write_result
 from expunge.desk import Desk, Policy, accept, create_desk, models, open_desk, requests, run, verify_desk, withdraw

@@ -8,7 +8,7 @@ import pytest
 
 from desk_use import Rows
 from expunge.bounds.calibration import mu_for
-from expunge.certificate.limits import ARITHMETIC_SHARE
+from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.desk import Policy, create_desk
 from expunge.model import LinearModel
 from small_deposit import kept

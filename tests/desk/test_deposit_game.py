@@ -23,12 +23,10 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from expunge.bounds.calibration import mu_for
+from expunge.bounds.calibration import compose, mu_for
 from expunge.bounds.deposit import deposit_bound
 from expunge.bounds.scale import is_level
-from expunge.certificate.compose import compose
-from expunge.certificate.facts import deposit_facts
-from expunge.certificate.limits import ARITHMETIC_SHARE
+from expunge.certificate.claim import ARITHMETIC_SHARE, deposit_facts
 from expunge.data.row_hashes import row_hashes
 from expunge.desk import Policy, accept, create_desk, run, verify_desk
 from expunge.desk.desk import Desk

@@ -15,9 +15,8 @@ import pytest
 
 from expunge import deposit as make_deposit
 from expunge.bounds.calibration import mu_for
-from expunge.certificate.content import read_certificate
-from expunge.certificate.facts import Fact
-from expunge.certificate.limits import ARITHMETIC_SHARE
+from expunge.certificate.claim import ARITHMETIC_SHARE, Fact
+from expunge.certificate.dossier import read_certificate
 from expunge.certificate.sign import verify_file
 from expunge.desk import (
     Desk,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from expunge.bounds.calibration import Composition
 from expunge.bounds.scale import ON_LADDER
-from expunge.certificate.compose import Composition
 from expunge.desk.check import verify_entries
 from expunge.desk.ledger import (
     KINDS,

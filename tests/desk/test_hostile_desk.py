@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from expunge.certificate.content import digest_of
+from expunge.certificate.dossier import digest_of
 from expunge.cli import main
 from expunge.desk import Desk, desk_report, open_desk, verify_desk
 from expunge.desk.ledger import NAMES_ANOTHER, Ledger

@@ -22,8 +22,7 @@ import pytest
 from scipy.stats import norm
 
 from expunge.bounds import Ball
-from expunge.bounds.calibration import mu_for
-from expunge.certificate.compose import compose
+from expunge.bounds.calibration import compose, mu_for
 from expunge.desk import Policy, accept, create_desk, run, verify_desk
 from expunge.desk.desk import Desk
 from expunge.errors import RetrainNow

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from expunge.certificate.content import read_certificate
+from expunge.certificate.dossier import read_certificate
 from expunge.certificate.sign import generate_keys, read_private_key, seal
 from expunge.certificate.statement import read_statement
 from expunge.desk import Desk, accept

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from desk_use import Rows, ask, exhausted, opened
-from expunge.certificate.content import read_certificate
+from expunge.certificate.dossier import read_certificate
 from expunge.certificate.sign import generate_keys, read_private_key, verify_file
 from expunge.desk import Desk, Policy, accept, create_desk, models, open_desk, resume, run, status, verify_desk
 from expunge.errors import DataError, FileError, UselessModel

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from desk_use import Rows, ask, opened
-from expunge.certificate.compose import closed_form
+from expunge.bounds.calibration import closed_form
 from expunge.desk import Desk, models, run
 from expunge.desk.state import count_mus
 from expunge.errors import FileError
@@ -62,7 +62,7 @@ class Counted:
         patch.setattr(ledger_module, "_connect", traced)
         for module, name in ((ledger_module, "strict"), (os, "fsync"), (os, "open"), (os, "scandir")):
             self._count(patch, module, name)
-        patch.setattr("expunge.certificate.compose.by_dp_accounting", self._never)
+        patch.setattr("expunge.bounds.calibration.by_dp_accounting", self._never)
 
     def _count(self, patch: pytest.MonkeyPatch, module: Any, name: str) -> None:
         real = getattr(module, name)

@@ -28,7 +28,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-import expunge.certificate.compose as composing
+import expunge.bounds.calibration as composing
 from expunge.cli import main
 from expunge.desk import Desk, Head, Policy, create_desk, models, open_desk, requests, run, verify_desk
 from expunge.desk.ledger import Ledger

@@ -13,7 +13,7 @@ import torch
 from asking import asked
 from digit_rows import digit_case
 from expunge import train, unlearn, verify
-from expunge.certificate.content import Certificate, digest_of
+from expunge.certificate.dossier import Certificate, digest_of
 from expunge.distance import Estimation
 from expunge.distance.inequalities import tv_upper_from_kl
 from expunge.errors import DataError, OptionError, UselessModel, VerificationFailed

@@ -289,7 +289,7 @@ def test_failures_not_taken_from_delta_are_found_by_adding_up(monkeypatch: Patch
 
 
 def test_a_false_certificate_is_found_by_verification() -> None:
-    from expunge.certificate.content import Certificate, digest_of
+    from expunge.certificate.dossier import Certificate, digest_of
     from expunge.certificate.verify import verify
     from expunge.errors import VerificationFailed
 

@@ -9,7 +9,7 @@ import torch
 
 import expunge
 from asking import asked
-from expunge.certificate.facts import Fact
+from expunge.certificate.claim import Fact
 from expunge.evidence import SourceEvidence, gather
 from expunge.mechanism import measure
 from expunge.train import train

@@ -12,8 +12,7 @@ import torch
 
 import reference
 from asking import asked
-from expunge.certificate.facts import Fact
-from expunge.certificate.limits import due_failures
+from expunge.certificate.claim import Fact, due_failures
 from expunge.distance import Distance
 from expunge.errors import VacuousClaim
 from expunge.evidence import gather, surrogate

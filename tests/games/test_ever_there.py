@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from expunge.certificate.compose import compose
+from expunge.bounds.calibration import compose
 from expunge.evaluate.audit import lower_bound, shaped_runs
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.making import optimum

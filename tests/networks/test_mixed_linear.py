@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from expunge import DataError, FileError, ModelError, OptionError, UselessModel, VerificationFailed, verify
 from expunge.bounds import retained_bound
-from expunge.certificate.content import Certificate, digest_of
-from expunge.certificate.facts import retained_facts
+from expunge.certificate.claim import retained_facts
+from expunge.certificate.dossier import Certificate, digest_of
 from expunge.distance import Distance
 from expunge.heads.tangent import last_parameters
 from expunge.mechanism import measure

@@ -14,9 +14,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from expunge import DataError, ModelError, OptionError, VerificationFailed, desk, verify
-from expunge.certificate.content import Certificate, digest_of
-from expunge.certificate.verify import checks
-from expunge.certificate.verify_statement import verify_statement
+from expunge.certificate.dossier import Certificate, digest_of
+from expunge.certificate.verify import checks, verify_statement
 from expunge.errors import FileError
 from expunge.evidence.deposit.asking import deposit_guarantee
 from expunge.evidence.deposit.contents import Deposit, parse_deposit

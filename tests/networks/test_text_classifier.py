@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 
-from expunge.certificate.provisos import ENCODERS
+from expunge.certificate.wording import ENCODERS
 from notebooks import FOLDER, run
 
 BOOK = FOLDER / "text_classifier.ipynb"

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from expunge.certificate.content import digest_of
+from expunge.certificate.dossier import digest_of
 from expunge.certificate.statement import Statement, parse_document
-from expunge.certificate.verify import verify
-from expunge.certificate.verify_statement import verify_statement
+from expunge.certificate.verify import verify, verify_statement
 from expunge.errors import ExpungeError, FileError
 from expunge.report import desk_page, run_page, statement_page
 from expunge.report.card import model_card

@@ -8,7 +8,7 @@ import pytest
 
 from expunge.bounds import TERMS, DepositFacts, ResidualFacts, RetainedFacts
 from expunge.bounds.deposit import TERMS as DEPOSIT_TERMS
-from expunge.certificate.facts import BESIDE_FACTS, OUTPUT_FACTS, SHAPE_FACTS, WEAKEST_LAST
+from expunge.certificate.claim import BESIDE_FACTS, OUTPUT_FACTS, SHAPE_FACTS, WEAKEST_LAST
 from expunge.errors import OptionError
 from expunge.report.page import FACTS, FAILURES, PROVENANCE, STATUS, plain, status_words
 

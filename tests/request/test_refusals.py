@@ -13,10 +13,9 @@ from expunge import Statement, verify, verify_statement
 from expunge.bounds import Ball, Region
 from expunge.bounds.calibration import delta_of, mu_for, sigma_for
 from expunge.bounds.scale import ON_LADDER, POLICY, Scale, rung_above
-from expunge.certificate.content import digest_of
+from expunge.certificate.claim import ARITHMETIC_SHARE, Claim
 from expunge.certificate.derive import Derived
-from expunge.certificate.facts import Claim
-from expunge.certificate.limits import ARITHMETIC_SHARE
+from expunge.certificate.dossier import digest_of
 from expunge.desk.policy import Policy
 from expunge.distance import Distance
 from expunge.evidence.deposit.contents import Deposit

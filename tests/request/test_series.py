@@ -11,8 +11,8 @@ import pytest
 from dp_accounting import pld
 
 from asking import asked
+from expunge.certificate.claim import spread_failures
 from expunge.certificate.derive import region_of
-from expunge.certificate.limits import spread_failures
 from expunge.desk import Policy, accept, create_desk, models, run, verify_desk
 from expunge.distance import parse_distance
 from expunge.evaluate.demo import digits

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from expunge import DataError, UselessModel, train
-from expunge.certificate.facts import PublicNote
+from expunge.certificate.claim import PublicNote
 from expunge.distance import Distance
 from expunge.heads import Rows
 from expunge.record import TrainingRecord

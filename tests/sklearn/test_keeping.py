@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScaler
 
 import expunge.sklearn
-from expunge.certificate.provisos import PREPARATIONS
+from expunge.certificate.wording import PREPARATIONS
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.evidence.deposit.making import GROUPS
 from expunge.evidence.deposit.routes import found

@@ -33,7 +33,7 @@ from sklearn.preprocessing import MinMaxScaler, QuantileTransformer, TargetEncod
 from sklearn.svm import SVC, LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
-from expunge.certificate.provisos import READ
+from expunge.certificate.wording import READ
 from expunge.errors import ModelError
 from expunge.record import CLASS_WEIGHT
 from expunge.sklearn import deposit

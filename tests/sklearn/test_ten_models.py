@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from expunge.certificate.provisos import PREPARATIONS, WEIGHTED
-from expunge.certificate.verify_statement import verify_statement
+from expunge.certificate.verify import verify_statement
+from expunge.certificate.wording import PREPARATIONS, WEIGHTED
 from expunge.record import LEARNT_FROM_SOURCE
 from expunge.sklearn import unlearn
 from expunge.sklearn.pipelines import taken_apart

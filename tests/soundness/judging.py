@@ -11,8 +11,8 @@ from scipy.stats import binom
 
 import reference
 from expunge.bounds.calibration import delta_of
+from expunge.certificate.claim import Claim
 from expunge.certificate.derive import derive, region_of
-from expunge.certificate.facts import Claim
 from expunge.evidence.measured import claim_of
 from expunge.mechanism import measure
 from soundness.problems import Array, Problem, exact, request_of

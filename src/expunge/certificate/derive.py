@@ -14,7 +14,7 @@ from expunge.bounds import Ball, PaperConstants, Region, kept_bound, paper_bound
 from expunge.bounds.calibration import Calibration, sigma_classical, sigma_for
 from expunge.bounds.region import Shape
 from expunge.bounds.residual import REVISION
-from expunge.certificate.facts import (
+from expunge.certificate.claim import (
     OLD_SCHEMAS,
     SIZE_NAMES,
     Claim,
@@ -25,7 +25,7 @@ from expunge.certificate.facts import (
     retained_facts,
     weakest,
 )
-from expunge.certificate.provisos import limits_of, next_to_nothing, outside
+from expunge.certificate.wording import limits_of, next_to_nothing, outside
 from expunge.errors import OptionError
 from expunge.noise import Noise, delta_at, effective, needed, published
 from expunge.runtime.rounding import up

@@ -17,17 +17,18 @@ from typing import Any
 
 from expunge.bounds.calibration import mu_for
 from expunge.bounds.scale import LADDER, LEVELS, SET, Scale, rungs
-from expunge.certificate.content import (
+from expunge.certificate.claim import Claim, Fact, Json, ellipsoid_of
+from expunge.certificate.derive import bound_named, sentences
+from expunge.certificate.dossier import (
     SIZE_LIMIT,
     Certificate,
     bytes_of_at_most,
     digest_of,
+    encoder_word,
     loaded_json,
     parse_certificate,
+    preparation_word,
 )
-from expunge.certificate.derive import bound_named, sentences
-from expunge.certificate.facts import Claim, Fact, Json, ellipsoid_of
-from expunge.certificate.reading import encoder_word, preparation_word
 from expunge.distance import Distance
 from expunge.errors import FileError
 

@@ -25,8 +25,7 @@ class Attest:
 
     def write(self, content: dict[str, Any]) -> None:
         """The in-toto statement's file, whole."""
-        from expunge.certificate.attest import as_file
-        from expunge.certificate.sign import seal_in_toto
+        from expunge.certificate.sign import as_file, seal_in_toto
         from expunge.data.output import write_file
 
         write_file(self.path, as_file(content) if self.key is None else seal_in_toto(content, self.key))

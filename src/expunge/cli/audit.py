@@ -129,7 +129,7 @@ def _attest_audits(
     attest: Attest | None, subjects: tuple[Any, ...], audits: dict[str, Any], runs: int, confidence: float
 ) -> None:
     """The outcome for other tools: what was claimed, and whether it was contradicted; nothing that was observed."""
-    from expunge.certificate.attest import FAILED, PASSED, audit_result
+    from expunge.certificate.sign import FAILED, PASSED, audit_result
 
     if attest is None:
         return
@@ -193,7 +193,7 @@ def _told_source_free(
     look: Any, target: Path | None, json_output: bool, attest: Attest | None, subjects: tuple[Any, ...]
 ) -> dict[str, Any]:
     """What a look without the source shows: written where that is wanted, and on the screen."""
-    from expunge.certificate.attest import audit_result
+    from expunge.certificate.sign import audit_result
     from expunge.data.output import write_folder
 
     if attest is not None:

@@ -157,7 +157,7 @@ def terms_table(bound: Mapping[str, Any]) -> Table:
 
 def print_certificate(content: Mapping[str, Any]) -> None:
     """What a certificate says, on the screen."""
-    from expunge.certificate.provisos import next_to_nothing, outside
+    from expunge.certificate.wording import next_to_nothing, outside
     from expunge.runtime.rounding import up
 
     if little := next_to_nothing(content["epsilon"]):

@@ -171,7 +171,7 @@ def _require_attestable(document: Any, model: Path | None) -> None:
 
 
 def _attestation(opened: Any, checked: dict[str, bool]) -> dict[str, Any]:
-    from expunge.certificate.attest import verification_result
+    from expunge.certificate.sign import verification_result
 
     return verification_result(
         opened.document,
@@ -198,7 +198,7 @@ def _print_failed(failed: Any, verbose: bool) -> None:
 
 def _print_checked(document: Any, verdict: Any, verbose: bool) -> None:
     """The verdict, the certificate's own status, what both rest on, what was not checked, and what is assumed."""
-    from expunge.certificate.provisos import outside
+    from expunge.certificate.wording import outside
     from expunge.runtime.rounding import up
 
     promise = f"epsilon {up(document.epsilon)}, delta {up(document.delta)}"

@@ -60,7 +60,7 @@ def result_files(result: Any, key: Any = None) -> tuple[dict[str, bytes], dict[s
     """The files of a result by name: those that may be handed out, and those that may not."""
     public = {MODEL: result.model.to_bytes(), STATEMENT: result.statement.to_json().encode()}
     if key is not None:
-        from expunge.certificate.sign import seal  # what signs is not needed by who signs nothing
+        from expunge.certificate.sign import seal
 
         public[SIGNED] = seal(result.statement, key)
     private: dict[str, Content] = {DOSSIER: result.certificate.to_json().encode()}

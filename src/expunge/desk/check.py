@@ -14,9 +14,9 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from expunge.certificate.content import SIZE_LIMIT, Certificate, parse_certificate
+from expunge.certificate.dossier import SIZE_LIMIT, Certificate, parse_certificate
 from expunge.certificate.statement import Statement, committed_head, parse_document
-from expunge.certificate.verify_statement import verify_statement
+from expunge.certificate.verify import verify_statement
 from expunge.desk.desk import Desk
 from expunge.desk.layout import HEAD, MODEL, STATEMENT, Layout
 from expunge.desk.ledger import (

@@ -9,7 +9,7 @@ import torch
 
 from expunge.bounds import Ball
 from expunge.bounds.calibration import mu_for
-from expunge.certificate.limits import ARITHMETIC_SHARE
+from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.desk.policy import Policy
 from expunge.heads.rows import evenly
 from expunge.request.door import Request

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from expunge.certificate.content import Certificate, read_certificate
+from expunge.certificate.dossier import Certificate, read_certificate
 from expunge.certificate.sign import keyid_of, read_private_key, read_public_key, seal, verify_file
 from expunge.certificate.statement import Statement, read_statement
-from expunge.certificate.verify_statement import verify_statement
+from expunge.certificate.verify import verify_statement
 from expunge.data.output import require_absent, write_file
 from expunge.desk.layout import HEAD, MODEL, SIGNED, STATEMENT
 from expunge.errors import FileError

@@ -29,7 +29,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
-from expunge.certificate.compose import Composition
+from expunge.bounds.calibration import Composition
 from expunge.certificate.statement import committed_head
 from expunge.desk.layout import Layout
 from expunge.desk.policy import Policy

@@ -76,7 +76,7 @@ class Policy:
 
     def _require_declared(self) -> None:
         """Refuse a distance that nobody declares for years, and a step that is none."""
-        from expunge.certificate.limits import STEPS
+        from expunge.certificate.claim import STEPS
         from expunge.runtime.checks import choice
 
         if parse_route(self.distance) is not None:

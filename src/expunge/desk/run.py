@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from expunge.certificate.compose import Composition, compose
-from expunge.certificate.content import Certificate
+from expunge.bounds.calibration import Composition, compose
+from expunge.certificate.dossier import Certificate
 from expunge.certificate.sign import keyid_of, seal
 from expunge.certificate.statement import Statement, head_key
 from expunge.data import EncodedRows, as_features, as_labels, encoder_of, names_of

@@ -33,10 +33,10 @@ from collections.abc import Sequence
 
 import torch
 
+from expunge.bounds.calibration import Composition, Mus, closed_form, compose
 from expunge.bounds.ellipsoid import drawing_delta
 from expunge.bounds.scale import LOWEST_RUNG
-from expunge.certificate.compose import Composition, Mus, closed_form, compose
-from expunge.certificate.limits import ARITHMETIC_SHARE
+from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.data import EncodedRows, as_labels, encoder_of, names_of
 from expunge.data.row_hashes import occurring
 from expunge.desk.policy import KEPT, Policy

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from expunge.certificate.compose import deletions_left, models_left
+from expunge.bounds.calibration import deletions_left, models_left
 from expunge.desk.desk import Desk
 from expunge.desk.ledger import Entry, Head, Json, Ledger, ModelRow, RequestRow, RunRefused, now
 from expunge.errors import OptionError, RetrainNow

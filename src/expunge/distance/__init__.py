@@ -5,8 +5,7 @@ What a user declares, and what follows from it for a difference of means.
 
 from __future__ import annotations
 
-from expunge.distance.declared import Distance, parse_distance
-from expunge.distance.estimation import Estimation, parse_route
+from expunge.distance.declared import Distance, Estimation, parse_distance, parse_route
 from expunge.distance.kinds import KINDS, Kind, kind_named, register_kind
 
 __all__ = [

@@ -34,10 +34,10 @@ from expunge.bounds.calibration import mu_for
 from expunge.bounds.ellipsoid import Ellipsoid
 from expunge.bounds.region import Shape
 from expunge.bounds.scale import EXACT
-from expunge.certificate.attest import MODEL_NAME, Subject, subjects_of
-from expunge.certificate.content import Certificate
+from expunge.certificate.claim import OLD_SCHEMAS
 from expunge.certificate.derive import bound_named
-from expunge.certificate.facts import OLD_SCHEMAS
+from expunge.certificate.dossier import Certificate
+from expunge.certificate.sign import MODEL_NAME, Subject, subjects_of
 from expunge.certificate.statement import Statement, read_document, statement_of
 from expunge.certificate.verify import verify
 from expunge.data import read_data

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
-from expunge.certificate.content import read_certificate
+from expunge.certificate.check import Check
+from expunge.certificate.dossier import read_certificate
 from expunge.certificate.statement import read_statement
-from expunge.certificate.verify import Check
-from expunge.certificate.verify_statement import verify_statement
+from expunge.certificate.verify import verify_statement
 from expunge.data.output import write_file, write_private
 from expunge.data.results import DOSSIER, MODEL, PRIVATE, STATEMENT
 from expunge.distance import Distance

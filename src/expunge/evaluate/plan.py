@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from expunge.certificate.compose import deletions_left
+from expunge.bounds.calibration import deletions_left
+from expunge.certificate.claim import Claim
 from expunge.certificate.derive import bound_named, derive
-from expunge.certificate.facts import Claim
 from expunge.data.ordered import prepared_rows
 from expunge.errors import ExpungeError, OptionError, Refused
 from expunge.evaluate.case import prepared_rows as prepared_rows_deposit_plan

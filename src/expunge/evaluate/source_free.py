@@ -19,7 +19,7 @@ import numpy as np
 from scipy.stats import rankdata
 from torch import Tensor
 
-from expunge.certificate.attest import FAILED, PASSED, WARNED
+from expunge.certificate.sign import FAILED, PASSED, WARNED
 from expunge.evaluate.metrics import FEWEST_ROWS, Losses, Score, of_other_classes, row_losses
 from expunge.heads import LinearHead, Rows
 

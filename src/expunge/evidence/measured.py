@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from expunge.bounds.scale import Scale
+from expunge.certificate.claim import GENERATORS, Claim, Fact, Json, PublicNote, beyond_closed_form
 from expunge.certificate.derive import Derived, derive
-from expunge.certificate.facts import GENERATORS, Claim, Fact, Json, PublicNote, beyond_closed_form
-from expunge.certificate.provisos import next_to_nothing
+from expunge.certificate.wording import next_to_nothing
 from expunge.distance import Distance
 from expunge.noise import Noise
 from expunge.request.door import Request

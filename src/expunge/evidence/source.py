@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from expunge.certificate.facts import Fact
+from expunge.certificate.claim import Fact
 from expunge.errors import DataError
 from expunge.evidence.surrogate import SurrogateEvidence
 from expunge.request.door import Request

@@ -12,8 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from expunge.certificate.facts import Fact, Json
-from expunge.certificate.limits import due_failures
+from expunge.certificate.claim import Fact, Json, due_failures
 from expunge.distance import Distance
 from expunge.errors import VacuousClaim
 from expunge.estimate.source import SourceEstimate, estimate_source, require_converged

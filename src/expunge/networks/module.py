@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from expunge.bounds import PaperConstants
 from expunge.bounds.scale import Scale
-from expunge.certificate.facts import Json, PublicNote
+from expunge.certificate.claim import Json, PublicNote
 from expunge.data import as_labels, encode
 from expunge.distance import Distance
 from expunge.errors import DataError, OptionError

@@ -18,7 +18,7 @@ from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
 from expunge.bounds.scale import Scale
-from expunge.certificate.facts import Json
+from expunge.certificate.claim import Json
 from expunge.data import as_labels, encode
 from expunge.distance import Distance
 from expunge.errors import DataError, ModelError, OptionError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from expunge.certificate.facts import PublicNote
+from expunge.certificate.claim import PublicNote
 from expunge.data.names import names_of
 from expunge.errors import DataError
 from expunge.record import TrainingRecord

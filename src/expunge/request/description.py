@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from expunge import __version__
-from expunge.certificate.facts import Json
+from expunge.certificate.claim import Json
 from expunge.distance import Distance
 from expunge.record import TrainingRecord, one_digit
 from expunge.request.door import Request

@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from expunge.bounds.paper import PaperConstants
+from expunge.certificate.claim import PublicNote
 from expunge.certificate.derive import BOUNDS
-from expunge.certificate.facts import PublicNote
 from expunge.data.ordered import prepared_rows
 from expunge.distance import Distance, Estimation
 from expunge.errors import ModelError, OptionError

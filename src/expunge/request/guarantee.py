@@ -7,9 +7,15 @@ from typing import Any
 
 from expunge.bounds.paper import SIZE_CONVENTIONS, PaperConstants
 from expunge.bounds.scale import REHEARSAL, Scale, asked_scale
+from expunge.certificate.claim import (
+    LARGEST_EPSILON,
+    MEANINGFUL_EPSILON,
+    SMALLEST_DELTA,
+    SMALLEST_EPSILON,
+    STEPS,
+    PublicNote,
+)
 from expunge.certificate.derive import BOUNDS, bound_named
-from expunge.certificate.facts import PublicNote
-from expunge.certificate.limits import LARGEST_EPSILON, MEANINGFUL_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON, STEPS
 from expunge.distance import Distance, Estimation, parse_distance, parse_route
 from expunge.errors import OptionError, UselessModel
 from expunge.record import one_digit

@@ -9,9 +9,8 @@ from torch import Tensor
 from expunge.bounds.calibration import epsilon_for, mu_for
 from expunge.bounds.ellipsoid import drawing_delta
 from expunge.bounds.scale import LADDER, POLICY, on_ladder, rung_above
+from expunge.certificate.claim import ARITHMETIC_SHARE, MEANINGFUL_EPSILON, Claim
 from expunge.certificate.derive import Derived, bound_named
-from expunge.certificate.facts import Claim
-from expunge.certificate.limits import ARITHMETIC_SHARE, MEANINGFUL_EPSILON
 from expunge.errors import BeyondPolicy, UselessModel, VacuousClaim
 from expunge.noise import epsilon_hiding
 from expunge.runtime.rounding import up

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from expunge.bounds.residual import FEWEST_SAMPLED_ROWS
-from expunge.certificate.facts import PublicNote
+from expunge.certificate.claim import PublicNote
 from expunge.data import (
     EncodedRows,
     as_features,

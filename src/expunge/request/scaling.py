@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from expunge.certificate.facts import PublicNote
+from expunge.certificate.claim import PublicNote
 from expunge.errors import UselessModel
 from expunge.heads.scaling import FEW, Scaling
 from expunge.runtime.rounding import up

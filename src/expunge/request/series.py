@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from expunge.certificate.limits import MOST_PLANNED
+from expunge.certificate.claim import MOST_PLANNED
 from expunge.errors import OptionError
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from expunge.certificate.facts import Json
+from expunge.certificate.claim import Json
 from expunge.errors import ModelError
 from expunge.heads import LinearHead, head_for
 from expunge.model import LinearModel, from_matrix

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from expunge.certificate.facts import PublicNote
+from expunge.certificate.claim import PublicNote
 from expunge.distance import Distance, Estimation
 from expunge.errors import DataError, UselessModel
 from expunge.heads import Block, Rows, RowSet

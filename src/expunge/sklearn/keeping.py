@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from expunge.bounds.scale import power_of_two
-from expunge.certificate.content import Certificate
-from expunge.certificate.provisos import headline, outside
+from expunge.certificate.dossier import Certificate
 from expunge.certificate.statement import Statement
+from expunge.certificate.wording import headline, outside
 from expunge.data import EncodedRows, encode, prepare
 from expunge.distance import Distance
 from expunge.errors import DataError, ModelError, OptionError

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from beside_problems import MANY, SOURCE, SURROGATE, N, first, kept
-from expunge.certificate.content import Certificate, digest_of
+from expunge.certificate.claim import ARITHMETIC_SHARE, MOST_ROUTES, SAMPLING_SHARE
 from expunge.certificate.derive import INDEPENDENT, NOT_CHOSEN, OWN_MEASURE
-from expunge.certificate.limits import ARITHMETIC_SHARE, MOST_ROUTES, SAMPLING_SHARE
-from expunge.certificate.provisos import BESIDE
-from expunge.certificate.verify import checks
-from expunge.certificate.verify_statement import verify_statement
+from expunge.certificate.dossier import Certificate, digest_of
+from expunge.certificate.verify import checks, verify_statement
+from expunge.certificate.wording import BESIDE
 from expunge.distance import Distance, Estimation
 from expunge.errors import BeyondPolicy, DataError, OptionError, UselessModel, VacuousClaim, VerificationFailed
 from expunge.evidence.deposit.adding import with_surrogate

@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from expunge.bounds.deposit import deposit_bound
-from expunge.certificate.provisos import WEIGHTED
-from expunge.certificate.verify import checks
-from expunge.certificate.verify_statement import verify_statement
+from expunge.certificate.verify import checks, verify_statement
+from expunge.certificate.wording import WEIGHTED
 from expunge.errors import ModelError, OptionError
 from expunge.evidence.deposit import making
 from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee

@@ -15,10 +15,9 @@ from expunge.bounds.calibration import mu_for
 from expunge.bounds.deposit import DepositFacts, deposit_bound, reach_used
 from expunge.bounds.ellipsoid import drawing_delta
 from expunge.bounds.scale import POLICY, Scale
-from expunge.certificate.limits import ARITHMETIC_SHARE
+from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.certificate.statement import statement_of
-from expunge.certificate.verify import checks
-from expunge.certificate.verify_statement import verify_statement
+from expunge.certificate.verify import checks, verify_statement
 from expunge.distance import Distance
 from expunge.errors import BeyondPolicy, VacuousClaim
 from expunge.evidence import gather

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from expunge.bounds.calibration import mu_for
-from expunge.certificate.limits import ARITHMETIC_SHARE
+from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.evidence.deposit.making import Rehearsal, Trial
 from expunge.evidence.deposit.outlook import Forecast, Outlook, Size, Verdict, covering, outlook, verdict_of
 from small_deposit import N_SOURCE, kept

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.linalg import fractional_matrix_power
 from sklearn.linear_model import LogisticRegression
 
-from expunge.certificate import kept as kept_rules
+from expunge.certificate import rules as kept_rules
 from expunge.errors import DataError
 from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
 from expunge.evidence.deposit.contents import HARMLESS, LEVELS, Deposit

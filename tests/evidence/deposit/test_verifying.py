@@ -17,9 +17,8 @@ import torch
 import beside_problems
 from expunge.bounds.calibration import mu_for
 from expunge.bounds.region import ROUND_UP
-from expunge.certificate.content import Certificate, digest_of
-from expunge.certificate.facts import BESIDE_FACTS
-from expunge.certificate.reading import claim_of
+from expunge.certificate.claim import BESIDE_FACTS
+from expunge.certificate.dossier import Certificate, claim_of, digest_of
 from expunge.distance import Distance
 from expunge.errors import FileError, OptionError, VerificationFailed
 from expunge.evidence.deposit import verifying

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from expunge.certificate.facts import PublicNote
+from expunge.certificate.claim import PublicNote
 from expunge.data.ordered import prepared_rows
 from expunge.distance import Distance, Estimation
 from expunge.errors import OptionError

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from expunge.bounds.scale import REHEARSAL, asked_scale
-from expunge.certificate.facts import PublicNote
+from expunge.certificate.claim import PublicNote
 from expunge.data.ordered import by_record
 from expunge.distance import Distance
 from expunge.errors import DataError, ModelError, OptionError

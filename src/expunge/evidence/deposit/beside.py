@@ -10,8 +10,7 @@ from expunge.bounds.deposit_surrogate import Beside, beside_terms, kept_bound, t
 from expunge.bounds.region import Region
 from expunge.bounds.residual import WEIGHT_FACTS
 from expunge.bounds.retained import RetainedFacts
-from expunge.certificate.facts import BESIDE_FACTS, EACH, TOGETHER
-from expunge.certificate.limits import MOST_ROUTES
+from expunge.certificate.claim import BESIDE_FACTS, EACH, MOST_ROUTES, TOGETHER
 from expunge.distance import Distance
 from expunge.errors import VacuousClaim
 from expunge.evidence.deposit.bending import bending

@@ -13,8 +13,7 @@ from torch import Tensor
 from expunge.bounds.calibration import mu_for
 from expunge.bounds.deposit import deposit_bound, reach_used
 from expunge.bounds.scale import EXACT, LEVELS, POLICY, Scale
-from expunge.certificate.facts import EACH, TOGETHER, Fact, Json, deposit_facts
-from expunge.certificate.limits import kept_failures, route_failure
+from expunge.certificate.claim import EACH, TOGETHER, Fact, Json, deposit_facts, kept_failures, route_failure
 from expunge.distance import Distance
 from expunge.errors import BeyondPolicy, VacuousClaim
 from expunge.evidence.deposit.asking import DISTANCE

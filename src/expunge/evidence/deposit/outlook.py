@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from expunge.bounds.calibration import mu_for
-from expunge.certificate.limits import ARITHMETIC_SHARE
+from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.making import Made, Rehearsal
 from expunge.heads import RowSet

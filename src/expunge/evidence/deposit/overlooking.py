@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from expunge.certificate.check import DEPOSIT, Check
-from expunge.certificate.facts import Json, PublicNote
+from expunge.certificate.claim import Json, PublicNote
 from expunge.distance import Distance
 from expunge.errors import VacuousClaim
 from expunge.evidence.deposit.adding import FORGET, counted

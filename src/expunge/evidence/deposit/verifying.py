@@ -23,12 +23,10 @@ from expunge.bounds.ellipsoid import EXACT_SHARE
 from expunge.bounds.region import DRAWING, ROUND_UP
 from expunge.bounds.scale import LEVELS
 from expunge.certificate.check import DEPOSIT, Check, require_passed
-from expunge.certificate.content import Certificate
+from expunge.certificate.claim import Json, route_failure
 from expunge.certificate.derive import bound_named
-from expunge.certificate.facts import Json
-from expunge.certificate.limits import route_failure
-from expunge.certificate.published import read_published
-from expunge.certificate.reading import claim_of
+from expunge.certificate.dossier import Certificate, claim_of
+from expunge.certificate.model_file import read_published
 from expunge.certificate.verify import checks
 from expunge.distance import Distance
 from expunge.errors import FileError, OptionError, VerificationFailed

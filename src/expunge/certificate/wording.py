@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from expunge.bounds.scale import EXACT, LADDER, LEVELS, POLICY
-from expunge.certificate.facts import NOISE_LIMITS, OLD_SCHEMAS, Claim, Json
-from expunge.certificate.limits import MEANINGFUL_EPSILON
+from expunge.certificate.claim import MEANINGFUL_EPSILON, NOISE_LIMITS, OLD_SCHEMAS, Claim, Json
 from expunge.record import CLASS_WEIGHT, LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE, prepared_by
 from expunge.runtime.rounding import up
 

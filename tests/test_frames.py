@@ -27,7 +27,7 @@ from expunge.distance import Estimation
 from expunge.errors import DataError, FileError
 from expunge.estimate.comparison import compare
 from expunge.evaluate import Splits, make_case
-from expunge.evaluate.metrics import fit_of, scores_of
+from expunge.evaluate.metrics import describe_fit, score_model
 from expunge.evaluate.plan import plan, plan_deposit
 from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
 from expunge.evidence.deposit.membership import answers
@@ -146,8 +146,8 @@ ENTRIES: dict[str, Callable[[Given], Any]] = {
     "predict": lambda rows: trained().predict(alone(rows(TEST))).tolist(),
     "predict_proba": lambda rows: trained().predict_proba(alone(rows(TEST))).tolist(),
     "score": lambda rows: trained().score(*both(rows(TEST))),
-    "scores_of": lambda rows: scores_of(trained(), rows(TEST)),
-    "fit_of": lambda rows: fit_of(trained(), rows(SOURCE)),
+    "score_model": lambda rows: score_model(trained(), rows(TEST)),
+    "describe_fit": lambda rows: describe_fit(trained(), rows(SOURCE)),
     "forget": lambda rows: told(expunge.unlearn(trained(), rows(FORGET), by_hand(TEST), distance="same", **GUARANTEE)),
     "surrogate": lambda rows: told(
         expunge.unlearn(trained(), by_hand(FORGET), rows(TEST), distance="same", **GUARANTEE)

@@ -16,7 +16,7 @@ from expunge.certificate.check import Check
 from expunge.certificate.sign import generate_keys
 from expunge.desk import run
 from expunge.desk.state import Secret, current_state
-from expunge.evaluate.audit import Audit, Lower
+from expunge.evaluate.audit import Audit, LowerBounds
 from expunge.request.past import Past
 from private_values import private_values
 
@@ -101,7 +101,7 @@ def secret(forgotten: Any) -> Held:
 
 
 def audit(forgotten: Any) -> Held:
-    lower = Lower(0.1, 0.2, "s", 0.3, True, 0.4, 0.5, 10, 0.95)
+    lower = LowerBounds(0.1, 0.2, "s", 0.3, True, 0.4, 0.5, 10, 0.95)
     return Audit(1.0, 1e-5, 0.5, 0.25, 0.123456789, 0.0987654321, lower), {"0.1234", "0.0987"}
 
 

@@ -21,7 +21,7 @@ from expunge.data import prepare
 from expunge.data.preparation import Preparation
 from expunge.data.raw_tables import raw_frame
 from expunge.errors import ExpungeError
-from expunge.evaluate.metrics import fit_of
+from expunge.evaluate.metrics import describe_fit
 from expunge.heads import Rows, head_for
 from expunge.model import LinearModel
 from expunge.train import minimise, residual_upper, train
@@ -87,7 +87,7 @@ def test_two_classes_are_scikit_learn_s_with_half_the_penalty() -> None:
     alone = train(X, y, l2=0.01, max_norm=2.0, loss="logistic", force=True)
     assert np.allclose(matrix_of(alone), weights[1:] - weights[:1], atol=1e-9)
     assert alone.predict_proba(X) == pytest.approx(model.predict_proba(X), abs=1e-9)
-    fits = [fit_of(each, (X, y)) for each in (alone, model)]
+    fits = [describe_fit(each, (X, y)) for each in (alone, model)]
     assert fits[0] == fits[1]
 
 

@@ -25,7 +25,7 @@ from expunge.distance.discrete import discrete_chi_square, discrete_kl, discrete
 from expunge.evaluate.case import Case, Splits, make_case
 from expunge.evaluate.evaluation import evaluate
 from expunge.evaluate.methods import Method, Original, Retrain, UnlearnMinus, UnlearnPlus
-from expunge.evaluate.metrics import attack, row_losses
+from expunge.evaluate.metrics import attack_membership, row_losses
 from expunge.heads import Rows
 from expunge.runtime.progress import Progress, silent
 
@@ -117,7 +117,7 @@ def attack_within_classes(weights: Tensor, case: Case, seed: int) -> float | Non
             case.objective, weights, replace(rows, features=rows.features[index], labels=rows.labels[index])
         )
 
-    return attack(losses(forget, chosen[0]), losses(test, chosen[1]), seed).value
+    return attack_membership(losses(forget, chosen[0]), losses(test, chosen[1]), seed).value
 
 
 def distance_checks(case: Case, parts: Mixture) -> list[dict[str, Any]]:

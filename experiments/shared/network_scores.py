@@ -12,7 +12,7 @@ from torch import Tensor
 from experiments.shared.paper_noise import PAPER_DELTA, PAPER_EPSILON
 from expunge.bounds import PaperConstants, paper_bound
 from expunge.bounds.calibration import sigma_classical
-from expunge.evaluate.metrics import WITHIN, attack, of_other_classes, relearn
+from expunge.evaluate.metrics import WITHIN, attack_membership, of_other_classes, relearn
 from expunge.heads.tangent import Tangent, TangentRows
 
 Scores = dict[str, float | None]
@@ -65,7 +65,7 @@ class NetworkTask:
         if of_other_classes(labels["forget"], labels["test"]):
             return None
         losses = {part: self.losses(outputs[part], self.labels[part]).cpu().double().numpy() for part in labels}
-        return attack(losses["forget"], losses["test"], seed, self.splits).value
+        return attack_membership(losses["forget"], losses["test"], seed, self.splits).value
 
 
 def tangent_task(head: Tangent, trained: Tensor, rows: Mapping[str, TangentRows]) -> NetworkTask:

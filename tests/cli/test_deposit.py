@@ -378,7 +378,7 @@ def test_a_desk_needs_a_deposit_or_a_surrogate(folder: Path) -> None:
 def test_a_plan_with_a_deposit(folder: Path) -> None:
     line = "plan --model model.safetensors --forget forget.npz --delta 1e-3"
     planned = done(f"{line} --deposit model.deposit --epsilon 0.5 --epsilon 5 --test source.npz --json --quiet")
-    assert [each["epsilon"] for each in planned["expected"]] == [0.5, 5.0]
+    assert [each["epsilon"] for each in planned["outlooks"]] == [0.5, 5.0]
     assert "of the deposit's reach" in done(f"{line} --deposit model.deposit --quiet")
     for more in ("--surrogate source.npz", "--distance same", "--match-classes", "--step newton"):
         assert run(f"{line} --deposit model.deposit {more}").exit_code == 2

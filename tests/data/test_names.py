@@ -23,7 +23,7 @@ from expunge.desk import Policy, accept, create_desk
 from expunge.errors import DataError, ExpungeError, FileError, ModelError
 from expunge.estimate.comparison import _sets
 from expunge.evaluate.case import Splits, make_case
-from expunge.evaluate.methods import Given
+from expunge.evaluate.methods import GivenModel
 from expunge.evaluate.plan import plan
 from expunge.model import LinearModel, read_model
 from expunge.record import TrainingRecord
@@ -331,10 +331,10 @@ def test_an_evaluation_compares_columns_by_name(kind: str, make: Any, model: Lin
 def test_a_model_somebody_brings_is_compared_under_its_own_names(model: LinearModel) -> None:
     case = make_case(Splits((SOURCE[0][3:], SOURCE[1][3:]), FORGET, TEST), trained=model)
     other = train(shuffled(SOURCE), SOURCE[1], l2=0.05, max_norm=1.0, bias=False)
-    assert torch.allclose(Given("theirs", other).run(case).updated, model.matrix(), atol=1e-10)
+    assert torch.allclose(GivenModel("theirs", other).run(case).updated, model.matrix(), atol=1e-10)
     renamed = train(framed(SOURCE).rename(columns={"age": "years"}), SOURCE[1], l2=0.05, max_norm=1.0)
     with pytest.raises(DataError, match="the model theirs has no column 'age'"):
-        Given("theirs", renamed).run(case)
+        GivenModel("theirs", renamed).run(case)
 
 
 def test_scikit_learn_s_names_are_taken_over() -> None:

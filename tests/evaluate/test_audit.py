@@ -16,7 +16,6 @@ from expunge.evaluate.audit import (
     TASKS,
     audit,
     clopper_pearson_upper,
-    epsilon_lower,
     lower_bound,
     make_task,
     mu_lower,
@@ -25,6 +24,7 @@ from expunge.evaluate.audit import (
     statistics,
     unlearned_runs,
 )
+from expunge.evaluate.metrics import epsilon_lower
 from expunge.mechanism import certify, judge
 
 

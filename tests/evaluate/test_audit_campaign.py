@@ -12,8 +12,8 @@ from expunge.data.partial import open_partial
 from expunge.errors import ModelError, OptionError
 from expunge.evaluate import audit as audit_campaign
 from expunge.evaluate.audit import (
+    Runs,
     conclude,
-    join,
     make_task,
     run_audits,
     setting_of,
@@ -37,7 +37,7 @@ def test_parts_are_joined_and_kept_ones_are_not_run_again(tmp_path: Path, monkey
     setting = setting_of([task], 800)
     first = run_audits([task], 800, 0.95, open_partial(tmp_path / "p", setting), silent)
     assert [len(next(iter(part.unlearned.values()))) for part in parts] == [300, 300, 200]
-    assert first["tight"] == conclude(task.request, task.measured, task.retrained, join(parts), confidence=0.95)
+    assert first["tight"] == conclude(task.request, task.measured, task.retrained, Runs.join(parts), confidence=0.95)
     again = run_audits([task], 800, 0.95, open_partial(tmp_path / "p", setting), silent)
     assert len(parts) == 3
     assert again == first

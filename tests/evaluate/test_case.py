@@ -10,7 +10,7 @@ import torch
 from experiments.shared.paper_noise import PaperNoise
 from expunge.errors import DataError, ModelError
 from expunge.evaluate.case import Case, make_case
-from expunge.evaluate.methods import Given, UnlearnMinus
+from expunge.evaluate.methods import GivenModel, UnlearnMinus
 from expunge.model import from_matrix
 
 
@@ -27,4 +27,4 @@ def test_what_does_not_fit_together_is_refused(case: Case) -> None:
     with pytest.raises(ModelError, match=r"free bias.*without --free-bias"):
         make_case(case.splits, trained=replace(case.trained, record=record))
     with pytest.raises(ModelError, match="shape"):
-        Given("odd", from_matrix(torch.zeros(3, 3), bias=False, dtype=torch.float64)).run(case)
+        GivenModel("odd", from_matrix(torch.zeros(3, 3), bias=False, dtype=torch.float64)).run(case)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_the_noise_foreseen_is_the_noise_used() -> None:
     planned = plan_deposit(kept().deposit, rows(1, 2), delta=1e-3, epsilons=(0.5, 2.0), test=source())
     assert (planned.n_rows, planned.n_forget, planned.forgotten) == (N_SOURCE, 2, 0)
-    for each in planned.expected:
+    for each in planned.outlooks:
         made = unlearn(trained(), rows(1, 2), epsilon=each.epsilon, delta=1e-3, deposit=kept().deposit)
         assert made.statement.sigma == each.sigma
         assert planned.total is not None
@@ -41,11 +41,11 @@ def test_it_says_what_would_be_refused() -> None:
     much = plan_deposit(kept().deposit, rows(*range(1, N_SOURCE - 5)), delta=1e-3, epsilons=(1.0,))
     assert much.total is None
     assert much.reach is None
-    assert much.expected[0].refused
-    assert much.expected[0].accuracy is None
+    assert much.outlooks[0].refused
+    assert much.outlooks[0].accuracy is None
     loud = plan_deposit(kept().deposit, rows(1), delta=1e-9, epsilons=(1e-4, 1e-5))
-    assert loud.expected[0].refused == "more noise than signal in the outputs"
-    assert str(loud.expected[1].refused).startswith("these rows need more noise than any of the levels")
+    assert loud.outlooks[0].refused == "more noise than signal in the outputs"
+    assert str(loud.outlooks[1].refused).startswith("these rows need more noise than any of the levels")
 
 
 def test_rows_are_looked_up_and_an_epsilon_is_needed() -> None:

@@ -11,7 +11,7 @@ from experiments.datasets.synthetic import surrogate_rows
 from experiments.shared.paper_noise import PaperNoise
 from expunge.evaluate.case import Case, Splits, make_case
 from expunge.evaluate.evaluation import METRICS, MethodScores, evaluate
-from expunge.evaluate.methods import Given, Original, Outcome, Retrain, UnlearnMinus, UnlearnPlus, plain_noise
+from expunge.evaluate.methods import GivenModel, Original, Outcome, Retrain, UnlearnMinus, UnlearnPlus, plain_noise
 from expunge.evaluate.metrics import Score
 from expunge.model import from_matrix
 
@@ -28,7 +28,7 @@ class Bring:
 
 def test_every_metric_runs_on_every_method(case: Case) -> None:
     surrogate = surrogate_rows(np.random.default_rng(0), 0.02, 1000)
-    given = Given("brought", from_matrix(case.retrained, bias=False, dtype=torch.float64))
+    given = GivenModel("brought", from_matrix(case.retrained, bias=False, dtype=torch.float64))
     methods = [
         Original(),
         Retrain(),

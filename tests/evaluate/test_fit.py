@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from expunge.evaluate.metrics import fit_of
+from expunge.evaluate.metrics import describe_fit
 from expunge.train import train
 
 
@@ -14,12 +14,12 @@ def test_training_says_how_it_fits_beside_guessing() -> None:
     rng = np.random.default_rng(1)
     rows = 0.1 * rng.normal(size=(600, 3))
     model = train(rows, labels, l2=10.0, max_norm=1.0)
-    fit = fit_of(model, (rows, labels))
-    assert fit.majority == 0.7
-    assert fit.accuracy == pytest.approx((model.predict(rows) == labels).mean())
-    assert dict(fit.by_class)[1] == pytest.approx((model.predict(rows) == labels)[labels == 1].mean())
-    one_class = fit_of(train(np.abs(rows), labels, l2=1e3, max_norm=1.0), (np.abs(rows), labels))
-    assert dict(one_class.by_class) == {0: 1.0, 1: 0.0}
+    fit = describe_fit(model, (rows, labels))
+    assert fit.scores.majority == 0.7
+    assert fit.scores.accuracy == pytest.approx((model.predict(rows) == labels).mean())
+    assert fit.scores.classes[1].right == pytest.approx((model.predict(rows) == labels)[labels == 1].mean())
+    one_class = describe_fit(train(np.abs(rows), labels, l2=1e3, max_norm=1.0), (np.abs(rows), labels))
+    assert [each.right for each in one_class.scores.classes] == [1.0, 0.0]
     assert one_class.warnings == (
         "the model is no better than always naming the most frequent class",
         "no row of class 1 is classified right",

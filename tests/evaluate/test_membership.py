@@ -10,7 +10,7 @@ from sklearn.model_selection import StratifiedShuffleSplit, cross_val_score
 from experiments.datasets.splits import class_split
 from experiments.shared.paper_task import paper_splits
 from expunge.evaluate.case import Case, Splits, make_case
-from expunge.evaluate.metrics import attack, membership, of_other_classes, row_losses
+from expunge.evaluate.metrics import attack_membership, membership, of_other_classes, row_losses
 
 
 def test_equals_cross_validation() -> None:
@@ -20,18 +20,18 @@ def test_equals_cross_validation() -> None:
     member = np.repeat([0, 1], 60)
     splits = StratifiedShuffleSplit(n_splits=5, test_size=12, random_state=3)
     expected = cross_val_score(LogisticRegression(), losses, member, cv=splits)
-    assert attack(forget, test, 3).value == float(np.mean(expected))
+    assert attack_membership(forget, test, 3).value == float(np.mean(expected))
 
 
 def test_sets_are_balanced_and_losses_capped() -> None:
     generator = np.random.default_rng(1)
     small, large = generator.exponential(1.0, 50), generator.exponential(1.0, 5000)
-    found = attack(small, large, 0)
+    found = attack_membership(small, large, 0)
     assert found.error == 0.5 / np.sqrt(found.error and round(0.25 / found.error**2))
     assert 0.25 / found.error**2 <= 100
 
 
-assert attack(np.full(30, 150.0), np.full(30, 1e6), 0).value is None  # all 100 after the cap
+assert attack_membership(np.full(30, 150.0), np.full(30, 1e6), 0).value is None  # all 100 after the cap
 
 
 def test_a_retrained_model_gives_half(case: Case) -> None:
@@ -42,20 +42,20 @@ def test_a_retrained_model_gives_half(case: Case) -> None:
 
 def test_what_was_not_forgotten_is_found() -> None:
     generator = np.random.default_rng(0)
-    found = attack(generator.normal(0.0, 1.0, 500), generator.normal(2.0, 1.0, 500), 0)
+    found = attack_membership(generator.normal(0.0, 1.0, 500), generator.normal(2.0, 1.0, 500), 0)
     assert found.value > 0.5 + 4 * found.error
 
 
 @pytest.mark.parametrize(("forget", "test"), [(19, 100), (100, 19)])
 def test_fewer_than_twenty_rows_are_refused(forget: int, test: int) -> None:
     generator = np.random.default_rng(0)
-    found = attack(generator.normal(size=forget), generator.normal(size=test), 0)
+    found = attack_membership(generator.normal(size=forget), generator.normal(size=test), 0)
     assert found.value is None
     assert "at least 20" in found.flags[0]
 
 
 def test_equal_losses_are_refused() -> None:
-    found = attack(np.ones(30), np.ones(40), 0)
+    found = attack_membership(np.ones(30), np.ones(40), 0)
     assert found.value is None
     assert "equal" in found.flags[0]
 
@@ -78,7 +78,7 @@ def test_losses_are_those_of_the_objective(case: Case) -> None:
     assert mean == pytest.approx(case.objective.loss(case.retrained, rows), rel=1e-12)
 
 
-def test_class_unlearning_has_no_membership_attack() -> None:
+def test_class_unlearning_has_no_membership_attack_membership() -> None:
     whole = paper_splits(1, 2000)
     features, labels = whole.source
     stay, go = class_split(labels, [0])

@@ -9,7 +9,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, recall_scor
 
 import expunge
 from expunge.errors import DataError
-from expunge.evaluate.metrics import scores_of
+from expunge.evaluate.metrics import score_model
 
 
 @pytest.mark.parametrize("loss", ["softmax", "ridge"])
@@ -19,7 +19,7 @@ def test_they_are_scikit_learn_s(loss: str, classes: int) -> None:
     X = rng.normal(size=(300, 5))
     y = np.array(["a", "b", "c", "d"])[(X @ rng.normal(size=(5, classes)) + rng.gumbel(size=(300, classes))).argmax(1)]
     model = expunge.train(X, y, l2=0.01, max_norm=5.0, loss=loss)
-    found, said = scores_of(model, (X, y)), model.predict(X)
+    found, said = score_model(model, (X, y)), model.predict(X)
     assert found.accuracy == pytest.approx(accuracy_score(y, said)) == pytest.approx(model.score(X, y))
     assert found.balanced == pytest.approx(balanced_accuracy_score(y, said))
     assert [each.right for each in found.classes] == pytest.approx(recall_score(y, said, average=None))
@@ -30,9 +30,9 @@ def test_they_are_scikit_learn_s(loss: str, classes: int) -> None:
 def test_classes_that_do_not_occur_do_not_count_and_unknown_ones_are_refused() -> None:
     X = np.array([[1.0], [-1.0], [2.0], [-2.0]])
     model = expunge.train(X, [1, 0, 1, 0], l2=0.1, max_norm=3.0)
-    alone = scores_of(model, (X[:1], [1]))
+    alone = score_model(model, (X[:1], [1]))
     assert (alone.balanced, alone.majority, len(alone.classes)) == (1.0, 1.0, 1)
     with pytest.raises(DataError, match="is not a class of the model"):
-        scores_of(model, (X, [1, 0, 2, 0]))
+        score_model(model, (X, [1, 0, 2, 0]))
     with pytest.raises(DataError, match="no labels"):
-        scores_of(model, pd.DataFrame({"a": [1.0]}))
+        score_model(model, pd.DataFrame({"a": [1.0]}))

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+from dataclasses import asdict
 
 import pytest
 
@@ -17,8 +18,6 @@ from expunge.evaluate.evaluation import (
     MethodScores,
     legend,
     remarks,
-    scores_from_json,
-    scores_to_json,
     shown,
     summarise,
     to_csv,
@@ -26,6 +25,7 @@ from expunge.evaluate.evaluation import (
     to_markdown,
 )
 from expunge.evaluate.metrics import Score
+from expunge.runtime.typed_json import read_as
 
 
 def scores(value: float | None, name: str = "a", *flags: str) -> list[MethodScores]:
@@ -66,7 +66,7 @@ def test_no_value_is_shown_as_none() -> None:
 
 def test_scores_survive_the_file() -> None:
     rows = [MethodScores("a", {"mia": Score(None, None, ("x",)), "rt": Score(3.0)}, ("n",))]
-    assert scores_from_json(json.loads(json.dumps(scores_to_json(rows)))) == rows
+    assert [read_as(MethodScores, row) for row in json.loads(json.dumps([asdict(row) for row in rows]))] == rows
 
 
 def test_every_metric_has_a_title_and_a_meaning() -> None:

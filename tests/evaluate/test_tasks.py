@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from expunge.errors import DataError, ModelError
-from expunge.evaluate.audit import TASKS, certificate_task, make_task, seen_by
+from expunge.evaluate.audit import TASKS, certificate_task, make_task, whiten
 from expunge.mechanism import certify
 
 
@@ -16,7 +16,7 @@ def test_tasks_are_sound_and_their_bound_covers_the_truth(name: str) -> None:
     task = make_task(name, 1.0, 1e-3)
     shape = None if task.request.deposit is None else task.request.deposit.ellipsoid
     away = (task.request.weights + task.measured.step.update - task.retrained).numpy()
-    true = float(np.linalg.norm(seen_by(shape, away[None])))
+    true = float(np.linalg.norm(whiten(shape, away[None])))
     total = certify(task.request, task.measured, insecure_test_seed=0).certificate.total
     assert 0 < true <= total
     if name == "tight":

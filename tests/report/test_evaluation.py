@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from expunge.evaluate.audit import Audit, Lower
+from expunge.evaluate.audit import Audit, LowerBounds
 from expunge.evaluate.evaluation import MethodScores, summarise
 from expunge.evaluate.metrics import Score
 from expunge.report.figures import DOTS, WIDTH, audit_figure, methods_figure
@@ -27,5 +27,5 @@ def test_methods_side_by_side() -> None:
 
 
 def test_claimed_against_observed() -> None:
-    lower = Lower(0.3, 0.5, "projection", 0.0, True, 0.1, 0.1, 100, 0.999)
+    lower = LowerBounds(0.3, 0.5, "projection", 0.0, True, 0.1, 0.1, 100, 0.999)
     assert size(audit_figure({"tight": Audit(1.0, 1e-3, 0.4, 1.0, 0.4, 0.4, lower)}))[0] == WIDTH * DOTS

@@ -209,7 +209,7 @@ def _print_deposit_plan(planned: Any) -> None:
     table = Table(title=title, title_justify="left")
     for heading in ("epsilon", "sigma", "noise / outputs", "accuracy", "unlearn"):
         table.add_column(heading, justify="left" if heading == "unlearn" else "right")
-    for each in planned.expected:
+    for each in planned.outlooks:
         table.add_row(
             f"{each.epsilon:g}",
             "-" if each.sigma is None else f"{each.sigma:.4g}",

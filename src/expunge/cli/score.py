@@ -32,13 +32,13 @@ def score(model_file: Path, data: Path, label: str | None, before: Path | None, 
     expunge score --model result/model.safetensors --before model.safetensors --data test.csv
     """
     from expunge.cli.swaps import require_model
-    from expunge.evaluate.metrics import scores_of
+    from expunge.evaluate.metrics import score_model
     from expunge.model import read_model
 
     require_model(model_file, {"--data": data})
     models = {"before": before, "after": model_file} if before is not None else {"model": model_file}
     read = {name: read_model(path)[0] for name, path in models.items()}
-    found = {name: scores_of(model, read_rows(data, label, model)) for name, model in read.items()}
+    found = {name: score_model(model, read_rows(data, label, model)) for name, model in read.items()}
     if not json_output:
         _print_scores(found)
     return {name: each.to_json() for name, each in found.items()}

@@ -160,7 +160,7 @@ def train(
     expunge train --data credit.csv --label default --out model.safetensors --deposit model.deposit
     expunge train --data source.npz --l2 1e-3 --max-norm 1 --out model.safetensors
     """
-    from expunge.evaluate.metrics import fit_of
+    from expunge.evaluate.metrics import describe_fit
     from expunge.train import LARGEST_ROW
     from expunge.train import train as run
 
@@ -187,7 +187,7 @@ def train(
         model, kept = (model, None) if deposit is None else _kept(model, source, device, advance, free)
     made = _written(target, model, deposit, kept)
     assert model.record is not None
-    fit = fit_of(model, source.rows)
+    fit = describe_fit(model, source.rows)
     if not json_output:
         _print_model(model, fit, target)
         if deposit is not None and kept is not None:
@@ -296,11 +296,11 @@ def _kept(model: Any, source: Any, device: str, advance: Any, free: bool) -> tup
 def _print_fit(fit: Any) -> None:
     """Accuracy beside what guessing would give, and for each class; then what is odd."""
     out.print(
-        f"accuracy on the source: {100 * fit.accuracy:.1f} %; always naming the most frequent class: "
-        f"{100 * fit.majority:.1f} %"
+        f"accuracy on the source: {100 * fit.scores.accuracy:.1f} %; always naming the most frequent class: "
+        f"{100 * fit.scores.majority:.1f} %"
     )
-    shown = ", ".join(f"{label} {100 * share:.1f} %" for label, share in fit.by_class[:MOST_CLASSES])
-    more = len(fit.by_class) - MOST_CLASSES
+    shown = ", ".join(f"{each.label} {100 * each.right:.1f} %" for each in fit.scores.classes[:MOST_CLASSES])
+    more = len(fit.scores.classes) - MOST_CLASSES
     out.print(f"by class: {shown}" + (f" and {more} more" if more > 0 else ""), markup=False)
     for warning in fit.warnings:
         out.print(f"warning: {warning}", markup=False, style="bold")

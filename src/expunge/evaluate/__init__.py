@@ -7,7 +7,7 @@ from expunge.evaluate.case import Case, Splits, make_case
 from expunge.evaluate.evaluation import MethodScores, Table, evaluate, summarise
 from expunge.evaluate.methods import (
     CertifiedNoise,
-    Given,
+    GivenModel,
     Method,
     Original,
     Outcome,
@@ -22,7 +22,7 @@ __all__ = [
     "Audit",
     "Case",
     "CertifiedNoise",
-    "Given",
+    "GivenModel",
     "Method",
     "MethodScores",
     "Original",

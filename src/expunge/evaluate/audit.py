@@ -9,7 +9,16 @@ sigma as often. A test that tells the two apart with false positive rate FPR and
 Upper confidence bounds of both rates (Clopper and Pearson) make these lower confidence bounds. Statistic and threshold
 are chosen on one half of the runs and the rates taken from the other, so that choosing costs no confidence. If the
 bound exceeds the mu that the claimed (epsilon, delta) allows, the certificate is false. If not, nothing is proven: an
-audit can only find fault. It finds most where the bound is tight, for which `tasks.tight_task` is made.
+audit can only find fault. It finds most where the bound is tight, for which `tight_task` is made.
+
+Tasks have known retrained weights, and each part of the bound is needed on some task. `tight_task` has a bound that
+equals the true distance. A feature that no row uses has no curvature but the regulariser's, so what training left
+undone there, e, stays: with the source at hand the update solves a(u) = 0, hence `(n-m) g_R(v) = n g_D(w) = n l2 e` and
+`||w_R - v|| = n/(n-m) ||e||`, which is the training term. Any noise below what is due shows. `sampled_task` has a
+surrogate of the same distribution: its bound is nearly all sampling term. `single_step_task` stops after one Newton
+step of a softmax problem, so that its bound is nearly all solver term. `deposit_task` has a deposit and a class so rare
+that curvature grows along the update as fast as self-concordance allows: its bound is all second order, and not far
+from tight.
 """
 
 from __future__ import annotations
@@ -40,12 +49,11 @@ from expunge.certificate.dossier import Certificate
 from expunge.certificate.sign import MODEL_NAME, Subject, subjects_of
 from expunge.certificate.statement import Statement, read_document, statement_of
 from expunge.certificate.verify import verify
-from expunge.data import read_data
 from expunge.data.partial import Partial
-from expunge.data.raw_tables import is_table
 from expunge.distance import Distance
 from expunge.errors import DataError, FileError, ModelError, OptionError
-from expunge.evaluate.case import Labelled, Splits, prepared_rows
+from expunge.evaluate.case import Labelled, Splits, make_rows, read_part
+from expunge.evaluate.metrics import epsilon_lower
 from expunge.evaluate.source_free import SourceFree, source_free
 from expunge.evidence.deposit.adding import with_surrogate
 from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
@@ -54,9 +62,8 @@ from expunge.evidence.deposit.keeping import keep
 from expunge.evidence.deposit.making import optimum
 from expunge.evidence.measured import Measured
 from expunge.mechanism import certify, hand_over, judge, measure
-from expunge.model import LinearModel, checked_model, one_row_a_class, read_model, table_of
+from expunge.model import LinearModel, checked_model, one_row_a_class, read_model
 from expunge.noise import Noise, RandomBytes, add_noise, rounded_sum, seeded_bytes
-from expunge.record import TrainingRecord
 from expunge.request.declared import Declared
 from expunge.request.door import Request, ask
 from expunge.request.execution import Execution
@@ -76,7 +83,7 @@ Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Lower:
+class LowerBounds:
     """Lower confidence bounds on mu and epsilon, and the test they come from."""
 
     mu: float
@@ -103,7 +110,7 @@ class Audit:
     sigma: float
     bound: float = field(repr=False)
     true_distance: float = field(repr=False)
-    lower: Lower
+    lower: LowerBounds
 
     @property
     def contradicted(self) -> bool:
@@ -140,18 +147,9 @@ def mu_lower(false_positive: Values, false_negative: Values) -> Values:
     return mu
 
 
-def epsilon_lower(false_positive: Values, false_negative: Values, delta: float) -> Values:
-    """`max(ln((1 - delta - FPR)/FNR), ln((1 - delta - FNR)/FPR))`, at least 0."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        first = np.log(1.0 - delta - false_positive) - np.log(false_negative)
-        second = np.log(1.0 - delta - false_negative) - np.log(false_positive)
-    epsilon: Values = np.fmax(0.0, np.fmax(first, second))
-    return epsilon
-
-
 def lower_bound(
     unlearned: Mapping[str, Values], retrained: Mapping[str, Values], delta: float, confidence: float = CONFIDENCE
-) -> Lower:
+) -> LowerBounds:
     """Bounds from named statistics of runs of both sides; even runs choose, odd runs count."""
     runs = min(len(values) for values in [*unlearned.values(), *retrained.values()])
     if runs < FEWEST_RUNS:
@@ -171,7 +169,7 @@ def lower_bound(
     alarms = int(np.sum(second >= threshold)) if larger else int(np.sum(second <= threshold))
     positive = clopper_pearson_upper(alarms, len(second), failure)
     negative = clopper_pearson_upper(missed, len(first), failure)
-    return Lower(
+    return LowerBounds(
         float(mu_lower(positive, negative)),
         float(epsilon_lower(positive, negative, delta)),
         name,
@@ -201,7 +199,7 @@ def _best_threshold(unlearned: Values, retrained: Values, larger: bool, failure:
     return sign * float(candidates[best]), float(bounds[best])
 
 
-# Runs of both sides ---------------------------------------------------------------------------------------------
+# Runs of both sides ---------------------------------------------------------------------------------------------------
 
 
 def unlearned_runs(
@@ -242,7 +240,7 @@ def shaped_runs(weights: Values, noise: Noise, runs: int, *, seed: int | None = 
     return np.stack(made).reshape(runs, *weights.shape)
 
 
-def seen_by(shape: Shape | None, differences: Values) -> Values:
+def whiten(shape: Shape | None, differences: Values) -> Values:
     """Differences of weights, flat, in coordinates in which noise of this shape is alike in every direction."""
     flat = differences.reshape(len(differences), -1)
     return shape.whitened(flat) if isinstance(shape, Ellipsoid) else flat
@@ -256,8 +254,8 @@ def statistics(models: Values, updated: Values, retrained: Values, shape: Shape 
     retrained weights, over all of them, and `nearest`, the weight closest to its value before noise, which is 0 if any
     weight got none.
     """
-    flat = seen_by(shape, models - retrained)
-    direction = seen_by(shape, (updated - retrained)[None])[0]
+    flat = whiten(shape, models - retrained)
+    direction = whiten(shape, (updated - retrained)[None])[0]
     length = float(np.linalg.norm(direction))
     direction = direction / length if length > 0 else np.ones_like(direction) / math.sqrt(len(direction))
     return {
@@ -268,11 +266,25 @@ def statistics(models: Values, updated: Values, retrained: Values, shape: Shape 
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Runs:
     """Statistics of runs of both sides, by name."""
 
     unlearned: dict[str, Values]
     retrained: dict[str, Values]
+
+    @staticmethod
+    def join(parts: Sequence[Runs]) -> Runs:
+        """Runs of several parts as one."""
+        sides = ([part.unlearned for part in parts], [part.retrained for part in parts])
+        return Runs(*({name: np.concatenate([one[name] for one in side]) for name in side[0]} for side in sides))
+
+    def to_json(self) -> dict[str, dict[str, list[float]]]:
+        sides = {"unlearned": self.unlearned, "retrained": self.retrained}
+        return {side: {name: values.tolist() for name, values in own.items()} for side, own in sides.items()}
+
+    @staticmethod
+    def from_json(content: dict[str, dict[str, list[float]]]) -> Runs:
+        return Runs(**{side: {name: np.array(own) for name, own in named.items()} for side, named in content.items()})
 
 
 def collect(
@@ -283,7 +295,7 @@ def collect(
     *,
     seed: int | None = None,
     progress: Progress = silent,
-) -> Evidence:
+) -> Runs:
     """Run the mechanism `runs` times, and retraining plus noise as often."""
     updated = (request.weights + measured.step.update).cpu().numpy()
     goal = retrained.cpu().numpy()
@@ -297,16 +309,7 @@ def collect(
         references = noised_runs(goal, noise.scale, noise.grid_exponent, runs, seed=other)
     assert isinstance(request.subject, LinearSubject)
     stored = torch.from_numpy(references).to(request.subject.dtype).double().numpy()
-    return Evidence(*(statistics(side, updated, goal, noise.shape) for side in (models, stored)))
-
-
-def join(parts: Sequence[Evidence]) -> Evidence:
-    """Runs of several parts as one."""
-    sides = []
-    for side in ("unlearned", "retrained"):
-        names = getattr(parts[0], side)
-        sides.append({name: np.concatenate([getattr(part, side)[name] for part in parts]) for name in names})
-    return Evidence(*sides)
+    return Runs(*(statistics(side, updated, goal, noise.shape) for side in (models, stored)))
 
 
 def require_confidence(confidence: float) -> None:
@@ -319,7 +322,7 @@ def conclude(
     request: Request,
     measured: Measured,
     retrained: torch.Tensor,
-    evidence: Evidence,
+    evidence: Runs,
     *,
     confidence: float = CONFIDENCE,
 ) -> Audit:
@@ -331,7 +334,7 @@ def conclude(
     spent = math.fsum(certificate.content["noise"]["failures"].values())
     updated = request.weights + measured.step.update
     shape = None if request.deposit is None else request.deposit.ellipsoid
-    away = seen_by(shape, (updated - retrained).cpu().numpy()[None])
+    away = whiten(shape, (updated - retrained).cpu().numpy()[None])
     return Audit(
         request.guarantee.epsilon,
         request.guarantee.delta,
@@ -358,7 +361,7 @@ def audit(
     return conclude(request, measured, retrained, evidence, confidence=confidence)
 
 
-# Tasks to audit on: the retrained weights are known, and each part of the bound is needed on some task.
+# Tasks ----------------------------------------------------------------------------------------------------------------
 
 
 TASKS = ("tight", "sampled", "single-step", "deposit")
@@ -543,7 +546,7 @@ def _deposit_certificate(
 def _kept_task(name: str, request: Request, retain: Labelled, seed: int) -> AuditTask:
     """Retraining is what the deposit's own objective says: a fixed C is shared by fewer, an intercept may be free."""
     deposit = request.deposit
-    rows = prepared_rows(retain, deposit.model, deposit.record, "the retain set")
+    rows = make_rows(retain, deposit.model, deposit.record, "the retain set")
     head = replace(deposit.head, l2=0.0)
     retrained = optimum(head, rows, deposit.setting, deposit.penalty(len(rows)))
     return AuditTask(name, request, measure(request, seed=seed), retrained)
@@ -581,12 +584,12 @@ def _clusters(
 
 def _task(name: str, request: Request, retain: Labelled, seed: int) -> AuditTask:
     assert isinstance(request.subject, LinearSubject)
-    rows = prepared_rows(retain, request.subject.model, request.record, "the retain set")
+    rows = make_rows(retain, request.subject.model, request.record, "the retain set")
     retrained = minimise(request.head, rows, start=request.weights)
     return AuditTask(name, request, measure(request, seed=seed), retrained)
 
 
-# Audits of several tasks in parts, which may be stopped and continued.
+# Several tasks, in parts, and from files ------------------------------------------------------------------------------
 
 
 PART = 2_500  # runs a side that are lost at most when a run is stopped
@@ -602,20 +605,20 @@ def run_audits(
     require_confidence(confidence)
     audits = {}
     for task in tasks:
-        parts = []
+        parts: list[Runs] = []
         for start in range(0, runs, PART):
             progress(f"Audit {task.name}", start, runs)
             unit = f"{task.name}-{start}"
-            kept = None if partial is None else partial.load(unit)
-            if kept is None:
-                part = collect(task.request, task.measured, task.retrained, min(PART, runs - start))
-                if partial is not None:
-                    partial.save(unit, _to_json(part))
-            else:
-                part = _from_json(kept)
-            parts.append(part)
+            saved = None if partial is None else partial.load(unit)
+            if saved is not None:
+                parts.append(Runs.from_json(saved))
+                continue
+            parts.append(collect(task.request, task.measured, task.retrained, min(PART, runs - start)))
+            if partial is not None:
+                partial.save(unit, parts[-1].to_json())
         progress(f"Audit {task.name}", runs, runs)
-        audits[task.name] = conclude(task.request, task.measured, task.retrained, join(parts), confidence=confidence)
+        joined = Runs.join(parts)
+        audits[task.name] = conclude(task.request, task.measured, task.retrained, joined, confidence=confidence)
     return audits
 
 
@@ -634,19 +637,6 @@ def setting_of(tasks: Sequence[AuditTask], runs: int) -> dict[str, Any]:
     return {"tasks": described, "runs": runs}
 
 
-def _to_json(part: Evidence) -> dict[str, Any]:
-    return {
-        side: {name: values.tolist() for name, values in getattr(part, side).items()}
-        for side in ("unlearned", "retrained")
-    }
-
-
-def _from_json(content: dict[str, Any]) -> Evidence:
-    return Evidence(
-        *({name: np.array(values) for name, values in content[side].items()} for side in ("unlearned", "retrained"))
-    )
-
-
 def task_from_files(
     certificate_file: Path,
     model_file: Path | None,
@@ -659,10 +649,10 @@ def task_from_files(
     """The setting of a certificate, from files; of a statement nobody can tell."""
     _require({"--model": model_file, "--retain": retain, "--forget": forget}, "auditing a certificate's setting")
     assert model_file is not None
+    assert retain is not None
+    assert forget is not None
     model, digest = read_model(model_file)
-    stay, leave = _read(retain, label, model), _read(forget, label, model)
-    assert stay is not None
-    assert leave is not None
+    stay, leave = (read_part(path, label, model) for path in (retain, forget))
     document = read_document(certificate_file)
     if isinstance(document, Statement):
         raise FileError(
@@ -670,8 +660,9 @@ def task_from_files(
             "its setting is in the dossier, which tells who left",
             "Give private/dossier.json, which was written with it.",
         )
-    kept = None if deposit is None else read_deposit(deposit)
-    return certificate_task(document, model, digest, stay, leave, _read(surrogate, label, model), kept)
+    standing = None if surrogate is None else read_part(surrogate, label, model)
+    earlier = None if deposit is None else read_deposit(deposit)
+    return certificate_task(document, model, digest, stay, leave, standing, earlier)
 
 
 def source_free_from_files(
@@ -680,16 +671,19 @@ def source_free_from_files(
     """The audit without retraining, from files."""
     _require({"--published": published, "--forget": forget, "--fresh": fresh}, "auditing without the source")
     assert published is not None
+    assert forget is not None
+    assert fresh is not None
     model, _ = read_model(published)
-    record = _record(model)
-    parts = [_read(forget, label, model), _read(fresh, label, model)]
-    rows = [
-        prepared_rows(part, model, record, name)
-        for part, name in zip(parts, ("the forget set", "the fresh set"), strict=True)
-        if part
-    ]
+    if model.record is None:
+        raise OptionError(
+            "the published model has no record",
+            "its loss and norm bound are needed",
+            "Use the file expunge unlearn wrote.",
+        )
+    forget_rows = make_rows(read_part(forget, label, model), model, model.record, "the forget set")
+    fresh_rows = make_rows(read_part(fresh, label, model), model, model.record, "the fresh set")
     earlier = None if before is None else _earlier(before, model)
-    return source_free(head_of(model, record), model.matrix(), *rows, before=earlier)
+    return source_free(head_of(model, model.record), model.matrix(), forget_rows, fresh_rows, before=earlier)
 
 
 def _earlier(before: Path, published: LinearModel) -> Tensor:
@@ -730,24 +724,7 @@ def audited_subjects(certificate_file: Path | None, published: Path | None) -> t
     return subjects_of(statement, hashlib.sha256(statement.to_json().encode()).hexdigest())
 
 
-def _record(model: LinearModel) -> TrainingRecord:
-    if model.record is None:
-        raise OptionError(
-            "the published model has no record",
-            "its loss and norm bound are needed",
-            "Use the file expunge unlearn wrote.",
-        )
-    return model.record
-
-
 def _require(files: dict[str, Path | None], purpose: str) -> None:
     missing = [name for name, path in files.items() if path is None]
     if missing:
         raise OptionError("no " + ", ".join(missing), f"{purpose} needs {', '.join(files)}", "Give them.")
-
-
-def _read(path: Path | None, label: str | None, model: LinearModel) -> Labelled | None:
-    if path is None:
-        return None
-    data = read_data(path, label if is_table(path) else None, preparation=table_of(model))
-    return data.rows

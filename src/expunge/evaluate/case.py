@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from expunge.data import EncodedRows, as_features, as_labels, encode, encoder_of, in_order, names_of, prepare
-from expunge.data.ordered import by_record, plain
-from expunge.data.ordered import prepared_rows as prepared_as
+from expunge.data import EncodedRows, as_features, as_labels, encode, encoder_of, in_order, names_of, prepare, read_data
+from expunge.data.ordered import by_record, plain, prepared_rows
+from expunge.data.raw_tables import is_table
 from expunge.errors import DataError, ModelError
 from expunge.heads import LinearHead, Rows
-from expunge.model import LinearModel
+from expunge.model import LinearModel, table_of
 from expunge.record import TrainingRecord
 from expunge.request.execution import computing_device
 from expunge.request.rows import require_encoder
@@ -57,7 +58,7 @@ class Splits:
 
     def prepared(self, record: TrainingRecord) -> Splits:
         """The same with every part that is a frame made into features, where the record has a preparation."""
-        made = {part: prepared_as(rows, record, f"the {part} set") for part, rows in self.named().items()}
+        made = {part: prepared_rows(rows, record, f"the {part} set") for part, rows in self.named().items()}
         return Splits(**made)
 
     def ordered(self, names: tuple[str, ...] | None, width: int) -> Splits:
@@ -111,7 +112,7 @@ class Case:
         """The same case with this surrogate."""
         if surrogate is self.splits.surrogate:
             return self
-        rows = prepared_rows(surrogate, self.trained, self.record, "the surrogate set", self.rows["train"].device)
+        rows = make_rows(surrogate, self.trained, self.record, "the surrogate set", self.rows["train"].device)
         return replace(self, splits=replace(self.splits, surrogate=surrogate), rows={**self.rows, "surrogate": rows})
 
     @cached_property
@@ -170,7 +171,7 @@ def make_case(
     splits = splits.prepared(record).ordered(record.features, trained.n_features)
     parts: dict[str, Labelled] = {"train": splits.source, **splits.named()}
     place = computing_device(device)
-    rows = {name: prepared_rows(part, trained, record, f"the {name} set", place) for name, part in parts.items()}
+    rows = {name: make_rows(part, trained, record, f"the {name} set", place) for name, part in parts.items()}
     if len(rows["train"]) != record.n_source:
         raise DataError(
             f"retain and forget set have {len(rows['train']):,} rows together",
@@ -180,7 +181,12 @@ def make_case(
     return Case(splits, trained, head_of(trained, record), rows)
 
 
-def prepared_rows(
+def read_part(path: Path, label: str | None, model: LinearModel) -> Labelled:
+    """Rows of a file, a table prepared as the model's was."""
+    return read_data(path, label if is_table(path) else None, preparation=table_of(model)).rows
+
+
+def make_rows(
     part: Labelled, model: LinearModel, record: TrainingRecord, name: str, device: torch.device = CPU
 ) -> Rows:
     """Rows as they are for training: scaled to the norm bound, bias column, labels as class indices.

@@ -21,7 +21,7 @@ from expunge.certificate.verify import verify_statement
 from expunge.data.output import write_file, write_private
 from expunge.data.results import DOSSIER, MODEL, PRIVATE, STATEMENT
 from expunge.distance import Distance
-from expunge.evaluate.audit import seen_by
+from expunge.evaluate.audit import whiten
 from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.keeping import keep
@@ -182,5 +182,5 @@ def _distance(asked: Request, retrained: LinearModel) -> float:
     """From retrained weights to the updated ones, which nobody else ever sees, measured as the bound is."""
     updated: torch.Tensor = asked.weights + measure(asked).step.update
     shape = None if asked.deposit is None else asked.deposit.ellipsoid
-    away = seen_by(shape, (updated - retrained.matrix()).cpu().numpy()[None])
+    away = whiten(shape, (updated - retrained.matrix()).cpu().numpy()[None])
     return float(np.linalg.norm(away))

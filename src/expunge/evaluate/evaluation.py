@@ -1,10 +1,14 @@
-"""Every metric on every method, for one seed."""
+"""Methods side by side: every metric on every method, for one seed or several, as one table.
+
+A run over several seeds may be stopped and continued: finished seeds are kept.
+"""
 
 from __future__ import annotations
 
 import csv
 import hashlib
 import io
+import json
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -14,15 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from expunge.data import read_data
 from expunge.data.partial import Partial
-from expunge.data.raw_tables import is_table
 from expunge.distance import parse_distance, parse_route
 from expunge.errors import OptionError
-from expunge.evaluate.case import Case, Splits, make_case
+from expunge.evaluate.case import Case, Splits, make_case, read_part
 from expunge.evaluate.methods import (
     CertifiedNoise,
-    Given,
+    GivenModel,
     Method,
     Original,
     Outcome,
@@ -41,11 +43,12 @@ from expunge.evaluate.metrics import (
     membership,
     relearn_time,
 )
-from expunge.model import read_model, table_of
+from expunge.model import read_model
 from expunge.noise import Noise
 from expunge.request.guarantee import check_budget
 from expunge.runtime.cells import safe_cell
 from expunge.runtime.progress import Progress, silent
+from expunge.runtime.typed_json import read_as
 
 N_MODELS = 512
 METRICS = ("train", "test", "retain", "forget", "mia", "rt", "fs1", "fs2", "lira", "lira_worst", "sigma", "distance")
@@ -122,7 +125,7 @@ def _model_scores(
     return {name: Score(score.value, score.error, score.flags + flags) for name, score in scores.items()}
 
 
-# Scores of several seeds as one table: methods as rows, metrics as columns, mean and spread over seeds.
+# The table ------------------------------------------------------------------------------------------------------------
 
 
 PERCENT = ("train", "test", "retain", "forget", "mia", "lira", "lira_worst")
@@ -284,27 +287,7 @@ def to_json(table: Table) -> dict[str, Any]:
     }
 
 
-def scores_to_json(rows: Sequence[MethodScores]) -> list[dict[str, Any]]:
-    """One seed's scores, to be kept until all seeds are done."""
-    return [asdict(row) for row in rows]
-
-
-def scores_from_json(content: Sequence[dict[str, Any]]) -> list[MethodScores]:
-    """The same back."""
-    return [
-        MethodScores(
-            row["method"],
-            {
-                name: Score(score["value"], score["error"], tuple(score["flags"]))
-                for name, score in row["scores"].items()
-            },
-            tuple(row["notes"]),
-        )
-        for row in content
-    ]
-
-
-# An evaluation over several seeds, which may be stopped and continued.
+# Several seeds --------------------------------------------------------------------------------------------------------
 
 
 NEEDED = ("retain", "forget", "test")
@@ -322,11 +305,11 @@ class Campaign:
         results = []
         for number, seed in enumerate(seeds):
             progress("Seeds", number, len(seeds))
-            kept = partial.load(f"seed-{seed}")
-            if kept is None:
-                kept = scores_to_json(self.seed(seed, progress))
-                partial.save(f"seed-{seed}", kept)
-            results.append(scores_from_json(kept))
+            saved = partial.load(f"seed-{seed}")
+            if saved is None:
+                saved = [asdict(row) for row in self.seed(seed, progress)]
+                partial.save(f"seed-{seed}", saved)
+            results.append([read_as(MethodScores, json.loads(json.dumps(row))) for row in saved])
         progress("Seeds", len(seeds), len(seeds))
         return results
 
@@ -357,11 +340,7 @@ def files_campaign(
         parse_distance(distance)
     model, digest = read_model(model_file)
     files = {name: path for name, path in parts.items() if path is not None}
-    read = {}
-    for name, path in files.items():
-        data = read_data(path, label if is_table(path) else None, preparation=table_of(model))
-        read[name] = data.rows
-    case = make_case(Splits(**read), trained=model)
+    case = make_case(Splits(**{name: read_part(path, label, model) for name, path in files.items()}), trained=model)
     noise = CertifiedNoise(epsilon, delta, distance, match_classes=match_classes)
     methods = _methods(case, noise, with_deposit)
     brought = {}
@@ -370,7 +349,7 @@ def files_campaign(
         if not equals or not name or name in brought:
             raise OptionError(f"candidate {text!r}", "each needs a name of its own", "Write NAME=model.safetensors.")
         other, brought[name] = read_model(file)
-        methods.append(Given(name, other))
+        methods.append(GivenModel(name, other))
     setting = {
         "model": digest,
         "parts": {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()},

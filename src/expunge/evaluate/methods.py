@@ -1,7 +1,7 @@
 """Ways to forget, behind one interface: what comes out is a distribution of models, of which one is published.
 
 `Retrain` starts anew on the retain set, `UnlearnPlus` has the source (the paper's Unlearn (+)), `UnlearnMinus` only a
-surrogate (Unlearn (-)), `UnlearnDeposit` what was kept of the source, `Given` is a model somebody brings. Anything
+surrogate (Unlearn (-)), `UnlearnDeposit` what was kept of the source, `GivenModel` is a model somebody brings. Anything
 with a name and a `run` is a method.
 """
 
@@ -184,7 +184,7 @@ class UnlearnDeposit:
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenModel:
     """A model somebody brings, however it was made."""
 
     name: str

@@ -1,4 +1,13 @@
-"""Logit-scaled confidence of forgotten rows under many models at once."""
+"""Metrics: did a model forget, and how good are its answers? Each is a function with its formula.
+
+accuracies          share of rows that are right, on each part of the data
+forget_score        FS: can unlearned models be told from retrained ones, forgotten row by forgotten row
+likelihood_ratio    U-LiRA: a likelihood-ratio attack on each forgotten row by itself
+membership          MIA: can forgotten rows be told from test rows by their loss
+relearn_time        RT: iterations until the forgotten rows are fitted as well as before
+score_model         any model on labelled rows: accuracy, balanced accuracy, each class, beside mere guessing
+describe_fit        the same of the rows a model was trained on, with warnings
+"""
 
 from __future__ import annotations
 
@@ -18,7 +27,7 @@ from torch import Tensor
 from expunge.data import as_labels, encode
 from expunge.data.ordered import by_record
 from expunge.errors import DataError
-from expunge.evaluate.case import Case, Labelled, prepared_rows
+from expunge.evaluate.case import Case, Labelled, make_rows
 from expunge.heads import LinearHead, Rows
 from expunge.heads.scaling import FEW, Scaling
 from expunge.model import LinearModel
@@ -26,14 +35,64 @@ from expunge.record import Label
 from expunge.request.rows import is_labelled
 from expunge.request.scaling import scaling_words
 
+PARTS = ("train", "test", "retain", "forget")
+FEWEST_ROWS, FEWEST_MODELS = 20, 20
 MODELS_AT_ONCE = 64
+FORGET_SCORE_DELTA = 1e-5
+BUCKET = 0.5  # of epsilon, in the forget score
+CONFIDENCE = 0.999  # of the worst row's lower bound
+LEAST_SPREAD = 1e-12
+LARGEST_LOSS = 100.0
+HELD_OUT = 0.1
+OTHER_CLASSES = 0.1  # total variation of the labels from which, if no chance, the attack sees classes
+PERMUTATIONS = 999
+WITHIN = 0.005  # of the original accuracy: relearned
+LEARNING_RATE, BATCH, MOST_ITERATIONS = 1e-3, 512, 1000
+
+Values = NDArray[np.float64]
 
 
-def confidences(models: Tensor, rows: Rows) -> NDArray[np.float64]:
-    """`ln p_y - ln(1 - p_y) = z_y - logsumexp of the other outputs`, models x rows.
+@dataclass(frozen=True)
+class Score:
+    """The value of a metric and its standard error; None where it would be meaningless, and `flags` say why."""
 
-    One matrix product for a block of models: rows x d by d x (models K). One weight vector is that of the second of
-    two classes; the first one's output is then zero.
+    value: float | None
+    error: float | None = None
+    flags: tuple[str, ...] = ()
+
+    @staticmethod
+    def meaningless(*reasons: str) -> Score:
+        return Score(None, None, reasons)
+
+
+# Accuracy -------------------------------------------------------------------------------------------------------------
+
+
+def classify(outputs: Tensor) -> Tensor:
+    """The class of the largest output, the first of equal ones; one output is the second class's, against zero."""
+    return outputs.argmax(dim=1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0.0).long()
+
+
+def accuracy(weights: Tensor, rows: Rows) -> float:
+    """Share of rows that are classified as labelled."""
+    hits = sum(int((classify(block.features @ weights.T) == block.labels).sum()) for block in rows.blocks())
+    return hits / len(rows)
+
+
+def accuracies(weights: Tensor, case: Case) -> dict[str, Score]:
+    """Train (retain and forget together), test, retain and forget accuracy a, with errors `sqrt(a (1 - a) / rows)`."""
+    scores = {}
+    for part in PARTS:
+        value = accuracy(weights, case.rows[part])
+        scores[part] = Score(value, math.sqrt(value * (1.0 - value) / len(case.rows[part])))
+    return scores
+
+
+def confidences(models: Tensor, rows: Rows) -> Values:
+    """Logit-scaled confidence in each row's label, models x rows.
+
+    `ln p_y - ln(1 - p_y) = z_y - logsumexp of the other outputs`; one matrix product for a block of models. One weight
+    vector is that of the second of two classes; the first one's output is then zero.
     """
     labels = rows.labels[:, None, None]
     parts = []
@@ -47,61 +106,16 @@ def confidences(models: Tensor, rows: Rows) -> NDArray[np.float64]:
     return np.ascontiguousarray(torch.cat(parts).numpy())
 
 
-# The value every metric returns: a number with its error, or none and the reason why.
+# Attacks on forgotten rows by many models -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Score:
-    """`value` is None where it would be meaningless; `flags` say why, or what to mind.
-
-    `error` is one standard error.
-    """
-
-    value: float | None
-    error: float | None = None
-    flags: tuple[str, ...] = ()
-
-    @staticmethod
-    def meaningless(*reasons: str) -> Score:
-        return Score(None, None, reasons)
-
-
-# Accuracy on each part of the data.
-
-
-PARTS = ("train", "test", "retain", "forget")
-
-
-def accuracy(weights: Tensor, rows: Rows) -> float:
-    """Share of rows whose largest output is their own class; the first of equal outputs counts.
-
-    One weight vector is that of the second of two classes, whose output counts against zero.
-    """
-    hits = 0
-    for block in rows.blocks():
-        outputs = block.features @ weights.T
-        chosen = outputs.argmax(dim=1) if len(weights) > 1 else (outputs[:, 0] > 0.0).long()
-        hits += int((chosen == block.labels).sum())
-    return hits / len(rows)
-
-
-def accuracies(weights: Tensor, case: Case) -> dict[str, Score]:
-    """Train (retain and forget together), test, retain and forget accuracy, with binomial errors."""
-    shares_right = {}
-    for part in PARTS:
-        value = accuracy(weights, case.rows[part])
-        shares_right[part] = Score(value, math.sqrt(value * (1.0 - value) / len(case.rows[part])))
-    return shares_right
-
-
-# FS, the forget score: how well unlearned models can be told from retrained ones, forgotten row by forgotten row.
-
-
-DELTA = 1e-5
-BUCKET = 0.5
-FEWEST_MODELS = 20
-
-Confidences = NDArray[np.float64]
+def epsilon_lower(false_positive: Values, false_negative: Values, delta: float) -> Values:
+    """`max(ln((1 - delta - FPR)/FNR), ln((1 - delta - FNR)/FPR))`, at least 0 (Kairouz, Oh and Viswanath)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        first = np.log(1.0 - delta - false_positive) - np.log(false_negative)
+        second = np.log(1.0 - delta - false_negative) - np.log(false_positive)
+    epsilon: Values = np.fmax(0.0, np.fmax(first, second))
+    return epsilon
 
 
 @dataclass(frozen=True)
@@ -109,11 +123,25 @@ class ForgetScore:
     """The score, and each row's epsilon."""
 
     score: Score
-    epsilons: NDArray[np.float64]
+    epsilons: Values
 
 
-def forget_score(unlearned: Confidences, retrained: Confidences) -> ForgetScore:
-    """The score from two arrays of confidences, N models x rows."""
+def forget_score(unlearned: Values, retrained: Values) -> ForgetScore:
+    """FS, how well unlearned models can be told from retrained ones, from confidences of both, N models x rows.
+
+    For each row an attack guesses by an interval of confidences, open or closed at its ends, so that it has one
+    threshold or two; which of the two kinds lies inside is the attack's choice. With false positive and false negative
+    rates its epsilon is
+
+        max( ln((1 - delta - FPR) / FNR), ln((1 - delta - FNR) / FPR) ),        delta = 1e-5.
+
+    A rate of 0 is a sign of too few models, so such attacks are left out, unless both are 0: then epsilon is infinite.
+    The row's epsilon is the largest over ALL intervals, and the row scores 2^-k if that lies in [k/2, (k+1)/2), up to
+    the largest epsilon that N models can show, ceil(ln(N - 1)), and 0 from there on. The score is the mean over rows.
+
+    The largest of many noisy rates is above 0 even for two sets of models of one distribution: the score of `Retrain`
+    against itself is the ceiling to compare with, and about it is the best that any method can reach.
+    """
     count = len(unlearned)
     if retrained.shape != unlearned.shape:
         raise ValueError(f"{unlearned.shape} and {retrained.shape}: as many models and rows are needed on both sides")
@@ -121,37 +149,25 @@ def forget_score(unlearned: Confidences, retrained: Confidences) -> ForgetScore:
     if count < FEWEST_MODELS:
         return ForgetScore(Score.meaningless(f"{count} models a side: at least {FEWEST_MODELS} are needed"), epsilons)
     points = row_points(epsilons, count)
-    error = float(points.std() / math.sqrt(len(points)))
-    return ForgetScore(Score(float(points.mean()), error), epsilons)
+    return ForgetScore(Score(float(points.mean()), float(points.std() / math.sqrt(len(points)))), epsilons)
 
 
-def row_points(epsilons: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+def row_points(epsilons: Values, count: int) -> Values:
     """2^-k for an epsilon in [k/2, (k+1)/2), 0 from ceil(ln(N-1)) on.
 
     >>> row_points(np.array([0.0, 0.49, 0.5, 1.2, 6.9, 7.0, math.inf]), 512).tolist()
     [1.0, 1.0, 0.5, 0.25, 0.0001220703125, 0.0, 0.0]
     """
     last = math.ceil(math.log(count - 1))
-    capped = np.minimum(epsilons, last)
-    return np.where(epsilons < last, np.exp2(-np.floor(capped / BUCKET)), 0.0)
+    return np.where(epsilons < last, np.exp2(-np.floor(np.minimum(epsilons, last) / BUCKET)), 0.0)
 
 
-def row_epsilons(unlearned: Confidences, retrained: Confidences) -> NDArray[np.float64]:
+def row_epsilons(unlearned: Values, retrained: Values) -> Values:
     """The largest epsilon of any interval, for each row (column)."""
     return np.maximum(_epsilons_inside(unlearned.T, retrained.T), _epsilons_inside(retrained.T, unlearned.T))
 
 
-def attack_epsilon(hits: int, false_alarms: NDArray[np.int64], count: int) -> NDArray[np.float64]:
-    """Epsilon of attacks with `hits` of N on one side and `false_alarms` of N on the other, neither N nor 0."""
-    positive, negative = false_alarms / count, (count - hits) / count
-    with np.errstate(divide="ignore", invalid="ignore"):
-        first = np.log(1.0 - DELTA - positive) - np.log(negative)
-        second = np.log(1.0 - DELTA - negative) - np.log(positive)
-    epsilon: NDArray[np.float64] = np.fmax(np.fmax(first, second), 0.0)
-    return epsilon
-
-
-def _epsilons_inside(inside: Confidences, outside: Confidences) -> NDArray[np.float64]:
+def _epsilons_inside(inside: Values, outside: Values) -> Values:
     """Attacks that guess `inside` within an interval; rows x N.
 
     For a given number of hits the fewest false alarms are best, and the shortest interval has the fewest: from one
@@ -182,17 +198,9 @@ def _epsilons_inside(inside: Confidences, outside: Confidences) -> NDArray[np.fl
         extended = np.minimum(before[: count - hits + 1], after[hits - 1 :])
         fewest = np.where(alarms == 0, extended, alarms).min(axis=0)
         usable = fewest < count
-        epsilons = attack_epsilon(hits, np.where(usable, fewest, 1), count)
-        best = np.where(usable, np.fmax(best, epsilons), best)
-    apart = high[count - 1] - low[0] == 0
-    return np.where(apart, math.inf, best)
-
-
-# U-LiRA: a likelihood-ratio attack on each forgotten row by itself.
-
-
-CONFIDENCE = 0.999
-LEAST_SPREAD = 1e-12
+        rate, missed = np.where(usable, fewest, 1) / count, np.array((count - hits) / count)
+        best = np.where(usable, np.fmax(best, epsilon_lower(rate, missed, FORGET_SCORE_DELTA)), best)
+    return np.where(high[count - 1] - low[0] == 0, math.inf, best)
 
 
 @dataclass(frozen=True)
@@ -204,13 +212,19 @@ class LikelihoodRatio:
     """
 
     mean: Score
-    rows: NDArray[np.float64]
+    rows: Values
     worst: float
     worst_lower: float
 
 
-def likelihood_ratio(unlearned: Confidences, retrained: Confidences) -> LikelihoodRatio | Score:
-    """The attack from two arrays of confidences, N models x rows."""
+def likelihood_ratio(unlearned: Values, retrained: Values) -> LikelihoodRatio | Score:
+    """U-LiRA, a likelihood-ratio attack on each forgotten row, from confidences of both, N models x rows.
+
+    Half of the models fit a normal law to a row's confidence under unlearned and under retrained models; the attack
+    guesses, for each model of the other half, whichever is likelier. Per-row figures matter: attacks on the average row
+    overstate protection. The models differ by the noise alone (source and forget set are fixed), which is what the
+    certificate speaks of.
+    """
     if len(unlearned) != len(retrained) or len(unlearned) < FEWEST_MODELS:
         return Score.meaningless(
             f"{len(unlearned)} unlearned and {len(retrained)} retrained models: as many of both, and at least "
@@ -219,60 +233,53 @@ def likelihood_ratio(unlearned: Confidences, retrained: Confidences) -> Likeliho
     if np.ptp(np.concatenate([unlearned, retrained]), axis=0).max() == 0.0:
         return Score.meaningless("all confidences are equal: the attack has nothing to go by")
     half = len(unlearned) // 2
-    hits = _guessed(unlearned[half:], unlearned[:half], retrained[:half]).sum(axis=0)
-    hits = hits + (~_guessed(retrained[half:], unlearned[:half], retrained[:half])).sum(axis=0)
+
+    def guess_unlearned(values: Values) -> NDArray[np.bool_]:
+        return _log_density(values, unlearned[:half]) > _log_density(values, retrained[:half])
+
+    hits = guess_unlearned(unlearned[half:]).sum(axis=0) + (~guess_unlearned(retrained[half:])).sum(axis=0)
     tried = 2 * (len(unlearned) - half)
-    accuracies: NDArray[np.float64] = hits / tried
-    lower = beta.ppf((1.0 - CONFIDENCE) / len(hits), hits, tried - hits + 1)
-    lower = np.where(hits == 0, 0.0, lower)
-    return LikelihoodRatio(
-        Score(float(accuracies.mean()), 0.5 / math.sqrt(tried)), accuracies, float(accuracies.max()), float(lower.max())
-    )
+    shares: Values = hits / tried
+    lower = np.where(hits == 0, 0.0, beta.ppf((1.0 - CONFIDENCE) / len(hits), hits, tried - hits + 1))
+    mean = Score(float(shares.mean()), 0.5 / math.sqrt(tried))
+    return LikelihoodRatio(mean, shares, float(shares.max()), float(lower.max()))
 
 
-def _guessed(values: Confidences, unlearned: Confidences, retrained: Confidences) -> NDArray[np.bool_]:
-    """Whether each value is likelier under the unlearned models' normal law."""
-    return _log_density(values, unlearned) > _log_density(values, retrained)
-
-
-def _log_density(values: Confidences, sample: Confidences) -> Confidences:
+def _log_density(values: Values, sample: Values) -> Values:
+    """Of the normal law of a sample, up to a constant."""
     spread = np.maximum(sample.std(axis=0), LEAST_SPREAD)
-    result: Confidences = -0.5 * ((values - sample.mean(axis=0)) / spread) ** 2 - np.log(spread)
+    result: Values = -0.5 * ((values - sample.mean(axis=0)) / spread) ** 2 - np.log(spread)
     return result
 
 
-# MIA, the paper's membership inference attack: can forget rows be told from test rows by their loss?
-
-
-FEWEST_ROWS = 20
-LARGEST_LOSS = 100.0
-HELD_OUT = 0.1
-OTHER_CLASSES = 0.1  # total variation of the labels from which, if no chance, the attack sees classes
-PERMUTATIONS = 999
-
-Losses = NDArray[np.float64]
+# Attacks on one model -------------------------------------------------------------------------------------------------
 
 
 def membership(weights: Tensor, case: Case, seed: int, n_splits: int = 5) -> Score:
-    """The attack on one model; none where forget and test rows are of other classes, as in class unlearning."""
+    """MIA, the paper's membership inference attack: can forget rows be told from test rows by their loss?
+
+    As many forget as test rows; a logistic regression on the loss alone, trained on 90 % and scored on 10 % of them in
+    stratified shuffled splits. 50 % means that it cannot. One threshold for everybody: it understates what an attacker
+    can do about one person (docs/evaluation.md); the likelihood-ratio attack and the audit do not. It is meaningless
+    where forget and test rows are of other classes, as in class unlearning.
+    """
     forget, test = case.rows["forget"], case.rows["test"]
     if of_other_classes(forget.labels.numpy(), test.labels.numpy()):
         return Score.meaningless(
             "forget and test rows are of other classes (class unlearning): the attack would tell classes, not "
             "membership"
         )
-    return attack(
-        row_losses(case.objective, weights, forget), row_losses(case.objective, weights, test), seed, n_splits
-    )
+    losses = [row_losses(case.objective, weights, rows) for rows in (forget, test)]
+    return attack_membership(losses[0], losses[1], seed, n_splits)
 
 
-def row_losses(objective: LinearHead, weights: Tensor, rows: Rows) -> Losses:
+def row_losses(objective: LinearHead, weights: Tensor, rows: Rows) -> Values:
     """The loss of each row, without the regulariser."""
     parts = [objective.losses(block.features @ weights.T, block.labels) for block in rows.blocks()]
     return np.concatenate([part.numpy() for part in parts])
 
 
-def attack(forget: Losses, test: Losses, seed: int, n_splits: int = 5) -> Score:
+def attack_membership(forget: Values, test: Values, seed: int, n_splits: int = 5) -> Score:
     """Mean accuracy over the splits. Its error counts each row that was held out once: `0.5 / sqrt(rows)`."""
     fewer = min(len(forget), len(test))
     if fewer < FEWEST_ROWS:
@@ -315,17 +322,14 @@ def of_other_classes(first: NDArray[np.int64], second: NDArray[np.int64]) -> boo
     return all(variation(generator.permutation(labels)) < observed for _ in range(PERMUTATIONS))
 
 
-# RT, relearn time: optimiser iterations on the forget set until its accuracy is back.
-
-
-WITHIN = 0.005
-LEARNING_RATE = 1e-3
-BATCH = 512
-MOST_ITERATIONS = 1000
-
-
 def relearn_time(weights: Tensor, case: Case, seed: int) -> Score:
-    """Iterations until the forget accuracy is back; flagged where it never left, or does not come back."""
+    """RT, optimiser iterations on the forget set until its accuracy is back; flagged where it never left.
+
+    Adam with learning rate 1e-3 on batches of at most 512 forget rows, on the training objective, from the model's
+    weights; the accuracy on the whole forget set is looked at after every iteration. Back means within 0.5 points of
+    the ORIGINAL model's, or above. A small count says that the forgotten rows left a trace, or that they were easy
+    anyway: compare with `Retrain`.
+    """
     rows = case.rows["forget"]
     return relearn(
         weights,
@@ -346,10 +350,7 @@ def relearn(
     gradient_at: Callable[[Tensor, Tensor], Tensor],
     seed: int,
 ) -> Score:
-    """The same for any model.
-
-    `gradient_at` is that of the training objective on a batch of the forget rows, given by number.
-    """
+    """Relearn time of any model; `gradient_at` is of the training objective on forget rows, given by number."""
     if n_rows < FEWEST_ROWS:
         return Score.meaningless(f"{n_rows} forget rows: within 0.5 points means nothing below {FEWEST_ROWS}")
     if accuracy_at(weights) >= goal:
@@ -359,8 +360,7 @@ def relearn(
     generator = np.random.default_rng(seed)
     done = 0
     while done < MOST_ITERATIONS:
-        order = torch.from_numpy(generator.permutation(n_rows))
-        for batch in torch.split(order, BATCH):
+        for batch in torch.split(torch.from_numpy(generator.permutation(n_rows)), BATCH):
             parameter.grad = gradient_at(parameter.detach(), batch)
             optimiser.step()
             done += 1
@@ -369,14 +369,11 @@ def relearn(
     return Score.meaningless(f"the forget accuracy was not back after {MOST_ITERATIONS} iterations")
 
 
-# How good a model's answers are on labelled rows: accuracy, balanced accuracy, each class, beside mere guessing.
-
-
-NAME = "the rows to score"
+# Any model on labelled rows -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class OfClass:
+class ClassScore:
     """Of one class: how many rows have it, and what share of them the model gets right."""
 
     label: Label
@@ -385,7 +382,7 @@ class OfClass:
 
 
 @dataclass(frozen=True)
-class Scores:
+class ModelScores:
     """`accuracy` is the share of rows that are right, `balanced` its mean over the classes that occur.
 
     `majority` is what always naming the most frequent class of these rows would get right; balanced, that is one over
@@ -396,71 +393,62 @@ class Scores:
     accuracy: float
     balanced: float
     majority: float
-    classes: tuple[OfClass, ...]
+    classes: tuple[ClassScore, ...]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"classes": [asdict(each) for each in self.classes]}
 
 
-def scores_of(model: LinearModel, rows: tuple[Any, Any]) -> Scores:
+def score_model(model: LinearModel, rows: tuple[Any, Any]) -> ModelScores:
     """Of a model, on (features, labels) as they come."""
-    given = by_record(rows, model.record, model.n_features, NAME)
+    name = "the rows to score"
+    given = by_record(rows, model.record, model.n_features, name)
     if not is_labelled(given):
-        raise DataError(f"{NAME}: no labels", "answers are compared with them", "Give rows with their labels.")
-    labels = as_labels(given[1], len(given[1]), NAME)
-    own = encode(labels, model.classes, NAME).numpy()
-    right = model.predict(given[0]) == np.asarray(model.classes)[own]
-    counts = np.bincount(own, minlength=len(model.classes))
-    hits = np.bincount(own[right], minlength=len(model.classes))
-    there = np.flatnonzero(counts)
-    shares = hits[there] / counts[there]
+        raise DataError(f"{name}: no labels", "answers are compared with them", "Give rows with their labels.")
+    own = encode(as_labels(given[1], len(given[1]), name), model.classes, name).numpy()
+    return _by_class(own, model.predict(given[0]) == np.asarray(model.classes)[own], model.classes)
+
+
+def _by_class(own: NDArray[np.int64], right: NDArray[np.bool_], labels: tuple[Label, ...]) -> ModelScores:
+    counts, hits = (np.bincount(part, minlength=len(labels)) for part in (own, own[right]))
     classes = tuple(
-        OfClass(model.classes[place], int(counts[place]), float(share))
-        for place, share in zip(there, shares, strict=True)
+        ClassScore(labels[place], int(counts[place]), float(hits[place] / counts[place]))
+        for place in np.flatnonzero(counts)
     )
-    return Scores(len(own), float(right.mean()), float(shares.mean()), float(counts.max() / len(own)), classes)
-
-
-# How a model fits the rows it was trained on, beside what guessing would give: a look before the source goes.
+    balanced = float(np.mean([each.right for each in classes]))
+    return ModelScores(len(own), float(right.mean()), balanced, float(counts.max() / len(own)), classes)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Accuracy on the training rows, the share of the most frequent class, accuracy by class, rows that were scaled."""
+    """How a model fits the rows it was trained on, and rows that were scaled: a look before the source goes."""
 
-    accuracy: float
-    majority: float
-    by_class: tuple[tuple[Label, float], ...]
+    scores: ModelScores
     scaling: Scaling
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is wrong with such a model, if anything."""
-        said = [scaling_words(self.scaling, "the source")] if self.scaling.share > FEW else []
-        if self.accuracy <= self.majority:
-            said.append("the model is no better than always naming the most frequent class")
-        never = [repr(label) for label, share in self.by_class if share == 0.0]
+        warnings = [scaling_words(self.scaling, "the source")] if self.scaling.share > FEW else []
+        if self.scores.accuracy <= self.scores.majority:
+            warnings.append("the model is no better than always naming the most frequent class")
+        never = [repr(each.label) for each in self.scores.classes if each.right == 0.0]
         if never:
-            said.append(f"no row of class {', '.join(never[:12])} is classified right")
-        return tuple(said)
+            warnings.append(f"no row of class {', '.join(never[:12])} is classified right")
+        return tuple(warnings)
 
     def to_json(self) -> dict[str, Any]:
-        by_class = [{"class": label, "accuracy": share} for label, share in self.by_class]
-        return asdict(self) | {"by_class": by_class, "warnings": list(self.warnings)}
+        by_class = [{"class": each.label, "accuracy": each.right} for each in self.scores.classes]
+        known = {"accuracy": self.scores.accuracy, "majority": self.scores.majority, "by_class": by_class}
+        return known | {"scaling": asdict(self.scaling), "warnings": list(self.warnings)}
 
 
-def fit_of(model: LinearModel, source: Labelled) -> Fit:
+def describe_fit(model: LinearModel, source: Labelled) -> Fit:
     """How the model fits these rows; it must have a record."""
     assert model.record is not None
-    rows = prepared_rows(source, model, model.record, "the source")
-    weights, n_classes = model.matrix(), len(model.record.classes)
-    right, counts = torch.zeros(n_classes, dtype=torch.float64), torch.zeros(n_classes, dtype=torch.float64)
-    for block in rows.blocks():
-        outputs = block.features @ weights.T
-        hits = (outputs.argmax(dim=1) if len(weights) > 1 else (outputs[:, 0] > 0).long()) == block.labels
-        right += torch.bincount(block.labels[hits], minlength=n_classes)
-        counts += torch.bincount(block.labels, minlength=n_classes)
-    shares = (right / counts.clamp(min=1.0)).tolist()
-    by_class = tuple(zip(model.record.classes, shares, strict=True))
+    rows = make_rows(source, model, model.record, "the source")
     assert rows.scaling is not None
-    return Fit(float(right.sum() / counts.sum()), float(counts.max() / counts.sum()), by_class, rows.scaling)
+    weights = model.matrix()
+    blocks = [(block.labels, classify(block.features @ weights.T) == block.labels) for block in rows.blocks()]
+    own, right = (torch.cat(part).numpy() for part in zip(*blocks, strict=True))
+    return Fit(_by_class(own, right, model.record.classes), rows.scaling)

@@ -19,7 +19,8 @@ from expunge.certificate.claim import Claim
 from expunge.certificate.derive import bound_named, derive
 from expunge.data.ordered import prepared_rows
 from expunge.errors import ExpungeError, OptionError, Refused
-from expunge.evaluate.case import prepared_rows as prepared_rows_deposit_plan
+from expunge.evaluate.case import make_rows
+from expunge.evaluate.metrics import classify
 from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
 from expunge.evidence.deposit.contents import Deposit
 from expunge.evidence.deposit.evidence import reach_of
@@ -144,7 +145,7 @@ def plan(
             outlooks.append(_outlook(_at(request, epsilon), measured, shown, noise))
         if index == 0:
             advice = _advice(_at(request, _middle(epsilons)), measured)
-    before = None if shown is None else _accuracy(shown, request.weights, None)
+    before = None if shown is None else _accuracy(shown, request.weights)
     return Plan(request.n_source, request.n_forget, request.n_surrogate, before, tuple(outlooks), advice, tuple(notes))
 
 
@@ -176,15 +177,14 @@ def _outlook(request: Request, measured: Measured, shown: Rows | None, recommend
     )
 
 
-def _accuracy(shown: Rows, weights: torch.Tensor, noise: Noise | None) -> float:
+def _accuracy(rows: Rows, weights: torch.Tensor, noise: Noise | None = None) -> float:
     """Mean share of these rows that are classified as labelled, over a few draws of noise of this size."""
-    features, labels = shown.features.cpu().double(), shown.labels.cpu()
-    generator = np.random.default_rng(1)  # not the noise that protects: nothing of this is published
-    noised = [weights.cpu()]
+    features, labels, models = rows.features.cpu().double(), rows.labels.cpu(), [weights.cpu()]
     if noise is not None:
-        drawn = [noise.shape.sample(noise.scale, generator).reshape(tuple(weights.shape)) for _ in range(DRAWS)]
-        noised = [weights.cpu() + torch.from_numpy(each) for each in drawn]
-    return float(np.mean([float(((features @ at.T).argmax(dim=1) == labels).double().mean()) for at in noised]))
+        generator = np.random.default_rng(1)  # not the noise that protects: nothing of this is published
+        draws = (noise.shape.sample(noise.scale, generator) for _ in range(DRAWS))
+        models = [weights.cpu() + torch.from_numpy(draw).reshape(weights.shape) for draw in draws]
+    return float(np.mean([float((classify(features @ at.T) == labels).double().mean()) for at in models]))
 
 
 def _advice(request: Request, measured: Measured) -> tuple[Advice, ...]:
@@ -213,12 +213,12 @@ def _with_fact(claim: Claim, name: str, value: float) -> Claim:
     return replace(claim, facts={**claim.facts, name: replace(claim.facts[name], value=value)})
 
 
-# Before you act, with a deposit: what a deletion would need at several epsilons, up to the noise, which is not
-# drawn.
+# With a deposit: the region does not depend on epsilon; the noise is the smallest level that covers it at the mu of
+# (epsilon, delta). Accuracy is measured on rows that somebody gives.
 
 
 @dataclass(frozen=True)
-class Expected:
+class DepositOutlook:
     """One epsilon: `output_share` is what the noise adds to an output over the outputs' own size.
 
     `refused` says why `unlearn` would not do it, where it would not; nothing else is known then but the region.
@@ -245,7 +245,7 @@ class DepositPlan:
     total: float | None
     reach: float | None
     accuracy_before: float | None
-    expected: tuple[Expected, ...]
+    outlooks: tuple[DepositOutlook, ...]
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -275,13 +275,13 @@ def plan_deposit(
         forget_class=forget_class,
         execution=execution,
     )
-    shown = None if test is None else prepared_rows_deposit_plan(test, deposit.model, deposit.record, "the test set")
-    expected, total, used = [], math.inf, math.inf
+    shown = None if test is None else make_rows(test, deposit.model, deposit.record, "the test set")
+    outlooks, total, used = [], math.inf, math.inf
     for index, epsilon in enumerate(epsilons):
         progress("Epsilons", index, len(epsilons))
         request = replace(asked, guarantee=replace(asked.guarantee, epsilon=epsilon))
         found, radius, reach = _deposit_outlook(request, shown)
-        expected.append(found)
+        outlooks.append(found)
         total, used = min(total, radius), min(used, reach)
     finite = math.isfinite(total)
     return DepositPlan(
@@ -291,38 +291,27 @@ def plan_deposit(
         delta=delta,
         total=total if finite else None,
         reach=used if finite else None,
-        accuracy_before=None if shown is None else _share_right(shown, [deposit.settled]),
-        expected=tuple(expected),
+        accuracy_before=None if shown is None else _accuracy(shown, deposit.settled),
+        outlooks=tuple(outlooks),
         notes=asked.notes,
     )
 
 
-def _deposit_outlook(request: Request, shown: Rows | None) -> tuple[Expected, float, float]:
+def _deposit_outlook(request: Request, shown: Rows | None) -> tuple[DepositOutlook, float, float]:
     """One epsilon, the radius that the rows need, and how much of the reach."""
     epsilon = request.guarantee.epsilon
     try:
         measured = measure(request)
     except Refused as refusal:
-        return Expected(epsilon, None, None, None, refusal.found), math.inf, math.inf
+        return DepositOutlook(epsilon, None, None, None, refusal.found), math.inf, math.inf
     _, derived = foresee(request, measured)
     retained = measured.kept
     share = derived.sigma * retained.output_noise / max(retained.output_spread, 1e-300)
     loud = "more noise than signal in the outputs" if share > 1.0 else None
     accuracy = None
     if shown is not None:
-        updated = (request.weights + measured.step.update).cpu()
-        generator = np.random.default_rng(1)  # not the noise that protects: nothing of this is published
-        drawn = (retained.ellipsoid.sample(derived.sigma, generator) for _ in range(DRAWS))
-        accuracy = _share_right(shown, [updated + torch.from_numpy(noise).reshape(updated.shape) for noise in drawn])
+        assert derived.noise is not None  # what has none is refused while it is measured
+        noise = replace(derived.noise, scale=derived.sigma, shape=retained.ellipsoid)
+        accuracy = _accuracy(shown, request.weights + measured.step.update, noise)
     reach = reach_of(measured.facts, str(measured.route), retained.levels[-1] * derived.mu)
-    return Expected(epsilon, derived.sigma, share, accuracy, loud), derived.region.radius, reach
-
-
-def _share_right(shown: Rows, models: Sequence[torch.Tensor]) -> float:
-    """Mean share of these rows that are classified as labelled."""
-    shares = []
-    for weights in models:
-        outputs = shown.features.double() @ weights.T
-        chosen = (outputs[:, 0] > 0.0).long() if len(weights) == 1 else outputs.argmax(dim=1)
-        shares.append(float((chosen == shown.labels).double().mean()))
-    return float(np.mean(shares))
+    return DepositOutlook(epsilon, derived.sigma, share, accuracy, loud), derived.region.radius, reach

@@ -20,7 +20,7 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from expunge.certificate.sign import FAILED, PASSED, WARNED
-from expunge.evaluate.metrics import FEWEST_ROWS, Losses, Score, of_other_classes, row_losses
+from expunge.evaluate.metrics import FEWEST_ROWS, Score, Values, of_other_classes, row_losses
 from expunge.heads import LinearHead, Rows
 
 PERMUTATIONS = 9_999
@@ -81,7 +81,7 @@ def source_free(
     )
 
 
-def smaller_losses(forget: Losses, fresh: Losses, seed: int) -> tuple[Score, float | None]:
+def smaller_losses(forget: Values, fresh: Values, seed: int) -> tuple[Score, float | None]:
     """Chance that a forget row has a smaller loss than a fresh one (ties count half), and the one-sided p-value."""
     if min(len(forget), len(fresh)) < FEWEST_ROWS:
         reason = f"{len(forget)} forget and {len(fresh)} fresh rows: at least {FEWEST_ROWS} of both are needed"

@@ -146,7 +146,7 @@ def coarsen(estimator: Estimator, X: Any, y: Any, *, rare: int = RARE) -> Estima
     >>> rng = np.random.default_rng(0)
     >>> X, y = rng.normal(100.0, 5.0, size=(200, 1)), rng.integers(0, 2, 200)
     >>> made = coarsen(make_pipeline(StandardScaler(), LogisticRegression()), X, y)
-    >>> made[0][0].mean_ in (99.0, 100.0, 101.0), made[0][0].scale_ in (3.8, 4.6, 5.6)
+    >>> float(made[0][0].mean_[0]).is_integer(), float(f"{made[0][0].scale_[0]:.2g}") == made[0][0].scale_[0]
     (True, True)
     """
     coarse = Coarse(rare=require_rare(rare, 2))

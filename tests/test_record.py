@@ -146,6 +146,7 @@ def test_a_table_goes_with_where_it_was_learnt() -> None:
         ("learnt elsewhere", True),
         ("learnt elsewhere: PCA", False),
         ("learnt from the source, coarse: PCA", False),
+        ("learnt from the source, coarse: class_weight", True),
         ("learnt from the source: ", False),
         ("learnt from the source: PCA, PCA", False),
         ("learnt from the source: <b>", False),

@@ -298,6 +298,8 @@ class TrainingRecord:
 def prepared_by(said: object) -> tuple[str, tuple[str, ...]] | None:
     """What a record says of its preparation: a word, and the steps of a pipeline that learnt exactly; None if neither.
 
+    Of coarse preparation, class weights alone are named, where these are among it.
+
     >>> prepared_by("learnt from the source: StandardScaler, PCA")
     ('learnt from the source', ('StandardScaler', 'PCA'))
     >>> prepared_by("learnt from the source, coarse"), prepared_by("by heart")
@@ -305,7 +307,8 @@ def prepared_by(said: object) -> tuple[str, tuple[str, ...]] | None:
     """
     word, colon, listed = said.partition(": ") if isinstance(said, str) else ("", "", "")
     steps = tuple(listed.split(", ")) if colon else ()
-    if word not in PREPARATION or (steps and word != LEARNT_FROM_SOURCE):
+    weighted = word == LEARNT_COARSE and steps == (CLASS_WEIGHT,)
+    if word not in PREPARATION or (steps and word != LEARNT_FROM_SOURCE and not weighted):
         return None
     named = len(steps) <= MOST_STEPS and all(step.isidentifier() and len(step) <= LONGEST_NAME for step in steps)
     return (word, steps) if named and len(set(steps)) == len(steps) else None
@@ -322,16 +325,14 @@ def one_digit(count: int) -> int:
 
 
 def are_class_weights(weights: Sequence[object], n_classes: int) -> bool:
-    """Whether these can be the weights of so many classes: above 0, and the largest is 1.
+    """Whether these can be the weights of so many classes: above 0 and at most 1, so that what bounds
+    a row bounds a weighted one.
 
-    >>> are_class_weights([0.25, 1.0], 2), are_class_weights([0.25, 0.5], 2)
+    >>> are_class_weights([0.25, 0.5], 2), are_class_weights([0.25, 1.5], 2)
     (True, False)
     """
-    return (
-        len(weights) == n_classes
-        and all(isinstance(weight, float) and SMALLEST <= weight <= 1.0 for weight in weights)
-        and max(weights, default=0.0) == 1.0  # type: ignore[type-var]
-    )
+    possible = all(isinstance(weight, float) and SMALLEST <= weight <= 1.0 for weight in weights)
+    return possible and len(weights) == n_classes
 
 
 def require_range(record: TrainingRecord) -> None:

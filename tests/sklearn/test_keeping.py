@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
+import random
 import warnings
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -13,6 +16,7 @@ import polars as pl
 import pytest
 import scipy.sparse
 import torch
+from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression, RidgeClassifier, SGDClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScaler
@@ -274,7 +278,8 @@ def test_balanced_weights_are_warned_of_and_coarse_ones_do_not_tell_the_class_of
             with warnings.catch_warnings():
                 warnings.simplefilter("error" if coarse else "ignore", ExactPreparation)
                 whole = deposit(model, rows, names, seed=1)
-            assert (whole.record.preparation is None) == coarse
+            word = LEARNT_COARSE if coarse else LEARNT_FROM_SOURCE
+            assert whole.record.preparation == f"{word}: class_weight"
             kept = unlearn(model, (somebody, [label]), whole, **ASKED).deposit
             step = found(kept.setting, kept.sums, kept.penalty(kept.sums.count), kept.shape)
             assert step is not None
@@ -285,6 +290,40 @@ def test_balanced_weights_are_warned_of_and_coarse_ones_do_not_tell_the_class_of
     assert apart[True] < 0.1
     with pytest.warns(ExactPreparation, match="class_weight was learnt with the forgotten rows"):
         deposit(LogisticRegression(class_weight="balanced").fit(features, labels), features, labels, seed=1)
+
+
+@pytest.mark.filterwarnings("ignore::expunge.sklearn.ExactPreparation")
+@pytest.mark.parametrize(
+    "kind", [LogisticRegression(C=3.0), SGDClassifier(loss="log_loss", alpha=0.05, random_state=0)]
+)
+def test_what_is_handed_out_does_not_tell_how_many_rows_each_class_had(kind: Any) -> None:
+    """Largest weights of balanced classes are n/(K n_min): C or l2 times that, exactly, is the label of who left."""
+    features, labels = numbers(2)
+    model = clone(kind).set_params(class_weight="balanced").fit(features, labels)
+    with patch("expunge.sklearn.keeping.MOVED", 1.0):
+        made = unlearn(model, (features[:1], labels[:1]), deposit(model, features, labels, seed=1), **ASKED)
+    record, said = made.model.record, made.statement.content["model"]
+    times = said["fixed_c"] / 3.0 if record.fixed_c else 0.05 / said["l2"]
+    assert times > 1.0
+    assert math.log2(times).is_integer()
+    assert (record.fixed_c, record.l2) == (said.get("fixed_c"), said["l2"])
+
+
+def test_coarse_class_weights_are_rounded_by_chance_and_the_headline_names_them() -> None:
+    """Of 95 rows in a class there are 90 or 100, as chance has it; seven count as ten."""
+    features = np.random.default_rng(0).normal(size=(1000, 2))
+    labels = np.repeat([0, 1], [905, 95])
+    weighted = LogisticRegression(class_weight="balanced")
+    with patch("expunge.data.coarseness._chance", random.Random(0)):
+        found = {round(coarsen(weighted, features, labels).class_weight[1], 3) for _ in range(20)}
+    assert found == {5.556, 5.0}
+    assert coarsen(weighted, features, np.repeat([0, 1], [993, 7])).class_weight[1] == 1000 / 20
+    made = coarsen(weighted, features, labels)
+    result = unlearn(made, (features[:1], labels[:1]), deposit(made, features, labels, seed=1), **ASKED)
+    assert "Balanced class weights are among it" in result.headline
+    assert "Balanced class weights are among it" in result.statement.content["guarantee"]
+    own = made.set_params(class_weight={0: 1.0, 1: 2.0}).fit(features, labels)
+    assert deposit(own, features, labels, seed=1).record.preparation is None, "nobody counted rows for these"
 
 
 def test_a_deposit_of_another_estimator_is_refused() -> None:

@@ -9,13 +9,21 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.compose import make_column_transformer
-from sklearn.impute import KNNImputer
+from sklearn.impute import KNNImputer, SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline, make_union
-from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, Normalizer, PolynomialFeatures, StandardScaler
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    MinMaxScaler,
+    Normalizer,
+    OrdinalEncoder,
+    PolynomialFeatures,
+    StandardScaler,
+)
 
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.record import LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE
+from expunge.sklearn import coarsen
 from expunge.sklearn.pipelines import Parts, put_together, taken_apart
 from sklearn_models import numbers
 
@@ -105,3 +113,40 @@ def test_a_function_that_holds_something_may_have_learnt_it(step: Any, learnt: b
     parts = Parts((("step", step),), LogisticRegression(), None)
     assert bool(parts.learnt) is learnt
     assert parts.preparation(None, chosen=False) == ("learnt from the source: FunctionTransformer" if learnt else None)
+
+
+def gapped() -> tuple[np.ndarray, np.ndarray]:
+    """A column of few values with many gaps, one of real numbers with few gaps, and one in which a person is alone."""
+    rng = np.random.default_rng(0)
+    rows = np.column_stack([rng.integers(0, 3, 500), rng.normal(size=500), np.full(500, np.nan)]).astype(float)
+    rows[:100, 0], rows[100:104, 1], rows[7, 2] = np.nan, np.nan, 123.456
+    return rows, rng.integers(0, 2, 500)
+
+
+@pytest.mark.filterwarnings("ignore:Skipping features without any observed values")
+@pytest.mark.parametrize("strategy", ["mean", "median", "most_frequent"])
+@pytest.mark.parametrize("as_frame", [False, True])
+def test_a_coarse_imputer_keeps_nothing_that_few_rows_have(strategy: str, as_frame: bool) -> None:
+    rows, labels = gapped()
+    columns = [0, 2] if strategy == "most_frequent" else [0, 1, 2]
+    given = pd.DataFrame(rows[:, columns], columns=[f"c{each}" for each in columns]) if as_frame else rows[:, columns]
+    model = make_pipeline(SimpleImputer(strategy=strategy, add_indicator=True), LogisticRegression())
+    imputer = coarsen(model, given, labels)[0]
+    assert imputer.statistics_[0] in (
+        (0.0, 1.0, 2.0) if strategy == "most_frequent" else np.arange(0.5, 1.6, 0.01).round(2)
+    )
+    assert np.isnan(imputer.statistics_[-1]), "one person's value; the column is left out"
+    assert imputer.indicator_.features_.tolist() == [0, len(columns) - 1], "four gaps are no indicator"
+    assert imputer.transform(given[:3]).shape == (3, len(columns) - 1 + 2)
+
+
+def test_a_coarse_imputer_is_refused_where_no_value_is_frequent() -> None:
+    rows, labels = gapped()
+    names = np.array([[f"n{place:04d}"] for place in range(500)], dtype=object)
+    for strategy, given in (("most_frequent", rows[:, [1]]), ("most_frequent", names), (np.max, rows[:, [0]])):
+        with pytest.raises(ModelError, match="SimpleImputer cannot be coarse"):
+            coarsen(make_pipeline(SimpleImputer(strategy=strategy), LogisticRegression()), given, labels)
+    words = np.array([["red"]] * 300 + [["blue"]] * 199 + [["Aaron"]], dtype=object)
+    words[5] = np.nan
+    coding = make_pipeline(SimpleImputer(strategy="most_frequent"), OrdinalEncoder())
+    assert coarsen(make_pipeline(coding, LogisticRegression()), words, labels)[0][0].statistics_.tolist() == ["red"]

@@ -857,7 +857,7 @@ KEPT_WORDS = (
     ),
     Rule(
         "only a deposit has class weights, one for each class, and the largest is 1",
-        "model.class_weights are of another number, not above 0, not relative to the largest, or of no deposit",
+        "model.class_weights are of another number, not above 0, above 1, or of no deposit",
         _class_weights,
     ),
     Rule(

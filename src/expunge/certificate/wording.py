@@ -31,6 +31,10 @@ COARSE = (
     "Preparation was learnt from the source, forgotten rows included, and made coarse: values of theirs are not to be "
     "read off it, and that they were there hardly shows. It is a practice and no proof."
 )
+COARSE_WEIGHTS = (
+    "Balanced class weights are among it: the counts of rows that they come from, forgotten ones included, were "
+    "rounded by chance."
+)
 OF_A_TABLE = (
     "Preparation of the table was learnt with the forgotten rows and is unchanged: from its means and scales, and the "
     "retained rows, a forgotten one can be worked out, and its categories list what only few had."
@@ -70,7 +74,7 @@ def outside(preparation: str | None) -> str:
     """What a guarantee says first that it does not cover: what prepared the rows, where that knows the forgotten."""
     word, steps = prepared_by(preparation) or (None, ())
     if word == LEARNT_COARSE:
-        return COARSE
+        return f"{COARSE} {COARSE_WEIGHTS}" if steps else COARSE
     if word != LEARNT_FROM_SOURCE:
         return ""
     if not steps:

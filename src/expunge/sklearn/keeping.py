@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from expunge.certificate.dossier import Certificate
 from expunge.certificate.statement import Statement
 from expunge.certificate.wording import headline, outside
 from expunge.data import EncodedRows, encode, prepare
+from expunge.data.coarseness import by_chance
 from expunge.distance import Distance
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.evidence.deposit.contents import Deposit
@@ -249,17 +251,17 @@ def _with_record(
     names: tuple[str, ...] | None,
     preparation: str | None,
 ) -> LinearModel:
-    """The estimator's weights with what a deposit has to know of its training; class weights as in classes.py."""
+    """The estimator's weights with what a deposit has to know of its training."""
     n, classes = int(features.shape[0]), labels_of_classes(objective.classes)
     weights = objective.weights_of(_as_classes(labels, objective.classes))
-    largest = 1.0 if weights is None else float(weights.max())
-    relative = None if weights is None or np.all(weights == largest) else tuple((weights / largest).tolist())
-    constant = None if objective.per_row else objective.strength * largest
+    unit = 1.0 if weights is None else _unit(weights, counted=objective.balanced)
+    relative = None if weights is None or np.all(weights == unit) else tuple((weights / unit).tolist())
+    constant = None if objective.per_row else objective.strength * unit
     record = TrainingRecord(
         n,
         classes,
         tuple(torch.bincount(encode(labels, classes, SOURCE), minlength=len(classes)).tolist()),
-        objective.strength / largest if constant is None else 1.0 / (constant * n),
+        objective.strength / unit if constant is None else 1.0 / (constant * n),
         objective.loss,
         power_of_two(max(float(features.norm(dim=1).max()), 2.0**-40) * (1.0 + 2.0**-40)),
         objective.bias,
@@ -273,6 +275,16 @@ def _with_record(
     )
     matrix = torch.from_numpy(np.array(objective.matrix))
     return from_matrix(matrix, bias=objective.bias, dtype=torch.float64).with_record(record)
+
+
+def _unit(weights: NDArray[np.float64], *, counted: bool) -> float:
+    """What weights of classes are written relative to, so that none is above 1. It is in C or l2, which are handed out.
+
+    The largest of them; where rows were `counted` for them that would tell the counts, and it is a power of two above
+    the largest: one of the next two, by chance.
+    """
+    largest = float(weights.max())
+    return 2.0 ** (by_chance(math.log2(largest)) + 1) if counted else largest
 
 
 def _as_classes(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[Any]:

@@ -32,9 +32,10 @@ from expunge.record import Label
 from expunge.sklearn.refusals import Estimator, not_taken
 
 RIDGES = (RidgeClassifier, RidgeClassifierCV)
+COARSE_MARK = "expunge_coarse_"  # on what `coarsen` made coarse: a digest of what it had learnt then
 # what of a fitted estimator goes over to one with other weights: nothing else, since the rest was learnt from rows
-CARRIED = ("classes_", "n_features_in_", "feature_names_in_", "_label_binarizer", "C_", "alpha_", "l1_ratio_")
 CARRIED_BY_MANY = ("label_binarizer_", "classes_", "n_features_in_", "feature_names_in_")
+CARRIED = (*CARRIED_BY_MANY, "_label_binarizer", "C_", "alpha_", "l1_ratio_", COARSE_MARK)
 L2 = "Fit with an L2 penalty, the default."
 
 

@@ -15,7 +15,7 @@ from expunge.record import CLASS_WEIGHT, LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT
 from expunge.runtime.checks import choice
 from expunge.sklearn.refusals import Estimator, require_steps
 from expunge.sklearn.rows import by_name, dense
-from expunge.sklearn.steps import NO_STEP, fitted_steps, has_learnt, is_coarse, strip
+from expunge.sklearn.steps import NO_STEP, fitted_steps, has_coarse_weights, has_learnt, is_coarse, strip
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Parts:
         """Where it was learnt, and by which steps exactly: from the source, unless it is said to be from elsewhere.
 
         None where nothing was. A penalty that was `chosen` by cross-validation was learnt from the source too, and so
-        were `balanced` weights of classes.
+        were `balanced` weights of classes: coarsely, where `coarsen` balanced them.
         """
         if said is not None:
             choice(said, (LEARNT_FROM_SOURCE, LEARNT_ELSEWHERE), "preparation")
@@ -61,6 +61,8 @@ class Parts:
             exact.append(CLASS_WEIGHT)
         if exact:
             return f"{LEARNT_FROM_SOURCE}: {', '.join(dict.fromkeys(exact))}"
+        if has_coarse_weights(self.final):
+            return f"{LEARNT_COARSE}: {CLASS_WEIGHT}"
         if said == LEARNT_ELSEWHERE and self.learnt:
             return LEARNT_ELSEWHERE
         return LEARNT_COARSE if learnt else None

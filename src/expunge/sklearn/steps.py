@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
@@ -21,6 +22,7 @@ from sklearn.utils import get_tags
 from expunge.data.coarseness import RARE, Coarse, by_chance, require_rare
 from expunge.data.learning import FILLED
 from expunge.errors import ModelError
+from expunge.sklearn.objectives import COARSE_MARK
 from expunge.sklearn.refusals import Estimator, every_step, may_have_learnt
 
 NO_STEP = (None, "passthrough", "drop")
@@ -39,7 +41,6 @@ NOT_NEEDED = {  # of what a step has learnt, what it does without when it prepar
     "CountVectorizer": ("stop_words_",),
     "_PLS": ("x_scores_", "y_scores_"),
 }
-MARK = "expunge_coarse_"  # on a step that was made coarse: a digest of what it had learnt then
 RARE_WORD = "(rare)"
 ENDS = 10  # of a range: its ends are rounded to such a part of it, and moved out by one
 OWN = 50  # rows: of more, an array as long as the source has something of each
@@ -79,14 +80,23 @@ def has_learnt(step: Any) -> bool:
 
 def is_coarse(step: Any) -> bool:
     """Whether a step is as `coarsen` made it: fitted again, it is not."""
-    mark = getattr(step, MARK, None)
+    mark = getattr(step, COARSE_MARK, None)
     return mark is not None and mark == _digest(step)
 
 
+def has_coarse_weights(classifier: Estimator) -> bool:
+    """Whether the class weights of a classifier are as `coarsen` balanced them."""
+    mark = getattr(classifier, COARSE_MARK, None)
+    return mark is not None and mark == _digest_of(classifier.class_weight)
+
+
 def _digest(step: Any) -> str:
-    learnt = {name: value for name, value in vars(step).items() if name.endswith("_") and name != MARK}
-    said = repr((type(step).__name__, _plain(learnt), _plain(getattr(step, "idf_", None))))
-    return hashlib.sha256(said.encode()).hexdigest()
+    learnt = {name: value for name, value in vars(step).items() if name.endswith("_") and name != COARSE_MARK}
+    return _digest_of((type(step).__name__, learnt, getattr(step, "idf_", None)))
+
+
+def _digest_of(learnt: Any) -> str:
+    return hashlib.sha256(repr(_plain(learnt)).encode()).hexdigest()
 
 
 def _plain(value: Any) -> Any:
@@ -134,8 +144,9 @@ def coarsen(estimator: Estimator, X: Any, y: Any, *, rare: int = RARE) -> Estima
 
     Scalers have numbers that are rounded by chance to coarse steps, with a few values at either end pulled in and,
     where they centre, features of at most ten scales; encoders, values that `rare` rows have (by chance up to twice as
-    many), all others as one; vectorisers, words of as many documents, with an idf in halves; balanced weights of
-    classes are those of counts of one digit. Fitted twice, they differ a little. What they are is scikit-learn's own;
+    many), all others as one; imputers, such values where they take the most frequent one; vectorisers, words of as
+    many documents, with an idf in halves; balanced weights of classes are those of counts that are rounded to one digit
+    by chance. Fitted twice, they differ a little. What they are is scikit-learn's own;
     nothing of Expunge is needed to use them. Other steps are fitted as they are, and certificates name them. That
     nobody can be read off coarse steps is a practice, and no proof: for that, fit steps on public rows
     (`deposit(..., preparation="learnt elsewhere")`).
@@ -158,17 +169,21 @@ def coarsen(estimator: Estimator, X: Any, y: Any, *, rare: int = RARE) -> Estima
 
 
 def _weigh_coarsely(estimator: Any, y: Any, coarse: Coarse) -> None:
-    """Balanced weights of classes as numbers, from counts of one digit: exact ones tell the class of who left."""
+    """Balanced weights of classes as numbers, from counts rounded by chance: exact ones tell the class of who left.
+
+    A class of fewer than `rare` rows counts as one of so many.
+    """
     final = estimator
     while isinstance(final, Pipeline):
         final = final.steps[-1][1]
     if getattr(final, "class_weight", None) != "balanced":
         return
     classes, counts = np.unique(np.asarray(y), return_counts=True)
-    total, *each = (coarse.count(int(count)) for count in (counts.sum(), *counts))
+    total, *each = (coarse.count(max(int(count), RARE, coarse.rare)) for count in (counts.sum(), *counts))
     final.class_weight = {
         name: total / (len(classes) * count) for name, count in zip(classes.tolist(), each, strict=True)
     }
+    setattr(final, COARSE_MARK, _digest_of(final.class_weight))
 
 
 def can_be_coarse(step: Any) -> bool:
@@ -193,7 +208,7 @@ class _CoarseStep(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None): 
                 "Give a smaller rare, or another step.",
             ) from error
         for part in fitted_steps(self.step_):
-            setattr(part, MARK, _digest(part))
+            setattr(part, COARSE_MARK, _digest(part))
         return self
 
     def transform(self, X: Any) -> Any:
@@ -235,20 +250,29 @@ def _unwrap(step: Any) -> Any:
     return step
 
 
-def _columns(X: Any) -> Iterator[NDArray[np.float64]]:
-    """The columns of rows, each without its gaps."""
+def _columns(X: Any, coarse: Coarse, missing: Any = math.nan, dtype: Any = np.float64) -> Iterator[NDArray[Any]]:
+    """The columns of rows, each without its gaps; of one with gaps that few rows have a value in, nothing."""
     if scipy.sparse.issparse(X):
         table = X.tocsc()
         columns = [table[:, [place]].toarray().ravel() for place in range(table.shape[1])]
     else:
-        columns = list(np.asarray(X, dtype=np.float64).T)
+        columns = list(np.asarray(X, dtype=dtype).T)
     for column in columns:
-        yield column[~np.isnan(column)]
+        values = column[~_gaps(column, missing)]
+        enough = len(values) == len(column) or coarse.blurred(np.array([len(values)]))[0] >= coarse.rare
+        yield values if enough else values[:0]
+
+
+def _gaps(column: NDArray[Any], missing: Any) -> NDArray[np.bool_]:
+    """Where a column has no value, as `missing` marks it."""
+    if not _is_gap(missing):
+        return np.asarray(column == missing, dtype=bool)
+    return np.isnan(column) if column.dtype.kind == "f" else np.array([_is_gap(each) for each in column.tolist()], bool)
 
 
 def _standard(step: Any, X: Any, coarse: Coarse) -> Any:
     step.fit(X)
-    found = np.array([coarse.moments(column) if len(column) else (0.0, 0.0) for column in _columns(X)]).T
+    found = np.array([coarse.moments(column) if len(column) else (0.0, 0.0) for column in _columns(X, coarse)]).T
     step.mean_ = found[0] if step.with_mean else None
     step.scale_ = np.where(found[1] > 0.0, found[1], 1.0) if step.with_std else None
     strip(step)
@@ -261,7 +285,7 @@ def _standard(step: Any, X: Any, coarse: Coarse) -> Any:
 def _least_most(step: Any, X: Any, coarse: Coarse) -> Any:
     step.set_params(clip=True).fit(X)
     ends = []
-    for column in _columns(X):
+    for column in _columns(X, coarse):
         within = coarse.pulled_in(column) if len(column) else np.zeros(1)
         spread = coarse.scale(float(within.max() - within.min()))
         low, high = (coarse.centre(float(end), spread, ENDS) for end in (within.min(), within.max()))
@@ -275,7 +299,7 @@ def _least_most(step: Any, X: Any, coarse: Coarse) -> Any:
 
 def _most_absolute(step: Any, X: Any, coarse: Coarse) -> Any:
     step.fit(X)
-    most = [coarse.scale(float(np.abs(coarse.pulled_in(c)).max())) if len(c) else 0.0 for c in _columns(X)]
+    most = [coarse.scale(float(np.abs(coarse.pulled_in(c)).max())) if len(c) else 0.0 for c in _columns(X, coarse)]
     step.scale_ = np.where(np.array(most) > 0.0, most, 1.0)
     strip(step)
     return step
@@ -285,9 +309,8 @@ def _robust(step: Any, X: Any, coarse: Coarse) -> Any:
     step.fit(X)
     low, high = (part / 100.0 for part in step.quantile_range)
     usual = float(np.diff(scipy.special.ndtri([low, high]))[0]) if step.unit_variance else 1.0
-    for place, column in enumerate(_columns(X)):
-        if not len(column):
-            continue
+    for place, values in enumerate(_columns(X, coarse)):
+        column = values if len(values) else np.zeros(1)
         spread = coarse.scale(abs(coarse.quantile(column, high) - coarse.quantile(column, low)) / usual)
         if step.scale_ is not None:
             step.scale_[place] = spread if spread > 0.0 else 1.0
@@ -299,15 +322,38 @@ def _robust(step: Any, X: Any, coarse: Coarse) -> Any:
 
 
 def _imputer(step: Any, X: Any, coarse: Coarse) -> Any:
+    """A column in which few rows have a value is left out, and one in which few have none gets no indicator."""
+    if callable(step.strategy):
+        raise ValueError("its strategy is a function")
     step.fit(X)
-    if step.statistics_.dtype.kind != "f" or step.strategy not in ("mean", "median"):
-        return step  # the most frequent value, which nobody has alone
-    for place, column in enumerate(_columns(X)):
-        if len(column):
+    if step.statistics_.dtype.kind in "iu":
+        step.statistics_ = step.statistics_.astype(np.float64)  # which holds gaps
+    counted = step.strategy == "most_frequent"
+    given = X if scipy.sparse.issparse(X) or hasattr(X, "columns") else np.asarray(X)
+    columns = _columns(given, coarse, step.missing_values, None if counted else np.float64)
+    for place, column in enumerate(columns if step.strategy != "constant" else ()):
+        if not len(column):
+            step.statistics_[place] = 0 if step.keep_empty_features else np.nan
+        elif counted:
+            step.statistics_[place] = _frequent(column, coarse)
+        else:
             centre, scale = coarse.moments(column)
-            median = step.strategy == "median"
-            step.statistics_[place] = coarse.centre(coarse.quantile(column, 0.5) if median else centre, scale, FILLED)
+            middle = coarse.quantile(column, 0.5) if step.strategy == "median" else centre
+            step.statistics_[place] = coarse.centre(middle, scale, FILLED)
+    if step.add_indicator:
+        table = X.toarray() if scipy.sparse.issparse(X) else np.asarray(X)
+        counts = np.array([_gaps(column, step.missing_values).sum() for column in table.T])
+        step.indicator_.features_ = np.flatnonzero(coarse.blurred(counts) >= coarse.rare)
     return step
+
+
+def _frequent(column: NDArray[Any], coarse: Coarse) -> Any:
+    """The value that most rows have, as far as chance lets that show; many rows have it in any case."""
+    counts = Counter(column.tolist())
+    left = coarse.blurred(np.array(list(counts.values())))
+    if left.max() < coarse.rare:
+        raise ValueError("in a column no value is frequent, and strategy 'most_frequent' would show somebody's own")
+    return list(counts)[int(left.argmax())]
 
 
 def _encoder(step: Any, X: Any, coarse: Coarse) -> Any:
@@ -344,7 +390,7 @@ def _among(value: Any, values: list[Any]) -> bool:
 
 
 def _is_gap(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
+    return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and math.isnan(value))
 
 
 def _made_up(columns: list[list[Any]], X: Any) -> Any:

@@ -197,7 +197,7 @@ def test_what_weights_cannot_be_used_with_is_refused() -> None:
     assert by_class(Rows(torch.zeros(1, 3), torch.tensor([0])), record(None)).has_weights is False
 
 
-@pytest.mark.parametrize("weights", [(1.0, 0.5), (0.5, 0.5, 0.5), (1.0, 0.0, 1.0), (1.0, float("nan"), 0.5), (1, 1, 1)])
+@pytest.mark.parametrize("weights", [(1.0, 0.5), (0.5, 0.5, 1.5), (1.0, 0.0, 1.0), (1.0, float("nan"), 0.5), (1, 1, 1)])
 def test_weights_that_cannot_be_are_refused(weights: tuple[float, ...]) -> None:
     assert not are_class_weights(weights, 3)
     odd = replace(record(WEIGHTS), weights_sha256="0" * 64).to_json().replace("[1.0, 0.5, 0.25]", str(list(weights)))

@@ -22,7 +22,7 @@ from expunge.data.ordered import by_record
 from expunge.data.preparation import Preparation
 from expunge.data.raw_tables import raw_frame
 from expunge.desk import Policy, accept, create_desk
-from expunge.desk.run import checked_test
+from expunge.desk.run import check_test_rows
 from expunge.distance import Estimation
 from expunge.errors import DataError, FileError
 from expunge.estimate.comparison import compare
@@ -111,7 +111,7 @@ def desk_results(rows: Given) -> Any:
 
 
 def desk_accuracy(rows: Given) -> Any:
-    return checked_test(trained(), rows(TEST)).share_correct(trained())
+    return check_test_rows(trained(), rows(TEST)).share_correct(trained())
 
 
 def streamed(rows: Given, part: slice) -> Any:

@@ -15,7 +15,7 @@ from desk_use import ask, opened
 from expunge.certificate.check import Check
 from expunge.certificate.sign import generate_keys
 from expunge.desk import run
-from expunge.desk.state import Secret, current_state
+from expunge.desk.state import Secret, load_state
 from expunge.evaluate.audit import Audit, LowerBounds
 from expunge.request.past import Past
 from private_values import private_values
@@ -148,6 +148,6 @@ def test_nor_at_a_desk(tmp_path: Path) -> None:
     for held in (desk, outcome, published, published.certificate):
         require_silent(held, of_key(desk.key) | hidden)
     with desk.reading() as ledger:
-        state = current_state(desk, ledger)
+        state = load_state(desk, ledger)
     assert state.past is not None
     require_silent(state, of_key(desk.key) | texts_of(state.past.gradients.numpy(), state.model.weight.numpy()))

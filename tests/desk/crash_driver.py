@@ -28,7 +28,7 @@ from expunge.certificate.dossier import read_certificate
 from expunge.certificate.sign import verify_file
 from expunge.cli.results import write_result
 from expunge.desk import Desk, Policy, accept, create_desk, models, open_desk, requests, run, verify_desk, withdraw
-from expunge.desk.state import current_state
+from expunge.desk.state import load_state
 from expunge.errors import ExpungeError
 from expunge.evidence.deposit.contents import Deposit, read_deposit
 from expunge.evidence.deposit.verifying import verify_deposits
@@ -128,7 +128,7 @@ def in_use(desk: Desk) -> list[str]:
     if not KEPT:
         return []
     with desk.writing() as ledger:
-        kept, made = current_state(desk, ledger).deposit, ledger.models()
+        kept, made = load_state(desk, ledger).deposit, ledger.models()
     assert kept is not None
     gone = sum(model.facts.n_rows for model in made)
     states = [path.name for path in desk.layout.states.iterdir()]

@@ -60,7 +60,7 @@ def test_a_reference_that_the_desk_makes_cannot_be_guessed(desk: Desk, source: R
 def test_too_many_rows_are_refused_before_they_are_looked_at(
     desk: Desk, source: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules[accept.__module__], "asked_rows", lambda *_: pytest.fail("looked at"))
+    monkeypatch.setattr(sys.modules[accept.__module__], "prepare_request", lambda *_: pytest.fail("looked at"))
     X, y = (np.repeat(part[:1], 100_001, axis=0) for part in source)
     with pytest.raises(DataError, match="100,001 rows in one request; at most 100,000"):
         accept(desk, X, y, "all of them")

@@ -12,8 +12,8 @@ from desk_use import ask
 from expunge.desk import Desk, history, models, run
 from expunge.desk.handover import desk_report
 from expunge.desk.layout import MODEL
-from expunge.desk.run import checked_test
-from expunge.desk.state import current_state
+from expunge.desk.run import check_test_rows
+from expunge.desk.state import load_state
 from expunge.errors import DataError, FileError
 from expunge.model import LinearModel, read_model
 
@@ -41,7 +41,7 @@ def test_before_a_later_model_is_the_last_published_one(desk: Desk, source: Rows
     assert made[0]["before"] == correct(trained, test), "the model that the desk was opened with"
     assert [each["before"] for each in made[1:]] == [each["after"] for each in made[:-1]]
     with desk.reading() as ledger:
-        private = correct(current_state(desk, ledger).model, test)
+        private = correct(load_state(desk, ledger).model, test)
     assert private not in [each["before"] for each in made[1:]], "the weights without noise"
 
 
@@ -88,7 +88,7 @@ def test_a_bad_test_set_is_refused_before_anything_is_done(kind: str, desk: Desk
 
 
 def test_labels_may_be_whole_floats(trained: LinearModel, source: Rows) -> None:
-    checked = checked_test(trained, (source[0], source[1].astype(float)))
+    checked = check_test_rows(trained, (source[0], source[1].astype(float)))
     assert checked.share_correct(trained) == correct(trained, source)
 
 
@@ -98,5 +98,5 @@ def test_no_private_weight_is_in_a_report(desk: Desk, source: Rows, tmp_path: Pa
         ask(desk, source, number, number + 1)
         run(desk, test=test)
     with desk.reading() as ledger:
-        private = f"{100 * correct(current_state(desk, ledger).model, test):.2f} %".encode()
+        private = f"{100 * correct(load_state(desk, ledger).model, test):.2f} %".encode()
     assert private not in desk_report(desk)["model-0002.html"]

@@ -6,6 +6,7 @@ import fcntl
 import json
 import math
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,11 @@ from expunge.desk import (
     verify_desk,
     withdraw,
 )
-from expunge.desk import state as deposited
+from expunge.desk.accept import find_missing
+from expunge.desk.create import default_noise
 from expunge.desk.ledger import RunRefused
-from expunge.desk.state import composed, current_state, missing_rows
+from expunge.desk.run import compose_drawn
+from expunge.desk.state import load_state
 from expunge.errors import DataError, ModelError, OptionError, RetrainNow, UselessModel
 from expunge.evidence.deposit.contents import Deposit, read_deposit
 from expunge.evidence.deposit.evidence import reach_of
@@ -60,7 +63,7 @@ def asked(desk: Desk, reference: str, *numbers: int) -> int:
 
 def state_of(desk: Desk) -> Deposit:
     with desk.reading() as ledger:
-        deposit = current_state(desk, ledger).deposit
+        deposit = load_state(desk, ledger).deposit
     assert deposit is not None
     return deposit
 
@@ -69,8 +72,8 @@ def state_of(desk: Desk) -> Deposit:
 
 
 def test_it_takes_the_deposit_in_and_keeps_no_surrogate(desk: Desk) -> None:
-    assert desk.policy.kept
-    assert desk.policy.noise == deposited.default_noise(kept().deposit)
+    assert desk.policy.with_deposit
+    assert desk.policy.noise == default_noise(kept().deposit)
     assert state_of(desk).numbers == kept().deposit.numbers
     assert not desk.layout.surrogate.exists()
     assert open_desk(desk.layout.folder).policy == desk.policy
@@ -140,8 +143,8 @@ def test_strangers_cost_one_look_up_without_the_writers_lock(
     """However many they are: all are looked up at once, and nobody else has to wait for it."""
     looked: list[str] = []
 
-    def watch(name: str) -> None:
-        real = getattr(deposited, name)
+    def watch(module: Any, name: str) -> None:
+        real = getattr(module, name)
 
         def look(*given: Any) -> Any:
             with desk.layout.lock.open("rb+") as stream:
@@ -149,15 +152,14 @@ def test_strangers_cost_one_look_up_without_the_writers_lock(
             looked.append(name)
             return real(*given)
 
-        monkeypatch.setattr(deposited, name, look)
+        monkeypatch.setattr(module, name, look)
 
-    for name in ("look_up", "row_hashes", "occurring"):
-        if hasattr(deposited, name):
-            watch(name)
+    for name in ("row_hashes", "occurring", "find_missing"):
+        watch(sys.modules["expunge.desk.accept"], name)
     features = np.random.default_rng(1).normal(size=(count, rows(1)[0].shape[1]))
     with pytest.raises(DataError, match=rf"{count} of {count} rows .* not in what is left"):
         accept(desk, features, np.repeat(rows(1)[1], count), "strangers")
-    assert looked == ["row_hashes", "row_hashes", "occurring"], "what the request holds, and what the deposit has"
+    assert looked == ["row_hashes", "occurring"]
     assert requests(desk) == []
 
 
@@ -205,10 +207,10 @@ def test_rows_of_pending_requests_are_not_there_for_others(desk: Desk) -> None:
 def test_available_counts_every_precision() -> None:
     features, labels = rows(1)
     coarse = (np.round(features, 6), labels)
-    assert missing_rows(kept().deposit, [], coarse) == []
-    assert len(missing_rows(kept().deposit, [coarse], rows(1))) == 1
-    assert missing_rows(kept().deposit, [rows(0)], rows(0)) == []
-    assert len(missing_rows(kept().deposit, [rows(0), rows(0)], rows(0))) == 1
+    assert find_missing(kept().deposit, [], coarse) == []
+    assert len(find_missing(kept().deposit, [coarse], rows(1))) == 1
+    assert find_missing(kept().deposit, [rows(0)], rows(0)) == []
+    assert len(find_missing(kept().deposit, [rows(0), rows(0)], rows(0))) == 1
 
 
 def test_a_damaged_file_of_one_request_keeps_nobody_from_asking(desk: Desk) -> None:
@@ -412,8 +414,8 @@ def test_all_models_together_pay_for_what_float64_made_of_each(desk: Desk) -> No
     assert first.failures == second.failures == ARITHMETIC_SHARE * 1e-3
     assert first.epsilon < second.epsilon < 1.0
     with pytest.raises(RetrainNow, match="float64"):
-        composed(6, 1e-14, [8.0] * 3)
-    assert composed(6, 1e-6, [0.5] * 3).failures == ARITHMETIC_SHARE * 1e-6
+        compose_drawn(6, 1e-14, [8.0] * 3)
+    assert compose_drawn(6, 1e-6, [0.5] * 3).failures == ARITHMETIC_SHARE * 1e-6
 
 
 def test_what_is_published_does_not_depend_on_who_left(desk: Desk, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from desk_use import Rows, ask, opened
 from expunge.desk import Desk, accept, history, requests, resume, run, status, verify_desk
 from expunge.desk.ledger import RequestRow, RequestSetAside
-from expunge.desk.run import taken_apart
+from expunge.desk.run import divide_group
 from expunge.errors import BeyondPolicy, DataError, RetrainNow, VacuousClaim
 from expunge.model import LinearModel
 
@@ -39,20 +39,20 @@ def test_which_of_several_fit_together() -> None:
             raise (BeyondPolicy if total > 25.0 else VacuousClaim)("too much", "less", "Less.")
         return total
 
-    apart = taken_apart(asked(6), trial)
+    apart = divide_group(asked(6), trial)
     assert apart is not None
     assert (numbers(apart.within), numbers(apart.later)) == ([0, 2, 4, 5], [3])
     assert [(request.id, str(why)) for request, why in apart.beyond] == [(1, "too much; less. Less.")]
     assert len(tried) <= 6 + 3
-    only = taken_apart(asked(2)[1:], trial)
+    only = divide_group(asked(2)[1:], trial)
     assert only is not None
     assert (only.within, only.later, numbers([request for request, _ in only.beyond])) == ([], [], [1])
     sizes[:] = [4.0] * 6
-    apart = taken_apart(asked(6), trial)
+    apart = divide_group(asked(6), trial)
     assert apart is not None
     assert (len(apart.within), len(apart.later), apart.beyond) == (5, 1, [])
     sizes[:] = [1.0] * 6
-    assert taken_apart(asked(6), trial) is None, "all fit: the refusal was not about their rows"
+    assert divide_group(asked(6), trial) is None, "all fit: the refusal was not about their rows"
 
 
 def test_a_request_that_needs_more_noise_than_was_set_keeps_nobody_waiting(
@@ -113,7 +113,7 @@ def test_a_refusal_that_is_not_about_rows_sets_nobody_aside(
     ask(desk, source, 0, 1)
     ask(desk, source, 1, 2)
     with monkeypatch.context() as patched:
-        patched.setattr(sys.modules["expunge.desk.run"], "accuracies", refuse)
+        patched.setattr(sys.modules["expunge.desk.run"], "_measure_accuracy", refuse)
         outcome = run(desk, test=source)
     assert isinstance(outcome.refused, DataError)
     assert (outcome.pending, outcome.aside) == (2, 0)

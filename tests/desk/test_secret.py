@@ -16,7 +16,7 @@ from desk_use import ask
 from expunge.data import EncodedRows
 from expunge.desk import Desk, accept, models, open_desk, run, withdraw
 from expunge.desk.layout import MODEL
-from expunge.desk.state import State, current_state, in_fixed_order, secret_of
+from expunge.desk.state import State, derive_secret, load_state, sort_rows
 from expunge.model import read_model
 
 Rows = tuple[np.ndarray, np.ndarray]
@@ -79,7 +79,7 @@ def noise_of(desk: Desk, number: int = 1) -> np.ndarray:
 
 def current(desk: Desk) -> tuple[State, str]:
     with desk.reading() as ledger:
-        return current_state(desk, ledger), ledger.created().surrogate_mac
+        return load_state(desk, ledger), ledger.created().surrogate_mac
 
 
 def test_other_rows_have_other_noise(desk: Desk, source: Rows, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_other_rows_have_other_noise(desk: Desk, source: Rows, tmp_path: Path) -
 def test_desks_that_were_opened_apart_have_other_noise(desk: Desk, source: Rows) -> None:
     rows = EncodedRows(*(part[:2] for part in source))
     state, surrogate = current(desk)
-    assert secret_of(desk.key, desk.policy, state, surrogate, rows) != secret_of(
+    assert derive_secret(desk.key, desk.policy, state, surrogate, rows) != derive_secret(
         b"x" * 32, desk.policy, state, surrogate, rows
     )
 
@@ -122,8 +122,8 @@ def test_whatever_determines_the_model_determines_the_noise(what: str, desk: Des
     state, surrogate = current(desk)
     given = {"key": desk.key, "policy": desk.policy, "state": state, "surrogate_mac": surrogate}
     given["rows"] = EncodedRows(*(part[:2] for part in source))
-    usual, other = secret_of(**given), secret_of(**CHANGES[what](given))
-    assert usual == secret_of(**given)
+    usual, other = derive_secret(**given), derive_secret(**CHANGES[what](given))
+    assert usual == derive_secret(**given)
     assert usual.bits(CENTRE)(32) != other.bits(CENTRE)(32)
     assert usual.bits(CENTRE)(32) != usual.bits(b"another")(32)
     assert usual.start != other.start
@@ -144,8 +144,8 @@ def test_however_a_row_is_written_its_noise_is_the_same(desk: Desk, source: Rows
 
 def test_rows_have_one_order(desk: Desk, source: Rows) -> None:
     X, y = source
-    one = in_fixed_order(desk.key, EncodedRows(X[:9], y[:9]))
-    other = in_fixed_order(desk.key, EncodedRows(X[8::-1], y[8::-1]))
+    one = sort_rows(desk.key, EncodedRows(X[:9], y[:9]))
+    other = sort_rows(desk.key, EncodedRows(X[8::-1], y[8::-1]))
     assert np.array_equal(one[0], other[0])
     assert np.array_equal(one[1], other[1])
     assert sorted(map(tuple, one[0])) == sorted(map(tuple, X[:9]))

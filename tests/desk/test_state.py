@@ -12,12 +12,12 @@ from click.testing import CliRunner
 from desk_use import Rows, ask
 from expunge.cli import main
 from expunge.desk import Desk, requests, run
-from expunge.desk.state import current_state
+from expunge.desk.state import load_state
 
 
 def test_nothing_private_is_in_what_a_log_might_hold(desk: Desk) -> None:
     with desk.reading() as ledger:
-        state = current_state(desk, ledger)
+        state = load_state(desk, ledger)
     for text in (repr(desk), repr(state)):
         assert repr(desk.key) not in text
         assert "tensor" not in text

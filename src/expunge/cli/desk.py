@@ -247,11 +247,11 @@ def _read_deposit(path: Path | None) -> Any:
 
 def _require_alone(surrogate: Path | None, policy: dict[str, Any]) -> None:
     """Refuse a surrogate and a distance with a deposit; its policy says that it is for one."""
-    from expunge.desk.policy import KEPT
+    from expunge.desk.policy import DEPOSIT
     from expunge.evidence.deposit.asking import require_alone
 
     require_alone(surrogate=surrogate, distance=policy["distance"])
-    policy["distance"] = KEPT
+    policy["distance"] = DEPOSIT
 
 
 def _too_little() -> Any:
@@ -351,10 +351,10 @@ def request(
     expunge desk request desk/ --forget forget.npz --reference case-17
     """
     from expunge.desk import accept, open_desk
-    from expunge.desk.state import served_model
+    from expunge.desk.state import read_state
 
     opened = open_desk(desk, timeout)
-    rows = read_rows(forget, label, served_model(opened))
+    rows = read_rows(forget, label, read_state(opened).model)
     accepted = accept(
         opened,
         rows[0],
@@ -448,12 +448,12 @@ def run(
     from expunge.desk import open_desk
     from expunge.desk import run as process
     from expunge.desk.ledger import saved_head
-    from expunge.desk.state import served_model
+    from expunge.desk.state import read_state
 
     opened = open_desk(desk, timeout)
     saved = [saved_head(path) for path in heads]
     key = None if sign_key is None else read_private_key(sign_key)
-    rows = None if test is None else read_rows(test, label, served_model(opened))
+    rows = None if test is None else read_rows(test, label, read_state(opened).model)
     with progress(not quiet) as advance:
         outcome = process(
             opened,

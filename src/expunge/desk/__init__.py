@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from expunge.runtime.lazy import load_lazily
 
 if TYPE_CHECKING:
-    from expunge.desk.accept import Accepted, Answer, accept, resume, withdraw
+    from expunge.desk.accept import Acceptance, Answer, accept, resume, withdraw
     from expunge.desk.check import DeskCheck, verify_desk
     from expunge.desk.create import create_desk
     from expunge.desk.desk import Desk, open_desk
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from expunge.desk.status import Status, history, models, named, requests, status
 
 __all__ = [
-    "Accepted",
+    "Acceptance",
     "Answer",
     "Desk",
     "DeskCheck",
@@ -51,7 +51,7 @@ __all__ = [
 load_lazily(
     __name__,
     {
-        "Accepted": "accept",
+        "Acceptance": "accept",
         "Answer": "accept",
         "DeskCheck": "check",
         "Desk": "desk",

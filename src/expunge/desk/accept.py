@@ -1,8 +1,12 @@
-"""One rule for recognising rows, and for what a request may take: whoever asks, in whatever precision.
+"""Taking in requests: on disk before they are acknowledged, and asked twice they are one.
 
-Rows are recognised by keyed hashes (`digests.py`), here and in a deposit. With a deposit the source's own counts decide
-how many times a row can leave. Without one nobody knows how often it was there: a row that was asked for before, by the
-same request or by another, waits for a person to say whether it is somebody else with equal values.
+One rule recognises rows, whoever asks and in whatever precision: keyed digests (`state.py`), here and in a deposit.
+With a deposit the source's own counts decide how many times a row can leave. Without one nobody knows how often it was
+there: a row that was asked for before, by the same request or by another, waits for a person to say whether it is
+somebody else with equal values.
+
+What whoever asked is told does not depend on what others asked for, now or later: no word of whether the request is
+new, set aside or done. Rows are looked up, and strangers refused, before the writer's lock is taken.
 """
 
 from __future__ import annotations
@@ -14,36 +18,43 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from expunge.data import EncodedRows, as_features, as_labels, encode, encoder_of, names_of, prepare
 from expunge.data.ordered import by_record, plain
+from expunge.data.row_hashes import occurring, row_hashes
 from expunge.desk.desk import Desk
 from expunge.desk.ledger import Aside, Ledger, RequestAccepted, RequestResumed, RequestRow, RequestWithdrawn, now
 from expunge.desk.state import (
-    Marks,
+    RowDigests,
     State,
-    arrays_bytes,
-    class_digests,
-    current_state,
-    fingerprint,
+    digest_classes,
+    digest_request,
+    digest_rows,
     is_current,
+    load_state,
     mac,
-    marks_of,
-    served_state,
+    npz_bytes,
+    read_state,
 )
 from expunge.errors import DataError, InputError, OptionError
 from expunge.heads import Rows
-from expunge.model import LinearModel
 from expunge.record import TrainingRecord
 from expunge.request.execution import DTYPES
 from expunge.request.rows import require_encoder
 from expunge.request.scaling import refuse_squashed
 from expunge.runtime.durable import remove, write_whole
 
-WHAT = "the rows to forget"
+if TYPE_CHECKING:
+    from expunge.evidence.deposit.contents import Deposit
+
+LONGEST_REFERENCE = 200
+REFERENCE_BYTES = 16  # of a reference that the desk makes: nobody guesses it
+MOST_ROWS = 100_000  # of one request
+FORGET = "the rows to forget"
 REPEAT, OVERDRAWN = "repeat", "overdrawn"  # why a request is set aside when it is made
 DECIDE = (
     "If it is somebody else with equal values, take it up with expunge desk resume --another-person; "
@@ -60,13 +71,31 @@ FEWER = (
 )
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What whoever asks may be told: what was asked just now, and the last day for it. It says nothing of others."""
+
+    reference: str
+    n_rows: int
+    due: str
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """`answer` may be passed on. The request itself, and whether it is new, are for those who run the desk."""
+
+    request: RequestRow
+    new: bool
+    answer: Answer
+
+
 @dataclass(frozen=True, repr=False)
-class Asked:
+class RequestedRows:
     """Rows as a request gives them: in the model's order, as they were trained on, and what they are known by."""
 
     given: EncodedRows
     rows: Rows
-    marks: Marks
+    digests: RowDigests
     classes: Counter[str]  # by keyed digest
     labels: dict[str, int]  # the class that each digest is of
 
@@ -74,74 +103,240 @@ class Asked:
         return len(self.rows)
 
 
-def asked_rows(desk: Desk, state: State, given: EncodedRows) -> Asked:
+# Commands -------------------------------------------------------------------------------------------------------------
+
+
+def accept(
+    desk: Desk,
+    features: Any,
+    labels: Any,
+    reference: str | None = None,
+    due: str | datetime.date | None = None,
+    encoder: str | None = None,
+    feature_names: Sequence[str] | None = None,
+    *,
+    another_person: bool = False,
+) -> Acceptance:
+    """Take in a request to forget these rows; when this returns it is durable.
+
+    Columns that have names (`feature_names`, or a data frame's own) are matched to the model's, and kept in its order.
+    The same reference with the same rows, in any order and precision, is the request that is there already; with other
+    rows it is another request, so that nobody learns by trying which rows a reference stands for. Without a reference
+    the desk makes one that cannot be guessed.
+
+    Rows that were asked for before, under another reference or twice in this request, are set aside for a person to
+    decide, unless `another_person` declares that they are somebody else's with equal values: the certificate carries
+    that. A desk with a deposit needs no such word: the source's own counts decide how many times a row can leave, and
+    rows that were never in it are refused. A request for more rows than are left, pending ones included, is set aside.
+    """
+    checked = secrets.token_hex(REFERENCE_BYTES) if reference is None else _check_reference(reference)
+    deadline = _due_day(due, desk.policy.days)
+    names = names_of(features) if feature_names is None else tuple(feature_names)
+    given = EncodedRows(features, labels, encoder, names)
+    _refuse_many(features)
+    state = read_state(desk)
+    asked = prepare_request(desk, state, given)
+    assert state.model.record is not None
+    _refuse_impossible(asked, state.model.record)
+    _refuse_strangers(desk, state, asked)
+    answer = Answer(checked, len(asked), deadline)
+    with desk.writing() as ledger:
+        if not is_current(ledger, state):  # a run came in between
+            state = load_state(desk, ledger)
+            asked = prepare_request(desk, state, given)
+        known = next((each for each in ledger.named(checked) if _is_same(ledger, asked.digests, each)), None)
+        if known is not None:
+            return Acceptance(_ask_again(desk, ledger, state, known, another_person), False, answer)
+        others, aside = judge_request(desk, ledger, state, asked, another_person)
+        number = ledger.next_request()
+        content = npz_bytes(*asked.given, encoder, names_of(asked.given))
+        write_whole(desk.layout.rows_of(number), content)
+        ledger.append(
+            RequestAccepted(
+                request=number,
+                reference=checked,
+                due=deadline,
+                n_rows=len(asked),
+                rows=asked.digests.all,
+                fingerprint=digest_request(desk.key, checked, asked.digests.kinds[0]),
+                file_mac=mac(desk.key, "rows", content),
+                classes=dict(asked.classes),
+                others=others,
+                aside=aside,
+            )
+        )
+        return Acceptance(_known(ledger, number), True, answer)
+
+
+def withdraw(desk: Desk, request: int | str, reason: str) -> RequestRow:
+    """Take back a request that waits or is set aside, by its number or its reference.
+
+    Its rows are removed, the entry and the reason stay.
+    """
+    with desk.writing() as ledger:
+        asked = _find(ledger, request)
+        if not asked.open:
+            raise OptionError(
+                f"{_named(request)} is {asked.state}", "only what is not done can be withdrawn", "It stays as it is."
+            )
+        ledger.append(RequestWithdrawn(asked.id, _check_reference(reason)))
+        remove(desk.layout.rows_of(asked.id))
+        return _known(ledger, asked.id)
+
+
+def resume(desk: Desk, request: int | str, *, another_person: bool = False) -> RequestRow:
+    """Take up a request that was set aside: it waits again.
+
+    Rows that were asked for before must be declared another person's; what still cannot be is refused, and says why.
+    """
+    with desk.writing() as ledger:
+        asked = _find(ledger, request)
+        if asked.state != "aside":
+            raise OptionError(
+                f"{_named(request)} is {asked.state}", "only one that is set aside is taken up", "It stays as it is."
+            )
+        state = load_state(desk, ledger)
+        rows = prepare_request(desk, state, read_request_rows(desk, ledger, asked.id))
+        others, aside = judge_request(desk, ledger, state, rows, another_person or asked.others > 0, asked.id)
+        if aside is not None:
+            raise OptionError(aside.reason, "it stays set aside", aside.remedy)
+        ledger.append(RequestResumed(asked.id, others))
+        return _known(ledger, asked.id)
+
+
+def read_request_rows(desk: Desk, ledger: Ledger, number: int) -> EncodedRows:
+    """The rows of a request that is not done; refuses a file that is not the one that was accepted."""
+    path = desk.layout.rows_of(number)
+    if not path.exists() or mac(desk.key, "rows", path.read_bytes()) != ledger.accepted_mac(number):
+        raise DataError(
+            f"the rows of request {number} are not those that were accepted",
+            "its private file must be whole",
+            "Restore the file and take the request up with expunge desk resume, or withdraw it and ask again.",
+        )
+    rows = desk.pending_rows(number)
+    return EncodedRows(*rows, encoder_of(rows), names_of(rows))
+
+
+def _ask_again(desk: Desk, ledger: Ledger, state: State, known: RequestRow, another_person: bool) -> RequestRow:
+    """The request that is there already; one that was set aside is taken up if the word for it is given."""
+    if known.state != "aside" or not another_person:
+        return known
+    try:  # with the rows that leave; those given now may be a copy of them
+        kept = prepare_request(desk, state, read_request_rows(desk, ledger, known.id))
+    except InputError:  # its file is damaged: for those who run the desk, and no part of the answer
+        return known
+    others, aside = judge_request(desk, ledger, state, kept, another_person, known.id)
+    if aside is not None:
+        return known
+    ledger.append(RequestResumed(known.id, others))
+    return _known(ledger, known.id)
+
+
+def _known(ledger: Ledger, number: int) -> RequestRow:
+    found = ledger.request(number)
+    assert found is not None
+    return found
+
+
+def _find(ledger: Ledger, request: int | str) -> RequestRow:
+    """The request of a number; or the one of a reference, where of several just one is not done yet."""
+    named = [ledger.request(request)] if isinstance(request, int) else list(ledger.named(request))
+    found = [each for each in named if each is not None]
+    waiting = [each for each in found if each.open]
+    if not found:
+        raise OptionError(f"{_named(request)} is unknown", "it must have been accepted", "See expunge desk status.")
+    if len(waiting) > 1:
+        numbers = ", ".join(str(each.id) for each in waiting)
+        raise OptionError(f"{_named(request)} is that of requests {numbers}", "one is needed", "Give its number.")
+    return waiting[0] if waiting else found[-1]
+
+
+def _named(request: int | str) -> str:
+    return f"request {request}" if isinstance(request, int) else f"reference {request!r}"
+
+
+def _check_reference(value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        value = ""
+    if not 1 <= len(value) <= LONGEST_REFERENCE or any(unicodedata.category(c).startswith("C") for c in value):
+        raise OptionError(
+            f"reference {value[:40]!r}",
+            f"from 1 to {LONGEST_REFERENCE} printable characters are needed",
+            "Use a case number; it is shown in the desk's pages, so no name of a person.",
+        )
+    return value
+
+
+def _due_day(value: str | datetime.date | None, days: int) -> str:
+    today = datetime.date.fromisoformat(now()[:10])
+    if value is None:
+        return (today + datetime.timedelta(days=days)).isoformat()
+    try:
+        return (value if isinstance(value, datetime.date) else datetime.date.fromisoformat(value)).isoformat()[:10]
+    except ValueError as error:
+        raise OptionError(f"due date {value!r}", "a date such as 2026-01-31 is needed", "Write it that way.") from error
+
+
+# Rows -----------------------------------------------------------------------------------------------------------------
+
+
+def prepare_request(desk: Desk, state: State, given: EncodedRows) -> RequestedRows:
     """The rows of a request; refuses what a later run could not use."""
-    known = state.model.record
-    assert known is not None
-    require_encoder(given, known, WHAT)
-    ordered = _as_arrays(plain(by_record(given, known, state.model.n_features, WHAT), WHAT))
-    rows = _prepared(ordered, state.model)
-    refuse_squashed(rows.scaling, WHAT, known.max_norm, desk.policy.force)
-    indices = rows.labels.tolist()
-    digests = class_digests(desk.key, indices)
-    marks = marks_of(desk.key, rows, *ordered)
-    return Asked(ordered, rows, marks, Counter(digests), dict(zip(digests, indices, strict=True)))
-
-
-def _as_arrays(rows: EncodedRows) -> EncodedRows:
-    """Whatever holds them, as arrays that any other request's can be put together with: labels in one dimension."""
-    table = as_features(rows[0], WHAT).cpu()
-    features = (table.float() if table.dtype == torch.bfloat16 else table).numpy()
-    return rows.with_arrays(features, as_labels(rows[1], len(features), WHAT))
-
-
-def _prepared(forget: EncodedRows, state: LinearModel) -> Rows:
-    record = state.record
+    record = state.model.record
     assert record is not None
-    features, labels = forget
-    table = as_features(features, WHAT)
-    indices = encode(as_labels(labels, table.shape[0], WHAT), record.classes, WHAT)
-    return prepare(
-        table,
-        indices,
+    require_encoder(given, record, FORGET)
+    ordered = plain(by_record(given, record, state.model.n_features, FORGET), FORGET)
+    table = as_features(ordered[0], FORGET).cpu()
+    features = (table.float() if table.dtype == torch.bfloat16 else table).numpy()
+    ordered = ordered.with_arrays(features, as_labels(ordered[1], len(features), FORGET))  # labels in one dimension
+    rows = prepare(
+        as_features(features, FORGET),
+        encode(ordered[1], record.classes, FORGET),
         max_norm=record.max_norm,
         bias=record.bias,
         dtype=DTYPES[record.rows_dtype],
         device=torch.device("cpu"),
-        width=state.n_features,
-        name=WHAT,
+        width=state.model.n_features,
+        name=FORGET,
     ).rows
+    refuse_squashed(rows.scaling, FORGET, record.max_norm, desk.policy.force)
+    indices = rows.labels.tolist()
+    classes = digest_classes(desk.key, indices)
+    digests = digest_rows(desk.key, rows, *ordered)
+    return RequestedRows(ordered, rows, digests, Counter(classes), dict(zip(classes, indices, strict=True)))
 
 
-def is_of(ledger: Ledger, marks: Marks, request: RequestRow) -> bool:
+def find_missing(deposit: Deposit, pending: Sequence[tuple[Any, Any]], asked: tuple[Any, Any]) -> list[int]:
+    """Rows, pending ones first, that are not left in the source, or not as often as they are asked for."""
+    from expunge.evidence.deposit.leaving import look_up
+
+    features = np.concatenate([np.asarray(rows[0]) for rows in (*pending, asked)])
+    labels = np.concatenate([np.asarray(rows[1]) for rows in (*pending, asked)])
+    return look_up(deposit, features, labels).missing
+
+
+def _is_same(ledger: Ledger, digests: RowDigests, request: RequestRow) -> bool:
     """Whether these are a request's rows, each as often, in any precision."""
     return any(
-        request.n_rows == len(digests)
-        and all(ledger.times(digest, request.id) >= count for digest, count in Counter(digests).items())
-        for digests in marks.kinds
+        request.n_rows == len(kind)
+        and all(ledger.times(digest, request.id) >= count for digest, count in Counter(kind).items())
+        for kind in digests.kinds
     )
 
 
-def repeated(ledger: Ledger, marks: Marks, own: int | None = None) -> list[set[int]]:
-    """For each row the other requests that hold it, and 0 where an earlier row of this one is the same.
-
-    To a request that is there already (`own`), one that is set aside is nothing: two that wait for each other would
-    both wait for ever. Whichever is taken up first, the other one is judged by it.
-    """
-    holders = ledger.holders(list(marks.every), own)
-    if own is not None:
-        aside = {request.id for request in ledger.requests("aside")}
-        holders = {digest: held - aside for digest, held in holders.items()}
-    seen: set[str] = set()
-    found = []
-    for digests in marks.by_row:
-        held = set().union(*(holders.get(digest, ()) for digest in digests))
-        found.append(held | ({0} if seen.intersection(digests) else set()))
-        seen.update(digests)
-    return found
+def _refuse_many(features: Any) -> None:
+    """Refuse, before anything is looked up, more rows than one request may have."""
+    shape = getattr(features, "shape", None)
+    count = shape[0] if shape else len(features) if isinstance(features, (list, tuple)) else 0
+    if count > MOST_ROWS:
+        raise DataError(
+            f"{count:,} rows in one request", f"at most {MOST_ROWS:,} are taken at once", "Ask in several requests."
+        )
 
 
-def refuse_impossible(asked: Asked, trained: TrainingRecord) -> None:
+def _refuse_impossible(asked: RequestedRows, trained: TrainingRecord) -> None:
     """Refuse more rows than were trained on, in all or of a class; what others ask for has no part in this."""
     if len(asked) >= trained.n_source:
         raise DataError(
@@ -159,7 +354,7 @@ def refuse_impossible(asked: Asked, trained: TrainingRecord) -> None:
             )
 
 
-def refuse_strangers(desk: Desk, state: State, asked: Asked) -> None:
+def _refuse_strangers(desk: Desk, state: State, asked: RequestedRows) -> None:
     """With a deposit: refuse rows that are not there, and that no request holds: they were never trained on.
 
     Whether that is so does not depend on what others asked for, and no row but these is named. It stays so: what leaves
@@ -167,86 +362,95 @@ def refuse_strangers(desk: Desk, state: State, asked: Asked) -> None:
     """
     if state.deposit is None:
         return
-    from expunge.desk.state import absent_rows
-
-    absent = absent_rows(state.deposit, tuple(asked.given))
+    there = occurring(row_hashes(state.deposit.key, *asked.given), state.deposit.hashes)
+    absent = [int(row) for row in np.flatnonzero(~there)]
     if not absent:
         return
-    marks = asked.marks.by_row
+    digests = asked.digests.by_row
     with desk.reading() as ledger:
-        held = ledger.holders([digest for row in absent for digest in marks[row]])
-    strangers = [row for row in absent if not any(digest in held for digest in marks[row])]
+        held = ledger.holders([digest for row in absent for digest in digests[row]])
+    strangers = [row for row in absent if not any(digest in held for digest in digests[row])]
     if strangers:
-        raise _not_trained_on(strangers, len(asked))
+        named = ", ".join(str(row + 1) for row in strangers[:5]) + (", ..." if len(strangers) > 5 else "")
+        are = "is" if len(strangers) == 1 else "are"
+        raise DataError(
+            f"{len(strangers):,} of {len(asked):,} rows (row {named}) {are} not in what is left of the source",
+            "each row must have been trained on",
+            "Check values, columns and labels against what was trained on (expunge member looks each row up).",
+        )
 
 
-def judged(
-    desk: Desk, ledger: Ledger, state: State, asked: Asked, another_person: bool, own: int | None = None
+# Setting aside --------------------------------------------------------------------------------------------------------
+
+
+def judge_request(
+    desk: Desk, ledger: Ledger, state: State, asked: RequestedRows, another_person: bool, own: int | None = None
 ) -> tuple[int, Aside | None]:
     """How many rows are declared to be another person's, and why the request must be set aside, if it must.
 
     `own` is the request's number where it is there already. With a deposit nothing is declared.
     """
-    repeats = repeated(ledger, asked.marks, own)
+    repeats = _find_repeats(ledger, asked.digests, own)
     if state.deposit is not None:
         aside = _beyond_source(desk, ledger, state.deposit, asked, repeats)
         return 0, aside or _overdrawn(ledger, asked, state.record)
     count = sum(map(bool, repeats))
     if count and not another_person:
         were = "was" if count == 1 else "were"
-        return 0, _repeat(f"{count} of {len(asked)} rows {were} asked for before ({_where(repeats)})")
+        reason = f"{count} of {len(asked)} rows {were} asked for before ({_holders(repeats)})"
+        return 0, Aside(REPEAT, f"{reason}; a person's row is forgotten once", DECIDE)
     return count, _overdrawn(ledger, asked, state.record)
 
 
-def _repeat(reason: str) -> Aside:
-    return Aside(REPEAT, f"{reason}; a person's row is forgotten once", DECIDE)
+def _find_repeats(ledger: Ledger, digests: RowDigests, own: int | None = None) -> list[set[int]]:
+    """For each row the other requests that hold it, and 0 where an earlier row of this one is the same.
+
+    To a request that is there already (`own`), one that is set aside is nothing: two that wait for each other would
+    both wait for ever. Whichever is taken up first, the other one is judged by it.
+    """
+    holders = ledger.holders(list(digests.all), own)
+    if own is not None:
+        aside = {request.id for request in ledger.requests("aside")}
+        holders = {digest: held - aside for digest, held in holders.items()}
+    seen: set[str] = set()
+    found = []
+    for row in digests.by_row:
+        held = set().union(*(holders.get(digest, ()) for digest in row))
+        found.append(held | ({0} if seen.intersection(row) else set()))
+        seen.update(row)
+    return found
 
 
-def _where(repeats: list[set[int]]) -> str:
+def _holders(repeats: list[set[int]]) -> str:
     """The requests that hold rows, in words."""
     holding = set().union(*repeats)
     named = [f"in request {number}" for number in sorted(holding - {0})[:5]]
     return ", ".join(named + (["twice in this one"] if 0 in holding else []))
 
 
-def _beyond_source(desk: Desk, ledger: Ledger, deposit: Any, asked: Asked, repeats: list[set[int]]) -> Aside | None:
+def _beyond_source(
+    desk: Desk, ledger: Ledger, deposit: Deposit, asked: RequestedRows, repeats: list[set[int]]
+) -> Aside | None:
     """With a deposit: whether rows are asked for more often than they are left, pending requests included."""
-    from expunge.desk.state import missing_rows
-
     features, labels = asked.given
-    missing = missing_rows(deposit, [], (features, labels))
+    missing = find_missing(deposit, [], (features, labels))
     holding = sorted(set().union(*repeats) - {0})
     if not missing and holding:
-        missing = missing_rows(deposit, _pending(desk, ledger, holding), (features, labels))
+        waiting = []
+        for number in holding:
+            request = ledger.request(number)
+            if request is not None and request.state == "pending":
+                with contextlib.suppress(InputError):  # a file that is damaged keeps nobody else from asking
+                    waiting.append(desk.pending_rows(number))
+        missing = find_missing(deposit, waiting, (features, labels))
     if not missing:
         return None
     are, them = ("is", "it") if len(missing) == 1 else ("are", "them")
     said = f"{len(missing)} of {len(asked)} rows {are} asked for more often than the source has {them} left"
-    return Aside(REPEAT, f"{said} ({_where(repeats)}); each row leaves once", FREED if holding else ONCE)
+    return Aside(REPEAT, f"{said} ({_holders(repeats)}); each row leaves once", FREED if holding else ONCE)
 
 
-def _not_trained_on(rows: list[int], count: int) -> DataError:
-    named = ", ".join(str(row + 1) for row in rows[:5]) + (", ..." if len(rows) > 5 else "")
-    are = "is" if len(rows) == 1 else "are"
-    return DataError(
-        f"{len(rows):,} of {count:,} rows (row {named}) {are} not in what is left of the source",
-        "each row must have been trained on",
-        "Check values, columns and labels against what was trained on (expunge member looks each row up).",
-    )
-
-
-def _pending(desk: Desk, ledger: Ledger, numbers: list[int]) -> list[tuple[Any, Any]]:
-    """The rows of those of these requests that wait; one whose file is damaged keeps nobody else from asking."""
-    found = []
-    for number in numbers:
-        request = ledger.request(number)
-        if request is not None and request.state == "pending":
-            with contextlib.suppress(InputError):
-                found.append(desk.pending_rows(number))
-    return found
-
-
-def _overdrawn(ledger: Ledger, asked: Asked, left: TrainingRecord) -> Aside | None:
+def _overdrawn(ledger: Ledger, asked: RequestedRows, left: TrainingRecord) -> Aside | None:
     """Whether more rows would leave than the source has left once pending requests are done, in all or of a class."""
     wanted = len(asked) + ledger.pending_rows()
     if wanted >= left.n_source:
@@ -258,215 +462,3 @@ def _overdrawn(ledger: Ledger, asked: Asked, left: TrainingRecord) -> Aside | No
             said = f"{wanted:,} rows of class {left.classes[index]!r} would be forgotten, pending ones included"
             return Aside(OVERDRAWN, f"{said}; the source has {left.class_counts[index]:,} left", FEWER)
     return None
-
-
-# Accepting a request: on disk before it is acknowledged, and asked twice it is one request.
-
-
-LONGEST_REFERENCE = 200
-REFERENCE_BYTES = 16  # of a reference that the desk makes: nobody guesses it
-MOST_ROWS = 100_000  # of one request
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What whoever asks may be told: what was asked just now, and the last day for it. It says nothing of others."""
-
-    reference: str
-    n_rows: int
-    due: str
-
-
-@dataclass(frozen=True)
-class Accepted:
-    """`answer` may be passed on. The request itself, and whether it is new, are for those who run the desk."""
-
-    request: RequestRow
-    new: bool
-    answer: Answer
-
-
-def accept(
-    desk: Desk,
-    features: Any,
-    labels: Any,
-    reference: str | None = None,
-    due: str | datetime.date | None = None,
-    encoder: str | None = None,
-    feature_names: Sequence[str] | None = None,
-    *,
-    another_person: bool = False,
-) -> Accepted:
-    """Take in a request to forget these rows; when this returns it is durable.
-
-    Columns that have names (`feature_names`, or a data frame's own) are matched to the model's, and kept in its order.
-    The same reference with the same rows, in any order and precision, is the request that is there already; with other
-    rows it is another request, so that nobody learns by trying which rows a reference stands for. Without a reference
-    the desk makes one that cannot be guessed.
-
-    Rows that were asked for before, under another reference or twice in this request, are set aside for a person to
-    decide, unless `another_person` declares that they are somebody else's with equal values: the certificate carries
-    that. A desk with a deposit needs no such word: the source's own counts decide how many times a row can leave, and
-    rows that were never in it are refused. A request for more rows than are left, pending ones included, is set aside.
-    """
-    checked = secrets.token_hex(REFERENCE_BYTES) if reference is None else _reference(reference)
-    deadline = _due(due, desk.policy.days)
-    names = names_of(features) if feature_names is None else tuple(feature_names)
-    given = EncodedRows(features, labels, encoder, names)
-    state = served_state(desk)
-    asked = _looked_up(desk, state, given)
-    answer = Answer(checked, len(asked), deadline)
-    with desk.writing() as ledger:
-        if not is_current(ledger, state):  # a run came in between
-            state = current_state(desk, ledger)
-            asked = asked_rows(desk, state, given)
-        known = next((each for each in ledger.named(checked) if is_of(ledger, asked.marks, each)), None)
-        if known is not None:
-            return Accepted(_again(desk, ledger, state, known, another_person), False, answer)
-        others, aside = judged(desk, ledger, state, asked, another_person)
-        number = ledger.next_request()
-        content = arrays_bytes(*asked.given, encoder, names_of(asked.given))
-        write_whole(desk.layout.rows_of(number), content)
-        ledger.append(
-            RequestAccepted(
-                request=number,
-                reference=checked,
-                due=deadline,
-                n_rows=len(asked),
-                rows=asked.marks.every,
-                fingerprint=fingerprint(desk.key, checked, asked.marks.kinds[0]),
-                file_mac=mac(desk.key, "rows", content),
-                classes=dict(asked.classes),
-                others=others,
-                aside=aside,
-            )
-        )
-        made = ledger.request(number)
-        assert made is not None
-    return Accepted(made, True, answer)
-
-
-def _looked_up(desk: Desk, state: State, given: EncodedRows) -> Asked:
-    """The rows of a request, without the lock; refuses what no desk could do, whatever others asked for."""
-    shape = getattr(given[0], "shape", None)
-    count = shape[0] if shape else len(given[0]) if isinstance(given[0], (list, tuple)) else 0
-    if count > MOST_ROWS:
-        raise DataError(
-            f"{count:,} rows in one request", f"at most {MOST_ROWS:,} are taken at once", "Ask in several requests."
-        )
-    asked = asked_rows(desk, state, given)
-    assert state.model.record is not None
-    refuse_impossible(asked, state.model.record)
-    refuse_strangers(desk, state, asked)
-    return asked
-
-
-def _again(desk: Desk, ledger: Ledger, state: State, known: RequestRow, another_person: bool) -> RequestRow:
-    """The request that is there already; one that was set aside is taken up if the word for it is given."""
-    if known.state != "aside" or not another_person:
-        return known
-    try:
-        kept = asked_rows(
-            desk, state, whole_rows(desk, ledger, known.id)
-        )  # those that leave; these may be a copy of them
-    except InputError:  # its file is damaged: for those who run the desk, and no part of the answer
-        return known
-    others, aside = judged(desk, ledger, state, kept, another_person, known.id)
-    return known if aside is not None else _resumed(ledger, known.id, others)
-
-
-def _resumed(ledger: Ledger, number: int, others: int) -> RequestRow:
-    ledger.append(RequestResumed(number, others))
-    found = ledger.request(number)
-    assert found is not None
-    return found
-
-
-def _reference(value: str) -> str:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        value = ""
-    if not 1 <= len(value) <= LONGEST_REFERENCE or any(unicodedata.category(c).startswith("C") for c in value):
-        raise OptionError(
-            f"reference {value[:40]!r}",
-            f"from 1 to {LONGEST_REFERENCE} printable characters are needed",
-            "Use a case number; it is shown in the desk's pages, so no name of a person.",
-        )
-    return value
-
-
-def _due(value: str | datetime.date | None, days: int) -> str:
-    today = datetime.date.fromisoformat(now()[:10])
-    if value is None:
-        return (today + datetime.timedelta(days=days)).isoformat()
-    try:
-        return (value if isinstance(value, datetime.date) else datetime.date.fromisoformat(value)).isoformat()[:10]
-    except ValueError as error:
-        raise OptionError(f"due date {value!r}", "a date such as 2026-01-31 is needed", "Write it that way.") from error
-
-
-def withdraw(desk: Desk, request: int | str, reason: str) -> RequestRow:
-    """Take back a request that waits or is set aside, by its number or its reference.
-
-    Its rows are removed, the entry and the reason stay.
-    """
-    with desk.writing() as ledger:
-        asked = _found(ledger, request)
-        if not asked.open:
-            raise OptionError(
-                f"{_named(request)} is {asked.state}", "only what is not done can be withdrawn", "It stays as it is."
-            )
-        ledger.append(RequestWithdrawn(asked.id, _reference(reason)))
-        remove(desk.layout.rows_of(asked.id))
-        taken = ledger.request(asked.id)
-        assert taken is not None
-    return taken
-
-
-def resume(desk: Desk, request: int | str, *, another_person: bool = False) -> RequestRow:
-    """Take up a request that was set aside: it waits again.
-
-    Rows that were asked for before must be declared another person's; what still cannot be is refused, and says why.
-    """
-    with desk.writing() as ledger:
-        asked = _found(ledger, request)
-        if asked.state != "aside":
-            raise OptionError(
-                f"{_named(request)} is {asked.state}", "only one that is set aside is taken up", "It stays as it is."
-            )
-        rows = asked_rows(desk, state := current_state(desk, ledger), whole_rows(desk, ledger, asked.id))
-        others, aside = judged(desk, ledger, state, rows, another_person or asked.others > 0, asked.id)
-        if aside is not None:
-            raise OptionError(aside.reason, "it stays set aside", aside.remedy)
-        return _resumed(ledger, asked.id, others)
-
-
-def whole_rows(desk: Desk, ledger: Ledger, number: int) -> EncodedRows:
-    """The rows of a request that is not done; refuses a file that is not the one that was accepted."""
-    path = desk.layout.rows_of(number)
-    if not path.exists() or mac(desk.key, "rows", path.read_bytes()) != ledger.accepted_mac(number):
-        raise DataError(
-            f"the rows of request {number} are not those that were accepted",
-            "its private file must be whole",
-            "Restore the file and take the request up with expunge desk resume, or withdraw it and ask again.",
-        )
-    rows = desk.pending_rows(number)
-    return EncodedRows(*rows, encoder_of(rows), names_of(rows))
-
-
-def _named(request: int | str) -> str:
-    return f"request {request}" if isinstance(request, int) else f"reference {request!r}"
-
-
-def _found(ledger: Ledger, request: int | str) -> RequestRow:
-    """The request of a number; or the one of a reference, where of several just one is not done yet."""
-    named = [ledger.request(request)] if isinstance(request, int) else list(ledger.named(request))
-    found = [each for each in named if each is not None]
-    waiting = [each for each in found if each.open]
-    if not found:
-        raise OptionError(f"{_named(request)} is unknown", "it must have been accepted", "See expunge desk status.")
-    if len(waiting) > 1:
-        numbers = ", ".join(str(each.id) for each in waiting)
-        raise OptionError(f"{_named(request)} is that of requests {numbers}", "one is needed", "Give its number.")
-    return waiting[0] if waiting else found[-1]

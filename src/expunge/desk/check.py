@@ -211,7 +211,7 @@ def _places(ledger: Ledger) -> dict[int, _Place]:
 def _verify_model(layout: Layout, place: _Place, *, published: bool, private: bool) -> None:
     """One model: its files by their digests, what they say of the ledger, its statement and its dossier."""
     facts, folder = place.row.facts, layout.published_model(place.row.number)
-    dossier = whole_dossier(layout, place.row.number, facts.dossier) if private else None
+    dossier = read_dossier(layout, place.row.number, facts.dossier) if private else None
     if not published:
         return
     for name, digest in facts.files.items():
@@ -246,7 +246,7 @@ def _require_head(told: PublishedHead, place: _Place | None, what: str) -> None:
         )
 
 
-def whole_dossier(layout: Layout, number: int, digest: str) -> Certificate:
+def read_dossier(layout: Layout, number: int, digest: str) -> Certificate:
     """The dossier of a model; raises VerificationFailed where it is not the one that was written."""
     path = layout.dossier_of(number)
     content = layout.bytes_of(path, SIZE_LIMIT, "a dossier")

@@ -1,7 +1,11 @@
-"""What the noise of a desk costs, told when it is opened: by how much outputs move, or accuracy on the surrogate."""
+"""Opening a desk: everything is checked, what its noise costs is told, then the folder appears whole."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,34 +13,27 @@ import torch
 
 from expunge.bounds import Ball
 from expunge.bounds.calibration import mu_for
+from expunge.bounds.scale import LADDER, LOWEST_RUNG, POLICY, REHEARSAL, Scale, asked_scale
 from expunge.certificate.claim import ARITHMETIC_SHARE
-from expunge.desk.policy import Policy
-from expunge.heads.rows import evenly
-from expunge.request.door import Request
-
-if TYPE_CHECKING:
-    from expunge.evidence.deposit.contents import Deposit
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from expunge.bounds.scale import LADDER, POLICY, REHEARSAL, Scale, asked_scale
 from expunge.data import EncodedRows, encoder_of, names_of
 from expunge.data.ordered import by_record, plain
 from expunge.data.output import build_folder, require_absent
 from expunge.desk.desk import Desk, Rows, open_desk
 from expunge.desk.layout import Layout
 from expunge.desk.ledger import DeskCreated, Ledger, write_seal
-from expunge.desk.state import arrays_bytes, mac, new_key
+from expunge.desk.policy import DEPOSIT, Policy
+from expunge.desk.state import mac, new_key, npz_bytes
 from expunge.errors import ModelError, OptionError, UselessModel
-from expunge.evidence.deposit.asking import require_fitting
+from expunge.evidence.deposit.asking import require_fitting, require_its_model, require_linear
+from expunge.evidence.deposit.contents import HARMLESS
+from expunge.evidence.deposit.shape import share_of
 from expunge.evidence.rehearsal import rehearsed_scale
+from expunge.heads.rows import evenly
 from expunge.mechanism import measure
 from expunge.model import LinearModel, one_row_a_class
 from expunge.request.columns import column_notes
 from expunge.request.declared import NOTHING_DECLARED, Declared, record_for
-from expunge.request.door import ONE_VECTOR, ask
+from expunge.request.door import ONE_VECTOR, Request, ask
 from expunge.request.guarantee import budget_notes
 from expunge.request.past import anchored_bytes, nothing_forgotten
 from expunge.request.rows import is_labelled
@@ -47,57 +44,14 @@ from expunge.runtime.durable import PRIVATE_FOLDER, PUBLIC_FOLDER, sync_folder, 
 if TYPE_CHECKING:
     from expunge.evidence.deposit.contents import Deposit
 
+DEFAULT_NOISE = "rows:1"  # a model
+WITH_SURROGATE = {"step": "converged", "match_classes": False}  # the defaults; a deposit has its own
 DRAWS = 20  # of noise
 MOST_ROWS = 5_000  # of the surrogate, to measure accuracy on
 LESS = (
     "set less noise or plan fewer models (expunge plan shows what that costs), use a larger surrogate, train with a "
     "larger l2, or raise an epsilon that is small"
 )
-
-
-def cost_with_deposit(deposit: Deposit, policy: Policy) -> str:
-    """By how much the noise moves a typical output, beside the outputs themselves."""
-    assert policy.noise is not None
-    moved, mu = policy.noise * deposit.output_noise, mu_for(policy.epsilon, policy.delta * (1.0 - ARITHMETIC_SHARE))
-    return (
-        f"the noise of every model moves a typical output by {moved:.3g}; the outputs themselves are about "
-        f"{deposit.output_spread:.3g}. Requests that change the model by more than {policy.noise * mu:.3g} in its "
-        f"measure "
-        "are refused (expunge plan tells)"
-    )
-
-
-def cost_with_surrogate(request: Request, policy: Policy, labelled: bool) -> str | None:
-    """How many surrogate rows are right without the noise and with it; None where that is not known yet."""
-    if policy.noise is None:
-        return "each request chooses its own noise: what that costs is not known yet (expunge plan shows it)"
-    if not labelled:
-        return None
-    shown = evenly(request.surrogate, MOST_ROWS)
-    features, labels = shown.features.cpu().double(), shown.labels.cpu()
-    weights, generator = request.weights.cpu(), np.random.default_rng(1)  # nothing of this is published
-
-    def right(at: torch.Tensor) -> float:
-        return float(((features @ at.T).argmax(dim=1) == labels).double().mean())
-
-    noise = Ball(weights.numel())
-    drawn = [noise.sample(policy.noise, generator).reshape(tuple(weights.shape)) for _ in range(DRAWS)]
-    before, after = right(weights), float(np.mean([right(weights + torch.from_numpy(each)) for each in drawn]))
-    guessed = float(torch.bincount(labels).max()) / len(labels)
-    said = f"of the surrogate's rows {100 * before:.1f} % are right before, and with this noise {100 * after:.1f} %"
-    if after > guessed or before <= guessed:
-        return said
-    return (
-        f"{said}; always naming the most frequent class is right in {100 * guessed:.1f} %. Such models are of no use: "
-        f"{LESS}"
-    )
-
-
-# Opening a desk: everything is checked, then the folder appears whole.
-
-
-DEFAULT_NOISE = "rows:1"  # a model
-USUAL = {"step": "converged", "match_classes": False}  # a deposit has its own
 
 
 @dataclass(frozen=True)
@@ -141,16 +95,16 @@ def create_desk(
     layout = Layout(Path(folder))
     require_absent(layout.folder)
     if deposit is None:
-        if model is None or surrogate is None or policy.kept:
+        if model is None or surrogate is None or policy.with_deposit:
             raise OptionError(
                 "no model, no surrogate, or a policy for a deposit",
                 "without a deposit a desk needs a model and a surrogate with its distance",
                 "Give both, or the deposit.",
             )
-        start = _with_surrogate(model, surrogate, policy, declared, asked_scale(noise))
+        start = _start_with_surrogate(model, surrogate, policy, declared, asked_scale(noise))
     else:
-        require_fitting(declared, {"step": policy.step, "match_classes": policy.match_classes}, USUAL)
-        start = _with_deposit(deposit, model, surrogate, _with_noise(policy, noise))
+        require_fitting(declared, {"step": policy.step, "match_classes": policy.match_classes}, WITH_SURROGATE)
+        start = _start_with_deposit(deposit, model, surrogate, policy, asked_scale(noise))
     key = new_key()
     first = DeskCreated(
         policy=start.policy,
@@ -159,67 +113,10 @@ def create_desk(
         state_mac=mac(key, "state", start.state),
         store=str(start.model.weight.dtype).removeprefix("torch."),
     )
-    _appear(layout, start, key, first)
+    build_folder(layout.folder, lambda made: _fill(Layout(made), start, key, first))  # and removes what a kill left
     for note in start.notes:
         say(note)
     return open_desk(layout.folder)
-
-
-def _appear(layout: Layout, start: _Start, key: bytes, first: DeskCreated) -> None:
-    """The folder, whole; what a kill left of one is found again and removed."""
-    build_folder(layout.folder, lambda made: _fill(Layout(made), start, key, first))
-
-
-def _with_noise(policy: Policy, noise: float | str | Scale | None) -> Policy:
-    """The policy of a desk with a deposit, with the noise that was set, where any was; there is nothing to rehearse
-    on."""
-    scale = asked_scale(noise)
-    if scale.kind == REHEARSAL and scale != asked_scale(DEFAULT_NOISE):
-        raise OptionError(
-            f"noise as for {scale.rows} rows with a deposit",
-            "there are no rows to rehearse with",
-            "Give a number, or leave --noise (noise) out for noise that moves no output by more than a hundredth.",
-        )
-    return replace(policy, noise=scale.value) if policy.noise is None and scale.kind == POLICY else policy
-
-
-def _with_deposit(deposit: Deposit, model: LinearModel | None, surrogate: Rows | None, policy: Policy) -> _Start:
-    from expunge.desk.state import opened_for
-
-    if surrogate is not None or not policy.kept:
-        raise OptionError(
-            "a deposit with a surrogate, or with a distance",
-            "with a deposit nothing stands in for the source",
-            "Leave surrogate and distance out (Policy: distance='deposit').",
-        )
-    policy, notes = opened_for(deposit, model, policy)
-    first = deposit.model if model is None else model
-    notes += (cost_with_deposit(deposit, policy),)
-    return _Start(policy, first, deposit.to_bytes(), None, notes, first.sha256())
-
-
-def _with_surrogate(model: LinearModel, surrogate: Rows, policy: Policy, declared: Declared, noise: Scale) -> _Start:
-    record = record_for(model, declared)
-    if record.noised:
-        raise ModelError(
-            "the model is an unlearned, noised one",
-            "a desk needs a model as it was trained",
-            "Open the desk with the model before noise, or retrain.",
-        )
-    given = model if model.record is not None else model.with_record(record)
-    model = one_row_a_class(given)
-    encoder = encoder_of(surrogate)
-    surrogate = by_record(surrogate, record, model.n_features, "the surrogate set")
-    names = names_of(surrogate)
-    features, labels = map(np.asarray, plain(EncodedRows(*surrogate), "the surrogate set"))
-    request, notes = _check(model, EncodedRows(features, labels, encoder, names), policy)
-    stored = arrays_bytes(features, labels, encoder, names)
-    state = anchored_bytes(model, nothing_forgotten(model))
-    notes += () if model is given else (ONE_VECTOR,)
-    policy = _settled(request, policy, noise)
-    cost = cost_with_surrogate(request, policy, is_labelled(surrogate))
-    notes += () if cost is None else (cost,)
-    return _Start(policy, model, state, stored, notes, given.sha256())
 
 
 def _fill(layout: Layout, start: _Start, key: bytes, first: DeskCreated) -> None:
@@ -238,7 +135,96 @@ def _fill(layout: Layout, start: _Start, key: bytes, first: DeskCreated) -> None
     sync_folder(layout.private)
 
 
-def _check(model: LinearModel, surrogate: Rows, policy: Policy) -> tuple[Request, tuple[str, ...]]:
+# With a deposit -------------------------------------------------------------------------------------------------------
+
+
+def _start_with_deposit(
+    deposit: Deposit, model: LinearModel | None, surrogate: Rows | None, policy: Policy, noise: Scale
+) -> _Start:
+    if surrogate is not None or not policy.with_deposit:
+        raise OptionError(
+            "a deposit with a surrogate, or with a distance",
+            "with a deposit nothing stands in for the source",
+            "Leave surrogate and distance out (Policy: distance='deposit').",
+        )
+    if noise.kind == REHEARSAL and noise != asked_scale(DEFAULT_NOISE):
+        raise OptionError(
+            f"noise as for {noise.rows} rows with a deposit",
+            "there are no rows to rehearse with",
+            "Give a number, or leave --noise (noise) out for noise that moves no output by more than a hundredth.",
+        )
+    require_linear(deposit)
+    if model is not None:
+        require_its_model(model, deposit)
+    scale = policy.noise if policy.noise is not None else noise.value
+    scale = default_noise(deposit) if scale is None else scale
+    policy = replace(policy, distance=DEPOSIT, step="newton", noise=scale)
+    moved, spread, numbers = scale * deposit.output_noise, deposit.output_spread, deposit.numbers
+    if moved > spread and not policy.force:
+        raise UselessModel(
+            f"the noise would move a typical output by {moved:.3g}, and the outputs themselves are about {spread:.3g}",
+            "every run of this desk would be refused",
+            "Set less noise (--noise), or insist with --force (force=True).",
+        )
+    notes = budget_notes(policy.delta, deposit.record.n_source)
+    if numbers.generation:
+        notes += (
+            f"{numbers.forgotten:,} rows had left the deposit before; what was published of that is not counted in "
+            "what all models of this desk say together",
+        )
+    hidden = scale * mu_for(policy.epsilon, policy.delta * (1.0 - ARITHMETIC_SHARE))
+    notes += (
+        f"the noise of every model moves a typical output by {moved:.3g}; the outputs themselves are about "
+        f"{spread:.3g}. Requests that change the model by more than {hidden:.3g} in its measure are refused (expunge "
+        "plan tells)",
+    )
+    first = deposit.model if model is None else model
+    return _Start(policy, first, deposit.to_bytes(), None, notes, first.sha256())
+
+
+def default_noise(deposit: Deposit) -> float:
+    """Noise that moves a typical output by at most a hundredth, from public numbers alone: it is in every statement.
+
+    With `M_0 = c tau (G/tau)^t + reg` noise of scale 1 moves a typical output by the root of
+    `tr(M_0^-1 G) <= sum_i (lambda_i/tau)^(1-t) / c <= d/c`, whatever the rows are (`tau` is the mean eigenvalue of
+    their second moments G, and a power below 1 is concave). So `0.01 sqrt(c/d)` needs the loss, the number of classes
+    and the number of features, and nobody's row. The deposit's own first level, made of all rows of the source, would
+    tell whether somebody was there who has a column to themselves.
+    """
+    features = deposit.anchor.shape[1]
+    return max(HARMLESS * math.sqrt(share_of(deposit.head) / features), 2.0**LOWEST_RUNG)
+
+
+# With a surrogate -----------------------------------------------------------------------------------------------------
+
+
+def _start_with_surrogate(
+    model: LinearModel, surrogate: Rows, policy: Policy, declared: Declared, noise: Scale
+) -> _Start:
+    record = record_for(model, declared)
+    if record.noised:
+        raise ModelError(
+            "the model is an unlearned, noised one",
+            "a desk needs a model as it was trained",
+            "Open the desk with the model before noise, or retrain.",
+        )
+    given = model if model.record is not None else model.with_record(record)
+    model = one_row_a_class(given)
+    encoder = encoder_of(surrogate)
+    surrogate = by_record(surrogate, record, model.n_features, "the surrogate set")
+    names = names_of(surrogate)
+    features, labels = map(np.asarray, plain(EncodedRows(*surrogate), "the surrogate set"))
+    request, notes = _try_request(model, EncodedRows(features, labels, encoder, names), policy)
+    stored = npz_bytes(features, labels, encoder, names)
+    state = anchored_bytes(model, nothing_forgotten(model))
+    notes += () if model is given else (ONE_VECTOR,)
+    policy = _set_noise(request, policy, noise)
+    cost = _describe_cost(request, policy, is_labelled(surrogate))
+    notes += () if cost is None else (cost,)
+    return _Start(policy, model, state, stored, notes, given.sha256())
+
+
+def _try_request(model: LinearModel, surrogate: EncodedRows, policy: Policy) -> tuple[Request, tuple[str, ...]]:
     """Refuse a model and a surrogate that could never be used together, before anything is promised.
 
     A request to look at, and what every certificate will note of them.
@@ -259,23 +245,48 @@ def _check(model: LinearModel, surrogate: Rows, policy: Policy) -> tuple[Request
     return request, tuple(dict.fromkeys(notes + scaled))
 
 
-def _settled(request: Request, policy: Policy, noise: Scale) -> Policy:
+def _set_noise(request: Request, policy: Policy, noise: Scale) -> Policy:
     """The policy with its noise; a rehearsal is for the rows of all planned models, at most half of what there is."""
     if policy.noise is not None or noise.kind == LADDER:
         return policy
-    if noise.kind == REHEARSAL:
+    if noise.kind == POLICY:
+        policy = replace(policy, noise=noise.value)
+    else:
         assert noise.rows is not None
         rows = max(1, min(noise.rows * policy.planned, min(request.n_source, request.n_surrogate) // 2))
         policy = replace(policy, noise=rehearsed_scale(request, rows, measure), noise_rows=rows)
-    else:
-        policy = replace(policy, noise=noise.value)
     assert policy.noise is not None
     length, size = Ball(request.head.n_parameters).length(policy.noise), float(request.weights.norm())
     if length > size and not policy.force:
         raise UselessModel(
             f"the noise (norm {length:.3g}) would swamp the weights (norm {size:.3g}) of every model",
             f"at most {size / length * policy.noise:.3g} is of use",
-            "Set less noise or plan fewer models (expunge plan shows what that costs), use a larger surrogate, train "
-            "with a larger l2, raise an epsilon that is small, or insist with --force (force=True).",
+            f"{LESS[:1].upper()}{LESS[1:]}; or insist with --force (force=True).",
         )
     return policy
+
+
+def _describe_cost(request: Request, policy: Policy, labelled: bool) -> str | None:
+    """How many surrogate rows are right without the noise and with it; None where that is not known yet."""
+    if policy.noise is None:
+        return "each request chooses its own noise: what that costs is not known yet (expunge plan shows it)"
+    if not labelled:
+        return None
+    shown = evenly(request.surrogate, MOST_ROWS)
+    features, labels = shown.features.cpu().double(), shown.labels.cpu()
+    weights, generator = request.weights.cpu(), np.random.default_rng(1)  # nothing of this is published
+
+    def right(at: torch.Tensor) -> float:
+        return float(((features @ at.T).argmax(dim=1) == labels).double().mean())
+
+    noise = Ball(weights.numel())
+    drawn = [noise.sample(policy.noise, generator).reshape(tuple(weights.shape)) for _ in range(DRAWS)]
+    before, after = right(weights), float(np.mean([right(weights + torch.from_numpy(each)) for each in drawn]))
+    guessed = float(torch.bincount(labels).max()) / len(labels)
+    said = f"of the surrogate's rows {100 * before:.1f} % are right before, and with this noise {100 * after:.1f} %"
+    if after > guessed or before <= guessed:
+        return said
+    return (
+        f"{said}; always naming the most frequent class is right in {100 * guessed:.1f} %. Such models are of no use: "
+        f"{LESS}"
+    )

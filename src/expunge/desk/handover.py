@@ -16,7 +16,7 @@ from expunge.report.card import model_card
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from expunge.desk.check import at_hand, whole_dossier
+from expunge.desk.check import at_hand, read_dossier
 from expunge.desk.desk import Desk
 from expunge.desk.ledger import Json, now
 from expunge.desk.status import MOST_LISTED, as_row, models, requests, status
@@ -26,7 +26,7 @@ from expunge.report.page import checked_names
 DOSSIER = Path("private") / "dossier.json"  # in a result of expunge unlearn
 
 
-def verified_result(
+def verify_result(
     folder: Path, public_key: Path | None = None, dossier: Certificate | None = None
 ) -> tuple[Statement, str | None]:
     """The statement of a result, verified with its model, and with a key the id of the key that signed it.
@@ -60,11 +60,6 @@ def require_result(folder: Path) -> None:
     )
 
 
-def dossier_of(folder: Path) -> Certificate:
-    """The private dossier of a result."""
-    return read_certificate(folder / DOSSIER)
-
-
 def sign_result(folder: str | Path, key: str | Path | Ed25519PrivateKey, target: str | Path | None = None) -> Path:
     """Sign the statement of a result that is there already; where the signed one was written.
 
@@ -81,14 +76,16 @@ def sign_result(folder: str | Path, key: str | Path | Ed25519PrivateKey, target:
     place = result / SIGNED if target is None else Path(target)
     private = read_private_key(key) if isinstance(key, (str, Path)) else key
     require_absent(place)
-    statement, _ = verified_result(result, dossier=dossier_of(result) if (result / DOSSIER).is_file() else None)
+    statement, _ = verify_result(
+        result, dossier=read_certificate(result / DOSSIER) if (result / DOSSIER).is_file() else None
+    )
     write_file(place, seal(statement, private))
     return place
 
 
 def result_card(folder: str | Path, public_key: str | Path | None = None) -> str:
     """The model card of a result, made from its statement alone; with a key the signature is checked and named."""
-    statement, keyid = verified_result(Path(folder), None if public_key is None else Path(public_key))
+    statement, keyid = verify_result(Path(folder), None if public_key is None else Path(public_key))
     return model_card(statement.content, STATEMENT if keyid is None else SIGNED, keyid)
 
 
@@ -125,7 +122,7 @@ def _page_of(desk: Desk, facts: Json, rows: list[Json], names: Json) -> bytes | 
     path = desk.layout.dossier_of(facts["model"])
     if at_hand(path):
         return run_page(
-            whole_dossier(desk.layout, facts["model"], facts["dossier"]).content,
+            read_dossier(desk.layout, facts["model"], facts["dossier"]).content,
             number=facts["model"],
             requests=[row for row in rows if row["id"] in facts["requests"]],
             composition=facts["composition"],
@@ -152,8 +149,8 @@ def result_report(
     """
     names = checked_names(organisation, model_name)
     require_result(folder)
-    dossier = dossier_of(folder) if full else None
-    statement, keyid = verified_result(folder, public_key, dossier)
+    dossier = read_certificate(folder / DOSSIER) if full else None
+    statement, keyid = verify_result(folder, public_key, dossier)
     if dossier is not None:
         return run_page(dossier.content, keyid=keyid, **names).encode()
     return statement_page(statement.content, keyid=keyid, **names).encode()

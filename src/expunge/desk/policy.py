@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from expunge.request.execution import Execution
     from expunge.request.guarantee import Guarantee
 
-KEPT = "deposit"  # the distance of a desk whose state is a deposit
+DEPOSIT = "deposit"  # the distance of a desk whose state is a deposit
 DEFAULT_PLANNED = 50
 DEFAULT_FACTOR = 10.0
 
@@ -54,7 +54,7 @@ class Policy:
 
         check_budget(self.epsilon, self.delta)
         require_meaning(self.epsilon, force=self.force)
-        if not self.kept:
+        if not self.with_deposit:
             self._require_declared()
         Series(self.planned)
         _ = self.scale
@@ -70,9 +70,9 @@ class Policy:
         return self
 
     @property
-    def kept(self) -> bool:
+    def with_deposit(self) -> bool:
         """Whether the desk's state is a deposit of the source."""
-        return self.distance == KEPT
+        return self.distance == DEPOSIT
 
     def _require_declared(self) -> None:
         """Refuse a distance that nobody declares for years, and a step that is none."""
@@ -114,7 +114,7 @@ class Policy:
         """What every run promises, at this place of the series."""
         from expunge.request.guarantee import Guarantee, wanted_distance
 
-        if self.kept:
+        if self.with_deposit:
             from expunge.evidence.deposit.asking import deposit_guarantee
 
             return deposit_guarantee(self.epsilon, self.delta, force=self.force, noise=self.scale, series=series)

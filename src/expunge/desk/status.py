@@ -71,8 +71,8 @@ def _status(desk: Desk, ledger: Ledger) -> Status:
         models_left=_models_left(desk, models),
         deletions_left=_deletions_left(desk, models),
         reach=_reach(desk, models),
-        forgotten=_forgotten(models) if policy.kept else None,
-        rows_left=_rows_left(desk, models) if policy.kept else None,
+        forgotten=_forgotten(models) if policy.with_deposit else None,
+        rows_left=_rows_left(desk, models) if policy.with_deposit else None,
         retrain=_retrain(ledger),
         clock=clock_behind(ledger),
         head=ledger.head(),
@@ -97,7 +97,7 @@ def _deletions_left(desk: Desk, models: list[ModelRow]) -> int | None:
     """
     if not models:
         return None
-    last, rows = models[-1].facts, _rows_left(desk, models) if desk.policy.kept else None
+    last, rows = models[-1].facts, _rows_left(desk, models) if desk.policy.with_deposit else None
     if rows is not None:
         return rows * len(models) // sum(model.facts.n_rows for model in models)
     if desk.policy.noise is not None:
@@ -120,7 +120,7 @@ def _rows_left(desk: Desk, models: list[ModelRow]) -> int | None:
 
 def _reach(desk: Desk, models: list[ModelRow]) -> float | None:
     """How much of the deposit the last model used."""
-    if not desk.policy.kept:
+    if not desk.policy.with_deposit:
         return None
     return models[-1].facts.reach if models else 0.0
 

@@ -157,7 +157,7 @@ def coarsen(estimator: Estimator, X: Any, y: Any, *, rare: int = RARE) -> Estima
     >>> rng = np.random.default_rng(0)
     >>> X, y = rng.normal(100.0, 5.0, size=(200, 1)), rng.integers(0, 2, 200)
     >>> made = coarsen(make_pipeline(StandardScaler(), LogisticRegression()), X, y)
-    >>> float(made[0][0].mean_[0]).is_integer(), float(f"{made[0][0].scale_[0]:.2g}") == made[0][0].scale_[0]
+    >>> float(made[0][0].mean_[0]).is_integer(), bool(float(f"{made[0][0].scale_[0]:.2g}") == made[0][0].scale_[0])
     (True, True)
     """
     coarse = Coarse(rare=require_rare(rare, 2))

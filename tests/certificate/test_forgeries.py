@@ -74,7 +74,7 @@ MADE: dict[str, Callable[[], honest.Honest]] = {
     ),
 }
 LEVELS_RULE = "only a deposit has levels of noise"
-WEIGHTS_RULE = "only a deposit has class weights, one for each class, and the largest is 1"
+WEIGHTS_RULE = "only a deposit has class weights, one for each class, none above 1"
 KEPT = ("kept", "kept range", "kept plain", "kept exact", "kept free")
 BESIDE = ("beside", "beside range", "beside matched")
 
@@ -684,7 +684,6 @@ FORGERIES: dict[str, tuple[str, Change, str]] = {
     "class weights without a deposit": ("plain", {"model.class_weights": [1.0, 0.5]}, WEIGHTS_RULE),
     "class weights of too few classes": ("kept", {"model.class_weights": [1.0]}, WEIGHTS_RULE),
     "a class weight above 1": ("kept free", {"model.class_weights": [1.0, 2.0]}, WEIGHTS_RULE),
-    "class weights that are not relative": ("kept free", {"model.class_weights": [0.5, 0.25]}, WEIGHTS_RULE),
     "class weights that are none": ("kept free", {"model.class_weights": None}, WEIGHTS_RULE),
     "class weights beside a surrogate": (
         "beside",

@@ -856,7 +856,7 @@ KEPT_WORDS = (
         lambda c: c.kept or not {"free_bias", "fixed_c"} & set(c.content["model"]),
     ),
     Rule(
-        "only a deposit has class weights, one for each class, and the largest is 1",
+        "only a deposit has class weights, one for each class, none above 1",
         "model.class_weights are of another number, not above 0, above 1, or of no deposit",
         _class_weights,
     ),

@@ -155,7 +155,7 @@ def coarsen(estimator: Estimator, X: Any, y: Any, *, rare: int = RARE) -> Estima
     >>> from sklearn.linear_model import LogisticRegression
     >>> from sklearn.preprocessing import StandardScaler
     >>> rng = np.random.default_rng(0)
-    >>> X, y = rng.normal(100.0, 5.0, size=(200, 1)), rng.integers(0, 2, 200)
+    >>> X, y = rng.normal(100.0, 8.0, size=(200, 1)), rng.integers(0, 2, 200)
     >>> made = coarsen(make_pipeline(StandardScaler(), LogisticRegression()), X, y)
     >>> float(made[0][0].mean_[0]).is_integer(), bool(float(f"{made[0][0].scale_[0]:.2g}") == made[0][0].scale_[0])
     (True, True)

@@ -41,10 +41,10 @@ from startup import measured as measured_process
 
 import expunge.sklearn
 from expunge.cli.results import write_result
+from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.contents import Deposit, read_deposit
+from expunge.deposit.making import optimum
 from expunge.errors import BeyondPolicy, VacuousClaim
-from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
-from expunge.evidence.deposit.contents import Deposit, read_deposit
-from expunge.evidence.deposit.making import optimum
 from expunge.heads import Rows
 from expunge.mechanism import certify, measure
 from expunge.request.execution import Execution

@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from deposit import Clock
 from environment import RESULTS, environment, markdown, synchronise, write
 from imagenet_head import CHUNK, basis, made_up
 
+from deposit import Clock
 from expunge.cli.results import write_result
-from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
-from expunge.evidence.deposit.contents import Deposit
-from expunge.evidence.deposit.keeping import keep
-from expunge.evidence.deposit.verifying import whitened
+from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.contents import Deposit
+from expunge.deposit.keeping import keep
+from expunge.deposit.verifying import whitened
 from expunge.mechanism import certify, measure
 from expunge.model import from_matrix
 from expunge.request.declared import Declared

@@ -35,9 +35,9 @@ import torch
 from environment import RESULTS, environment, seconds, synchronise, write
 from safetensors.numpy import save_file
 
-from expunge.data import open_data
-from expunge.data.streamed import Form, StreamedRows
 from expunge.heads import Curvature, head_for
+from expunge.rows import open_data
+from expunge.rows.streamed import Form, StreamedRows
 from expunge.runtime.memory import Memory, parse_size
 from expunge.train import train
 

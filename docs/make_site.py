@@ -31,7 +31,7 @@ MODULES = {
     "expunge.sklearn": "scikit-learn models and pipelines: see [the page about them](../sklearn.md).",
     "expunge.networks": "Encoders and heads of torch models: see [networks](../networks.md).",
     "expunge.distance": "Declared distances: see [how to choose](../how-to-choose.md#the-distance).",
-    "expunge.data": "Files, streams and frames: see [files](../files.md).",
+    "expunge.rows": "Files, streams and frames: see [files](../files.md).",
     "expunge.bounds": "The bounds themselves: see [theory](../theory.md).",
     "expunge.desk": "Requests over time: see [the desk](../desk.md).",
     "expunge.evaluate": "Measured afterwards: see [evaluate](../evaluate.md).",

@@ -23,8 +23,8 @@ import pyarrow.parquet
 
 from examples.tables import CENSUS_COLUMNS
 from experiments.datasets.census import FILES, YEAR
-from expunge.data.parts import PartRows, read_parts
 from expunge.estimate.parts import Apart, Parts, parts_apart
+from expunge.rows.parts import PartRows, read_parts
 
 ROWS = 30_000  # of each year, at random: all five comparisons then take a few minutes of one core
 KEPT, PAGE = (Path(__file__).with_name(f"census_years.{ending}") for ending in ("json", "md"))

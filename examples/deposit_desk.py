@@ -27,11 +27,11 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 from examples.deposit_tables import DELTA, HELD_OUT, adult_rows, away
-from expunge.data.row_hashes import row_hashes
+from expunge.deposit.contents import Deposit, read_deposit
+from expunge.deposit.routes import found
 from expunge.desk import Desk, Policy, accept, create_desk, models, open_desk, requests, run, status, verify_desk
-from expunge.evidence.deposit.contents import Deposit, read_deposit
-from expunge.evidence.deposit.routes import found
 from expunge.model import read_model
+from expunge.rows.row_hashes import row_hashes
 from expunge.sklearn import deposit
 
 BATCHES, PEOPLE = 20, 10

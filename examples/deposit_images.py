@@ -25,23 +25,23 @@ import numpy as np
 import torch
 
 from expunge.bounds.calibration import mu_for
+from expunge.deposit.adding import with_surrogate
+from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.beside import begun_beside
+from expunge.deposit.contents import Deposit
+from expunge.deposit.evidence import DepositEvidence, Taken, taken_out
+from expunge.deposit.keeping import keep
+from expunge.deposit.making import optimum
+from expunge.deposit.verifying import whitened
 from expunge.distance import parse_distance
 from expunge.errors import ExpungeError
-from expunge.evidence.deposit.adding import with_surrogate
-from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
-from expunge.evidence.deposit.beside import begun_beside
-from expunge.evidence.deposit.contents import Deposit
-from expunge.evidence.deposit.evidence import DepositEvidence, Taken, taken_out
-from expunge.evidence.deposit.keeping import keep
-from expunge.evidence.deposit.making import optimum
-from expunge.evidence.deposit.verifying import whitened
-from expunge.evidence.measured import foresee
 from expunge.heads.rows import in_memory
 from expunge.mechanism import measure, measured_by
 from expunge.request.door import ask
 from expunge.request.execution import Execution
 from expunge.request.guarantee import Guarantee, wanted_distance
 from expunge.request.rows import rows_of
+from expunge.surrogate.measured import foresee
 from expunge.train import train
 
 EPSILONS = (0.1, 1.0)

@@ -25,10 +25,10 @@ from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
+from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.contents import Deposit
+from expunge.deposit.verifying import whitened
 from expunge.errors import ExpungeError
-from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
-from expunge.evidence.deposit.contents import Deposit
-from expunge.evidence.deposit.verifying import whitened
 from expunge.mechanism import measure
 from expunge.sklearn import deposit, unlearn
 

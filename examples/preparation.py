@@ -27,8 +27,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import expunge
 from examples.tables import HEADER, credit_lines
-from expunge.data.learning import learn
-from expunge.data.raw_tables import raw_frame
+from expunge.rows.learning import learn
+from expunge.rows.raw_tables import raw_frame
 from expunge.sklearn import coarsen
 
 PARTINGS, AGAIN, HELD_OUT, LABEL = 6, 3, 0.25, "class"

@@ -22,13 +22,13 @@ from experiments.shared.mixture import ROUNDING
 from expunge.certificate.derive import held_region
 from expunge.evaluate.case import Labelled, Splits, make_case
 from expunge.evaluate.methods import Outcome
-from expunge.evidence.measured import claim_of, foresee
 from expunge.mechanism import measure
 from expunge.model import LinearModel
 from expunge.report.figures import COLOURS, STYLES, new_figure, png
 from expunge.request.door import ask
 from expunge.request.guarantee import Guarantee, wanted_distance
 from expunge.runtime.progress import Progress, silent
+from expunge.surrogate.measured import claim_of, foresee
 from expunge.train import train
 
 DRIFT_L2 = 1e-4

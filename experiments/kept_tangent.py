@@ -25,10 +25,10 @@ from experiments.shared.checks import check
 from experiments.shared.comparison import ACCURACIES, PAPER_METRICS, shown
 from experiments.shared.network_scores import tangent_task
 from experiments.shared.pretraining import PASS, pretrained
+from expunge.deposit.asking import deposit_guarantee
+from expunge.deposit.contents import Deposit
+from expunge.deposit.verifying import whitened
 from expunge.evaluate.evaluation import PERCENT, TITLES
-from expunge.evidence.deposit.asking import deposit_guarantee
-from expunge.evidence.deposit.contents import Deposit
-from expunge.evidence.deposit.verifying import whitened
 from expunge.mechanism import measure
 from expunge.networks.tangent import (
     TangentModel,

@@ -27,11 +27,11 @@ from experiments.datasets.splits import dirichlet_split
 from expunge import Distance, __version__, train
 from expunge.certificate.derive import held_region
 from expunge.errors import DataError
-from expunge.evidence.measured import claim_of
 from expunge.mechanism import measure
 from expunge.request.door import ask
 from expunge.request.guarantee import Guarantee
 from expunge.request.rows import rows_of
+from expunge.surrogate.measured import claim_of
 
 CONCENTRATIONS = (1.0, 13.0, 100.0)
 L2 = 0.01

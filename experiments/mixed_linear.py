@@ -44,13 +44,13 @@ from experiments.shared.network_scores import (
 from experiments.shared.pretraining import Public, pretrained
 from expunge.certificate.derive import held_region
 from expunge.distance import Distance
-from expunge.evidence.measured import Measured, claim_of, foresee
 from expunge.mechanism import measure
 from expunge.networks.tangent import TangentModel, minimise_tangent, tangent_request, train_tangent
 from expunge.request.door import Request
 from expunge.request.guarantee import Guarantee
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.equation import SurrogateEquation
+from expunge.surrogate.measured import Measured, claim_of, foresee
 
 PLUS, MINUS = "Unlearn (+)", "Unlearn (-)"
 WITHOUT = f"{MINUS}, surrogate without the class"

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from deposit_problems import noised_gauges
+from expunge.deposit.beside import Asked
+from expunge.deposit.blocks import Blocks
+from expunge.deposit.making import optimum
+from expunge.deposit.setting import Penalty, Setting
+from expunge.deposit.shape import gram_of, shape_of
+from expunge.deposit.sums import is_joint, sums_of
 from expunge.distance import Distance
-from expunge.evidence.deposit.beside import Asked
-from expunge.evidence.deposit.blocks import Blocks
-from expunge.evidence.deposit.making import optimum
-from expunge.evidence.deposit.setting import Penalty, Setting
-from expunge.evidence.deposit.shape import gram_of, shape_of
-from expunge.evidence.deposit.sums import is_joint, sums_of
 from expunge.heads import LinearHead, Rows, head_for
 from expunge.train import train
 from expunge.unlearn import deposit
@@ -174,7 +174,7 @@ SOURCE, SURROGATE = tame(N, 1), tame(N, 2)
 def kept(loss: str = "softmax") -> tuple[Any, Any]:
     """The model trained on the source, and its deposit, without third derivatives: with them no surrogate is needed."""
     model = train(*SOURCE, l2=1e-3, max_norm=6.0, loss=loss, bias=True)
-    with patch("expunge.evidence.deposit.making.has_third", lambda head: False):
+    with patch("expunge.deposit.making.has_third", lambda head: False):
         return model, deposit(model, *SOURCE, seed=1)
 
 

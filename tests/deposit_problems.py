@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from expunge.evidence.deposit.asking import BOUND, DISTANCE, ask_deposit
-from expunge.evidence.deposit.blocks import Norm
-from expunge.evidence.deposit.contents import Deposit
-from expunge.evidence.deposit.making import anchor_noise, anchor_scale
-from expunge.evidence.deposit.setting import Penalty, Setting, not_definite
-from expunge.evidence.deposit.shape import gram_of, shape_of
-from expunge.evidence.deposit.sums import Gauge, Sums, gauges_of, sums_of
-from expunge.evidence.deposit.third import has_third
+from expunge.deposit.asking import BOUND, DISTANCE, ask_deposit
+from expunge.deposit.blocks import Norm
+from expunge.deposit.contents import Deposit
+from expunge.deposit.making import anchor_noise, anchor_scale
+from expunge.deposit.setting import Penalty, Setting, not_definite
+from expunge.deposit.shape import gram_of, shape_of
+from expunge.deposit.sums import Gauge, Sums, gauges_of, sums_of
+from expunge.deposit.third import has_third
 from expunge.heads import LinearHead, Rows, head_for
 from expunge.model import LinearModel, from_matrix
 from expunge.record import TrainingRecord

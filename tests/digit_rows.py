@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
+from expunge.deposit.keeping import Kept, keep
 from expunge.evaluate.demo import L2, digits
-from expunge.evidence.deposit.keeping import Kept, keep
 from expunge.train import train
 
 

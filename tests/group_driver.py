@@ -12,16 +12,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import expunge.data.streams
-import expunge.evidence.surrogate
 import expunge.heads.rows
 import expunge.mechanism
 import expunge.request.door
+import expunge.rows.streams
+import expunge.surrogate.evidence
 from asking import asked
-from expunge.data import open_data, read_data
-from expunge.evidence.deposit.keeping import keep
+from expunge.deposit.keeping import keep
 from expunge.model import read_model
 from expunge.request.execution import Execution
+from expunge.rows import open_data, read_data
 from expunge.runtime.group import joined_group
 
 
@@ -46,7 +46,7 @@ def command(folder: Path, target: Path) -> None:
     where = {
         "first pass": (expunge.request.door, "survey"),
         "step": (expunge.mechanism, "newton_step"),
-        "moments": (expunge.evidence.surrogate, "change_moments"),
+        "moments": (expunge.surrogate.evidence, "change_moments"),
     }
     moment = os.environ.get("EXPUNGE_TEST_KILL")
     if moment == "end":
@@ -96,7 +96,7 @@ def deposit(folder: Path, target: Path) -> None:
 
 
 if __name__ == "__main__":
-    expunge.data.streams.READ_BYTES = 1 << 14
+    expunge.rows.streams.READ_BYTES = 1 << 14
     expunge.heads.rows.BLOCK_BYTES = 1 << 13
     {"cli": command, "deposit": deposit, "result": result}[(sys.argv[3:] or ["result"])[0]](
         Path(sys.argv[1]), Path(sys.argv[2])

@@ -27,11 +27,11 @@ from expunge.certificate.rules import RULES
 from expunge.certificate.verify import checks, verify
 from expunge.distance import Distance
 from expunge.errors import Refused
-from expunge.evidence.measured import handed_on
 from expunge.mechanism import certify, measure
 from expunge.networks.module import unlearn_module
 from expunge.networks.tangent import train_tangent, unlearn_tangent
 from expunge.request.series import Series
+from expunge.surrogate.measured import handed_on
 
 Rows = tuple[np.ndarray, np.ndarray]
 

@@ -11,9 +11,9 @@ import torch
 
 import reference
 from asking import asked
-from expunge.data import prepare
 from expunge.distance import Distance
 from expunge.request.door import Request
+from expunge.rows import prepare
 
 Array = Any
 SURROGATES = ("equal", "retained", "reweighted", "shifted", "tiny")

@@ -31,12 +31,12 @@ from asking import asked
 from expunge.bounds import PaperConstants
 from expunge.desk import Policy, accept, create_desk, models, run
 from expunge.distance import Estimation, parse_distance
-from expunge.evidence.measured import handed_on
 from expunge.mechanism import certify, measure
 from expunge.networks.module import module_request, unlearn_module
 from expunge.networks.tangent import tangent_request, train_tangent, unlearn_tangent
 from expunge.request.guarantee import Guarantee
 from expunge.request.series import Series
+from expunge.surrogate.measured import handed_on
 
 Json = dict[str, Any]
 Rows = tuple[np.ndarray, np.ndarray]
@@ -150,10 +150,10 @@ def nothing_fits() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name, value in {
             "expunge.request.rows.fits": lambda *given: False,
-            "expunge.data.streamed.HELD_SHARE": 0.0,
-            "expunge.data.streamed.REMEMBERED_SHARE": 0.0,
-            "expunge.data.streamed.StreamedRows._has_room": lambda self, n_bytes: False,
-            "expunge.data.streams.READ_BYTES": 300 * WIDTH * 8,
+            "expunge.rows.streamed.HELD_SHARE": 0.0,
+            "expunge.rows.streamed.REMEMBERED_SHARE": 0.0,
+            "expunge.rows.streamed.StreamedRows._has_room": lambda self, n_bytes: False,
+            "expunge.rows.streams.READ_BYTES": 300 * WIDTH * 8,
             "expunge.heads.rows.BLOCK_BYTES": 100 * WIDTH * 8,
         }.items():
             stack.enter_context(mock.patch(name, value))

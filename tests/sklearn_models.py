@@ -25,11 +25,11 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from expunge.evidence.deposit import making
-from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
-from expunge.evidence.deposit.contents import Deposit
-from expunge.evidence.deposit.evidence import DepositEvidence
-from expunge.evidence.deposit.verifying import whitened
+from expunge.deposit import making
+from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.contents import Deposit
+from expunge.deposit.evidence import DepositEvidence
+from expunge.deposit.verifying import whitened
 from expunge.runtime.progress import silent
 from expunge.sklearn import deposit
 from expunge.sklearn.keeping import FORGET, _given

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from expunge.evidence.deposit.contents import Deposit
-from expunge.evidence.deposit.keeping import Kept, keep
+from expunge.deposit.contents import Deposit
+from expunge.deposit.keeping import Kept, keep
 from expunge.model import LinearModel
 from expunge.train import train
 

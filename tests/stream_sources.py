@@ -10,10 +10,10 @@ import pyarrow.parquet
 import torch
 from safetensors.numpy import save_file
 
-from expunge.data import open_data, stream
-from expunge.data.streamed import Form, StreamedRows
-from expunge.data.streams import Stream
 from expunge.heads import Rows
+from expunge.rows import open_data, stream
+from expunge.rows.streamed import Form, StreamedRows
+from expunge.rows.streams import Stream
 from expunge.runtime.memory import Memory
 
 ROWS, WIDTH = 1000, 7

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from expunge.data.files import LabelledArrays, read_data
+from expunge.rows.files import LabelledArrays, read_data
 
 
 def as_csv(features: np.ndarray, labels: np.ndarray) -> bytes:

@@ -18,8 +18,8 @@ from expunge.desk.policy import Policy
 
 PACKAGE = Path(expunge.__file__).parent
 ORDER = [
-    "errors", "runtime", "distance", "bounds", "noise", "record", "certificate", "heads", "data", "model", "solve", "request",
-    "train", "estimate", "evidence", "mechanism", "unlearn", "networks", "evaluate", "report", "desk", "sklearn", "cli",
+    "errors", "runtime", "distance", "bounds", "noise", "record", "certificate", "heads", "rows", "model", "solve", "request",
+    "train", "estimate", "surrogate", "deposit", "mechanism", "unlearn", "networks", "evaluate", "report", "desk", "sklearn", "cli",
 ]  # fmt: skip
 WITHOUT_TORCH = ("errors", "runtime", "distance", "bounds", "noise", "record", "certificate")
 HEAVY = ("torch", "pyarrow", "matplotlib", "sklearn", "dp_accounting", "mpmath", "pandas")
@@ -148,10 +148,10 @@ def run_command(line: str) -> None:
 
 
 def test_the_request_has_no_field_for_the_source() -> None:
-    from expunge.evidence.measured import Measured
     from expunge.mechanism import Unlearned
     from expunge.request.door import Request
     from expunge.solve.equation import SurrogateEquation
+    from expunge.surrogate.measured import Measured
 
     for kind in (Request, Measured, Unlearned, SurrogateEquation):
         assert not [name for name in kind.__dataclass_fields__ if name in ("source", "retain", "retained")]

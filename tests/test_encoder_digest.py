@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 from expunge import DataError, train, unlearn
 from expunge.cli import main
-from expunge.data import EncodedRows
 from expunge.desk import Policy, accept, create_desk, run
 from expunge.distance import Estimation
 from expunge.estimate.comparison import compare
 from expunge.evaluate.plan import plan
+from expunge.rows import EncodedRows
 
 OURS, OTHER = "a" * 64, "b" * 64
 BUDGET = {"epsilon": 20.0, "delta": 1e-3, "distance": "same", "force": True}

@@ -18,9 +18,9 @@ import pyarrow.parquet
 import pytest
 
 import expunge
-from expunge.data.ordered import by_record
-from expunge.data.preparation import Preparation
-from expunge.data.raw_tables import raw_frame
+from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.membership import answers
+from expunge.deposit.verifying import verify_deposits
 from expunge.desk import Policy, accept, create_desk
 from expunge.desk.run import check_test_rows
 from expunge.distance import Estimation
@@ -29,11 +29,11 @@ from expunge.estimate.comparison import compare
 from expunge.evaluate import Splits, make_case
 from expunge.evaluate.metrics import describe_fit, score_model
 from expunge.evaluate.plan import plan, plan_deposit
-from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
-from expunge.evidence.deposit.membership import answers
-from expunge.evidence.deposit.verifying import verify_deposits
 from expunge.mechanism import Unlearned
 from expunge.model import LinearModel
+from expunge.rows.ordered import by_record
+from expunge.rows.preparation import Preparation
+from expunge.rows.raw_tables import raw_frame
 
 N, LABEL = 240, "pays"
 SOURCE, FORGET, TEST = slice(0, N), slice(0, 2), slice(N, N + 160)
@@ -189,7 +189,7 @@ ENTRIES: dict[str, Callable[[Given], Any]] = {
 
 
 def _of_stream(source: Any) -> expunge.Deposit:
-    from expunge.evidence.deposit.keeping import keep
+    from expunge.deposit.keeping import keep
 
     return keep(trained(), source, seed=1).deposit
 

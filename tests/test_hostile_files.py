@@ -86,7 +86,7 @@ def test_a_message_and_little_memory(case: Case, folder: Path, monkeypatch: pyte
 STARTER = """
 import json, os, signal, sys, traceback
 import matplotlib, pyarrow.csv, pyarrow.parquet, scipy.optimize, sklearn, torch
-import expunge.cli, expunge.data, expunge.train, expunge.unlearn, expunge.networks.encoders
+import expunge.cli, expunge.rows, expunge.train, expunge.unlearn, expunge.networks.encoders
 for line in sys.stdin:
     args, said = json.loads(line)
     child = os.fork()

@@ -34,11 +34,11 @@ from sklearn.preprocessing import (
 
 import expunge
 import expunge.sklearn
-from expunge.data import coarseness
-from expunge.data.learning import learn
-from expunge.data.raw_tables import raw_frame
 from expunge.errors import ModelError, OptionError
 from expunge.record import LEARNT_COARSE, LEARNT_FROM_SOURCE
+from expunge.rows import coarseness
+from expunge.rows.learning import learn
+from expunge.rows.raw_tables import raw_frame
 from expunge.sklearn.pipelines import put_together, taken_apart
 from expunge.sklearn.steps import fitted_steps, is_coarse
 
@@ -153,7 +153,7 @@ def test_whether_she_was_there_is_not_told(
     person: Any, n_rows: int, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of one column: well below what epsilon 1 would allow, whoever she is."""
-    monkeypatch.setattr("expunge.data.coarseness._chance", random.Random(7))
+    monkeypatch.setattr("expunge.rows.coarseness._chance", random.Random(7))
     frames = [person(n_rows, seed).assign(other=np.arange(n_rows) % 5) for seed in range(TABLES)]
 
     def prepared(raw: Any) -> str:

@@ -110,7 +110,7 @@ def check(forgotten: Any) -> Held:
 
 
 def request(forgotten: Any) -> Held:
-    from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
+    from expunge.deposit.asking import ask_deposit, deposit_guarantee
 
     case = forgotten[0]
     asked = ask_deposit(case.deposit, (case.X[:1], case.y[:1]), deposit_guarantee(1.0, 1e-5, force=True))

@@ -26,15 +26,14 @@ from expunge.certificate.claim import GENERATORS, OLD_SCHEMAS, SCHEMA, Claim, Fa
 from expunge.certificate.derive import region_of
 from expunge.distance import Distance
 from expunge.errors import ExpungeError
-from expunge.evidence import gather
-from expunge.evidence.moments import change_moments
 from expunge.heads import Rows
-from expunge.mechanism import certify, measure
+from expunge.mechanism import certify, gather, measure
 from expunge.request.door import Request
 from expunge.request.guarantee import STEPS
 from expunge.solve.equation import RetainedEquation, SurrogateEquation
 from expunge.solve.newton import newton_step
 from expunge.solve.outcome import Step
+from expunge.surrogate.moments import change_moments
 from expunge.train import train
 from expunge.unlearn import unlearn
 from known_distances import SURROGATES, Problem, change_mean, make_problem, request_of, retrained, two_values

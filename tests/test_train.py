@@ -17,13 +17,13 @@ from sklearn.linear_model import LogisticRegression, RidgeClassifier
 
 import expunge
 import reference
-from expunge.data import prepare
-from expunge.data.preparation import Preparation
-from expunge.data.raw_tables import raw_frame
 from expunge.errors import ExpungeError
 from expunge.evaluate.metrics import describe_fit
 from expunge.heads import Rows, head_for
 from expunge.model import LinearModel
+from expunge.rows import prepare
+from expunge.rows.preparation import Preparation
+from expunge.rows.raw_tables import raw_frame
 from expunge.train import minimise, residual_upper, train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -370,7 +370,7 @@ def test_the_usual_l2_does_not_tell_one_row_more(monkeypatch: pytest.MonkeyPatch
     frame = people(241)
     models = [train(part, label="pays") for part in (frame, frame[:-1])]
     assert [model.record.l2 for model in models if model.record is not None] == [2.0 / 200, 2.0 / 200]
-    monkeypatch.setattr("expunge.data.coarseness._chance", random.Random(7))
+    monkeypatch.setattr("expunge.rows.coarseness._chance", random.Random(7))
     frame = people(1000)[["age", "pays"]]
     shares = []
     for part in (frame, frame[:-1]):

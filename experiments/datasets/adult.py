@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.datasets.formats import LONGEST_TEXT, Parts
-from expunge.data.files import DAMAGE
 from expunge.errors import FileError
+from expunge.rows.files import DAMAGE
 from expunge.runtime.paths import readable
 
 COLUMNS = 15

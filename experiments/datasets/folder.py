@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from experiments.datasets.catalogue import CATALOGUE, FILE_DIGESTS, OWN_FEATURES, Entry, Form
-from expunge.data.files import Array
-from expunge.data.images import read_examples
 from expunge.errors import FileError, OptionError
+from expunge.rows.files import Array
+from expunge.rows.images import read_examples
 from expunge.runtime.paths import readable
 
 SCALE = 1000.0  # fractions count to the third decimal: formats of the same data differ in the last bits

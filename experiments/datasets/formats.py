@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from expunge.data.files import DAMAGE, Array, read_npz
-from expunge.data.images import read_examples
 from expunge.errors import DataError, FileError
+from expunge.rows.files import DAMAGE, Array, read_npz
+from expunge.rows.images import read_examples
 from expunge.runtime.memory import require_fits
 from expunge.runtime.paths import readable
 

@@ -25,7 +25,6 @@ from expunge.distance import Distance
 from expunge.distance.discrete import discrete_chi_square, discrete_kl
 from expunge.evaluate.case import Labelled, Splits, make_case
 from expunge.evaluate.methods import Outcome
-from expunge.evidence.measured import Measured, claim_of, foresee
 from expunge.heads import Rows
 from expunge.heads.rows import in_memory
 from expunge.mechanism import measure
@@ -34,6 +33,7 @@ from expunge.request.door import Request, ask
 from expunge.request.guarantee import Guarantee
 from expunge.request.rows import rows_of
 from expunge.runtime.progress import Progress, silent
+from expunge.surrogate.measured import Measured, claim_of, foresee
 from expunge.train import train
 
 HALVES = "halves"

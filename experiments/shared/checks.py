@@ -20,12 +20,12 @@ from expunge.bounds import PaperConstants, paper_bound
 from expunge.certificate.derive import held_region
 from expunge.distance import Distance
 from expunge.evaluate.case import Case
-from expunge.evidence.measured import claim_of
 from expunge.heads import Rows
 from expunge.heads.rows import in_memory
 from expunge.mechanism import measure
 from expunge.request.door import ask
 from expunge.request.guarantee import Guarantee, wanted_distance
+from expunge.surrogate.measured import claim_of
 
 
 def check(what: str, true: float, residual: float | None, paper: float | None, **more: Any) -> dict[str, Any]:

@@ -13,21 +13,21 @@ from experiments.other_methods.models import Clock
 from experiments.shared.checks import check
 from experiments.shared.rivals import CHOSEN, USUAL, Rivals, Task, accuracies, device_name, retrained
 from expunge.certificate.derive import held_region
+from expunge.deposit.adding import with_surrogate
+from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.contents import Deposit
+from expunge.deposit.leaving import Membership, gone, left
+from expunge.deposit.verifying import whitened
 from expunge.errors import ExpungeError
 from expunge.evaluate.case import Case, Labelled
-from expunge.evidence import SurrogateEvidence, gather
-from expunge.evidence.deposit.adding import with_surrogate
-from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
-from expunge.evidence.deposit.contents import Deposit
-from expunge.evidence.deposit.leaving import Membership, gone, left
-from expunge.evidence.deposit.verifying import whitened
-from expunge.evidence.measured import Measured, claim_of, foresee, handed_on
-from expunge.mechanism import measure, measured_by
+from expunge.mechanism import gather, measure, measured_by
 from expunge.request.door import Request, ask
 from expunge.request.execution import Execution
 from expunge.request.guarantee import Guarantee, wanted_distance
 from expunge.request.series import Series
 from expunge.runtime.progress import Progress, silent
+from expunge.surrogate.evidence import SurrogateEvidence
+from expunge.surrogate.measured import Measured, claim_of, foresee, handed_on
 from expunge.train import minimise
 
 SURROGATE, DEPOSIT, BOTH = "Expunge, surrogate", "Expunge, deposit", "Expunge, both"

@@ -16,11 +16,11 @@ import torch
 from experiments.shared.certified import Parts
 from experiments.shared.ours import RIDGE, Asked, best_of, checked
 from experiments.shared.rivals import CHOSEN, RETRAIN_RIDGE, USUAL, Task, accuracies, device_name, task_of
+from expunge.deposit.verifying import whitened
 from expunge.evaluate.case import Case
-from expunge.evidence.deposit.verifying import whitened
-from expunge.evidence.measured import Measured
 from expunge.heads import Ridge
 from expunge.request.door import Request
+from expunge.surrogate.measured import Measured
 
 LOSS = Ridge.about.name
 REFINED = 2  # corrections of a solution by its own residual

@@ -28,10 +28,10 @@ from experiments.other_methods.certified_removal import rehearsed
 from experiments.other_methods.models import Clock
 from experiments.shared.certified import Parts
 from experiments.shared.mixture import ROUNDING
+from expunge.deposit.contents import Deposit
+from expunge.deposit.keeping import keep
 from expunge.evaluate.case import Case, Splits, make_case
 from expunge.evaluate.methods import Method
-from expunge.evidence.deposit.contents import Deposit
-from expunge.evidence.deposit.keeping import keep
 from expunge.heads import Ridge, Rows
 from expunge.model import LinearModel
 from expunge.request.execution import Execution

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from expunge.certificate.sign import verify_file
     from expunge.certificate.statement import Statement, read_statement
     from expunge.certificate.verify import verify, verify_statement
-    from expunge.data import open_data, read_data, stream
+    from expunge.deposit.contents import Deposit, read_deposit
     from expunge.distance import Distance, parse_distance
-    from expunge.evidence.deposit.contents import Deposit, read_deposit
     from expunge.mechanism import Unlearned
     from expunge.model import LinearModel, read_model
     from expunge.record import TrainingRecord
+    from expunge.rows import open_data, read_data, stream
     from expunge.train import train
     from expunge.unlearn import deposit, unlearn
 
@@ -85,7 +85,7 @@ load_lazily(
     __name__,
     {
         "Certificate": "certificate.dossier",
-        "Deposit": "evidence.deposit.contents",
+        "Deposit": "deposit.contents",
         "Distance": "distance",
         "LinearModel": "model",
         "PaperConstants": "bounds",
@@ -94,15 +94,15 @@ load_lazily(
         "TrainingRecord": "record",
         "Unlearned": "mechanism",
         "deposit": "unlearn",
-        "open_data": "data",
+        "open_data": "rows",
         "paper_bound": "bounds",
         "parse_distance": "distance",
         "read_certificate": "certificate.dossier",
-        "read_data": "data",
-        "read_deposit": "evidence.deposit.contents",
+        "read_data": "rows",
+        "read_deposit": "deposit.contents",
         "read_model": "model",
         "read_statement": "certificate.statement",
-        "stream": "data",
+        "stream": "rows",
         "train": "train",
         "unlearn": "unlearn",
         "verify": "certificate.verify",

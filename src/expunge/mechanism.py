@@ -4,11 +4,11 @@
     input: w, forget set U, surrogate S, epsilon, delta  `Request` (request/), checked at the door
     Delta <- bound on ||w_R - w - u||                    `derive`: the region, term by term (bounds/)
     sigma <- noise for (epsilon, delta) and Delta        `derive`: noise that hides where in it w_R is (noise.py)
-    u <- m (n H_S - m H_U)^-1 g_U                        `step_of`: Newton's method on a(u) = 0 (evidence/, solve/)
+    u <- m (n H_S - m H_U)^-1 g_U                        `step_of`: Newton's method on a(u) = 0 (surrogate/, solve/)
     return w + u + N(0, sigma^2 I)                       `certify`: the noised model, its statement, its dossier
 
 The paper has Delta before u, from declared constants; here it comes after, since it charges what the step really left.
-Every kind of head (heads/) and of evidence (evidence/) goes this one way; none has a field for the source.
+Every kind of head (heads/) and of evidence (surrogate/, deposit/) goes this one way; none has a field for the source.
 """
 
 from __future__ import annotations
@@ -22,23 +22,26 @@ from expunge.certificate.claim import GENERATORS, INSECURE, KEYED, Claim
 from expunge.certificate.derive import Derived, derive, rank_of
 from expunge.certificate.dossier import Certificate, build
 from expunge.certificate.statement import Statement, statement_of
-from expunge.data.results import Result
+from expunge.deposit.evidence import DepositEvidence
 from expunge.errors import ExpungeError
-from expunge.evidence import SurrogateEvidence, gather
-from expunge.evidence.measured import Measured, claim_of, notes_of, step_kind
-from expunge.evidence.rehearsal import settled
 from expunge.noise import KeyedSource, bits_for
 from expunge.request.description import described_data, described_sizes, described_software, record_after, timestamp
 from expunge.request.door import Request
 from expunge.request.refusals import refuse_unsound
+from expunge.rows.results import Result
 from expunge.runtime.group import ALONE, Group
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.balanced import balanced_step
 from expunge.solve.iterated import iterated_step
 from expunge.solve.newton import newton_step
 from expunge.solve.outcome import Step
+from expunge.surrogate.evidence import SurrogateEvidence
+from expunge.surrogate.measured import Measured, claim_of, notes_of, step_kind
+from expunge.surrogate.rehearsal import settled
+from expunge.surrogate.source import SourceEvidence
 
 NONCE_BYTES = 32  # of the secret key of the statement's digests
+KINDS_OF_EVIDENCE: list[type[SurrogateEvidence]] = [DepositEvidence, SourceEvidence, SurrogateEvidence]
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,12 @@ def carry_out(
     if refusal is not None:
         raise refusal
     return result
+
+
+def gather(request: Request, *, seed: int | None = None, progress: Progress = silent) -> SurrogateEvidence:
+    """What the request gives to go by. `seed` fixes Lanczos' start."""
+    kind = next(kind for kind in KINDS_OF_EVIDENCE if kind.is_given(request))
+    return kind.gathered(request, seed=seed, progress=progress)
 
 
 def measure(request: Request, *, progress: Progress = silent, seed: int | None = None) -> Measured:

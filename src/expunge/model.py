@@ -23,12 +23,12 @@ from expunge.certificate.model_file import (
     require_record,
     weights_digest,
 )
-from expunge.data.names import names_of
-from expunge.data.ordered import by_record, prepared_rows
-from expunge.data.output import require_absent, write_file
-from expunge.data.prepare import as_labels, as_table, encode, require_finite, require_width
 from expunge.errors import DataError, FileError, ModelError
 from expunge.record import LOGISTIC, METADATA_KEY, ONE_VS_REST, SOFTMAX, Label, TrainingRecord, loss_named
+from expunge.rows.names import names_of
+from expunge.rows.ordered import by_record, prepared_rows
+from expunge.rows.output import require_absent, write_file
+from expunge.rows.prepare import as_labels, as_table, encode, require_finite, require_width
 from expunge.runtime.safetensors import BFLOAT16, StoredTensor
 
 

@@ -142,7 +142,7 @@ class TrainingRecord:
     `l2 = 1/(C n')`. `preparation` says where that of the rows (what fills, scales, encodes) was learnt, and by which
     steps of a pipeline (`prepared_by`); None where there was none. `class_weights`: how much a row of each class
     counts, the largest being 1, as fixed at training.
-    `table`: how the columns of a table became features (data/preparation.py), as plain JSON. `norm_measured`: the norm
+    `table`: how the columns of a table became features (rows/preparation.py), as plain JSON. `norm_measured`: the norm
     bound was taken from the rows, so that none had to be scaled, and is not published. A record is written in the
     oldest schema that holds what it says.
     """

@@ -13,19 +13,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from expunge.bounds.scale import power_of_two
-from expunge.data import as_features, as_labels, encode, in_order, names_of
-from expunge.data import prepare as ready
-from expunge.data.coarseness import RARE, Coarse
-from expunge.data.names import require_names
-from expunge.data.preparation import Preparation
-from expunge.data.prepare import require_width, row_norms
-from expunge.data.source_tables import COARSE, as_source
 from expunge.errors import DataError, OptionError
 from expunge.heads import HEADS, LinearHead, RowSet, head_for
 from expunge.model import LinearModel, from_matrix
 from expunge.record import TRAINED_ON_SOURCE, Label, TrainingRecord, loss_named
 from expunge.request.execution import DTYPES, computing_device
 from expunge.request.scaling import refuse_squashed
+from expunge.rows import as_features, as_labels, encode, in_order, names_of
+from expunge.rows import prepare as ready
+from expunge.rows.coarseness import RARE, Coarse
+from expunge.rows.names import require_names
+from expunge.rows.preparation import Preparation
+from expunge.rows.prepare import require_width, row_norms
+from expunge.rows.source_tables import COARSE, as_source
 from expunge.runtime.checks import choice, positive
 from expunge.runtime.progress import Progress, silent
 from expunge.runtime.strict_json import is_digest

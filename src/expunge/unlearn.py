@@ -7,14 +7,13 @@ from typing import Any
 
 from expunge.bounds import PaperConstants
 from expunge.bounds.scale import Scale
-from expunge.data.streams import Stream
+from expunge.deposit.adding import with_surrogate
+from expunge.deposit.asking import ask_deposit, deposit_guarantee, require_fitting
+from expunge.deposit.contents import Deposit
+from expunge.deposit.keeping import keep
+from expunge.deposit.outlook import warn_if_few
 from expunge.distance import Distance, Estimation
 from expunge.errors import ModelError, OptionError
-from expunge.evidence.deposit.adding import with_surrogate
-from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee, require_fitting
-from expunge.evidence.deposit.contents import Deposit
-from expunge.evidence.deposit.keeping import keep
-from expunge.evidence.deposit.outlook import warn_if_few
 from expunge.mechanism import Unlearned, carry_out
 from expunge.model import LinearModel, checked_model
 from expunge.record import Label
@@ -23,6 +22,7 @@ from expunge.request.door import ask
 from expunge.request.execution import Execution
 from expunge.request.guarantee import Guarantee, wanted_distance
 from expunge.request.rows import Reading
+from expunge.rows.streams import Stream
 from expunge.runtime.memory import Memory
 from expunge.runtime.progress import Progress, silent
 

@@ -19,9 +19,9 @@ from expunge.certificate.dossier import Certificate, digest_of
 from expunge.certificate.sign import verify_file
 from expunge.certificate.statement import Statement
 from expunge.certificate.verify import verify, verify_statement
+from expunge.deposit.contents import METADATA, parse_deposit
 from expunge.desk.ledger import read_head
 from expunge.errors import ExpungeError, VerificationFailed
-from expunge.evidence.deposit.contents import METADATA, parse_deposit
 from expunge.record import METADATA_KEY
 from expunge.runtime.safetensors import read_safetensors, safetensors_parts
 from private_values import leaves

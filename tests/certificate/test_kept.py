@@ -19,8 +19,8 @@ from expunge.certificate import rules as kept
 from expunge.certificate.dossier import claim_of
 from expunge.certificate.rules import ABOVE, KEPT, KEPT_WORDS, TRIED, USED, Rule, Stated
 from expunge.certificate.verify import checks
+from expunge.deposit.shape import GRID
 from expunge.errors import ExpungeError
-from expunge.evidence.deposit.shape import GRID
 from expunge.unlearn import unlearn
 from forging import changed
 

@@ -13,8 +13,8 @@ from expunge.certificate.dossier import claim_of, preparation_word
 from expunge.certificate.statement import public_claim
 from expunge.certificate.verify import model_checks, verify_statement
 from expunge.certificate.wording import PREPARATIONS, headline, limits_of, outside
+from expunge.deposit.keeping import keep
 from expunge.errors import ModelError, VerificationFailed
-from expunge.evidence.deposit.keeping import keep
 from expunge.record import LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE, PREPARATION
 from expunge.report.card import model_card
 from expunge.report.page import decision

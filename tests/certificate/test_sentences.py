@@ -12,14 +12,14 @@ import expunge
 from expunge.certificate.claim import OLD_SCHEMAS, SCHEMA, Claim
 from expunge.certificate.derive import derive
 from expunge.certificate.wording import ENCODERS, limits_of
-from expunge.data import EncodedRows, read_data
-from expunge.data.features import feature_bytes
 from expunge.errors import DataError, FileError, OptionError
-from expunge.evidence.measured import claim_of
 from expunge.mechanism import measure
 from expunge.record import TRAINED_ON_SOURCE
 from expunge.request.door import ask
 from expunge.request.guarantee import Guarantee, wanted_distance
+from expunge.rows import EncodedRows, read_data
+from expunge.rows.features import feature_bytes
+from expunge.surrogate.measured import claim_of
 
 OURS = "a" * 64
 

@@ -198,7 +198,7 @@ STOPPING = """
 import json, os, shutil, signal, sys
 from pathlib import Path
 from expunge.cli import main
-import expunge.desk.handover, expunge.certificate.sign, expunge.data.output
+import expunge.desk.handover, expunge.certificate.sign, expunge.rows.output
 
 call, most, number, line = sys.argv[1], int(sys.argv[2]), getattr(signal, sys.argv[3]), sys.argv[4:]
 

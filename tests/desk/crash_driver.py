@@ -27,11 +27,11 @@ from expunge.bounds.calibration import by_dp_accounting
 from expunge.certificate.dossier import read_certificate
 from expunge.certificate.sign import verify_file
 from expunge.cli.results import write_result
+from expunge.deposit.contents import Deposit, read_deposit
+from expunge.deposit.verifying import verify_deposits
 from expunge.desk import Desk, Policy, accept, create_desk, models, open_desk, requests, run, verify_desk, withdraw
 from expunge.desk.state import load_state
 from expunge.errors import ExpungeError
-from expunge.evidence.deposit.contents import Deposit, read_deposit
-from expunge.evidence.deposit.verifying import verify_deposits
 from expunge.model import LinearModel
 from expunge.train import train
 from expunge.unlearn import deposit, unlearn

@@ -27,19 +27,19 @@ from expunge.bounds.calibration import compose, mu_for
 from expunge.bounds.deposit import deposit_bound
 from expunge.bounds.scale import is_level
 from expunge.certificate.claim import ARITHMETIC_SHARE, deposit_facts
-from expunge.data.row_hashes import row_hashes
+from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.contents import Deposit
 from expunge.desk import Policy, accept, create_desk, run, verify_desk
 from expunge.desk.desk import Desk
 from expunge.errors import RetrainNow
-from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
-from expunge.evidence.deposit.contents import Deposit
-from expunge.evidence.measured import Measured, foresee
 from expunge.mechanism import Unlearned, certify, measure
 from expunge.model import LinearModel, read_model
 from expunge.noise import Noise
 from expunge.record import one_digit
 from expunge.request.door import Request
 from expunge.request.series import Series
+from expunge.rows.row_hashes import row_hashes
+from expunge.surrogate.measured import Measured, foresee
 from expunge.train import train
 from expunge.unlearn import deposit
 from published_files import at_least, digests_of, published, require_same_but_weights, shown, two_desks
@@ -64,7 +64,7 @@ def world() -> tuple[Rows, LinearModel, Deposit]:
     features[NOBODY], labels[NOBODY] = 1e-3 * np.eye(3, 4)[0], 0
     features[OTHER], labels[OTHER] = 0.97 * features[TWIN], labels[TWIN]
     model = train(features, labels, l2=L2, max_norm=1.0)
-    with patch("expunge.evidence.deposit.making.has_third", lambda head: False):  # noise that hides more than it must
+    with patch("expunge.deposit.making.has_third", lambda head: False):  # noise that hides more than it must
         return (features, labels), model, deposit(model, features, labels, seed=1)
 
 

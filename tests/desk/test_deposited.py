@@ -19,6 +19,10 @@ from expunge.bounds.calibration import mu_for
 from expunge.certificate.claim import ARITHMETIC_SHARE, Fact
 from expunge.certificate.dossier import read_certificate
 from expunge.certificate.sign import verify_file
+from expunge.deposit.contents import Deposit, read_deposit
+from expunge.deposit.evidence import reach_of
+from expunge.deposit.membership import answers
+from expunge.deposit.verifying import verify_deposits
 from expunge.desk import (
     Desk,
     Policy,
@@ -40,10 +44,6 @@ from expunge.desk.ledger import RunRefused
 from expunge.desk.run import compose_drawn
 from expunge.desk.state import load_state
 from expunge.errors import DataError, ModelError, OptionError, RetrainNow, UselessModel
-from expunge.evidence.deposit.contents import Deposit, read_deposit
-from expunge.evidence.deposit.evidence import reach_of
-from expunge.evidence.deposit.membership import answers
-from expunge.evidence.deposit.verifying import verify_deposits
 from expunge.model import read_model
 from expunge.train import train
 from small_deposit import N_SOURCE, kept, rows, source, trained
@@ -307,7 +307,7 @@ def test_nothing_of_a_forgotten_row_stays_in_the_folder(desk: Desk) -> None:
 
 
 def _hashes_of(number: int) -> list[np.ndarray]:
-    from expunge.data.row_hashes import row_hashes
+    from expunge.rows.row_hashes import row_hashes
 
     return list(row_hashes(kept().deposit.key, *rows(number)).digests)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from desk_use import Rows, ask
-from expunge.data.row_hashes import row_hashes
 from expunge.desk import (
     Desk,
     history,
 )
+from expunge.rows.row_hashes import row_hashes
 
 
 def test_the_ledger_holds_keyed_digests_only(desk: Desk, source: Rows, copy: Callable[[Path], Desk]) -> None:

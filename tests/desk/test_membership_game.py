@@ -26,8 +26,6 @@ from expunge.bounds.calibration import compose, mu_for
 from expunge.desk import Policy, accept, create_desk, run, verify_desk
 from expunge.desk.desk import Desk
 from expunge.errors import RetrainNow
-from expunge.evidence.measured import Measured, foresee, handed_on
-from expunge.evidence.rehearsal import rehearsed_scale
 from expunge.mechanism import Unlearned, certify, measure
 from expunge.model import LinearModel, read_model
 from expunge.noise import Noise, grid_exponent
@@ -35,6 +33,8 @@ from expunge.record import one_digit
 from expunge.request.door import Request, ask
 from expunge.request.past import nothing_forgotten
 from expunge.request.series import Series
+from expunge.surrogate.measured import Measured, foresee, handed_on
+from expunge.surrogate.rehearsal import rehearsed_scale
 from expunge.train import train
 from published_files import at_least, digests_of, published, require_same_but_weights, shown, two_desks
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from desk_use import ask
-from expunge.data import EncodedRows
 from expunge.desk import Desk, accept, models, open_desk, run, withdraw
 from expunge.desk.layout import MODEL
 from expunge.desk.state import State, derive_secret, load_state, sort_rows
 from expunge.model import read_model
+from expunge.rows import EncodedRows
 
 Rows = tuple[np.ndarray, np.ndarray]
 CENTRE = b"centre"

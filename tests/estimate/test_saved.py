@@ -291,7 +291,7 @@ def test_neither_file_is_left_where_one_cannot_be_written(files: Path, monkeypat
         result = run(MEASURE + " " + options, files)
         assert result.exit_code == 2
         assert match in result.stderr
-    from expunge.data import output
+    from expunge.rows import output
 
     real = output.write_file
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from expunge.data.partial import open_partial
 from expunge.errors import ModelError, OptionError
 from expunge.evaluate import audit as audit_campaign
 from expunge.evaluate.audit import (
@@ -21,6 +20,7 @@ from expunge.evaluate.audit import (
     task_from_files,
 )
 from expunge.model import one_row_a_class
+from expunge.rows.partial import open_partial
 from expunge.runtime.progress import silent
 from expunge.train import train
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from expunge.data.partial import open_partial
 from expunge.errors import OptionError
 from expunge.evaluate.evaluation import Campaign, MethodScores, files_campaign
 from expunge.evaluate.metrics import Score
+from expunge.rows.partial import open_partial
 from expunge.runtime.progress import Progress, silent
 from expunge.train import train
 

@@ -26,9 +26,9 @@ from expunge.bounds.sampling import Tail
 from expunge.bounds.scale import ON_LADDER, rung_above
 from expunge.errors import BeyondPolicy, VacuousClaim
 from expunge.evaluate.audit import Audit, AuditTask, audit, make_task
-from expunge.evidence.measured import Measured
 from expunge.noise import add_noise, rounded_gaussian, seeded_bytes, to_grid
 from expunge.request.door import Request
+from expunge.surrogate.measured import Measured
 
 RUNS = 2_000
 Patch = pytest.MonkeyPatch

@@ -24,8 +24,8 @@ from experiments.shared.mixture import of_length
 from experiments.shared.ours import BOTH, DEPOSIT, OURS, RIDGE, SURROGATE, Asked, expunged
 from experiments.shared.ridge_heads import retrained_precisely, ridge_task
 from experiments.shared.rivals import CHOSEN, RETRAIN_RIDGE, USUAL, Task, retrained, task_of
+from expunge.deposit.asking import ask_deposit, deposit_guarantee
 from expunge.errors import BeyondPolicy
-from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
 from expunge.mechanism import measure
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -22,17 +22,17 @@ from sklearn.datasets import load_digits
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script
 
-from expunge.data.row_hashes import row_hashes
-from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
-from expunge.evidence.deposit.blocks import UNIT_ROUNDOFF, Norm
-from expunge.evidence.deposit.contents import Deposit, parse_deposit
-from expunge.evidence.deposit.leaving import gone, left
-from expunge.evidence.deposit.making import optimum
-from expunge.evidence.deposit.shape import gram_of
-from expunge.evidence.deposit.sums import CURVATURE_SIZE, GAUGE_MU, sums_of
-from expunge.evidence.deposit.third import threes
+from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.blocks import UNIT_ROUNDOFF, Norm
+from expunge.deposit.contents import Deposit, parse_deposit
+from expunge.deposit.leaving import gone, left
+from expunge.deposit.making import optimum
+from expunge.deposit.shape import gram_of
+from expunge.deposit.sums import CURVATURE_SIZE, GAUGE_MU, sums_of
+from expunge.deposit.third import threes
 from expunge.heads import Ridge
 from expunge.heads import Rows as HeadRows
+from expunge.rows.row_hashes import row_hashes
 from games.worlds import Rows, joined, kept_of
 
 PEOPLE, ROWS = 200, 2_000
@@ -406,7 +406,7 @@ def begun(kind: str, seed: int, design: str = "as it is") -> Round:
     person = people[0][who : who + 1], people[1][who : who + 1]
     with ExitStack() as stack:
         for name, replaced in DESIGNS[design].items():
-            stack.enter_context(patch(f"expunge.evidence.deposit.{name}", replaced))
+            stack.enter_context(patch(f"expunge.deposit.{name}", replaced))
         before = kept_of(joined(retained, person), loss, seed=1000 + seed, n_rows=len(retained[0]))
         request = ask_deposit(before, person, deposit_guarantee(1.0, 1e-3))
         after = left(before, request.forget, request.membership, gone(before, request.forget, request.membership))

@@ -17,10 +17,10 @@ import pytest
 import torch
 
 from expunge.bounds.calibration import compose
+from expunge.deposit.contents import Deposit
+from expunge.deposit.making import optimum
+from expunge.deposit.setting import Setting
 from expunge.evaluate.audit import lower_bound, shaped_runs
-from expunge.evidence.deposit.contents import Deposit
-from expunge.evidence.deposit.making import optimum
-from expunge.evidence.deposit.setting import Setting
 from expunge.heads import Rows as HeadRows
 from games.worlds import (
     DELTA,

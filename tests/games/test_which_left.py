@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from expunge.certificate.statement import Statement
+from expunge.deposit.contents import Deposit
 from expunge.desk import Policy, create_desk
 from expunge.desk.desk import Desk
-from expunge.evidence.deposit.contents import Deposit
 from expunge.mechanism import Unlearned
 from expunge.model import read_model
 from expunge.report import statement_page

@@ -10,14 +10,14 @@ from unittest.mock import patch
 import numpy as np
 from scipy.stats import beta
 
-from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
-from expunge.evidence.deposit.contents import Deposit
-from expunge.evidence.measured import Measured, foresee
+from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.contents import Deposit
 from expunge.mechanism import Unlearned, hand_over, judge, measure
 from expunge.model import LinearModel
 from expunge.noise import Noise
 from expunge.request.door import Request
 from expunge.request.series import Series
+from expunge.surrogate.measured import Measured, foresee
 from expunge.train import train
 from expunge.unlearn import deposit
 
@@ -91,7 +91,7 @@ def trained(rows: Rows, loss: str, n_rows: int = ROWS) -> LinearModel:
 
 def kept_of(rows: Rows, loss: str, seed: int | None = None, n_rows: int = ROWS) -> Deposit:
     """A deposit, without rehearsals: they take long, and leave nothing in it."""
-    with patch("expunge.evidence.deposit.making.sizes_for", lambda count: ((), ())):
+    with patch("expunge.deposit.making.sizes_for", lambda count: ((), ())):
         return deposit(trained(rows, loss, n_rows), *rows, seed=seed)
 
 

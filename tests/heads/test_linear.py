@@ -10,11 +10,11 @@ import torch
 
 import reference
 from class_shift import example as weighted_example
-from expunge.data import prepare
 from expunge.errors import OptionError
 from expunge.heads import Curvature, LinearHead, linear
 from expunge.heads.module import ModuleObjective
 from expunge.heads.tangent import Tangent
+from expunge.rows import prepare
 from linear_heads import Array, close, example, made, rows_of, unit
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -34,7 +34,7 @@ WHOLE = (  # of what takes long, the tests whose numbers leave least room
     "tests/soundness/test_hard_families.py::test_a_series_of_ten",
 )
 NOISE = ("tests/test_noise.py", "tests/bounds/test_calibration.py")
-EVIDENCE = ("tests/evidence/test_*.py",)
+EVIDENCE = ("tests/surrogate/test_*.py",)
 HEADS = ("tests/heads/test_*.py", "tests/solve/test_*.py")
 
 TARGETS = (
@@ -42,17 +42,15 @@ TARGETS = (
     Target("distance/*.py", ("tests/distance/test_*.py", *BOUNDS, *CERTIFICATES, *WHOLE)),
     Target("noise.py", (*NOISE, *CERTIFICATES, *WHOLE)),
     Target(
-        "evidence/moments.py",
+        "surrogate/moments.py",
         (*EVIDENCE, "tests/solve/test_lanczos.py", "tests/request/test_match*.py", *CERTIFICATES, *WHOLE),
     ),
     Target(
-        "evidence/surrogate.py",
+        "surrogate/evidence.py",
         (*EVIDENCE, *CERTIFICATES, "tests/request/test_*.py", "tests/networks/test_mixed_linear.py", *WHOLE),
     ),
-    Target(
-        "evidence/deposit/shape.py", ("tests/evidence/deposit/test_shape.py", "tests/evidence/deposit/test_making.py")
-    ),
-    Target("evidence/source.py", (*EVIDENCE, *CERTIFICATES, "tests/test_unlearn.py", *WHOLE)),
+    Target("deposit/shape.py", ("tests/deposit/test_shape.py", "tests/deposit/test_making.py")),
+    Target("surrogate/source.py", (*EVIDENCE, *CERTIFICATES, "tests/test_unlearn.py", *WHOLE)),
     Target("solve/lanczos.py", ("tests/solve/test_*.py", *EVIDENCE, *WHOLE)),
     Target("heads/softmax.py", (*HEADS, "tests/test_train.py", *WHOLE)),
     Target("heads/ridge.py", (*HEADS, "tests/test_train.py", *WHOLE)),

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from encoders import Trunk, examples, net, wanted
 from expunge import DataError, FileError, ModelError, OptionError, read_data, read_model
 from expunge.cli import main
-from expunge.data.images import Examples
-from expunge.data.partial import open_partial
 from expunge.networks import split_head, with_head
 from expunge.networks.encoders import Encoder, Preparation, embed, module_encoder
+from expunge.rows.images import Examples
+from expunge.rows.partial import open_partial
 
 
 def test_a_stopped_run_continues(tmp_path: Path) -> None:

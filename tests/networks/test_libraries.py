@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from expunge import ModelError, train, unlearn
-from expunge.data.images import Examples
 from expunge.networks import split_head, with_head
 from expunge.networks.encoders import embed, load_encoder
+from expunge.rows.images import Examples
 
 
 def needs(*names: str) -> pytest.MarkDecorator:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from expunge import DataError, ModelError
-from expunge.data.images import Examples
 from expunge.networks.encoders import Preparation, embed, load_encoder
+from expunge.rows.images import Examples
 
 pytest.importorskip("onnxruntime")
 

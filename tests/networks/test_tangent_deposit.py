@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from expunge import DataError, ModelError, OptionError, VerificationFailed, desk, verify
 from expunge.certificate.dossier import Certificate, digest_of
 from expunge.certificate.verify import checks, verify_statement
+from expunge.deposit.asking import deposit_guarantee
+from expunge.deposit.contents import Deposit, parse_deposit
+from expunge.deposit.membership import answers
+from expunge.deposit.outlook import outlook
+from expunge.deposit.verifying import verify_deposits, whitened
 from expunge.errors import FileError
-from expunge.evidence.deposit.asking import deposit_guarantee
-from expunge.evidence.deposit.contents import Deposit, parse_deposit
-from expunge.evidence.deposit.membership import answers
-from expunge.evidence.deposit.outlook import outlook
-from expunge.evidence.deposit.verifying import verify_deposits, whitened
 from expunge.heads.tangent import last_parameters
 from expunge.mechanism import Unlearned, measure
 from expunge.networks.tangent import (

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from expunge.data import EncodedRows
 from expunge.errors import DataError
 from expunge.record import TrainingRecord
 from expunge.request.columns import column_notes
+from expunge.rows import EncodedRows
 from expunge.train import train
 
 NAMES = ("a", "b")

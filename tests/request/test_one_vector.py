@@ -12,13 +12,13 @@ import torch
 
 import expunge
 from expunge.certificate.verify import verify
-from expunge.data import prepare
 from expunge.desk import Policy, accept, create_desk, models, open_desk, run, verify_desk
 from expunge.errors import ModelError
 from expunge.heads import Rows
 from expunge.model import LinearModel, one_row_a_class
 from expunge.request.door import ONE_VECTOR
 from expunge.request.subject import head_of
+from expunge.rows import prepare
 from expunge.train import train
 
 

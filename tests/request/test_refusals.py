@@ -16,9 +16,9 @@ from expunge.bounds.scale import ON_LADDER, POLICY, Scale, rung_above
 from expunge.certificate.claim import ARITHMETIC_SHARE, Claim
 from expunge.certificate.derive import Derived
 from expunge.certificate.dossier import digest_of
+from expunge.deposit.contents import Deposit
 from expunge.desk.policy import Policy
 from expunge.distance import Distance
-from expunge.evidence.deposit.contents import Deposit
 from expunge.noise import calibrated
 from expunge.report.card import model_card
 from expunge.report.page import decision

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 import expunge
-from expunge.data.prepare import prepare
-from expunge.data.streamed import Form, StreamedRows
-from expunge.data.streams import stream
 from expunge.desk import Policy, accept, create_desk
 from expunge.errors import UselessModel
 from expunge.evaluate.plan import plan
 from expunge.heads.scaling import scaling_of
 from expunge.request.scaling import refuse_squashed
+from expunge.rows.prepare import prepare
+from expunge.rows.streamed import Form, StreamedRows
+from expunge.rows.streams import stream
 from expunge.runtime.memory import Memory
 from expunge.train import train
 

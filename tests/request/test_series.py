@@ -16,10 +16,10 @@ from expunge.certificate.derive import region_of
 from expunge.desk import Policy, accept, create_desk, models, run, verify_desk
 from expunge.distance import parse_distance
 from expunge.evaluate.demo import digits
-from expunge.evidence.measured import claim_of, handed_on
 from expunge.mechanism import measure
 from expunge.request.past import read_anchored
 from expunge.request.series import Series
+from expunge.surrogate.measured import claim_of, handed_on
 from expunge.train import train
 
 L2 = 0.1

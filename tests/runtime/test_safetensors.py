@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save as library_bytes
 
-from expunge.data.files import read_safetensors
 from expunge.errors import ExpungeError
+from expunge.rows.files import read_safetensors
 from expunge.runtime.safetensors import read_safetensors as read_safetensors_bytes
 from expunge.runtime.safetensors import safetensors_parts
 

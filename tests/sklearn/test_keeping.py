@@ -23,9 +23,9 @@ from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScale
 
 import expunge.sklearn
 from expunge.certificate.wording import PREPARATIONS
+from expunge.deposit.making import GROUPS
+from expunge.deposit.routes import found
 from expunge.errors import DataError, ModelError, OptionError
-from expunge.evidence.deposit.making import GROUPS
-from expunge.evidence.deposit.routes import found
 from expunge.record import LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE
 from expunge.runtime.checks import LARGEST
 from expunge.sklearn import ExactPreparation, NotAtOptimum, coarsen, deposit, keeping, unlearn
@@ -38,7 +38,7 @@ ASKED = {"epsilon": 1.0, "delta": 1e-3}
 @pytest.fixture(autouse=True)
 def _few_rehearsals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two groups of each size are enough; how many are rehearsed is tested beside making.py."""
-    monkeypatch.setattr("expunge.evidence.deposit.making.GROUPS", ((10**9, 2),))
+    monkeypatch.setattr("expunge.deposit.making.GROUPS", ((10**9, 2),))
 
 
 def drawn(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -51,8 +51,8 @@ def test_a_deletion_of_many_with_a_surrogate_beside_the_deposit() -> None:
     (x, y), other = drawn(3000, 1), drawn(20_000, 2)
     fitted = LogisticRegression().fit(x, y)
     with (
-        patch("expunge.evidence.deposit.making.has_third", lambda head: False),  # with it none would be needed
-        patch("expunge.evidence.deposit.making.GROUPS", GROUPS),
+        patch("expunge.deposit.making.has_third", lambda head: False),  # with it none would be needed
+        patch("expunge.deposit.making.GROUPS", GROUPS),
     ):
         kept, many = expunge.sklearn.deposit(fitted, x, y, seed=1), (x[:1500], y[:1500])
     asked = {"epsilon": 1.0, "delta": 1e-3, "force": True}
@@ -314,7 +314,7 @@ def test_coarse_class_weights_are_rounded_by_chance_and_the_headline_names_them(
     features = np.random.default_rng(0).normal(size=(1000, 2))
     labels = np.repeat([0, 1], [905, 95])
     weighted = LogisticRegression(class_weight="balanced")
-    with patch("expunge.data.coarseness._chance", random.Random(0)):
+    with patch("expunge.rows.coarseness._chance", random.Random(0)):
         found = {round(coarsen(weighted, features, labels).class_weight[1], 3) for _ in range(20)}
     assert found == {5.556, 5.0}
     assert coarsen(weighted, features, np.repeat([0, 1], [993, 7])).class_weight[1] == 1000 / 20

@@ -14,9 +14,8 @@ import torch
 import reference
 from expunge.distance import Distance
 from expunge.errors import ExpungeError
-from expunge.evidence import gather
 from expunge.heads import LinearHead, head_for
-from expunge.mechanism import certify, measure
+from expunge.mechanism import certify, gather, measure
 from expunge.solve import newton as solve
 from expunge.solve.equation import RetainHessian, SurrogateEquation
 from expunge.solve.newton import CONVERGED, newton_step

@@ -25,9 +25,9 @@ from scipy.stats import binom  # noqa: E402
 
 from beside_problems import FAMILIES, Problem, random_problem  # noqa: E402
 from expunge.bounds.deposit_surrogate import beside_terms  # noqa: E402
-from expunge.evidence.deposit.bending import bending  # noqa: E402
-from expunge.evidence.deposit.beside import Answer, found_beside, region_of  # noqa: E402
-from expunge.evidence.deposit.routes import found  # noqa: E402
+from expunge.deposit.bending import bending  # noqa: E402
+from expunge.deposit.beside import Answer, found_beside, region_of  # noqa: E402
+from expunge.deposit.routes import found  # noqa: E402
 
 ROOT = HERE.parents[1]
 PAGE = Path(__file__).with_name("README.md")

@@ -25,17 +25,17 @@ from torch import Tensor  # noqa: E402
 
 from deposit_problems import LOSSES, Problem, anchored, noised  # noqa: E402
 from expunge.bounds.deposit import EXACT, deposit_bound  # noqa: E402
-from expunge.data.row_hashes import KEY_BYTES, row_hashes  # noqa: E402
+from expunge.deposit.contents import SCHEMA, Deposit, Numbers  # noqa: E402
+from expunge.deposit.leaving import gone, left, look_up, require_members  # noqa: E402
+from expunge.deposit.routes import Found, found, smallest  # noqa: E402
+from expunge.deposit.shape import gram_of  # noqa: E402
+from expunge.deposit.steps import step_of  # noqa: E402
+from expunge.deposit.sums import Sums  # noqa: E402
 from expunge.errors import DataError, ModelError  # noqa: E402
-from expunge.evidence.deposit.contents import SCHEMA, Deposit, Numbers  # noqa: E402
-from expunge.evidence.deposit.leaving import gone, left, look_up, require_members  # noqa: E402
-from expunge.evidence.deposit.routes import Found, found, smallest  # noqa: E402
-from expunge.evidence.deposit.shape import gram_of  # noqa: E402
-from expunge.evidence.deposit.steps import step_of  # noqa: E402
-from expunge.evidence.deposit.sums import Sums  # noqa: E402
 from expunge.heads import Rows  # noqa: E402
 from expunge.model import from_matrix  # noqa: E402
 from expunge.record import TrainingRecord  # noqa: E402
+from expunge.rows.row_hashes import KEY_BYTES, row_hashes  # noqa: E402
 
 Array = Any
 ROOT = HERE.parents[1]

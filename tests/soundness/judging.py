@@ -13,8 +13,8 @@ import reference
 from expunge.bounds.calibration import delta_of
 from expunge.certificate.claim import Claim
 from expunge.certificate.derive import derive, region_of
-from expunge.evidence.measured import claim_of
 from expunge.mechanism import measure
+from expunge.surrogate.measured import claim_of
 from soundness.problems import Array, Problem, exact, request_of
 
 EPSILON = 1.0

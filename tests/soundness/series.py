@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from expunge.evidence.measured import claim_of, handed_on
 from expunge.mechanism import measure
 from expunge.request.series import Series
+from expunge.surrogate.measured import claim_of, handed_on
 from soundness.families import dense, labelled, loss_of, ones_of, zipf
 from soundness.judging import COUNTABLE, EPSILON, Outcome, radius_of
 from soundness.problems import Problem, exact, request_of

@@ -11,9 +11,9 @@ from asking import asked
 from expunge.bounds.calibration import delta_of
 from expunge.certificate.derive import derive
 from expunge.errors import Refused
-from expunge.evidence.measured import claim_of
 from expunge.mechanism import judge, measure
 from expunge.request.refusals import refuse_unsound
+from expunge.surrogate.measured import claim_of
 from expunge.train import train
 from soundness.families import one_hot
 from soundness.judging import TIMES, USUAL, explained

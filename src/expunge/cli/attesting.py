@@ -26,7 +26,7 @@ class Attest:
     def write(self, content: dict[str, Any]) -> None:
         """The in-toto statement's file, whole."""
         from expunge.certificate.sign import as_file, seal_in_toto
-        from expunge.data.output import write_file
+        from expunge.rows.output import write_file
 
         write_file(self.path, as_file(content) if self.key is None else seal_in_toto(content, self.key))
 
@@ -61,7 +61,7 @@ def _wanted(option: str, path: Path | None, sign_key: Path | None) -> Attest | N
         if sign_key is not None:
             raise OptionError("--sign-key", f"it signs what {option} writes", f"Give {option} too, or leave it out.")
         return None
-    from expunge.data.output import require_absent  # here: it needs fcntl, and checking alone works without
+    from expunge.rows.output import require_absent  # here: it needs fcntl, and checking alone works without
 
     require_absent(path)
     return Attest(path, None if sign_key is None else read_private_key(sign_key))

@@ -100,8 +100,8 @@ def audit(
     expunge audit --published result/model.safetensors --before model.safetensors
                   --forget forget.npz --fresh fresh.npz --test-result audit.json
     """
-    from expunge.data.output import require_absent
     from expunge.evaluate.audit import TASKS, audited_subjects, make_task, source_free_from_files, task_from_files
+    from expunge.rows.output import require_absent
 
     if target is not None:
         require_absent(target)
@@ -143,10 +143,10 @@ def _run_audits(
     tasks: list[Any], runs: int, confidence: float, target: Path | None, quiet: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The audits, and what is written of them; parts are kept beside the target until all are done."""
-    from expunge.data.output import write_folder
-    from expunge.data.partial import open_partial
     from expunge.evaluate.audit import run_audits, setting_of
     from expunge.report.figures import audit_figure
+    from expunge.rows.output import write_folder
+    from expunge.rows.partial import open_partial
 
     partial = None
     cleared: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
@@ -194,7 +194,7 @@ def _told_source_free(
 ) -> dict[str, Any]:
     """What a look without the source shows: written where that is wanted, and on the screen."""
     from expunge.certificate.sign import audit_result
-    from expunge.data.output import write_folder
+    from expunge.rows.output import write_folder
 
     if attest is not None:
         attest.write(audit_result(subjects, {"forget_rows": look.outcome}, {"compared": "forget and fresh rows"}))

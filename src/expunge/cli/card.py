@@ -27,8 +27,8 @@ def card(result: Path, public_key: Path | None, target: Path | None, json_output
     \b
     expunge card result/ --out README.md
     """
-    from expunge.data.output import require_absent, write_file
     from expunge.desk import result_card
+    from expunge.rows.output import require_absent, write_file
 
     if target is not None:
         require_absent(target)

@@ -34,7 +34,7 @@ def demo(target: Path | None, json_output: bool) -> dict[str, Any]:
     same with a disjoint surrogate in place of the source. Each is verified from its files and set beside true
     retraining. With --out, the pages to open are written too.
     """
-    from expunge.data.output import require_absent
+    from expunge.rows.output import require_absent
 
     if target is not None:
         require_absent(target)
@@ -77,8 +77,8 @@ def _told(folder: Path, json_output: bool, *, kept: bool) -> dict[str, Any]:
 
 def _write_pages(result: Path) -> None:
     """The public page beside the statement, the full one beside the dossier, as expunge report writes them."""
-    from expunge.data.output import write_file, write_private
     from expunge.desk import result_report
+    from expunge.rows.output import write_file, write_private
 
     named = functools.partial(result_report, result, organisation="The demo", model_name="Handwritten digits")
     write_file(result / "report.html", named())

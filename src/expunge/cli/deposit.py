@@ -70,9 +70,9 @@ def deposit(
                     --epsilon 0.1 --delta 1e-6 --out result/
     """
     from expunge.cli.swaps import require_model
-    from expunge.data.output import require_absent
     from expunge.model import read_model
     from expunge.request.execution import Execution
+    from expunge.rows.output import require_absent
     from expunge.runtime.group import joined_group, local_device
 
     require_deposit_name(target, "--out")

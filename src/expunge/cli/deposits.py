@@ -42,14 +42,14 @@ def require_deposit_name(target: Path, option: str) -> None:
 
 def kept_with_outlook(model: Any, source: Any, declared: Any, execution: Any) -> tuple[Any, dict[str, Any]]:
     """A deposit and what is known of it: what it took, and what forgetting would cost."""
-    from expunge.evidence.deposit.keeping import keep
+    from expunge.deposit.keeping import keep
 
     return with_outlook(lambda: keep(model, source, declared=declared, execution=execution), execution.progress)
 
 
 def freed_with_outlook(model: Any, source: Any, execution: Any) -> tuple[Any, tuple[Any, dict[str, Any]]]:
     """The model with a bias that is not regularised, in the type it has, and with it the same of its deposit."""
-    from expunge.evidence.deposit.keeping import keep
+    from expunge.deposit.keeping import keep
 
     made: list[Any] = []
 
@@ -63,7 +63,7 @@ def freed_with_outlook(model: Any, source: Any, execution: Any) -> tuple[Any, tu
 
 def with_outlook(keeping: Callable[[], Any], progress: Any) -> tuple[Any, dict[str, Any]]:
     """The same of any way to keep one."""
-    from expunge.evidence.deposit.outlook import outlook
+    from expunge.deposit.outlook import outlook
 
     started = time.monotonic()
     kept = keeping()
@@ -77,7 +77,7 @@ def write_deposit(target: Path, deposit: Any, beside: tuple[Path, bytes] | None 
 
     `beside` is a public file that comes with it, a model or a figure: both or neither.
     """
-    from expunge.data.output import write_pair, write_private
+    from expunge.rows.output import write_pair, write_private
     from expunge.runtime.durable import PRIVATE, PUBLIC
 
     content = deposit.to_parts()

@@ -68,9 +68,9 @@ def head(desk: Path, target: Path | None, json_output: bool) -> dict[str, Any]:
     \b
     expunge desk head desk/ --out saved-head.json
     """
-    from expunge.data.output import write_file
     from expunge.desk import open_desk
     from expunge.desk.ledger import head_bytes
+    from expunge.rows.output import write_file
 
     with open_desk(desk).reading() as ledger:
         present = ledger.head()
@@ -240,15 +240,15 @@ def init(
 
 
 def _read_deposit(path: Path | None) -> Any:
-    from expunge.evidence.deposit.contents import read_deposit
+    from expunge.deposit.contents import read_deposit
 
     return None if path is None else read_deposit(path)
 
 
 def _require_alone(surrogate: Path | None, policy: dict[str, Any]) -> None:
     """Refuse a surrogate and a distance with a deposit; its policy says that it is for one."""
+    from expunge.deposit.asking import require_alone
     from expunge.desk.policy import DEPOSIT
-    from expunge.evidence.deposit.asking import require_alone
 
     require_alone(surrogate=surrogate, distance=policy["distance"])
     policy["distance"] = DEPOSIT
@@ -297,8 +297,8 @@ def report(
     \b
     expunge desk report desk/ --out desk-report/
     """
-    from expunge.data.output import require_absent, write_private_folder
     from expunge.desk import desk_report, open_desk
+    from expunge.rows.output import require_absent, write_private_folder
 
     require_absent(target)
     files = desk_report(open_desk(desk), organisation=organisation, model_name=model_name)

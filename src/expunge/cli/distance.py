@@ -234,9 +234,9 @@ def _budget(minutes: float, begun: float) -> Any:
 
 
 def _compare(model_file: Path, declared: Any, sets: dict[str, Path | None], label: str | None, **how: Any) -> Any:
-    from expunge.data.raw_tables import is_table
     from expunge.estimate.comparison import compare
     from expunge.model import one_row_a_class, read_model
+    from expunge.rows.raw_tables import is_table
 
     given = read_model(model_file)[0]
     record = _record(given, declared, counted=sets["forget"] is not None)
@@ -252,7 +252,7 @@ def _compare(model_file: Path, declared: Any, sets: dict[str, Path | None], labe
 
 def _write_all(files: dict[Path, bytes]) -> None:
     """All of the files or none."""
-    from expunge.data.output import write_file
+    from expunge.rows.output import write_file
 
     written: list[Path] = []
     try:
@@ -267,8 +267,8 @@ def _write_all(files: dict[Path, bytes]) -> None:
 
 def _require_new(path: Path | None, ending: str, option: str, example: str) -> None:
     """Refuse, before any work is done, a name that cannot be written."""
-    from expunge.data.output import require_absent
     from expunge.errors import FileError
+    from expunge.rows.output import require_absent
 
     if path is None:
         return

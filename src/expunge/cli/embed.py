@@ -93,13 +93,13 @@ def embed(
     expunge embed --data images.npz --encoder encoder.onnx --out features.npz
     expunge embed --data photos/ --encoder mypackage.models:resnet --weights resnet.safetensors --head fc --out f.npz
     """
-    from expunge.data.features import feature_bytes, require_feature_file
-    from expunge.data.images import read_examples
-    from expunge.data.output import require_absent, write_file
-    from expunge.data.partial import Partial
     from expunge.networks.encoders import Preparation, channel_numbers, load_encoder
     from expunge.networks.encoders import embed as run
     from expunge.request.execution import computing_device
+    from expunge.rows.features import feature_bytes, require_feature_file
+    from expunge.rows.images import read_examples
+    from expunge.rows.output import require_absent, write_file
+    from expunge.rows.partial import Partial
 
     require_feature_file(target)
     require_absent(target)

@@ -45,8 +45,8 @@ estimate_options = section(
 
 def estimation(*, moments: Path | None, chain_seed: int, matched: bool, **settings: Any) -> Any:
     """An Estimation in the way the options say."""
-    from expunge.data.files import read_moments
     from expunge.distance import Estimation
+    from expunge.rows.files import read_moments
 
     mean, covariance = (None, None) if moments is None else read_moments(moments)
     return Estimation(mean=mean, covariance=covariance, seed=chain_seed, matched=matched, **settings)

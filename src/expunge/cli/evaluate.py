@@ -88,9 +88,9 @@ def evaluate(
     expunge evaluate --model model.safetensors --retain retain.npz --forget forget.npz --test test.npz
                      --surrogate surrogate.npz --epsilon 1 --delta 1e-5 --seeds 5 --out evaluation/
     """
-    from expunge.data.output import require_absent, write_folder
-    from expunge.data.partial import open_partial
     from expunge.evaluate.evaluation import files_campaign, summarise, to_json
+    from expunge.rows.output import require_absent, write_folder
+    from expunge.rows.partial import open_partial
 
     require_absent(target)
     parts = {"retain": retain, "forget": forget, "test": test, "surrogate": surrogate}

@@ -26,8 +26,8 @@ def keygen(target: Path, json_output: bool) -> dict[str, Any]:
     expunge keygen --out desk.key
     """
     from expunge.certificate.sign import generate_keys, keys_of, read_private_key
-    from expunge.data.output import require_absent, sweep, write_file, write_pair
     from expunge.errors import FileError
+    from expunge.rows.output import require_absent, sweep, write_file, write_pair
     from expunge.runtime.durable import PRIVATE, PUBLIC
 
     public = target.with_name(target.name + ".pub")

@@ -35,8 +35,8 @@ def member(deposit: Path, rows: Path, label: str | None, json_output: bool) -> d
     expunge member --deposit model.deposit --rows person.csv --label income
     """
     from expunge.cli.swaps import require_deposit
-    from expunge.evidence.deposit.contents import read_deposit
-    from expunge.evidence.deposit.membership import answers
+    from expunge.deposit.contents import read_deposit
+    from expunge.deposit.membership import answers
 
     require_deposit(deposit, None)
     kept = read_deposit(deposit)

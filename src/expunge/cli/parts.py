@@ -20,9 +20,9 @@ def compare_parts(
     path: Path, by: str, label: str | None, columns: str | None, model_file: Path | None, seed: int, progress: Any
 ) -> tuple[Any, Any]:
     """The parts of a file's rows, and how far they are apart."""
-    from expunge.data.parts import read_parts
     from expunge.estimate.parts import parts_apart
     from expunge.model import read_model
+    from expunge.rows.parts import read_parts
 
     model = None if model_file is None else read_model(model_file)[0]
     record = None if model is None else model.record

@@ -93,7 +93,7 @@ def plan(
                  --delta 1e-5 --distance same --distance chi2:0.1 --figure plan.png
     """
     from expunge.cli.swaps import require_deposit, require_model
-    from expunge.data.output import require_absent
+    from expunge.rows.output import require_absent
 
     if figure is not None:
         require_absent(figure)
@@ -126,12 +126,12 @@ def _with_surrogate(
     asked: dict[str, Any],
 ) -> tuple[dict[str, Any], Callable[[], None]]:
     """The frontier at several distances, and how to show it."""
-    from expunge.data.output import write_file
     from expunge.evaluate.plan import DISTANCES, EPSILONS
     from expunge.evaluate.plan import plan as foresee
     from expunge.model import read_model
     from expunge.report.figures import frontier
     from expunge.request.execution import Execution
+    from expunge.rows.output import write_file
 
     stated = [stated_distance(text) for text in distances or DISTANCES]
     model, _ = read_model(model_file)
@@ -155,7 +155,7 @@ def _with_surrogate(
 
 
 def _require_alone(beside: dict[str, Any], declared: Any) -> None:
-    from expunge.evidence.deposit.asking import require_alone
+    from expunge.deposit.asking import require_alone
 
     require_alone(**beside, **{name: value for name, value in vars(declared).items() if value is not None})
 
@@ -181,8 +181,8 @@ def _with_deposit(
     quiet: bool,
 ) -> tuple[dict[str, Any], Callable[[], None]]:
     """What a deletion from a deposit would need, and how to show it."""
+    from expunge.deposit.contents import read_deposit
     from expunge.evaluate.plan import EPSILONS, plan_deposit
-    from expunge.evidence.deposit.contents import read_deposit
     from expunge.model import read_model
     from expunge.request.execution import Execution
 

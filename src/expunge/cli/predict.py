@@ -29,11 +29,11 @@ def predict(model_file: Path, data: Path, label: str | None, target: Path, json_
     expunge predict --model model.safetensors --data new.csv --out predictions.csv
     """
     from expunge.cli.swaps import require_model
-    from expunge.data.opening import read_unlabelled
-    from expunge.data.output import require_absent, write_file
     from expunge.errors import FileError
     from expunge.model import read_model
     from expunge.report.tables import predictions
+    from expunge.rows.opening import read_unlabelled
+    from expunge.rows.output import require_absent, write_file
 
     if target.suffix.lower() != ".csv":
         raise FileError(f"--out {target}", "predictions are a .csv file", "Name it for example predictions.csv.")

@@ -50,10 +50,10 @@ def report(
     expunge report result/ --organisation "Example Bank" --model-name "Credit scoring 2025" --out report.html
     expunge report result/ --full --out private.html
     """
-    from expunge.data.output import require_absent, write_file, write_private
     from expunge.desk import result_report
     from expunge.desk.layout import Layout
     from expunge.errors import FileError
+    from expunge.rows.output import require_absent, write_file, write_private
 
     require_absent(target)
     if Layout(result).ledger.is_file():

@@ -10,8 +10,8 @@ from expunge.cli.console import out, print_certificate
 
 def write_result(target: Path, result: Any, key: Any = None) -> tuple[str, ...]:
     """The folder, whole or not at all; the names of the files that may be handed out."""
-    from expunge.data.output import write_folder
-    from expunge.data.results import PRIVATE, result_files
+    from expunge.rows.output import write_folder
+    from expunge.rows.results import PRIVATE, result_files
 
     public, private = result_files(result, key)
     write_folder(target, public, private={PRIVATE: private})
@@ -25,7 +25,7 @@ def told_result(
 
     JSON, which programs log, has public things and paths alone; the screen also shows the bound, which is private.
     """
-    from expunge.data.results import DEPOSIT, DOSSIER, MODEL, PRIVATE, STATEMENT
+    from expunge.rows.results import DEPOSIT, DOSSIER, MODEL, PRIVATE, STATEMENT
 
     dossier, kept = target / PRIVATE / DOSSIER, target / PRIVATE / DEPOSIT
     if not json_output:

@@ -56,16 +56,16 @@ linear_sets = section(
 
 def read_rows(path: Path, label: str | None, model: Any) -> Any:
     """What is in a file, read whole: rows as a model takes them."""
-    from expunge.data import read_data
     from expunge.model import table_of
+    from expunge.rows import read_data
 
     return read_data(path, label, preparation=table_of(model)).rows
 
 
 def read_source(path: Path, label: str | None, columns: str | None, memory: str | None, model: Any = None) -> Any:
     """What is in a file or folder with all rows of a source, read whole or to be streamed."""
-    from expunge.data import LabelledArrays, open_data
     from expunge.model import table_of
+    from expunge.rows import LabelledArrays, open_data
     from expunge.runtime.launched import launched_as_group
     from expunge.runtime.memory import Memory
 
@@ -94,10 +94,10 @@ def read_forget_and_surrogate(
     model: Any = None,
 ) -> tuple[Any, Any]:
     """What is in the two files or folders, read whole or to be streamed; None for a surrogate that is not given."""
-    from expunge.data import LabelledArrays, open_data
-    from expunge.data.opening import is_folder
-    from expunge.data.raw_tables import is_table
     from expunge.model import table_of
+    from expunge.rows import LabelledArrays, open_data
+    from expunge.rows.opening import is_folder
+    from expunge.rows.raw_tables import is_table
     from expunge.runtime.launched import launched_as_group
     from expunge.runtime.memory import Memory
 
@@ -122,8 +122,8 @@ def read_forget_and_surrogate(
 
 def read_prepared(path: Path) -> tuple[Any, Any]:
     """Examples before a network, as it takes them, and their labels."""
-    from expunge.data.images import read_examples
     from expunge.networks.encoders import Preparation
+    from expunge.rows.images import read_examples
 
     examples = read_examples(path)
     return Preparation().applied(examples.inputs), examples.labels

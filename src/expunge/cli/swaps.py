@@ -11,9 +11,9 @@ WEIGHTS, DEPOSIT = "a model", "a deposit"
 
 def looks_like(path: Path) -> str:
     """What kind of file this seems to be, by its name and the names of what it holds; data where nothing tells."""
-    from expunge.data.raw import safetensors_arrays
+    from expunge.deposit.contents import METADATA
     from expunge.errors import ExpungeError
-    from expunge.evidence.deposit.contents import METADATA
+    from expunge.rows.raw import safetensors_arrays
 
     if path.suffix.lower() not in (".safetensors", ".deposit"):
         return "data"

@@ -79,10 +79,10 @@ def train(
     expunge tangent train --data images.npz --network mynets:pretrained
                           --l2 1e-3 --max-norm 1 --out model.safetensors
     """
-    from expunge.data.output import require_absent, write_file
     from expunge.heads.tangent import last_parameters
     from expunge.networks.encoders import imported_module
     from expunge.networks.tangent import train_tangent
+    from expunge.rows.output import require_absent, write_file
 
     require_absent(target)
     module = imported_module(network)
@@ -143,9 +143,9 @@ def deposit(
     expunge tangent deposit --model model.safetensors --network mynets:pretrained --data images.npz
                             --out model.deposit
     """
-    from expunge.data.output import require_absent
     from expunge.networks.encoders import imported_module
     from expunge.networks.tangent import keep_tangent, read_tangent
+    from expunge.rows.output import require_absent
 
     require_absent(target)
     model, module, source = read_tangent(model_file), imported_module(network), read_prepared(data)
@@ -210,10 +210,10 @@ def unlearn(
                             --deposit model.deposit --epsilon 0.1 --delta 1e-6 --out result/
     """
     from expunge.bounds.scale import publishable
-    from expunge.data.output import require_absent
-    from expunge.evidence.deposit.contents import read_deposit
+    from expunge.deposit.contents import read_deposit
     from expunge.networks.encoders import imported_module
     from expunge.networks.tangent import read_tangent, unlearn_tangent
+    from expunge.rows.output import require_absent
 
     require_absent(target)
     model, module = read_tangent(model_file), imported_module(network)

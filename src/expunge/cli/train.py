@@ -199,7 +199,7 @@ def train(
 
 def _written(target: Path, model: Any, deposit: Path | None, kept: tuple[Any, dict[str, Any]] | None) -> dict[str, Any]:
     """The model, and its deposit if there is one: both or neither. What is said of the deposit."""
-    from expunge.data.output import write_file
+    from expunge.rows.output import write_file
 
     if deposit is None or kept is None:
         write_file(target, model.to_bytes())
@@ -209,8 +209,8 @@ def _written(target: Path, model: Any, deposit: Path | None, kept: tuple[Any, di
 
 def _require_targets(target: Path, deposit: Path | None) -> None:
     """Refuse files that cannot be written, before any work is done."""
-    from expunge.data.output import require_absent
     from expunge.errors import FileError
+    from expunge.rows.output import require_absent
 
     if target.suffix.lower() != ".safetensors":
         raise FileError(f"--out {target}", "models are .safetensors files", "Name it for example model.safetensors.")
@@ -227,7 +227,7 @@ def _require_targets(target: Path, deposit: Path | None) -> None:
 
 def _source(data: Path, options: dict[str, Any], *, bounded: bool) -> Any:
     """The rows to train on; takes what is said of a table out of the options."""
-    from expunge.data.source_tables import read_source
+    from expunge.rows.source_tables import read_source
 
     return read_source(
         data,

@@ -192,10 +192,10 @@ def unlearn(  # over 60 lines: click hands over each of its options by name
     """
     from expunge.bounds.scale import publishable
     from expunge.cli.swaps import require_deposit, require_model
-    from expunge.data.output import require_absent
     from expunge.mechanism import carry_out
     from expunge.model import read_model
     from expunge.request.execution import Execution
+    from expunge.rows.output import require_absent
     from expunge.runtime.group import joined_group, local_device
 
     require_absent(target)
@@ -210,7 +210,7 @@ def unlearn(  # over 60 lines: click hands over each of its options by name
             epsilon, delta, stated, match_classes, terms | {"force": force, "noise": scale}, declared
         )
     else:
-        from expunge.evidence.deposit.asking import require_fitting
+        from expunge.deposit.asking import require_fitting
 
         require_fitting(declared, terms | {"dtype": dtype})
         stated = None if distance is None else stated_distance(distance, between=between, sampling=sampling)
@@ -261,9 +261,9 @@ def _by_deposit(
     path: Path, epsilon: float, delta: float, force: bool, scale: Any, stated: Any, match_classes: bool
 ) -> Callable[..., Any]:
     """How to ask with a deposit, and a surrogate beside it where one is given."""
-    from expunge.evidence.deposit.adding import with_surrogate
-    from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
-    from expunge.evidence.deposit.contents import read_deposit
+    from expunge.deposit.adding import with_surrogate
+    from expunge.deposit.asking import ask_deposit, deposit_guarantee
+    from expunge.deposit.contents import read_deposit
     from expunge.request.rows import Reading
     from expunge.runtime.memory import Memory
 

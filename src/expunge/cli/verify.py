@@ -263,9 +263,9 @@ def _with_deposits(
     """What the deposits show beyond the files that are handed out and the dossier."""
     from expunge.certificate.sign import read_dossier
     from expunge.cli.sets import read_rows
+    from expunge.deposit.contents import read_deposit
+    from expunge.deposit.verifying import verify_deposits
     from expunge.errors import OptionError
-    from expunge.evidence.deposit.contents import read_deposit
-    from expunge.evidence.deposit.verifying import verify_deposits
     from expunge.request.rows import of_class
 
     whole = forget_class is None or forget is not None

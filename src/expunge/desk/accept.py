@@ -23,9 +23,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from expunge.data import EncodedRows, as_features, as_labels, encode, encoder_of, names_of, prepare
-from expunge.data.ordered import by_record, plain
-from expunge.data.row_hashes import occurring, row_hashes
 from expunge.desk.desk import Desk
 from expunge.desk.ledger import Aside, Ledger, RequestAccepted, RequestResumed, RequestRow, RequestWithdrawn, now
 from expunge.desk.state import (
@@ -46,10 +43,13 @@ from expunge.record import TrainingRecord
 from expunge.request.execution import DTYPES
 from expunge.request.rows import require_encoder
 from expunge.request.scaling import refuse_squashed
+from expunge.rows import EncodedRows, as_features, as_labels, encode, encoder_of, names_of, prepare
+from expunge.rows.ordered import by_record, plain
+from expunge.rows.row_hashes import occurring, row_hashes
 from expunge.runtime.durable import remove, write_whole
 
 if TYPE_CHECKING:
-    from expunge.evidence.deposit.contents import Deposit
+    from expunge.deposit.contents import Deposit
 
 LONGEST_REFERENCE = 200
 REFERENCE_BYTES = 16  # of a reference that the desk makes: nobody guesses it
@@ -310,7 +310,7 @@ def prepare_request(desk: Desk, state: State, given: EncodedRows) -> RequestedRo
 
 def find_missing(deposit: Deposit, pending: Sequence[tuple[Any, Any]], asked: tuple[Any, Any]) -> list[int]:
     """Rows, pending ones first, that are not left in the source, or not as often as they are asked for."""
-    from expunge.evidence.deposit.leaving import look_up
+    from expunge.deposit.leaving import look_up
 
     features = np.concatenate([np.asarray(rows[0]) for rows in (*pending, asked)])
     labels = np.concatenate([np.asarray(rows[1]) for rows in (*pending, asked)])

@@ -15,19 +15,15 @@ from expunge.bounds import Ball
 from expunge.bounds.calibration import mu_for
 from expunge.bounds.scale import LADDER, LOWEST_RUNG, POLICY, REHEARSAL, Scale, asked_scale
 from expunge.certificate.claim import ARITHMETIC_SHARE
-from expunge.data import EncodedRows, encoder_of, names_of
-from expunge.data.ordered import by_record, plain
-from expunge.data.output import build_folder, require_absent
+from expunge.deposit.asking import require_fitting, require_its_model, require_linear
+from expunge.deposit.contents import HARMLESS
+from expunge.deposit.shape import share_of
 from expunge.desk.desk import Desk, Rows, open_desk
 from expunge.desk.layout import Layout
 from expunge.desk.ledger import DeskCreated, Ledger, write_seal
 from expunge.desk.policy import DEPOSIT, Policy
 from expunge.desk.state import mac, new_key, npz_bytes
 from expunge.errors import ModelError, OptionError, UselessModel
-from expunge.evidence.deposit.asking import require_fitting, require_its_model, require_linear
-from expunge.evidence.deposit.contents import HARMLESS
-from expunge.evidence.deposit.shape import share_of
-from expunge.evidence.rehearsal import rehearsed_scale
 from expunge.heads.rows import evenly
 from expunge.mechanism import measure
 from expunge.model import LinearModel, one_row_a_class
@@ -39,10 +35,14 @@ from expunge.request.past import anchored_bytes, nothing_forgotten
 from expunge.request.rows import is_labelled
 from expunge.request.scaling import FORCED, refuse_squashed
 from expunge.request.series import Series
+from expunge.rows import EncodedRows, encoder_of, names_of
+from expunge.rows.ordered import by_record, plain
+from expunge.rows.output import build_folder, require_absent
 from expunge.runtime.durable import PRIVATE_FOLDER, PUBLIC_FOLDER, sync_folder, write_whole
+from expunge.surrogate.rehearsal import rehearsed_scale
 
 if TYPE_CHECKING:
-    from expunge.evidence.deposit.contents import Deposit
+    from expunge.deposit.contents import Deposit
 
 DEFAULT_NOISE = "rows:1"  # a model
 WITH_SURROGATE = {"step": "converged", "match_classes": False}  # the defaults; a deposit has its own

@@ -69,7 +69,7 @@ class Desk:
 
 
 def _read(path: Path) -> Rows:
-    from expunge.data import read_data  # with all it needs, which looking at a ledger does not
+    from expunge.rows import read_data  # with all it needs, which looking at a ledger does not
 
     return read_data(path).rows
 

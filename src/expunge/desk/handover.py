@@ -9,10 +9,10 @@ from expunge.certificate.dossier import Certificate, read_certificate
 from expunge.certificate.sign import keyid_of, read_private_key, read_public_key, seal, verify_file
 from expunge.certificate.statement import Statement, read_statement
 from expunge.certificate.verify import verify_statement
-from expunge.data.output import require_absent, write_file
 from expunge.desk.layout import HEAD, MODEL, SIGNED, STATEMENT
 from expunge.errors import FileError
 from expunge.report.card import model_card
+from expunge.rows.output import require_absent, write_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

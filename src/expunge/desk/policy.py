@@ -115,7 +115,7 @@ class Policy:
         from expunge.request.guarantee import Guarantee, wanted_distance
 
         if self.with_deposit:
-            from expunge.evidence.deposit.asking import deposit_guarantee
+            from expunge.deposit.asking import deposit_guarantee
 
             return deposit_guarantee(self.epsilon, self.delta, force=self.force, noise=self.scale, series=series)
         wanted, _ = wanted_distance(self.declared, self.match_classes)

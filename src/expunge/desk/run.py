@@ -23,8 +23,6 @@ from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.certificate.dossier import Certificate
 from expunge.certificate.sign import keyid_of, seal
 from expunge.certificate.statement import Statement, head_key
-from expunge.data import EncodedRows, as_features, as_labels, encoder_of, names_of
-from expunge.data.ordered import by_record
 from expunge.desk.accept import FORGET, read_request_rows
 from expunge.desk.desk import Desk, Rows
 from expunge.desk.layout import MODEL, REPORT, SIGNED, STATEMENT
@@ -64,7 +62,6 @@ from expunge.errors import (
     UselessModel,
     VacuousClaim,
 )
-from expunge.evidence.measured import Measured, foresee, handed_on
 from expunge.mechanism import Unlearned, certify, judge, measure
 from expunge.model import LinearModel, read_model
 from expunge.report.page import statement_page
@@ -72,7 +69,10 @@ from expunge.request.door import Request, ask
 from expunge.request.execution import Execution
 from expunge.request.past import anchored_bytes
 from expunge.request.series import Series
+from expunge.rows import EncodedRows, as_features, as_labels, encoder_of, names_of
+from expunge.rows.ordered import by_record
 from expunge.runtime.progress import Progress, silent
+from expunge.surrogate.measured import Measured, foresee, handed_on
 
 TEST = "the test set"
 OF_THESE_ROWS = (BeyondPolicy, VacuousClaim, UselessModel, InputError)  # refusals that say nothing of other rows
@@ -186,7 +186,7 @@ class _Work:
         if state.deposit is None:
             execution = policy.execution()
             return ask(state.model, rows, self.surrogate, guarantee, execution=execution, model_sha256=digest), secret
-        from expunge.evidence.deposit.asking import ask_deposit
+        from expunge.deposit.asking import ask_deposit
 
         execution, store = Execution(device=policy.device), getattr(torch, state.store)
         asked = ask_deposit(
@@ -325,7 +325,7 @@ def _reach(policy: Policy, measured: Measured) -> float | None:
     """How much of the deposit's reach is used; None without one."""
     if not policy.with_deposit:
         return None
-    from expunge.evidence.deposit.evidence import reach_of
+    from expunge.deposit.evidence import reach_of
 
     assert policy.noise is not None
     return reach_of(measured.facts, str(measured.route), policy.noise * mu_for(policy.epsilon, policy.delta))

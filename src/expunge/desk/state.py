@@ -18,9 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from expunge.data import EncodedRows, as_labels, encoder_of, names_of
-from expunge.data.files import ENCODER, NAMES
-from expunge.data.row_hashes import KEY_BYTES, PRECISIONS, row_hashes
 from expunge.desk.desk import Desk
 from expunge.desk.layout import MODEL
 from expunge.desk.ledger import Ledger
@@ -32,10 +29,13 @@ from expunge.noise import RandomBytes
 from expunge.record import TrainingRecord
 from expunge.request.past import Past, left_over, read_anchored
 from expunge.request.series import Series
+from expunge.rows import EncodedRows, as_labels, encoder_of, names_of
+from expunge.rows.files import ENCODER, NAMES
+from expunge.rows.row_hashes import KEY_BYTES, PRECISIONS, row_hashes
 from expunge.runtime.keyed import KeyedBytes, derived_key
 
 if TYPE_CHECKING:
-    from expunge.evidence.deposit.contents import Deposit
+    from expunge.deposit.contents import Deposit
 
 # Digests --------------------------------------------------------------------------------------------------------------
 
@@ -55,7 +55,7 @@ class RowDigests:
     """What rows are recognised by: lists of keyed digests, one digest a row in each.
 
     The first list is over rows as they were trained on, the others are the hashes of rows as given, at every precision
-    (`data/row_hashes.py`): a copy in float32 or with six decimals has one of these in common with its original.
+    (`rows/row_hashes.py`): a copy in float32 or with six decimals has one of these in common with its original.
     """
 
     kinds: tuple[list[str], ...]
@@ -147,7 +147,7 @@ def load_state(desk: Desk, ledger: Ledger) -> State:
     if not desk.policy.with_deposit:
         model, past = read_anchored(path)
         return State(number, model, past, published, created.store, expected)
-    from expunge.evidence.deposit.contents import read_deposit
+    from expunge.deposit.contents import read_deposit
 
     deposit = read_deposit(path)
     return State(number, deposit.model, None, published, created.store, expected, deposit)

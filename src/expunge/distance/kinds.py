@@ -4,7 +4,7 @@ same          the surrogate is a sample of the source's own distribution
 tv:0.2        total variation between the feature distributions, in [0, 1]
 chi2:0.3      chi-square of the source relative to the surrogate
 kl:0.5        Kullback-Leibler divergence of the source relative to the surrogate
-deposit       no rows stand in for the source: its gradient and Hessian were kept (evidence/deposit/)
+deposit       no rows stand in for the source: its gradient and Hessian were kept (deposit/)
 source        the surrogate IS the source (the paper's Unlearn (+)); checked as far as its rows show it
 means         only ever estimated: the difference of means that the residual bound needs, for one update
 

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from expunge.data.ordered import prepared_rows
 from expunge.distance import Estimation
 from expunge.distance.inequalities import shift_total_variation
 from expunge.errors import ModelError
@@ -44,6 +43,7 @@ from expunge.request.past import without
 from expunge.request.rows import is_labelled, matched_rows, require_enough, rows_of
 from expunge.request.scaling import refuse_squashed
 from expunge.request.subject import head_of
+from expunge.rows.ordered import prepared_rows
 from expunge.runtime.budget import NO_LIMIT, Budget
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.equation import RetainedEquation

@@ -21,9 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from expunge.data import prepare
-from expunge.data.files import DAMAGE, Array, not_whole, read_npz
-from expunge.data.prepare import row_norms
 from expunge.distance import Distance, Estimation
 from expunge.distance.inequalities import tv_upper_from_kl
 from expunge.errors import DataError, ExpungeError, FileError, ModelError, OptionError
@@ -31,6 +28,9 @@ from expunge.estimate.donsker_varadhan import DonskerVaradhanLower, donsker_vara
 from expunge.estimate.langevin import Ball, Box, Diagnostics, LinearEnergy, Support, Target, Whitened, langevin
 from expunge.heads import LinearHead, Rows
 from expunge.record import TrainingRecord
+from expunge.rows import prepare
+from expunge.rows.files import DAMAGE, Array, not_whole, read_npz
+from expunge.rows.prepare import row_norms
 from expunge.runtime.budget import NO_LIMIT, Budget
 from expunge.runtime.memory import memory_limit
 from expunge.runtime.paths import readable

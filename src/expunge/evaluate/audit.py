@@ -49,18 +49,16 @@ from expunge.certificate.dossier import Certificate
 from expunge.certificate.sign import MODEL_NAME, Subject, subjects_of
 from expunge.certificate.statement import Statement, read_document, statement_of
 from expunge.certificate.verify import verify
-from expunge.data.partial import Partial
+from expunge.deposit.adding import with_surrogate
+from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.contents import Deposit, read_deposit
+from expunge.deposit.keeping import keep
+from expunge.deposit.making import optimum
 from expunge.distance import Distance
 from expunge.errors import DataError, FileError, ModelError, OptionError
 from expunge.evaluate.case import Labelled, Splits, make_rows, read_part
 from expunge.evaluate.metrics import epsilon_lower
 from expunge.evaluate.source_free import SourceFree, source_free
-from expunge.evidence.deposit.adding import with_surrogate
-from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
-from expunge.evidence.deposit.contents import Deposit, read_deposit
-from expunge.evidence.deposit.keeping import keep
-from expunge.evidence.deposit.making import optimum
-from expunge.evidence.measured import Measured
 from expunge.mechanism import certify, hand_over, judge, measure
 from expunge.model import LinearModel, checked_model, one_row_a_class, read_model
 from expunge.noise import Noise, RandomBytes, add_noise, rounded_sum, seeded_bytes
@@ -69,8 +67,10 @@ from expunge.request.door import Request, ask
 from expunge.request.execution import Execution
 from expunge.request.guarantee import Guarantee
 from expunge.request.subject import LinearSubject, head_of
+from expunge.rows.partial import Partial
 from expunge.runtime.paths import readable
 from expunge.runtime.progress import Progress, silent
+from expunge.surrogate.measured import Measured
 from expunge.train import minimise, train
 
 RUNS = 20_000  # a side; half of them fix the threshold

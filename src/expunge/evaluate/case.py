@@ -16,9 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from expunge.data import EncodedRows, as_features, as_labels, encode, encoder_of, in_order, names_of, prepare, read_data
-from expunge.data.ordered import by_record, plain, prepared_rows
-from expunge.data.raw_tables import is_table
 from expunge.errors import DataError, ModelError
 from expunge.heads import LinearHead, Rows
 from expunge.model import LinearModel, table_of
@@ -26,6 +23,9 @@ from expunge.record import TrainingRecord
 from expunge.request.execution import computing_device
 from expunge.request.rows import require_encoder
 from expunge.request.subject import head_of
+from expunge.rows import EncodedRows, as_features, as_labels, encode, encoder_of, in_order, names_of, prepare, read_data
+from expunge.rows.ordered import by_record, plain, prepared_rows
+from expunge.rows.raw_tables import is_table
 from expunge.runtime.progress import Progress, silent
 from expunge.train import minimise, train
 

@@ -18,18 +18,18 @@ from expunge.certificate.check import Check
 from expunge.certificate.dossier import read_certificate
 from expunge.certificate.statement import read_statement
 from expunge.certificate.verify import verify_statement
-from expunge.data.output import write_file, write_private
-from expunge.data.results import DOSSIER, MODEL, PRIVATE, STATEMENT
+from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.contents import Deposit
+from expunge.deposit.keeping import keep
+from expunge.deposit.membership import answers
 from expunge.distance import Distance
 from expunge.evaluate.audit import whiten
-from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
-from expunge.evidence.deposit.contents import Deposit
-from expunge.evidence.deposit.keeping import keep
-from expunge.evidence.deposit.membership import answers
 from expunge.mechanism import Unlearned, measure
 from expunge.model import LinearModel
 from expunge.request.door import Request, ask
 from expunge.request.guarantee import Guarantee
+from expunge.rows.output import write_file, write_private
+from expunge.rows.results import DOSSIER, MODEL, PRIVATE, STATEMENT
 from expunge.train import train
 from expunge.unlearn import unlearn
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from expunge.data.partial import Partial
 from expunge.distance import parse_distance, parse_route
 from expunge.errors import OptionError
 from expunge.evaluate.case import Case, Splits, make_case, read_part
@@ -46,6 +45,7 @@ from expunge.evaluate.metrics import (
 from expunge.model import read_model
 from expunge.noise import Noise
 from expunge.request.guarantee import check_budget
+from expunge.rows.partial import Partial
 from expunge.runtime.cells import safe_cell
 from expunge.runtime.progress import Progress, silent
 from expunge.runtime.typed_json import read_as

@@ -16,19 +16,19 @@ import torch
 from torch import Tensor
 
 from expunge.bounds import Ball
-from expunge.data.names import order_of
+from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.keeping import keep
 from expunge.distance import Distance, Estimation
 from expunge.errors import ModelError
 from expunge.evaluate.case import Case, Labelled
-from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
-from expunge.evidence.deposit.keeping import keep
-from expunge.evidence.measured import foresee, notes_of
 from expunge.mechanism import measure
 from expunge.model import LinearModel
 from expunge.noise import Noise, grid_exponent
 from expunge.request.door import ask
 from expunge.request.guarantee import Guarantee, wanted_distance
 from expunge.request.refusals import refuse_unsound
+from expunge.rows.names import order_of
+from expunge.surrogate.measured import foresee, notes_of
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedShuffleSplit
 from torch import Tensor
 
-from expunge.data import as_labels, encode
-from expunge.data.ordered import by_record
 from expunge.errors import DataError
 from expunge.evaluate.case import Case, Labelled, make_rows
 from expunge.heads import LinearHead, Rows
@@ -34,6 +32,8 @@ from expunge.model import LinearModel
 from expunge.record import Label
 from expunge.request.rows import is_labelled
 from expunge.request.scaling import scaling_words
+from expunge.rows import as_labels, encode
+from expunge.rows.ordered import by_record
 
 PARTS = ("train", "test", "retain", "forget")
 FEWEST_ROWS, FEWEST_MODELS = 20, 20

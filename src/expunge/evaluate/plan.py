@@ -17,15 +17,12 @@ import torch
 from expunge.bounds.calibration import deletions_left
 from expunge.certificate.claim import Claim
 from expunge.certificate.derive import bound_named, derive
-from expunge.data.ordered import prepared_rows
+from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.contents import Deposit
+from expunge.deposit.evidence import reach_of
 from expunge.errors import ExpungeError, OptionError, Refused
 from expunge.evaluate.case import make_rows
 from expunge.evaluate.metrics import classify
-from expunge.evidence.deposit.asking import ask_deposit, deposit_guarantee
-from expunge.evidence.deposit.contents import Deposit
-from expunge.evidence.deposit.evidence import reach_of
-from expunge.evidence.measured import Measured, foresee
-from expunge.evidence.rehearsal import rehearse, scale_of
 from expunge.heads import Rows
 from expunge.heads.rows import evenly
 from expunge.mechanism import measure
@@ -38,7 +35,10 @@ from expunge.request.execution import Execution
 from expunge.request.guarantee import Guarantee, wanted_distance
 from expunge.request.rows import is_labelled
 from expunge.request.scaling import FORCED, SURROGATE
+from expunge.rows.ordered import prepared_rows
 from expunge.runtime.progress import Progress, silent
+from expunge.surrogate.measured import Measured, foresee
+from expunge.surrogate.rehearsal import rehearse, scale_of
 
 EPSILONS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 DISTANCES = ("same", "chi2:0.01", "chi2:0.1", "chi2:1")

@@ -27,11 +27,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from expunge.data.images import Examples
-from expunge.data.partial import open_partial
-from expunge.data.prepare import as_features
 from expunge.errors import DataError, ExpungeError, ModelError, OptionError, said_by
 from expunge.networks.head import module_digest, require_same, split_head
+from expunge.rows.images import Examples
+from expunge.rows.partial import open_partial
+from expunge.rows.prepare import as_features
 from expunge.runtime.memory import file_bytes, out_of_memory
 from expunge.runtime.paths import readable
 from expunge.runtime.progress import Progress, silent

@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from expunge.bounds import PaperConstants
 from expunge.bounds.scale import Scale
 from expunge.certificate.claim import Json, PublicNote
-from expunge.data import as_labels, encode
 from expunge.distance import Distance
 from expunge.errors import DataError, OptionError
 from expunge.heads.examples import Examples
@@ -36,6 +35,7 @@ from expunge.record import MODULE, Label, TrainingRecord
 from expunge.request.door import Request
 from expunge.request.execution import computing_device
 from expunge.request.guarantee import Guarantee, budget_notes, wanted_distance
+from expunge.rows import as_labels, encode
 from expunge.runtime.checks import positive
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.outcome import Step

@@ -19,20 +19,19 @@ from torch import Tensor, nn
 
 from expunge.bounds.scale import Scale
 from expunge.certificate.claim import Json
-from expunge.data import as_labels, encode
-from expunge.distance import Distance
-from expunge.errors import DataError, ModelError, OptionError
-from expunge.evidence.deposit.asking import (
+from expunge.deposit.asking import (
     deposit_guarantee,
     notes_on,
     require_alone,
     require_its_record,
     require_some_left,
 )
-from expunge.evidence.deposit.contents import Deposit, kept_head
-from expunge.evidence.deposit.keeping import Kept
-from expunge.evidence.deposit.leaving import Membership, look_up, require_members
-from expunge.evidence.deposit.making import make_deposit, require_size
+from expunge.deposit.contents import Deposit, kept_head
+from expunge.deposit.keeping import Kept
+from expunge.deposit.leaving import Membership, look_up, require_members
+from expunge.deposit.making import make_deposit, require_size
+from expunge.distance import Distance
+from expunge.errors import DataError, ModelError, OptionError
 from expunge.heads import LinearHead, Rows
 from expunge.heads.jacobians import JacobianRows
 from expunge.heads.scaling import FEW
@@ -50,6 +49,7 @@ from expunge.request.scaling import scaling_words
 from expunge.request.subject import described_model, described_step, require_not_noised
 from expunge.request.survey import class_notes, survey
 from expunge.request.survey import notes_on as notes_on_rows
+from expunge.rows import as_labels, encode
 from expunge.runtime.checks import positive
 from expunge.runtime.memory import file_bytes
 from expunge.runtime.paths import readable

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from expunge.certificate.claim import PublicNote
-from expunge.data.names import names_of
 from expunge.errors import DataError
 from expunge.record import TrainingRecord
+from expunge.rows.names import names_of
 
 
 def column_notes(record: TrainingRecord, sets: Mapping[str, Any]) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from torch import Tensor
 from expunge.bounds.paper import PaperConstants
 from expunge.certificate.claim import PublicNote
 from expunge.certificate.derive import BOUNDS
-from expunge.data.ordered import prepared_rows
 from expunge.distance import Distance, Estimation
 from expunge.errors import ModelError, OptionError
 from expunge.heads.rows import RowSet, in_memory
@@ -38,6 +37,7 @@ from expunge.request.rows import (
 from expunge.request.scaling import refuse_squashed
 from expunge.request.subject import LinearSubject, Subject, require_not_noised
 from expunge.request.survey import class_notes, notes_on, survey
+from expunge.rows.ordered import prepared_rows
 from expunge.runtime.group import Group
 from expunge.runtime.memory import Memory
 
@@ -57,7 +57,7 @@ class Request:
     guarantee: Guarantee
     constants: PaperConstants | None = None
     notes: tuple[str, ...] = ()
-    # what was kept of the source (evidence/deposit/), and where the forget rows are in it
+    # what was kept of the source (deposit/), and where the forget rows are in it
     deposit: Any = field(default=None, repr=False)
     membership: Any = field(default=None, repr=False)
 

@@ -137,13 +137,13 @@ class Guarantee:
 
     @property
     def scale(self) -> Scale:
-        """How the noise's scale is chosen; one that is to be rehearsed must have been (`evidence/rehearsal.py`)."""
+        """How the noise's scale is chosen; one that is to be rehearsed must have been (`surrogate/rehearsal.py`)."""
         assert isinstance(self.noise, Scale)
         if self.noise.kind == REHEARSAL:
             raise OptionError(
                 f"noise as for {self.noise.rows} rows was not rehearsed",
                 "its scale has to be a number before anything is promised",
-                "Hand the request through settled (evidence/rehearsal.py) first, as carry_out does.",
+                "Hand the request through settled (surrogate/rehearsal.py) first, as carry_out does.",
             )
         return self.noise
 

@@ -11,7 +11,11 @@ import torch
 
 from expunge.bounds.residual import FEWEST_SAMPLED_ROWS
 from expunge.certificate.claim import PublicNote
-from expunge.data import (
+from expunge.errors import DataError, ModelError, OptionError, UselessModel
+from expunge.heads import RowSet
+from expunge.model import LinearModel
+from expunge.record import Label, TrainingRecord
+from expunge.rows import (
     EncodedRows,
     as_features,
     as_labels,
@@ -21,14 +25,10 @@ from expunge.data import (
     names_of,
     prepare,
 )
-from expunge.data.names import is_frame
-from expunge.data.ordered import by_record, prepared_rows
-from expunge.data.streamed import Form, StreamedRows, Watch, fits, loaded
-from expunge.data.streams import ArrayStream, Stream
-from expunge.errors import DataError, ModelError, OptionError, UselessModel
-from expunge.heads import RowSet
-from expunge.model import LinearModel
-from expunge.record import Label, TrainingRecord
+from expunge.rows.names import is_frame
+from expunge.rows.ordered import by_record, prepared_rows
+from expunge.rows.streamed import Form, StreamedRows, Watch, fits, loaded
+from expunge.rows.streams import ArrayStream, Stream
 from expunge.runtime.group import ALONE, Group
 from expunge.runtime.memory import Memory
 from expunge.runtime.progress import Progress, silent

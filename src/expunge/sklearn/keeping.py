@@ -15,16 +15,16 @@ from expunge.bounds.scale import power_of_two
 from expunge.certificate.dossier import Certificate
 from expunge.certificate.statement import Statement
 from expunge.certificate.wording import headline, outside
-from expunge.data import EncodedRows, encode, prepare
-from expunge.data.coarseness import by_chance
+from expunge.deposit.contents import Deposit
+from expunge.deposit.making import Made, make_deposit, most_weights
+from expunge.deposit.outlook import warn_if_few
 from expunge.distance import Distance
 from expunge.errors import DataError, ModelError, OptionError
-from expunge.evidence.deposit.contents import Deposit
-from expunge.evidence.deposit.making import Made, make_deposit, most_weights
-from expunge.evidence.deposit.outlook import warn_if_few
 from expunge.model import LinearModel, from_matrix
 from expunge.record import LEARNT_ELSEWHERE, TrainingRecord
 from expunge.request.execution import computing_device
+from expunge.rows import EncodedRows, encode, prepare
+from expunge.rows.coarseness import by_chance
 from expunge.runtime.progress import Progress, silent
 from expunge.sklearn.objectives import Objective, carrying, labels_of_classes, objective_of
 from expunge.sklearn.pipelines import Parts, put_together, taken_apart

@@ -19,11 +19,11 @@ import torch
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, RidgeClassifier
 from sklearn.utils.validation import check_is_fitted
 
-from expunge.data import as_features, as_labels, encode, in_order, prepare
 from expunge.errors import ModelError
 from expunge.heads import Rows, head_for
 from expunge.model import LinearModel, checked_model, declared_record, one_row_a_class
 from expunge.record import LOGISTIC, RIDGE, SOFTMAX
+from expunge.rows import as_features, as_labels, encode, in_order, prepare
 from expunge.sklearn.objectives import require_own_classes
 from expunge.sklearn.refusals import Estimator, not_taken
 from expunge.train import residual_upper

@@ -8,9 +8,9 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from expunge.data.names import frame_names, is_frame, order_of
-from expunge.data.prepare import as_features, as_labels
 from expunge.errors import DataError
+from expunge.rows.names import frame_names, is_frame, order_of
+from expunge.rows.prepare import as_features, as_labels
 from expunge.runtime.memory import room
 
 

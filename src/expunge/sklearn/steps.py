@@ -19,9 +19,9 @@ from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 from sklearn.utils import get_tags
 
-from expunge.data.coarseness import RARE, Coarse, by_chance, require_rare
-from expunge.data.learning import FILLED
 from expunge.errors import ModelError
+from expunge.rows.coarseness import RARE, Coarse, by_chance, require_rare
+from expunge.rows.learning import FILLED
 from expunge.sklearn.objectives import COARSE_MARK
 from expunge.sklearn.refusals import Estimator, every_step, may_have_learnt
 

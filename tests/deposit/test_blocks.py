@@ -1,0 +1,344 @@
+"""Block matrices by hand, and their eigenvalue bounds against fifty digits: also where float64 can hardly tell."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from expunge.deposit import blocks
+from expunge.deposit.blocks import (
+    CLOSE,
+    UNIT_ROUNDOFF,
+    Blocks,
+    Norm,
+    cholesky_error,
+    factored,
+    is_definite,
+    largest,
+    norm_of,
+    passing_is_definite,
+    solved_by,
+    square_of,
+    top_of,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+Array = Any
+REPRODUCIBLE = settings(derandomize=True, deadline=None, max_examples=60)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def of(*matrices: Array, joint: bool = False) -> Blocks:
+    return Blocks(torch.tensor(np.stack(matrices), dtype=torch.float64), joint)
+
+
+def spectrum(seed: int, size: int, condition: float) -> Array:
+    """A symmetric matrix of that condition in random directions, one direction weak or all evenly spread."""
+    rng = np.random.default_rng(seed)
+    axes = np.linalg.qr(rng.normal(size=(size, size)))[0]
+    values = np.geomspace(1.0, 1.0 / condition, size) if seed % 2 else np.r_[np.ones(size - 1), 1.0 / condition]
+    made = (axes * values) @ axes.T
+    return (made + made.T) / 2
+
+
+def exact(matrix: Array) -> mpmath.matrix:
+    return mpmath.matrix(matrix.tolist())
+
+
+def eigenvalues(matrix: Array) -> list[mpmath.mpf]:
+    with mpmath.workdps(50):
+        return list(mpmath.eigsy(exact(matrix), eigvals_only=True))
+
+
+def ratio(matrix: Array, other: Array) -> mpmath.mpf:
+    """`lambda_max(M^-1 A)` with fifty digits."""
+    with mpmath.workdps(50):
+        inverse = mpmath.cholesky(exact(matrix)) ** -1
+        return max(mpmath.eigsy(inverse * exact(other) * inverse.T, eigvals_only=True))
+
+
+def dual_length(matrix: Array, gradient: Array) -> mpmath.mpf:
+    with mpmath.workdps(50):
+        return mpmath.norm(mpmath.lu_solve(mpmath.cholesky(exact(matrix)), mpmath.matrix(gradient.tolist())))
+
+
+# By hand --------------------------------------------------------------------------------------------------------------------
+
+FIRST, SECOND = np.array([[4.0, 1.0], [1.0, 2.0]]), np.array([[9.0, 0.0], [0.0, 1.0]])
+WEIGHTS = torch.tensor([[1.0, 2.0], [3.0, -1.0]], dtype=torch.float64)
+
+
+def test_blocks_see_their_part_of_the_weights() -> None:
+    apart, shared, whole = of(FIRST, SECOND), of(FIRST), of(np.kron(np.eye(2), FIRST), joint=True)
+    assert apart.product(WEIGHTS).tolist() == [[6.0, 5.0], [27.0, -1.0]]
+    assert shared.product(WEIGHTS).tolist() == whole.product(WEIGHTS).tolist() == [[6.0, 5.0], [11.0, 1.0]]
+    assert apart.form(WEIGHTS) == 16.0 + 82.0
+    assert shared.form(WEIGHTS) == whole.form(WEIGHTS) == 16.0 + 32.0
+    assert (apart.size, whole.size) == (2, 4)
+    assert whole.vectors(WEIGHTS).tolist() == [[1.0, 2.0, 3.0, -1.0]]
+    assert apart.vectors(WEIGHTS) is WEIGHTS
+
+
+def test_sums_of_blocks_by_hand() -> None:
+    made = of(FIRST, SECOND)
+    assert made.plus(0.5).values.tolist() == [[[4.5, 1.0], [1.0, 2.5]], [[9.5, 0.0], [0.0, 1.5]]]
+    diagonal = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
+    assert made.plus(diagonal).values.tolist() == [[[5.0, 1.0], [1.0, 4.0]], [[12.0, 0.0], [0.0, 5.0]]]
+    assert made.values.tolist() == [FIRST.tolist(), SECOND.tolist()]  # as it was
+    twice = made.combined(2.0, of(SECOND, FIRST), -1.0)
+    assert twice.values.tolist() == [[[-1.0, 2.0], [2.0, 3.0]], [[14.0, -1.0], [-1.0, 0.0]]]
+    assert made.times(0.5).values.tolist() == [[[2.0, 0.5], [0.5, 1.0]], [[4.5, 0.0], [0.0, 0.5]]]
+
+
+def test_sizes_of_blocks_by_hand() -> None:
+    made = of(-FIRST, SECOND)
+    assert made.largest_entry == 9.0
+    assert made.trace == 10.0
+    assert of(-FIRST).trace == 6.0
+    assert made.frobenius == pytest.approx(math.sqrt(82.0), rel=1e-9, abs=0.0)
+    assert 9.0 < made.row_sum() < 9.0 + 1e-10
+    assert of(-FIRST).row_sum() == pytest.approx(5.0, rel=1e-11, abs=0.0)
+    assert cholesky_error(made) == 2.0 * 6.0 * 2.0**-53 * 10.0
+
+
+def test_a_norm_by_hand() -> None:
+    norm = norm_of(of(FIRST, SECOND))
+    assert norm is not None
+    assert norm.length(WEIGHTS) == pytest.approx(math.sqrt(98.0), rel=1e-9, abs=0.0)
+    gradient = torch.tensor([[6.0, 5.0], [27.0, -1.0]], dtype=torch.float64)
+    assert norm.solved(gradient).numpy() == pytest.approx(WEIGHTS.numpy(), rel=1e-9, abs=0.0)
+    assert norm.dual(gradient) == pytest.approx(math.sqrt(98.0), rel=1e-8, abs=0.0)
+    whole = norm_of(of(np.kron(np.eye(2), FIRST), joint=True))
+    assert whole is not None
+    assert whole.dual(WEIGHTS) == pytest.approx(math.sqrt((2 - 4 + 16 + 18 + 6 + 4) / 7.0), rel=1e-8, abs=0.0)
+    assert whole.solved(WEIGHTS).numpy() == pytest.approx(
+        np.linalg.solve(FIRST, WEIGHTS.numpy().T).T, rel=1e-9, abs=1e-15
+    )
+
+
+def test_a_shared_block_has_the_norm_of_as_many_copies() -> None:
+    shared, copies = norm_of(of(FIRST)), norm_of(of(FIRST, FIRST))
+    assert shared is not None
+    assert copies is not None
+    assert shared.dual(WEIGHTS) == pytest.approx(copies.dual(WEIGHTS), rel=1e-14, abs=0.0)
+    assert shared.solved(WEIGHTS).numpy() == pytest.approx(copies.solved(WEIGHTS).numpy(), rel=1e-9, abs=0.0)
+
+
+def test_bounds_by_hand() -> None:
+    """Eigenvalues of FIRST are 3 +- sqrt 2; of both blocks the smallest and the largest count."""
+    norm = norm_of(of(FIRST, SECOND))
+    assert norm is not None
+    assert 1.0 / CLOSE / 1.001 < norm.least <= 1.0
+    assert 9.0 <= largest(norm.matrix) < 9.0 * CLOSE * 1.001
+    assert 3.0 - math.sqrt(2.0) >= norm_of(of(FIRST)).least > 1.57
+    assert 1.0 <= norm.most(norm.matrix) < CLOSE * 1.001
+    assert 9.0 <= norm.most(of(np.eye(2), 9.0 * np.eye(2))) < 9.0 * CLOSE * 1.001  # the second, along its weak axis
+    assert 10.0 <= norm.most(of(np.eye(2), 9.0 * np.eye(2)), 1.0) < 10.0 * CLOSE * 1.001
+
+
+@pytest.mark.parametrize(
+    "matrix", [np.zeros((2, 2)), -np.eye(2), np.array([[1.0, 2.0], [2.0, 1.0]]), np.full((2, 2), np.nan)]
+)
+def test_what_is_not_definite_has_no_norm(matrix: Array) -> None:
+    assert norm_of(of(matrix)) is None
+    assert norm_of(of(np.eye(2), matrix)) is None
+    assert factored(of(matrix)) is None
+
+
+def test_what_was_lost_is_taken_off_before_the_test() -> None:
+    assert is_definite(of(np.eye(2) * 1e-3))
+    assert is_definite(of(np.eye(2) * 1e-3), 0.9e-3)
+    assert not is_definite(of(np.eye(2) * 1e-3), 1.1e-3)
+
+
+def test_a_matrix_that_passes_is_judged_alike_and_changed() -> None:
+    for entry, lost in ((1e-3, 0.0), (1e-3, 0.9e-3), (1e-3, 1.1e-3), (-1.0, 0.0)):
+        matrix = of(np.eye(2) * entry)
+        assert passing_is_definite(matrix, lost) == is_definite(of(np.eye(2) * entry), lost)
+        assert float(matrix.values[0, 0, 0]) < entry
+
+
+@pytest.mark.parametrize(("blocks_of", "size"), [(1, 1), (2, 7), (1, blocks.SMALL), (2, 2 * blocks.SMALL + 3)])
+def test_the_square_of_triangular_factors_and_solves_by_them(blocks_of: int, size: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    factor = torch.randn((blocks_of, size, size), dtype=torch.float64, generator=generator).tril()
+    factor.diagonal(dim1=-2, dim2=-1).abs_().add_(2.0 * size)
+    square = square_of(factor)
+    assert torch.equal(square, square.mT)
+    bound = 2 * size * UNIT_ROUNDOFF * (factor.abs() @ factor.abs().mT)
+    assert bool(((square - factor @ factor.mT).abs() <= bound).all())
+    columns = torch.randn((blocks_of, size, 2), dtype=torch.float64, generator=generator)
+    assert solved_by(factor, square @ columns).numpy() == pytest.approx(columns.numpy(), rel=1e-9, abs=1e-12)
+
+
+def test_what_cannot_be_below_is_not_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    norm = norm_of(of(FIRST))
+    assert norm is not None
+    top = 1.0 / (3.0 - math.sqrt(2.0))
+    assert top <= norm.most(of(np.eye(2)), below=1.1 * top) < 1.1 * top
+    monkeypatch.setattr(blocks, "factored", lambda matrix: pytest.fail("nothing is to be proved"))
+    assert norm.most(of(np.eye(2)), below=top) == math.inf
+
+
+def test_a_matrix_that_is_hardly_definite_has_no_least_eigenvalue_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not after sixty factorisations: a bound below what one may hide is none."""
+    singular, tried = np.diag([1.0, 1e-17]), []
+    monkeypatch.setattr(blocks, "passing_is_definite", lambda matrix, lost=0.0: tried.append(matrix) is not None)
+    assert Norm(of(singular), torch.linalg.cholesky(torch.from_numpy(singular))[None]).least == 0.0
+    assert 0 < len(tried) < 10
+
+
+def test_one_block_serves_every_class_as_columns() -> None:
+    shared, weights = of(FIRST), torch.arange(6.0, dtype=torch.float64).reshape(3, 2)
+    assert shared.columns(weights).shape == (1, 2, 3)
+    assert torch.equal(shared.from_columns(shared.columns(weights), weights), weights)
+    assert torch.equal(shared.product(weights), weights @ torch.from_numpy(FIRST))
+
+
+def test_a_factorisation_that_runs_to_its_end_proves_nothing_near_zero() -> None:
+    """A singular matrix whose factors float64 finds all the same: it must not be called definite."""
+    found = 0
+    for seed in range(200):
+        columns = np.random.default_rng(seed).normal(size=(6, 5))
+        singular = columns @ columns.T
+        singular = (singular + singular.T) / 2
+        found += factored(of(singular)) is not None
+        assert not is_definite(of(singular))
+    assert found > 10
+
+
+def test_nothing_is_zero() -> None:
+    norm = norm_of(of(FIRST))
+    assert norm is not None
+    assert 0.0 < norm.most(of(np.zeros((2, 2)))) <= 1e-299
+    assert 0.0 < largest(of(np.zeros((2, 2)))) <= 1e-299
+    assert norm.dual(torch.zeros((1, 2), dtype=torch.float64)) == 0.0
+
+
+# Against fifty digits -------------------------------------------------------------------------------------------------------
+
+
+@given(seeds, st.integers(1, 6), st.floats(0.0, 15.5))
+@REPRODUCIBLE
+def test_bounds_are_true_and_close(seed: int, size: int, exponent: float) -> None:
+    matrix = spectrum(seed, size, 10.0**exponent)
+    norm = norm_of(of(matrix, joint=True))
+    values = eigenvalues(matrix)
+    assert max(values) <= largest(of(matrix)) <= max(values) * 1.05
+    if norm is None:
+        assert min(values) < 40 * (size + 4) * UNIT_ROUNDOFF * np.trace(matrix)
+        return
+    assert 0.0 <= norm.least <= min(values)
+    if exponent < 12:
+        assert norm.least > 0.9 * min(values)
+    rng = np.random.default_rng(seed)
+    columns = rng.normal(size=(size, int(rng.integers(1, size + 1))))
+    other = matrix * 1.5 if seed % 3 == 0 else columns @ columns.T
+    true = ratio(matrix, other)
+    assert norm.most(of(other, joint=True)) >= true
+    if exponent < 10:
+        assert norm.most(of(other, joint=True)) < 1.05 * true
+
+
+@given(seeds, st.integers(1, 6), st.floats(0.0, 15.5))
+@REPRODUCIBLE
+def test_the_dual_length_is_certain(seed: int, size: int, exponent: float) -> None:
+    matrix = spectrum(seed, size, 10.0**exponent)
+    norm = norm_of(of(matrix, joint=True))
+    if norm is None:
+        return
+    gradient = np.random.default_rng(seed).normal(size=size)
+    weak = np.linalg.eigh(matrix)[1][:, 0]
+    for each in (gradient, weak):
+        true, found = dual_length(matrix, each), norm.dual(torch.from_numpy(each.copy())[None])
+        assert found >= true
+        if exponent < 10:
+            assert found < 1.001 * true
+
+
+def test_a_dual_length_without_what_the_factors_lost_would_be_false() -> None:
+    """The product of the factors is not the matrix: by as much as the weak direction, in the end."""
+    false = 0
+    for seed in range(0, 120, 2):
+        matrix = spectrum(seed, 4, 1e14)
+        norm = norm_of(of(matrix, joint=True))
+        if norm is None:
+            continue
+        weak = np.linalg.eigh(matrix)[1][:, 0].copy()
+        half = torch.linalg.solve_triangular(norm.factor, torch.from_numpy(weak)[None, :, None], upper=False)
+        false += float(half.norm()) * (1.0 + 2.0**-30) < dual_length(matrix, weak)
+    assert false > 5
+
+
+def test_an_eigenvalue_bound_without_what_the_difference_lost_would_be_false() -> None:
+    """Two seeds of 3,000 at which a Cholesky factorisation of `bound M - A` runs to its end and should not."""
+    for seed in range(400):
+        rng = np.random.default_rng(seed)
+        matrix = spectrum(2 * seed, int(rng.integers(2, 4)), 10.0 ** rng.uniform(12, 15.3))
+        norm = norm_of(of(matrix, joint=True))
+        if norm is not None:
+            other = matrix * (1.0 + rng.uniform(0.0, 0.5))
+            assert norm.most(of(other, joint=True)) >= ratio(matrix, other)
+
+
+def test_where_the_factors_say_nothing_the_dual_length_is_infinite() -> None:
+    matrix = of(np.diag([1.0, 1e-15]))
+    norm = Norm(matrix, torch.linalg.cholesky(matrix.values))
+    assert norm.dual(torch.ones((1, 2), dtype=torch.float64)) == math.inf
+    assert norm.least == 0.0 or norm.least <= 1e-15
+
+
+def test_a_matrix_without_a_least_eigenvalue_has_zero_and_one_without_a_ratio_infinity(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    singular = of(np.diag([1.0, 0.0]))
+    norm = Norm(singular, torch.eye(2, dtype=torch.float64)[None])
+    assert norm.most(of(np.eye(2))) == math.inf
+    monkeypatch.setattr(blocks, "TRIES", 3)
+    assert Norm(singular, torch.eye(2, dtype=torch.float64)[None]).least == 0.0
+    monkeypatch.setattr(blocks, "TRIES", 0)
+    assert largest(of(FIRST)) == of(FIRST).row_sum()
+
+
+# Found ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_lanczos_finds_the_largest_eigenvalue_of_large_blocks() -> None:
+    rng = np.random.default_rng(0)
+    size = blocks.SMALL + 44
+    values = np.stack([np.diag(np.r_[np.linspace(0.0, 1.0, size - 1), top]) for top in (3.0, 5.0)])
+    axes = np.linalg.qr(rng.normal(size=(size, size)))[0]
+    made = Blocks(torch.from_numpy(axes @ values @ axes.T), False)
+    assert top_of(lambda vectors: made.values @ vectors, made.values) == pytest.approx(5.0, rel=1e-3, abs=0.0)
+    assert 5.0 <= largest(made) <= 5.0 * CLOSE * 1.02
+    norm = norm_of(made.plus(0.5))
+    assert norm is not None
+    assert 0.4 < norm.least <= 0.5 + 1e-12
+    assert 5.0 / 5.5 <= norm.most(made) < 0.95
+
+
+def test_lanczos_on_few_directions_ends_without_dividing_by_nothing() -> None:
+    size = blocks.SMALL + 1
+    low = np.zeros((size, size))
+    low[0, 0] = 2.0
+    made = Blocks(torch.from_numpy(low)[None], True)
+    assert top_of(lambda vectors: made.values @ vectors, made.values) == pytest.approx(2.0, rel=1e-9, abs=0.0)
+    assert 2.0 <= largest(made) <= 2.1
+
+
+@pytest.mark.parametrize("guess", [1e-6, 1e3])
+def test_a_wrong_guess_is_corrected_or_only_costs(guess: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is found is a guess; what is returned was proved."""
+    norm = norm_of(of(FIRST))
+    assert norm is not None
+    monkeypatch.setattr(blocks, "top_of", lambda image, like: guess)
+    assert largest(of(FIRST)) >= 3.0 + math.sqrt(2.0)
+    assert norm.most(of(np.eye(2))) >= 1.0 / (3.0 - math.sqrt(2.0))
+    assert 0.0 < norm.least <= 3.0 - math.sqrt(2.0)

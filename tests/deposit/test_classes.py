@@ -1,0 +1,205 @@
+"""Rows that count by their class: as if they were there more often, in every sum, in the refit, and when they leave."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+
+from expunge.bounds.deposit import deposit_bound
+from expunge.certificate.verify import checks, verify_statement
+from expunge.certificate.wording import WEIGHTED
+from expunge.deposit import making
+from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.classes import by_class, require_equal
+from expunge.deposit.contents import Deposit, parse_deposit
+from expunge.deposit.evidence import DepositEvidence
+from expunge.deposit.leaving import gone
+from expunge.deposit.making import Made, make_deposit
+from expunge.deposit.routes import found
+from expunge.deposit.sums import sums_of
+from expunge.deposit.verifying import verify_deposits
+from expunge.errors import ModelError, OptionError
+from expunge.heads import Rows, head_for
+from expunge.model import LinearModel
+from expunge.record import TrainingRecord, are_class_weights
+from expunge.runtime.progress import silent
+from expunge.unlearn import unlearn
+
+N, WEIGHTS = 240, (1.0, 0.5, 0.25)
+
+
+def drawn() -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(5)
+    features = generator.normal(size=(N, 3))
+    return features, (features @ generator.normal(size=(3, 3)) + generator.gumbel(size=(N, 3))).argmax(axis=1)
+
+
+def record(weights: tuple[float, ...] | None = WEIGHTS, loss: str = "softmax") -> TrainingRecord:
+    counts = tuple(np.bincount(drawn()[1], minlength=3).tolist())
+    return TrainingRecord(N, (0, 1, 2), counts, 0.02, loss, 9.0, False, 0.0, class_weights=weights)
+
+
+def kept(weights: tuple[float, ...] | None = WEIGHTS, loss: str = "softmax") -> Deposit:
+    return made_of(weights, loss).deposit
+
+
+def made_of(weights: tuple[float, ...] | None = WEIGHTS, loss: str = "softmax") -> Made:
+    features, labels = drawn()
+    rows = Rows(torch.from_numpy(features), torch.from_numpy(labels))
+    model = LinearModel(torch.zeros((3, 3), dtype=torch.float64)).with_record(record(weights, loss))
+    return make_deposit(model, model.record, rows, (features, labels), seed=1)
+
+
+def test_a_weight_of_a_quarter_is_a_quarter_of_four_rows() -> None:
+    """A row of weight w among n is as 4 w copies of it among 4 n, in gradient, curvature and third derivatives."""
+    features, labels = (torch.from_numpy(part) for part in drawn())
+    head = head_for("softmax", l2=0.0, n_classes=3, n_features=3, row_bound=9.0)
+    weights = torch.from_numpy(np.random.default_rng(1).normal(size=(3, 3)))
+    times = torch.tensor([4, 2, 1])[labels]
+    often = Rows(features.repeat_interleave(times, dim=0), labels.repeat_interleave(times))
+    weighted = by_class(Rows(features, labels), record())
+    assert isinstance(weighted, Rows)
+    assert weighted.weights is not None
+    assert weighted.weights.tolist() == [WEIGHTS[label] for label in labels.tolist()]
+    one, other = (sums_of(head, weights, rows, third=True) for rows in (weighted, often))
+    share = len(often) / (4 * len(features))
+    torch.testing.assert_close(one.gradient, share * other.gradient)
+    torch.testing.assert_close(one.curvature.values, share * other.curvature.values)
+    torch.testing.assert_close(one.third, share * other.third)
+
+
+def optimum(keep: np.ndarray, l2: float) -> torch.Tensor:
+    """The same on rows of `drawn`."""
+    return minimiser(*(part[keep] for part in drawn()), WEIGHTS, l2, "softmax")
+
+
+def minimiser(
+    features: np.ndarray, labels: np.ndarray, weights: tuple[float, ...], l2: float, loss: str
+) -> torch.Tensor:
+    """The weighted objective's own optimum over these rows, by Newton steps with autograd and nothing of the package."""
+    rows, classes = torch.from_numpy(features), torch.from_numpy(labels)
+    shares = torch.tensor(weights, dtype=torch.float64)[classes]
+    hot = torch.nn.functional.one_hot(classes, 3).double()
+
+    def objective(flat: torch.Tensor) -> torch.Tensor:
+        outputs = rows @ flat.view(3, -1).T
+        if loss == "softmax":
+            losses = torch.nn.functional.cross_entropy(outputs, classes, reduction="none")
+        elif loss == "ridge":
+            losses = 0.5 * (outputs - (2.0 * hot - 1.0)).square().sum(dim=1)
+        else:
+            losses = torch.nn.functional.softplus(-(2.0 * hot - 1.0) * outputs).sum(dim=1)
+        return (shares * losses).mean() + 0.5 * l2 * flat.square().sum()
+
+    at = torch.zeros(3 * features.shape[1], dtype=torch.float64)
+    value = float(objective(at))
+    for _ in range(60):
+        gradient = torch.autograd.functional.jacobian(objective, at)
+        step = torch.linalg.solve(torch.autograd.functional.hessian(objective, at), gradient)
+        while float(objective(at - step)) > value and float(step.norm()) > 1e-13:
+            step = step / 2.0
+        at = at - step
+        value = float(objective(at))
+    return at.view(3, -1)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "one-vs-rest", "ridge"])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_refit_with_the_same_weights_is_inside_whatever_the_weights(loss: str, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    count, width = int(generator.integers(60, 200)), int(generator.integers(1, 4))
+    features = generator.normal(size=(count, width)) * generator.lognormal(0.0, 1.0, size=(count, 1))
+    labels = (features @ generator.normal(size=(width, 3)) + generator.gumbel(size=(count, 3))).argmax(axis=1)
+    labels[:3] = range(3)
+    drawn_weights = 10.0 ** generator.uniform(-3.0, 0.0, 3)
+    weights = tuple((drawn_weights / drawn_weights.max()).tolist())
+    l2, bound = 10.0 ** generator.uniform(-3.0, -1.0), float(np.linalg.norm(features, axis=1).max()) * 1.01
+    counts = tuple(np.bincount(labels, minlength=3).tolist())
+    told = TrainingRecord(count, (0, 1, 2), counts, l2, loss, bound, False, 0.0, class_weights=weights)
+    rows = Rows(torch.from_numpy(features), torch.from_numpy(labels))
+    model = LinearModel(torch.zeros((3, width), dtype=torch.float64)).with_record(told)
+    with patch.object(making, "GROUPS", ((10**9, 2),)):
+        deposit = make_deposit(model, told, rows, (features, labels), seed=1).deposit
+    finite = 0
+    for gone_rows in (1, 3, 8):
+        chosen = generator.choice(count, gone_rows, replace=False)
+        keep = np.setdiff1d(np.arange(count), chosen)
+        request = ask_deposit(deposit, (features[chosen], labels[chosen]), deposit_guarantee(1.0, 1e-3))
+        retained = deposit.sums.without(gone(deposit, request.forget, request.membership))
+        result = found(deposit.setting, retained, deposit.penalty(retained.count), deposit.shape)
+        if result is None:
+            continue
+        finite += 1
+        off = deposit.setting.centred(
+            deposit.anchor + result.update - minimiser(features[keep], labels[keep], weights, l2, loss)
+        )
+        assert float((off @ deposit.shape[0]).norm()) <= deposit_bound(result.facts).radius + 1e-11
+    assert finite >= 1
+
+
+def test_the_anchor_is_the_weighted_optimum_and_the_refit_is_inside_the_region() -> None:
+    deposit, (features, labels) = kept(), drawn()
+    best = optimum(np.arange(N), 0.02)
+    torch.testing.assert_close(made_of().optimum, best, rtol=1e-8, atol=1e-9)
+    noise = (deposit.anchor - best) @ deposit.shape[0]
+    assert 0.3 < float(noise.norm()) / (deposit.numbers.anchor_noise * math.sqrt(6.0)) < 2.0  # 6 of 9 are not centred
+    made = unlearn(deposit.model, (features[:4], labels[:4]), epsilon=1.0, delta=1e-3, deposit=deposit, noise="exact")
+    content = made.certificate.content
+    updated = _updated(deposit, (features[:4], labels[:4]))
+    away = (updated - optimum(np.arange(4, N), 0.02)) @ made.deposit.shape[0]
+    assert float(away.norm()) <= content["bound"]["total"]
+    assert content["model"]["class_weights"] == list(WEIGHTS)
+    assert WEIGHTED in content["limits"]
+    plain = unlearn(kept(None).model, (features[:4], labels[:4]), epsilon=1.0, delta=1e-3, deposit=kept(None))
+    assert WEIGHTED not in plain.statement.content["limits"]
+
+
+def _updated(deposit: Deposit, forget: tuple[np.ndarray, np.ndarray]) -> torch.Tensor:
+    request = ask_deposit(deposit, forget, deposit_guarantee(1.0, 1e-3))
+    return deposit.anchor + DepositEvidence.gathered(request, seed=None, progress=silent).own_step().update
+
+
+def test_statement_dossier_file_and_auditor_agree_on_the_weights() -> None:
+    features, labels = drawn()
+    deposit = parse_deposit(kept().to_bytes(), __file__)  # type: ignore[arg-type]
+    assert deposit.record.class_weights == WEIGHTS
+    made = unlearn(deposit.model, (features[:3], labels[:3]), epsilon=1.0, delta=1e-3, deposit=deposit)
+    assert verify_statement(made.statement, None, made.certificate)
+    assert verify_deposits(made.certificate, made.deposit, deposit, (features[:3], labels[:3]))
+    assert made.statement.content["model"]["weighted"] is True
+    assert "class_weights" not in made.statement.content["model"]
+    forged = copy.deepcopy(made.certificate)
+    forged.content["model"]["class_weights"] = [1.0, 2.0, 0.5]
+    refused = "only a deposit has class weights, one for each class, none above 1"
+    assert refused in {check.name for check in checks(forged) if not check.passed}
+
+
+def test_what_weights_cannot_be_used_with_is_refused() -> None:
+    features, labels = drawn()
+    deposit = kept()
+    with pytest.raises(OptionError, match="class weights"):
+        unlearn(
+            deposit.model, (features[:3], labels[:3]), (features, labels), epsilon=1.0, delta=1e-3, distance="same",
+            deposit=deposit,
+        )  # fmt: skip
+    with pytest.raises(ModelError, match="class weights"):
+        unlearn(deposit.model, (features[:3], labels[:3]), (features, labels), epsilon=1.0, delta=1e-3, distance="same")
+    other = deposit.model.with_record(replace(deposit.record, class_weights=(1.0, 1.0, 1.0), noised=False))
+    with pytest.raises(ModelError, match="class_weights"):
+        unlearn(other, (features[:3], labels[:3]), epsilon=1.0, delta=1e-3, deposit=deposit)
+    require_equal(record(None))
+    assert by_class(Rows(torch.zeros(1, 3), torch.tensor([0])), record(None)).has_weights is False
+
+
+@pytest.mark.parametrize("weights", [(1.0, 0.5), (0.5, 0.5, 1.5), (1.0, 0.0, 1.0), (1.0, float("nan"), 0.5), (1, 1, 1)])
+def test_weights_that_cannot_be_are_refused(weights: tuple[float, ...]) -> None:
+    assert not are_class_weights(weights, 3)
+    odd = replace(record(WEIGHTS), weights_sha256="0" * 64).to_json().replace("[1.0, 0.5, 0.25]", str(list(weights)))
+    with pytest.raises(ModelError, match=r"not JSON|class_weights"):
+        TrainingRecord.from_json(odd, "the record")

@@ -1,0 +1,781 @@
+"""Every inequality between a deposit and the retrained weights, each beside a dense reference; and the traps on the way."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deposit_problems import LONG, Problem, anchored, centring, drawn, gradient, hessian, noised_gauges, slopes, whole
+from expunge.bounds.deposit import (
+    EXACT,
+    LONG_ROWS,
+    PLAIN,
+    RANGE,
+    THIRD,
+    DepositFacts,
+    bend,
+    deposit_bound,
+    radius_in_route,
+    remainder,
+)
+from expunge.deposit import routes
+from expunge.deposit.blocks import UNIT_ROUNDOFF, Blocks, Norm
+from expunge.deposit.routes import Found, Routes, found, smallest
+from expunge.deposit.setting import Penalty, Setting
+from expunge.deposit.sizes import size_of
+from expunge.deposit.steps import step_of, third_step
+from expunge.deposit.sums import Sums
+from expunge.errors import ModelError
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+Array = Any
+REPRODUCIBLE = settings(derandomize=True, deadline=None, max_examples=30)
+CURVED = ("softmax", "logistic", "one-vs-rest")
+problems = st.builds(
+    drawn,
+    st.integers(0, 10_000),
+    st.sampled_from(CURVED),
+    n=st.integers(15, 90),
+    width=st.integers(1, 4),
+    classes=st.integers(2, 4),
+    l2=st.sampled_from([1e-4, 1e-2, 1.0]),
+    free=st.booleans(),
+    fixed_c=st.booleans(),
+    tails=st.sampled_from([2.0, 50.0]),
+    steps=st.sampled_from([1, 3, 200]),
+)
+
+
+# A route with the matrix it measured by ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Route:
+    """What a route said, beside the problem it is about and the matrix M that it used."""
+
+    problem: Problem
+    kept: Array
+    update: Array
+    facts: DepositFacts
+    matrix: Array | None
+
+    @property
+    def rows(self) -> Array:
+        return self.problem.X[self.kept]
+
+    @property
+    def updated(self) -> Array:
+        return self.problem.anchor.astype(LONG) + self.update.astype(LONG)
+
+    def hessian_at(self, weights: Array, shares: Array | None = None) -> Array:
+        return hessian(weights, self.rows, self.problem.loss, shares)
+
+    @property
+    def regulariser(self) -> Array:
+        return np.diag(self.problem.diagonal(len(self.kept)).reshape(-1)).astype(LONG)
+
+    @property
+    def left_over(self) -> Array:
+        """E_R[psi_u], in longer numbers."""
+        problem, y = self.problem, self.problem.y[self.kept]
+        bent = gradient(self.updated, self.rows, y, problem.loss) - gradient(problem.anchor, self.rows, y, problem.loss)
+        return bent.reshape(-1) - self.hessian_at(problem.anchor) @ self.update.astype(LONG).reshape(-1)
+
+    def ranges(self, direction: Array) -> Array:
+        """The range of `e x` for every retained row."""
+        outputs = self.rows.astype(LONG) @ direction.astype(LONG).T
+        return outputs.max(axis=1) - outputs.min(axis=1) if self.problem.softmax else np.abs(outputs).max(axis=1)
+
+    def gauge_squares(self, index: int) -> Array:
+        factor = self.problem.gauges[index].factor.numpy().astype(LONG)
+        return ((np.linalg.inv(factor.astype(float)).astype(LONG) @ self.rows.T) ** 2).sum(axis=0)
+
+    @property
+    def gauge(self) -> int:
+        """Which gauge gave r."""
+        lengths = [
+            max(
+                float(gauge.length(torch.from_numpy(pair)[None]).item()) for pair in pairs_of(self.problem, self.update)
+            )
+            for gauge in self.problem.gauges
+        ]
+        return int(np.argmin([abs(length - self.facts.gauge) for length in lengths]))
+
+
+def pairs_of(problem: Problem, weights: Array) -> list[Array]:
+    """Differences of classes that compete, or the classes themselves."""
+    if not problem.softmax:
+        return list(weights)
+    return [weights[j] - weights[k] for j, k in permutations(range(len(weights)), 2)]
+
+
+def retained(problem: Problem, m: int) -> tuple[Array, Sums]:
+    """The rows that stay when the first go, and their sums."""
+    return np.arange(m, problem.n), problem.sums.without(problem.of(np.arange(m)))
+
+
+def work_of(problem: Problem, m: int, spoilt: float = 0.0, seed: int = 0) -> tuple[Routes | None, Array]:
+    kept, sums = retained(problem, m)
+    penalty = problem.penalty(len(kept))
+    stepped = step_of(problem.setting, sums, penalty)
+    if stepped is None:
+        return None, kept
+    update, left, system = stepped
+    if spoilt:
+        noise = torch.from_numpy(np.random.default_rng(seed).normal(size=update.shape)) * spoilt * update.norm()
+        update = update + problem.setting.centred(noise)
+        g = problem.setting.centred(sums.gradient + penalty.diagonal(problem.setting.anchor) * problem.setting.anchor)
+        left = problem.setting.centred(g + system.matrix.product(update))
+    return Routes(problem.setting, sums, penalty, problem.shape, update, left, system), kept
+
+
+def routes_of(problem: Problem, m: int, spoilt: float = 0.0) -> list[Route]:
+    """Every route with a finite radius, with the matrix that it used."""
+    try:
+        work, kept = work_of(problem, m, spoilt)
+    except ModelError:
+        return []
+    if work is None:
+        return []
+    seen: list[Blocks] = []
+    real = routes.norm_of
+
+    def watched(matrix: Blocks) -> Norm | None:
+        seen.append(matrix)
+        return real(matrix)
+
+    routes.norm_of, made = watched, []
+    try:
+        for facts in work.routes():
+            if math.isfinite(size_of(facts)):
+                M = None if facts.route == PLAIN else whole(seen[-1].values.numpy(), problem)
+                made.append(Route(problem, kept, work.update.numpy(), facts, M))
+    finally:
+        routes.norm_of = real
+    return made
+
+
+def least_eigenvalue(matrix: Array) -> float:
+    return float(np.linalg.eigvalsh(matrix.astype(np.float64))[0])
+
+
+def ratio(matrix: Array, other: Array) -> float:
+    """`lambda_max(M^-1 A)`."""
+    inverse = np.linalg.inv(np.linalg.cholesky(matrix.astype(np.float64)))
+    return float(np.linalg.eigvalsh(inverse @ other.astype(np.float64) @ inverse.T)[-1])
+
+
+def length_by(matrix: Array, vector: Array) -> float:
+    return math.sqrt(max(0.0, float(vector @ (matrix @ vector))))
+
+
+def dual_by(matrix: Array, vector: Array) -> float:
+    return math.sqrt(float(vector @ np.linalg.solve(matrix.astype(np.float64), vector.astype(np.float64))))
+
+
+CASES = [
+    drawn(seed, loss, n=70, l2=l2, free=free, fixed_c=seed % 2 == 0, tails=3.0, width=3, steps=200 if seed % 3 else 3)
+    for seed, (loss, l2, free) in enumerate(
+        (loss, l2, free) for loss in CURVED for l2 in (1e-3, 0.1, 1.0) for free in (False, True)
+    )
+]
+
+
+@cache
+def every() -> list[Route]:
+    """Routes of all cases, for few and for many rows, and for updates that were spoilt."""
+    whole_steps = [route for problem in CASES for m in (1, 4, 20) for route in routes_of(problem, m)]
+    return whole_steps + [route for problem in CASES for route in routes_of(problem, 2, spoilt=0.3)]
+
+
+def test_the_cases_below_are_of_every_kind() -> None:
+    assert len(every()) > 120
+    for loss in CURVED:
+        for kind in (RANGE, LONG_ROWS, PLAIN):
+            assert sum(route.facts.route == kind and route.problem.loss == loss for route in every()) >= 4, (loss, kind)
+
+
+# Self-concordance --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", CURVED)
+def test_along_the_update_a_row_s_hessian_changes_by_at_most_e_to_its_range(loss: str) -> None:
+    """`e^-R h(w) <= h(w+u) <= e^R h(w)`, row by row; for two classes nearly attained."""
+    rng = np.random.default_rng(0)
+    closest = math.inf
+    for _ in range(200):
+        classes = 1 if loss == "logistic" else int(rng.integers(2, 6))
+        W, x = rng.normal(size=(classes, 3)) * 3, rng.normal(size=(1, 3))
+        u = rng.normal(size=(classes, 3)) * 10 ** rng.uniform(-2, 0.5)
+        outputs = (u @ x[0]).astype(float)
+        R = np.ptp(outputs) if loss == "softmax" else np.abs(outputs).max()
+        before, after = slopes(W, x, loss)[0].astype(float), slopes(W + u, x, loss)[0].astype(float)
+        slack = 1e-14 * np.trace(math.exp(R) * before + after)
+        assert least_eigenvalue(after - math.exp(-R) * before) >= -slack
+        assert least_eigenvalue(math.exp(R) * before - after) >= -slack
+        closest = min(closest, abs(R - abs(math.log(np.trace(after) / np.trace(before)))) / R)
+    assert closest < 0.1
+
+
+@given(problems, st.integers(0, 1000))
+@REPRODUCIBLE
+def test_what_the_gradient_bends_is_at_most_phi_of_the_range(problem: Problem, seed: int) -> None:
+    """`|q . E psi_u| <= phi(R) ||q||_H ||u||_H` for every q, R the largest range over the rows."""
+    rng = np.random.default_rng(seed)
+    u = rng.normal(size=problem.anchor.shape) * 10 ** rng.uniform(-3, 0) / problem.row_bound
+    route = Route(problem, np.arange(problem.n), u, DepositFacts(RANGE, 0.0, 0.0, 1.0), None)
+    H, bent = route.hessian_at(problem.anchor), route.left_over
+    R = float(route.ranges(u).max())
+    for _ in range(5):
+        q = rng.normal(size=u.size)
+        allowed = bend(R) * length_by(H, q) * length_by(H, u.reshape(-1))
+        assert abs(float(q @ bent)) <= allowed * (1 + 1e-9) + 1e-17 * problem.row_bound
+
+
+# What is measured of the update ---------------------------------------------------------------------------------------------------
+
+
+def test_no_row_s_range_exceeds_the_reach() -> None:
+    for route in every():
+        R = float(route.ranges(route.update).max())
+        assert route.facts.reach >= R
+        tightest = [
+            problem_reach(route),
+            *(g.kappa * gauge_length(route, i) for i, g in enumerate(route.problem.gauges)),
+        ]
+        assert route.facts.reach == pytest.approx(min(tightest), rel=1e-6, abs=0.0)
+
+
+def problem_reach(route: Route) -> float:
+    return route.problem.row_bound * max(float(np.linalg.norm(pair)) for pair in pairs_of(route.problem, route.update))
+
+
+def gauge_length(route: Route, index: int) -> float:
+    gauge = route.problem.gauges[index]
+    lengths = gauge.length(torch.from_numpy(np.stack(pairs_of(route.problem, route.update))))
+    return float(lengths.max())
+
+
+def test_the_update_s_lengths_are_those_by_the_retained_rows() -> None:
+    for route in every():
+        shares = route.gauge_squares(route.gauge) if route.facts.route == LONG_ROWS else None
+        true = length_by(route.hessian_at(route.problem.anchor, shares), route.update.astype(LONG).reshape(-1))
+        assert route.facts.update_curved >= true
+        assert route.facts.update_curved <= true * (1 + 1e-4) + 1e-6 * float(np.linalg.norm(route.update))
+        if route.facts.route == LONG_ROWS:
+            assert route.facts.gauge == pytest.approx(gauge_length(route, route.gauge), rel=1e-8, abs=0.0)
+
+
+# Matrices -------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_matrix_is_at_most_the_hessian_at_the_updated_weights() -> None:
+    """Both `e^-R H' + reg` and `(1 - a/2) H' - (r^2/2a) H_2' + reg`; among weights whose classes sum to zero for softmax."""
+    closest = {RANGE: math.inf, LONG_ROWS: math.inf}
+    for route in every():
+        if route.matrix is None:
+            continue
+        at, P = route.hessian_at(route.updated) + route.regulariser, centring(route.problem)
+        room = least_eigenvalue(P @ (at - route.matrix) @ P)
+        assert room >= -1e-13 * np.trace(at)
+        closest[route.facts.route] = min(closest[route.facts.route], room / least_eigenvalue(at + np.eye(len(P)) - P))
+    assert all(value < 0.05 for value in closest.values())
+
+
+def test_with_half_the_reach_the_matrix_would_exceed_the_hessian() -> None:
+    """The planted fault: R halved."""
+    exceeded = 0
+    for route in every():
+        if route.facts.route != RANGE:
+            continue
+        H, P = route.hessian_at(route.problem.anchor), centring(route.problem)
+        at = route.hessian_at(route.updated)
+        exceeded += least_eigenvalue(
+            P @ (at - math.exp(-route.ranges(route.update).max() / 8.0) * H) @ P
+        ) < -1e-9 * np.trace(at)
+    assert exceeded > 3
+
+
+def adverse(problem: Problem, m: int, error: float) -> tuple[Array, Sums]:
+    """Sums that are off by nearly as much as they say, in the direction that flatters."""
+    kept, sums = retained(problem, m)
+    worse = replace(
+        sums,
+        curvature=sums.curvature.plus(0.999 * error),
+        curvature_error=sums.curvature_error + error,
+        weighted=tuple(each.plus(-0.999 * error) for each in sums.weighted),
+        weighted_errors=tuple(each + error for each in sums.weighted_errors),
+    )
+    return kept, worse
+
+
+@pytest.mark.parametrize("loss", [*CURVED, "ridge"])
+def test_what_the_sums_may_be_off_by_is_taken_off_the_matrix(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trap: an H' that is off, with its error not subtracted, gives a matrix above the true Hessian."""
+    problem = drawn(1, loss, n=60, l2=0.05, tails=50.0)
+    (kept, sums), _ = adverse(problem, 3, 0.01), problem.shape
+    seen: list[Blocks] = []
+    real = routes.norm_of
+    monkeypatch.setattr(routes, "norm_of", lambda matrix: (seen.append(matrix), real(matrix))[1])
+    penalty = problem.penalty(len(kept))
+    stepped = step_of(problem.setting, sums, penalty)
+    assert stepped is not None
+    seen.clear()
+    made = [
+        facts
+        for facts in Routes(problem.setting, sums, penalty, problem.shape, *stepped).routes()
+        if math.isfinite(size_of(facts))
+    ]
+    assert made
+    v = problem.anchor + stepped[0].numpy()
+    at = hessian(v, problem.X[kept], loss) + np.diag(problem.diagonal(len(kept)).reshape(-1))
+    P = centring(problem)
+    for matrix in seen:
+        assert least_eigenvalue(P @ (at - whole(matrix.values.numpy(), problem)) @ P) >= -1e-13 * np.trace(at)
+    true_H = hessian(problem.anchor, problem.X[kept], loss)
+    u = stepped[0].numpy().astype(LONG).reshape(-1)
+    for facts in made:
+        if facts.route in (RANGE, PLAIN):
+            assert facts.update_curved >= length_by(true_H, u)
+        if facts.route == RANGE:  # e^{R/2} stands for the root of lambda_max(M^-1 H')
+            M = whole(seen[0].values.numpy(), problem)
+            allowed = bend(facts.reach) * math.exp(facts.reach / 2) * facts.update_curved
+            assert allowed >= bend(facts.reach) * math.sqrt(ratio(M, true_H)) * length_by(true_H, u) * (1 - 1e-12)
+    W, uncertain = problem.retrained(kept, v)
+    for facts in made:
+        assert problem.length(W - v) - uncertain <= deposit_bound(facts).radius
+
+
+def test_ratios_are_upper_bounds_and_close() -> None:
+    for route in every():
+        facts, problem = route.facts, route.problem
+        shape = whole((problem.shape @ problem.shape.mT).numpy(), problem)
+        M = np.eye(len(shape), dtype=LONG) if route.matrix is None else route.matrix
+        seen = shape if route.matrix is None else centring(problem) @ shape @ centring(problem)
+        pairs = [(facts.shape_ratio, ratio(M, seen))]
+        if facts.route in (LONG_ROWS, PLAIN):
+            pairs.append((facts.curvature_ratio, ratio(M, route.hessian_at(problem.anchor))))
+        if facts.route == LONG_ROWS:
+            weighted = route.hessian_at(problem.anchor, route.gauge_squares(route.gauge))
+            pairs += [(facts.weight_ratio, ratio(M, weighted)), (facts.spread, spread(route))]
+        for stated, true in pairs:
+            assert true <= stated * (1 + 1e-12)
+            assert stated <= 1.03 * true + 1e-6
+
+
+def test_the_share_of_long_rows_is_of_a_bound_that_is_proven() -> None:
+    """Not of the estimate that it is tried from: dossiers of before would not verify."""
+    problem = next(route.problem for route in every() if route.facts.route == LONG_ROWS)
+    work, _ = work_of(problem, 3)
+    assert work is not None
+    for index, weighted in enumerate(work.sums.weighted):
+        error = work.sums.weighted_errors[index]
+        assert work._balance(index) ** 2 == pytest.approx(work.system.most(weighted, error), rel=1e-14)
+        assert work._balance(index) ** 2 > work.system.about_most(weighted, error)
+
+
+def spread(route: Route) -> float:
+    """`2 lambda_max(M^-1 (centred x Q))`, or the largest over the blocks without the 2."""
+    factor = route.problem.gauges[route.gauge].factor.numpy()
+    rows, Q = len(route.problem.anchor), factor @ factor.T
+    assert route.matrix is not None
+    if not route.problem.softmax:
+        return ratio(route.matrix, np.kron(np.eye(rows), Q))
+    return 2.0 * ratio(route.matrix, np.kron(np.eye(rows) - 1.0 / rows, Q))
+
+
+def test_the_spread_bounds_every_difference_of_classes() -> None:
+    """tau^2: the largest `||e_j - e_k||_Q^2` for an e of length 1 in M, whichever classes they are."""
+    attained = 0.0
+    for route in every():
+        if route.facts.route != LONG_ROWS:
+            continue
+        factor = route.problem.gauges[route.gauge].factor.numpy()
+        Q, rows = factor @ factor.T, len(route.problem.anchor)
+        unit = np.eye(rows)
+        for pair in pairs_of(route.problem, unit):
+            share = ratio(route.matrix, np.kron(np.outer(pair, pair), Q))
+            assert share <= route.facts.spread
+            attained = max(attained, share / route.facts.spread)
+    assert attained > 0.97
+
+
+def test_the_concordance_bounds_every_range() -> None:
+    """c: the largest range of `e x` over rows for an e of length 1 in M is the dual length of `(1_j - 1_k) x`."""
+    attained = 0.0
+    for route in every():
+        if route.facts.route != RANGE:
+            continue
+        M, rows = route.matrix.astype(np.float64), len(route.problem.anchor)
+        for pair in pairs_of(route.problem, np.eye(rows)):
+            outer = np.einsum("k,ni->nki", pair, route.problem.X).reshape(len(route.problem.X), -1)
+            ranges = np.sqrt(np.einsum("np,np->n", outer, np.linalg.solve(M, outer.T).T))
+            assert ranges.max() <= route.facts.concordance
+            attained = max(attained, ranges.max() / route.facts.concordance)
+    assert attained > 0.5
+
+
+def test_the_concordance_is_the_smallest_of_its_forms() -> None:
+    for route in every():
+        if route.facts.route != RANGE:
+            continue
+        least = least_eigenvalue(route.matrix)
+        by_bound = (math.sqrt(2.0) if route.problem.softmax else 1.0) * route.problem.row_bound / math.sqrt(least)
+        by_gauge = [
+            gauge.kappa
+            * math.sqrt(spread(replace(route, facts=replace(route.facts, gauge=gauge_length(route, index)))))
+            for index, gauge in enumerate(route.problem.gauges)
+        ]
+        assert route.facts.concordance == pytest.approx(min([by_bound, *by_gauge]), rel=0.02, abs=0.0)
+
+
+# What enters rho --------------------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_step_left_is_charged_in_the_dual_norm() -> None:
+    for route in every():
+        problem, y = route.problem, route.problem.y[route.kept]
+        g = gradient(problem.anchor, route.rows, y, problem.loss) + problem.diagonal(len(route.kept)) * problem.anchor
+        linear = (route.hessian_at(problem.anchor) + route.regulariser) @ route.update.astype(LONG).reshape(-1)
+        left = centring(problem) @ (g.reshape(-1) + linear).astype(np.float64)
+        true = np.linalg.norm(left) if route.matrix is None else dual_by(route.matrix, left)
+        assert true <= route.facts.solver + route.facts.rounding
+        assert route.facts.solver <= true * (1 + 1e-6) + route.facts.rounding
+
+
+def test_what_the_gradient_bends_is_charged_in_the_norm_of_the_route() -> None:
+    for route in every():
+        bent = (centring(route.problem) @ route.left_over).astype(np.float64)
+        true = np.linalg.norm(bent) if route.matrix is None else dual_by(route.matrix, bent)
+        assert true <= remainder(route.facts) * (1 + 1e-9) + 1e-17
+
+
+def test_the_retrained_weights_are_inside_every_region() -> None:
+    """In the norm of the route's own matrix, and in that of the noise's shape."""
+    ratios = []
+    for route in every():
+        v = (torch.from_numpy(route.problem.anchor) + torch.from_numpy(route.update)).numpy()
+        W, uncertain = route.problem.retrained(route.kept, v)
+        error = (W - v).reshape(-1)
+        own = float(np.linalg.norm(error)) if route.matrix is None else length_by(route.matrix, error)
+        away = route.problem.length(W - v)
+        assert own * (1 - 1e-9) - 1e3 * uncertain <= radius_in_route(route.facts)
+        assert away - uncertain <= deposit_bound(route.facts).radius
+        ratios.append(deposit_bound(route.facts).radius / away)
+    assert min(ratios) < 3.0
+
+
+def test_quadratic_losses_are_exact_but_for_rounding() -> None:
+    for seed in range(6):
+        problem = drawn(seed, "ridge", n=50, l2=10.0**-seed, free=seed % 2 == 1, fixed_c=seed % 3 == 0)
+        for m in (1, 10, 40):
+            (route,) = routes_of(problem, m)
+            assert route.facts.route == EXACT
+            v = (torch.from_numpy(problem.anchor) + torch.from_numpy(route.update)).numpy()
+            W, uncertain = problem.retrained(route.kept, v)
+            radius = deposit_bound(route.facts).radius
+            assert problem.length(W - v) - uncertain <= radius < 1e-7
+            at = route.hessian_at(problem.anchor) + route.regulariser
+            assert least_eigenvalue(at - route.matrix) >= -1e-15 * np.trace(at)
+
+
+# Steps and settings ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", [*CURVED, "ridge"])
+def test_the_step_is_newton_s(loss: str) -> None:
+    problem = drawn(4, loss, n=60, l2=0.02, free=True)
+    kept, sums = retained(problem, 5)
+    stepped = step_of(problem.setting, sums, problem.penalty(len(kept)))
+    assert stepped is not None
+    update, left, _ = stepped
+    X, y = problem.X[kept], problem.y[kept]
+    H = hessian(problem.anchor, X, loss).astype(float) + np.diag(problem.diagonal(len(kept)).reshape(-1))
+    g = (gradient(problem.anchor, X, y, loss) + problem.diagonal(len(kept)) * problem.anchor).astype(float)
+    expected = -np.linalg.lstsq(H, g.reshape(-1), rcond=1e-13)[0].reshape(g.shape)
+    expected = expected - expected.mean(axis=0) if loss == "softmax" else expected
+    assert update.numpy() == pytest.approx(expected, rel=1e-7, abs=1e-10)
+    assert float(left.norm()) < 1e-14 * (1.0 + float(np.linalg.norm(g)))
+
+
+def test_a_penalty_by_hand() -> None:
+    like = torch.zeros((2, 3), dtype=torch.float64)
+    assert Penalty(0.5).diagonal(like).tolist() == [[0.5] * 3] * 2
+    assert Penalty(0.5, free=True).diagonal(like).tolist() == [[0.5, 0.5, 0.0]] * 2
+
+
+def test_a_setting_by_hand() -> None:
+    anchor = torch.tensor([[1.0, 2.0], [3.0, 6.0]], dtype=torch.float64)
+    softmax, apart = Setting(anchor, 1.0, (), False, True, stiff=4.0), Setting(anchor, 1.0, (), False, False, stiff=4.0)
+    assert softmax.centred(anchor).tolist() == [[-1.0, -2.0], [1.0, 2.0]]
+    assert apart.centred(anchor) is anchor
+    zero = Blocks(torch.zeros((1, 4, 4), dtype=torch.float64), True)
+    assert softmax.stiffened(zero).values[0].tolist() == np.kron([[2.0, 2.0], [2.0, 2.0]], np.eye(2)).tolist()
+    assert apart.stiffened(zero) is zero
+    assert float(zero.values.abs().sum()) == 0.0
+    assert softmax.penalised(zero, Penalty(0.5, True)).values[0].diagonal().tolist() == [0.5, 0.0, 0.5, 0.0]
+    two = Blocks(torch.zeros((2, 2, 2), dtype=torch.float64), False)
+    assert apart.penalised(two, Penalty(0.5, True)).values.diagonal(dim1=1, dim2=2).tolist() == [[0.5, 0.0]] * 2
+    one = Blocks(torch.zeros((1, 2, 2), dtype=torch.float64), False)
+    assert apart.penalised(one, Penalty(0.5, True)).values.diagonal(dim1=1, dim2=2).tolist() == [[0.5, 0.0]]
+
+
+def test_where_no_step_can_be_made_nothing_is_found() -> None:
+    problem = drawn(0, "logistic", n=20, width=5)
+    _, sums = retained(problem, 19)
+    assert step_of(problem.setting, sums, Penalty(0.0, True)) is None
+    assert found(problem.setting, sums, Penalty(0.0, True), problem.shape) is None
+
+
+def test_the_smallest_region_is_taken() -> None:
+    for problem in CASES[::3]:
+        sums = replace(retained(problem, 4)[1], third=None)
+        made = found(problem.setting, sums, problem.penalty(problem.n - 4), problem.shape)
+        finite = routes_of(problem, 4)
+        if made is None:
+            assert not finite
+            continue
+        assert isinstance(made, Found)
+        assert size_of(made.facts) <= routes.GAIN * min(size_of(route.facts) for route in finite)
+        assert made.tried <= len(finite)
+        assert made.facts in [route.facts for route in finite]
+        work, _ = work_of(problem, 4)
+        assert work is not None
+        assert made.residual == float(work.left.norm())
+        assert torch.equal(made.update, work.update)
+
+
+def test_where_the_orders_tie_it_is_the_one_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They differ by what the step left alone, of which the last digit decides."""
+    problem = next(each for each in CASES if retained(each, 4)[1].third is not None)
+    given = (problem.setting, retained(problem, 4)[1], problem.penalty(problem.n - 4), problem.shape)
+    usual = found(*given)
+    assert usual is not None
+    facts = replace(usual.facts, solver=0.0, reach=0.0, update_curved=0.0)
+
+    def made(*_: Any, third: bool = False, **__: Any) -> Found:
+        named = replace(facts, route=RANGE + THIRD, solver=1e-9 * facts.rounding)
+        own = named if third else replace(facts, route=RANGE)
+        return replace(usual, facts=own)
+
+    monkeypatch.setattr(routes, "smallest", made)
+    for route in (RANGE, RANGE + THIRD):
+        tied = found(*given, like=replace(facts, route=route))
+        assert tied is not None
+        assert tied.facts.route == route
+    alone = found(*given)
+    assert alone is not None
+    assert alone.facts.route == RANGE, "without it the smaller"
+
+
+@pytest.mark.parametrize("m", [1, 4])
+def test_no_route_is_smaller_than_what_it_is_ranked_by(m: int) -> None:
+    """Else one that is smallest could be left out."""
+    near = 0
+    for problem in CASES:
+        work, _ = work_of(problem, m)
+        if work is None or problem.loss == "ridge":
+            continue
+        third = (
+            None
+            if work.sums.third is None
+            else third_step(problem.setting, work.sums, work.penalty, work.update, work.system)
+        )
+        orders = [work] if third is None else [work, replace(work, update=third[0], left=third[1], third=True)]
+        for attempt in (attempt for order in orders for attempt in order._attempts()):
+            sizes = [size_of(facts) for factor in (1.0, *routes.FACTORS) for facts, _ in attempt.made(factor)]
+            assert all(attempt.floor <= size * (1.0 + 1e-3) for size in sizes), problem
+            near += any(size <= 1.1 * attempt.floor for size in sizes)
+    assert near > 5, "a floor far below every route would leave none out"
+
+
+@pytest.mark.parametrize("loss", CURVED)
+def test_of_few_rows_one_route_is_tried(loss: str) -> None:
+    problem = drawn(2, loss, n=3000, l2=0.01)
+    sums = replace(retained(problem, 1)[1], third=None)
+    made = found(problem.setting, sums, problem.penalty(2999), problem.shape)
+    assert made is not None
+    everything = routes_of(problem, 1)
+    assert made.tried < len(everything)
+    assert size_of(made.facts) <= routes.GAIN * min(size_of(route.facts) for route in everything)
+
+
+def test_an_update_far_beyond_what_e_to_the_range_can_hold_has_no_region_but_the_plain() -> None:
+    problem = drawn(1, "softmax", l2=0.5)
+    work, _ = work_of(problem, 2)
+    assert work is not None
+    for length, kinds in ((1e4, []), (700.0, [])):
+        far = replace(work, update=work.update * length / float(work.update.norm()))
+        assert [facts.route for facts in far.routes() if math.isfinite(size_of(facts))] == kinds
+    assert (
+        smallest(problem.setting, work.sums, work.penalty, work.shape, work.update * 1e9, work.left, work.system)
+        is None
+    )
+
+
+def test_the_plain_route_needs_every_weight_regularised() -> None:
+    for free in (False, True):
+        kinds = {route.facts.route for route in routes_of(drawn(2, "softmax", free=free), 2)}
+        assert (PLAIN in kinds) is not free
+
+
+def test_the_plain_route_s_l2_is_that_of_the_retained_rows() -> None:
+    problem = drawn(2, "softmax", fixed_c=True, l2=0.1, n=50)
+    plain = next(route for route in routes_of(problem, 10) if route.facts.route == PLAIN)
+    assert plain.facts.l2 == pytest.approx(0.1 * 50 / 40, rel=1e-9, abs=0.0)
+
+
+# What float64 changes ---------------------------------------------------------------------------------------------------------------
+
+
+def test_rounding_by_hand() -> None:
+    problem = drawn(0, "logistic", l2=0.1)
+    work, kept = work_of(problem, 3)
+    assert work is not None
+    update, anchor = float(work.update.norm()), float(np.linalg.norm(problem.anchor))
+    system = work.system.matrix.frobenius
+    parts = float(work.sums.gradient.norm()) + 0.1 * (anchor + update) + system * update
+    lost = work.sums.gradient_error + work.sums.curvature_error * update + (5 + 32) * UNIT_ROUNDOFF * parts
+    assert work._lost() == pytest.approx(lost, rel=1e-8, abs=0.0)
+    assert work._displaced() == pytest.approx(5 * UNIT_ROUNDOFF * (anchor + update), rel=1e-8, abs=0.0)
+    plain = next(facts for facts in work.routes() if facts.route == PLAIN)
+    assert plain.rounding == pytest.approx(lost + 0.1 * work._displaced(), rel=1e-6, abs=0.0)
+    ranged = next(route for route in routes_of(problem, 3) if route.facts.route == RANGE)
+    least, rows = least_eigenvalue(ranged.matrix), np.abs(ranged.matrix.astype(float)).sum(axis=1).max()
+    due = lost / math.sqrt(least) + work._displaced() * math.sqrt(rows)
+    assert due <= ranged.facts.rounding <= 1.02 * due
+    assert len(kept) == problem.n - 3
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_weights_whose_classes_do_not_sum_to_zero_are_charged_for_it(free: bool) -> None:
+    """The minimiser's do, but for a free intercept, whose common part nothing sees."""
+    problem = drawn(3, "softmax", l2=0.05, free=free)
+    shifted = replace(problem, anchor=problem.anchor + 1e-3 * np.array([1.0, -2.0, 0.5, 1.0, 5.0]))
+    work, kept = work_of(shifted, 2)
+    assert work is not None
+    v = (torch.from_numpy(shifted.anchor) + work.update).numpy()
+    W, uncertain = shifted.retrained(kept, v)
+    if free:  # of all minimisers the one with v's own sum of intercepts
+        W[:, -1] += (v[:, -1] - W[:, -1].astype(float)).mean()
+    for facts in work.routes():
+        if math.isfinite(size_of(facts)):
+            assert shifted.length(W - v) - uncertain <= deposit_bound(facts).radius
+    centred = work_of(problem, 2)[0]
+    assert centred is not None
+    assert centred._displaced() < 1e-14
+    common = 1e-3 * math.sqrt(3.0) * math.sqrt(1.0 + 4.0 + 0.25 + 1.0 + (0.0 if free else 25.0))
+    assert work._displaced() == pytest.approx(common, rel=1e-6, abs=0.0)
+
+
+def test_lengths_in_weak_directions_are_not_lost_to_rounding() -> None:
+    """`u' H u` of a u that H hardly sees: its rounding is far above it, and is added."""
+    rng = np.random.default_rng(0)
+    axes = np.linalg.qr(rng.normal(size=(12, 12)))[0]
+    matrix = (axes * np.r_[np.ones(11), 1e-17]) @ axes.T
+    blocks = Blocks(torch.from_numpy((matrix + matrix.T) / 2)[None], True)
+    problem = drawn(0, "softmax", width=3, classes=3)
+    work, _ = work_of(problem, 1)
+    assert work is not None
+    weak = replace(work, update=torch.from_numpy(axes[:, -1].reshape(3, 4).copy()))
+    exact = blocks.values[0].numpy().astype(LONG)
+    true = length_by(exact, axes[:, -1].astype(LONG))
+    assert true <= weak._curved(blocks, 0.0) < 1e-6
+    assert weak._curved(blocks, 1e-4) == pytest.approx(1e-2, rel=1e-3, abs=0.0)
+
+
+# Traps ------------------------------------------------------------------------------------------------------------------------------
+
+
+def violated(problem: Problem, kept: Array, made: Found | None) -> bool:
+    if made is None:
+        return False
+    v = (torch.from_numpy(problem.anchor) + made.update).numpy()
+    W, uncertain = problem.retrained(kept, v)
+    return problem.length(W - v) - uncertain > deposit_bound(made.facts).radius * (1 + 1e-9)
+
+
+def with_regulariser(sums: Sums, problem: Problem) -> Sums:
+    """The trap: the source's regulariser is stored in g."""
+    stored = problem.penalty(problem.n).diagonal(sums.gradient) * torch.from_numpy(problem.anchor)
+    return replace(sums, gradient=sums.gradient + stored)
+
+
+def test_a_regulariser_stored_in_the_gradient_would_be_false_at_a_fixed_c() -> None:
+    """n g - m g_U keeps the source's l2 w, while the retained rows have n/n' of it."""
+    counts = {True: 0, False: 0}
+    for seed in range(12):
+        problem = drawn(seed, "logistic", n=60, l2=0.05, fixed_c=True, tails=50.0)
+        m = 15
+        kept, sums = retained(problem, m)
+        penalty = problem.penalty(len(kept))
+        counts[False] += violated(problem, kept, found(problem.setting, sums, penalty, problem.shape))
+        stored = with_regulariser(problem.sums, problem).without(with_regulariser(problem.of(np.arange(m)), problem))
+        # g' then has the source's l2 in it already, so the step adds none
+        bare = replace(
+            stored, gradient=stored.gradient - penalty.diagonal(stored.gradient) * torch.from_numpy(problem.anchor)
+        )
+        counts[True] += violated(problem, kept, found(problem.setting, bare, penalty, problem.shape))
+    assert counts[False] == 0
+    assert counts[True] >= 3
+
+
+def downdated(problem: Problem, m: int) -> Setting:
+    """The trap: the gauges become those of the rows that are left, their kappa stays."""
+    smaller = noised_gauges(problem.rows(np.arange(m, problem.n)))
+    gauges = tuple(replace(one, factor=less.factor) for one, less in zip(problem.gauges, smaller, strict=True))
+    return replace(problem.setting, gauges=gauges)
+
+
+def test_gauges_that_shrink_with_the_rows_would_be_false() -> None:
+    """Long rows that leave take the meaning of kappa with them: some row's range then exceeds the reach."""
+    false = {"frozen": 0, "downdated": 0}
+    for seed in range(30):
+        drawn_rows = drawn(seed, "logistic", n=400, width=3, l2=0.02, tails=2.0, scale=0.1)
+        X = drawn_rows.X.copy()
+        X[:200, :3] = np.sign(X[:200, :3]) * 5.0  # all as long as each other, so that kappa is small
+        problem = anchored(replace(drawn_rows, X=X))
+        sums = retained(problem, 200)[1]
+        for name, setting in (("frozen", problem.setting), ("downdated", downdated(problem, 200))):
+            stepped = step_of(setting, sums, problem.penalty(200))
+            assert stepped is not None
+            work = Routes(setting, sums, problem.penalty(200), problem.shape, *stepped)
+            largest = float(np.abs(problem.X[200:] @ stepped[0].numpy().T).max())
+            false[name] += any(facts.reach < largest for facts in work.routes())
+    assert false["frozen"] == 0
+    assert false["downdated"] > 5
+
+
+@pytest.mark.parametrize("loss", ["softmax", "logistic", "one-vs-rest"])
+def test_what_copies_are_charged_does_not_pass_what_rows_can_be(loss: str) -> None:
+    """`H_2` is at most `kappa^2 H`, and a variance a quarter of the squared range, however uncertain the sums are."""
+    problem = drawn(2, loss, n=3000, l2=0.01)
+    kept, sums = retained(problem, 1)
+    penalty = problem.penalty(len(kept))
+    stepped = step_of(problem.setting, sums, penalty)
+    assert stepped is not None
+    classes, seen = 1 if loss == "softmax" else len(stepped[0]), []
+    for charge in (0.0, 1.0, 1e4):
+        uncertain = replace(
+            sums,
+            curvature_error=sums.curvature_error + 1e-9 * charge,
+            weighted_errors=tuple(error + charge for error in sums.weighted_errors),
+        )
+        for facts in Routes(problem.setting, uncertain, penalty, problem.shape, *stepped).routes():
+            widest = 0.5 * math.sqrt(classes) * facts.reach * (1 + 1e-6)
+            if facts.route == LONG_ROWS:
+                assert facts.weight_ratio <= facts.kappa**2 * facts.curvature_ratio * (1 + 1e-6)
+                assert facts.update_curved <= facts.kappa * widest
+                seen.append(charge)
+            elif facts.route == RANGE:
+                assert facts.update_curved <= math.sqrt(1.0 + routes.MOST_MISSING) * widest
+    assert set(seen) == {0.0, 1.0, 1e4}

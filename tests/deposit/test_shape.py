@@ -1,0 +1,476 @@
+"""The shape of a deposit's noise: second moments that rows leave without a trace, and a power of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.linalg import fractional_matrix_power
+from sklearn.linear_model import LogisticRegression
+
+from expunge.certificate import rules as kept_rules
+from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.contents import HARMLESS, LEVELS, Deposit
+from expunge.deposit.leaving import gone, left, look_up
+from expunge.deposit.shape import (
+    EXACT_BELOW,
+    FEW_FEATURES,
+    GRID,
+    HALF,
+    OFFSET,
+    POWER,
+    Gram,
+    centred_shape,
+    gram_of,
+    powered,
+    rested,
+    shape_of,
+    share_of,
+    split,
+    unsure,
+    unused,
+)
+from expunge.deposit.verifying import whitened
+from expunge.errors import DataError
+from expunge.heads import Rows, head_for
+from expunge.mechanism import measure
+from expunge.model import from_matrix
+from expunge.record import TrainingRecord
+from expunge.sklearn import deposit as keep_of
+from expunge.sklearn import unlearn as unlearned
+from expunge.surrogate.measured import foresee
+from expunge.unlearn import deposit
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+Array = Any
+REPRODUCIBLE = settings(derandomize=True, deadline=None, max_examples=60)
+LONGEST = 16383.0 * HALF + 16383.0
+
+
+def rows_of(X: Array, y: Array | None = None) -> Rows:
+    return Rows(torch.from_numpy(np.asarray(X, dtype=float)), torch.zeros(len(X)).long() if y is None else y)
+
+
+def same(one: Gram, other: Gram) -> bool:
+    parts = all(torch.equal(getattr(one, name), getattr(other, name)) for name in ("parts", "support", "off"))
+    return parts and one.count == other.count and torch.equal(one.mean, other.mean)
+
+
+def whole_moments(X: Array) -> list[list[int]]:
+    """Sums of products of features on the grid, in whole numbers of any length."""
+    whole = [[round_to_grid(value) for value in row] for row in X]
+    return [[sum(row[i] * row[j] for row in whole) for j in range(len(X[0]))] for i in range(len(X[0]))]
+
+
+def round_to_grid(value: float) -> int:
+    return int(min(max(round(value * 512.0 + 0.0656), -LONGEST), LONGEST))
+
+
+# Features on the grid --------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(-2e6, 2e6), min_size=1, max_size=30))
+@REPRODUCIBLE
+def test_parts_are_whole_numbers_of_fifteen_bits_and_make_the_feature_again(values: list[float]) -> None:
+    features = torch.tensor(values, dtype=torch.float64)
+    high, low = split(features)
+    for part in (high, low):
+        assert torch.equal(part, part.round())
+        assert float(part.abs().max()) <= 2.0**14
+    inside = features.abs() * 512.0 < LONGEST - 1.0
+    off = ((high * HALF + low) * GRID - features)[inside]
+    assert float((off - OFFSET * GRID).abs().max() if len(off) else 0.0) <= 0.5 * GRID * (1.0 + 1e-6)
+    assert [int(h * HALF + low_part) for h, low_part in zip(high, low, strict=True)] == list(map(round_to_grid, values))
+
+
+def test_parts_by_hand() -> None:
+    """A step is 1/512; `15 bits, sign included` are -16384 to 16383, and what is longer is cut off."""
+    values = torch.tensor([0.0, -0.0, 1.0, -1.0, 32.0, 64.0, -64.0, 1e9, -1e9, 0.5 / 512], dtype=torch.float64)
+    high, low = split(values)
+    assert high.tolist() == [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, -1.0, 16383.0, -16383.0, 0.0]
+    assert low.tolist() == [0.0, 0.0, 512.0, -512.0, -16384.0, 0.0, 0.0, 16383.0, -16383.0, 1.0]
+    assert (GRID, HALF, EXACT_BELOW) == (2.0**-9, 2.0**15, 2.0**53)
+
+
+def test_ordinary_numbers_are_far_from_where_rounding_turns() -> None:
+    """So that a copy in float32 of a row that is not long is sure."""
+    for parts in (10_000, 255, 256):
+        features = torch.arange(-4 * parts, 4 * parts + 1).double()[:, None] / parts
+        assert not bool(unsure(features, torch.full((len(features),), 1.5e-6, dtype=torch.float64)).any())
+
+
+def test_what_is_unsure_by_hand() -> None:
+    turn = (0.5 - OFFSET) * GRID  # here a feature is rounded up
+    values = [[0.0, turn + 1e-5], [0.0, turn - 1e-5], [5.0, turn + GRID], [0.0, 0.0]]
+    features = torch.tensor(values, dtype=torch.float64)
+
+    def doubtful(away: float) -> list[bool]:
+        return unsure(features, torch.full((4,), away, dtype=torch.float64)).tolist()
+
+    assert doubtful(0.99e-5) == [False, False, True, False]
+    assert doubtful(1.01e-5) == [True, True, True, False]
+    assert doubtful(0.0) == [False, False, True, False]
+    for steps, doubted in ((0.95e-9, True), (1.05e-9, False)):  # what a division may change
+        value = torch.tensor([[turn + steps * GRID]], dtype=torch.float64)
+        assert unsure(value, torch.zeros(1, dtype=torch.float64)).item() is doubted
+    mixed = torch.tensor([2e-5, 0.0, 0.0, 0.0], dtype=torch.float64)
+    assert unsure(features, mixed).tolist() == [True, False, True, False], "row by row"
+
+
+@given(st.integers(0, 10_000), st.floats(1e-9, 1e-3))
+@REPRODUCIBLE
+def test_a_copy_that_is_sure_is_on_the_same_point_of_the_grid(seed: int, away: float) -> None:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(20, 3)) * 10.0 ** rng.uniform(-3, 2)
+    step = rng.normal(size=X.shape)
+    copy = X + away * step / np.linalg.norm(step, axis=1, keepdims=True)
+    sure = ~unsure(torch.from_numpy(copy), torch.full((20,), away * (1.0 + 1e-9), dtype=torch.float64)).numpy()
+    for one, other in zip(split(torch.from_numpy(X[sure])), split(torch.from_numpy(copy[sure])), strict=True):
+        assert torch.equal(one, other)
+
+
+# Second moments --------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 10_000), st.integers(1, 40), st.integers(1, 5), st.sampled_from([1e-3, 1.0, 300.0, 1e6]))
+@REPRODUCIBLE
+def test_moments_are_those_of_whole_numbers(seed: int, n: int, width: int, scale: float) -> None:
+    X = np.random.default_rng(seed).standard_t(2, size=(n, width)) * scale
+    gram = gram_of(rows_of(X))
+    high, mixed, low = (part.tolist() for part in gram.parts)
+    base = int(HALF)
+    made = [
+        [int(high[i][j]) * base**2 + int(mixed[i][j]) * base + int(low[i][j]) for j in range(width)]
+        for i in range(width)
+    ]
+    assert made == whole_moments(X.tolist())
+    expected = np.array(made, dtype=float) / 512.0**2 / n
+    assert gram.mean.numpy() == pytest.approx(expected, rel=1e-12, abs=1e-18)
+    assert gram.support.tolist() == (X != 0.0).sum(axis=0).tolist()
+
+
+@given(st.integers(0, 10_000), st.sampled_from([1.0, 300.0]))
+@REPRODUCIBLE
+def test_rows_leave_the_moments_without_a_trace(seed: int, scale: float) -> None:
+    """In any order, any number at a time, some of them twice: to the last bit those of what is left."""
+    rng = np.random.default_rng(seed)
+    n, width = int(rng.integers(6, 60)), int(rng.integers(1, 6))
+    X = rng.standard_t(2, size=(n, width)) * scale * (rng.random((n, width)) < 0.7)
+    X = np.concatenate([X, X[: n // 3]])
+    order = rng.permutation(len(X))
+    stay = int(rng.integers(1, len(X)))
+    gram = gram_of(rows_of(X))
+    going = order[stay:]
+    while len(going):
+        some = int(rng.integers(1, len(going) + 1))
+        gram, going = gram.without(gram_of(rows_of(X[going[:some]]))), going[some:]
+    kept = rng.permutation(order[:stay])
+    assert same(gram, gram_of(rows_of(X[kept])))
+
+
+def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = np.random.default_rng(0).standard_t(2, size=(500, 3))
+    once = gram_of(rows_of(X))
+    monkeypatch.setattr("expunge.heads.rows.BLOCK_BYTES", 16 * 8 * 3)
+    rows = rows_of(X)
+    assert len(rows.blocks()) > 10
+    assert same(gram_of(rows), once)
+
+
+def test_weights_of_classes_do_not_enter_the_moments() -> None:
+    rows = rows_of(np.random.default_rng(0).normal(size=(10, 2)))
+    assert same(gram_of(replace(rows, weights=torch.linspace(0.1, 1.0, 10).double())), gram_of(rows))
+
+
+def test_features_that_no_row_has() -> None:
+    X = np.array([[1.0, 0.0, 0.0, 1e-7], [0.0, -0.0, 2.0, 0.0]])
+    gram = gram_of(rows_of(X))
+    assert gram.support.tolist() == [1.0, 0.0, 1.0, 1.0]
+    assert gram.unseen.tolist() == [1]
+    assert gram.without(gram_of(rows_of(X[:1]))).unseen.tolist() == [0, 1, 3]
+
+
+def test_sums_that_float64_would_round_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`2 sum of squares < 2^53` of either part: 16 million rows of the longest features are few enough."""
+    assert EXACT_BELOW > 2.0 * 2**24 * 16383.0**2
+    monkeypatch.setattr("expunge.deposit.shape.EXACT_BELOW", 2.0 * 3 * 2.0**18 + 1.0)
+    gram_of(rows_of(np.ones((3, 1))))  # 512^2 of each in the low part
+    gram_of(rows_of(np.full((3, 1), 512.0 * 64.0)))  # and of each in the high one
+    for value in (1.0, 512.0 * 64.0):
+        with pytest.raises(DataError, match="4 rows that float64 does not hold exactly"):
+            gram_of(rows_of(np.full((4, 1), value)))
+    monkeypatch.setattr("expunge.deposit.shape.EXACT_BELOW", 2.0 * 3 * 2.0**18)
+    with pytest.raises(DataError, match="3 rows"):
+        gram_of(rows_of(np.ones((3, 1))))
+
+
+# The power and the shape -----------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0.5, 0.75, 0.9]))
+@REPRODUCIBLE
+def test_a_power_of_a_matrix_is_scipy_s(seed: int, exponent: float) -> None:
+    rng = np.random.default_rng(seed)
+    width = int(rng.integers(1, 7))
+    X = rng.normal(size=(width + 20, width)) * 10.0 ** rng.uniform(-1, 1, width)
+    G = X.T @ X / len(X)
+    scale = np.trace(G) / width
+    expected = scale * fractional_matrix_power(G / scale, exponent)
+    found = powered(torch.from_numpy(G), exponent)
+    assert found.numpy() == pytest.approx(expected, rel=1e-8, abs=1e-10 * scale)
+    assert torch.equal(found, found.T)
+    assert torch.equal(powered(torch.from_numpy(G), 1.0), torch.from_numpy(G))
+
+
+def test_powers_by_hand() -> None:
+    """`tau (G/tau)^t`: 8 and 2 have the mean 5; a matrix of one eigenvalue is what it was, in any units."""
+    G = torch.diag(torch.tensor([8.0, 2.0], dtype=torch.float64))
+    expected = [5.0 * (8.0 / 5.0) ** 0.75, 5.0 * (2.0 / 5.0) ** 0.75]
+    assert powered(G, POWER).diagonal().tolist() == pytest.approx(expected, rel=1e-14)
+    assert powered(1e6 * G, POWER).diagonal().tolist() == pytest.approx([1e6 * each for each in expected], rel=1e-14)
+    assert powered(7.0 * torch.eye(3).double(), POWER).diagonal().tolist() == pytest.approx([7.0] * 3, rel=1e-14)
+    assert powered(torch.zeros((2, 2)).double(), POWER).tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    singular = powered(torch.diag(torch.tensor([1.0, 0.0], dtype=torch.float64)), POWER)
+    assert singular.diagonal().tolist() == pytest.approx([0.5 * 2.0**0.75, 0.0], abs=1e-15)
+    assert POWER == 0.75
+
+
+def head(loss: str, classes: int = 3, width: int = 2) -> Any:
+    return head_for(loss, l2=0.0, n_classes=classes, n_features=width, row_bound=9.0)
+
+
+def test_the_share_of_the_moments_in_a_hessian() -> None:
+    """Where all classes are as likely: the largest eigenvalue of C(p) is 1/K, a sigmoid's slope 1/4."""
+    assert share_of(head("ridge")) == 1.0
+    assert share_of(head("logistic", 1)) == share_of(head("one-vs-rest", 7)) == 0.25
+    for classes in (2, 3, 10):
+        p = np.full(classes, 1.0 / classes)
+        assert share_of(head("softmax", classes)) == pytest.approx(np.linalg.eigvalsh(np.diag(p) - np.outer(p, p))[-1])
+
+
+@pytest.mark.parametrize("loss", ["softmax", "logistic", "one-vs-rest", "ridge"])
+def test_the_shape_is_a_power_of_the_moments_and_the_regulariser(loss: str) -> None:
+    X = np.random.default_rng(2).normal(size=(50, 3)) * [1.0, 3.0, 0.2]
+    gram, regulariser = gram_of(rows_of(X)), torch.tensor([0.1, 0.1, 0.0], dtype=torch.float64)
+    own = head(loss, 1 if loss == "logistic" else 3, 3)
+    factor = shape_of(own, gram, regulariser)
+    assert factor is not None
+    assert factor.shape == (1, 3, 3)
+    assert torch.equal(factor, factor.tril())
+    G = gram.mean.numpy()
+    scale = np.trace(G) / 3
+    power = G if loss == "ridge" else scale * fractional_matrix_power(G / scale, 0.75)
+    expected = share_of(own) * power + np.diag([0.1, 0.1, 0.0])
+    assert (factor[0] @ factor[0].T).numpy() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def test_wide_tables_have_the_moments_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    gram = gram_of(rows_of(np.random.default_rng(2).normal(size=(50, 3)) * [1.0, 3.0, 0.2]))
+    zero = torch.full((3,), 0.01, dtype=torch.float64)
+    for most, expected in ((2, gram.mean), (3, powered(gram.mean, POWER))):
+        monkeypatch.setattr("expunge.deposit.shape.FEW_FEATURES", most)
+        factor = shape_of(head("logistic", 1, 3), gram, zero)
+        assert factor is not None
+        torch.testing.assert_close(factor[0] @ factor[0].T, 0.25 * expected + torch.diag(zero))
+    assert FEW_FEATURES == 1_000
+
+
+def test_there_is_no_shape_where_nothing_holds_a_direction() -> None:
+    gram = gram_of(rows_of([[1.0, 0.0], [2.0, 0.0]]))
+    assert shape_of(head("ridge"), gram, torch.zeros(2).double()) is None
+    assert shape_of(head("ridge"), gram, torch.full((2,), 1e-3).double()) is not None
+
+
+def test_the_shape_that_classes_see_by_hand() -> None:
+    """`(I - 11'/K) x M_0`: of weights whose classes sum to zero their length, of what is common to all nothing."""
+    factor = torch.tensor([[[2.0, 0.0], [1.0, 3.0]]], dtype=torch.float64)
+    matrix = centred_shape(factor, 3)
+    M0 = factor[0] @ factor[0].T
+    assert matrix.shape == (6, 6)
+    weights = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 2)))
+    centred = weights - weights.mean(dim=0)
+    expected = float((centred @ M0 * centred).sum())
+    for given_weights in (weights, centred, weights + torch.tensor([7.0, -3.0])):
+        flat = given_weights.reshape(-1)
+        assert float(flat @ matrix @ flat) == pytest.approx(expected, rel=1e-12)
+    assert float((matrix @ torch.ones((3, 1)).double().kron(torch.eye(2)).double()).abs().max()) < 1e-14
+
+
+# A deposit's shape and levels know the retained rows alone ---------------------------------------------------------------
+
+
+def kept(X: Array, y: Array, loss: str, fixed_c: bool, seed: int) -> Deposit:
+    """A deposit whose records agree in all that does not come from rows; each is made with noise of its own."""
+    classes = 2 if loss == "logistic" else 3
+    l2 = 1.0 / (0.5 * len(X)) if fixed_c else 0.02
+    counts = tuple(np.bincount(y, minlength=classes).tolist())
+    record = TrainingRecord(
+        len(X), tuple(range(classes)), counts, l2, loss, 64.0, True, 0.0, provenance="declared",
+        fixed_c=0.5 if fixed_c else None, free_bias=True if fixed_c else None,
+    )  # fmt: skip
+    zeros = torch.zeros((1 if loss == "logistic" else classes, 4), dtype=torch.float64)
+    return deposit(from_matrix(zeros, bias=True, dtype=torch.float64).with_record(record), X, y, seed=seed)
+
+
+def without(before: Deposit, X: Array, y: Array) -> Deposit:
+    membership = look_up(before, X, y)
+    rows = rows_of(np.column_stack([X, np.ones(len(X))]), torch.from_numpy(y))
+    return left(before, rows, membership, gone(before, rows, membership))
+
+
+@pytest.mark.parametrize("loss", ["softmax", "logistic", "one-vs-rest", "ridge"])
+@pytest.mark.parametrize("fixed_c", [False, True])
+def test_shape_and_levels_are_the_same_whoever_left(loss: str, fixed_c: bool) -> None:
+    """Sources of the retained rows with nobody, with somebody rare and long, with sixty others: the last bit is the same."""
+    rng = np.random.default_rng(11)
+    classes = 2 if loss == "logistic" else 3
+    X = np.column_stack([rng.normal(size=(80, 2)), np.zeros(80)])
+    y = rng.integers(0, classes, 80)
+    y[:classes] = np.arange(classes)
+    rare = np.array([[23.0, -17.3, 5.0]])  # the only one with the third feature
+    many = rng.normal(size=(60, 3)) * 3.0
+    alone = kept(X, y, loss, fixed_c, 1)
+    seen = []
+    for number, gone_rows in enumerate((rare, many)):
+        labels = rng.integers(0, classes, len(gone_rows))
+        order = rng.permutation(len(X) + len(gone_rows))
+        source = np.concatenate([X, gone_rows])[order], np.concatenate([y, labels])[order]
+        before = kept(*source, loss, fixed_c, number + 2)
+        seen.append(without(before, gone_rows, labels))
+        assert not torch.equal(before.shape, alone.shape), "it did know them"
+    halves = kept(np.concatenate([X, many]), np.concatenate([y, np.arange(60) % classes]), loss, fixed_c, 9)
+    for part in (slice(0, 25), slice(25, 60)):
+        halves = without(halves, many[part], (np.arange(60) % classes)[part])
+    for after in (*seen, halves):
+        assert torch.equal(after.shape, alone.shape)
+        assert after.levels == alone.levels
+        assert after.output_noise == alone.output_noise
+        assert (after.ellipsoid.largest, after.ellipsoid.least) == (alone.ellipsoid.largest, alone.ellipsoid.least)
+        assert after.ellipsoid.inverse_trace == alone.ellipsoid.inverse_trace
+        assert same(after.gram, alone.gram)
+        assert after.record.l2 == pytest.approx(alone.record.l2, rel=1e-12)
+        assert after.penalty(80).l2 == alone.penalty(80).l2
+        assert float(after.anchor[:, 2].abs().max()) == 0.0, "nobody has the feature any more"
+        parts = (after.sums.gradient[:, 2], after.sums.curvature.diagonal.reshape(-1, 4)[:, 2])
+        assert max(float(part.abs().max()) for part in parts) == 0.0
+
+
+def test_levels_by_hand() -> None:
+    """One feature of 1 in every row, ridge: `M_0 = 1 + l2`, so noise of scale 1 moves outputs by `1/sqrt(1.02)`."""
+    record = TrainingRecord(40, (0, 1), (20, 20), 0.02, "ridge", 64.0, False, 0.0, provenance="declared")
+    model = from_matrix(torch.zeros((2, 1), dtype=torch.float64), bias=False, dtype=torch.float64).with_record(record)
+    made = deposit(model, np.ones((40, 1)), np.arange(40) % 2, seed=0)
+    assert made.output_noise == pytest.approx(1.0 / math.sqrt(1.02), rel=1e-12)
+    assert made.levels == tuple(4.0**power for power in range(-4, 2))  # 1/256 < 0.0101 < 1/64
+    assert (HARMLESS, LEVELS) == (0.01, kept_rules.N_LEVELS) == (0.01, 6)
+
+
+# Directions that no row has --------------------------------------------------------------------------------------------
+
+
+def people(rng: np.random.Generator, n: int) -> Array:
+    """Two numbers, four categories, three categories, a constant."""
+    categories = np.eye(4)[rng.integers(0, 4, n)], np.eye(3)[rng.integers(0, 3, n)]
+    return np.column_stack([rng.normal(size=(n, 2)), *categories, np.ones(n)])
+
+
+def test_a_constant_is_all_categories_of_a_column() -> None:
+    X = people(np.random.default_rng(0), 50)
+    found = unused(gram_of(rows_of(X))).numpy()
+    assert found.shape == (2, 10)
+    assert np.abs(X @ found.T).max() == 0.0
+    wanted = np.array([[0, 0, 1, 1, 1, 1, 0, 0, 0, -1], [0, 0, 0, 0, 0, 0, 1, 1, 1, -1.0]])
+    assert np.linalg.matrix_rank(np.concatenate([found, wanted])) == 2
+
+
+def test_only_what_no_row_has_exactly_is_such_a_direction() -> None:
+    X = people(np.random.default_rng(0), 50)
+    for change in (2.0**-9, 1e-15, -1.0):  # a step of the grid, a last digit, another number altogether
+        odd = X.copy()
+        odd[7, -1] += change
+        found = unused(gram_of(rows_of(odd))).numpy()
+        assert len(found) == 1, "two columns still say the same of each other"
+        assert np.abs(odd @ found.T).max() == 0.0
+        assert found[0, -1] == 0.0
+    assert len(unused(gram_of(rows_of(X[:, :2])))) == 0
+    thirds = np.column_stack([X[:, 2], X[:, 2] / 3.0])  # not on the grid, and no whole number of the other
+    assert len(unused(gram_of(rows_of(thirds)))) == 0
+    wide = np.random.default_rng(1).integers(-(2**20), 2**20, size=(6, 9)).astype(float)  # more features than rows
+    assert np.abs(wide @ unused(gram_of(rows_of(wide))).numpy().T).max(initial=0.0) == 0.0
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_weights_at_rest_have_the_same_outputs_and_what_the_regulariser_puts_there(free: bool) -> None:
+    rng = np.random.default_rng(3)
+    X, weights = people(rng, 60), torch.from_numpy(rng.normal(size=(3, 10)))
+    X[:, 3] = 0.0  # nobody has the second category: those who had have none
+    regulariser = torch.full((10,), 0.02, dtype=torch.float64)
+    regulariser[-1] = 0.0 if free else 0.02
+    weights[:, 3] = 0.0
+    gram = gram_of(rows_of(X))
+    made, lost = rested(weights, gram, regulariser)
+    directions = unused(gram)
+    assert len(directions) == 1, "the other column is no constant any more"
+    assert float((torch.from_numpy(X) @ (made - weights).T).norm(dim=1).max()) <= lost * float(
+        np.sqrt((X**2).sum(1)).max()
+    )
+    assert 0.0 < lost < 1e-12
+    assert float(((directions * regulariser) @ made.T).abs().max()) <= 1e-15
+    assert float((made - weights).norm()) > 0.1
+    again, _ = rested(made + torch.from_numpy(rng.normal(size=(3, 1))) * directions, gram, regulariser)
+    assert torch.allclose(again, made, rtol=0.0, atol=1e-13), "whatever was there is gone"
+
+
+def with_somebody(label: int | None) -> Array:
+    """A source in which she alone has the fourth category, or, without a label, one of the same rows without her."""
+    rng = np.random.default_rng(8)
+    X, y = people(rng, 4_000)[:, :-1], rng.integers(0, 2, 4_000)
+    X[:, 4] += X[:, 5]
+    X[:, 5] = 0.0
+    if label is None:
+        return X[1:], y[1:]
+    X[0, 2:6], y[0] = [0.0, 0.0, 0.0, 1.0], label
+    return X, y
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_what_her_category_weighed_is_not_in_the_weights_of_the_others(label: int) -> None:
+    """Weights of a column's categories sum to zero at an optimum; without hers the others would sum to its opposite."""
+    X, y = with_somebody(label)
+    model = LogisticRegression(tol=1e-10, max_iter=1000).fit(X, y)
+    before = keep_of(model, X, y, seed=1)
+    after = unlearned(model, (X[:1], y[:1]), before, epsilon=1.0, delta=1e-3).deposit
+    hers = float(before.anchor[0, 5])
+    assert hers * (label - 0.5) > 0.1, "she moves it"
+    assert abs(float(after.anchor[0, 2:6].sum())) <= 1e-12
+    alone = keep_of(LogisticRegression().fit(*with_somebody(None)), *with_somebody(None), seed=1)
+    assert abs(float(alone.anchor[0, 2:6].sum())) <= 1e-12
+    assert after.gram.off.tolist() == alone.gram.off.tolist()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_refit_is_inside_where_no_row_has_directions(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    X = people(rng, 1_500)[:, :-1]
+    y = (rng.logistic(size=len(X)) + X[:, 0] + X[:, 3] > 0.2).astype(int)
+    chosen = rng.choice(len(X), int(rng.integers(1, 12)), replace=False)
+    if seed % 2:  # all of a category leave
+        chosen = np.union1d(chosen, np.flatnonzero(X[:, 8] == 1.0)[:3])
+        X[np.setdiff1d(np.flatnonzero(X[:, 8] == 1.0), chosen), 6:9] = [1.0, 0.0, 0.0]
+    stay = np.setdiff1d(np.arange(len(X)), chosen)
+    model = LogisticRegression(tol=1e-10, max_iter=1000).fit(X, y)
+    before = keep_of(model, X, y, seed=seed)
+    request = ask_deposit(before, (X[chosen], y[chosen]), deposit_guarantee(1.0, 1e-3, force=True))
+    measured = measure(request)
+    refit = LogisticRegression(solver="newton-cholesky", tol=1e-14, max_iter=1000).fit(X[stay], y[stay])
+    goal = torch.from_numpy(np.column_stack([refit.coef_, refit.intercept_]))
+    away = whitened(measured.kept, request.weights + measured.step.update - goal)
+    radius = foresee(request, measured)[1].region.radius
+    assert away <= radius + 1e-11
+    assert radius < 1e-3

@@ -1,0 +1,486 @@
+"""Third derivatives of sigmoid losses: against longer numbers, as rows leave, and what a region gains by them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deposit_problems import LONG, Problem, drawn, gradient, hessian, minimiser
+from expunge.bounds.deposit import THIRD, bend_third, bend_third_slope, radius_in_route
+from expunge.bounds.scale import power_of_two
+from expunge.deposit import steps
+from expunge.deposit.routes import Found, found, smallest
+from expunge.deposit.setting import Penalty
+from expunge.deposit.steps import step_of, third_step
+from expunge.deposit.sums import COARSE, Sums, lengths_of, sums_of
+from expunge.deposit.third import (
+    MOST_NUMBERS,
+    SIGMOID_SIZES,
+    SOFTMAX_SIZES,
+    along,
+    copy_error,
+    folded_size,
+    has_third,
+    n_lines,
+    pull,
+    pull_error,
+    third_error,
+    third_of,
+    threes,
+    whole_size,
+)
+from expunge.heads import Rows, head_for
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+Array = Any
+LOSSES = ("logistic", "one-vs-rest", "softmax")
+REPRODUCIBLE = settings(derandomize=True, deadline=None, max_examples=60)
+
+
+def cumulants(outputs: Array, loss: str) -> Array:
+    """Of each row K x K x K, from their definition, in longer numbers: classes are drawn one by one."""
+    n, classes = outputs.shape
+    if loss != "softmax":
+        s = 1 / (1 + np.exp(-outputs))
+        whole = np.zeros((n, classes, classes, classes), dtype=LONG)
+        for k in range(classes):
+            whole[:, k, k, k] = s[:, k] * (1 - s[:, k]) * (1 - 2 * s[:, k])
+        return whole
+    powers = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+    p = powers / powers.sum(axis=1, keepdims=True)
+    off = np.eye(classes, dtype=LONG)[None] - p[:, None, :]  # of the class that was drawn
+    return np.einsum("nc,nca,ncb,ncd->nabd", p, off, off, off)
+
+
+def dense(W: Array, X: Array, loss: str) -> Array:
+    """K x d, three times, in longer numbers."""
+    wide = X.astype(LONG)
+    found = np.einsum(
+        "nabc,ni,nj,nk->aibjck", cumulants(wide @ W.astype(LONG).T, loss), wide, wide, wide, optimize=True
+    )
+    return found / len(X)
+
+
+def pulled(W: Array, X: Array, u: Array, loss: str) -> Array:
+    return np.einsum("aibjck,bj,ck->ai", dense(W, X, loss), u.astype(LONG), u.astype(LONG)) / 2
+
+
+def kept_of(whole: Array, loss: str) -> Array:
+    """The entries that are kept, in their order."""
+    classes, width = whole.shape[:2]
+    features = [(i, j, k) for i in range(width) for j in range(i + 1) for k in range(j + 1)]
+    lines = [(a, a, a) for a in range(classes)]
+    if loss == "softmax":
+        lines = [(a, b, c) for a in range(classes) for b in range(a + 1) for c in range(b + 1)]
+    return np.array([[whole[a, i, b, j, c, k] for i, j, k in features] for a, b, c in lines])
+
+
+def joint(problem: Problem) -> bool:
+    return problem.loss == "softmax"
+
+
+# Sums ----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_one_row_by_hand() -> None:
+    """x = (1, 2), w . x = ln 2: s = 2/3, s'' = 2/3 1/3 (-1/3) = -2/27."""
+    rows = Rows(torch.tensor([[1.0, 2.0]], dtype=torch.float64), torch.tensor([1]))
+    weights = torch.tensor([[math.log(2.0), 0.0]], dtype=torch.float64)
+    head = head_for("logistic", l2=0.0, n_classes=1, n_features=2, row_bound=5.0)
+    made = third_of(head, weights, rows)
+    assert made.tolist()[0] == pytest.approx([-2 / 27 * each for each in (1, 2, 4, 8)], rel=1e-14)
+    update = torch.tensor([[3.0, -1.0]], dtype=torch.float64)  # u . x = 1
+    assert pull(made, update, joint=False).tolist()[0] == pytest.approx([-1 / 27, -2 / 27], rel=1e-13)
+
+
+def test_one_row_of_three_classes_by_hand() -> None:
+    """x = 1, p = (1/2, 1/4, 1/4): c_000 = 0, c_100 = 0, c_110 = p_1 p_0 (2 p_1 - 1) = -1/16, c_111 = 3/32, c_210 = 1/16, ..."""
+    rows = Rows(torch.ones((1, 1), dtype=torch.float64), torch.tensor([1]))
+    weights = torch.tensor([[math.log(2.0)], [0.0], [0.0]], dtype=torch.float64)
+    head = head_for("softmax", l2=0.0, n_classes=3, n_features=1, row_bound=5.0)
+    made = third_of(head, weights, rows)[:, 0].tolist()
+    expected = [0, 0, -1 / 16, 3 / 32, 0, 1 / 16, -1 / 32, -1 / 16, -1 / 32, 3 / 32]
+    assert made == pytest.approx(expected, abs=1e-16)
+    update = torch.tensor([[0.0], [2.0], [0.0]], dtype=torch.float64)
+    assert pull(third_of(head, weights, rows), update, joint=True)[:, 0].tolist() == pytest.approx(
+        [2 * -1 / 16, 2 * 3 / 32, 2 * -1 / 32], abs=1e-15
+    )
+
+
+def test_threes_are_in_the_order_of_their_places() -> None:
+    first, second, third = threes(4)
+    assert len(first) == folded_size(4) == 20
+    assert [*zip(first.tolist(), second.tolist(), third.tolist(), strict=True)] == [
+        (i, j, k) for i in range(4) for j in range(i + 1) for k in range(j + 1)
+    ]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("seed", range(4))
+def test_sums_agree_with_longer_numbers_and_their_error_is_covered(loss: str, seed: int) -> None:
+    problem = drawn(seed, loss, n=30, width=3, tails=2.0)
+    rows, anchor = problem.rows(slice(None)), torch.from_numpy(problem.anchor)
+    made, true = third_of(problem.head, anchor, rows), dense(problem.anchor, problem.X, loss)
+    assert made.shape == (n_lines(problem.head, len(anchor)), folded_size(anchor.shape[1]))
+    off = np.abs(made.numpy().astype(LONG) - kept_of(true, loss))
+    stated = third_error(problem.head, anchor, rows)
+    assert 6.0 * float(np.sqrt((off**2).sum())) <= stated
+    assert stated <= 1e-8 * max(1.0, float(np.abs(problem.X).max()) ** 3) * (1.0 + float(anchor.norm()))
+
+
+def test_many_blocks_and_products_in_parts_are_one_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = drawn(2, "one-vs-rest", n=90, width=4)
+    rows, anchor = problem.rows(slice(None)), torch.from_numpy(problem.anchor)
+    whole = third_of(problem.head, anchor, rows)
+    monkeypatch.setattr("expunge.heads.rows.BLOCK_BYTES", 16 * 8 * rows.n_features)
+    monkeypatch.setattr("expunge.deposit.third.AT_ONCE", 60)
+    rows = problem.rows(slice(None))
+    assert len(list(rows.blocks())) > 2
+    assert third_of(problem.head, anchor, rows).numpy() == pytest.approx(whole.numpy(), rel=1e-12, abs=1e-15)
+
+
+def test_the_error_by_hand() -> None:
+    rows = Rows(torch.tensor([[3.0, 4.0], [0.0, 1.0]], dtype=torch.float64), torch.tensor([0, 1]))
+    weights = torch.tensor([[0.0, 2.0]], dtype=torch.float64)
+    cubes = (125.0 + 1.0) / 2
+    head = head_for("logistic", l2=0.0, n_classes=1, n_features=2, row_bound=5.0)
+    expected = 2.0**-53 * cubes * (66 * SIGMOID_SIZES[0] + 66 * (1.0 + 2.0 * 5.0))
+    assert third_error(head, weights, rows) == pytest.approx(expected, rel=1e-13, abs=0.0)
+    head = head_for("softmax", l2=0.0, n_classes=2, n_features=2, row_bound=5.0)
+    weights = torch.cat([weights, weights])
+    link = 8 * 7 * math.sqrt(2.0) * 66 * (1.0 + math.sqrt(8.0) * 5.0)
+    expected = 2.0**-53 * cubes * (66 * math.sqrt(8.0) + link)
+    assert third_error(head, weights, rows) == pytest.approx(expected, rel=1e-13, abs=0.0)
+
+
+def test_a_sigmoid_s_slopes_are_the_largest_there_are() -> None:
+    outputs = np.linspace(-30.0, 30.0, 600_001)
+    s = 1 / (1 + np.exp(-outputs))
+    h = s * (1 - s)
+    assert np.abs(h * (1 - 2 * s)).max() == pytest.approx(SIGMOID_SIZES[0], rel=1e-7)
+    assert np.abs(h * (1 - 6 * h)).max() == pytest.approx(SIGMOID_SIZES[1], rel=1e-7)
+
+
+def test_softmax_s_cumulants_are_within_their_sizes() -> None:
+    """Third ones, and by how much they change: never above, and not far below."""
+    rng, sizes, changes = np.random.default_rng(0), [], []
+    for classes in (2, 3, 6):
+        for _ in range(300):
+            outputs = rng.normal(size=(1, classes)) * 10 ** rng.uniform(-1, 1)
+            here = cumulants(outputs.astype(LONG), "softmax")
+            sizes.append(float(np.sqrt((here**2).sum())))
+            step = rng.normal(size=(1, classes))
+            step *= 1e-6 / np.linalg.norm(step)
+            moved = cumulants((outputs + step).astype(LONG), "softmax") - here
+            changes.append(float(np.sqrt((moved**2).sum())) / 1e-6)
+    assert 0.05 * SOFTMAX_SIZES[0] < max(sizes) <= SOFTMAX_SIZES[0]
+    assert 0.02 * SOFTMAX_SIZES[1] < max(changes) <= SOFTMAX_SIZES[1]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_rows_leave_exactly(loss: str) -> None:
+    problem = drawn(5, loss, n=80)
+    left = problem.sums.without(problem.of(np.arange(30)))
+    anew = problem.of(np.arange(30, 80))
+    assert left.third is not None
+    assert anew.third is not None
+    assert float((left.third - anew.third).norm()) <= left.third_error + anew.third_error
+    own, other = 80 / 50, 30 / 50
+    removed = problem.of(np.arange(30))
+    assert removed.third is not None
+    sizes = 8 * 2.0**-53 * (own + other) * (whole_size(problem.sums.third) + whole_size(removed.third))
+    rounded = 0.5 * COARSE * math.sqrt(6 * len(left.third))
+    rounded *= float(lengths_of(left.curvature, left.gradient.shape[1]).norm()) ** 3
+    added = power_of_two(other * removed.third_error + sizes + rounded)
+    assert left.third_error == pytest.approx(own * problem.sums.third_error + added, rel=1e-11, abs=0.0)
+
+
+def test_sums_with_and_without_do_not_mix() -> None:
+    problem = drawn(5, "logistic", n=80)
+    plain = sums_of(problem.head, torch.from_numpy(problem.anchor), problem.rows(np.arange(3)), problem.gauges)
+    assert plain.third is None
+    assert plain.third_error == 0.0
+    with pytest.raises(ValueError, match="third derivatives of one"):
+        problem.sums.without(plain)
+
+
+def test_which_heads_have_them() -> None:
+    def head(loss: str, classes: int, width: int) -> Any:
+        return head_for(loss, l2=0.0, n_classes=classes, n_features=width, row_bound=1.0)
+
+    widest = max(width for width in range(500) if folded_size(width) <= MOST_NUMBERS)
+    assert has_third(head("logistic", 1, widest))
+    assert not has_third(head("logistic", 1, widest + 1))
+    assert has_third(head("one-vs-rest", 3, 100))
+    assert not has_third(head("one-vs-rest", 3, widest))
+    for loss, classes, most in (("logistic", 1, 368), ("softmax", 2, 231), ("softmax", 10, 60)):  # as the pages say
+        assert has_third(head(loss, classes, most))
+        assert not has_third(head(loss, classes, most + 1))
+    assert not has_third(head("ridge", 2, 2))
+
+
+@given(st.integers(0, 10_000))
+@REPRODUCIBLE
+def test_a_copy_changes_them_by_no_more_than_is_charged(seed: int) -> None:
+    """As a form: `|T[a, u, u]|` for a and u of length 1, of one row moved a little."""
+    rng = np.random.default_rng(seed)
+    loss = LOSSES[seed % 3]
+    classes = 1 if loss == "logistic" else 3
+    x, away, W = rng.normal(size=(1, 3)), rng.normal(size=(1, 3)) * 1e-4, rng.normal(size=(classes, 3)) * 2
+    bound = float(max(np.linalg.norm(x), np.linalg.norm(x + away)))
+    moved = dense(W, x + away, loss) - dense(W, x, loss)
+    head = head_for(loss, l2=0.0, n_classes=classes, n_features=3, row_bound=bound)
+    charged = copy_error(head, torch.from_numpy(W)) * np.linalg.norm(away)
+    for direction in (np.outer(rng.normal(size=classes), x[0]), rng.normal(size=(classes, 3))):
+        a = direction / np.linalg.norm(direction)
+        assert abs(float(np.einsum("aibjck,ai,bj,ck", moved, a, a, a))) <= charged * (1 + 1e-9)
+
+
+def test_a_copy_s_charge_by_hand() -> None:
+    head = head_for("logistic", l2=0.0, n_classes=1, n_features=1, row_bound=3.0)
+    weights = torch.tensor([[2.0]], dtype=torch.float64)
+    assert copy_error(head, weights) == pytest.approx(0.125 * 2 * 27 + 3 * 9 / (6 * math.sqrt(3.0)), rel=1e-14)
+    head = head_for("softmax", l2=0.0, n_classes=2, n_features=1, row_bound=3.0)
+    weights = torch.tensor([[2.0], [0.0]], dtype=torch.float64)
+    assert copy_error(head, weights) == pytest.approx(7 * 2 * 27 + 3 * math.sqrt(8.0) * 9, rel=1e-14)
+
+
+# The pull and its error -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@given(seed=st.integers(0, 10_000))
+@REPRODUCIBLE
+def test_the_pull_agrees_with_longer_numbers_within_its_error(loss: str, seed: int) -> None:
+    problem = drawn(seed, loss, n=15, width=3)
+    u = np.random.default_rng(seed).normal(size=problem.anchor.shape) / problem.row_bound
+    third = problem.sums.third
+    assert third is not None
+    made = pull(third, torch.from_numpy(u), joint=joint(problem))
+    stated = pull_error(third, torch.from_numpy(u), problem.sums.third_error)
+    assert float(np.linalg.norm(made.numpy() - pulled(problem.anchor, problem.X, u, loss).astype(float))) <= stated
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@given(seed=st.integers(0, 10_000))
+@REPRODUCIBLE
+def test_the_hessian_s_change_along_an_update_agrees_with_longer_numbers(loss: str, seed: int) -> None:
+    problem = drawn(seed, loss, n=15, width=3)
+    u = np.random.default_rng(seed).normal(size=problem.anchor.shape) / problem.row_bound
+    third, true = problem.sums.third, np.einsum("aibjck,ck->aibj", dense(problem.anchor, problem.X, loss), u)
+    assert third is not None
+    made = along(third, torch.from_numpy(u), joint=joint(problem))
+    assert made.joint == joint(problem)
+    expected = true.reshape(u.size, u.size)[None] if joint(problem) else np.einsum("aiaj->aij", true)
+    stated = 2.0 * pull_error(third, torch.from_numpy(u), problem.sums.third_error) / float(np.linalg.norm(u))
+    assert np.linalg.norm(made.values.numpy() - expected.astype(float), ord=2, axis=(1, 2)).max() <= stated
+    twice = 2.0 * pull(third, torch.from_numpy(u), joint=joint(problem))
+    assert torch.allclose(made.product(torch.from_numpy(u)), twice, rtol=1e-11, atol=1e-15)
+
+
+def test_the_pull_s_error_by_hand() -> None:
+    third, update = torch.full((1, 4), 2.0, dtype=torch.float64), torch.tensor([[3.0, 4.0]], dtype=torch.float64)
+    evaluated = 36 * 2.0**-53 * 6.0 * 4.0
+    assert pull_error(third, update, 0.5) == pytest.approx(0.5 * (0.5 + evaluated) * 25.0, rel=1e-15)
+    assert pull_error(third, update, 0.0) == pytest.approx(0.5 * evaluated * 25.0, rel=1e-13, abs=0.0)
+
+
+def test_the_pull_is_what_the_gradient_bends_by_to_second_order() -> None:
+    problem = drawn(3, "one-vs-rest", n=60)
+    u = np.random.default_rng(0).normal(size=problem.anchor.shape)
+    third = problem.sums.third
+    assert third is not None
+    for share in (1e-2, 1e-3):
+        step = share * u / problem.row_bound
+        bent = gradient(problem.anchor + step, problem.X, problem.y, problem.loss)
+        bent = bent - gradient(problem.anchor, problem.X, problem.y, problem.loss)
+        bent = bent.reshape(-1) - hessian(problem.anchor, problem.X, problem.loss) @ step.astype(LONG).reshape(-1)
+        close = pull(third, torch.from_numpy(step), joint=False).numpy().reshape(-1)
+        assert np.linalg.norm(bent.astype(float) - close) < 3 * share * np.linalg.norm(close)
+
+
+# The remainder ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@given(seed=st.integers(0, 10_000))
+@REPRODUCIBLE
+def test_what_is_left_beyond_the_pull_is_of_third_order(loss: str, seed: int) -> None:
+    """By the range, `|q . E psi| <= bend_third(R) ||q||_H ||u||_H`, and by a gauge with `||.||_{H_2}` and `chi(R) r^2`."""
+    rng, problem = np.random.default_rng(seed), drawn(seed, loss, n=20, width=3, tails=3.0)
+    u = rng.normal(size=problem.anchor.shape) * 10 ** rng.uniform(-2, 0.3) / problem.row_bound
+    X, y = problem.X, problem.y
+    left = gradient(problem.anchor + u, X, y, loss) - gradient(problem.anchor, X, y, loss)
+    H = hessian(problem.anchor, X, loss)
+    left = left.reshape(-1) - H @ u.astype(LONG).reshape(-1) - pulled(problem.anchor, X, u, loss).reshape(-1)
+    outputs = X @ u.T
+    gauge = problem.gauges[seed % len(problem.gauges)]
+    squares = gauge.squares(torch.from_numpy(X)).numpy()
+    H2 = hessian(problem.anchor, X, loss, squares)
+    pairs = u if loss != "softmax" else (u[:, None] - u[None]).reshape(-1, u.shape[1])
+    length = float(gauge.length(torch.from_numpy(pairs)).max())
+    R = float(np.abs(outputs).max() if loss != "softmax" else np.ptp(outputs, axis=1).max())
+    for _ in range(4):
+        q = rng.normal(size=u.size)
+        by_range = bend_third(R) * form(H, q) * form(H, u.reshape(-1))
+        by_gauge = bend_third_slope(R) * length**2 * form(H2, q) * form(H2, u.reshape(-1))
+        slack = 1e-16 * problem.row_bound
+        assert abs(float(q @ left)) <= by_range * (1 + 1e-9) + slack
+        assert abs(float(q @ left)) <= by_gauge * (1 + 1e-9) + slack
+
+
+def form(matrix: Array, vector: Array) -> float:
+    return math.sqrt(max(0.0, float(vector @ (matrix @ vector))))
+
+
+# The step and its region ---------------------------------------------------------------------------------------------------------
+
+
+def leaving(problem: Problem, m: int) -> tuple[Sums, Penalty]:
+    sums = problem.sums.without(problem.of(np.arange(m)))
+    return sums, problem.penalty(problem.n - m)
+
+
+def in_order(problem: Problem, m: int, *, third: bool) -> Found | None:
+    sums, penalty = leaving(problem, m)
+    stepped = step_of(problem.setting, sums, penalty)
+    assert stepped is not None
+    update, left, system = stepped
+    if third:
+        update, left, _ = third_step(problem.setting, sums, penalty, update, system)
+    return smallest(problem.setting, sums, penalty, problem.shape, update, left, system, third=third)
+
+
+def away(problem: Problem, m: int, update: torch.Tensor) -> float:
+    """How far the retrained weights are, in the norm of the shape."""
+    kept = np.arange(m, problem.n)
+    penalty = problem.diagonal(len(kept))
+    goal, _ = minimiser(problem.X[kept], problem.y[kept], problem.loss, penalty, problem.anchor)
+    difference = (goal - problem.anchor.astype(LONG) - update.numpy().astype(LONG)).astype(float)
+    return problem.length(difference)
+
+
+ORDINARY = [drawn(seed, loss, n=200, l2=0.05, width=3, tails=5.0) for seed in range(3) for loss in LOSSES]
+
+
+@pytest.mark.parametrize("problem", ORDINARY, ids=lambda p: f"{p.loss}")
+@pytest.mark.parametrize("m", [1, 3, 10])
+def test_the_region_is_smaller_and_holds_the_retrained_weights(problem: Problem, m: int) -> None:
+    second, third = in_order(problem, m, third=False), in_order(problem, m, third=True)
+    assert second is not None
+    assert third is not None
+    assert third.facts.route.endswith(THIRD)
+    assert not second.facts.route.endswith(THIRD)
+    sizes = [radius_in_route(each.facts) * math.sqrt(each.facts.shape_ratio) for each in (second, third)]
+    assert sizes[1] < 0.5 * sizes[0]
+    truths = [away(problem, m, each.update) for each in (second, third)]
+    assert truths[1] < sizes[1]
+    assert truths[1] < truths[0]
+    taken = found(problem.setting, *leaving(problem, m), problem.shape)
+    assert taken is not None
+    assert taken.facts == third.facts
+    assert torch.equal(taken.update, third.update)
+    assert taken.steps > 1
+    assert third.residual < 1e-13
+
+
+def by_the_hessian_alone(problem: Problem, m: int) -> tuple[torch.Tensor, int]:
+    """Towards the same root by `H' + reg` at every step, as far as what is left falls."""
+    sums, penalty = leaving(problem, m)
+    stepped = step_of(problem.setting, sums, penalty)
+    assert stepped is not None
+    (at, _, system), setting = stepped, problem.setting
+    gradient = setting.centred(sums.gradient + penalty.diagonal(setting.anchor) * setting.anchor)
+
+    def left_at(u: torch.Tensor) -> torch.Tensor:
+        assert sums.third is not None
+        return setting.centred(gradient + system.matrix.product(u) + pull(sums.third, u, joint=joint(problem)))
+
+    left, steps = left_at(at), 0
+    while float(left_at(further := setting.centred(at - system.solved(left))).norm()) < float(left.norm()):
+        at, left, steps = further, left_at(further), steps + 1
+    return at, steps
+
+
+def test_the_jacobian_leads_to_the_same_root_in_fewer_steps() -> None:
+    for problem in ORDINARY:
+        expected, needed = by_the_hessian_alone(problem, 3)
+        made = in_order(problem, 3, third=True)
+        assert made is not None
+        assert torch.allclose(made.update, expected, rtol=1e-9, atol=1e-13)
+        taken = found(problem.setting, *leaving(problem, 3), problem.shape)
+        assert taken is not None
+        assert taken.steps <= max(4, needed)
+
+
+@pytest.mark.parametrize("broken", ["none", "wrong way"])
+def test_a_jacobian_that_leads_nowhere_is_done_without(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is not definite, or points away, `H' + reg` goes on to the same root."""
+    real = steps.factored
+    monkeypatch.setattr(steps, "factored", lambda matrix: None if broken == "none" else 0.2 * real(matrix))
+    for problem in ORDINARY:
+        made = in_order(problem, 3, third=True)
+        assert made is not None
+        assert torch.allclose(made.update, by_the_hessian_alone(problem, 3)[0], rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize("third", [True, False], ids=["third", "second"])
+def test_routes_that_cannot_be_smaller_are_not_tried(third: bool) -> None:
+    for problem in ORDINARY:
+        (sums, penalty), made = leaving(problem, 3), in_order(problem, 3, third=third)
+        assert made is not None
+        work = (problem.setting, sums, penalty, problem.shape, made.update, made.update * 0.0)
+        stepped = step_of(problem.setting, sums, penalty)
+        assert stepped is not None
+        assert smallest(*work, stepped[2], third=third, below=0.0) is None
+        assert smallest(*work, stepped[2], third=third, below=1e9) == smallest(*work, stepped[2], third=third)
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.5, 2.0])
+def test_a_pull_that_is_wrong_by_a_factor_is_seen(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted fault: with `T[u, u]` for its half, or none of it, retrained weights are outside."""
+    monkeypatch.setattr("expunge.deposit.steps.pull", lambda *a, **k: factor * pull(*a, **k))
+    monkeypatch.setattr("expunge.deposit.steps.along", lambda *a, **k: along(*a, **k).times(factor))
+    outside = 0
+    for problem in ORDINARY:
+        for m in (1, 3):
+            made = in_order(problem, m, third=True)
+            assert made is not None
+            radius = radius_in_route(made.facts) * math.sqrt(made.facts.shape_ratio)
+            outside += away(problem, m, made.update) > radius
+    assert outside > 2
+
+
+def test_what_the_third_derivatives_may_be_off_by_is_charged() -> None:
+    problem = ORDINARY[0]
+    sums, penalty = leaving(problem, 3)
+    honest = found(problem.setting, sums, penalty, problem.shape)
+    worse = found(problem.setting, replace(sums, third_error=1e-3), penalty, problem.shape)
+    assert honest is not None
+    assert worse is not None
+    assert worse.facts.route.endswith(THIRD)
+    charged = 0.5 * 1e-3 * float(honest.update.norm()) ** 2
+    least = math.sqrt(problem.l2 + float(np.linalg.norm(problem.X, axis=1).max()) ** 2)
+    assert worse.facts.rounding - honest.facts.rounding >= charged / least
+
+
+def test_where_the_third_order_is_of_no_use_the_second_is_taken() -> None:
+    """An update so long that the quadratic has no root near it: the step stays where it falls least, and nothing is worse."""
+    for seed in range(40):
+        problem = drawn(seed, "logistic", n=30, l2=1e-3, width=2)
+        sums, penalty = leaving(problem, 12)
+        plain = found(problem.setting, replace(sums, third=None), penalty, problem.shape)
+        both = found(problem.setting, sums, penalty, problem.shape)
+        if plain is None:
+            continue
+        assert both is not None
+        assert radius_in_route(both.facts) * math.sqrt(both.facts.shape_ratio) <= radius_in_route(
+            plain.facts
+        ) * math.sqrt(plain.facts.shape_ratio)

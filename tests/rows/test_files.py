@@ -1,0 +1,438 @@
+"""Data files: four formats, one meaning; and whatever bytes a file holds, an answer or an error on purpose."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import struct
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import safetensors.numpy
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save as torch_bytes
+
+from expunge.certificate.dossier import Certificate, digest_of, parse_certificate
+from expunge.certificate.verify import verify
+from expunge.errors import DataError, ExpungeError, FileError
+from expunge.model import read_model
+from expunge.rows.files import read_npz
+from table_files import as_csv, as_parquet, read
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+FORMATS = ("npz", "safetensors", "csv", "parquet")
+RNG = np.random.default_rng(5)
+X = RNG.normal(size=(40, 4))
+Y = np.arange(40) % 3
+
+
+def as_npz(features: np.ndarray, labels: np.ndarray, save: Callable[..., None] = np.savez) -> bytes:
+    stream = io.BytesIO()
+    save(stream, X=features, y=labels)
+    return stream.getvalue()
+
+
+def as_safetensors(features: np.ndarray, labels: np.ndarray) -> bytes:
+    return safetensors.numpy.save({"X": np.ascontiguousarray(features), "y": np.ascontiguousarray(labels)})
+
+
+WRITERS: dict[str, Callable[[np.ndarray, np.ndarray], bytes]] = {
+    "npz": as_npz,
+    "safetensors": as_safetensors,
+    "csv": as_csv,
+    "parquet": as_parquet,
+}
+
+
+# What the formats have in common --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_format_gives_the_same_arrays(kind: str, tmp_path: Path) -> None:
+    found = read(tmp_path, WRITERS[kind](X, Y), kind)
+    assert np.array_equal(found.features, X)
+    assert np.array_equal(found.labels, Y)
+    assert found.features.dtype == np.float64
+    assert found.name == str(tmp_path / f"data.{kind}")
+
+
+def test_every_format_leads_to_the_same_model(box: Any) -> None:
+    """The same weights; tables also name their columns, and the record keeps the names."""
+    models, names = set(), {}
+    for kind, write in WRITERS.items():
+        box.write(f"source.{kind}", write(box.X, box.y))
+        ran = box.run(box.train("--out", f"from-{kind}.safetensors", data=f"source.{kind}"))
+        assert ran.status == 0, ran.err
+        model, _ = read_model(box.folder / f"from-{kind}.safetensors")
+        models.add(model.weights_sha256())
+        names[kind] = model.record.features
+    assert models == {read_model(box.folder / "model.safetensors")[0].weights_sha256()}
+    tables = [kind for kind, kept in names.items() if kept is not None]
+    assert sorted(tables) == ["csv", "parquet"]
+    assert len({names[kind] for kind in tables}) == 1
+
+
+def test_formats_can_be_mixed(box: Any) -> None:
+    box.write("forget.csv", as_csv(box.X[:2], box.y[:2]))
+    box.write("surrogate.parquet", as_parquet(box.S, box.t))
+    ran = box.run(box.unlearn(forget="forget.csv", surrogate="surrogate.parquet"))
+    assert ran.status == 0, ran.err
+
+
+@pytest.mark.parametrize("suffix", ["NPZ", "Csv", "pq", "PARQUET", "SafeTensors"])
+def test_the_ending_may_be_written_in_any_case(suffix: str, tmp_path: Path) -> None:
+    kind = {"pq": "parquet"}.get(suffix, suffix.lower())
+    assert np.array_equal(read(tmp_path, WRITERS[kind](X, Y), suffix).features, X)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_labels_may_be_strings(kind: str, tmp_path: Path) -> None:
+    names = np.array(["cat", "dog", "hörnchen"])[Y]
+    if kind == "safetensors":
+        pytest.skip("safetensors holds no strings")
+    found = read(tmp_path, WRITERS[kind](X, names), kind)
+    assert found.labels.dtype.kind == "U"
+    assert found.labels.tolist() == names.tolist()
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_string_labels_end_to_end(kind: str, box: Any) -> None:
+    names = np.array(["cat", "dog", "eel"])
+    if kind == "safetensors":
+        pytest.skip("safetensors holds no strings")
+    box.write(f"named.{kind}", WRITERS[kind](box.X, names[box.y]))
+    box.write(f"leaving.{kind}", WRITERS[kind](box.X[:2], names[box.y[:2]]))
+    box.write(f"standing.{kind}", WRITERS[kind](box.S, names[box.t]))
+    assert box.run(box.train("--out", "named.safetensors", data=f"named.{kind}")).status == 0
+    args = box.unlearn(model="named.safetensors", forget=f"leaving.{kind}", surrogate=f"standing.{kind}")
+    ran = box.run(args)
+    assert ran.status == 0, ran.err
+    model, _ = read_model(box.folder / "new" / "model.safetensors")
+    assert model.classes == ("cat", "dog", "eel")
+    assert set(model.predict(box.S)) == {"cat", "dog", "eel"}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_other_bytes_are_refused(kind: str, tmp_path: Path) -> None:
+    for content in (b"a", b"\0" * 64, b"just some text, no more\n", bytes(range(256)) * 4):
+        with pytest.raises(ExpungeError):
+            read(tmp_path, content, kind)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_file_of_one_kind_under_the_name_of_another_is_refused(kind: str, tmp_path: Path) -> None:
+    for other in FORMATS:
+        if other != kind:
+            with pytest.raises(ExpungeError):
+                read(tmp_path, WRITERS[other](X, Y), kind)
+
+
+# Number formats -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f4", ">f8", "u1", "i1", ">i2", "u2", ">u4", "i8", "u8", "?"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_npz_dtypes_and_orders_end_to_end(dtype: str, order: str, box: Any) -> None:
+    """The same values in another dtype lead to the same model."""
+    values = (box.X > 0.5) if dtype == "?" else np.abs(np.rint(box.X * 4))
+    box.npz(values.astype("f8"), box.y, "plain.npz")
+    box.npz(np.asarray(values.astype(dtype), order=order), box.y, "other.npz")
+    for name in ("plain", "other"):
+        ran = box.run(box.train("--max-norm", "8", "--out", f"{name}.safetensors", data=f"{name}.npz"))
+        assert ran.status == 0, (ran.err, ran.crash)
+    assert box.read("plain.safetensors") == box.read("other.safetensors")
+
+
+def test_long_doubles_are_read_or_refused(box: Any) -> None:
+    ran = box.run(box.unlearn(forget=box.npz(box.X[:2].astype(np.longdouble), box.y[:2])))
+    assert ran.crash is None, repr(ran.crash)
+    assert ran.status in (0, 2)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.uint8, torch.int32, torch.bool]
+)
+def test_safetensors_dtypes(dtype: torch.dtype, tmp_path: Path) -> None:
+    values = torch.tensor([[1.5, -2.0], [0.0, 300.0]]).abs().to(dtype)
+    found = read(tmp_path, torch_bytes({"X": values, "y": torch.tensor([0, 1])}), "safetensors")
+    assert np.array_equal(found.features.astype(np.float64), values.double().numpy())
+
+
+def test_bf16_features_end_to_end(box: Any) -> None:
+    content = torch_bytes({"X": torch.from_numpy(box.X[:2]).bfloat16(), "y": torch.from_numpy(box.y[:2])})
+    ran = box.run(box.unlearn(forget=box.write("half.safetensors", content)))
+    assert ran.status == 0, (ran.err, ran.crash)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_npz_compressed_or_not(save: Callable[..., None], tmp_path: Path) -> None:
+    assert np.array_equal(read(tmp_path, as_npz(X, Y, save), "npz").features, X)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_no_rows_are_refused_as_such(kind: str, box: Any) -> None:
+    ran = box.run(box.unlearn(forget=box.write(f"none.{kind}", WRITERS[kind](X[:0], Y[:0]))))
+    assert (ran.status, ran.crash) == (2, None)
+    assert "no rows" in ran.message
+
+
+# Sizes are checked before anything is allocated -----------------------------------------------------------------
+
+
+def npy(shape: object, descr: str, data: bytes = b"") -> bytes:
+    text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape!r}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode() + data
+
+
+def archive(**members: bytes) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members.items():
+            file.writestr(f"{name}.npy", content)
+    return stream.getvalue()
+
+
+BOMBS = {
+    "zeros": ("npz", lambda: as_npz(np.zeros((10**6, 4)), np.zeros(10**6), np.savez_compressed)),
+    "header": ("npz", lambda: archive(X=npy((10**7, 4), "<f8"), y=npy((1,), "<i8", bytes(8)))),
+    "empty strings": ("npz", lambda: archive(X=npy((1, 4), "<f8", bytes(32)), y=npy((10**7,), "<U0"))),
+    "empty bytes": ("npz", lambda: archive(X=npy((10**7,), "|S0"), y=npy((1,), "<i8", bytes(8)))),
+    "safetensors": ("safetensors", lambda: as_safetensors(np.zeros((10**5, 4)), np.zeros(10**5))),
+    "csv": ("csv", lambda: b"a,y\n" + b"0,0\n" * 500_000),
+    "parquet": ("parquet", lambda: as_parquet(np.zeros((10**6, 4)), np.zeros(10**6, dtype=int))),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_oversized_files_are_refused_before_memory_is_taken(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, make = BOMBS[name]
+    content = make()
+    monkeypatch.setenv("EXPUNGE_MAX_BYTES", "1000000")
+    arrow = pa.total_allocated_bytes()
+    tracemalloc.start()
+    try:
+        with pytest.raises(FileError) as caught:
+            read(tmp_path, content, kind)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4_000_000
+    assert pa.total_allocated_bytes() - arrow < 4_000_000
+    if name in ("zeros", "safetensors", "csv", "parquet"):
+        assert "the limit is 1,000,000" in str(caught.value)
+        assert "EXPUNGE_MAX_BYTES" in str(caught.value)
+
+
+def test_parquet_strings_count_towards_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One long string, repeated by a dictionary, is a few kilobytes in the file and gigabytes in memory."""
+    stream = io.BytesIO()
+    text = pa.DictionaryArray.from_arrays(pa.array(np.zeros(2000, dtype=np.int32)), pa.array(["x" * 1_000]))
+    pq.write_table(pa.table({"a": np.zeros(2000), "y": text.cast(pa.string())}), stream)
+    assert len(stream.getvalue()) < 100_000
+    monkeypatch.setenv("EXPUNGE_MAX_BYTES", "1000000")
+    with pytest.raises(FileError, match="EXPUNGE_MAX_BYTES"):
+        read(tmp_path, stream.getvalue(), "parquet")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_the_limit_itself_is_allowed(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = WRITERS[kind](X, Y)
+    monkeypatch.setenv("EXPUNGE_MAX_BYTES", str(max(len(content), 40 * 5 * 8)))
+    assert read(tmp_path, content, kind).features.shape == X.shape
+
+
+# Headers that lie -----------------------------------------------------------------------------------------------
+
+SHAPES = st.lists(
+    st.sampled_from([-(2**63), -4, -1, 0, 1, 2, 4, 8, 2**31, 2**62, 2**63, 10**30, True]), max_size=4
+).map(tuple)
+DESCRIPTIONS = st.sampled_from(
+    [
+        "<f8",
+        ">f8",
+        "<f4",
+        "<f2",
+        "|b1",
+        "|u1",
+        "<i8",
+        "<c16",
+        "<U0",
+        "<U2",
+        "|S0",
+        "|S8",
+        "|V0",
+        "|V8",
+        "<M8[s]",
+        "|O",
+        "<f16",
+    ]
+)
+
+
+@settings(
+    derandomize=True, deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(shape=SHAPES, descr=DESCRIPTIONS)
+@example(shape=(-2, -4), descr="<f8")
+@example(shape=(0, 10**30), descr="<f8")
+@example(shape=(0, 2**62), descr="<f8")
+@example(shape=(True, 8), descr="<f8")
+@example(shape=(2**63, 0), descr="|V0")
+def test_npz_headers(shape: tuple[int, ...], descr: str, tmp_path: Path) -> None:
+    good = {"X": npy((1, 4), "<f8", bytes(32)), "y": npy((1,), "<i8", bytes(8))}
+    for name, data in (("X", bytes(64)), ("X", b""), ("y", bytes(64)), ("y", b"")):
+        try:
+            found = read(tmp_path, archive(**good | {name: npy(shape, descr, data)}), "npz")
+        except ExpungeError:
+            continue
+        array = found.features if name == "X" else found.labels
+        assert array.nbytes == len(data)
+        assert array.shape == shape
+
+
+# Damage at random -----------------------------------------------------------------------------------------------
+
+DAMAGE = st.tuples(
+    st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), max_size=4),
+    st.one_of(st.just(1.0), st.floats(0, 1)),
+)
+FUZZ = settings(
+    derandomize=True, deadline=None, max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def damaged(content: bytes, damage: tuple[list[tuple[float, int]], float]) -> bytes:
+    """Some bytes changed, and the end cut off."""
+    flips, keep = damage
+    changed = bytearray(content)
+    for place, mask in flips:
+        changed[int(place * len(changed))] ^= mask
+    return bytes(changed[: max(1, int(keep * len(changed)))])
+
+
+CONTENTS = {
+    "npz": ("npz", as_npz(X[:3], Y[:3])),
+    "npz compressed": ("npz", as_npz(X[:3], Y[:3], np.savez_compressed)),
+    "safetensors": ("safetensors", as_safetensors(X[:3], Y[:3])),
+    "csv": ("csv", as_csv(X[:3], Y[:3])),
+    "csv of words": ("csv", as_csv(X[:3], np.array(["cat", "dog", "eel"]))),
+    "parquet": ("parquet", as_parquet(X[:3], Y[:3])),
+    "parquet plain": (
+        "parquet",
+        as_parquet(X[:3], np.array(["cat", "dog", "eel"]), compression="none", use_dictionary=False),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+@FUZZ
+@given(damage=DAMAGE)
+def test_damaged_data(name: str, damage: tuple[list[tuple[float, int]], float], tmp_path: Path) -> None:
+    kind, content = CONTENTS[name]
+    try:
+        found = read(tmp_path, damaged(content, damage), kind)
+    except ExpungeError:
+        return
+    assert isinstance(found.features, np.ndarray)
+    if name.startswith("npz"):  # an archive has a checksum for every member
+        assert np.array_equal(found.features, X[:3])
+        assert np.array_equal(found.labels, Y[:3])
+
+
+@pytest.mark.parametrize("name", ["npz", "npz compressed", "safetensors", "parquet"])
+def test_every_truncation_is_refused(name: str, tmp_path: Path) -> None:
+    kind, content = CONTENTS[name]
+    for length in range(1, len(content), 7):
+        with pytest.raises(ExpungeError):
+            read(tmp_path, content[:length], kind)
+
+
+@FUZZ
+@given(damage=DAMAGE)
+def test_damaged_model(damage: tuple[list[tuple[float, int]], float], workshop: Path, tmp_path: Path) -> None:
+    """A model with a record is read as it was written, or not at all."""
+    content = (workshop / "model.safetensors").read_bytes()
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(damaged(content, damage))
+    try:
+        model, digest = read_model(path)
+    except ExpungeError:
+        return
+    assert digest == hashlib.sha256(path.read_bytes()).hexdigest()
+    original, _ = read_model(workshop / "model.safetensors")
+    if model.record is not None:
+        assert torch.equal(model.weight, original.weight)
+
+
+@FUZZ
+@given(damage=DAMAGE)
+def test_damaged_certificate(
+    damage: tuple[list[tuple[float, int]], float], workshop: Path, within: Callable[[float], Any]
+) -> None:
+    """A certificate that says anything else than it said is not verified."""
+    content = (workshop / "result" / "private" / "dossier.json").read_bytes()
+    spoilt = damaged(content, damage)
+    try:
+        with within(10):
+            certificate = parse_certificate(spoilt, "certificate.json")
+            verify(certificate, workshop / "result" / "model.safetensors")
+    except ExpungeError:
+        return
+    assert certificate.content == json.loads(content)
+
+
+JUNK = st.sampled_from([None, True, False, -1, 0, 1.5, 10**400, 1e308, "", "x", [], {}, [1], {"a": 1}])
+
+
+@FUZZ
+@given(place=st.integers(0, 10**6), value=JUNK)
+def test_forged_certificate(place: int, value: object, workshop: Path, within: Callable[[float], Any]) -> None:
+    """Any one value replaced, the digest computed anew: verified or refused, on purpose either way."""
+    content = json.loads((workshop / "result" / "private" / "dossier.json").read_bytes())
+    places = [(content, key) for key in content]
+    for parent, key in places:
+        below = parent[key]
+        if isinstance(below, dict):
+            places.extend((below, inner) for inner in below)
+    parent, key = places[place % len(places)]
+    parent[key] = value
+    content["digest"] = digest_of(content)
+    try:
+        with within(10):
+            checked = verify(Certificate(content), workshop / "result" / "model.safetensors")
+    except ExpungeError:
+        return
+    assert all(check.passed for check in checked)
+
+
+# Errors say which file ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_errors_name_the_file(kind: str, tmp_path: Path) -> None:
+    with pytest.raises((FileError, DataError), match="data"):
+        read(tmp_path, WRITERS[kind](X, Y)[:30], kind)
+
+
+@pytest.mark.parametrize("way", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_an_npz_that_numpy_did_not_compress_is_refused_before_it_is_opened(way: int, tmp_path: Path) -> None:
+    """Of these a few bytes may become any number at once, whatever is asked for."""
+    path = tmp_path / "rows.npz"
+    plain = io.BytesIO()
+    np.save(plain, np.zeros((4, 3)))
+    with zipfile.ZipFile(path, "w", way) as archive:
+        archive.writestr("X.npy", plain.getvalue())
+    with pytest.raises(FileError, match=f"compressed in way {way} of zip files"):
+        read_npz(path, ("X",))

@@ -1,0 +1,406 @@
+"""Columns are matched by name, in every file and frame, at every step: the right result or a refusal, never a silent one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+import expunge
+from expunge.desk import Policy, accept, create_desk
+from expunge.errors import DataError, ExpungeError, FileError, ModelError
+from expunge.estimate.comparison import _sets
+from expunge.evaluate.case import Splits, make_case
+from expunge.evaluate.methods import GivenModel
+from expunge.evaluate.plan import plan
+from expunge.model import LinearModel, read_model
+from expunge.record import TrainingRecord
+from expunge.request.declared import record_for
+from expunge.rows import names_of, open_data, read_data
+from expunge.rows.names import frame_values
+from expunge.sklearn import from_sklearn
+from expunge.train import train
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+NAMES = ("age", "hours", "debt", "rent")
+SHUFFLED = ("rent", "age", "debt", "hours")
+UNLEARN = {"epsilon": 5.0, "delta": 1e-3, "distance": "same", "insecure_test_seed": 1, "force": True}
+Rows = tuple[np.ndarray, np.ndarray]
+Maker = Callable[[pd.DataFrame, np.ndarray, Path], Any]
+
+
+def rows(count: int, seed: int) -> Rows:
+    """Three classes in four columns of unlike spread, so that a column in another's place changes every number."""
+    labels = np.arange(count) % 3
+    noise = np.random.default_rng(seed).normal(size=(count, 4)) * np.array([0.3, 0.1, 0.05, 0.2])
+    features = np.eye(3, 4)[labels] * np.array([1.0, 0.7, 0.4, 0.0]) + noise
+    return features / (2.0 * np.linalg.norm(features, axis=1).max()), labels
+
+
+SOURCE, SURROGATE, TEST = rows(240, 1), rows(300, 2), rows(60, 3)
+FORGET = (SOURCE[0][:3], SOURCE[1][:3])
+
+
+def as_csv(frame: pd.DataFrame, labels: np.ndarray, folder: Path) -> Any:
+    frame.assign(y=labels).to_csv(folder / "rows.csv", index=False)
+    return read_data(folder / "rows.csv").rows
+
+
+def as_parquet(frame: pd.DataFrame, labels: np.ndarray, folder: Path) -> Any:
+    frame.assign(y=labels).to_parquet(folder / "rows.parquet", index=False)
+    return read_data(folder / "rows.parquet").rows
+
+
+def as_stream(frame: pd.DataFrame, labels: np.ndarray, folder: Path) -> Any:
+    frame.assign(y=labels).to_parquet(folder / "rows.parquet", index=False)
+    return open_data(folder / "rows.parquet", stream=True)
+
+
+def as_pandas(frame: pd.DataFrame, labels: np.ndarray, folder: Path) -> Any:
+    return frame, labels
+
+
+def as_polars(frame: pd.DataFrame, labels: np.ndarray, folder: Path) -> Any:
+    return pl.DataFrame({name: frame[name].to_numpy() for name in frame.columns}), labels
+
+
+def as_arrow(frame: pd.DataFrame, labels: np.ndarray, folder: Path) -> Any:
+    return pa.table({name: frame[name].to_numpy() for name in frame.columns}), labels
+
+
+IN_MEMORY: dict[str, Maker] = {
+    "csv": as_csv, "parquet": as_parquet, "pandas": as_pandas, "polars": as_polars, "arrow": as_arrow,
+}  # fmt: skip
+MAKERS = {**IN_MEMORY, "stream": as_stream}
+
+
+def framed(part: Rows) -> pd.DataFrame:
+    return pd.DataFrame(part[0], columns=list(NAMES))
+
+
+def shuffled(part: Rows) -> pd.DataFrame:
+    return framed(part)[list(SHUFFLED)]
+
+
+# What is wrong with a frame, and what the refusal must say
+WRONG: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], str]] = {
+    "missing": (lambda frame: frame.drop(columns="debt"), "no column 'debt'"),
+    "extra": (lambda frame: frame.assign(shoe=1.0), "extra column 'shoe'"),
+    "renamed": (lambda frame: frame.rename(columns={"debt": "Debt"}), "no column 'debt' and extra column 'Debt'"),
+    "index": (lambda frame: frame.reset_index(names="Unnamed: 0"), "'Unnamed: 0', which looks like the row numbers"),
+    "unnamed": (lambda frame: frame.reset_index(names=""), "'', which looks like the row numbers"),
+    "level": (lambda frame: frame.reset_index(names="__index_level_0__"), "which looks like the row numbers"),
+}
+kinds = pytest.mark.parametrize("kind", sorted(MAKERS))
+in_memory = pytest.mark.parametrize("kind", sorted(IN_MEMORY))
+wrong = pytest.mark.parametrize("mistake", sorted(WRONG))
+
+
+@pytest.fixture(scope="module")
+def model() -> LinearModel:
+    return train(framed(SOURCE), SOURCE[1], l2=0.05, max_norm=1.0)
+
+
+@pytest.fixture
+def make(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str, pd.DataFrame, np.ndarray], Any]:
+    made = iter(range(100))
+
+    def maker(kind: str, frame: pd.DataFrame, labels: np.ndarray) -> Any:
+        folder = tmp_path / str(next(made))
+        folder.mkdir()
+        return MAKERS[kind](frame, labels, folder)
+
+    return maker
+
+
+def told(mistake: str) -> str:
+    return WRONG[mistake][1].replace("'", ".")
+
+
+# Training ----------------------------------------------------------------------------------------------------------
+
+
+@in_memory
+def test_a_model_keeps_the_names_of_its_columns(kind: str, make: Any) -> None:
+    features, labels = make(kind, framed(SOURCE), SOURCE[1])
+    given = make(kind, framed(SOURCE), SOURCE[1])
+    trained = train(features, labels, l2=0.05, max_norm=1.0, feature_names=names_of(given))
+    assert trained.record is not None
+    assert trained.record.features == NAMES
+    assert TrainingRecord.from_json(trained.record.to_json(), "it") == trained.record
+    assert json.loads(trained.record.to_json())["schema"] == "expunge/record/3"
+
+
+@in_memory
+def test_trained_on_shuffled_columns_a_model_is_the_same_under_their_names(
+    kind: str, make: Any, model: LinearModel
+) -> None:
+    given = make(kind, shuffled(SOURCE), SOURCE[1])
+    other = train(*given, l2=0.05, max_norm=1.0, feature_names=names_of(given))
+    assert other.record is not None
+    assert other.record.features == SHUFFLED
+    places = [SHUFFLED.index(name) for name in NAMES]
+    assert torch.allclose(other.weight[:, places], model.weight, atol=1e-10)
+    assert np.array_equal(other.predict(framed(TEST)), model.predict(framed(TEST)))
+    assert np.array_equal(model.predict(shuffled(TEST)), model.predict(TEST[0]))
+    ours = expunge.unlearn(model, (framed(FORGET), FORGET[1]), SURROGATE, **UNLEARN).certificate
+    theirs = expunge.unlearn(other, (framed(FORGET), FORGET[1]), (framed(SURROGATE), SURROGATE[1]), **UNLEARN)
+    assert theirs.certificate.total == pytest.approx(ours.total, rel=1e-6)
+
+
+@in_memory
+@pytest.mark.parametrize("mistake", ["index", "unnamed", "level"])
+def test_row_numbers_are_not_trained_on(kind: str, mistake: str, make: Any) -> None:
+    given = make(kind, WRONG[mistake][0](framed(SOURCE)), SOURCE[1])
+    with pytest.raises(DataError, match="row numbers that pandas writes"):
+        train(*given, l2=0.05, max_norm=1.0, feature_names=names_of(given))
+
+
+def test_an_index_with_a_name_is_noticed_in_parquet(tmp_path: Path) -> None:
+    people = pd.Index(np.random.default_rng(4).permutation(240), name="person")
+    framed(SOURCE).assign(y=SOURCE[1]).set_index(people).to_parquet(tmp_path / "rows.parquet")
+    with pytest.raises(FileError, match="'person' is the index of a pandas frame"):
+        read_data(tmp_path / "rows.parquet")
+    with pytest.raises(FileError, match="'person' is the index of a pandas frame"):
+        open_data(tmp_path / "rows.parquet", stream=True)
+    assert names_of(open_data(tmp_path / "rows.parquet", columns=NAMES)) == NAMES
+
+
+def test_names_that_no_record_can_keep_are_refused() -> None:
+    for names, said in (
+        (["a", "b", "c", "a"], "two features of one name"),
+        (["a", "b", "c", "x" * 301], "at most 300 characters"),
+        ([f"c{place}" for place in range(5)], "5"),
+    ):
+        with pytest.raises(DataError, match=said):
+            train(*SOURCE, l2=0.05, max_norm=1.0, feature_names=names)
+
+
+def test_a_record_with_impossible_names_is_refused(model: LinearModel) -> None:
+    assert model.record is not None
+    good = json.loads(model.record.to_json())
+    for names in ([], ["a", "a", "b", "c"], ["a", 1, "b", "c"], "abcd", ["x" * 301, "b", "c", "d"]):
+        with pytest.raises(ModelError):
+            TrainingRecord.from_json(json.dumps(good | {"features": names}), "it")
+    for changes in ({"encoder_trained": "yes"}, {"encoder": "0" * 64, "encoder_trained": "perhaps"}, {"more": 1}):
+        with pytest.raises(ModelError):
+            TrainingRecord.from_json(json.dumps(good | changes), "it")
+
+
+def test_a_model_file_whose_names_are_not_as_many_as_its_columns_is_refused(model: LinearModel, tmp_path: Path) -> None:
+    assert model.record is not None
+    odd = replace(model, record=replace(model.record, features=NAMES[:3]))
+    (tmp_path / "model.safetensors").write_bytes(odd.to_bytes())
+    with pytest.raises(ModelError, match="4 weight columns, 3 features named"):
+        read_model(tmp_path / "model.safetensors")
+
+
+# Unlearning ----------------------------------------------------------------------------------------------------------
+
+
+@kinds
+@pytest.mark.parametrize("which", ["forget", "surrogate", "both"])
+def test_shuffled_columns_are_put_right(kind: str, which: str, make: Any, model: LinearModel) -> None:
+    straight = expunge.unlearn(model, (framed(FORGET), FORGET[1]), (framed(SURROGATE), SURROGATE[1]), **UNLEARN)
+    forget = make(kind, (framed if which == "surrogate" else shuffled)(FORGET), FORGET[1])
+    surrogate = make(kind, (framed if which == "forget" else shuffled)(SURROGATE), SURROGATE[1])
+    found = expunge.unlearn(model, forget, surrogate, **UNLEARN)
+    ours, theirs = (result.certificate.content["bound"]["inputs"] for result in (straight, found))
+    for name, fact in ours.items():
+        assert theirs[name]["value"] == pytest.approx(fact["value"], rel=1e-6, abs=1e-12), name
+    assert torch.allclose(found.model.weight, straight.model.weight, rtol=1e-6)
+    assert not any("position" in note for note in found.certificate.content["notes"])
+    assert found.model.record is not None
+    assert found.model.record.features == NAMES
+
+
+@kinds
+@wrong
+@pytest.mark.parametrize("which", ["forget", "surrogate"])
+def test_wrong_columns_are_refused_by_name(kind: str, which: str, mistake: str, make: Any, model: LinearModel) -> None:
+    spoil = WRONG[mistake][0]
+    part = FORGET if which == "forget" else SURROGATE
+    spoiled = make(kind, spoil(framed(part)), part[1])
+    good = (framed(SURROGATE), SURROGATE[1]) if which == "forget" else (framed(FORGET), FORGET[1])
+    sets = (spoiled, good) if which == "forget" else (good, spoiled)
+    with pytest.raises(DataError, match=told(mistake)) as raised:
+        expunge.unlearn(model, *sets, **UNLEARN)
+    assert f"the {which} set" in str(raised.value)
+
+
+def test_an_index_that_was_trained_on_is_a_column_like_others(model: LinearModel) -> None:
+    assert model.record is not None
+    own = replace(model, record=replace(model.record, features=("", *NAMES[1:]))).with_record(
+        replace(model.record, features=("", *NAMES[1:]))
+    )
+    frame = framed(FORGET).rename(columns={"age": ""})[["hours", "", "debt", "rent"]]
+    assert np.array_equal(own.predict(frame), model.predict(FORGET[0]))
+
+
+def test_a_record_without_names_says_that_names_were_not_compared(make: Any) -> None:
+    bare = train(*SOURCE, l2=0.05, max_norm=1.0)
+    assert bare.record is not None
+    assert json.loads(bare.record.to_json())["schema"] == "expunge/record/1"
+    forget, surrogate = make("csv", framed(FORGET), FORGET[1]), make("csv", framed(SURROGATE), SURROGATE[1])
+    notes = expunge.unlearn(bare, forget, surrogate, **UNLEARN).certificate.content["notes"]
+    assert "the model's record names no columns; those of the rows were matched to it by position" in notes
+    with pytest.raises(DataError, match="in another order"):
+        expunge.unlearn(bare, make("csv", shuffled(FORGET), FORGET[1]), surrogate, **UNLEARN)
+    numbered = framed(FORGET).reset_index(names="")
+    with pytest.raises(DataError, match="row numbers"):
+        expunge.unlearn(bare, make("csv", numbered, FORGET[1]), surrogate, **UNLEARN)
+
+
+def test_frames_of_mixed_types_are_read_column_by_column() -> None:
+    frame = pd.DataFrame({"a": [1, 2], "b": [True, False], "c": [0.5, 1.5]})
+    assert frame_values(frame, "it").tolist() == [[1.0, 1.0, 0.5], [2.0, 0.0, 1.5]]
+    with pytest.raises(DataError, match="column 'b' without numbers"):
+        frame_values(frame.assign(b=["x", "y"]), "it")
+
+
+def test_labels_of_a_frame_may_be_text() -> None:
+    words = pd.Series(np.array(["low", "middle", "high"])[SOURCE[1]])
+    trained = train(framed(SOURCE), words, l2=0.05, max_norm=1.0)
+    forget = (shuffled(FORGET), words[:3])
+    found = expunge.unlearn(trained, forget, framed(SURROGATE), **UNLEARN)
+    assert found.certificate.content["sizes"]["n_forget"] == 3
+
+
+# Planning, estimating, evaluating ------------------------------------------------------------------------------------
+
+
+@kinds
+def test_a_plan_is_the_same_for_shuffled_columns(kind: str, make: Any, model: LinearModel) -> None:
+    options = {"delta": 1e-3, "epsilons": (1.0,), "distances": ("same",), "insecure_test_seed": 1}
+    straight = plan(model, (framed(FORGET), FORGET[1]), (framed(SURROGATE), SURROGATE[1]), **options)
+    found = plan(
+        model, make(kind, shuffled(FORGET), FORGET[1]), make(kind, shuffled(SURROGATE), SURROGATE[1]), **options
+    )
+    assert found.outlooks[0].total == pytest.approx(straight.outlooks[0].total, rel=1e-9)
+    assert found.accuracy_before == straight.accuracy_before
+    with pytest.raises(DataError, match="no column"):
+        plan(model, make(kind, framed(FORGET).drop(columns="age"), FORGET[1]), SURROGATE, **options)
+
+
+@in_memory
+def test_an_estimate_sees_the_columns_in_order(kind: str, make: Any, model: LinearModel) -> None:
+    parts = [make(kind, shuffled(part), part[1]) for part in (SURROGATE, FORGET, TEST)]
+    sets = _sets(model, record_for(model), torch.device("cpu"), *parts, matched=False)
+    straight = _sets(model, record_for(model), torch.device("cpu"), SURROGATE, FORGET, TEST, matched=False)
+    for found, expected in zip(vars(sets).values(), vars(straight).values(), strict=True):
+        assert torch.equal(found.features, expected.features)
+    spoiled = make(kind, framed(TEST).assign(shoe=1.0), TEST[1])
+    with pytest.raises(DataError, match=r"the reference set has extra column 'shoe'"):
+        _sets(model, record_for(model), torch.device("cpu"), *parts[:2], spoiled, matched=False)
+
+
+@in_memory
+def test_an_evaluation_compares_columns_by_name(kind: str, make: Any, model: LinearModel) -> None:
+    retain = (SOURCE[0][3:], SOURCE[1][3:])
+    parts = {"retain": retain, "forget": FORGET, "test": TEST, "surrogate": SURROGATE}
+    straight = make_case(Splits(**parts), trained=model)
+    orders = dict(zip(parts, (framed, shuffled, shuffled, shuffled), strict=True))
+    given = {name: make(kind, orders[name](part), part[1]) for name, part in parts.items()}
+    found = make_case(Splits(**given), trained=model)
+    for name, expected in straight.rows.items():
+        assert torch.equal(found.rows[name].features, expected.features), name
+    given["test"] = make(kind, framed(TEST).rename(columns={"age": "Age"}), TEST[1])
+    with pytest.raises(DataError, match="the test set has no column 'age'"):
+        make_case(Splits(**given), trained=model)
+    # without a model they are trained on, in the order of the retain set
+    given["test"] = make(kind, shuffled(TEST), TEST[1])
+    anew = make_case(Splits(**given), l2=0.05, max_norm=1.0)
+    assert anew.record.features == NAMES
+    assert torch.allclose(anew.weights, model.matrix(), atol=1e-10)
+    bare = train(*SOURCE, l2=0.05, max_norm=1.0)
+    with pytest.raises(DataError, match="nobody can say which are right"):
+        make_case(Splits(**given), trained=bare)
+
+
+def test_a_model_somebody_brings_is_compared_under_its_own_names(model: LinearModel) -> None:
+    case = make_case(Splits((SOURCE[0][3:], SOURCE[1][3:]), FORGET, TEST), trained=model)
+    other = train(shuffled(SOURCE), SOURCE[1], l2=0.05, max_norm=1.0, bias=False)
+    assert torch.allclose(GivenModel("theirs", other).run(case).updated, model.matrix(), atol=1e-10)
+    renamed = train(framed(SOURCE).rename(columns={"age": "years"}), SOURCE[1], l2=0.05, max_norm=1.0)
+    with pytest.raises(DataError, match="the model theirs has no column 'age'"):
+        GivenModel("theirs", renamed).run(case)
+
+
+def test_scikit_learn_s_names_are_taken_over() -> None:
+    fitted = LogisticRegression(fit_intercept=False, C=0.1).fit(framed(SOURCE), SOURCE[1])
+    facts = {"n_source": 240, "max_norm": 1.0}
+    straight = from_sklearn(fitted, **facts, source=(framed(SOURCE), SOURCE[1]))
+    found = from_sklearn(fitted, **facts, source=(shuffled(SOURCE), SOURCE[1]))
+    assert straight.record is not None
+    assert straight.record.features == NAMES
+    assert found.record is not None
+    assert found.record.residual == pytest.approx(straight.record.residual, rel=1e-9)
+    with pytest.raises(DataError, match="extra column 'shoe'"):
+        from_sklearn(fitted, **facts, source=(framed(SOURCE).assign(shoe=1.0), SOURCE[1]))
+
+
+# The desk ------------------------------------------------------------------------------------------------------------
+
+
+POLICY = Policy(epsilon=5.0, delta=1e-3, distance="same", planned=3, force=True)
+
+
+@in_memory
+def test_a_desk_keeps_rows_in_the_model_s_order(kind: str, make: Any, model: LinearModel, tmp_path: Path) -> None:
+    desk = create_desk(tmp_path / "desk", model, make(kind, shuffled(SURROGATE), SURROGATE[1]), POLICY)
+    assert np.array_equal(desk.surrogate()[0], SURROGATE[0])
+    given = make(kind, shuffled(FORGET), FORGET[1])
+    first = accept(desk, *given, "case-1", feature_names=names_of(given))
+    assert first.new
+    assert np.array_equal(desk.pending_rows(first.request.id)[0], FORGET[0])
+    assert names_of(desk.pending_rows(first.request.id)) == NAMES
+    again = make(kind, framed(FORGET), FORGET[1])
+    assert not accept(desk, *again, "case-1", feature_names=names_of(again)).new
+    assert accept(desk, *FORGET, "case-3").request.state == "aside", "the same rows, for somebody else"
+
+
+@in_memory
+@wrong
+def test_a_desk_refuses_wrong_columns(kind: str, mistake: str, make: Any, model: LinearModel, tmp_path: Path) -> None:
+    spoil = WRONG[mistake][0]
+    with pytest.raises(DataError, match=told(mistake)):
+        create_desk(tmp_path / "desk", model, make(kind, spoil(framed(SURROGATE)), SURROGATE[1]), POLICY)
+    assert not (tmp_path / "desk").exists()
+    desk = create_desk(tmp_path / "desk", model, SURROGATE, POLICY)
+    given = make(kind, spoil(framed(FORGET)), FORGET[1])
+    with pytest.raises(DataError, match=told(mistake)):
+        accept(desk, *given, "case-1", feature_names=names_of(given))
+    with desk.reading() as ledger:
+        assert ledger.pending_rows() == 0
+
+
+def test_a_desk_without_names_refuses_requests_that_disagree(tmp_path: Path) -> None:
+    bare = train(*SOURCE, l2=0.05, max_norm=1.0)
+    desk = create_desk(tmp_path / "desk", bare, (framed(SURROGATE), SURROGATE[1]), POLICY)
+    accept(desk, shuffled(FORGET), FORGET[1], "case-1")
+    outcome = expunge.desk.run(desk)
+    assert not outcome.published
+    assert isinstance(outcome.refused, ExpungeError)
+    assert "in another order" in str(outcome.refused)
+
+
+def test_what_names_no_columns_is_matched_by_position_and_said_once(model: LinearModel, tmp_path: Path) -> None:
+    np.savez(tmp_path / "bare.npz", X=SURROGATE[0], y=SURROGATE[1])
+    bare = read_data(tmp_path / "bare.npz").rows
+    notes = expunge.unlearn(model, FORGET, bare, **UNLEARN).certificate.content["notes"]
+    said = "the forget set and the surrogate set: columns are matched by position: these files name none"
+    assert [note for note in notes if "position" in note] == [said]
+    notes = expunge.unlearn(model, (framed(FORGET), FORGET[1]), bare, **UNLEARN).certificate.content["notes"]
+    said = "the surrogate set: columns are matched by position: this file names none"
+    assert [note for note in notes if "position" in note] == [said]

@@ -1,0 +1,264 @@
+"""What a surrogate is charged for, and what it assumes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import reference
+from asking import asked
+from expunge.certificate.claim import Fact, due_failures
+from expunge.distance import Distance
+from expunge.errors import VacuousClaim
+from expunge.mechanism import gather, measure
+from expunge.request.door import Request
+from expunge.request.series import Series
+from expunge.solve.equation import RetainedEquation
+from expunge.solve.outcome import Ending, Step
+from expunge.surrogate import evidence as surrogate
+from expunge.surrogate.moments import Moments, change_moments
+from expunge.train import train
+from step_problems import Example
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+LOSSES = ("softmax", "ridge")
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_what_the_mechanism_charges_for_rounding_covers_the_measured_residual(loss: str, scale: float) -> None:
+    """a'(u) as computed against 64-bit mantissas, at the mechanism's own update from weights of any size."""
+    for seed in range(6):
+        example = Example(loss, classes=4, width=8, n=400, m=100, weights=scale, seed=seed)
+        measured = measure(example.request())
+        U, n, m, W, l2 = measured.step.update.numpy(), example.n, example.m, example.W, example.l2
+        labels = np.zeros(len(example.S), dtype=int)
+        after, before = (reference.exact_gradient(at, example.S, labels, l2, loss) for at in (W + U, W))
+        exact = (n - m) * (after - before) - m * reference.exact_gradient(W, example.X[:m], example.y[:m], l2, loss)
+        retained = gather(example.request()).retained
+        error = float(np.sqrt(((retained.residual(torch.tensor(U)).numpy() - exact) ** 2).sum()))
+        charged, left = measured.facts["rounding"].value, measured.facts["solver_residual"].value
+        assert 0 < error <= charged
+        assert float(np.sqrt((exact**2).sum())) <= left + charged
+
+
+def one_hot_request(level: int, sampling: str):
+    """One of 200 one-hot rows of five levels is to be forgotten; the surrogate has four of the levels."""
+    levels = np.arange(200) % 5
+    rows, labels = np.eye(5)[levels], levels % 2
+    model = train(rows, labels, l2=0.1, max_norm=1.0, loss="ridge")
+    row = int(np.flatnonzero(levels == level)[0])
+    surrogate = np.eye(5)[np.arange(120) % 4]
+    distance = Distance("same", 0.0, sampling=sampling)
+    options = {"epsilon": 1.0, "delta": 1e-4, "distance": distance, "force": True}
+    return asked(model, (rows[[row]], labels[[row]]), surrogate, **options)
+
+
+def test_seen_is_refused_where_a_forget_row_shows_that_it_is_not_all() -> None:
+    with pytest.raises(VacuousClaim, match="a forget row changes by") as refused:
+        measure(one_hot_request(4, "seen"), seed=0)
+    assert "--sampling strict" in str(refused.value)
+    measure(one_hot_request(4, "strict"), seed=0)
+    measure(one_hot_request(3, "seen"), seed=0)
+
+
+def some_step(request: Request) -> Step:
+    return Step(torch.ones_like(request.weights), 1.0, 2.0, 1, 1, "newton", 0.0, Ending.STOPPED, 0.0)
+
+
+def noticed(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
+    """What moments are asked with."""
+    asked_with: list[dict] = []
+
+    def spied(*given, **options):
+        asked_with.append(options)
+        return change_moments(*given, **options)
+
+    monkeypatch.setattr(surrogate, "change_moments", spied)
+    return asked_with
+
+
+def test_a_step_that_left_next_to_nothing_is_charged_ten_millionths_of_what_was_to_go() -> None:
+    """So that the charge does not vary with the sample; one that left more is charged what it left."""
+    example = Example()
+    request = example.request()
+    evidence, step = gather(request, seed=0), measure(request, seed=0).step
+    charged = 1e-7 * float(request.forgotten.norm())
+    assert step.residual < charged
+    found = evidence.facts(step, evidence.distance_at(step.update))
+    assert found["solver_residual"].value == pytest.approx(charged, rel=1e-12, abs=0.0)
+    rough = replace(step, residual=3.0 * charged)
+    assert evidence.facts(rough, evidence.distance_at(step.update))["solver_residual"].value == 3.0 * charged
+
+
+@pytest.mark.parametrize(("text", "slack"), [("chi2:0.1", 0.02), ("tv:0.1", 0.1), ("same", 0.1)])
+def test_candidates_are_ranked_by_quick_moments(text: str, slack: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanczos may fail every other time there, nothing heavy is measured and nothing told."""
+    told: list[tuple] = []
+    request = Example().request(distance=text)
+    evidence = gather(request, seed=0, progress=lambda *now: told.append(now))
+    step = some_step(request)
+    distance, asked_with = evidence.distance_at(step.update), noticed(monkeypatch)
+    evidence.facts(step, distance, quick=True)
+    assert not told
+    evidence.facts(step, distance)
+    assert told
+    quick, whole = asked_with
+    assert (quick["failure"], whole["failure"]) == (0.5, evidence.failures(distance)["eigenvalue"])
+    assert (quick["heavy"], whole["heavy"]) == (False, text != "same")
+    assert quick["slack"] == whole["slack"] == slack
+
+
+def test_where_no_eigenvalue_is_due_none_is_bounded_and_nothing_is_spent_on_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    request = Example().request(distance=Distance("tv", 0.1, "samples"))
+    evidence, asked_with = gather(request, seed=0), noticed(monkeypatch)
+    step = some_step(request)
+    for quick in (False, True):
+        facts = evidence.facts(step, evidence.distance_at(step.update), quick=quick)
+        assert facts["sampling_failure"].value == 0.0
+    assert [options["failure"] for options in asked_with] == [None, None]
+
+
+PAPER = {"bound": "paper", "constants": "paper", "step": "newton", "distance": "tv:0.01"}
+
+
+def test_the_paper_s_bound_is_for_an_undamped_step() -> None:
+    request = Example().request(**PAPER)
+    evidence = gather(request, seed=0)
+    step = measure(request, seed=0).step
+    assert step.positive_definite
+    facts = evidence.facts(step, evidence.distance_at(step.update))
+    assert (facts["n_source"].value, facts["n_forget"].value, facts["n_surrogate"].value) == (150, 15, 150)
+    assert facts["tv_upper"].value == 0.01
+    with pytest.raises(VacuousClaim, match="not positive definite"):
+        evidence.facts(replace(step, damping=1.0), evidence.distance_at(step.update))
+
+
+@pytest.mark.parametrize(("sizes", "weighted"), [("source", 150), ("surrogate", 120)])
+def test_the_paper_s_appendix_weights_the_surrogate_by_its_own_size(sizes: str, weighted: int) -> None:
+    example = Example(surrogate=lambda rng, X: X[:120])
+    evidence = gather(example.request(**PAPER, sizes=sizes))
+    assert evidence.equation.n_source == weighted
+    residual = gather(example.request(step="newton")).equation
+    assert residual.n_source == 150, "the paper's step under the other bound"
+
+
+def test_which_equation_is_solved() -> None:
+    example = Example()
+    assert gather(example.request(**PAPER)).paper_step
+    assert gather(example.request(step="newton")).paper_step
+    plain = gather(example.request(step="converged"))
+    assert not plain.paper_step
+    assert isinstance(plain.equation, RetainedEquation)
+
+
+def test_rounding_is_charged_for_all_that_were_forgotten_earlier_ones_too() -> None:
+    """The change over the retained rows' number, before and after, and every forgotten row's gradient before."""
+    request = Example().request()
+    step, head = some_step(request), request.head
+    for past, gone in ((None, 15), (object(), 40)):
+        known = SimpleNamespace(
+            head=head, weights=request.weights, surrogate=request.surrogate, forget=request.forget, past=past,
+            n_source=150, n_forget=gone,
+        )  # fmt: skip
+        charged = (150 - gone) * head.rounding(request.weights, request.surrogate)
+        charged += (150 - gone) * head.rounding(request.weights + step.update, request.surrogate)
+        charged += gone * head.rounding(request.weights, range(gone))
+        found = surrogate.SurrogateEvidence(known)._rounding(step)
+        assert (found.value, found.provenance) == (pytest.approx(charged, rel=1e-12, abs=0.0), "derived")
+
+
+def test_evidence_is_the_surrogate_s_where_there_is_neither_source_nor_deposit() -> None:
+    for source in (False, True):
+        for deposit in (None, object()):
+            request = SimpleNamespace(distance=SimpleNamespace(is_source=source), deposit=deposit)
+            assert surrogate.SurrogateEvidence.is_given(request) == (not source and deposit is None)
+
+
+def test_an_estimate_is_made_unless_it_is_given_and_then_it_must_belong(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = SimpleNamespace(sampled="made")
+    given = SimpleNamespace(belonging_to=lambda *of: SimpleNamespace(sampled=of))
+    checked: list[object] = []
+    monkeypatch.setattr(surrogate, "in_memory", lambda rows, why: rows)
+    monkeypatch.setattr(surrogate, "estimate_source", lambda *_, progress: made)
+    monkeypatch.setattr(surrogate, "require_converged", checked.append)
+    for estimate, due in ((None, "made"), (given, ("weights", "record", "rows", "wanted"))):
+        request = SimpleNamespace(
+            distance="wanted", surrogate="rows", weights="weights", record="record", head=None,
+            guarantee=SimpleNamespace(estimate=estimate),
+        )  # fmt: skip
+        found = surrogate.SurrogateEvidence.gathered(request, seed=0, progress=lambda *_: None)
+        assert found.estimate.sampled == checked[-1] == due
+
+
+@pytest.mark.parametrize("planned", [None, 1, 4])
+def test_one_model_spends_what_is_due_and_one_of_a_series_its_share(planned: int | None) -> None:
+    series = None if planned is None else Series(planned)
+    evidence = gather(Example().request(series=series))
+    distance = evidence.request.distance
+    found = evidence.failures(distance)
+    due = due_failures(1e-5, distance, averaged=planned != 4)
+    for name, value in due.items():
+        assert found[name] == pytest.approx(value / (planned or 1), rel=1e-12, abs=0.0)
+    assert ("sequence" in found) == (planned == 4)
+
+
+@pytest.mark.parametrize(
+    ("longest", "fine"), [(1.0 + 1e-9, True), (math.nextafter(1.0 + 1e-9, 2.0), False), (1.0 + 1.05e-9, False)]
+)
+def test_a_forget_row_may_change_a_billionth_more_than_what_was_seen(longest: float, fine: bool) -> None:
+    spread = SimpleNamespace(sums=lambda: SimpleNamespace(longest=longest))
+    head = SimpleNamespace(spread=lambda *_: spread)
+    request = SimpleNamespace(head=head, weights=None, forget=None)
+    evidence, step = surrogate.SurrogateEvidence(request), SimpleNamespace(update=None)
+    seen = SimpleNamespace(change_longest=1.0)
+    if fine:
+        evidence._require_seen(step, seen)
+    else:
+        with pytest.raises(VacuousClaim, match="a forget row changes by"):
+            evidence._require_seen(step, seen)
+
+
+WEIGHTED = {"sampled_trace", "sampled_eigenvalue", "sampled_largest"}
+
+
+@pytest.mark.parametrize("weight", [None, 3.0])
+def test_what_weighted_rows_vary_by_is_a_fact_where_rows_have_weights(
+    weight: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Known no better than the source's class counts, which the record has; everything else was measured."""
+    request = Example().request()
+    assert request.record.provenance == "declared"
+    evidence, step = gather(request, seed=0), some_step(request)
+    rows = SimpleNamespace(has_weights=weight is not None, largest_weight=weight)
+    known = SimpleNamespace(**{**vars(request), "surrogate": rows})
+    for name in ("n_source", "n_forget", "n_surrogate", "weights", "head", "forgotten", "record", "guarantee"):
+        setattr(known, name, getattr(request, name))
+    moments = Moments(*(float(number) for number in range(1, 13)))
+    monkeypatch.setattr(surrogate.SurrogateEvidence, "_rounding", lambda *_: Fact(0.0, "derived"))
+    found = replace(evidence, request=known)._residual_facts(step, moments, 0.0)
+    for name, value in asdict(moments).items():
+        if name not in WEIGHTED:
+            assert found[name] == Fact(value, "derived" if name == "change_supremum" else "measured")
+        elif weight is None:
+            assert name not in found
+        else:
+            assert found[name] == Fact(value, "declared")
+    assert found.get("weight_largest") == (None if weight is None else Fact(3.0, "declared"))
+
+
+def test_rounding_is_charged_after_the_update_where_that_lengthens_the_weights() -> None:
+    """An update as long as the weights: after it they are twice as long, and nothing if it went the other way."""
+    request = Example().request()
+    step, head = replace(some_step(request), update=request.weights.clone()), request.head
+    charged = sum(135 * head.rounding(at, request.surrogate) for at in (request.weights, 2 * request.weights))
+    charged += 15 * head.rounding(request.weights, request.forget)
+    found = gather(request)._rounding(step)
+    assert found.value == pytest.approx(charged, rel=1e-12, abs=0.0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import html
+import importlib
 import importlib.util
 import json
 import logging
@@ -134,14 +135,15 @@ def reference(module: str) -> str:
 
 
 def home(module: str, name: str) -> str:
-    """Where a name is to be looked up: by its own module where the package has a module of the same name too.
+    """Where a name is to be looked up: in the module that holds it where the package has a module of the same name too.
 
-    >>> home("expunge", "unlearn"), home("expunge", "Statement")
-    ('expunge.unlearn.unlearn', 'expunge.Statement')
+    >>> home("expunge", "unlearn"), home("expunge", "deposit"), home("expunge", "Statement")
+    ('expunge.unlearn.unlearn', 'expunge.unlearn.deposit', 'expunge.Statement')
     """
     folder = ROOT / "src" / module.replace(".", "/")
     taken = (folder / f"{name}.py").exists() or (folder / name).is_dir()
-    return f"{module}.{name}.{name}" if taken else f"{module}.{name}"
+    homes = getattr(importlib.import_module(module), "homes", {})
+    return f"{module}.{homes.get(name, name)}.{name}" if taken else f"{module}.{name}"
 
 
 # The site -------------------------------------------------------------------------------------------------------------

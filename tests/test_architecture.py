@@ -159,7 +159,7 @@ def test_the_request_has_no_field_for_the_source() -> None:
 
 # Sizes ----------------------------------------------------------------------------------------------------------------
 
-MOST_ENTRIES = 26
+MOST_ENTRIES = 27
 
 
 def test_few_entries_at_the_top() -> None:

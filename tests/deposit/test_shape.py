@@ -15,6 +15,7 @@ from scipy.linalg import fractional_matrix_power
 from sklearn.linear_model import LogisticRegression
 
 from expunge.certificate import rules as kept_rules
+from expunge.deposit import shape
 from expunge.deposit.asking import ask_deposit, deposit_guarantee
 from expunge.deposit.contents import HARMLESS, LEVELS, Deposit
 from expunge.deposit.leaving import gone, left, look_up
@@ -199,13 +200,13 @@ def test_features_that_no_row_has() -> None:
 def test_sums_that_float64_would_round_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """`2 sum of squares < 2^53` of either part: 16 million rows of the longest features are few enough."""
     assert EXACT_BELOW > 2.0 * 2**24 * 16383.0**2
-    monkeypatch.setattr("expunge.deposit.shape.EXACT_BELOW", 2.0 * 3 * 2.0**18 + 1.0)
+    monkeypatch.setattr(shape, "EXACT_BELOW", 2.0 * 3 * 2.0**18 + 1.0)
     gram_of(rows_of(np.ones((3, 1))))  # 512^2 of each in the low part
     gram_of(rows_of(np.full((3, 1), 512.0 * 64.0)))  # and of each in the high one
     for value in (1.0, 512.0 * 64.0):
         with pytest.raises(DataError, match="4 rows that float64 does not hold exactly"):
             gram_of(rows_of(np.full((4, 1), value)))
-    monkeypatch.setattr("expunge.deposit.shape.EXACT_BELOW", 2.0 * 3 * 2.0**18)
+    monkeypatch.setattr(shape, "EXACT_BELOW", 2.0 * 3 * 2.0**18)
     with pytest.raises(DataError, match="3 rows"):
         gram_of(rows_of(np.ones((3, 1))))
 
@@ -274,7 +275,7 @@ def test_wide_tables_have_the_moments_themselves(monkeypatch: pytest.MonkeyPatch
     gram = gram_of(rows_of(np.random.default_rng(2).normal(size=(50, 3)) * [1.0, 3.0, 0.2]))
     zero = torch.full((3,), 0.01, dtype=torch.float64)
     for most, expected in ((2, gram.mean), (3, powered(gram.mean, POWER))):
-        monkeypatch.setattr("expunge.deposit.shape.FEW_FEATURES", most)
+        monkeypatch.setattr(shape, "FEW_FEATURES", most)
         factor = shape_of(head("logistic", 1, 3), gram, zero)
         assert factor is not None
         torch.testing.assert_close(factor[0] @ factor[0].T, 0.25 * expected + torch.diag(zero))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from deposit_problems import LONG, Problem, drawn, gradient, hessian, minimiser
 from expunge.bounds.deposit import THIRD, bend_third, bend_third_slope, radius_in_route
 from expunge.bounds.scale import power_of_two
-from expunge.deposit import steps
+from expunge.deposit import steps, third
 from expunge.deposit.routes import Found, found, smallest
 from expunge.deposit.setting import Penalty
 from expunge.deposit.steps import step_of, third_step
@@ -140,7 +140,7 @@ def test_many_blocks_and_products_in_parts_are_one_sum(monkeypatch: pytest.Monke
     rows, anchor = problem.rows(slice(None)), torch.from_numpy(problem.anchor)
     whole = third_of(problem.head, anchor, rows)
     monkeypatch.setattr("expunge.heads.rows.BLOCK_BYTES", 16 * 8 * rows.n_features)
-    monkeypatch.setattr("expunge.deposit.third.AT_ONCE", 60)
+    monkeypatch.setattr(third, "AT_ONCE", 60)
     rows = problem.rows(slice(None))
     assert len(list(rows.blocks())) > 2
     assert third_of(problem.head, anchor, rows).numpy() == pytest.approx(whole.numpy(), rel=1e-12, abs=1e-15)
@@ -446,8 +446,8 @@ def test_routes_that_cannot_be_smaller_are_not_tried(third: bool) -> None:
 @pytest.mark.parametrize("factor", [0.0, 0.5, 2.0])
 def test_a_pull_that_is_wrong_by_a_factor_is_seen(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: with `T[u, u]` for its half, or none of it, retrained weights are outside."""
-    monkeypatch.setattr("expunge.deposit.steps.pull", lambda *a, **k: factor * pull(*a, **k))
-    monkeypatch.setattr("expunge.deposit.steps.along", lambda *a, **k: along(*a, **k).times(factor))
+    monkeypatch.setattr(steps, "pull", lambda *a, **k: factor * pull(*a, **k))
+    monkeypatch.setattr(steps, "along", lambda *a, **k: along(*a, **k).times(factor))
     outside = 0
     for problem in ORDINARY:
         for m in (1, 3):

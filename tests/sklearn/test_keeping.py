@@ -23,6 +23,7 @@ from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScale
 
 import expunge.sklearn
 from expunge.certificate.wording import PREPARATIONS
+from expunge.deposit import making
 from expunge.deposit.making import GROUPS
 from expunge.deposit.routes import found
 from expunge.errors import DataError, ModelError, OptionError
@@ -38,7 +39,7 @@ ASKED = {"epsilon": 1.0, "delta": 1e-3}
 @pytest.fixture(autouse=True)
 def _few_rehearsals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two groups of each size are enough; how many are rehearsed is tested beside making.py."""
-    monkeypatch.setattr("expunge.deposit.making.GROUPS", ((10**9, 2),))
+    monkeypatch.setattr(making, "GROUPS", ((10**9, 2),))
 
 
 def drawn(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -41,7 +41,7 @@ from startup import measured as measured_process
 
 import expunge.sklearn
 from expunge.cli.results import write_result
-from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.contents import Deposit, read_deposit
 from expunge.deposit.making import optimum
 from expunge.errors import BeyondPolicy, VacuousClaim
@@ -127,8 +127,8 @@ def deletion(file: Path, forget: Data, out: Path, device: str) -> Deleted:
     clock.now("deposit read")
     before = read_deposit(file)
     clock.now("rows looked up")
-    guarantee = deposit_guarantee(EPSILON, DELTA, force=True)
-    asked = ask_deposit(before, forget, guarantee, execution=Execution(device=device))
+    promise = deposit_promise(EPSILON, DELTA, force=True)
+    asked = ask_deposit(before, forget, promise, execution=Execution(device=device))
     clock.now("step and region")
     found = measure(asked)
     clock.now("noise and certificate")

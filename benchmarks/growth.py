@@ -81,7 +81,7 @@ def one(case: dict[str, int]) -> dict[str, Any]:
     from expunge.distance import Distance
     from expunge.mechanism import carry_out, certify, measure
     from expunge.request.door import ask
-    from expunge.request.guarantee import Guarantee
+    from expunge.request.promise import Promise
     from expunge.train import train
 
     forget, classes = case["forget"], case["classes"]
@@ -90,13 +90,13 @@ def one(case: dict[str, int]) -> dict[str, Any]:
     forget_rows = x[:forget], y[:forget]
     del x
     surrogate = made_up(case["rows"], case["features"], classes, 2)
-    guarantee = Guarantee(epsilon=1.0, delta=1e-5, distance=Distance("same", 0.0), force=True)
-    carry_out(ask(model, forget_rows, (surrogate[0][:1000], surrogate[1][:1000]), guarantee))  # warm
+    promise = Promise(epsilon=1.0, delta=1e-5, distance=Distance("same", 0.0), force=True)
+    carry_out(ask(model, forget_rows, (surrogate[0][:1000], surrogate[1][:1000]), promise))  # warm
     Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
     resident = memory("VmRSS")
     processor = time.process_time()
     began = time.perf_counter()
-    request = ask(model, forget_rows, surrogate, guarantee)
+    request = ask(model, forget_rows, surrogate, promise)
     checked = time.perf_counter()
     stages: dict[str, float] = {}
     last = ["step", checked]

@@ -27,7 +27,7 @@ from expunge.model import from_matrix
 from expunge.record import TrainingRecord
 from expunge.request.door import ask
 from expunge.request.execution import Execution
-from expunge.request.guarantee import Guarantee
+from expunge.request.promise import Promise
 from expunge.train import minimise, residual_upper
 
 EPSILON = 1.0
@@ -109,11 +109,11 @@ class Stages:
         self.stage, self.began = following, now
 
 
-def staged(model: Any, forget: Any, surrogate: Any, guarantee: Guarantee, device: str) -> tuple[Any, dict[str, Any]]:
+def staged(model: Any, forget: Any, surrogate: Any, promise: Promise, device: str) -> tuple[Any, dict[str, Any]]:
     """`expunge.unlearn`, stage by stage."""
     synchronise(device)
     began = time.perf_counter()
-    request = ask(model, forget, surrogate, guarantee, execution=Execution(device=device))
+    request = ask(model, forget, surrogate, promise, execution=Execution(device=device))
     synchronise(device)
     checked = time.perf_counter()
     watch = Stages(device)
@@ -272,8 +272,8 @@ def main() -> None:
     result |= unlearned(given, model, forget, surrogate)
     write(name, result, out=given.out)
     distance = expunge.parse_distance(given.distance)
-    guarantee = Guarantee(epsilon=EPSILON, delta=1.0 / given.rows, distance=distance, force=True)
-    _, result["stages"] = staged(model, forget, surrogate, guarantee, device)
+    promise = Promise(epsilon=EPSILON, delta=1.0 / given.rows, distance=distance, force=True)
+    _, result["stages"] = staged(model, forget, surrogate, promise, device)
     page = markdown("A head of ImageNet's size", ("", "measured"), table_of(given, result), result["environment"])
     write(name, result, page, given.out)
 

@@ -24,7 +24,7 @@ from imagenet_head import CHUNK, basis, made_up
 
 from deposit import Clock
 from expunge.cli.results import write_result
-from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.contents import Deposit
 from expunge.deposit.keeping import keep
 from expunge.deposit.verifying import whitened
@@ -75,7 +75,7 @@ def deletion(before: Deposit, rows: Labelled, m: int, given: argparse.Namespace)
     asked = ask_deposit(
         before,
         forget,
-        deposit_guarantee(EPSILON, 1.0 / given.rows, force=True),
+        deposit_promise(EPSILON, 1.0 / given.rows, force=True),
         execution=Execution(device=given.device),
     )
     clock.now("step and region")

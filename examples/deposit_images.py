@@ -26,7 +26,7 @@ import torch
 
 from expunge.bounds.calibration import mu_for
 from expunge.deposit.adding import with_surrogate
-from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.beside import begun_beside
 from expunge.deposit.contents import Deposit
 from expunge.deposit.evidence import DepositEvidence, Taken, taken_out
@@ -39,7 +39,7 @@ from expunge.heads.rows import in_memory
 from expunge.mechanism import measure, measured_by
 from expunge.request.door import ask
 from expunge.request.execution import Execution
-from expunge.request.guarantee import Guarantee, wanted_distance
+from expunge.request.promise import Promise, wanted_distance
 from expunge.request.rows import rows_of
 from expunge.surrogate.measured import foresee
 from expunge.train import train
@@ -152,15 +152,15 @@ class Group:
     execution: Execution
     taken: Taken | None = None
 
-    def measured(self, with_deposit: bool, distance: Any, promise: tuple[float, float], seed: int) -> tuple[Any, Any]:
+    def measured(self, with_deposit: bool, distance: Any, budget: tuple[float, float], seed: int) -> tuple[Any, Any]:
         """A request with a deposit, with a surrogate, or both, and what was measured for it."""
         model, forget, surrogate = self.model, self.forget, self.task.surrogate
         if not with_deposit:
-            guarantee = Guarantee(*promise, wanted_distance(distance)[0], force=True)
-            request = ask(model, forget, surrogate, guarantee, execution=self.execution)
+            promise = Promise(*budget, wanted_distance(distance)[0], force=True)
+            request = ask(model, forget, surrogate, promise, execution=self.execution)
             return request, measure(request, seed=seed)
-        guarantee = deposit_guarantee(*promise, force=True)
-        request = ask_deposit(self.kept, forget, guarantee, model=model, execution=self.execution)
+        promise = deposit_promise(*budget, force=True)
+        request = ask_deposit(self.kept, forget, promise, model=model, execution=self.execution)
         request = with_surrogate(request, forget, None if distance is None else surrogate, distance)
         if self.taken is None:
             self.taken = taken_out(request)

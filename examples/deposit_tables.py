@@ -25,7 +25,7 @@ from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.contents import Deposit
 from expunge.deposit.verifying import whitened
 from expunge.errors import ExpungeError
@@ -112,7 +112,7 @@ def forgotten(kept: Deposit, rows: Rows, m: int, seed: int) -> tuple[Any, Any, A
     gone, left = chosen[:m], chosen[m:]
     refit = refitted(rows[0][left], rows[1][left])
     try:
-        request = ask_deposit(kept, (rows[0][gone], rows[1][gone]), deposit_guarantee(1.0, DELTA, force=True))
+        request = ask_deposit(kept, (rows[0][gone], rows[1][gone]), deposit_promise(1.0, DELTA, force=True))
         update = request.weights + measure(request).step.update
     except ExpungeError:
         update = None

@@ -25,7 +25,7 @@ from expunge import LinearModel, __version__, parse_distance, train
 from expunge.heads import Rows, head_for
 from expunge.mechanism import certify, measure
 from expunge.request.door import ask
-from expunge.request.guarantee import Guarantee
+from expunge.request.promise import Promise
 from expunge.surrogate.measured import foresee
 from expunge.train import minimise
 
@@ -116,15 +116,15 @@ def run(task: Task, sets: int, draws: int) -> Iterator[dict[str, Any]]:
         for distance, step in itertools.product(("same", f"chi2:{task.chi2:g}"), ("converged", "balanced")):
             began = time.perf_counter()
             rows = (features[forget], labels[forget])
-            guarantee = Guarantee(1.0, 1 / n, parse_distance(distance), step=step, force=True, noise="exact")
-            request = ask(model, rows, task.surrogate, guarantee)
+            promise = Promise(1.0, 1 / n, parse_distance(distance), step=step, force=True, noise="exact")
+            request = ask(model, rows, task.surrogate, promise)
             measured = measure(request)
             seconds = time.perf_counter() - began
             updated = request.weights + measured.step.update
             if retrained is None:
                 retrained = retrain(task, model, kept, updated)
             for epsilon in EPSILONS:
-                wanted = replace(request, guarantee=replace(guarantee, epsilon=epsilon))
+                wanted = replace(request, promise=replace(promise, epsilon=epsilon))
                 results = [certify(wanted, measured) for _ in range(draws)]
                 certificate, noise = results[0].certificate, foresee(wanted, measured)[1].noise
                 assert noise is not None  # there is a certificate

@@ -26,7 +26,7 @@ from expunge.mechanism import measure
 from expunge.model import LinearModel
 from expunge.report.figures import COLOURS, STYLES, new_figure, png
 from expunge.request.door import ask
-from expunge.request.guarantee import Guarantee, wanted_distance
+from expunge.request.promise import Promise, wanted_distance
 from expunge.runtime.progress import Progress, silent
 from expunge.surrogate.measured import claim_of, foresee
 from expunge.train import train
@@ -94,14 +94,14 @@ def _outlooks(
     """Delta for this declared distance, and noise and mean accuracy at every epsilon."""
     distance, _ = wanted_distance(text, matched)
     request = ask(
-        model, forget, surrogate, Guarantee(epsilon=1.0, delta=delta, distance=distance, force=True, noise="exact")
+        model, forget, surrogate, Promise(epsilon=1.0, delta=delta, distance=distance, force=True, noise="exact")
     )
     measured = measure(request, seed=0)
     updated = request.weights + measured.step.update
     region = held_region(claim_of(request, measured))
     generator, outcomes = np.random.default_rng(0), []
     for epsilon in wanted["epsilons"]:
-        _, derived = foresee(replace(request, guarantee=replace(request.guarantee, epsilon=epsilon)), measured)
+        _, derived = foresee(replace(request, promise=replace(request.promise, epsilon=epsilon)), measured)
         assert derived.noise is not None  # the region of a finite distance is finite
         share = derived.noise.length / float(request.weights.norm())
         published = Outcome(updated, derived.noise).ensemble(wanted["draws"], generator)

@@ -29,7 +29,7 @@ from expunge.certificate.derive import held_region
 from expunge.errors import DataError
 from expunge.mechanism import measure
 from expunge.request.door import ask
-from expunge.request.guarantee import Guarantee
+from expunge.request.promise import Promise
 from expunge.request.rows import rows_of
 from expunge.surrogate.measured import claim_of
 
@@ -85,7 +85,7 @@ def one(X: np.ndarray, y: np.ndarray, xi: float, seed: int) -> dict[str, Any]:
             model,
             (X[forget], y[forget]),
             (X[surrogate], y[surrogate]),
-            Guarantee(epsilon=1.0, delta=1.0 / len(source), distance=distance, force=True, noise="exact"),
+            Promise(epsilon=1.0, delta=1.0 / len(source), distance=distance, force=True, noise="exact"),
         )
         measured = measure(request, seed=seed)
         region = held_region(claim_of(request, measured))

@@ -47,7 +47,7 @@ from expunge.distance import Distance
 from expunge.mechanism import measure
 from expunge.networks.tangent import TangentModel, minimise_tangent, tangent_request, train_tangent
 from expunge.request.door import Request
-from expunge.request.guarantee import Guarantee
+from expunge.request.promise import Promise
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.equation import SurrogateEquation
 from expunge.surrogate.measured import Measured, claim_of, foresee
@@ -173,7 +173,7 @@ def setting(
     """All rows of one setting: scores by method, and Deltas beside the truth."""
     retain, forget = (_part(private.source, index) for index in split)
     n = model.record.n_source
-    known = Guarantee(epsilon=1.0, delta=1.0 / n, distance=Distance("source", 0.0), force=True, noise="exact")
+    known = Promise(epsilon=1.0, delta=1.0 / n, distance=Distance("source", 0.0), force=True, noise="exact")
     requests = {PLUS: tangent_request(network, model, forget, private.source, known, **options)}
     for method, given in surrogates(private.surrogate, retain[1]).items():
         asked = replace(known, distance=Distance("chi2", chi_square(retain[1], given[1])))
@@ -242,7 +242,7 @@ def _under_noise(
     judged: NetworkTask, request: Request, measured: Measured, epsilon: float, generator: np.random.Generator
 ) -> dict[str, float]:
     """Accuracies with the noise that the residual bound needs at this epsilon; the measurements do not depend on it."""
-    _, derived = foresee(replace(request, guarantee=replace(request.guarantee, epsilon=epsilon)), measured)
+    _, derived = foresee(replace(request, promise=replace(request.promise, epsilon=epsilon)), measured)
     sigma = derived.sigma
     noised = with_noise(request.weights + measured.step.update, sigma, generator)
     shares = {part: share_right(judged.outputs(noised, part), judged.labels[part]) for part in ("test", "forget")}

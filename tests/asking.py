@@ -9,7 +9,7 @@ from expunge.model import LinearModel, checked_model
 from expunge.request.declared import Declared
 from expunge.request.door import Request, ask
 from expunge.request.execution import Execution
-from expunge.request.guarantee import Guarantee, wanted_distance
+from expunge.request.promise import Promise, wanted_distance
 
 
 def asked(
@@ -22,8 +22,8 @@ def asked(
         return {name: given.pop(name) for name in list(given) if name in names}
 
     wanted, estimate = wanted_distance(distance, match_classes)
-    guarantee = Guarantee(distance=wanted, estimate=estimate, **taken(Guarantee))
+    promise = Promise(distance=wanted, estimate=estimate, **taken(Promise))
     declared, execution = Declared(**taken(Declared)), Execution(**taken(Execution))
     bias = given.pop("bias", None)
     whole = model if isinstance(model, LinearModel) else checked_model(model, bias)
-    return ask(whole, forget, surrogate, guarantee, declared=declared, execution=execution, **given)
+    return ask(whole, forget, surrogate, promise, declared=declared, execution=execution, **given)

@@ -24,7 +24,7 @@ from expunge.deposit.third import has_third
 from expunge.heads import LinearHead, Rows, head_for
 from expunge.model import LinearModel, from_matrix
 from expunge.record import TrainingRecord
-from expunge.request.guarantee import Guarantee
+from expunge.request.promise import Promise
 from expunge.unlearn import deposit
 
 Array = Any
@@ -323,8 +323,8 @@ class Made:
     def request(self, which: Array, *, copy: Any = None, **options: Any) -> Any:
         """A request for these rows, or for a copy of them."""
         settings = {"epsilon": 1.0, "delta": 1e-5} | options
-        guarantee = Guarantee(distance=DISTANCE, step="newton", bound=BOUND, **settings)
-        return ask_deposit(self.deposit, (self.X[which] if copy is None else copy, self.y[which]), guarantee)
+        promise = Promise(distance=DISTANCE, step="newton", bound=BOUND, **settings)
+        return ask_deposit(self.deposit, (self.X[which] if copy is None else copy, self.y[which]), promise)
 
 
 @cache

@@ -34,7 +34,7 @@ from expunge.distance import Estimation, parse_distance
 from expunge.mechanism import certify, measure
 from expunge.networks.module import module_request, unlearn_module
 from expunge.networks.tangent import tangent_request, train_tangent, unlearn_tangent
-from expunge.request.guarantee import Guarantee
+from expunge.request.promise import Promise
 from expunge.request.series import Series
 from expunge.surrogate.measured import handed_on
 
@@ -218,8 +218,8 @@ def trained_network() -> Any:
 
 def run_tangent(model: Any, forget: Any, standing: Any, distance: str) -> Json:
     """One deletion from a linearised network."""
-    guarantee = Guarantee(distance=parse_distance(distance), **BUDGET)
-    update = measure(tangent_request(network(), model, forget, standing, guarantee), seed=SEED).step.update
+    promise = Promise(distance=parse_distance(distance), **BUDGET)
+    update = measure(tangent_request(network(), model, forget, standing, promise), seed=SEED).step.update
     made = unlearn_tangent(network(), model, forget, standing, distance=distance, insecure_test_seed=SEED, **BUDGET)
     return stable({"certificate": made.certificate.content, "update": update, "noised": made.model.weights})
 
@@ -227,13 +227,13 @@ def run_tangent(model: Any, forget: Any, standing: Any, distance: str) -> Json:
 def run_module(module: nn.Module, forget: Any, standing: Any, **options: Any) -> Json:
     """One step of a whole network."""
     told = {name: options[name] for name in ("l2", "n_source", "curvature", "damping")}
-    guarantee = Guarantee(
+    promise = Promise(
         distance=parse_distance(options["distance"]),
         bound="paper",
         constants=PaperConstants.of_the_experiments(options["l2"]),
         **(BUDGET | {"epsilon": 0.9}),
     )
-    step = measure(module_request(module, forget, standing, guarantee, **told)).step
+    step = measure(module_request(module, forget, standing, promise, **told)).step
     made = unlearn_module(module, forget, standing, insecure_test_seed=SEED, **(BUDGET | {"epsilon": 0.9} | options))
     noised = torch.cat([value.detach().flatten() for value in made.model.parameters()])
     return stable({"certificate": made.certificate.content, "update": step.update, "noised": noised})

@@ -26,7 +26,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from expunge.deposit import making
-from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.contents import Deposit
 from expunge.deposit.evidence import DepositEvidence
 from expunge.deposit.verifying import whitened
@@ -158,7 +158,7 @@ def away(name: str) -> float:
     model, kept = fitted(name)
     X, y = CASES[name].rows()
     given = _given(taken_apart(model), (some(X, slice(GONE)), some(y, slice(GONE))), kept, FORGET)
-    request = ask_deposit(kept, given, deposit_guarantee(1.0, 1e-3))
+    request = ask_deposit(kept, given, deposit_promise(1.0, 1e-3))
     evidence = DepositEvidence.gathered(request, seed=None, progress=silent)
     updated = kept.anchor + evidence.own_step().update
     return whitened(evidence.retained_deposit, kept.setting.centred(updated - refit_matrix(name)[0]))

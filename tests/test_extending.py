@@ -30,7 +30,7 @@ from expunge.heads import HEADS, Logistic, head_for, register_head
 from expunge.mechanism import measure
 from expunge.record import LOSSES, TrainingRecord, loss_named
 from expunge.report import run_page
-from expunge.request.guarantee import Guarantee, wanted_distance
+from expunge.request.promise import Promise, wanted_distance
 from toys.hellinger import Hellinger
 from toys.twice_ridge import TwiceRidge
 
@@ -214,7 +214,7 @@ ENTRIES: dict[str, Callable[[Path], Any]] = {
     "loss: verify": lambda tmp: verify(forged(("model", "loss"), "hinge")),
     "loss: expunge verify": lambda tmp: a_verification(tmp, ("model", "loss"), "hinge"),
     "bound: bound_named": lambda tmp: bound_named("tight"),
-    "bound: Guarantee": lambda tmp: Guarantee(1.0, 1e-3, Distance("same", 0.0), bound="tight"),
+    "bound: Guarantee": lambda tmp: Promise(1.0, 1e-3, Distance("same", 0.0), bound="tight"),
     "bound: derive": lambda tmp: a_claim(bound="tight"),
     "bound: ask": lambda tmp: a_request(bound="tight"),
     "bound: verify": lambda tmp: verify(forged(("bound", "kind"), "tight")),
@@ -225,8 +225,8 @@ ENTRIES: dict[str, Callable[[Path], Any]] = {
     "provenance: weakest": lambda tmp: weakest(["measured", "hearsay"]),
     "provenance: a distance": lambda tmp: Distance("chi2", 0.1, provenance="hearsay"),
     "provenance: verify": lambda tmp: verify(forged(("distance", "provenance"), "hearsay")),
-    "step: Guarantee": lambda tmp: Guarantee(1.0, 1e-3, Distance("same", 0.0), step="giant"),
-    "sizes: Guarantee": lambda tmp: Guarantee(1.0, 1e-3, Distance("same", 0.0), bound="paper", sizes="both"),
+    "step: Guarantee": lambda tmp: Promise(1.0, 1e-3, Distance("same", 0.0), step="giant"),
+    "sizes: Guarantee": lambda tmp: Promise(1.0, 1e-3, Distance("same", 0.0), bound="paper", sizes="both"),
 }
 
 

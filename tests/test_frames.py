@@ -18,7 +18,7 @@ import pyarrow.parquet
 import pytest
 
 import expunge
-from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.membership import answers
 from expunge.deposit.verifying import verify_deposits
 from expunge.desk import Policy, accept, create_desk
@@ -97,7 +97,7 @@ def told(made: Unlearned) -> Any:
     return made.model.matrix().tolist(), made.certificate.total, made.certificate.terms
 
 
-GUARANTEE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-3, "insecure_test_seed": 7, "force": True}
+PROMISE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-3, "insecure_test_seed": 7, "force": True}
 
 
 def desk_results(rows: Given) -> Any:
@@ -148,28 +148,26 @@ ENTRIES: dict[str, Callable[[Given], Any]] = {
     "score": lambda rows: trained().score(*both(rows(TEST))),
     "score_model": lambda rows: score_model(trained(), rows(TEST)),
     "describe_fit": lambda rows: describe_fit(trained(), rows(SOURCE)),
-    "forget": lambda rows: told(expunge.unlearn(trained(), rows(FORGET), by_hand(TEST), distance="same", **GUARANTEE)),
-    "surrogate": lambda rows: told(
-        expunge.unlearn(trained(), by_hand(FORGET), rows(TEST), distance="same", **GUARANTEE)
-    ),
+    "forget": lambda rows: told(expunge.unlearn(trained(), rows(FORGET), by_hand(TEST), distance="same", **PROMISE)),
+    "surrogate": lambda rows: told(expunge.unlearn(trained(), by_hand(FORGET), rows(TEST), distance="same", **PROMISE)),
     "surrogate without labels": lambda rows: told(
-        expunge.unlearn(trained(), by_hand(FORGET), alone(rows(TEST)), distance="same", step="newton", **GUARANTEE)
+        expunge.unlearn(trained(), by_hand(FORGET), alone(rows(TEST)), distance="same", step="newton", **PROMISE)
     )[1:],
     "source": lambda rows: told(
-        expunge.unlearn(trained(), by_hand(FORGET), rows(SOURCE), distance="source", **GUARANTEE)
+        expunge.unlearn(trained(), by_hand(FORGET), rows(SOURCE), distance="source", **PROMISE)
     ),
     "forget a class": lambda rows: ask_deposit(
-        kept(), rows(SOURCE), deposit_guarantee(1.0, 1e-3), forget_class=0
+        kept(), rows(SOURCE), deposit_promise(1.0, 1e-3), forget_class=0
     ).forget.features.tolist(),
-    "forget with a deposit": lambda rows: told(expunge.unlearn(trained(), rows(FORGET), deposit=kept(), **GUARANTEE)),
+    "forget with a deposit": lambda rows: told(expunge.unlearn(trained(), rows(FORGET), deposit=kept(), **PROMISE)),
     "surrogate beside a deposit": lambda rows: told(
-        expunge.unlearn(trained(), rows(FORGET), rows(TEST), distance="same", deposit=kept(), **GUARANTEE)
+        expunge.unlearn(trained(), rows(FORGET), rows(TEST), distance="same", deposit=kept(), **PROMISE)
     ),
     "stream to forget": lambda rows: told(
-        expunge.unlearn(trained(), streamed(rows, FORGET), deposit=kept(), **GUARANTEE)
+        expunge.unlearn(trained(), streamed(rows, FORGET), deposit=kept(), **PROMISE)
     ),
     "stream of surrogate rows": lambda rows: told(
-        expunge.unlearn(trained(), streamed(rows, FORGET), streamed(rows, TEST), distance="same", **GUARANTEE)
+        expunge.unlearn(trained(), streamed(rows, FORGET), streamed(rows, TEST), distance="same", **PROMISE)
     ),
     "deposit": lambda rows: _sums(expunge.deposit(trained(), *both(rows(SOURCE)), seed=1)),
     "deposit of a stream": lambda rows: _sums(_of_stream(streamed(rows, SOURCE))),
@@ -227,7 +225,7 @@ def test_columns_that_were_read_as_they_are_are_refused(tmp_path: Path) -> None:
     raw += [expunge.open_data(tmp_path / "many", LABEL, preparation=record.table)]
     for rows in raw:
         with pytest.raises(DataError, match="columns of a table as they are"):
-            expunge.unlearn(trained(), by_hand(FORGET), rows, distance="same", **GUARANTEE)
+            expunge.unlearn(trained(), by_hand(FORGET), rows, distance="same", **PROMISE)
     with pytest.raises(DataError, match="columns of a table as they are"):
         trained().predict(raw[0])
     read = expunge.read_data(tmp_path / "rows.csv", LABEL, preparation=record.table).rows
@@ -255,7 +253,7 @@ def test_a_stream_s_frames_are_matched_by_name_without_a_preparation_too() -> No
         "other": lambda: iter([(frame[["age", "income"]][:2], y[:2])]),
     }
     made = [
-        told(expunge.unlearn(model, expunge.stream(blocks), (X[2:], y[2:]), distance="same", **GUARANTEE))
+        told(expunge.unlearn(model, expunge.stream(blocks), (X[2:], y[2:]), distance="same", **PROMISE))
         for blocks in rows.values()
     ]
     assert made[0] == made[1]

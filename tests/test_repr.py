@@ -110,10 +110,10 @@ def check(forgotten: Any) -> Held:
 
 
 def request(forgotten: Any) -> Held:
-    from expunge.deposit.asking import ask_deposit, deposit_guarantee
+    from expunge.deposit.asking import ask_deposit, deposit_promise
 
     case = forgotten[0]
-    asked = ask_deposit(case.deposit, (case.X[:1], case.y[:1]), deposit_guarantee(1.0, 1e-5, force=True))
+    asked = ask_deposit(case.deposit, (case.X[:1], case.y[:1]), deposit_promise(1.0, 1e-5, force=True))
     return asked, texts_of(case.X[:1])
 
 

@@ -29,7 +29,7 @@ from expunge.errors import ExpungeError
 from expunge.heads import Rows
 from expunge.mechanism import certify, gather, measure
 from expunge.request.door import Request
-from expunge.request.guarantee import STEPS
+from expunge.request.promise import STEPS
 from expunge.solve.equation import RetainedEquation, SurrogateEquation
 from expunge.solve.newton import newton_step
 from expunge.solve.outcome import Step

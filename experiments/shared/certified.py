@@ -30,7 +30,7 @@ from expunge.heads.rows import in_memory
 from expunge.mechanism import measure
 from expunge.model import LinearModel
 from expunge.request.door import Request, ask
-from expunge.request.guarantee import Guarantee
+from expunge.request.promise import Promise
 from expunge.request.rows import rows_of
 from expunge.runtime.progress import Progress, silent
 from expunge.surrogate.measured import Measured, claim_of, foresee
@@ -151,7 +151,7 @@ def _request(model: LinearModel, forget: Labelled, surrogate: Labelled, delta: f
     distance = replace(way.distance, matched=way.matched)
     # forced: what would be refused is shown, and marked
     return ask(
-        model, forget, surrogate, Guarantee(epsilon=1.0, delta=delta, distance=distance, force=True, noise="exact")
+        model, forget, surrogate, Promise(epsilon=1.0, delta=delta, distance=distance, force=True, noise="exact")
     )
 
 
@@ -159,7 +159,7 @@ def _outcome(
     request: Request, measured: Measured, epsilon: float, test: Rows, draws: int, generator: np.random.Generator
 ) -> dict[str, Any]:
     """Noise and mean accuracy at this epsilon; the measurements do not depend on it."""
-    _, derived = foresee(replace(request, guarantee=replace(request.guarantee, epsilon=epsilon)), measured)
+    _, derived = foresee(replace(request, promise=replace(request.promise, epsilon=epsilon)), measured)
     assert derived.noise is not None  # the region of a finite distance is finite
     published = Outcome(request.weights + measured.step.update, derived.noise).ensemble(draws, generator)
     accuracies = [_accuracy(weights, test) for weights in published]

@@ -24,7 +24,7 @@ from expunge.heads import Rows
 from expunge.heads.rows import in_memory
 from expunge.mechanism import measure
 from expunge.request.door import ask
-from expunge.request.guarantee import Guarantee, wanted_distance
+from expunge.request.promise import Promise, wanted_distance
 from expunge.surrogate.measured import claim_of
 
 
@@ -54,7 +54,7 @@ def checked(
         case.trained,
         case.splits.forget,
         case.splits.source if with_source else case.surrogate,
-        Guarantee(epsilon=1.0, delta=1.0 / n_source, distance=wanted, step=step, force=True, noise="exact"),
+        Promise(epsilon=1.0, delta=1.0 / n_source, distance=wanted, step=step, force=True, noise="exact"),
     )
     measured = measure(request, seed=0)
     claim = claim_of(request, measured)

@@ -14,7 +14,7 @@ from experiments.shared.checks import check
 from experiments.shared.rivals import CHOSEN, USUAL, Rivals, Task, accuracies, device_name, retrained
 from expunge.certificate.derive import held_region
 from expunge.deposit.adding import with_surrogate
-from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.contents import Deposit
 from expunge.deposit.leaving import Membership, gone, left
 from expunge.deposit.verifying import whitened
@@ -23,7 +23,7 @@ from expunge.evaluate.case import Case, Labelled
 from expunge.mechanism import gather, measure, measured_by
 from expunge.request.door import Request, ask
 from expunge.request.execution import Execution
-from expunge.request.guarantee import Guarantee, wanted_distance
+from expunge.request.promise import Promise, wanted_distance
 from expunge.request.series import Series
 from expunge.runtime.progress import Progress, silent
 from expunge.surrogate.evidence import SurrogateEvidence
@@ -113,7 +113,7 @@ class Asked:
         updated = request.weights + first.step.update
         made = []
         for epsilon in wanted["epsilons"]:
-            asked = replace(request, guarantee=replace(request.guarantee, epsilon=epsilon))
+            asked = replace(request, promise=replace(request.promise, epsilon=epsilon))
             cell: dict[str, Any] = {**bare, "epsilon": epsilon, "seconds": seconds}
             try:
                 measured = first if evidence is None else self._measured(asked, evidence, epsilon)
@@ -158,26 +158,26 @@ class Asked:
         """As `measure` has it; a deposit is looked at once for all epsilons."""
         if evidence is None:
             return measure(request, seed=0)
-        asked = replace(request, guarantee=replace(request.guarantee, epsilon=epsilon))
+        asked = replace(request, promise=replace(request.promise, epsilon=epsilon))
         return measured_by(replace(evidence, request=asked))
 
     def _with_surrogate_alone(self, forget: Labelled) -> Request:
         """Forced: what would be refused is shown. In a sequence every request counts from the trained weights."""
         execution = Execution(device=self.task.device)
         distance = wanted_distance("same", False)[0]
-        guarantee = Guarantee(BASE, self.task.delta, distance, force=True)
+        promise = Promise(BASE, self.task.delta, distance, force=True)
         if not self.sequence:
-            return ask(self.case.trained, forget, self.case.surrogate, guarantee, execution=execution)
+            return ask(self.case.trained, forget, self.case.surrogate, promise, execution=execution)
         count = len(forget[1])
         before, last = ((forget[0][part], forget[1][part]) for part in (slice(1, None), slice(1)))
-        past = handed_on(ask(self.case.trained, before, self.case.surrogate, guarantee, execution=execution))
-        guarantee = replace(guarantee, series=Series(count, count, past))
-        return ask(self.case.trained, last, self.case.surrogate, guarantee, execution=execution)
+        past = handed_on(ask(self.case.trained, before, self.case.surrogate, promise, execution=execution))
+        promise = replace(promise, series=Series(count, count, past))
+        return ask(self.case.trained, last, self.case.surrogate, promise, execution=execution)
 
     def _with_deposit(self, kept: Deposit, forget: Labelled) -> Request:
         noise = SET_NOISE if self.name == RIDGE else None
-        guarantee = deposit_guarantee(BASE, self.task.delta, force=True, noise=noise)
-        request = ask_deposit(kept, forget, guarantee, execution=Execution(device=self.task.device))
+        promise = deposit_promise(BASE, self.task.delta, force=True, noise=noise)
+        request = ask_deposit(kept, forget, promise, execution=Execution(device=self.task.device))
         return with_surrogate(request, forget, self.case.surrogate, "same") if self.name == BOTH else request
 
     def _check(self, request: Request, measured: Measured) -> dict[str, Any]:

@@ -104,9 +104,9 @@ def step_of(request: Request, evidence: SurrogateEvidence, progress: Progress = 
         if request.head.damping is None:
             return iterated_step(evidence.retained, progress=progress)
         return newton_step(evidence.equation, single=True, pull=request.head.damping, safeguarded=False)
-    if request.guarantee.step == "balanced":
+    if request.promise.step == "balanced":
         return balanced_step(evidence.equation, rank, request.record.l2, progress)
-    return newton_step(evidence.equation, single=request.guarantee.step == "newton", progress=progress)
+    return newton_step(evidence.equation, single=request.promise.step == "newton", progress=progress)
 
 
 def certify(
@@ -123,7 +123,7 @@ def judge(
     """What is claimed and what follows from it, or a refusal; nothing is drawn yet."""
     claim = claim_of(request, measured, INSECURE if insecure else KEYED if keyed else GENERATORS[0])
     derived = derive(claim)  # derived.region is Delta, derived.noise is sigma
-    refuse_unsound(claim, derived, request.weights, request.guarantee.force)
+    refuse_unsound(claim, derived, request.weights, request.promise.force)
     return claim, derived
 
 

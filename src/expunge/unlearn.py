@@ -8,7 +8,7 @@ from typing import Any
 from expunge.bounds import PaperConstants
 from expunge.bounds.scale import Scale
 from expunge.deposit.adding import with_surrogate
-from expunge.deposit.asking import ask_deposit, deposit_guarantee, require_fitting
+from expunge.deposit.asking import ask_deposit, deposit_promise, require_fitting
 from expunge.deposit.contents import Deposit
 from expunge.deposit.keeping import keep
 from expunge.deposit.outlook import warn_if_few
@@ -20,7 +20,7 @@ from expunge.record import Label
 from expunge.request.declared import Declared
 from expunge.request.door import ask
 from expunge.request.execution import Execution
-from expunge.request.guarantee import Guarantee, wanted_distance
+from expunge.request.promise import Promise, wanted_distance
 from expunge.request.rows import Reading
 from expunge.rows.streams import Stream
 from expunge.runtime.memory import Memory
@@ -134,7 +134,7 @@ def unlearn(
     if deposit is not None:
         terms = {"step": step, "bound": bound, "constants": constants, "sizes": sizes, "dtype": dtype}
         require_fitting(declared, terms)
-        kept = deposit_guarantee(epsilon, delta, force=force, noise=noise)
+        kept = deposit_promise(epsilon, delta, force=force, noise=noise)
         given = None if model is None else _model(model, bias)
         execution = Execution(device=device, memory=memory, progress=progress)
         asked = ask_deposit(
@@ -156,7 +156,7 @@ def unlearn(
             "no surrogate, or no distance", "without a deposit both are needed", "Give them, or a deposit."
         )
     wanted, estimate = wanted_distance(distance, match_classes)
-    guarantee = Guarantee(
+    promise = Promise(
         epsilon,
         delta,
         wanted,
@@ -172,7 +172,7 @@ def unlearn(
         _model(model, bias),
         forget,
         surrogate,
-        guarantee,
+        promise,
         forget_class=forget_class,
         declared=declared,
         execution=Execution(dtype, device, memory, progress=progress),

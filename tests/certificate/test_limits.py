@@ -16,7 +16,7 @@ from expunge.certificate.claim import (
 )
 from expunge.distance import Distance
 from expunge.errors import OptionError
-from expunge.request.guarantee import check_budget
+from expunge.request.promise import check_budget
 
 
 @pytest.mark.parametrize(

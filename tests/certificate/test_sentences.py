@@ -16,7 +16,7 @@ from expunge.errors import DataError, FileError, OptionError
 from expunge.mechanism import measure
 from expunge.record import TRAINED_ON_SOURCE
 from expunge.request.door import ask
-from expunge.request.guarantee import Guarantee, wanted_distance
+from expunge.request.promise import Promise, wanted_distance
 from expunge.rows import EncodedRows, read_data
 from expunge.rows.features import feature_bytes
 from expunge.surrogate.measured import claim_of
@@ -35,8 +35,8 @@ SOURCE, SURROGATE = rows(150, 1), rows(200, 2)
 
 def claimed(trained: str | None = None, encoder: str | None = OURS, **budget: float) -> Claim:
     model = expunge.train(*SOURCE, l2=0.1, max_norm=1.0, encoder=encoder, encoder_trained=trained)
-    guarantee = Guarantee(**({"epsilon": 1.0, "delta": 1e-3} | budget), distance=wanted_distance("chi2:0.1")[0])
-    request = ask(model, (SOURCE[0][:3], SOURCE[1][:3]), SURROGATE, guarantee)
+    promise = Promise(**({"epsilon": 1.0, "delta": 1e-3} | budget), distance=wanted_distance("chi2:0.1")[0])
+    request = ask(model, (SOURCE[0][:3], SOURCE[1][:3]), SURROGATE, promise)
     return claim_of(request, measure(request, seed=0))
 
 
@@ -47,7 +47,7 @@ def test_a_guarantee_is_never_printed_better_than_it_is() -> None:
     assert "are (1.00001, 0.00100001)-indistinguishable" in derived.guarantee
     printed = float(derived.guarantee.split("standard deviation ")[1].split(" ")[0])
     assert derived.sigma <= printed <= derived.sigma * (1 + 1e-5)
-    assert "are (1, 0.001)-indistinguishable" in derive(replace(claim, epsilon=1.0, delta=1e-3)).guarantee
+    assert "are (1, 0.001)-indistinguishable" in derive(replace(claim, epsilon=1.0, delta=1e-3)).promise
 
 
 def test_an_encoder_is_a_limit_in_words_that_depend_on_its_training() -> None:

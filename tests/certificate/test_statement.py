@@ -28,7 +28,7 @@ from expunge.certificate.statement import (
 )
 from expunge.mechanism import certify, measure
 from expunge.request.door import ask
-from expunge.request.guarantee import Guarantee, wanted_distance
+from expunge.request.promise import Promise, wanted_distance
 
 STORED = Path(__file__).parent.parent / "stored"
 
@@ -116,7 +116,7 @@ def test_digests_of_private_things_are_keyed(made: Unlearned) -> None:
 
 def test_notes_are_private_unless_they_are_marked(made: Unlearned) -> None:
     wanted, _ = wanted_distance("same")
-    request = ask(MODEL, (SOURCE[0][:2], SOURCE[1][:2]), SURROGATE, Guarantee(1.0, 1e-3, wanted, force=True))
+    request = ask(MODEL, (SOURCE[0][:2], SOURCE[1][:2]), SURROGATE, Promise(1.0, 1e-3, wanted, force=True))
     request = replace(request, notes=("two of them are twins", PublicNote("the surrogate has no rows of class 7")))
     found = certify(request, measure(request))
     assert found.certificate.content["notes"] == ["two of them are twins", "the surrogate has no rows of class 7"]

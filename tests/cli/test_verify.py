@@ -169,8 +169,8 @@ def test_nobody_is_told_what_a_statement_would_have_to_say(box: Any) -> None:
         told = printed(path, "--model", model)
         mu = mu_for(epsilon, content["noise"]["delta_for_noise"])
         claim = public_claim(forged)
-        guarantee, assumptions, limits = sentences(claim, forged["sigma"])
-        right = {digest_of(forged), str(mu), f"{mu:.4g}", guarantee, *assumptions, *limits}
+        promise, assumptions, limits = sentences(claim, forged["sigma"])
+        right = {digest_of(forged), str(mu), f"{mu:.4g}", promise, *assumptions, *limits}
         right |= {text[:40] for text in right} - {text[:40] for text in map(str, leaves_of(forged))}
         assert not [text for text in right if text in told]
         forged["digest"] = digest_of(forged)

@@ -17,7 +17,7 @@ from expunge.certificate.dossier import Certificate, digest_of
 from expunge.certificate.verify import checks, verify_statement
 from expunge.certificate.wording import BESIDE
 from expunge.deposit.adding import with_surrogate
-from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.distance import Distance, Estimation
 from expunge.errors import BeyondPolicy, DataError, OptionError, UselessModel, VacuousClaim, VerificationFailed
 from expunge.mechanism import Unlearned
@@ -219,7 +219,7 @@ def test_sampling_seen_is_refused_where_a_forget_row_shows_more() -> None:
 def test_a_series_does_without() -> None:
     _, source = kept()
     place = Series(3, 1, None, None, None)
-    request = ask_deposit(source, first(5), deposit_guarantee(EPSILON, DELTA, series=place))
+    request = ask_deposit(source, first(5), deposit_promise(EPSILON, DELTA, series=place))
     with pytest.raises(OptionError, match="in a series"):
         with_surrogate(request, first(5), SURROGATE, "same")
     with pytest.raises(OptionError, match="without a surrogate"):

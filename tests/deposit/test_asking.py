@@ -14,7 +14,7 @@ import torch
 import expunge
 from deposit_problems import made
 from expunge.bounds.scale import POLICY, Scale
-from expunge.deposit.asking import as_given, ask_deposit, deposit_guarantee, require_alone, require_its_model
+from expunge.deposit.asking import as_given, ask_deposit, deposit_promise, require_alone, require_its_model
 from expunge.deposit.contents import Deposit
 from expunge.desk import Policy, create_desk
 from expunge.errors import DataError, ModelError, OptionError
@@ -26,28 +26,28 @@ from expunge.unlearn import unlearn
 from small_deposit import kept, rows, source, trained
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-GUARANTEE = deposit_guarantee(1.0, 1e-3)
+PROMISE = deposit_promise(1.0, 1e-3)
 
 
 def test_rows_that_were_never_there_or_not_so_often_are_refused() -> None:
     features, labels = rows(1, 2)
     with pytest.raises(DataError, match=r"1 of 2 rows \(row 2\)"):
-        ask_deposit(kept().deposit, (features + np.array([[0.0], [0.5]]), labels), GUARANTEE)
+        ask_deposit(kept().deposit, (features + np.array([[0.0], [0.5]]), labels), PROMISE)
     with pytest.raises(DataError, match="1 of 2 rows"):
-        ask_deposit(kept().deposit, rows(1, 1), GUARANTEE)
-    assert len(ask_deposit(kept().deposit, rows(0, 0), GUARANTEE).forget) == 2
+        ask_deposit(kept().deposit, rows(1, 1), PROMISE)
+    assert len(ask_deposit(kept().deposit, rows(0, 0), PROMISE).forget) == 2
     with pytest.raises(DataError, match="no labels"):
-        ask_deposit(kept().deposit, (features, None), GUARANTEE)
+        ask_deposit(kept().deposit, (features, None), PROMISE)
     with pytest.raises(DataError, match="something must be retained"):
-        ask_deposit(kept().deposit, source(), GUARANTEE)
+        ask_deposit(kept().deposit, source(), PROMISE)
 
 
 def test_copies_and_earlier_deletions_are_noted() -> None:
     features, labels = rows(1, 2)
-    request = ask_deposit(kept().deposit, (features.astype(np.float32), labels), GUARANTEE)
+    request = ask_deposit(kept().deposit, (features.astype(np.float32), labels), PROMISE)
     assert any("2 rows are copies" in note for note in request.notes)
     first = unlearn(trained(), rows(1), epsilon=1.0, delta=1e-3, deposit=kept().deposit)
-    later = ask_deposit(first.deposit, rows(2, 3), GUARANTEE)
+    later = ask_deposit(first.deposit, rows(2, 3), PROMISE)
     assert any("1 rows had left the deposit before, in 1 deletion;" in note for note in later.notes)
     assert later.n_forget == 3
 
@@ -90,22 +90,22 @@ def test_weights_are_published_in_the_type_of_the_model() -> None:
 
 def test_a_class_is_forgotten_whole() -> None:
     features, labels = source()
-    request = ask_deposit(kept().deposit, (features, labels), GUARANTEE, forget_class=1)
+    request = ask_deposit(kept().deposit, (features, labels), PROMISE, forget_class=1)
     assert len(request.forget) == int((labels == 1).sum())
     with pytest.raises(DataError, match="all of them"):
-        ask_deposit(kept().deposit, rows(*np.flatnonzero(labels == 1)[1:]), GUARANTEE, forget_class=1)
+        ask_deposit(kept().deposit, rows(*np.flatnonzero(labels == 1)[1:]), PROMISE, forget_class=1)
 
 
 def test_what_does_not_go_with_a_deposit_is_refused() -> None:
-    assert deposit_guarantee(1.0, 1e-3, noise=0.25).noise == Scale(POLICY, 0.25)
+    assert deposit_promise(1.0, 1e-3, noise=0.25).noise == Scale(POLICY, 0.25)
     with pytest.raises(OptionError, match="as for 10 rows"):
-        deposit_guarantee(1.0, 1e-3, noise="rows:10")
+        deposit_promise(1.0, 1e-3, noise="rows:10")
     with pytest.raises(OptionError, match="surrogate"):
         unlearn(trained(), rows(1), rows(2), epsilon=1.0, delta=1e-3, deposit=kept().deposit)
     with pytest.raises(OptionError, match="--match-classes"):
         require_alone(surrogate=None, match_classes=True)
     with pytest.raises(OptionError, match="2 processes"):
-        ask_deposit(kept().deposit, rows(1), GUARANTEE, execution=Execution(group=Group(0, 2)))
+        ask_deposit(kept().deposit, rows(1), PROMISE, execution=Execution(group=Group(0, 2)))
 
 
 UNFIT: dict[str, Any] = {
@@ -155,23 +155,23 @@ def test_a_request_holds_what_is_needed_of_deposit_and_rows() -> None:
     assert request.head.row_bound == case.deposit.numbers.row_bound
     assert request.subject.dtype == torch.float64
     assert str(request.distance.kind) == "deposit"
-    stored = ask_deposit(case.deposit, (case.X[:1], case.y[:1]), GUARANTEE, store=torch.float32, model_sha256="ab" * 32)
+    stored = ask_deposit(case.deposit, (case.X[:1], case.y[:1]), PROMISE, store=torch.float32, model_sha256="ab" * 32)
     assert stored.subject.dtype == torch.float32
     assert stored.subject.sha256 == "ab" * 32
     later = replace(case.deposit, numbers=replace(case.deposit.numbers, forgotten=4))
-    assert ask_deposit(later, (case.X[:2], case.y[:2]), GUARANTEE).n_forget == 6
+    assert ask_deposit(later, (case.X[:2], case.y[:2]), PROMISE).n_forget == 6
 
 
 def test_copies_are_noted_in_the_dossier_alone() -> None:
     case = made("softmax", n=400)
     narrow, decimals = case.X[:2].astype(np.float32), np.round(case.X[2:3], 6)
     rows = np.concatenate([narrow.astype(float), decimals, case.X[3:4]])
-    request = ask_deposit(case.deposit, (rows, case.y[:4]), GUARANTEE)
+    request = ask_deposit(case.deposit, (rows, case.y[:4]), PROMISE)
     assert any("3 rows are copies of source rows (2 to float32, 1 to six decimals)" in note for note in request.notes)
     result = unlearn(case.model, (rows, case.y[:4]), epsilon=1.0, delta=1e-5, deposit=case.deposit, force=True)
     assert any("copies" in note for note in result.certificate.content["notes"])
     assert not any("copies" in note for note in result.statement.content["notes"])
-    plain = ask_deposit(case.deposit, (case.X[:2], case.y[:2]), GUARANTEE)
+    plain = ask_deposit(case.deposit, (case.X[:2], case.y[:2]), PROMISE)
     assert not any("copies" in note for note in plain.notes)
 
 
@@ -185,7 +185,7 @@ def test_rows_are_hashed_in_the_order_of_the_model_s_columns() -> None:
     features, labels = as_given((frame, case.y[:2]), named)
     assert np.asarray(features).tolist() == case.X[:2].tolist()
     assert list(labels) == case.y[:2].tolist()
-    request = ask_deposit(named, (frame, case.y[:2]), GUARANTEE)
+    request = ask_deposit(named, (frame, case.y[:2]), PROMISE)
     assert request.membership.missing == []
 
 

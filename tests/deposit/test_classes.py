@@ -15,7 +15,7 @@ from expunge.bounds.deposit import deposit_bound
 from expunge.certificate.verify import checks, verify_statement
 from expunge.certificate.wording import WEIGHTED
 from expunge.deposit import making
-from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.classes import by_class, require_equal
 from expunge.deposit.contents import Deposit, parse_deposit
 from expunge.deposit.evidence import DepositEvidence
@@ -130,7 +130,7 @@ def test_the_refit_with_the_same_weights_is_inside_whatever_the_weights(loss: st
     for gone_rows in (1, 3, 8):
         chosen = generator.choice(count, gone_rows, replace=False)
         keep = np.setdiff1d(np.arange(count), chosen)
-        request = ask_deposit(deposit, (features[chosen], labels[chosen]), deposit_guarantee(1.0, 1e-3))
+        request = ask_deposit(deposit, (features[chosen], labels[chosen]), deposit_promise(1.0, 1e-3))
         retained = deposit.sums.without(gone(deposit, request.forget, request.membership))
         result = found(deposit.setting, retained, deposit.penalty(retained.count), deposit.shape)
         if result is None:
@@ -161,7 +161,7 @@ def test_the_anchor_is_the_weighted_optimum_and_the_refit_is_inside_the_region()
 
 
 def _updated(deposit: Deposit, forget: tuple[np.ndarray, np.ndarray]) -> torch.Tensor:
-    request = ask_deposit(deposit, forget, deposit_guarantee(1.0, 1e-3))
+    request = ask_deposit(deposit, forget, deposit_promise(1.0, 1e-3))
     return deposit.anchor + DepositEvidence.gathered(request, seed=None, progress=silent).own_step().update
 
 

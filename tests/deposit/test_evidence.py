@@ -268,7 +268,7 @@ def test_what_was_taken_out_serves_other_promises_and_no_other_rows() -> None:
     plain, matched = beside(case, which, matched=False), beside(case, which, matched=True)
     taken = taken_out(plain)
     alike = [
-        replace(plain, guarantee=replace(plain.guarantee, epsilon=0.2)),
+        replace(plain, promise=replace(plain.promise, epsilon=0.2)),
         beside(case, which, matched=False, value=0.2),
         case.request(which, force=True),
     ]

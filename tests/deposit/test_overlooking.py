@@ -12,7 +12,7 @@ import pytest
 import beside_problems
 from expunge.certificate.check import Check
 from expunge.deposit.adding import with_surrogate
-from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.evidence import taken_out
 from expunge.deposit.overlooking import looked_over
 from expunge.deposit.verifying import verify_deposits
@@ -68,7 +68,7 @@ def test_rows_that_forget_rows_refute_are_seen() -> None:
 
 def asked(surrogate: Any, force: bool = True) -> Any:
     model, before = beside_problems.kept()
-    request = ask_deposit(before, FORGET, deposit_guarantee(1.0, 1e-3, force=force), model=model)
+    request = ask_deposit(before, FORGET, deposit_promise(1.0, 1e-3, force=force), model=model)
     return with_surrogate(request, FORGET, surrogate, "same")
 
 

@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 
 from expunge.certificate import rules as kept_rules
 from expunge.deposit import shape
-from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.contents import HARMLESS, LEVELS, Deposit
 from expunge.deposit.leaving import gone, left, look_up
 from expunge.deposit.shape import (
@@ -467,7 +467,7 @@ def test_the_refit_is_inside_where_no_row_has_directions(seed: int) -> None:
     stay = np.setdiff1d(np.arange(len(X)), chosen)
     model = LogisticRegression(tol=1e-10, max_iter=1000).fit(X, y)
     before = keep_of(model, X, y, seed=seed)
-    request = ask_deposit(before, (X[chosen], y[chosen]), deposit_guarantee(1.0, 1e-3, force=True))
+    request = ask_deposit(before, (X[chosen], y[chosen]), deposit_promise(1.0, 1e-3, force=True))
     measured = measure(request)
     refit = LogisticRegression(solver="newton-cholesky", tol=1e-14, max_iter=1000).fit(X[stay], y[stay])
     goal = torch.from_numpy(np.column_stack([refit.coef_, refit.intercept_]))

@@ -27,7 +27,7 @@ from expunge.bounds.calibration import compose, mu_for
 from expunge.bounds.deposit import deposit_bound
 from expunge.bounds.scale import is_level
 from expunge.certificate.claim import ARITHMETIC_SHARE, deposit_facts
-from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.contents import Deposit
 from expunge.desk import Policy, accept, create_desk, run, verify_desk
 from expunge.desk.desk import Desk
@@ -118,7 +118,7 @@ def steps_of(candidate: int, covered: bool = False) -> tuple[Step, ...]:
     for number in range(MODELS):
         series = Series(MODELS, number + 1, head={"size": 1, "hash": "0" * 64})
         request = ask_deposit(
-            kept, leaving(candidate, number), deposit_guarantee(EPSILON, DELTA, series=series, noise=noise)
+            kept, leaving(candidate, number), deposit_promise(EPSILON, DELTA, series=series, noise=noise)
         )
         steps.append(Step(request, measure(request)))
         kept = steps[-1].measured.kept
@@ -282,7 +282,7 @@ def test_the_level_tells_no_more_than_which_of_few() -> None:
     (features, labels), levels = world()[0], world()[2].levels
     for index in range(40):
         row = features[index : index + 1], labels[index : index + 1]
-        request = ask_deposit(kept, row, deposit_guarantee(EPSILON, DELTA))
+        request = ask_deposit(kept, row, deposit_promise(EPSILON, DELTA))
         statement = certify(request, measure(request)).statement
         assert statement.content["noise"]["rungs"] == len(levels)
         seen.add(json.dumps(shown(statement.content), sort_keys=True))

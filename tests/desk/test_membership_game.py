@@ -155,7 +155,7 @@ def requests_of(candidate: int) -> tuple[Step, ...]:
     steps, past = [], nothing_forgotten(model)
     for number in range(MODELS):
         series = Series(MODELS, number + 1, past, head={"size": 1, "hash": "0" * 64})
-        request = ask(model, leaving(candidate, number), surrogate, promise.guarantee(series))
+        request = ask(model, leaving(candidate, number), surrogate, promise.promise(series))
         measured = measure(request, seed=0)
         past = handed_on(request)
         steps.append(Step(request, measured, (request.weights + measured.step.update).numpy()))
@@ -166,8 +166,8 @@ def requests_of(candidate: int) -> tuple[Step, ...]:
 def game_noise() -> float:
     """What a desk sets when it is opened."""
     _, surrogate, model = world()
-    guarantee = policy().guarantee(Series(MODELS))
-    request = ask(model, (surrogate[0][:1], surrogate[1][:1]), surrogate, guarantee)
+    promise = policy().promise(Series(MODELS))
+    request = ask(model, (surrogate[0][:1], surrogate[1][:1]), surrogate, promise)
     return rehearsed_scale(request, MODELS, measure, seed=0)
 
 

@@ -84,7 +84,7 @@ def test_it_is_about_the_update_and_the_weights_that_unlearning_has(digits: dict
     if matched:
         assert torch.equal(found.surrogate.weights, request.surrogate.weights)
     assert found.means is not None
-    update = measure(replace(request, guarantee=replace(request.guarantee, estimate=found.estimate))).step.update
+    update = measure(replace(request, promise=replace(request.promise, estimate=found.estimate))).step.update
     there = found.estimate.means(request.head, request.weights, update, request.surrogate)
     assert found.means.value == pytest.approx(there.value, rel=1e-6)
 

@@ -16,7 +16,7 @@ from expunge.bounds import PaperConstants, paper_bound
 from expunge.errors import OptionError
 from expunge.evaluate.case import Case
 from expunge.evaluate.methods import CertifiedNoise, Original, Outcome, Retrain, UnlearnMinus, UnlearnPlus, plain_noise
-from expunge.request.guarantee import check_budget
+from expunge.request.promise import check_budget
 
 
 def test_retraining_is_the_optimum_of_the_retained_rows(case: Case) -> None:

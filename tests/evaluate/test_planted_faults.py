@@ -35,7 +35,7 @@ Patch = pytest.MonkeyPatch
 
 
 def audited(task: AuditTask, seed: int = 1) -> Audit:
-    runs = RUNS if task.request.guarantee.epsilon < 20 else 2 * RUNS
+    runs = RUNS if task.request.promise.epsilon < 20 else 2 * RUNS
     return audit(task.request, task.measured, task.retrained, runs=runs, seed=seed)
 
 
@@ -45,8 +45,8 @@ def contradicted(task: str, epsilon: float, delta: float) -> bool:
 
 def with_noise(task: AuditTask, noise: Any) -> AuditTask:
     """The task with its noise chosen otherwise."""
-    guarantee = replace(task.request.guarantee, noise=noise)
-    return replace(task, request=replace(task.request, guarantee=guarantee))
+    promise = replace(task.request.promise, noise=noise)
+    return replace(task, request=replace(task.request, promise=promise))
 
 
 def calibrate(monkeypatch: Patch, scale: Callable[[float, float, float], float]) -> None:

@@ -36,8 +36,8 @@ def test_a_certificate_can_be_audited_in_its_own_setting() -> None:
     surrogate = (task.request.surrogate.features.numpy(), task.request.surrogate.labels.numpy())
     rows = (features[30:300], labels[30:300]), (features[:30], labels[:30])
     again = certificate_task(issued, model, digest, *rows, surrogate)
-    assert again.request.guarantee.epsilon == task.request.guarantee.epsilon
-    assert again.request.guarantee.delta == task.request.guarantee.delta
+    assert again.request.promise.epsilon == task.request.promise.epsilon
+    assert again.request.promise.delta == task.request.promise.delta
     assert again.request.distance == task.request.distance
     assert torch.equal(again.retrained, task.retrained)
     with pytest.raises(ModelError, match="digests"):

@@ -24,7 +24,7 @@ from experiments.shared.mixture import of_length
 from experiments.shared.ours import BOTH, DEPOSIT, OURS, RIDGE, SURROGATE, Asked, expunged
 from experiments.shared.ridge_heads import retrained_precisely, ridge_task
 from experiments.shared.rivals import CHOSEN, RETRAIN_RIDGE, USUAL, Task, retrained, task_of
-from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.errors import BeyondPolicy
 from expunge.mechanism import measure
 
@@ -207,7 +207,7 @@ def test_what_is_measured_once_serves_every_epsilon(task: Task, name: str) -> No
     asked = Asked(name, task, task.usual, case, False)
     request, evidence = asked._gathered(*asked._before())
     for epsilon in (0.1, 1.0, 3.0):
-        own = replace(request, guarantee=replace(request.guarantee, epsilon=epsilon))
+        own = replace(request, promise=replace(request.promise, epsilon=epsilon))
         alone = measure(own, seed=0)
         shared = asked._measured(request, evidence, epsilon)
         assert torch.equal(shared.step.update, alone.step.update)
@@ -221,7 +221,7 @@ def test_of_a_sequence_the_last_request_is_that_of_requests_made_one_by_one(task
     last = asked._measured(request, evidence, 1.0)
     kept, (features, labels) = task.kept[task.usual], case.splits.forget
     for row in (2, 1, 0):
-        one = ask_deposit(kept, (features[row : row + 1], labels[row : row + 1]), deposit_guarantee(1.0, task.delta))
+        one = ask_deposit(kept, (features[row : row + 1], labels[row : row + 1]), deposit_promise(1.0, task.delta))
         measured = measure(one, seed=0)
         kept = measured.kept
     assert torch.equal(last.step.update, measured.step.update)

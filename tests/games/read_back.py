@@ -22,7 +22,7 @@ from sklearn.datasets import load_digits
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script
 
-from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.blocks import UNIT_ROUNDOFF, Norm
 from expunge.deposit.contents import Deposit, parse_deposit
 from expunge.deposit.leaving import gone, left
@@ -408,7 +408,7 @@ def begun(kind: str, seed: int, design: str = "as it is") -> Round:
         for name, replaced in DESIGNS[design].items():
             stack.enter_context(patch(f"expunge.deposit.{name}", replaced))
         before = kept_of(joined(retained, person), loss, seed=1000 + seed, n_rows=len(retained[0]))
-        request = ask_deposit(before, person, deposit_guarantee(1.0, 1e-3))
+        request = ask_deposit(before, person, deposit_promise(1.0, 1e-3))
         after = left(before, request.forget, request.membership, gone(before, request.forget, request.membership))
     read = [parse_deposit(each.to_bytes(), Path("deposit")) for each in (before, after)]
     moved = Seen(read[1], np.zeros(0), retained).moved

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 from scipy.stats import beta
 
-from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.contents import Deposit
 from expunge.mechanism import Unlearned, hand_over, judge, measure
 from expunge.model import LinearModel
@@ -125,8 +125,8 @@ class Leaving:
 
 def leave(before: Deposit, rows: Rows, noise: Any = None, series: Series | None = None) -> Leaving:
     """These rows leave, with noise set beforehand or chosen by the request."""
-    guarantee = deposit_guarantee(EPSILON, DELTA, noise=noise, series=series)
-    request = ask_deposit(before, rows, guarantee)
+    promise = deposit_promise(EPSILON, DELTA, noise=noise, series=series)
+    request = ask_deposit(before, rows, promise)
     return Leaving(request, measure(request))
 
 

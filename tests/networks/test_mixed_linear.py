@@ -20,7 +20,7 @@ from expunge.distance import Distance
 from expunge.heads.tangent import last_parameters
 from expunge.mechanism import measure
 from expunge.networks.tangent import read_tangent, tangent_request, train_tangent, unlearn_tangent
-from expunge.request.guarantee import Guarantee
+from expunge.request.promise import Promise
 from tangent_problems import exact, examples, network
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -36,8 +36,8 @@ def test_with_the_source_unlearning_is_retraining(last: int, whole_class: bool) 
     torch.testing.assert_close(model.weights, exact(module, inputs, labels, **options), atol=1e-9, rtol=0)
     gone = labels == 0 if whole_class else np.arange(60) < 6
     source = (inputs, labels)
-    guarantee = Guarantee(1.0, 1e-5, Distance("source", 0.0))
-    update = measure(tangent_request(module, model, (inputs[gone], labels[gone]), source, guarantee)).step.update
+    promise = Promise(1.0, 1e-5, Distance("source", 0.0))
+    update = measure(tangent_request(module, model, (inputs[gone], labels[gone]), source, promise)).step.update
     retrained = exact(module, inputs[~gone], labels[~gone], **options)
     assert float((model.weights + update - retrained).norm()) < 1e-6
     assert float((model.weights - retrained).norm()) > 1e-3, "forgetting must have something to do"
@@ -64,8 +64,8 @@ def one_case(seed: int) -> tuple[float, float, float]:
     value = {"tv": abs(p - q).sum() / 2, "chi2": ((p - q) ** 2 / q).sum(), "kl": p[held] @ logarithms}[kind]
     distance = Distance(kind, float(value) * (1 + 1e-12), "samples")
     forget = (points[source[gone]], labels[source[gone]])
-    guarantee = Guarantee(1.0, 1e-6, distance, force=True)
-    request = tangent_request(module, model, forget, (points[standing], labels[standing]), guarantee)
+    promise = Promise(1.0, 1e-6, distance, force=True)
+    request = tangent_request(module, model, forget, (points[standing], labels[standing]), promise)
     measured = measure(request, seed=seed)
     bound = retained_bound(retained_facts(measured.facts), distance, averaged=False)
     names = tuple(name for name, _ in module.named_parameters())

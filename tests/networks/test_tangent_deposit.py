@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from expunge import DataError, ModelError, OptionError, VerificationFailed, desk, verify
 from expunge.certificate.dossier import Certificate, digest_of
 from expunge.certificate.verify import checks, verify_statement
-from expunge.deposit.asking import deposit_guarantee
+from expunge.deposit.asking import deposit_promise
 from expunge.deposit.contents import Deposit, parse_deposit
 from expunge.deposit.membership import answers
 from expunge.deposit.outlook import outlook
@@ -71,8 +71,8 @@ def forgotten(count: int, epsilon: float = 0.01, deposit: Deposit | None = None)
 def test_any_number_of_examples_leaves_retraining_to_rounding(count: int) -> None:
     inputs, labels = source()
     retrained = exact(network(0), inputs[count:], labels[count:], names=NAMES, **OPTIONS)
-    guarantee = deposit_guarantee(0.01, 1e-6)
-    request = ask_tangent_deposit(network(0), trained(), kept(), rows(*range(count)), guarantee)
+    promise = deposit_promise(0.01, 1e-6)
+    request = ask_tangent_deposit(network(0), trained(), kept(), rows(*range(count)), promise)
     updated = request.weights + measure(request).step.update
     assert float((updated[0] - retrained).norm()) <= 1e-8 * float(retrained.norm())
     assert float((trained().weights - retrained).norm()) > 1e-5, "forgetting must have something to do"
@@ -223,7 +223,7 @@ def test_five_thousand_weights_of_a_network_on_digits() -> None:
     deposit = deposit_tangent(module, model, inputs[:1200], labels[:1200])
     budget = {"epsilon": 0.01, "delta": 1e-6}
     request = ask_tangent_deposit(
-        module, model, deposit, (inputs[:600], labels[:600]), deposit_guarantee(*budget.values())
+        module, model, deposit, (inputs[:600], labels[:600]), deposit_promise(*budget.values())
     )
     updated = (request.weights + measure(request).step.update)[0]
     retrained = train_tangent(module, inputs[600:1200], labels[600:1200], **options)

@@ -16,12 +16,12 @@ from expunge.errors import DataError, ModelError, OptionError
 from expunge.model import LinearModel
 from expunge.request.door import ask
 from expunge.request.execution import Execution
-from expunge.request.guarantee import Guarantee
 from expunge.request.past import Past
+from expunge.request.promise import Promise
 from expunge.request.series import Series
 
 Parts = dict[str, tuple[np.ndarray, np.ndarray]]
-GUARANTEE = Guarantee(1.0, 1e-3, Distance("same", 0.0))
+PROMISE = Promise(1.0, 1e-3, Distance("same", 0.0))
 
 
 @pytest.fixture(scope="module")
@@ -30,11 +30,11 @@ def model(parts: Parts) -> LinearModel:
 
 
 def test_a_request_holds_the_sets_made_ready_and_sizes_that_follow(model: LinearModel, parts: Parts) -> None:
-    request = ask(model, parts["forget"], parts["surrogate"], GUARANTEE, execution=Execution(dtype="float32"))
+    request = ask(model, parts["forget"], parts["surrogate"], PROMISE, execution=Execution(dtype="float32"))
     assert (request.n_source, request.n_forget, request.n_surrogate) == (300, 4, 300)
     assert torch.equal(request.weights, model.matrix())
     assert request.record is model.record
-    assert request.distance is GUARANTEE.distance
+    assert request.distance is PROMISE.distance
     assert request.forget.features.dtype == torch.float64, "the evidence is summed in float64 whatever rows are kept in"
     assert request.surrogate.dtype == torch.float32
     for rows in (request.forget, request.surrogate):
@@ -45,14 +45,14 @@ def test_a_request_holds_the_sets_made_ready_and_sizes_that_follow(model: Linear
 def test_constants_are_there_for_the_papers_bound_alone(model: LinearModel, parts: Parts) -> None:
     given = PaperConstants(1.0, 2.0, 3.0, 4.0)
     for constants, expected in ((given, given), ("paper", PaperConstants.of_the_experiments(0.05))):
-        paper = Guarantee(1.0, 1e-3, Distance("tv", 0.01), bound="paper", constants=constants)
+        paper = Promise(1.0, 1e-3, Distance("tv", 0.01), bound="paper", constants=constants)
         assert ask(model, parts["forget"], parts["surrogate"], paper).constants == expected
 
 
 def test_a_later_place_in_a_series_is_noted(model: LinearModel, parts: Parts) -> None:
     gone = Past(torch.full_like(model.matrix(), 0.5), (1, 0, 2))
     first, third = (
-        ask(model, parts["forget"], parts["surrogate"], Guarantee(1.0, 1e-3, GUARANTEE.distance, series=series))
+        ask(model, parts["forget"], parts["surrogate"], Promise(1.0, 1e-3, PROMISE.distance, series=series))
         for series in (Series(5), Series(5, 3, gone))
     )
     assert not any("earlier" in note for note in first.notes)
@@ -78,7 +78,7 @@ def test_what_cannot_be_asked_is_refused(
 ) -> None:
     sets = {name: changed.pop(name, lambda X, y: (X, y))(*parts[name]) for name in ("forget", "surrogate")}
     with pytest.raises(error, match=words):
-        ask(model, sets["forget"], sets["surrogate"], GUARANTEE, **changed)
+        ask(model, sets["forget"], sets["surrogate"], PROMISE, **changed)
 
 
 @pytest.mark.parametrize(
@@ -96,11 +96,11 @@ def test_without_a_deposit_every_weight_must_be_regularised_alike(
     biased = expunge.train(*parts["source"], l2=0.05, max_norm=2.0, bias=True, force=True)
     with_reference = biased.with_record(replace(biased.record, **changed))  # type: ignore[type-var]
     with pytest.raises(ModelError, match=words):
-        ask(with_reference, parts["forget"], parts["surrogate"], GUARANTEE)
+        ask(with_reference, parts["forget"], parts["surrogate"], PROMISE)
 
 
 def test_a_deposit_s_bound_needs_a_deposit(model: LinearModel, parts: Parts) -> None:
-    kept = Guarantee(1.0, 1e-3, Distance("deposit", 0.0), step="newton", bound="deposit")
+    kept = Promise(1.0, 1e-3, Distance("deposit", 0.0), step="newton", bound="deposit")
     with pytest.raises(OptionError, match="none was given"):
         ask(model, parts["forget"], parts["surrogate"], kept)
     for given in ("deposit", Distance("deposit", 0.0)):
@@ -110,4 +110,4 @@ def test_a_deposit_s_bound_needs_a_deposit(model: LinearModel, parts: Parts) -> 
 
 def test_a_model_without_a_record_needs_its_facts(model: LinearModel, parts: Parts) -> None:
     with pytest.raises(ModelError, match="no training record"):
-        ask(LinearModel(model.weight), parts["forget"], parts["surrogate"], GUARANTEE)
+        ask(LinearModel(model.weight), parts["forget"], parts["surrogate"], PROMISE)

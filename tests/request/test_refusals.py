@@ -22,7 +22,7 @@ from expunge.distance import Distance
 from expunge.noise import calibrated
 from expunge.report.card import model_card
 from expunge.report.page import decision
-from expunge.request.guarantee import Guarantee
+from expunge.request.promise import Promise
 from expunge.request.refusals import refuse_unsound
 from expunge.train import train
 
@@ -90,7 +90,7 @@ def test_an_epsilon_that_means_nothing_is_refused_or_said_first() -> None:
     with pytest.raises(expunge.UselessModel, match="epsilon 30"):
         Policy(30.0, 1e-3, "deposit").checked()
     assert Policy(30.0, 1e-3, "deposit", force=True).checked()
-    paper = Guarantee(100.0, 0.5, Distance("same", 0.0), bound="paper")  # nothing is proven with it, and it is said
+    paper = Promise(100.0, 0.5, Distance("same", 0.0), bound="paper")  # nothing is proven with it, and it is said
     assert paper.epsilon == 100.0
 
 

@@ -14,7 +14,7 @@ from expunge.distance import Distance
 from expunge.networks.tangent import TangentModel, network_digest, tangent_request, weights_digest
 from expunge.record import TrainingRecord
 from expunge.request.door import Request
-from expunge.request.guarantee import Guarantee
+from expunge.request.promise import Promise
 
 Array = Any
 SAME = Distance("same", 0.0, sampling="strict")
@@ -103,5 +103,5 @@ def tangent_request_of(problem: Problem, trained: Array, delta: float, epsilon: 
     )
     forget = (torch.from_numpy(problem.X[problem.forgotten]), problem.y[problem.forgotten])
     surrogate = (torch.from_numpy(problem.S), np.zeros(len(problem.S), dtype=np.int64))
-    guarantee = Guarantee(epsilon, delta, problem.distance, force=True)
-    return tangent_request(layer, TangentModel(weights, names, record), forget, surrogate, guarantee)
+    promise = Promise(epsilon, delta, problem.distance, force=True)
+    return tangent_request(layer, TangentModel(weights, names, record), forget, surrogate, promise)

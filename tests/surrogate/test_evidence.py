@@ -192,7 +192,7 @@ def test_an_estimate_is_made_unless_it_is_given_and_then_it_must_belong(monkeypa
     for estimate, due in ((None, "made"), (given, ("weights", "record", "rows", "wanted"))):
         request = SimpleNamespace(
             distance="wanted", surrogate="rows", weights="weights", record="record", head=None,
-            guarantee=SimpleNamespace(estimate=estimate),
+            promise=SimpleNamespace(estimate=estimate),
         )  # fmt: skip
         found = surrogate.SurrogateEvidence.gathered(request, seed=0, progress=lambda *_: None)
         assert found.estimate.sampled == checked[-1] == due
@@ -239,7 +239,7 @@ def test_what_weighted_rows_vary_by_is_a_fact_where_rows_have_weights(
     evidence, step = gather(request, seed=0), some_step(request)
     rows = SimpleNamespace(has_weights=weight is not None, largest_weight=weight)
     known = SimpleNamespace(**{**vars(request), "surrogate": rows})
-    for name in ("n_source", "n_forget", "n_surrogate", "weights", "head", "forgotten", "record", "guarantee"):
+    for name in ("n_source", "n_forget", "n_surrogate", "weights", "head", "forgotten", "record", "promise"):
         setattr(known, name, getattr(request, name))
     moments = Moments(*(float(number) for number in range(1, 13)))
     monkeypatch.setattr(surrogate.SurrogateEvidence, "_rounding", lambda *_: Fact(0.0, "derived"))

@@ -10,7 +10,7 @@ from expunge.bounds.scale import POLICY, on_ladder
 from expunge.mechanism import measure
 from expunge.model import LinearModel
 from expunge.request.door import Request, ask
-from expunge.request.guarantee import Guarantee, wanted_distance
+from expunge.request.promise import Promise, wanted_distance
 from expunge.surrogate.measured import foresee
 from expunge.surrogate.rehearsal import MARGIN, rehearse, rehearsed_scale, settled
 
@@ -40,12 +40,12 @@ def model(source: Rows) -> LinearModel:
 
 def request(model: LinearModel, forget: Rows, surrogate: Rows, noise: object, *, matched: bool = False) -> Request:
     wanted, _ = wanted_distance("same", matched)
-    return ask(model, forget, surrogate, Guarantee(1.0, 1e-3, wanted, force=True, noise=noise))
+    return ask(model, forget, surrogate, Promise(1.0, 1e-3, wanted, force=True, noise=noise))
 
 
 def test_the_noise_is_the_same_whoever_asks(model: LinearModel, source: Rows, surrogate: Rows) -> None:
     asked = [request(model, (source[0][k : k + 1], source[1][k : k + 1]), surrogate, "rows:5") for k in range(6)]
-    scales = {settled(each, measure, seed=1).guarantee.noise for each in asked}
+    scales = {settled(each, measure, seed=1).promise.noise for each in asked}
     assert len(scales) == 1
     (scale,) = scales
     assert (scale.kind, scale.rows) == (POLICY, 5)
@@ -103,4 +103,4 @@ def test_with_matched_classes_a_rehearsal_would_depend_on_who_leaves(
 def test_noise_that_was_not_rehearsed_promises_nothing(model: LinearModel, source: Rows, surrogate: Rows) -> None:
     asked = request(model, (source[0][:1], source[1][:1]), surrogate, "rows:2")
     with pytest.raises(OptionError, match="not rehearsed"):
-        _ = asked.guarantee.scale
+        _ = asked.promise.scale

@@ -26,7 +26,7 @@ from expunge.cli.sets import (
     read_forget_and_surrogate,
 )
 
-guarantee = section(
+promise = section(
     "Guarantee",
     click.option("--epsilon", required=True, type=float, help="Smaller protects more; 0.1 to 5 is usual."),
     click.option("--delta", required=True, type=float, help="Probability that the guarantee fails; at most 1/n."),
@@ -123,7 +123,7 @@ speed = section(
     label_column,
     columns,
 )
-@guarantee
+@promise
 @step_and_bound
 @speed
 @on_device
@@ -248,10 +248,10 @@ def _by_surrogate(
 ) -> Callable[..., Any]:
     """How to ask with a surrogate."""
     from expunge.request.door import ask
-    from expunge.request.guarantee import Guarantee, wanted_distance
+    from expunge.request.promise import Promise, wanted_distance
 
     wanted, estimate = wanted_distance(stated, match_classes)
-    promise = Guarantee(epsilon, delta, wanted, estimate=estimate, **terms)
+    promise = Promise(epsilon, delta, wanted, estimate=estimate, **terms)
     return lambda model, forget, surrogate, **options: ask(
         model, forget, surrogate, promise, declared=declared, **options
     )
@@ -262,12 +262,12 @@ def _by_deposit(
 ) -> Callable[..., Any]:
     """How to ask with a deposit, and a surrogate beside it where one is given."""
     from expunge.deposit.adding import with_surrogate
-    from expunge.deposit.asking import ask_deposit, deposit_guarantee
+    from expunge.deposit.asking import ask_deposit, deposit_promise
     from expunge.deposit.contents import read_deposit
     from expunge.request.rows import Reading
     from expunge.runtime.memory import Memory
 
-    promise = deposit_guarantee(epsilon, delta, force=force, noise=scale)
+    promise = deposit_promise(epsilon, delta, force=force, noise=scale)
     kept = read_deposit(path)
 
     def asking(model: Any, forget: Any, surrogate: Any, *, execution: Any, **options: Any) -> Any:

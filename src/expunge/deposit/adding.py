@@ -16,9 +16,9 @@ from expunge.heads.rows import RowSet
 from expunge.record import TrainingRecord
 from expunge.request.columns import column_notes
 from expunge.request.door import Request
-from expunge.request.guarantee import wanted_distance
 from expunge.request.multiplicities import Multiplicities
 from expunge.request.past import without
+from expunge.request.promise import wanted_distance
 from expunge.request.rows import Reading, encoder_notes, is_labelled, matched_rows, require_enough, rows_of
 from expunge.request.scaling import SURROGATE, refuse_squashed
 from expunge.request.survey import class_notes, notes_on, survey
@@ -49,7 +49,7 @@ def with_surrogate(
             "Give both, for example --distance same (distance='same'), or neither.",
         )
     require_equal(request.record)
-    if request.guarantee.series is not None:
+    if request.promise.series is not None:
         raise OptionError(
             "a surrogate beside a deposit in a series of deletions",
             "what is spent on surrogate rows is spent for one model",
@@ -57,9 +57,9 @@ def with_surrogate(
         )
     declared = declared_distance(wanted_distance(distance, match_classes)[0])
     rows, notes = surrogate_rows(request, forget, surrogate, declared, reading or Reading())
-    guarantee = replace(request.guarantee, distance=declared, step="converged")
+    promise = replace(request.promise, distance=declared, step="converged")
     fresh = tuple(note for note in notes if note not in request.notes)
-    return replace(request, surrogate=rows, guarantee=guarantee, notes=request.notes + fresh)
+    return replace(request, surrogate=rows, promise=promise, notes=request.notes + fresh)
 
 
 def declared_distance(distance: Distance | Estimation) -> Distance:
@@ -84,7 +84,7 @@ def surrogate_rows(
     request: Request, forget: Any, surrogate: Any, distance: Distance, reading: Reading
 ) -> tuple[RowSet, tuple[str, ...]]:
     """The surrogate made ready, refused or remarked on."""
-    deposit, record, force = request.deposit, request.record, request.guarantee.force
+    deposit, record, force = request.deposit, request.record, request.promise.force
     assert isinstance(deposit, Deposit)
     surrogate = prepared_rows(surrogate, record, SURROGATE)
     labelled, gone = is_labelled(surrogate), request.forget

@@ -23,7 +23,7 @@ from expunge.request.columns import column_notes
 from expunge.request.declared import Declared
 from expunge.request.door import HERE, Request
 from expunge.request.execution import Execution
-from expunge.request.guarantee import Guarantee, budget_notes
+from expunge.request.promise import Promise, budget_notes
 from expunge.request.rows import Reading, encoder_notes, is_labelled, of_class, rows_of, whole_set
 from expunge.request.series import Series
 from expunge.request.subject import LinearSubject
@@ -37,9 +37,9 @@ SAME = ("loss", "classes", "features", "encoder", "free_bias", "fixed_c", "prepa
 ITS_MODEL = "Give the model and the deposit that was made for it, or for a deletion from it."
 
 
-def deposit_guarantee(
+def deposit_promise(
     epsilon: float, delta: float, *, force: bool = False, noise: Any = None, series: Series | None = None
-) -> Guarantee:
+) -> Promise:
     """What is promised with a deposit; its noise is one of a few levels, or set beforehand (`exact` for audits)."""
     scale = asked_scale(noise)
     if scale.kind == REHEARSAL:
@@ -48,7 +48,7 @@ def deposit_guarantee(
             "there are no rows to rehearse with",
             "Give a number, one of those that expunge plan shows, or leave --noise (noise) out.",
         )
-    return Guarantee(epsilon, delta, DISTANCE, step="newton", bound=BOUND, force=force, noise=scale, series=series)
+    return Promise(epsilon, delta, DISTANCE, step="newton", bound=BOUND, force=force, noise=scale, series=series)
 
 
 USUAL = {"step": None, "bound": "residual", "constants": None, "sizes": "source", "dtype": "float64"}
@@ -138,7 +138,7 @@ def _short(value: Any) -> str:
 def ask_deposit(
     deposit: Deposit,
     forget: Any,
-    guarantee: Guarantee,
+    promise: Promise,
     *,
     model: LinearModel | None = None,
     forget_class: Label | None = None,
@@ -163,9 +163,9 @@ def ask_deposit(
     subject = LinearSubject.of(deposit.model, record, place, before, None)
     published = store or (torch.float64 if model is None else model.weight.dtype)
     subject = replace(subject, head=deposit.head, dtype=published)
-    notes = encoder_notes(record, forget, None) + budget_notes(guarantee.delta, deposit.numbers.n_rows - len(rows))
+    notes = encoder_notes(record, forget, None) + budget_notes(promise.delta, deposit.numbers.n_rows - len(rows))
     notes += column_notes(record, {NAME: forget}) + notes_on(membership, deposit) + _notes_on_classes(deposit, rows)
-    return Request(subject, rows, None, guarantee, None, notes, deposit.on(place), membership)
+    return Request(subject, rows, None, promise, None, notes, deposit.on(place), membership)
 
 
 def _reading(execution: Execution) -> Reading:

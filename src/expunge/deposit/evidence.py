@@ -24,7 +24,7 @@ from expunge.distance import Distance
 from expunge.errors import BeyondPolicy, VacuousClaim
 from expunge.heads.rows import same_rows
 from expunge.request.door import Request
-from expunge.request.guarantee import Guarantee
+from expunge.request.promise import Promise
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.outcome import Ending, Step
 from expunge.surrogate.evidence import SurrogateEvidence
@@ -136,7 +136,7 @@ class DepositEvidence(SurrogateEvidence):
         return None
 
     def failures(self, distance: Distance) -> dict[str, float]:
-        return kept_failures(self.request.guarantee.delta, distance)
+        return kept_failures(self.request.promise.delta, distance)
 
     def facts(self, step: Step, distance: Distance, *, quick: bool = False) -> dict[str, Fact]:
         request, numbers, shape = self.request, self._retained.numbers, self._retained.ellipsoid
@@ -173,11 +173,11 @@ class DepositEvidence(SurrogateEvidence):
 
     def _scale(self) -> Scale | None:
         """The one that was set beforehand, or the smallest level that covers the region, at this epsilon and delta."""
-        guarantee = self.request.guarantee
-        if guarantee.noise.kind == EXACT:
+        promise = self.request.promise
+        if promise.noise.kind == EXACT:
             return None
         distance = self.distance_at(self._result.update)
-        return scale_for(self._retained, self._result, distance, guarantee, self._weights_length)
+        return scale_for(self._retained, self._result, distance, promise, self._weights_length)
 
     @property
     def _weights_length(self) -> float:
@@ -185,19 +185,19 @@ class DepositEvidence(SurrogateEvidence):
         return float((self._retained.anchor + self._result.update).norm()) * (1.0 + 1e-9)
 
 
-def scale_for(retained: Deposit, result: Found, distance: Distance, guarantee: Guarantee, weights: float) -> Scale:
+def scale_for(retained: Deposit, result: Found, distance: Distance, promise: Promise, weights: float) -> Scale:
     """Noise that covers the region; refuses where none does. `weights` bounds the length of what it is added to."""
     radius = region_of(result, distance).radius * COVERED
-    mu = mu_for(guarantee.epsilon, guarantee.delta - spent_of(guarantee.delta, distance))
+    mu = mu_for(promise.epsilon, promise.delta - spent_of(promise.delta, distance))
     shape = replace(retained.ellipsoid, weights=weights)
 
     def covers(scale: float) -> bool:
         return scale * mu >= radius + COVERED * shape.drawing(scale)
 
-    if guarantee.noise.kind == POLICY:
-        assert guarantee.noise.value is not None
-        if covers(guarantee.noise.value):
-            return Scale(POLICY, guarantee.noise.value)
+    if promise.noise.kind == POLICY:
+        assert promise.noise.value is not None
+        if covers(promise.noise.value):
+            return Scale(POLICY, promise.noise.value)
         raise BeyondPolicy(
             "these rows need more noise than was set",
             "it was set before anybody asked, since its size would tell who left",
@@ -230,7 +230,7 @@ def asked_of(request: Request) -> Asked:
     """The surrogate rows of a request, and what of delta each route may spend on them."""
     distance = request.distance
     assert isinstance(distance, Distance)
-    failure = route_failure(request.guarantee.delta, distance)
+    failure = route_failure(request.promise.delta, distance)
     numbers = request.deposit.numbers
     n_forget = numbers.forgotten + len(request.forget)
     return Asked(request.surrogate, distance, numbers.n_rows + numbers.forgotten, n_forget, failure)
@@ -240,11 +240,11 @@ def _noise(request: Request, retained: Deposit, result: Found) -> float:
     """The noise's scale: that of the level that covers the region, or the region's own."""
     distance = DISTANCE if result.beside is None else request.distance
     assert isinstance(distance, Distance)
-    guarantee, radius = request.guarantee, region_of(result, distance).radius
-    scale = radius / mu_for(guarantee.epsilon, guarantee.delta - spent_of(guarantee.delta, distance))
-    if guarantee.noise.kind == EXACT:
+    promise, radius = request.promise, region_of(result, distance).radius
+    scale = radius / mu_for(promise.epsilon, promise.delta - spent_of(promise.delta, distance))
+    if promise.noise.kind == EXACT:
         return scale
-    sizes = retained.levels if guarantee.noise.kind != POLICY else (guarantee.noise.value or 0.0,)
+    sizes = retained.levels if promise.noise.kind != POLICY else (promise.noise.value or 0.0,)
     return min((each for each in sizes if each >= scale * COVERED), default=math.inf)
 
 

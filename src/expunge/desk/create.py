@@ -30,8 +30,8 @@ from expunge.model import LinearModel, one_row_a_class
 from expunge.request.columns import column_notes
 from expunge.request.declared import NOTHING_DECLARED, Declared, record_for
 from expunge.request.door import ONE_VECTOR, Request, ask
-from expunge.request.guarantee import budget_notes
 from expunge.request.past import anchored_bytes, nothing_forgotten
+from expunge.request.promise import budget_notes
 from expunge.request.rows import is_labelled
 from expunge.request.scaling import FORCED, refuse_squashed
 from expunge.request.series import Series
@@ -229,9 +229,9 @@ def _try_request(model: LinearModel, surrogate: EncodedRows, policy: Policy) -> 
 
     A request to look at, and what every certificate will note of them.
     """
-    guarantee = replace(policy.guarantee(Series(policy.planned)), force=True)
+    promise = replace(policy.promise(Series(policy.planned)), force=True)
     first = EncodedRows(surrogate[0][:1], surrogate[1][:1], encoder_of(surrogate), names_of(surrogate))
-    request = ask(model, first, surrogate, guarantee, execution=policy.execution())
+    request = ask(model, first, surrogate, promise, execution=policy.execution())
     forced = tuple(note for note in request.notes if note.startswith(FORCED))
     if forced and not policy.force:
         raise UselessModel(

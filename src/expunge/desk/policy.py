@@ -12,7 +12,7 @@ from expunge.request.series import Series
 
 if TYPE_CHECKING:
     from expunge.request.execution import Execution
-    from expunge.request.guarantee import Guarantee
+    from expunge.request.promise import Promise
 
 DEPOSIT = "deposit"  # the distance of a desk whose state is a deposit
 DEFAULT_PLANNED = 50
@@ -49,7 +49,7 @@ class Policy:
 
     def checked(self) -> Policy:
         """The policy, if a desk can be opened for it."""
-        from expunge.request.guarantee import check_budget, require_meaning
+        from expunge.request.promise import check_budget, require_meaning
         from expunge.runtime.checks import positive
 
         check_budget(self.epsilon, self.delta)
@@ -110,16 +110,16 @@ class Policy:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
-    def guarantee(self, series: Series) -> Guarantee:
+    def promise(self, series: Series) -> Promise:
         """What every run promises, at this place of the series."""
-        from expunge.request.guarantee import Guarantee, wanted_distance
+        from expunge.request.promise import Promise, wanted_distance
 
         if self.with_deposit:
-            from expunge.deposit.asking import deposit_guarantee
+            from expunge.deposit.asking import deposit_promise
 
-            return deposit_guarantee(self.epsilon, self.delta, force=self.force, noise=self.scale, series=series)
+            return deposit_promise(self.epsilon, self.delta, force=self.force, noise=self.scale, series=series)
         wanted, _ = wanted_distance(self.declared, self.match_classes)
-        return Guarantee(
+        return Promise(
             self.epsilon, self.delta, wanted, step=self.step, force=self.force, series=series, noise=self.scale
         )
 

@@ -182,15 +182,15 @@ class _Work:
         desk, policy = self.desk, self.desk.policy
         rows = sort_rows(desk.key, _join_rows(desk, self.ledger, group))
         secret = derive_secret(desk.key, policy, state, self.ledger.created().surrogate_mac, rows)
-        guarantee, digest = policy.guarantee(series), state.published_sha256
+        promise, digest = policy.promise(series), state.published_sha256
         if state.deposit is None:
             execution = policy.execution()
-            return ask(state.model, rows, self.surrogate, guarantee, execution=execution, model_sha256=digest), secret
+            return ask(state.model, rows, self.surrogate, promise, execution=execution, model_sha256=digest), secret
         from expunge.deposit.asking import ask_deposit
 
         execution, store = Execution(device=policy.device), getattr(torch, state.store)
         asked = ask_deposit(
-            state.deposit, rows, guarantee, execution=execution, store=store, model_sha256=digest
+            state.deposit, rows, promise, execution=execution, store=store, model_sha256=digest
         )  # weights are published in the type of the first model
         return asked, secret
 

@@ -50,7 +50,7 @@ from expunge.certificate.sign import MODEL_NAME, Subject, subjects_of
 from expunge.certificate.statement import Statement, read_document, statement_of
 from expunge.certificate.verify import verify
 from expunge.deposit.adding import with_surrogate
-from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.contents import Deposit, read_deposit
 from expunge.deposit.keeping import keep
 from expunge.deposit.making import optimum
@@ -65,7 +65,7 @@ from expunge.noise import Noise, RandomBytes, add_noise, rounded_sum, seeded_byt
 from expunge.request.declared import Declared
 from expunge.request.door import Request, ask
 from expunge.request.execution import Execution
-from expunge.request.guarantee import Guarantee
+from expunge.request.promise import Promise
 from expunge.request.subject import LinearSubject, head_of
 from expunge.rows.partial import Partial
 from expunge.runtime.paths import readable
@@ -336,13 +336,13 @@ def conclude(
     shape = None if request.deposit is None else request.deposit.ellipsoid
     away = whiten(shape, (updated - retrained).cpu().numpy()[None])
     return Audit(
-        request.guarantee.epsilon,
-        request.guarantee.delta,
-        mu_for(request.guarantee.epsilon, request.guarantee.delta - spent),
+        request.promise.epsilon,
+        request.promise.delta,
+        mu_for(request.promise.epsilon, request.promise.delta - spent),
         certificate.sigma,
         certificate.total,
         float(np.linalg.norm(away)),
-        lower_bound(evidence.unlearned, evidence.retrained, request.guarantee.delta, confidence),
+        lower_bound(evidence.unlearned, evidence.retrained, request.promise.delta, confidence),
     )
 
 
@@ -404,7 +404,7 @@ def tight_task(
         checked_model(weights),
         (features[:n_forget], labels[:n_forget]),
         (features, labels),
-        Guarantee(epsilon, delta, Distance("source", 0.0), force=True, noise=EXACT),
+        Promise(epsilon, delta, Distance("source", 0.0), force=True, noise=EXACT),
         declared=Declared(n_source, l2=0.1, loss="ridge", max_norm=1.0, training_residual=0.1 * left),
     )
     return _task("tight", request, (features[n_forget:], labels[n_forget:]), seed)
@@ -416,8 +416,8 @@ def sampled_task(epsilon: float, delta: float, seed: int = 0) -> AuditTask:
     features, labels = _clusters(generator, 500, 5, 3)
     surrogate = _clusters(generator, 500, 5, 3)
     model = train(features[:300], labels[:300], l2=0.05, max_norm=1.0)
-    guarantee = Guarantee(epsilon, delta, Distance("same", 0.0), force=True, noise=EXACT)
-    request = ask(model, (features[:30], labels[:30]), surrogate, guarantee)
+    promise = Promise(epsilon, delta, Distance("same", 0.0), force=True, noise=EXACT)
+    request = ask(model, (features[:30], labels[:30]), surrogate, promise)
     return _task("sampled", request, (features[30:300], labels[30:300]), seed)
 
 
@@ -426,8 +426,8 @@ def single_step_task(epsilon: float, delta: float, seed: int = 0) -> AuditTask:
     generator = np.random.default_rng(seed)
     features, labels = _clusters(generator, 150, 5, 3)
     model = train(features, labels, l2=0.02, max_norm=1.0)
-    guarantee = Guarantee(epsilon, delta, Distance("source", 0.0), step="newton", force=True, noise=EXACT)
-    request = ask(model, (features[:50], labels[:50]), (features, labels), guarantee)
+    promise = Promise(epsilon, delta, Distance("source", 0.0), step="newton", force=True, noise=EXACT)
+    request = ask(model, (features[:50], labels[:50]), (features, labels), promise)
     return _task("single-step", request, (features[50:], labels[50:]), seed)
 
 
@@ -440,8 +440,8 @@ def deposit_task(
     stays = np.setdiff1d(np.arange(n_source), gone)
     kept = keep(train(features, labels, l2=1e-4, max_norm=1.0), (features, labels), seed=seed).deposit
     kept = replace(kept, sums=replace(kept.sums, third=None))  # with third derivatives the bound would be less tight
-    guarantee = deposit_guarantee(epsilon, delta, force=True, noise=EXACT)
-    request = ask_deposit(kept, (features[gone], labels[gone]), guarantee)
+    promise = deposit_promise(epsilon, delta, force=True, noise=EXACT)
+    request = ask_deposit(kept, (features[gone], labels[gone]), promise)
     return _kept_task("deposit", request, (features[stays], labels[stays]), seed)
 
 
@@ -483,7 +483,7 @@ def certificate_task(
         raise DataError(
             "no surrogate", f"the certificate's distance is {distance}", "Give the surrogate it was made with."
         )
-    guarantee = Guarantee(
+    promise = Promise(
         certificate.epsilon,
         certificate.delta,
         distance,
@@ -498,7 +498,7 @@ def certificate_task(
         model,
         forget,
         surrogate,
-        guarantee,
+        promise,
         declared=Declared() if model.record is not None else _declared(content),
         execution=Execution(content["data"]["surrogate_dtype"]),
     )
@@ -535,8 +535,8 @@ def _deposit_certificate(
             f"the certificate is about {sizes['n_retain']:,}",
             "Give the rows the model was trained on without all that were forgotten.",
         )
-    guarantee = deposit_guarantee(certificate.epsilon, certificate.delta, force=True)
-    request = ask_deposit(deposit, forget, guarantee, model=model, model_sha256=digest)
+    promise = deposit_promise(certificate.epsilon, certificate.delta, force=True)
+    request = ask_deposit(deposit, forget, promise, model=model, model_sha256=digest)
     distance = _distance(certificate.content)
     if distance.law.stands_in:
         request = with_surrogate(request, forget, surrogate, distance)
@@ -627,8 +627,8 @@ def setting_of(tasks: Sequence[AuditTask], runs: int) -> dict[str, Any]:
     described = [
         {
             "task": task.name,
-            "epsilon": task.request.guarantee.epsilon,
-            "delta": task.request.guarantee.delta,
+            "epsilon": task.request.promise.epsilon,
+            "delta": task.request.promise.delta,
             "model": task.request.subject.sha256,
             "facts": {name: fact.value for name, fact in task.measured.facts.items()},
         }

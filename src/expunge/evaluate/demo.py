@@ -18,7 +18,7 @@ from expunge.certificate.check import Check
 from expunge.certificate.dossier import read_certificate
 from expunge.certificate.statement import read_statement
 from expunge.certificate.verify import verify_statement
-from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.contents import Deposit
 from expunge.deposit.keeping import keep
 from expunge.deposit.membership import answers
@@ -27,7 +27,7 @@ from expunge.evaluate.audit import whiten
 from expunge.mechanism import Unlearned, measure
 from expunge.model import LinearModel
 from expunge.request.door import Request, ask
-from expunge.request.guarantee import Guarantee
+from expunge.request.promise import Promise
 from expunge.rows.output import write_file, write_private
 from expunge.rows.results import DOSSIER, MODEL, PRIVATE, STATEMENT
 from expunge.train import train
@@ -140,7 +140,7 @@ def _with_deposit(
     unlearned.save(folder / WITH)
     before.unlink()
     say("   They leave it. The old deposit is destroyed, the new one stays private, for the next deletion.")
-    asked = ask_deposit(kept, data["forget"], deposit_guarantee(epsilon, delta), model=trained)
+    asked = ask_deposit(kept, data["forget"], deposit_promise(epsilon, delta), model=trained)
     return _ended(folder / WITH, unlearned, _distance(asked, retrained), say)
 
 
@@ -163,8 +163,7 @@ def _without(
     say(f"       --epsilon {epsilon:g} --delta {delta:g} --out {WITHOUT}/")
     unlearned = unlearn(trained, data["forget"], data["surrogate"], epsilon=epsilon, delta=delta, distance="same")
     unlearned.save(folder / WITHOUT)
-    guarantee = Guarantee(epsilon, delta, Distance("same", 0.0))
-    asked = ask(trained, data["forget"], data["surrogate"], guarantee)
+    asked = ask(trained, data["forget"], data["surrogate"], Promise(epsilon, delta, Distance("same", 0.0)))
     return _ended(folder / WITHOUT, unlearned, _distance(asked, retrained), say)
 
 

@@ -44,7 +44,7 @@ from expunge.evaluate.metrics import (
 )
 from expunge.model import read_model
 from expunge.noise import Noise
-from expunge.request.guarantee import check_budget
+from expunge.request.promise import check_budget
 from expunge.rows.partial import Partial
 from expunge.runtime.cells import safe_cell
 from expunge.runtime.progress import Progress, silent

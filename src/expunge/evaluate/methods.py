@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from expunge.bounds import Ball
-from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.keeping import keep
 from expunge.distance import Distance, Estimation
 from expunge.errors import ModelError
@@ -25,7 +25,7 @@ from expunge.mechanism import measure
 from expunge.model import LinearModel
 from expunge.noise import Noise, grid_exponent
 from expunge.request.door import ask
-from expunge.request.guarantee import Guarantee, wanted_distance
+from expunge.request.promise import Promise, wanted_distance
 from expunge.request.refusals import refuse_unsound
 from expunge.rows.names import order_of
 from expunge.surrogate.measured import foresee, notes_of
@@ -111,9 +111,9 @@ class CertifiedNoise:
             "source" if with_source else self.distance, self.match_classes and not with_source
         )
         # forced: an evaluation is to show a useless model, not to refuse it
-        guarantee = Guarantee(self.epsilon, self.delta, wanted, step=self.step, force=True, estimate=estimate)
+        promise = Promise(self.epsilon, self.delta, wanted, step=self.step, force=True, estimate=estimate)
         stand_in = case.splits.source if with_source else case.surrogate
-        request = ask(case.trained, case.splits.forget, stand_in, guarantee)
+        request = ask(case.trained, case.splits.forget, stand_in, promise)
         measured = measure(request, seed=0)  # of Lanczos' start alone; a fixed one makes evaluations reproducible
         claim, derived = foresee(request, measured)
         refuse_unsound(claim, derived, request.weights, force=True)
@@ -175,8 +175,8 @@ class UnlearnDeposit:
     def run(self, case: Case) -> Outcome:
         kept = keep(case.trained, case.splits.source, seed=0).deposit
         # forced: an evaluation is to show a useless model, not to refuse it
-        guarantee = deposit_guarantee(self.epsilon, self.delta, force=True)
-        request = ask_deposit(kept, case.splits.forget, guarantee)
+        promise = deposit_promise(self.epsilon, self.delta, force=True)
+        request = ask_deposit(kept, case.splits.forget, promise)
         measured = measure(request)
         noise = foresee(request, measured)[1].noise
         assert noise is not None  # what has none is refused while it is measured

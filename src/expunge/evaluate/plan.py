@@ -17,7 +17,7 @@ import torch
 from expunge.bounds.calibration import deletions_left
 from expunge.certificate.claim import Claim
 from expunge.certificate.derive import bound_named, derive
-from expunge.deposit.asking import ask_deposit, deposit_guarantee
+from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.contents import Deposit
 from expunge.deposit.evidence import reach_of
 from expunge.errors import ExpungeError, OptionError, Refused
@@ -32,7 +32,7 @@ from expunge.record import Label
 from expunge.request.declared import NOTHING_DECLARED, Declared
 from expunge.request.door import HERE, Request, ask
 from expunge.request.execution import Execution
-from expunge.request.guarantee import Guarantee, wanted_distance
+from expunge.request.promise import Promise, wanted_distance
 from expunge.request.rows import is_labelled
 from expunge.request.scaling import FORCED, SURROGATE
 from expunge.rows.ordered import prepared_rows
@@ -131,9 +131,9 @@ def plan(
     for index, distance in enumerate(distances):
         progress("Distances", index, len(distances))
         wanted, estimate = wanted_distance(distance, match_classes)
-        guarantee = Guarantee(epsilons[0], delta, wanted, step=step, bound=bound, force=True, estimate=estimate)
+        promise = Promise(epsilons[0], delta, wanted, step=step, bound=bound, force=True, estimate=estimate)
         request = ask(
-            model, forget, surrogate, guarantee, forget_class=forget_class, declared=declared, execution=execution
+            model, forget, surrogate, promise, forget_class=forget_class, declared=declared, execution=execution
         )
         notes |= dict.fromkeys(request.notes)
         measured = measure(request, seed=insecure_test_seed)
@@ -150,7 +150,7 @@ def plan(
 
 
 def _at(request: Request, epsilon: float) -> Request:
-    return replace(request, guarantee=replace(request.guarantee, epsilon=epsilon))
+    return replace(request, promise=replace(request.promise, epsilon=epsilon))
 
 
 def _middle(values: Sequence[float]) -> float:
@@ -165,8 +165,8 @@ def _outlook(request: Request, measured: Measured, shown: Rows | None, recommend
     updated = request.weights + measured.step.update
     return Outlook(
         distance=str(request.distance),
-        epsilon=request.guarantee.epsilon,
-        delta=request.guarantee.delta,
+        epsilon=request.promise.epsilon,
+        delta=request.promise.delta,
         total=derived.region.radius,
         sigma=derived.sigma,
         noise_share=share,
@@ -270,7 +270,7 @@ def plan_deposit(
     asked = ask_deposit(
         deposit,
         forget,
-        deposit_guarantee(epsilons[0], delta, force=True),
+        deposit_promise(epsilons[0], delta, force=True),
         model=model,
         forget_class=forget_class,
         execution=execution,
@@ -279,7 +279,7 @@ def plan_deposit(
     outlooks, total, used = [], math.inf, math.inf
     for index, epsilon in enumerate(epsilons):
         progress("Epsilons", index, len(epsilons))
-        request = replace(asked, guarantee=replace(asked.guarantee, epsilon=epsilon))
+        request = replace(asked, promise=replace(asked.promise, epsilon=epsilon))
         found, radius, reach = _deposit_outlook(request, shown)
         outlooks.append(found)
         total, used = min(total, radius), min(used, reach)
@@ -299,7 +299,7 @@ def plan_deposit(
 
 def _deposit_outlook(request: Request, shown: Rows | None) -> tuple[DepositOutlook, float, float]:
     """One epsilon, the radius that the rows need, and how much of the reach."""
-    epsilon = request.guarantee.epsilon
+    epsilon = request.promise.epsilon
     try:
         measured = measure(request)
     except Refused as refusal:

@@ -34,7 +34,7 @@ from expunge.mechanism import Unlearned, carry_out
 from expunge.record import MODULE, Label, TrainingRecord
 from expunge.request.door import Request
 from expunge.request.execution import computing_device
-from expunge.request.guarantee import Guarantee, budget_notes, wanted_distance
+from expunge.request.promise import Promise, budget_notes, wanted_distance
 from expunge.rows import as_labels, encode
 from expunge.runtime.checks import positive
 from expunge.runtime.progress import Progress, silent
@@ -129,12 +129,12 @@ def unlearn_module(
     """
     wanted, _ = wanted_distance(distance)
     paper_constants = constants or PaperConstants.of_the_experiments(float(l2))
-    guarantee = Guarantee(epsilon, delta, wanted, bound="paper", constants=paper_constants, force=force, noise=noise)
+    promise = Promise(epsilon, delta, wanted, bound="paper", constants=paper_constants, force=force, noise=noise)
     request = module_request(
         network,
         forget,
         surrogate,
-        guarantee,
+        promise,
         n_source=n_source,
         l2=l2,
         classes=classes,
@@ -152,7 +152,7 @@ def module_request(
     network: nn.Module,
     forget: tuple[Any, Any],
     surrogate: tuple[Any, Any],
-    guarantee: Guarantee,
+    promise: Promise,
     *,
     n_source: int,
     l2: float,
@@ -176,7 +176,7 @@ def module_request(
     )
     forget_rows = _examples(head, forget, classes, "the forget set")
     surrogate_rows = _examples(head, surrogate, classes, "the surrogate set")
-    if damping is None and not guarantee.distance.is_source:
+    if damping is None and not promise.distance.is_source:
         surrogate_rows = head.as_predicted(surrogate_rows)
     if not len(forget_rows) < n_source:
         raise DataError(
@@ -195,9 +195,9 @@ def module_request(
         provenance="declared",
     )
     notes = (NOT_CONVEX, *((BUFFERS,) if any(b.is_floating_point() for b in network.buffers()) else ()))
-    notes += budget_notes(guarantee.delta, record.n_source - len(forget_rows))
-    constants = guarantee.constants if isinstance(guarantee.constants, PaperConstants) else None
-    return Request(ModuleSubject(network, head, record), forget_rows, surrogate_rows, guarantee, constants, notes)
+    notes += budget_notes(promise.delta, record.n_source - len(forget_rows))
+    constants = promise.constants if isinstance(promise.constants, PaperConstants) else None
+    return Request(ModuleSubject(network, head, record), forget_rows, surrogate_rows, promise, constants, notes)
 
 
 def _examples(

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from expunge.bounds.scale import Scale
 from expunge.certificate.claim import Json
 from expunge.deposit.asking import (
-    deposit_guarantee,
+    deposit_promise,
     notes_on,
     require_alone,
     require_its_record,
@@ -42,8 +42,8 @@ from expunge.networks.head import module_digest
 from expunge.record import METADATA_KEY, Label, TrainingRecord
 from expunge.request.door import Request
 from expunge.request.execution import computing_device
-from expunge.request.guarantee import Guarantee, budget_notes, wanted_distance
 from expunge.request.multiplicities import Multiplicities
+from expunge.request.promise import Promise, budget_notes, wanted_distance
 from expunge.request.rows import check_sizes, require_enough
 from expunge.request.scaling import scaling_words
 from expunge.request.subject import described_model, described_step, require_not_noised
@@ -328,7 +328,7 @@ def ask_tangent_deposit(
     model: TangentModel,
     deposit: Deposit,
     forget: tuple[Any, Any],
-    guarantee: Guarantee,
+    promise: Promise,
     *,
     block: int = 64,
     device: str = "cpu",
@@ -347,9 +347,9 @@ def ask_tangent_deposit(
     _require_the_same(membership)
     require_some_left(deposit, len(rows))
     placed = deposit.on(objective.device)
-    notes = budget_notes(guarantee.delta, deposit.numbers.n_rows - len(rows)) + notes_on(membership, deposit)
+    notes = budget_notes(promise.delta, deposit.numbers.n_rows - len(rows)) + notes_on(membership, deposit)
     subject = KeptTangentSubject(model, deposit.head, placed.anchor, record)
-    return Request(subject, rows, None, guarantee, None, notes, placed, membership)
+    return Request(subject, rows, None, promise, None, notes, placed, membership)
 
 
 def _require_the_same(membership: Membership) -> None:
@@ -422,15 +422,15 @@ def unlearn_tangent(
     """
     if deposit is not None:
         require_alone(surrogate=surrogate, distance=distance)
-        promised = deposit_guarantee(epsilon, delta, force=force, noise=noise)
+        promised = deposit_promise(epsilon, delta, force=force, noise=noise)
         request = ask_tangent_deposit(network, model, deposit, forget, promised, block=block, device=device)
     elif surrogate is None or distance is None:
         raise OptionError(
             "no surrogate, or no distance", "without a deposit both are needed", "Give them, or a deposit."
         )
     else:
-        guarantee = Guarantee(epsilon, delta, wanted_distance(distance)[0], force=force, noise=noise)
-        request = tangent_request(network, model, forget, surrogate, guarantee, block=block, device=device)
+        promise = Promise(epsilon, delta, wanted_distance(distance)[0], force=force, noise=noise)
+        request = tangent_request(network, model, forget, surrogate, promise, block=block, device=device)
     result = carry_out(request, progress=progress, insecure_test_seed=insecure_test_seed)
     assert result is not None  # there is one process
     return result
@@ -441,13 +441,13 @@ def tangent_request(
     model: TangentModel,
     forget: tuple[Any, Any],
     surrogate: tuple[Any, Any],
-    guarantee: Guarantee,
+    promise: Promise,
     *,
     block: int = 64,
     device: str = "cpu",
 ) -> Request:
     """A request about tangent weights, with everything checked that can be before any work is done."""
-    record, distance = model.record, guarantee.distance
+    record, distance = model.record, promise.distance
     if not isinstance(distance, Distance):
         raise OptionError(
             "distance estimate", "for tangent models a distance must be declared", "Write for example chi2:0.1 or same."
@@ -458,20 +458,20 @@ def tangent_request(
         raise DataError("matched classes", "tangent models do not know them", "Declare the distance without matching.")
     forget_rows = _rows(head, forget, record, "the forget set")
     surrogate_rows = _rows(head, surrogate, record, "the surrogate set")
-    check_sizes(len(forget_rows), record, guarantee.force)
+    check_sizes(len(forget_rows), record, promise.force)
     if distance.samples_rows:
         require_enough(surrogate_rows)
     flat_forget, flat_surrogate = (Rows(part.inputs.flatten(1), part.labels) for part in (forget_rows, surrogate_rows))
     # whatever they are kept in, all is computed in float64
     kept = replace(record, rows_dtype=str(surrogate_rows.inputs.dtype).removeprefix("torch."))
     seen = survey(flat_forget, flat_surrogate, len(record.classes), repeats=Multiplicities.of(distance))
-    notes = notes_on_rows(flat_forget, flat_surrogate, seen, kept, distance, has_labels=True, force=guarantee.force)
-    notes += budget_notes(guarantee.delta, record.n_source - len(forget_rows))
+    notes = notes_on_rows(flat_forget, flat_surrogate, seen, kept, distance, has_labels=True, force=promise.force)
+    notes += budget_notes(promise.delta, record.n_source - len(forget_rows))
     for rows, name in ((surrogate_rows, "the surrogate set"), (forget_rows, "the forget set")):
         # only said: Jacobians are scaled to one length on purpose
         notes += (scaling_words(rows.scaling, name),) if rows.scaling.share > FEW else ()
     notes += class_notes(flat_forget, seen, record, None, distance, has_labels=True)
-    return Request(TangentSubject(model, head), forget_rows, surrogate_rows, guarantee, notes=notes)
+    return Request(TangentSubject(model, head), forget_rows, surrogate_rows, promise, notes=notes)
 
 
 def _rows(head: Tangent, arrays: tuple[Any, Any], record: TrainingRecord, name: str) -> TangentRows:

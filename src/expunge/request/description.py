@@ -72,9 +72,9 @@ def described_data(request: Request, distance: Distance) -> Json:
         described["effective_surrogate_rows"] = request.surrogate.effective
     if distance.matched:
         described["class_counts"] = retained_counts(request)
-    if request.guarantee.series is not None:
+    if request.promise.series is not None:
         earlier = request.n_forget - len(request.forget)
-        described["sequence"] = request.guarantee.series.described() | {"forgotten_before": earlier}
+        described["sequence"] = request.promise.series.described() | {"forgotten_before": earlier}
     return described
 
 

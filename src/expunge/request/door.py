@@ -20,9 +20,9 @@ from expunge.request.columns import column_notes
 from expunge.request.declared import NOTHING_DECLARED, Declared, record_for
 from expunge.request.estimable import paper_constants, require_estimable, require_own_source
 from expunge.request.execution import DTYPES, Execution
-from expunge.request.guarantee import Guarantee, budget_notes
 from expunge.request.multiplicities import Multiplicities
 from expunge.request.past import Past, left_over, nothing_forgotten, without
+from expunge.request.promise import Promise, budget_notes
 from expunge.request.rows import (
     Reading,
     check_sizes,
@@ -54,7 +54,7 @@ class Request:
     subject: Subject
     forget: Any = field(repr=False)
     surrogate: Any = field(repr=False)
-    guarantee: Guarantee
+    promise: Promise
     constants: PaperConstants | None = None
     notes: tuple[str, ...] = ()
     # what was kept of the source (deposit/), and where the forget rows are in it
@@ -75,7 +75,7 @@ class Request:
 
     @property
     def distance(self) -> Distance | Estimation:
-        return self.guarantee.distance
+        return self.promise.distance
 
     @property
     def n_source(self) -> int:
@@ -85,7 +85,7 @@ class Request:
     @property
     def past(self) -> Past | None:
         """What was forgotten before, in a series."""
-        series = self.guarantee.series
+        series = self.promise.series
         return None if series is None or series.past is None or series.past.n_rows == 0 else series.past
 
     @property
@@ -109,7 +109,7 @@ def ask(
     model: LinearModel,
     forget: Any,
     surrogate: Any,
-    guarantee: Guarantee,
+    promise: Promise,
     *,
     forget_class: Label | None = None,
     declared: Declared = NOTHING_DECLARED,
@@ -125,11 +125,11 @@ def ask(
     # long: one check after the other, in the order in which a mistake is best told
     place, group = execution.place, execution.group
     record = record_for(model, declared)
-    require_plain_reference(record, guarantee)
+    require_plain_reference(record, promise)
     model, record, digest, told = _by_class(model, record, model_sha256)
     require_not_noised(record)
-    subject = LinearSubject.of(model, record, place, digest, guarantee.series)
-    series = guarantee.series
+    subject = LinearSubject.of(model, record, place, digest, promise.series)
+    series = promise.series
     past = nothing_forgotten(model) if series is None or series.past is None else series.past
     left = left_over(record, past)
     reading = Reading(Memory.of(execution.memory), group, execution.progress)
@@ -139,9 +139,9 @@ def ask(
     given_rows = rows_of(forget, model, record, DTYPES[record.rows_dtype], place, "the forget set")
     forget_rows = in_memory(given_rows, "what is to be forgotten")
     forget_rows = replace(forget_rows, features=forget_rows.features.double())
-    check_sizes(len(forget_rows) + past.n_rows, record, guarantee.force)
+    check_sizes(len(forget_rows) + past.n_rows, record, promise.force)
     if group.size > 1:
-        _require_alike(group, guarantee, execution.dtype, subject, forget_rows)
+        _require_alike(group, promise, execution.dtype, subject, forget_rows)
     surrogate = prepared_rows(surrogate, record, "the surrogate set")
     surrogate_rows = rows_of(surrogate, model, record, execution.rows_dtype, place, "the surrogate set", reading)
     labelled = is_labelled(surrogate)
@@ -149,11 +149,11 @@ def ask(
     if execution.dtype != record.rows_dtype:  # long rows are scaled otherwise in another dtype
         alike = rows_of(forget, model, record, execution.rows_dtype, place, "the forget set")
         asked = in_memory(alike, "what is to be forgotten")
-    distance = guarantee.distance
+    distance = promise.distance
     seen = survey(asked, surrogate_rows, model.n_classes, execution.progress, Multiplicities.of(distance))
-    notes = notes_on(forget_rows, surrogate_rows, seen, left, distance, has_labels=labelled, force=guarantee.force)
+    notes = notes_on(forget_rows, surrogate_rows, seen, left, distance, has_labels=labelled, force=promise.force)
     notes += class_notes(forget_rows, seen, left, forget_class, distance, has_labels=labelled)
-    notes += told + _notes_on_rows(record, (forget, forget_rows), (surrogate, surrogate_rows), guarantee)
+    notes += told + _notes_on_rows(record, (forget, forget_rows), (surrogate, surrogate_rows), promise)
     if distance.matched:
         n_before = len(surrogate_rows)
         surrogate_rows = matched_rows(surrogate_rows, without(left, forget_rows), labelled, seen.counts)
@@ -164,22 +164,22 @@ def ask(
         require_enough(surrogate_rows)
     if isinstance(distance, Estimation):
         in_memory(surrogate_rows, "an estimated distance")
-        require_estimable(distance, record, labelled, guarantee.bound)
+        require_estimable(distance, record, labelled, promise.bound)
         require_own_source(distance)
     if series is not None and series.note is not None:
         notes += (series.note,)
-    constants = paper_constants(guarantee.constants, subject.head, record) if guarantee.paper else None
-    return Request(subject, forget_rows, surrogate_rows, guarantee, constants, notes)
+    constants = paper_constants(promise.constants, subject.head, record) if promise.paper else None
+    return Request(subject, forget_rows, surrogate_rows, promise, constants, notes)
 
 
-def require_plain_reference(record: TrainingRecord, guarantee: Guarantee) -> None:
+def require_plain_reference(record: TrainingRecord, promise: Promise) -> None:
     """Refuse what has no bound without a deposit.
 
     That is class weights, an intercept that is not regularised, an l2 that grows as rows leave, and a deposit's own
     bound.
     """
-    if BOUNDS[guarantee.bound].kept:
-        raise OptionError(f"bound {guarantee.bound!r}", "it is a deposit's, and none was given", "Give the deposit.")
+    if BOUNDS[promise.bound].kept:
+        raise OptionError(f"bound {promise.bound!r}", "it is a deposit's, and none was given", "Give the deposit.")
     if record.class_weights is not None:
         raise ModelError(
             "a model with class weights",
@@ -211,22 +211,22 @@ def _by_class(
 
 
 def _notes_on_rows(
-    record: TrainingRecord, forget: tuple[Any, RowSet], surrogate: tuple[Any, RowSet], guarantee: Guarantee
+    record: TrainingRecord, forget: tuple[Any, RowSet], surrogate: tuple[Any, RowSet], promise: Promise
 ) -> tuple[str, ...]:
     """What is said of encoders, lengths, columns and delta, from sets as given and as made ready."""
     sets = {"the surrogate set": surrogate, "the forget set": forget}
     notes = encoder_notes(record, forget[0], surrogate[0]) + budget_notes(
-        guarantee.delta, record.n_source - len(forget[1])
+        promise.delta, record.n_source - len(forget[1])
     )
     for name, (_, rows) in sets.items():
-        said = refuse_squashed(rows.scaling, name, record.max_norm, guarantee.force)
+        said = refuse_squashed(rows.scaling, name, record.max_norm, promise.force)
         notes += tuple(map(PublicNote, said)) if name == "the surrogate set" else said
     return notes + column_notes(record, {"the forget set": forget[0], "the surrogate set": surrogate[0]})
 
 
-def _require_alike(group: Group, guarantee: Guarantee, dtype: str, subject: LinearSubject, forget: Any) -> None:
+def _require_alike(group: Group, promise: Promise, dtype: str, subject: LinearSubject, forget: Any) -> None:
     """Refuse a group whose processes hold another model, forget set or options."""
-    asked_for = (replace(guarantee, series=None, estimate=None), str(guarantee.distance), dtype, subject.record)
+    asked_for = (replace(promise, series=None, estimate=None), str(promise.distance), dtype, subject.record)
     parts = (subject.model.matrix(), forget.features, forget.labels)
     held = b"".join(part.cpu().contiguous().numpy().tobytes() for part in parts)
     group.require_alike(repr(asked_for).encode() + held, "model, forget set or options")

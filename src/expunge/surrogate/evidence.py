@@ -52,7 +52,7 @@ class SurrogateEvidence:
         """With the estimate made, where there is to be one."""
         if isinstance(request.distance, Distance):
             return cls(request, None, seed, progress)
-        rows, wanted, made = in_memory(request.surrogate, ESTIMATE), request.distance, request.guarantee.estimate
+        rows, wanted, made = in_memory(request.surrogate, ESTIMATE), request.distance, request.promise.estimate
         if made is None:
             made = estimate_source(request.head, request.weights, request.record, rows, wanted, progress=progress)
         else:
@@ -69,7 +69,7 @@ class SurrogateEvidence:
         if not self.paper_step:
             return self.retained
         # the paper's appendix weights the surrogate's Hessian by its own size; everything else by the source's
-        appendix = request.guarantee.paper and request.guarantee.sizes == "surrogate"
+        appendix = request.promise.paper and request.promise.sizes == "surrogate"
         n = request.n_surrogate if appendix else request.n_source
         return SurrogateEquation(request.head, request.weights, request.forget, request.surrogate, n)
 
@@ -84,8 +84,8 @@ class SurrogateEvidence:
     @property
     def paper_step(self) -> bool:
         """Whether the update is the paper's; rows forgotten before are no longer there to take its Hessian of."""
-        guarantee = self.request.guarantee
-        return guarantee.paper or (guarantee.step == "newton" and self.request.past is None)
+        promise = self.request.promise
+        return promise.paper or (promise.step == "newton" and self.request.past is None)
 
     @property
     def retained(self) -> Equation:
@@ -116,19 +116,19 @@ class SurrogateEvidence:
         """Whether noise may be calibrated to the average over the drawing of the sets: for one published model
         alone.
         """
-        return self.request.guarantee.averaged
+        return self.request.promise.averaged
 
     def failures(self, distance: Distance) -> dict[str, float]:
         """Probabilities spent out of delta, by what they are spent on."""
-        guarantee = self.request.guarantee
-        if guarantee.paper:
+        promise = self.request.promise
+        if promise.paper:
             return {}
-        planned = 1 if guarantee.series is None else guarantee.series.planned
-        return due_failures(guarantee.delta, distance, averaged=self.averaged, planned=planned)
+        planned = 1 if promise.series is None else promise.series.planned
+        return due_failures(promise.delta, distance, averaged=self.averaged, planned=planned)
 
     def facts(self, step: Step, distance: Distance, *, quick: bool = False) -> dict[str, Fact]:
         """Every number the region needs, each with where it comes from; `quick` ones only rank candidates."""
-        if self.request.guarantee.paper:
+        if self.request.promise.paper:
             return self._paper_facts(step, distance)
         failures = self.failures(distance)
         moments = self._moments(step, distance, failures.get("eigenvalue"), quick)

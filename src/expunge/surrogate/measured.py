@@ -50,32 +50,32 @@ class Measured:
 
 def claim_of(request: Request, measured: Measured, generator: str = GENERATORS[0]) -> Claim:
     """Everything the certificate's numbers follow from."""
-    guarantee, head = request.guarantee, request.head
-    beyond = not head.about.convex or (guarantee.paper and beyond_closed_form(measured.facts, head.constants(0.0)))
+    promise, head = request.promise, request.head
+    beyond = not head.about.convex or (promise.paper and beyond_closed_form(measured.facts, head.constants(0.0)))
     return Claim(
-        epsilon=guarantee.epsilon,
-        delta=guarantee.delta,
-        bound=guarantee.bound,
+        epsilon=promise.epsilon,
+        delta=promise.delta,
+        bound=promise.bound,
         facts=measured.facts,
         distance=measured.distance,
         failures=measured.failures,
         n_parameters=head.n_parameters,
         generator=generator,
-        convention=measured.route or guarantee.sizes,
+        convention=measured.route or promise.sizes,
         tuned=beyond,
         encoder=None if request.record.encoder is None else request.record.encoder_trained or "unknown",
         preparation=request.record.preparation,
         weighted=request.record.class_weights is not None,
-        averaged=measured.route is None and guarantee.averaged,
-        scale=measured.scale or guarantee.scale,
-        others=0 if guarantee.series is None else guarantee.series.others,
+        averaged=measured.route is None and promise.averaged,
+        scale=measured.scale or promise.scale,
+        others=0 if promise.series is None else promise.series.others,
     )
 
 
 def step_kind(request: Request, measured: Measured) -> str:
     """How the step was made: with a deposit alone it is Newton's, whatever was given beside it."""
     alone = measured.route is not None and not measured.distance.law.stands_in
-    return "newton" if alone else str(request.guarantee.step)
+    return "newton" if alone else str(request.promise.step)
 
 
 def notes_of(request: Request, measured: Measured) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ def notes_of(request: Request, measured: Measured) -> tuple[str, ...]:
 
     First of all, that an epsilon is so large that it promises next to nothing.
     """
-    little = next_to_nothing(request.guarantee.epsilon)
+    little = next_to_nothing(request.promise.epsilon)
     made = math.isfinite(measured.step.pull) or not request.head.about.convex
     spared = request.surrogate is not None and not measured.distance.law.stands_in
     first = (PublicNote(little),) if little else ()

@@ -31,7 +31,7 @@ Measure = Callable[..., Measured]  # `mechanism.measure`
 
 def settled(request: Request, measure: Measure, *, progress: Progress = silent, seed: int | None = None) -> Request:
     """The request with its noise a number, where it was to be as for so many rows; `measure` is the mechanism's."""
-    asked = request.guarantee.noise
+    asked = request.promise.noise
     if asked.kind != REHEARSAL:
         return request
     if request.distance.matched:
@@ -41,7 +41,7 @@ def settled(request: Request, measure: Measure, *, progress: Progress = silent, 
             "Set the noise as a number before anybody asks: expunge plan recommends one, a desk rehearses when opened.",
         )
     scale = Scale(POLICY, rehearsed_scale(request, asked.rows, measure, progress=progress, seed=seed), asked.rows)
-    return replace(request, guarantee=replace(request.guarantee, noise=scale))
+    return replace(request, promise=replace(request.promise, noise=scale))
 
 
 def rehearsed_scale(
@@ -70,10 +70,10 @@ def rehearse(
             "a rehearsal forgets at most half of either",
             "Rehearse with fewer rows, or set the noise as a number.",
         )
-    series = request.guarantee.series
+    series = request.promise.series
     afresh = None if series is None else replace(series, past=None)
-    guarantee = replace(request.guarantee, noise=EXACTLY, force=True, series=afresh)
-    trial = replace(request, guarantee=guarantee, forget=_longest(request, n_rows, seed))
+    promise = replace(request.promise, noise=EXACTLY, force=True, series=afresh)
+    trial = replace(request, promise=promise, forget=_longest(request, n_rows, seed))
     return trial, measure(trial, progress=progress, seed=seed)
 
 

@@ -12,7 +12,7 @@ from expunge.heads.examples import Examples
 from expunge.heads.module import ModuleObjective
 from expunge.mechanism import measure
 from expunge.networks.module import module_request, unlearn_module
-from expunge.request.guarantee import Guarantee, wanted_distance
+from expunge.request.promise import Promise, wanted_distance
 from expunge.solve.equation import SurrogateEquation
 from expunge.solve.newton import newton_step
 from expunge.solve.outcome import Ending
@@ -65,7 +65,7 @@ def test_without_a_damping_one_percent_is_left(distance: str) -> None:
     standing = (inputs, labels) if distance == "source" else examples(60, seed=2)
     request = module_request(
         module, (inputs[:6], labels[:6]), standing,
-        Guarantee(0.9, 1e-2, wanted_distance(distance)[0], bound="paper", constants=PaperConstants.of_the_experiments(0.1)),
+        Promise(0.9, 1e-2, wanted_distance(distance)[0], bound="paper", constants=PaperConstants.of_the_experiments(0.1)),
         n_source=60, l2=0.1,
     )  # fmt: skip
     step = measure(request).step

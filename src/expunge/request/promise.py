@@ -75,7 +75,7 @@ def budget_notes(delta: float, n_retain: int) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Guarantee:
+class Promise:
     """What is to be certified, and on what grounds.
 
     `distance` is declared, or how it is to be estimated; `estimate` is one that was made before. `step` None is

@@ -13,12 +13,12 @@ from expunge.bounds import PaperConstants
 from expunge.bounds.calibration import sigma_for
 from expunge.distance import Distance, Estimation
 from expunge.errors import OptionError
-from expunge.request.guarantee import (
+from expunge.request.promise import (
     LARGEST_EPSILON,
     SMALLEST_DELTA,
     SMALLEST_EPSILON,
     STEPS,
-    Guarantee,
+    Promise,
     budget_notes,
     check_budget,
     wanted_distance,
@@ -57,7 +57,7 @@ SAME = Distance("same", 0.0)
 )
 def test_what_cannot_be_promised_is_refused(changed: dict[str, Any], words: str) -> None:
     with pytest.raises(OptionError, match=words):
-        Guarantee(**({"epsilon": 1.0, "delta": 1e-5, "distance": SAME} | changed))
+        Promise(**({"epsilon": 1.0, "delta": 1e-5, "distance": SAME} | changed))
 
 
 def test_the_ends_of_a_budget_are_allowed() -> None:
@@ -91,11 +91,11 @@ def test_a_delta_above_one_in_n_is_told_in_plain_words() -> None:
 
 
 def test_the_step_follows_the_bound_where_none_is_named() -> None:
-    assert Guarantee(1.0, 1e-5, SAME).step == "converged"
-    assert Guarantee(1.0, 1e-5, SAME, bound="paper").step == "newton"
-    assert [Guarantee(1.0, 1e-5, SAME, step=step).step for step in STEPS] == list(STEPS)
-    assert Guarantee(1.0, 1e-5, SAME, bound="paper").paper
-    assert not Guarantee(1.0, 1e-5, SAME).paper
+    assert Promise(1.0, 1e-5, SAME).step == "converged"
+    assert Promise(1.0, 1e-5, SAME, bound="paper").step == "newton"
+    assert [Promise(1.0, 1e-5, SAME, step=step).step for step in STEPS] == list(STEPS)
+    assert Promise(1.0, 1e-5, SAME, bound="paper").paper
+    assert not Promise(1.0, 1e-5, SAME).paper
 
 
 def test_a_distance_may_be_words_a_value_or_an_estimate_made_before() -> None:

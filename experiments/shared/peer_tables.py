@@ -12,8 +12,7 @@ from experiments.protocol.experiment import Config, Record, Table, grouped, perc
 from experiments.shared.checks import tally
 from experiments.shared.ours import BOTH, DEPOSIT, OURS, RIDGE, SURROGATE
 from experiments.shared.rivals import CHOSEN, DESCENT, LANGEVIN, REMOVAL, RETRAIN, RETRAIN_RIDGE, TUNING, USUAL
-from expunge.bounds.deposit import TERMS
-from expunge.bounds.residual import TERMS as OTHERS
+from expunge.bounds import TERMS
 
 PUBLISHED = "published"
 PEERS = (REMOVAL, DESCENT, LANGEVIN, TUNING)
@@ -181,8 +180,7 @@ def _words(groups: Mapping[Key, list[Record]]) -> str:
     """What the terms are that are largest somewhere."""
     found = [one for group in groups.values() for one in cells_of(group).get((BOTH, None, USUAL, AT), ())]
     largest = {max(one["terms"], key=one["terms"].__getitem__) for one in found if one["accuracy"] is not None}
-    known = {one.name: one.words for one in (*OTHERS, *TERMS)}
-    return "; ".join(f"{name}: {known[name]}" for name in sorted(largest) if name in known)
+    return "; ".join(f"{name}: {TERMS[name].words}" for name in sorted(largest) if name in TERMS)
 
 
 def _points(value: float | None) -> str:

@@ -11,12 +11,8 @@ import math
 import numpy as np
 
 import reference
-from expunge.bounds import ResidualFacts, residual_bound
-from expunge.distance import Distance
 from soundness.judging import Outcome
 from soundness.problems import Array, Problem, exact
-
-SEEN = Distance("same", 0.0, sampling="seen")
 
 
 def step_of(problem: Problem, trained: Array) -> Array:
@@ -48,32 +44,30 @@ def change_table(problem: Problem, trained: Array, update: Array) -> Array:
     return (moved[:, :, None] * S[:, None, :]).reshape(len(S), -1)
 
 
-def facts_of(problem: Problem, trained: Array, update: Array, failure: float) -> ResidualFacts:
-    """Every number of the old bound, the eigenvalue exact."""
+def bound_of(problem: Problem, trained: Array, update: Array, failure: float) -> float:
+    """The old bound, under `same`: training, solver, rounding, and Klein and Rio's tail of both sample means."""
+    n, m, s = len(problem.X), len(problem.forgotten), len(problem.S)
     table = change_table(problem, trained, update)
-    centred = table - table.mean(axis=0)
+    mean = table.mean(axis=0)
+    centred = table - mean
     squares = (centred**2).sum(axis=1)
-    top = float(np.linalg.eigvalsh(centred @ centred.T / len(table))[-1])
-    steepest = 0.5 * float(np.linalg.norm(update, 2)) if problem.loss == "softmax" else float(np.linalg.norm(update, 2))
-    return ResidualFacts(
-        n_source=len(problem.X),
-        n_forget=len(problem.forgotten),
-        n_surrogate=len(problem.S),
-        l2=problem.l2,
-        training_residual=reference.exact_gradient_norm(trained, problem.X, problem.y, problem.l2, problem.loss),
-        solver_residual=float(np.linalg.norm(left_of(problem, trained, update))),
-        rounding=1e-10,
-        change_mean=float(np.linalg.norm(table.mean(axis=0))),
-        change_eigenvalue=max(top, 0.0),
-        change_trace=float(squares.mean()),
-        change_fourth=float((squares**2).mean()),
-        change_fourth_eigenvalue=float(squares.max()) * max(top, 0.0),
-        change_largest=math.sqrt(float(squares.max())),
-        change_supremum=steepest * problem.max_norm**2,
-        longest_row=float(np.linalg.norm(problem.S, axis=1).max()),
-        row_bound=problem.max_norm,
-        sampling_failure=failure,
-    )
+    top = max(float(np.linalg.eigvalsh(centred @ centred.T / s)[-1]), 0.0)
+    steepest = float(np.linalg.norm(update, 2)) * (0.5 if problem.loss == "softmax" else 1.0)
+    worst = steepest * problem.max_norm**2 + float(np.linalg.norm(mean))
+    events, unseen = 1, 0.0
+    if float(np.linalg.norm(problem.S, axis=1).max()) < (1.0 - 1e-6) * problem.max_norm:  # longer rows may exist
+        events = 3
+        expected = n * min(1.0, math.log(3.0 / failure) / s)
+        share = math.log(3.0 / failure)
+        unseen = min(float(n), expected + math.sqrt(2.0 * expected * share) + share / 3.0)
+    log_failure = math.log(events / failure)
+    expected = math.sqrt(float(squares.mean()) * (1.0 / n + 1.0 / s))
+    step = math.sqrt(float(squares.max())) / min(n, s)
+    linear, proxy = 3.0 * step * log_failure, top * (1.0 / n + 1.0 / s) + 2.0 * step * expected
+    excess = 0.5 * (linear + math.sqrt(linear**2 + 8.0 * proxy * log_failure))
+    training = reference.exact_gradient_norm(trained, problem.X, problem.y, problem.l2, problem.loss)
+    left = float(np.linalg.norm(left_of(problem, trained, update))) + 1e-10
+    return (n * (training + expected + excess + worst * unseen / n) + left) / (n - m) / problem.l2
 
 
 def old_outcome(family: str, problem: Problem, delta: float) -> Outcome:
@@ -82,6 +76,6 @@ def old_outcome(family: str, problem: Problem, delta: float) -> Outcome:
     target = exact(problem, problem.kept, start=trained)
     update = step_of(problem, trained)
     failure = 0.4 * delta
-    bound = residual_bound(facts_of(problem, trained, update, failure), SEEN).radius
+    bound = bound_of(problem, trained, update, failure)
     truth = float(np.linalg.norm(target.weights - trained - update))
     return Outcome(family, problem.seed, "usual", failure, bound, truth, target.error, 0.0)

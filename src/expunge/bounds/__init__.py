@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from expunge.bounds import deposit, paper, residual
+from expunge.bounds import deposit, paper, retained
 from expunge.bounds.deposit import DepositFacts, deposit_bound
 from expunge.bounds.deposit_surrogate import Beside, kept_bound
 from expunge.bounds.ellipsoid import EllipsoidNumbers
@@ -11,7 +11,7 @@ from expunge.bounds.region import DRAWING, GRID, Ball, Region
 from expunge.bounds.residual import ResidualFacts, residual_bound
 from expunge.bounds.retained import RetainedFacts, retained_bound
 
-TERMS = {term.name: term for term in (*residual.TERMS, *paper.TERMS, *deposit.TERMS, GRID, DRAWING)}
+TERMS = {term.name: term for term in (*retained.TERMS, *paper.TERMS, *deposit.TERMS, GRID, DRAWING)}
 
 __all__ = [
     "TERMS",

@@ -19,11 +19,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from expunge.bounds.region import Region, Term
+from expunge.bounds.region import Region
 from expunge.distance import Distance
 
 REVISION = 2
-FEWEST_SAMPLED_ROWS = 100  # below this, a sample's moments say too little about its population
 ALMOST = 1.0 - 1e-6  # a row this close to the bound counts as one that reaches it
 
 
@@ -70,9 +69,6 @@ class ResidualFacts:
         if trace is None or eigenvalue is None or largest is None:
             return self.change_trace, self.change_eigenvalue, self.change_largest
         return trace, eigenvalue, largest
-
-
-WEIGHT_FACTS = ("weight_largest", "sampled_trace", "sampled_eigenvalue", "sampled_largest")
 
 
 def amplification(facts: ResidualFacts) -> float:
@@ -230,19 +226,6 @@ def klein_rio_excess(expected: float, variance: float, step: float, failure: flo
     proxy = variance + 2.0 * step * expected
     linear = 3.0 * step * log_failure
     return 0.5 * (linear + math.sqrt(linear**2 + 8.0 * proxy * log_failure))
-
-
-TERMS = (
-    Term(
-        "training",
-        "Training and earlier deletions",
-        "how far the starting model may have been from its own optimum",
-    ),
-    Term("solver", "Unsolved remainder", "what the computation of the update left over; measured"),
-    Term("surrogate", "Surrogate differs", "the stand-in data is not distributed like the source"),
-    Term("sampling", "Finite samples", "source and stand-in are samples, and samples deviate"),
-    Term("rounding", "Arithmetic", "computers round; this is the most it can have done"),
-)
 
 
 def residual_bound(facts: ResidualFacts, distance: Distance, revision: int = REVISION) -> Region:

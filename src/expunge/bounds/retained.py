@@ -19,12 +19,25 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from expunge.bounds.region import Region
+from expunge.bounds.region import Region, Term
 from expunge.bounds.sampling import Tail, raised_moment, unlike_rows
 from expunge.distance import Distance
 
 ALMOST = 1.0 - 1e-6  # a row this close to the bound counts as one that reaches it
+FEWEST_SAMPLED_ROWS = 100  # below this, a sample's moments say too little about its population
 FAR_BELOW = 20  # surrogate rows for each direction before its own rows can pass for new ones
+WEIGHT_FACTS = ("weight_largest", "sampled_trace", "sampled_eigenvalue", "sampled_largest")
+TERMS = (
+    Term(
+        "training",
+        "Training and earlier deletions",
+        "how far the starting model may have been from its own optimum",
+    ),
+    Term("solver", "Unsolved remainder", "what the computation of the update left over; measured"),
+    Term("surrogate", "Surrogate differs", "the stand-in data is not distributed like the source"),
+    Term("sampling", "Finite samples", "source and stand-in are samples, and samples deviate"),
+    Term("rounding", "Arithmetic", "computers round; this is the most it can have done"),
+)
 
 
 @dataclass(frozen=True)

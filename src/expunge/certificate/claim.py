@@ -7,7 +7,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from expunge.bounds import Beside, DepositFacts, EllipsoidNumbers, ResidualFacts, RetainedFacts
-from expunge.bounds.residual import WEIGHT_FACTS
+from expunge.bounds.retained import WEIGHT_FACTS
 from expunge.bounds.scale import EXACTLY, Scale
 from expunge.distance import Distance
 from expunge.errors import OptionError

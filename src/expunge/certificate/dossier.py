@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from expunge.bounds import ResidualFacts, RetainedFacts
-from expunge.bounds.residual import WEIGHT_FACTS
+from expunge.bounds.retained import WEIGHT_FACTS
 from expunge.bounds.scale import CHOICES, EXACTLY, SET, Scale
 from expunge.certificate.check import LARGEST_NUMBER
 from expunge.certificate.claim import (

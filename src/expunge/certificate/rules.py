@@ -15,7 +15,7 @@ from expunge.bounds.deposit import EXACT, LONG_ROWS, PLAIN, RANGE, ROUTES, way_o
 from expunge.bounds.deposit_surrogate import sigmoid_bend, softmax_bend, together
 from expunge.bounds.ellipsoid import drawing_delta
 from expunge.bounds.paper import SIZE_CONVENTIONS
-from expunge.bounds.residual import FEWEST_SAMPLED_ROWS
+from expunge.bounds.retained import FEWEST_SAMPLED_ROWS
 from expunge.bounds.scale import EXACT as UNROUNDED
 from expunge.bounds.scale import LEVELS, POLICY, is_level
 from expunge.certificate.check import POSSIBLE, Check

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from expunge.bounds.deposit import LONG_ROWS, RANGE, DepositFacts, radius_in_route
 from expunge.bounds.deposit_surrogate import Beside, beside_terms, kept_bound, together
 from expunge.bounds.region import Region
-from expunge.bounds.residual import WEIGHT_FACTS
-from expunge.bounds.retained import RetainedFacts
+from expunge.bounds.retained import WEIGHT_FACTS, RetainedFacts
 from expunge.certificate.claim import BESIDE_FACTS, EACH, MOST_ROUTES, TOGETHER
 from expunge.deposit.bending import bending
 from expunge.deposit.blocks import Norm

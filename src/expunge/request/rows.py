@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from expunge.bounds.residual import FEWEST_SAMPLED_ROWS
+from expunge.bounds.retained import FEWEST_SAMPLED_ROWS
 from expunge.certificate.claim import PublicNote
 from expunge.errors import DataError, ModelError, OptionError, UselessModel
 from expunge.heads import RowSet

@@ -35,13 +35,13 @@ from expunge.deposit.making import optimum
 from expunge.deposit.verifying import whitened
 from expunge.distance import parse_distance
 from expunge.errors import ExpungeError
+from expunge.evidence import foresee
 from expunge.heads.rows import in_memory
-from expunge.mechanism import measure, measured_by
+from expunge.mechanism import measure, weigh
 from expunge.request.door import ask
 from expunge.request.execution import Execution
 from expunge.request.promise import Promise, wanted_distance
 from expunge.request.rows import rows_of
-from expunge.surrogate.measured import foresee
 from expunge.train import train
 
 EPSILONS = (0.1, 1.0)
@@ -166,7 +166,7 @@ class Group:
             self.taken = taken_out(request)
         elif request.surrogate is not None and self.taken.begun is None:
             self.taken = replace(self.taken, begun=begun_beside(self.taken.retained, request.surrogate))
-        return request, measured_by(DepositEvidence.gathered(request, seed=seed, taken=self.taken))
+        return request, weigh(DepositEvidence.gather(request, seed=seed, taken=self.taken))
 
 
 def one(
@@ -191,7 +191,7 @@ def one(
                 request, measured = group_of.measured(with_deposit, distance, (epsilon, 1.0 / n), seed)
                 _, derived = foresee(request, measured)
                 update = (request.weights + measured.step.update).to(retrained)
-                shaped = shaped or (Kept(measured.kept) if with_deposit else None)
+                shaped = shaped or (Kept(measured.retained.deposit) if with_deposit else None)
                 held, off = (shaped if with_deposit else None), update - retrained
                 true = float(off.norm()) if held is None else whitened(held.deposit, off)
                 row |= {"sigma": derived.sigma, "radius": derived.region.radius, "true": true}

@@ -22,11 +22,11 @@ import numpy as np
 import torch
 
 from expunge import LinearModel, __version__, parse_distance, train
+from expunge.evidence import foresee
 from expunge.heads import Rows, head_for
 from expunge.mechanism import certify, measure
 from expunge.request.door import ask
 from expunge.request.promise import Promise
-from expunge.surrogate.measured import foresee
 from expunge.train import minimise
 
 Array = np.ndarray[Any, Any]

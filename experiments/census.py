@@ -22,13 +22,13 @@ from experiments.shared.mixture import ROUNDING
 from expunge.certificate.derive import held_region
 from expunge.evaluate.case import Labelled, Splits, make_case
 from expunge.evaluate.methods import Outcome
+from expunge.evidence import build_claim, foresee
 from expunge.mechanism import measure
 from expunge.model import LinearModel
 from expunge.report.figures import COLOURS, STYLES, new_figure, png
 from expunge.request.door import ask
 from expunge.request.promise import Promise, wanted_distance
 from expunge.runtime.progress import Progress, silent
-from expunge.surrogate.measured import claim_of, foresee
 from expunge.train import train
 
 DRIFT_L2 = 1e-4
@@ -98,7 +98,7 @@ def _outlooks(
     )
     measured = measure(request, seed=0)
     updated = request.weights + measured.step.update
-    region = held_region(claim_of(request, measured))
+    region = held_region(build_claim(request, measured))
     generator, outcomes = np.random.default_rng(0), []
     for epsilon in wanted["epsilons"]:
         _, derived = foresee(replace(request, promise=replace(request.promise, epsilon=epsilon)), measured)

@@ -27,11 +27,11 @@ from experiments.datasets.splits import dirichlet_split
 from expunge import Distance, __version__, train
 from expunge.certificate.derive import held_region
 from expunge.errors import DataError
+from expunge.evidence import build_claim
 from expunge.mechanism import measure
 from expunge.request.door import ask
 from expunge.request.promise import Promise
 from expunge.request.rows import rows_of
-from expunge.surrogate.measured import claim_of
 
 CONCENTRATIONS = (1.0, 13.0, 100.0)
 L2 = 0.01
@@ -88,7 +88,7 @@ def one(X: np.ndarray, y: np.ndarray, xi: float, seed: int) -> dict[str, Any]:
             Promise(epsilon=1.0, delta=1.0 / len(source), distance=distance, force=True, noise="exact"),
         )
         measured = measure(request, seed=seed)
-        region = held_region(claim_of(request, measured))
+        region = held_region(build_claim(request, measured))
         update = measured.step.update
         means = [request.head.change_mean(request.weights, update, rows) for rows in (kept, request.surrogate)]
         outcome[name] = {

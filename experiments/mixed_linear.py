@@ -44,13 +44,13 @@ from experiments.shared.network_scores import (
 from experiments.shared.pretraining import Public, pretrained
 from expunge.certificate.derive import held_region
 from expunge.distance import Distance
+from expunge.evidence import Measurement, build_claim, foresee
 from expunge.mechanism import measure
 from expunge.networks.tangent import TangentModel, minimise_tangent, tangent_request, train_tangent
 from expunge.request.door import Request
 from expunge.request.promise import Promise
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.equation import SurrogateEquation
-from expunge.surrogate.measured import Measured, claim_of, foresee
 
 PLUS, MINUS = "Unlearn (+)", "Unlearn (-)"
 WITHOUT = f"{MINUS}, surrogate without the class"
@@ -196,7 +196,7 @@ def setting(
         measured = measure(request, seed=seed, progress=progress)
         updated = trained + measured.step.update
         true = float((updated - retrained).norm())
-        region = held_region(claim_of(request, measured))
+        region = held_region(build_claim(request, measured))
         divergence = 0.0 if method == PLUS else private.kl_of_surrogate
         gradient = float(head.gradient(trained, request.forget).norm())
         theirs = paper_delta(wanted["l2"], n, request.n_forget, request.n_surrogate, gradient, divergence)
@@ -206,7 +206,7 @@ def setting(
         scores[method] = judged.scores(published, seed) | {"sigma": sigmas[method], "distance": true}
         told_of_step = {
             "terms": dict(region.terms),
-            "distance": str(measured.distance),
+            "distance": str(measured.retained.distance),
             "positive_definite": measured.step.positive_definite,
             "step_size": float(measured.step.update.norm()),
             "iterations": measured.step.inner_iterations,
@@ -239,7 +239,7 @@ def _part(examples: Examples, index: NDArray[np.int64]) -> Examples:
 
 
 def _under_noise(
-    judged: NetworkTask, request: Request, measured: Measured, epsilon: float, generator: np.random.Generator
+    judged: NetworkTask, request: Request, measured: Measurement, epsilon: float, generator: np.random.Generator
 ) -> dict[str, float]:
     """Accuracies with the noise that the residual bound needs at this epsilon; the measurements do not depend on it."""
     _, derived = foresee(replace(request, promise=replace(request.promise, epsilon=epsilon)), measured)

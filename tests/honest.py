@@ -31,7 +31,6 @@ from expunge.mechanism import certify, measure
 from expunge.networks.module import unlearn_module
 from expunge.networks.tangent import train_tangent, unlearn_tangent
 from expunge.request.series import Series
-from expunge.surrogate.measured import handed_on
 
 Rows = tuple[np.ndarray, np.ndarray]
 
@@ -91,7 +90,7 @@ def series(seed: int = 0, planned: int = 3, **options: Any) -> list[Honest]:
         settings = {"epsilon": 1.0, "delta": 1e-3, "distance": "same", "force": True} | options
         request = asked(model, few(source, 2 * position, 2 * position + 2), standing, series=place, **settings)
         made = certify(request, measure(request))
-        past = handed_on(request)
+        past = request.next_past()
         found.append(Honest(made.certificate, made.model.to_bytes(), model.to_bytes()))
     return found
 

@@ -36,7 +36,6 @@ from expunge.networks.module import module_request, unlearn_module
 from expunge.networks.tangent import tangent_request, train_tangent, unlearn_tangent
 from expunge.request.promise import Promise
 from expunge.request.series import Series
-from expunge.surrogate.measured import handed_on
 
 Json = dict[str, Any]
 Rows = tuple[np.ndarray, np.ndarray]
@@ -117,7 +116,7 @@ def run_series(model: Any, forgets: list[Any], standing: Any, **options: Any) ->
         request = asked(model, forget, standing, series=place, **(BUDGET | options))
         measured = measure(request, seed=SEED)
         made = certify(request, measured, insecure_test_seed=SEED)
-        past = handed_on(request)
+        past = request.next_past()
         parts = {"certificate": made.certificate.content, "update": measured.step.update, "noised": made.model.matrix()}
         found.append(stable(parts | {"forgotten": past.gradients, "counts": list(past.counts)}))
     return found

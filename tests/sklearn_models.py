@@ -30,7 +30,6 @@ from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.contents import Deposit
 from expunge.deposit.evidence import DepositEvidence
 from expunge.deposit.verifying import whitened
-from expunge.runtime.progress import silent
 from expunge.sklearn import deposit
 from expunge.sklearn.keeping import FORGET, _given
 from expunge.sklearn.objectives import objective_of
@@ -159,6 +158,6 @@ def away(name: str) -> float:
     X, y = CASES[name].rows()
     given = _given(taken_apart(model), (some(X, slice(GONE)), some(y, slice(GONE))), kept, FORGET)
     request = ask_deposit(kept, given, deposit_promise(1.0, 1e-3))
-    evidence = DepositEvidence.gathered(request, seed=None, progress=silent)
-    updated = kept.anchor + evidence.own_step().update
-    return whitened(evidence.retained_deposit, kept.setting.centred(updated - refit_matrix(name)[0]))
+    evidence = DepositEvidence.gather(request)
+    updated = kept.anchor + evidence.step().update
+    return whitened(evidence.deposit, kept.setting.centred(updated - refit_matrix(name)[0]))

@@ -25,6 +25,7 @@ from expunge.distance import Distance
 from expunge.distance.discrete import discrete_chi_square, discrete_kl
 from expunge.evaluate.case import Labelled, Splits, make_case
 from expunge.evaluate.methods import Outcome
+from expunge.evidence import Measurement, build_claim, foresee
 from expunge.heads import Rows
 from expunge.heads.rows import in_memory
 from expunge.mechanism import measure
@@ -33,7 +34,6 @@ from expunge.request.door import Request, ask
 from expunge.request.promise import Promise
 from expunge.request.rows import rows_of
 from expunge.runtime.progress import Progress, silent
-from expunge.surrogate.measured import Measured, claim_of, foresee
 from expunge.train import train
 
 HALVES = "halves"
@@ -119,7 +119,7 @@ def frontier(
             measured = measure(request, seed=0)
             updated = request.weights + measured.step.update
             truth = case.retrained if truth is None else truth
-            bound = held_region(claim_of(request, measured)).radius
+            bound = held_region(build_claim(request, measured)).radius
             theorem = paper_delta(case, parts.kl, len(request.surrogate))
             distance = float((updated - truth).norm())
             generator = np.random.default_rng([seed, 3])
@@ -156,7 +156,7 @@ def _request(model: LinearModel, forget: Labelled, surrogate: Labelled, delta: f
 
 
 def _outcome(
-    request: Request, measured: Measured, epsilon: float, test: Rows, draws: int, generator: np.random.Generator
+    request: Request, measured: Measurement, epsilon: float, test: Rows, draws: int, generator: np.random.Generator
 ) -> dict[str, Any]:
     """Noise and mean accuracy at this epsilon; the measurements do not depend on it."""
     _, derived = foresee(replace(request, promise=replace(request.promise, epsilon=epsilon)), measured)

@@ -20,12 +20,12 @@ from expunge.bounds import PaperConstants, paper_bound
 from expunge.certificate.derive import held_region
 from expunge.distance import Distance
 from expunge.evaluate.case import Case
+from expunge.evidence import build_claim
 from expunge.heads import Rows
 from expunge.heads.rows import in_memory
 from expunge.mechanism import measure
 from expunge.request.door import ask
 from expunge.request.promise import Promise, wanted_distance
-from expunge.surrogate.measured import claim_of
 
 
 def check(what: str, true: float, residual: float | None, paper: float | None, **more: Any) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def checked(
         Promise(epsilon=1.0, delta=1.0 / n_source, distance=wanted, step=step, force=True, noise="exact"),
     )
     measured = measure(request, seed=0)
-    claim = claim_of(request, measured)
+    claim = build_claim(request, measured)
     region = held_region(claim)
     updated = case.weights + measured.step.update
     stand_in = in_memory(request.surrogate, "this comparison")
@@ -74,7 +74,7 @@ def checked(
         known=known.radius,
         shift=shift,
         terms=dict(region.terms),
-        distance=str(measured.distance),
+        distance=str(measured.retained.distance),
         step=step,
     )
 

@@ -16,18 +16,18 @@ from expunge.certificate.derive import held_region
 from expunge.deposit.adding import with_surrogate
 from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.contents import Deposit
+from expunge.deposit.evidence import DepositEvidence
 from expunge.deposit.leaving import Membership, gone, left
 from expunge.deposit.verifying import whitened
 from expunge.errors import ExpungeError
 from expunge.evaluate.case import Case, Labelled
-from expunge.mechanism import gather, measure, measured_by
+from expunge.evidence import Measurement, build_claim, foresee
+from expunge.mechanism import measure, weigh
 from expunge.request.door import Request, ask
 from expunge.request.execution import Execution
 from expunge.request.promise import Promise, wanted_distance
 from expunge.request.series import Series
 from expunge.runtime.progress import Progress, silent
-from expunge.surrogate.evidence import SurrogateEvidence
-from expunge.surrogate.measured import Measured, claim_of, foresee, handed_on
 from expunge.train import minimise
 
 SURROGATE, DEPOSIT, BOTH = "Expunge, surrogate", "Expunge, deposit", "Expunge, both"
@@ -147,19 +147,19 @@ class Asked:
             kept = left(kept, request.forget, request.membership, taken)
         return kept, (forget[0][:1], forget[1][:1])
 
-    def _gathered(self, kept: Deposit | None, forget: Labelled) -> tuple[Request, SurrogateEvidence | None]:
+    def _gathered(self, kept: Deposit | None, forget: Labelled) -> tuple[Request, DepositEvidence | None]:
         """The request and what it goes by."""
         if kept is None:
             return self._with_surrogate_alone(forget), None
         request = self._with_deposit(kept, forget)
-        return request, gather(request, seed=0)
+        return request, DepositEvidence.gather(request)
 
-    def _measured(self, request: Request, evidence: SurrogateEvidence | None, epsilon: float) -> Measured:
+    def _measured(self, request: Request, evidence: DepositEvidence | None, epsilon: float) -> Measurement:
         """As `measure` has it; a deposit is looked at once for all epsilons."""
         if evidence is None:
             return measure(request, seed=0)
         asked = replace(request, promise=replace(request.promise, epsilon=epsilon))
-        return measured_by(replace(evidence, request=asked))
+        return weigh(replace(evidence, request=asked))
 
     def _with_surrogate_alone(self, forget: Labelled) -> Request:
         """Forced: what would be refused is shown. In a sequence every request counts from the trained weights."""
@@ -170,7 +170,7 @@ class Asked:
             return ask(self.case.trained, forget, self.case.surrogate, promise, execution=execution)
         count = len(forget[1])
         before, last = ((forget[0][part], forget[1][part]) for part in (slice(1, None), slice(1)))
-        past = handed_on(ask(self.case.trained, before, self.case.surrogate, promise, execution=execution))
+        past = ask(self.case.trained, before, self.case.surrogate, promise, execution=execution).next_past()
         promise = replace(promise, series=Series(count, count, past))
         return ask(self.case.trained, last, self.case.surrogate, promise, execution=execution)
 
@@ -180,20 +180,23 @@ class Asked:
         request = ask_deposit(kept, forget, promise, execution=Execution(device=self.task.device))
         return with_surrogate(request, forget, self.case.surrogate, "same") if self.name == BOTH else request
 
-    def _check(self, request: Request, measured: Measured) -> dict[str, Any]:
+    def _check(self, request: Request, measured: Measurement) -> dict[str, Any]:
         """The region beside the truth, lengths as the region has them.
 
         A region may be smaller than what training leaves; the weights it is held against then go on to float64's end.
         """
-        radius, truth = held_region(claim_of(request, measured)).radius, self.case.retrained
+        radius, truth = held_region(build_claim(request, measured)).radius, self.case.retrained
         if radius < TRAINED / self.l2:
             truth = minimise(self.case.objective, self.case.rows["retain"], start=truth, tolerance=0.0)
         away = request.weights + measured.step.update - truth
         return checked(
-            self, request, measured, float(away.norm()) if self.name == SURROGATE else whitened(measured.kept, away)
+            self,
+            request,
+            measured,
+            float(away.norm()) if self.name == SURROGATE else whitened(deposit_of(measured), away),
         )
 
-    def _unit_noise(self, request: Request, measured: Measured, draws: int) -> torch.Tensor:
+    def _unit_noise(self, request: Request, measured: Measurement, draws: int) -> torch.Tensor:
         """Draws of noise of scale 1; all others are multiples of them."""
         _, derived = foresee(request, measured)
         assert derived.noise is not None  # the region of a declared distance is finite
@@ -202,7 +205,13 @@ class Asked:
         return torch.from_numpy(drawn).reshape(draws, *request.weights.shape).to(request.weights.device)
 
 
-def checked(asked: Asked, request: Request, measured: Measured, true: float) -> dict[str, Any]:
+def deposit_of(measured: Measurement) -> Deposit:
+    """What is left of the deposit."""
+    assert measured.retained.deposit is not None
+    return measured.retained.deposit
+
+
+def checked(asked: Asked, request: Request, measured: Measurement, true: float) -> dict[str, Any]:
     """A region beside the true distance."""
-    radius = held_region(claim_of(request, measured)).radius
+    radius = held_region(build_claim(request, measured)).radius
     return check(f"{len(asked.case.rows['forget'])} forgotten, {asked.name}, l2 {asked.l2:.3g}", true, radius, None)

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 from experiments.shared.certified import Parts
-from experiments.shared.ours import RIDGE, Asked, best_of, checked
+from experiments.shared.ours import RIDGE, Asked, best_of, checked, deposit_of
 from experiments.shared.rivals import CHOSEN, RETRAIN_RIDGE, USUAL, Task, accuracies, device_name, task_of
 from expunge.deposit.verifying import whitened
 from expunge.evaluate.case import Case
+from expunge.evidence import Measurement
 from expunge.heads import Ridge
 from expunge.request.door import Request
-from expunge.surrogate.measured import Measured
 
 LOSS = Ridge.about.name
 REFINED = 2  # corrections of a solution by its own residual
@@ -51,10 +51,10 @@ def ridge_heads(task: Task, wanted: Mapping[str, Any], count: int, seed: int) ->
 class AskedRidge(Asked):
     """Regions of rounding's size are held against weights with more digits than float64 has."""
 
-    def _check(self, request: Request, measured: Measured) -> dict[str, Any]:
+    def _check(self, request: Request, measured: Measurement) -> dict[str, Any]:
         updated = (request.weights + measured.step.update).cpu()
         away = torch.from_numpy((updated.numpy().astype(LONG) - retrained_precisely(self.case)).astype(np.float64))
-        return checked(self, request, measured, whitened(measured.kept, away.to(request.weights.device)))
+        return checked(self, request, measured, whitened(deposit_of(measured), away.to(request.weights.device)))
 
 
 def retrained_precisely(case: Case) -> Any:

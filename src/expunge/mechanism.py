@@ -4,7 +4,7 @@
     input: w, forget set U, surrogate S, epsilon, delta  `Request` (request/), checked at the door
     Delta <- bound on ||w_R - w - u||                    `derive`: the region, term by term (bounds/)
     sigma <- noise for (epsilon, delta) and Delta        `derive`: noise that hides where in it w_R is (noise.py)
-    u <- m (n H_S - m H_U)^-1 g_U                        `step_of`: Newton's method on a(u) = 0 (surrogate/, solve/)
+    u <- m (n H_S - m H_U)^-1 g_U                        `weigh`: evidence's own step, a(u) = 0 (surrogate/, deposit/)
     return w + u + N(0, sigma^2 I)                       `certify`: the noised model, its statement, its dossier
 
 The paper has Delta before u, from declared constants; here it comes after, since it charges what the step really left.
@@ -19,11 +19,12 @@ from typing import Any
 import torch
 
 from expunge.certificate.claim import GENERATORS, INSECURE, KEYED, Claim
-from expunge.certificate.derive import Derived, derive, rank_of
+from expunge.certificate.derive import Derived, derive
 from expunge.certificate.dossier import Certificate, build
 from expunge.certificate.statement import Statement, statement_of
 from expunge.deposit.evidence import DepositEvidence
 from expunge.errors import ExpungeError
+from expunge.evidence import Evidence, Measurement, build_claim, collect_notes, step_kind
 from expunge.noise import KeyedSource, bits_for
 from expunge.request.description import described_data, described_sizes, described_software, record_after, timestamp
 from expunge.request.door import Request
@@ -31,17 +32,10 @@ from expunge.request.refusals import refuse_unsound
 from expunge.rows.results import Result
 from expunge.runtime.group import ALONE, Group
 from expunge.runtime.progress import Progress, silent
-from expunge.solve.balanced import balanced_step
-from expunge.solve.iterated import iterated_step
-from expunge.solve.newton import newton_step
-from expunge.solve.outcome import Step
-from expunge.surrogate.evidence import SurrogateEvidence
-from expunge.surrogate.measured import Measured, claim_of, notes_of, step_kind
-from expunge.surrogate.rehearsal import settled
-from expunge.surrogate.source import SourceEvidence
+from expunge.surrogate.evidence import SourceEvidence, SurrogateEvidence
+from expunge.surrogate.rehearsal import set_noise
 
 NONCE_BYTES = 32  # of the secret key of the statement's digests
-KINDS_OF_EVIDENCE: list[type[SurrogateEvidence]] = [DepositEvidence, SourceEvidence, SurrogateEvidence]
 
 
 @dataclass(frozen=True)
@@ -59,7 +53,7 @@ def carry_out(
     request: Request, *, group: Group = ALONE, progress: Progress = silent, insecure_test_seed: int | None = None
 ) -> Unlearned | None:
     """Algorithm 1. In a group None but in the first process, which alone draws noise and has something to publish."""
-    request = settled(request, measure, progress=progress, seed=insecure_test_seed)  # noise as for so many rows
+    request = set_noise(request, measure, progress=progress, seed=insecure_test_seed)  # noise as for so many rows
     measured = measure(request, progress=progress, seed=insecure_test_seed)
     result, refusal = None, None
     if group.first:
@@ -73,44 +67,27 @@ def carry_out(
     return result
 
 
-def gather(request: Request, *, seed: int | None = None, progress: Progress = silent) -> SurrogateEvidence:
-    """What the request gives to go by. `seed` fixes Lanczos' start."""
-    kind = next(kind for kind in KINDS_OF_EVIDENCE if kind.is_given(request))
-    return kind.gathered(request, seed=seed, progress=progress)
+def gather(request: Request, *, seed: int | None = None, progress: Progress = silent) -> Evidence:
+    """What the request gives to go by: a deposit, the source itself, or rows that resemble it."""
+    if request.deposit is not None:
+        return DepositEvidence.gather(request, progress=progress)
+    kind = SourceEvidence if request.distance.is_source else SurrogateEvidence
+    return kind.gather(request, seed=seed, progress=progress)
 
 
-def measure(request: Request, *, progress: Progress = silent, seed: int | None = None) -> Measured:
+def measure(request: Request, *, progress: Progress = silent, seed: int | None = None) -> Measurement:
     """The step, and what the region needs to know of it. `seed` fixes Lanczos' start."""
-    return measured_by(gather(request, seed=seed, progress=progress))
+    return weigh(gather(request, seed=seed, progress=progress))
 
 
-def measured_by(evidence: SurrogateEvidence) -> Measured:
-    """The same for evidence that is at hand, and for the request that it was gathered for."""
-    step = evidence.own_step() or step_of(evidence.request, evidence, evidence.progress)
-    distance = evidence.distance_at(step.update)
-    facts, failures = evidence.facts(step, distance), evidence.failures(distance)
-    return Measured(step, facts, failures, distance, evidence.described(), *evidence.kept())
-
-
-def step_of(request: Request, evidence: SurrogateEvidence, progress: Progress = silent) -> Step:
-    """u: the paper's is one Newton step on a(u) = 0; `converged` goes on, `balanced` seeks the smallest bound."""
-
-    def rank(step: Step) -> float:
-        distance = evidence.distance_at(step.update)
-        facts, failures = evidence.facts(step, distance, quick=True), evidence.failures(distance)
-        return rank_of(claim_of(request, Measured(step, facts, failures, distance)))
-
-    if not request.head.about.convex:
-        if request.head.damping is None:
-            return iterated_step(evidence.retained, progress=progress)
-        return newton_step(evidence.equation, single=True, pull=request.head.damping, safeguarded=False)
-    if request.promise.step == "balanced":
-        return balanced_step(evidence.equation, rank, request.record.l2, progress)
-    return newton_step(evidence.equation, single=request.promise.step == "newton", progress=progress)
+def weigh(evidence: Evidence) -> Measurement:
+    """The four questions, which evidence of every kind answers."""
+    step = evidence.step()
+    return Measurement(step, evidence.facts(step), evidence.failures(), evidence.retained())
 
 
 def certify(
-    request: Request, measured: Measured, *, insecure_test_seed: int | None = None, keyed: KeyedSource | None = None
+    request: Request, measured: Measurement, *, insecure_test_seed: int | None = None, keyed: KeyedSource | None = None
 ) -> Unlearned:
     """Region, noise, model, certificate; refuses a claim that says nothing and a model that is of no use."""
     judged = judge(request, measured, insecure=insecure_test_seed is not None, keyed=keyed is not None)
@@ -118,10 +95,10 @@ def certify(
 
 
 def judge(
-    request: Request, measured: Measured, *, insecure: bool = False, keyed: bool = False
+    request: Request, measured: Measurement, *, insecure: bool = False, keyed: bool = False
 ) -> tuple[Claim, Derived]:
     """What is claimed and what follows from it, or a refusal; nothing is drawn yet."""
-    claim = claim_of(request, measured, INSECURE if insecure else KEYED if keyed else GENERATORS[0])
+    claim = build_claim(request, measured, INSECURE if insecure else KEYED if keyed else GENERATORS[0])
     derived = derive(claim)  # derived.region is Delta, derived.noise is sigma
     refuse_unsound(claim, derived, request.weights, request.promise.force)
     return claim, derived
@@ -129,7 +106,7 @@ def judge(
 
 def hand_over(
     request: Request,
-    measured: Measured,
+    measured: Measurement,
     claim: Claim,
     derived: Derived,
     *,
@@ -147,13 +124,13 @@ def hand_over(
         claim,
         derived,
         model=subject.described(published),
-        sizes=described_sizes(request, measured.distance),
+        sizes=described_sizes(request, measured.retained.distance),
         step=subject.described_step(step, step_kind(request, measured)),
-        data=described_data(request, measured.distance),
-        estimate=measured.estimate,
-        notes=notes_of(request, measured),
+        data=described_data(request, measured.retained.distance),
+        estimate=measured.retained.estimate,
+        notes=collect_notes(request, measured),
         software=described_software(),
         created=timestamp(),
         nonce=random_bytes(NONCE_BYTES).hex(),
     )
-    return Unlearned(published, statement_of(certificate), certificate, measured.kept)
+    return Unlearned(published, statement_of(certificate), certificate, measured.retained.deposit)

@@ -13,13 +13,13 @@ from expunge.certificate.claim import OLD_SCHEMAS, SCHEMA, Claim
 from expunge.certificate.derive import derive
 from expunge.certificate.wording import ENCODERS, limits_of
 from expunge.errors import DataError, FileError, OptionError
+from expunge.evidence import build_claim
 from expunge.mechanism import measure
 from expunge.record import TRAINED_ON_SOURCE
 from expunge.request.door import ask
 from expunge.request.promise import Promise, wanted_distance
 from expunge.rows import EncodedRows, read_data
 from expunge.rows.features import feature_bytes
-from expunge.surrogate.measured import claim_of
 
 OURS = "a" * 64
 
@@ -37,7 +37,7 @@ def claimed(trained: str | None = None, encoder: str | None = OURS, **budget: fl
     model = expunge.train(*SOURCE, l2=0.1, max_norm=1.0, encoder=encoder, encoder_trained=trained)
     promise = Promise(**({"epsilon": 1.0, "delta": 1e-3} | budget), distance=wanted_distance("chi2:0.1")[0])
     request = ask(model, (SOURCE[0][:3], SOURCE[1][:3]), SURROGATE, promise)
-    return claim_of(request, measure(request, seed=0))
+    return build_claim(request, measure(request, seed=0))
 
 
 def test_a_guarantee_is_never_printed_better_than_it_is() -> None:

@@ -20,9 +20,9 @@ from expunge.deposit.adding import with_surrogate
 from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.distance import Distance, Estimation
 from expunge.errors import BeyondPolicy, DataError, OptionError, UselessModel, VacuousClaim, VerificationFailed
+from expunge.evidence import NOT_NEEDED
 from expunge.mechanism import Unlearned
 from expunge.request.series import Series
-from expunge.surrogate.measured import NOT_NEEDED
 from expunge.unlearn import unlearn
 
 EPSILON, DELTA = 1.0, 1e-3

@@ -28,7 +28,6 @@ from expunge.errors import ModelError, OptionError
 from expunge.heads import Rows, head_for
 from expunge.model import LinearModel
 from expunge.record import TrainingRecord, are_class_weights
-from expunge.runtime.progress import silent
 from expunge.unlearn import unlearn
 
 N, WEIGHTS = 240, (1.0, 0.5, 0.25)
@@ -162,7 +161,7 @@ def test_the_anchor_is_the_weighted_optimum_and_the_refit_is_inside_the_region()
 
 def _updated(deposit: Deposit, forget: tuple[np.ndarray, np.ndarray]) -> torch.Tensor:
     request = ask_deposit(deposit, forget, deposit_promise(1.0, 1e-3))
-    return deposit.anchor + DepositEvidence.gathered(request, seed=None, progress=silent).own_step().update
+    return deposit.anchor + DepositEvidence.gather(request).step().update
 
 
 def test_statement_dossier_file_and_auditor_agree_on_the_weights() -> None:

@@ -23,7 +23,7 @@ from expunge.deposit.contents import Deposit
 from expunge.deposit.evidence import COVERED, DepositEvidence, reach_of, taken_out
 from expunge.distance import Distance
 from expunge.errors import BeyondPolicy, VacuousClaim
-from expunge.mechanism import carry_out, gather, measure, measured_by
+from expunge.mechanism import carry_out, gather, measure, weigh
 from expunge.unlearn import unlearn
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -89,9 +89,10 @@ def test_the_noise_is_the_smallest_level_that_covers() -> None:
     case = made("softmax", l2=0.05, n=300)
     evidence = gather(case.request(np.arange(2)))
     assert isinstance(evidence, DepositEvidence)
-    route, scale, kept = evidence.kept()
-    assert route == evidence.result.facts.route
-    assert kept is evidence.retained_deposit
+    retained = evidence.retained()
+    scale, kept = retained.scale, retained.deposit
+    assert retained.route == evidence.result.facts.route
+    assert kept is evidence.deposit
     needed = deposit_bound(evidence.result.facts).radius * COVERED / MU
     assert scale.kind == "levels"
     assert scale.value == min(each for each in kept.levels if each >= needed)
@@ -103,24 +104,24 @@ def test_a_level_must_exceed_what_is_needed_by_a_trifle(monkeypatch: pytest.Monk
     needed = deposit_bound(evidence.result.facts).radius / MU
     for given, taken in (((needed, 9.0), 9.0), ((needed * 1.001, 9.0), needed * 1.001)):
         monkeypatch.setattr(Deposit, "levels", given)
-        assert evidence.kept()[1].value == taken
+        assert evidence.retained().scale.value == taken
     monkeypatch.setattr(Deposit, "levels", (needed * 0.5,))
     with pytest.raises(BeyondPolicy, match="than any of the levels"):
-        evidence.kept()
+        evidence.retained()
 
 
 def test_noise_that_was_set_covers_or_the_request_is_refused() -> None:
     case = made("softmax", l2=0.05, n=300)
     needed = deposit_bound(gather(case.request(np.arange(2))).result.facts).radius / MU
-    scale = gather(case.request(np.arange(2), noise=Scale(POLICY, needed * 1.001))).kept()[1]
+    scale = gather(case.request(np.arange(2), noise=Scale(POLICY, needed * 1.001))).retained().scale
     assert scale == Scale(POLICY, needed * 1.001)
     with pytest.raises(BeyondPolicy, match=r"more noise than was set"):
-        gather(case.request(np.arange(2), noise=Scale(POLICY, needed))).kept()
+        gather(case.request(np.arange(2), noise=Scale(POLICY, needed))).retained()
 
 
 def test_noise_chosen_exactly_is_for_audits() -> None:
     case = made("softmax", l2=0.05)
-    assert gather(case.request(np.arange(2), noise="exact")).kept()[1] is None
+    assert gather(case.request(np.arange(2), noise="exact")).retained().scale is None
     result = carry_out(case.request(np.arange(2), noise="exact", force=True))
     assert result is not None
     needed = result.certificate.total / MU
@@ -176,7 +177,7 @@ def test_the_facts_are_those_of_the_region_and_of_the_retained_rows() -> None:
     v = case.deposit.model.matrix() + measured.step.update
     assert measured.facts["weights_length"].value == pytest.approx(float(v.norm()), rel=1e-8)
     assert measured.facts["weights_length"].value >= float(v.norm())
-    retained = measured.kept
+    retained = measured.retained.deposit
     ellipsoid = retained.ellipsoid
     known = {"shape_largest": ellipsoid.largest, "shape_least": ellipsoid.least}
     known |= {"shape_inverse_trace": ellipsoid.inverse_trace, "output_noise": retained.output_noise}
@@ -192,8 +193,8 @@ def test_what_is_used_of_the_reach_is_the_nearer_of_two_ends() -> None:
     evidence = gather(case.request(np.arange(3), force=True))
     assert isinstance(evidence, DepositEvidence)
     facts, route, found = (
-        evidence.facts(evidence.own_step(), evidence.distance_at(None)),
-        evidence.kept()[0],
+        evidence.facts(evidence.step()),
+        evidence.retained().route,
         evidence.result,
     )  # type: ignore[arg-type]
     assert found is not None
@@ -273,10 +274,10 @@ def test_what_was_taken_out_serves_other_promises_and_no_other_rows() -> None:
         case.request(which, force=True),
     ]
     for request in alike:
-        own, shared = DepositEvidence.gathered(request), DepositEvidence.gathered(request, taken=taken)
-        assert measured_by(shared).facts == measured_by(own).facts
+        own, shared = DepositEvidence.gather(request), DepositEvidence.gather(request, taken=taken)
+        assert weigh(shared).facts == weigh(own).facts
     for request in (matched, beside(case, which[1:], matched=False), case.request(which[1:], force=True)):
         assert not taken.serves(request)
         with pytest.raises(ValueError, match="other rows"):
-            DepositEvidence.gathered(request, taken=taken)
+            DepositEvidence.gather(request, taken=taken)
     assert taken_out(case.request(which, force=True)).serves(matched), "it has no step with surrogate rows"

@@ -330,12 +330,12 @@ def test_a_feature_that_nobody_retained_has_leaves_with_its_rows(loss: str) -> N
 def test_the_update_goes_from_the_anchor_as_it_was_given() -> None:
     case = sparse()
     request = case.request(np.arange(2), force=True)
-    taken = DepositEvidence.gathered(request)
-    updated = request.weights + taken.own_step().update
+    taken = DepositEvidence.gather(request)
+    updated = request.weights + taken.step().update
     assert torch.equal(request.weights, case.deposit.anchor)
-    assert taken.retained_deposit is not None
+    assert taken.deposit is not None
     assert taken.result is not None
-    torch.testing.assert_close(updated, taken.retained_deposit.anchor + taken.result.update, rtol=0, atol=1e-15)
+    torch.testing.assert_close(updated, taken.deposit.anchor + taken.result.update, rtol=0, atol=1e-15)
     assert float(updated[:, 2].abs().max()) == 0.0
 
 

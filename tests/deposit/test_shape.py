@@ -39,13 +39,13 @@ from expunge.deposit.shape import (
 )
 from expunge.deposit.verifying import whitened
 from expunge.errors import DataError
+from expunge.evidence import foresee
 from expunge.heads import Rows, head_for
 from expunge.mechanism import measure
 from expunge.model import from_matrix
 from expunge.record import TrainingRecord
 from expunge.sklearn import deposit as keep_of
 from expunge.sklearn import unlearn as unlearned
-from expunge.surrogate.measured import foresee
 from expunge.unlearn import deposit
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -471,7 +471,7 @@ def test_the_refit_is_inside_where_no_row_has_directions(seed: int) -> None:
     measured = measure(request)
     refit = LogisticRegression(solver="newton-cholesky", tol=1e-14, max_iter=1000).fit(X[stay], y[stay])
     goal = torch.from_numpy(np.column_stack([refit.coef_, refit.intercept_]))
-    away = whitened(measured.kept, request.weights + measured.step.update - goal)
+    away = whitened(measured.retained.deposit, request.weights + measured.step.update - goal)
     radius = foresee(request, measured)[1].region.radius
     assert away <= radius + 1e-11
     assert radius < 1e-3

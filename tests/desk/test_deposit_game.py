@@ -32,6 +32,7 @@ from expunge.deposit.contents import Deposit
 from expunge.desk import Policy, accept, create_desk, run, verify_desk
 from expunge.desk.desk import Desk
 from expunge.errors import RetrainNow
+from expunge.evidence import Measurement, foresee
 from expunge.mechanism import Unlearned, certify, measure
 from expunge.model import LinearModel, read_model
 from expunge.noise import Noise
@@ -39,7 +40,6 @@ from expunge.record import one_digit
 from expunge.request.door import Request
 from expunge.request.series import Series
 from expunge.rows.row_hashes import row_hashes
-from expunge.surrogate.measured import Measured, foresee
 from expunge.train import train
 from expunge.unlearn import deposit
 from published_files import at_least, digests_of, published, require_same_but_weights, shown, two_desks
@@ -86,7 +86,7 @@ class Step:
     """One of ten requests, measured; `updated` are the weights before noise, which the observer can compute too."""
 
     request: Request
-    measured: Measured
+    measured: Measurement
 
     @property
     def updated(self) -> np.ndarray:
@@ -94,7 +94,7 @@ class Step:
 
     @property
     def radius(self) -> float:
-        return deposit_bound(deposit_facts(self.measured.facts, str(self.measured.route))).radius
+        return deposit_bound(deposit_facts(self.measured.facts, str(self.measured.retained.route))).radius
 
     @property
     def noise(self) -> Noise:
@@ -105,7 +105,7 @@ class Step:
     @property
     def shape(self) -> np.ndarray:
         """The factor of the noise's shape, of the rows that are retained then."""
-        return self.measured.kept.shape[0].numpy()
+        return self.measured.retained.deposit.shape[0].numpy()
 
     def publish(self) -> Unlearned:
         return certify(self.request, self.measured)
@@ -121,7 +121,7 @@ def steps_of(candidate: int, covered: bool = False) -> tuple[Step, ...]:
             kept, leaving(candidate, number), deposit_promise(EPSILON, DELTA, series=series, noise=noise)
         )
         steps.append(Step(request, measure(request)))
-        kept = steps[-1].measured.kept
+        kept = steps[-1].measured.retained.deposit
     return tuple(steps)
 
 

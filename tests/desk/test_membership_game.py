@@ -26,6 +26,7 @@ from expunge.bounds.calibration import compose, mu_for
 from expunge.desk import Policy, accept, create_desk, run, verify_desk
 from expunge.desk.desk import Desk
 from expunge.errors import RetrainNow
+from expunge.evidence import Measurement, foresee
 from expunge.mechanism import Unlearned, certify, measure
 from expunge.model import LinearModel, read_model
 from expunge.noise import Noise, grid_exponent
@@ -33,7 +34,6 @@ from expunge.record import one_digit
 from expunge.request.door import Request, ask
 from expunge.request.past import nothing_forgotten
 from expunge.request.series import Series
-from expunge.surrogate.measured import Measured, foresee, handed_on
 from expunge.surrogate.rehearsal import rehearsed_scale
 from expunge.train import train
 from published_files import at_least, digests_of, published, require_same_but_weights, shown, two_desks
@@ -136,7 +136,7 @@ class Step:
     """One of ten requests, measured; `updated` are the weights before noise, which the observer can compute too."""
 
     request: Request
-    measured: Measured
+    measured: Measurement
     updated: np.ndarray
 
     def publish(self) -> Unlearned:
@@ -157,7 +157,7 @@ def requests_of(candidate: int) -> tuple[Step, ...]:
         series = Series(MODELS, number + 1, past, head={"size": 1, "hash": "0" * 64})
         request = ask(model, leaving(candidate, number), surrogate, promise.promise(series))
         measured = measure(request, seed=0)
-        past = handed_on(request)
+        past = request.next_past()
         steps.append(Step(request, measured, (request.weights + measured.step.update).numpy()))
     return tuple(steps)
 

@@ -26,9 +26,9 @@ from expunge.bounds.sampling import Tail
 from expunge.bounds.scale import ON_LADDER, rung_above
 from expunge.errors import BeyondPolicy, VacuousClaim
 from expunge.evaluate.audit import Audit, AuditTask, audit, make_task
+from expunge.evidence import Measurement
 from expunge.noise import add_noise, rounded_gaussian, seeded_bytes, to_grid
 from expunge.request.door import Request
-from expunge.surrogate.measured import Measured
 
 RUNS = 2_000
 Patch = pytest.MonkeyPatch
@@ -119,10 +119,10 @@ def one_draw_for_all_weights(monkeypatch: Patch) -> None:
 def change_update(monkeypatch: Patch, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """What is handed over is not the update whose bound was measured."""
 
-    def changed(step: Any, *rest: Any) -> Measured:
-        return Measured(replace(step, update=change(step.update)), *rest)
+    def changed(step: Any, *rest: Any) -> Measurement:
+        return Measurement(replace(step, update=change(step.update)), *rest)
 
-    monkeypatch.setattr(mechanism, "Measured", changed)
+    monkeypatch.setattr(mechanism, "Measurement", changed)
 
 
 def forgetting_skipped(monkeypatch: Patch) -> None:

@@ -223,9 +223,9 @@ def test_of_a_sequence_the_last_request_is_that_of_requests_made_one_by_one(task
     for row in (2, 1, 0):
         one = ask_deposit(kept, (features[row : row + 1], labels[row : row + 1]), deposit_promise(1.0, task.delta))
         measured = measure(one, seed=0)
-        kept = measured.kept
+        kept = measured.retained.deposit
     assert torch.equal(last.step.update, measured.step.update)
-    assert (last.facts, last.scale) == (measured.facts, measured.scale)
+    assert (last.facts, last.scale) == (measured.facts, measured.retained.scale)
     assert kept.numbers.forgotten == 3
 
 

@@ -12,12 +12,12 @@ from scipy.stats import beta
 
 from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.contents import Deposit
+from expunge.evidence import Measurement, foresee
 from expunge.mechanism import Unlearned, hand_over, judge, measure
 from expunge.model import LinearModel
 from expunge.noise import Noise
 from expunge.request.door import Request
 from expunge.request.series import Series
-from expunge.surrogate.measured import Measured, foresee
 from expunge.train import train
 from expunge.unlearn import deposit
 
@@ -100,7 +100,7 @@ class Leaving:
     """A request, measured once, from which as many models can be published as a game needs."""
 
     request: Request
-    measured: Measured
+    measured: Measurement
 
     @property
     def updated(self) -> np.ndarray:
@@ -110,7 +110,7 @@ class Leaving:
 
     @property
     def after(self) -> Deposit:
-        return self.measured.kept
+        return self.measured.retained.deposit
 
     @property
     def noise(self) -> Noise:

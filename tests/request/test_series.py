@@ -16,10 +16,10 @@ from expunge.certificate.derive import region_of
 from expunge.desk import Policy, accept, create_desk, models, run, verify_desk
 from expunge.distance import parse_distance
 from expunge.evaluate.demo import digits
+from expunge.evidence import build_claim
 from expunge.mechanism import measure
 from expunge.request.past import read_anchored
 from expunge.request.series import Series
-from expunge.surrogate.measured import claim_of, handed_on
 from expunge.train import train
 
 L2 = 0.1
@@ -95,10 +95,10 @@ def test_a_series_with_distances_that_are_known(loss: str, bias: bool, seed: int
             series=Series(4, position, past),
         )
         measured = measure(request, seed=seed)
-        past = handed_on(request)
+        past = request.next_past()
         retrained = train(X[~gone], y[~gone], l2=0.05, max_norm=1.0, loss=loss, bias=bias)
         distance = float((retrained.matrix() - request.weights - measured.step.update).norm())
-        radius = region_of(claim_of(request, measured)).radius
+        radius = region_of(build_claim(request, measured)).radius
         assert distance <= radius
         assert request.n_forget == gone.sum()
     assert distance > 1e-3 * radius, "a bound this loose would show nothing"
@@ -114,14 +114,14 @@ def test_what_was_forgotten_before_counts() -> None:
     left = (X[np.r_[0:3, 31:60]], y[np.r_[0:3, 31:60]])
     second, alone = (
         asked(start, (X[30:31], y[30:31]), left, distance=known, series=Series(2, 2, past), **options)
-        for past in (handed_on(first), None)
+        for past in (first.next_past(), None)
     )
     retrained = train(*left, l2=0.01, max_norm=1.0).matrix()
     distances, radii = [], []
     for request in (second, alone):
         measured = measure(request, seed=1)
         distances.append(float((retrained - request.weights - measured.step.update).norm()))
-        radii.append(region_of(claim_of(request, measured)).radius)
+        radii.append(region_of(build_claim(request, measured)).radius)
     assert distances[0] <= radii[0]
     assert distances[1] > radii[1], "so the test can fail"
 

@@ -13,8 +13,8 @@ import reference
 from expunge.bounds.calibration import delta_of
 from expunge.certificate.claim import Claim
 from expunge.certificate.derive import derive, region_of
+from expunge.evidence import build_claim
 from expunge.mechanism import measure
-from expunge.surrogate.measured import claim_of
 from soundness.problems import Array, Problem, exact, request_of
 
 EPSILON = 1.0
@@ -76,7 +76,7 @@ def outcome(family: str, problem: Problem, trained: Array, target: reference.Ret
     delta = {"quantile": DELTA_OF_QUANTILES, "noise": COUNTABLE, "usual": USUAL}[what]
     request = request_of(problem, trained, delta=delta, epsilon=EPSILON)
     measured = measure(request, seed=problem.seed)
-    claim = claim_of(request, measured)
+    claim = build_claim(request, measured)
     bound, stated = radius_of(claim, COUNTABLE if what == "quantile" else delta)
     updated = (request.weights + measured.step.update).numpy().reshape(target.weights.shape)
     truth = float(np.linalg.norm(target.weights - updated))

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from expunge.evidence import build_claim
 from expunge.mechanism import measure
 from expunge.request.series import Series
-from expunge.surrogate.measured import claim_of, handed_on
 from soundness.families import dense, labelled, loss_of, ones_of, zipf
 from soundness.judging import COUNTABLE, EPSILON, Outcome, radius_of
 from soundness.problems import Problem, exact, request_of
@@ -41,8 +41,8 @@ def series_outcomes(seed: int, length: int = LENGTH) -> Iterator[Outcome]:
         # every step is given a tenth of what is spent, so that all of them hold together with probability 1 - COUNTABLE
         request = request_of(problem, trained, delta=COUNTABLE / 0.41, epsilon=EPSILON, series=series)
         measured = measure(request, seed=seed)
-        past = handed_on(request)
+        past = request.next_past()
         target = exact(whole, np.arange(len(whole.X)) >= gone, start=trained)
-        bound, stated = radius_of(claim_of(request, measured), COUNTABLE)
+        bound, stated = radius_of(build_claim(request, measured), COUNTABLE)
         truth = float(np.linalg.norm(target.weights - (request.weights + measured.step.update).numpy()))
         yield Outcome(NAME, seed, "quantile", stated, bound, truth, target.error, 0.0)

@@ -11,9 +11,9 @@ from asking import asked
 from expunge.bounds.calibration import delta_of
 from expunge.certificate.derive import derive
 from expunge.errors import Refused
+from expunge.evidence import build_claim
 from expunge.mechanism import judge, measure
 from expunge.request.refusals import refuse_unsound
-from expunge.surrogate.measured import claim_of
 from expunge.train import train
 from soundness.families import one_hot
 from soundness.judging import TIMES, USUAL, explained
@@ -86,7 +86,7 @@ def test_rows_that_only_pass_for_the_source_prove_nothing() -> None:
     options = {"epsilon": 1.0, "delta": 1e-5, "distance": "source", "force": True}
     request = asked(model, (X[:6], y[:6]), (other, y), **options)
     measured = measure(request, seed=0)
-    derived = derive(claim_of(request, measured))
+    derived = derive(build_claim(request, measured))
     target = reference.retrain(X[6:], y[6:], 2, 0.05, "ridge")
     truth = float(np.linalg.norm(target.weights - (request.weights + measured.step.update).numpy()))
     assert truth > derived.region.radius, "the rows are not the source's"

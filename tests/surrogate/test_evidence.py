@@ -40,7 +40,7 @@ def test_what_the_mechanism_charges_for_rounding_covers_the_measured_residual(lo
         labels = np.zeros(len(example.S), dtype=int)
         after, before = (reference.exact_gradient(at, example.S, labels, l2, loss) for at in (W + U, W))
         exact = (n - m) * (after - before) - m * reference.exact_gradient(W, example.X[:m], example.y[:m], l2, loss)
-        retained = gather(example.request()).retained
+        retained = gather(example.request()).retained_equation
         error = float(np.sqrt(((retained.residual(torch.tensor(U)).numpy() - exact) ** 2).sum()))
         charged, left = measured.facts["rounding"].value, measured.facts["solver_residual"].value
         assert 0 < error <= charged
@@ -90,10 +90,10 @@ def test_a_step_that_left_next_to_nothing_is_charged_ten_millionths_of_what_was_
     evidence, step = gather(request, seed=0), measure(request, seed=0).step
     charged = 1e-7 * float(request.forgotten.norm())
     assert step.residual < charged
-    found = evidence.facts(step, evidence.distance_at(step.update))
+    found = evidence.facts(step)
     assert found["solver_residual"].value == pytest.approx(charged, rel=1e-12, abs=0.0)
     rough = replace(step, residual=3.0 * charged)
-    assert evidence.facts(rough, evidence.distance_at(step.update))["solver_residual"].value == 3.0 * charged
+    assert evidence.facts(rough)["solver_residual"].value == 3.0 * charged
 
 
 @pytest.mark.parametrize(("text", "slack"), [("chi2:0.1", 0.02), ("tv:0.1", 0.1), ("same", 0.1)])
@@ -103,13 +103,13 @@ def test_candidates_are_ranked_by_quick_moments(text: str, slack: float, monkeyp
     request = Example().request(distance=text)
     evidence = gather(request, seed=0, progress=lambda *now: told.append(now))
     step = some_step(request)
-    distance, asked_with = evidence.distance_at(step.update), noticed(monkeypatch)
-    evidence.facts(step, distance, quick=True)
+    asked_with = noticed(monkeypatch)
+    evidence.facts(step, quick=True)
     assert not told
-    evidence.facts(step, distance)
+    evidence.facts(step)
     assert told
     quick, whole = asked_with
-    assert (quick["failure"], whole["failure"]) == (0.5, evidence.failures(distance)["eigenvalue"])
+    assert (quick["failure"], whole["failure"]) == (0.5, evidence.failures()["eigenvalue"])
     assert (quick["heavy"], whole["heavy"]) == (False, text != "same")
     assert quick["slack"] == whole["slack"] == slack
 
@@ -121,7 +121,7 @@ def test_where_no_eigenvalue_is_due_none_is_bounded_and_nothing_is_spent_on_samp
     evidence, asked_with = gather(request, seed=0), noticed(monkeypatch)
     step = some_step(request)
     for quick in (False, True):
-        facts = evidence.facts(step, evidence.distance_at(step.update), quick=quick)
+        facts = evidence.facts(step, quick=quick)
         assert facts["sampling_failure"].value == 0.0
     assert [options["failure"] for options in asked_with] == [None, None]
 
@@ -134,11 +134,11 @@ def test_the_paper_s_bound_is_for_an_undamped_step() -> None:
     evidence = gather(request, seed=0)
     step = measure(request, seed=0).step
     assert step.positive_definite
-    facts = evidence.facts(step, evidence.distance_at(step.update))
+    facts = evidence.facts(step)
     assert (facts["n_source"].value, facts["n_forget"].value, facts["n_surrogate"].value) == (150, 15, 150)
     assert facts["tv_upper"].value == 0.01
     with pytest.raises(VacuousClaim, match="not positive definite"):
-        evidence.facts(replace(step, damping=1.0), evidence.distance_at(step.update))
+        evidence.facts(replace(step, damping=1.0))
 
 
 @pytest.mark.parametrize(("sizes", "weighted"), [("source", 150), ("surrogate", 120)])
@@ -171,15 +171,8 @@ def test_rounding_is_charged_for_all_that_were_forgotten_earlier_ones_too() -> N
         charged = (150 - gone) * head.rounding(request.weights, request.surrogate)
         charged += (150 - gone) * head.rounding(request.weights + step.update, request.surrogate)
         charged += gone * head.rounding(request.weights, range(gone))
-        found = surrogate.SurrogateEvidence(known)._rounding(step)
+        found = surrogate.SurrogateEvidence(known).rounding(step)
         assert (found.value, found.provenance) == (pytest.approx(charged, rel=1e-12, abs=0.0), "derived")
-
-
-def test_evidence_is_the_surrogate_s_where_there_is_neither_source_nor_deposit() -> None:
-    for source in (False, True):
-        for deposit in (None, object()):
-            request = SimpleNamespace(distance=SimpleNamespace(is_source=source), deposit=deposit)
-            assert surrogate.SurrogateEvidence.is_given(request) == (not source and deposit is None)
 
 
 def test_an_estimate_is_made_unless_it_is_given_and_then_it_must_belong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +187,7 @@ def test_an_estimate_is_made_unless_it_is_given_and_then_it_must_belong(monkeypa
             distance="wanted", surrogate="rows", weights="weights", record="record", head=None,
             promise=SimpleNamespace(estimate=estimate),
         )  # fmt: skip
-        found = surrogate.SurrogateEvidence.gathered(request, seed=0, progress=lambda *_: None)
+        found = surrogate.SurrogateEvidence.gather(request, seed=0, progress=lambda *_: None)
         assert found.estimate.sampled == checked[-1] == due
 
 
@@ -203,7 +196,7 @@ def test_one_model_spends_what_is_due_and_one_of_a_series_its_share(planned: int
     series = None if planned is None else Series(planned)
     evidence = gather(Example().request(series=series))
     distance = evidence.request.distance
-    found = evidence.failures(distance)
+    found = evidence.failures()
     due = due_failures(1e-5, distance, averaged=planned != 4)
     for name, value in due.items():
         assert found[name] == pytest.approx(value / (planned or 1), rel=1e-12, abs=0.0)
@@ -242,7 +235,7 @@ def test_what_weighted_rows_vary_by_is_a_fact_where_rows_have_weights(
     for name in ("n_source", "n_forget", "n_surrogate", "weights", "head", "forgotten", "record", "promise"):
         setattr(known, name, getattr(request, name))
     moments = Moments(*(float(number) for number in range(1, 13)))
-    monkeypatch.setattr(surrogate.SurrogateEvidence, "_rounding", lambda *_: Fact(0.0, "derived"))
+    monkeypatch.setattr(surrogate.SurrogateEvidence, "rounding", lambda *_: Fact(0.0, "derived"))
     found = replace(evidence, request=known)._residual_facts(step, moments, 0.0)
     for name, value in asdict(moments).items():
         if name not in WEIGHTED:
@@ -260,5 +253,5 @@ def test_rounding_is_charged_after_the_update_where_that_lengthens_the_weights()
     step, head = replace(some_step(request), update=request.weights.clone()), request.head
     charged = sum(135 * head.rounding(at, request.surrogate) for at in (request.weights, 2 * request.weights))
     charged += 15 * head.rounding(request.weights, request.forget)
-    found = gather(request)._rounding(step)
+    found = gather(request).rounding(step)
     assert found.value == pytest.approx(charged, rel=1e-12, abs=0.0)

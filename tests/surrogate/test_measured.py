@@ -9,7 +9,6 @@ from asking import asked
 from expunge.evaluate.demo import digits
 from expunge.mechanism import certify, measure
 from expunge.request.series import Series
-from expunge.surrogate.measured import handed_on
 from expunge.train import train
 
 L2 = 0.1
@@ -23,7 +22,7 @@ def test_two_deletions_are_one_of_all_their_rows() -> None:
     model = train(X, y, l2=L2, max_norm=1.0)
     options = {"epsilon": 1.0, "delta": 1e-4, "distance": "same", "force": True}
     first = asked(model, (X[:2], y[:2]), data["surrogate"], series=Series(4), **options)
-    past = handed_on(first)
+    past = first.next_past()
     assert past.n_rows == 2
     torch.testing.assert_close(past.gradients, 2 * first.head.gradient(first.weights, first.forget))
     second = asked(model, (X[2:5], y[2:5]), data["surrogate"], series=Series(4, 2, past), **options)
@@ -35,7 +34,7 @@ def test_two_deletions_are_one_of_all_their_rows() -> None:
     terms = [certify(request, each).certificate.terms for request, each in ((second, one), (together, other))]
     for name in ("training", "surrogate", "sampling"):
         assert terms[0][name] == pytest.approx(terms[1][name], rel=1e-5)
-    after = handed_on(second)
+    after = second.next_past()
     assert after.n_rows == 5
     torch.testing.assert_close(after.gradients, together.forgotten, rtol=1e-12, atol=1e-14)
     assert certify(second, one).model.record.n_source == 700, "one digit: how many left is nobody's business"

@@ -7,12 +7,12 @@ import pytest
 
 from expunge import BeyondPolicy, DataError, OptionError, train, unlearn
 from expunge.bounds.scale import POLICY, on_ladder
+from expunge.evidence import foresee
 from expunge.mechanism import measure
 from expunge.model import LinearModel
 from expunge.request.door import Request, ask
 from expunge.request.promise import Promise, wanted_distance
-from expunge.surrogate.measured import foresee
-from expunge.surrogate.rehearsal import MARGIN, rehearse, rehearsed_scale, settled
+from expunge.surrogate.rehearsal import MARGIN, rehearse, rehearsed_scale, set_noise
 
 Rows = tuple[np.ndarray, np.ndarray]
 
@@ -45,7 +45,7 @@ def request(model: LinearModel, forget: Rows, surrogate: Rows, noise: object, *,
 
 def test_the_noise_is_the_same_whoever_asks(model: LinearModel, source: Rows, surrogate: Rows) -> None:
     asked = [request(model, (source[0][k : k + 1], source[1][k : k + 1]), surrogate, "rows:5") for k in range(6)]
-    scales = {settled(each, measure, seed=1).promise.noise for each in asked}
+    scales = {set_noise(each, measure, seed=1).promise.noise for each in asked}
     assert len(scales) == 1
     (scale,) = scales
     assert (scale.kind, scale.rows) == (POLICY, 5)
@@ -89,7 +89,7 @@ def test_a_request_beyond_it_is_refused_without_a_number(model: LinearModel, sou
 def test_more_rows_than_there_are_cannot_be_rehearsed(model: LinearModel, source: Rows, surrogate: Rows) -> None:
     asked = request(model, (source[0][:1], source[1][:1]), surrogate, "rows:751")
     with pytest.raises(DataError, match="at most half"):
-        settled(asked, measure)
+        set_noise(asked, measure)
 
 
 def test_with_matched_classes_a_rehearsal_would_depend_on_who_leaves(
@@ -97,7 +97,7 @@ def test_with_matched_classes_a_rehearsal_would_depend_on_who_leaves(
 ) -> None:
     asked = request(model, (source[0][:1], source[1][:1]), surrogate, "rows:2", matched=True)
     with pytest.raises(OptionError, match="matched classes"):
-        settled(asked, measure)
+        set_noise(asked, measure)
 
 
 def test_noise_that_was_not_rehearsed_promises_nothing(model: LinearModel, source: Rows, surrogate: Rows) -> None:

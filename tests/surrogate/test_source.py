@@ -11,7 +11,7 @@ import expunge
 from asking import asked
 from expunge.certificate.claim import Fact
 from expunge.mechanism import gather, measure
-from expunge.surrogate.source import SourceEvidence
+from expunge.surrogate.evidence import SourceEvidence
 from expunge.train import train
 
 
@@ -59,7 +59,7 @@ def test_the_forget_rows_are_charged_at_the_weights_after(parts) -> None:
     step = SimpleNamespace(update=request.weights.clone())
     charged = sum(300 * request.head.rounding(at, request.surrogate) for at in (request.weights, 2 * request.weights))
     charged += 4 * request.head.rounding(2 * request.weights, request.forget)
-    assert evidence._rounding(step).value == pytest.approx(charged, rel=1e-12, abs=0.0)
+    assert evidence.rounding(step).value == pytest.approx(charged, rel=1e-12, abs=0.0)
 
 
 @pytest.mark.parametrize(("above", "fine"), [(0.9e-6, True), (1.1e-6, False)])

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from expunge.bounds.calibration import mu_for
 from expunge.bounds.deposit import deposit_bound, reach_used
 from expunge.bounds.scale import EXACT, LEVELS, POLICY, Scale
-from expunge.certificate.claim import EACH, TOGETHER, Fact, Json, deposit_facts, kept_failures, route_failure
+from expunge.certificate.claim import EACH, TOGETHER, Fact, deposit_facts, kept_failures, route_failure
 from expunge.deposit.asking import DISTANCE
 from expunge.deposit.beside import Asked, Begun, begun_beside, found_beside, region_of, require_seen, stated_of
 from expunge.deposit.contents import Deposit
@@ -22,12 +20,12 @@ from expunge.deposit.routes import Found, found
 from expunge.deposit.solving import Solved
 from expunge.distance import Distance
 from expunge.errors import BeyondPolicy, VacuousClaim
+from expunge.evidence import Retained
 from expunge.heads.rows import same_rows
 from expunge.request.door import Request
 from expunge.request.promise import Promise
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.outcome import Ending, Step
-from expunge.surrogate.evidence import SurrogateEvidence
 
 COVERED = 1.0 + 1e-7  # noise must exceed what is needed by this
 
@@ -70,27 +68,26 @@ def taken_out(request: Request, progress: Progress = silent) -> Taken:
 
 
 @dataclass(frozen=True)
-class DepositEvidence(SurrogateEvidence):
-    """What was kept of the source, and what of it is left when the forget rows go."""
+class DepositEvidence:
+    """What was kept of the source, and what of it is left when the forget rows go: the third kind of evidence.
 
-    retained_deposit: Deposit | None = None
-    result: Found | None = None
+    `deposit` is that of what is retained, `result` the step and its region, `solution` how the step was solved where
+    surrogate rows have a part in it.
+    """
+
+    request: Request
+    deposit: Deposit
+    result: Found
     solution: Solved | None = None
 
-    @staticmethod
-    def is_given(request: Request) -> bool:
-        return request.deposit is not None
-
     @classmethod
-    def gathered(
-        cls, request: Request, *, seed: int | None = None, progress: Progress = silent, taken: Taken | None = None
-    ) -> DepositEvidence:
+    def gather(cls, request: Request, *, progress: Progress = silent, taken: Taken | None = None) -> DepositEvidence:
         """The rows taken out, the step made and its smallest region found, with surrogate rows where there are any."""
         deposit, taken = request.deposit, taken or taken_out(request, progress)
         if not taken.serves(request):
             raise ValueError("what was taken out was taken out for other rows, or beside other surrogate rows")
         assert isinstance(deposit, Deposit)
-        retained, result, solution = taken.retained, taken.alone, None
+        result, solution = taken.alone, None
         if request.surrogate is not None and taken.begun is not None:
             result, solution = chosen(request, taken, taken.begun, progress)
         if result is None:
@@ -101,48 +98,25 @@ class DepositEvidence(SurrogateEvidence):
                 + " reaches only so far: somebody very influential, or many, are among them",
                 "Forget fewer rows at once, give a surrogate (or a larger one) beside the deposit, or retrain.",
             )
-        return cls(request, None, seed, progress, retained, result, solution)
+        return cls(request, taken.retained, result, solution)
 
-    def own_step(self) -> Step:
-        result, solution = self._result, self.solution
-        start = float(self._retained.sums.gradient.norm())
-        # from the anchor as it was given: what no retained row has is gone from the new one
-        update = result.update + (self._retained.anchor - self.request.weights)
+    def step(self) -> Step:
+        """The update of the smallest region, from the anchor as it was given."""
+        result, solution = self.result, self.solution
+        start = float(self.deposit.sums.gradient.norm())
+        # what no retained row has is gone from the new anchor
+        update = result.update + (self.deposit.anchor - self.request.weights)
         if solution is None:
             return Step(update, result.residual, start, result.steps, 0, "cholesky", 0.0, Ending.REACHED, 0.0)
         ending = Ending.REACHED if solution.reached else Ending.STALLED
         return Step(update, result.residual, start, solution.steps, solution.inner, "conjugate", 0.0, ending, 0.0)
 
-    @property
-    def _result(self) -> Found:
-        assert self.result is not None
-        return self.result
-
-    @property
-    def _retained(self) -> Deposit:
-        assert self.retained_deposit is not None
-        return self.retained_deposit
-
-    def kept(self) -> tuple[Any, ...]:
-        return self._result.facts.route, self._scale(), self._retained
-
-    def distance_at(self, update: Tensor) -> Distance:
-        """The surrogate's, where it has a part in the region; else none stands in for the source."""
-        distance = self.request.distance
-        assert isinstance(distance, Distance)
-        return DISTANCE if self._result.beside is None else distance
-
-    def described(self) -> Json | None:
-        return None
-
-    def failures(self, distance: Distance) -> dict[str, float]:
-        return kept_failures(self.request.promise.delta, distance)
-
-    def facts(self, step: Step, distance: Distance, *, quick: bool = False) -> dict[str, Fact]:
-        request, numbers, shape = self.request, self._retained.numbers, self._retained.ellipsoid
-        stated = asdict(self._result.facts)
+    def facts(self, step: Step) -> dict[str, Fact]:
+        """The numbers of the step's region, of the noise's shape and of what it is held against."""
+        numbers, shape = self.deposit.numbers, self.deposit.ellipsoid
+        stated = asdict(self.result.facts)
         stated.pop("route")
-        stated["l2"] = self._retained.penalty(self._retained.sums.count).l2
+        stated["l2"] = self.deposit.penalty(self.deposit.sums.count).l2
         measured = {
             "n_source": numbers.n_rows + numbers.forgotten,
             "n_forget": numbers.forgotten,
@@ -152,17 +126,32 @@ class DepositEvidence(SurrogateEvidence):
             "shape_least": shape.least,
             "shape_inverse_trace": shape.inverse_trace,
             "weights_length": self._weights_length,
-            "output_noise": self._retained.output_noise,
-            "output_spread": self._retained.output_spread,
+            "output_noise": self.deposit.output_noise,
+            "output_spread": self.deposit.output_spread,
         }
         facts = {name: Fact(value, "measured") for name, value in measured.items()}
-        known = "derived" if request.head.about.rounding_derived else "declared"
+        known = "derived" if self.request.head.about.rounding_derived else "declared"
         facts["rounding"] = Fact(measured["rounding"], known)
         return facts | self._beside_facts()
 
+    def failures(self) -> dict[str, float]:
+        """What is spent on drawing the noise, and on surrogate rows where they have a part in it."""
+        return kept_failures(self.request.promise.delta, self._distance)
+
+    def retained(self) -> Retained:
+        """What is left of the deposit, and the surrogate where it has a part in the region."""
+        route = self.result.facts.route
+        return Retained(self._distance, route=route, scale=self._scale(), deposit=self.deposit)
+
+    @property
+    def _distance(self) -> Distance:
+        distance = self.request.distance
+        assert isinstance(distance, Distance)
+        return DISTANCE if self.result.beside is None else distance
+
     def _beside_facts(self) -> dict[str, Fact]:
         """What surrogate rows add to the facts."""
-        beside, surrogate = self._result.beside, self.request.surrogate
+        beside, surrogate = self.result.beside, self.request.surrogate
         if beside is None:
             return {}
         derived = {"change_supremum", "sampling_failure", EACH, TOGETHER}
@@ -176,13 +165,12 @@ class DepositEvidence(SurrogateEvidence):
         promise = self.request.promise
         if promise.noise.kind == EXACT:
             return None
-        distance = self.distance_at(self._result.update)
-        return scale_for(self._retained, self._result, distance, promise, self._weights_length)
+        return scale_for(self.deposit, self.result, self._distance, promise, self._weights_length)
 
     @property
     def _weights_length(self) -> float:
         """Of the updated weights, rounded up."""
-        return float((self._retained.anchor + self._result.update).norm()) * (1.0 + 1e-9)
+        return float((self.deposit.anchor + self.result.update).norm()) * (1.0 + 1e-9)
 
 
 def scale_for(retained: Deposit, result: Found, distance: Distance, promise: Promise, weights: float) -> Scale:

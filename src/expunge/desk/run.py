@@ -62,6 +62,7 @@ from expunge.errors import (
     UselessModel,
     VacuousClaim,
 )
+from expunge.evidence import Measurement, foresee
 from expunge.mechanism import Unlearned, certify, judge, measure
 from expunge.model import LinearModel, read_model
 from expunge.report.page import statement_page
@@ -72,7 +73,6 @@ from expunge.request.series import Series
 from expunge.rows import EncodedRows, as_features, as_labels, encoder_of, names_of
 from expunge.rows.ordered import by_record
 from expunge.runtime.progress import Progress, silent
-from expunge.surrogate.measured import Measured, foresee, handed_on
 
 TEST = "the test set"
 OF_THESE_ROWS = (BeyondPolicy, VacuousClaim, UselessModel, InputError)  # refusals that say nothing of other rows
@@ -211,7 +211,7 @@ class _Work:
         spent = count_mus(ledger) + Counter([result.statement.mu])
         composition = _compose_within(policy, spent, request, result)
         state_bytes = (
-            anchored_bytes(state.model, handed_on(request)) if state.deposit is None else result.deposit.to_bytes()
+            anchored_bytes(state.model, request.next_past()) if state.deposit is None else result.deposit.to_bytes()
         )
         files = _public_files(state.number + 1, policy, result, composition, self.sign_key)
         certificate = result.certificate
@@ -321,17 +321,17 @@ def compose_drawn(n_parameters: int, delta: float, mus: Mus) -> Composition:
     )
 
 
-def _reach(policy: Policy, measured: Measured) -> float | None:
+def _reach(policy: Policy, measured: Measurement) -> float | None:
     """How much of the deposit's reach is used; None without one."""
     if not policy.with_deposit:
         return None
     from expunge.deposit.evidence import reach_of
 
     assert policy.noise is not None
-    return reach_of(measured.facts, str(measured.route), policy.noise * mu_for(policy.epsilon, policy.delta))
+    return reach_of(measured.facts, str(measured.retained.route), policy.noise * mu_for(policy.epsilon, policy.delta))
 
 
-def _noise_share(request: Request, measured: Measured) -> float:
+def _noise_share(request: Request, measured: Measurement) -> float:
     """The noise's expected length over the norm of the weights: at 1 the noise is as large as they are.
 
     With a deposit, of its deviation on outputs over theirs: where no output sees it, noise may be long.

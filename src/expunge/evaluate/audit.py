@@ -59,6 +59,7 @@ from expunge.errors import DataError, FileError, ModelError, OptionError
 from expunge.evaluate.case import Labelled, Splits, make_rows, read_part
 from expunge.evaluate.metrics import epsilon_lower
 from expunge.evaluate.source_free import SourceFree, source_free
+from expunge.evidence import Measurement
 from expunge.mechanism import certify, hand_over, judge, measure
 from expunge.model import LinearModel, checked_model, one_row_a_class, read_model
 from expunge.noise import Noise, RandomBytes, add_noise, rounded_sum, seeded_bytes
@@ -70,7 +71,6 @@ from expunge.request.subject import LinearSubject, head_of
 from expunge.rows.partial import Partial
 from expunge.runtime.paths import readable
 from expunge.runtime.progress import Progress, silent
-from expunge.surrogate.measured import Measured
 from expunge.train import minimise, train
 
 RUNS = 20_000  # a side; half of them fix the threshold
@@ -203,7 +203,7 @@ def _best_threshold(unlearned: Values, retrained: Values, larger: bool, failure:
 
 
 def unlearned_runs(
-    request: Request, measured: Measured, runs: int, *, seed: int | None = None, progress: Progress = silent
+    request: Request, measured: Measurement, runs: int, *, seed: int | None = None, progress: Progress = silent
 ) -> Values:
     """Weights that the mechanism published in `runs` runs: the real `hand_over`, noise and all, once a run.
 
@@ -289,7 +289,7 @@ class Runs:
 
 def collect(
     request: Request,
-    measured: Measured,
+    measured: Measurement,
     retrained: torch.Tensor,
     runs: int,
     *,
@@ -320,7 +320,7 @@ def require_confidence(confidence: float) -> None:
 
 def conclude(
     request: Request,
-    measured: Measured,
+    measured: Measurement,
     retrained: torch.Tensor,
     evidence: Runs,
     *,
@@ -348,7 +348,7 @@ def conclude(
 
 def audit(
     request: Request,
-    measured: Measured,
+    measured: Measurement,
     retrained: torch.Tensor,
     *,
     runs: int = RUNS,
@@ -373,7 +373,7 @@ class AuditTask:
 
     name: str
     request: Request
-    measured: Measured
+    measured: Measurement
     retrained: Tensor
 
 

@@ -21,6 +21,7 @@ from expunge.deposit.keeping import keep
 from expunge.distance import Distance, Estimation
 from expunge.errors import ModelError
 from expunge.evaluate.case import Case, Labelled
+from expunge.evidence import collect_notes, foresee
 from expunge.mechanism import measure
 from expunge.model import LinearModel
 from expunge.noise import Noise, grid_exponent
@@ -28,7 +29,6 @@ from expunge.request.door import ask
 from expunge.request.promise import Promise, wanted_distance
 from expunge.request.refusals import refuse_unsound
 from expunge.rows.names import order_of
-from expunge.surrogate.measured import foresee, notes_of
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class CertifiedNoise:
         measured = measure(request, seed=0)  # of Lanczos' start alone; a fixed one makes evaluations reproducible
         claim, derived = foresee(request, measured)
         refuse_unsound(claim, derived, request.weights, force=True)
-        made = Outcome(request.weights + measured.step.update, derived.noise, notes=notes_of(request, measured))
+        made = Outcome(request.weights + measured.step.update, derived.noise, notes=collect_notes(request, measured))
         return made if made.updated.shape == case.weights.shape else made.as_one_row()
 
 

@@ -23,6 +23,7 @@ from expunge.deposit.evidence import reach_of
 from expunge.errors import ExpungeError, OptionError, Refused
 from expunge.evaluate.case import make_rows
 from expunge.evaluate.metrics import classify
+from expunge.evidence import Measurement, foresee
 from expunge.heads import Rows
 from expunge.heads.rows import evenly
 from expunge.mechanism import measure
@@ -37,7 +38,6 @@ from expunge.request.rows import is_labelled
 from expunge.request.scaling import FORCED, SURROGATE
 from expunge.rows.ordered import prepared_rows
 from expunge.runtime.progress import Progress, silent
-from expunge.surrogate.measured import Measured, foresee
 from expunge.surrogate.rehearsal import rehearse, scale_of
 
 EPSILONS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -157,7 +157,7 @@ def _middle(values: Sequence[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
-def _outlook(request: Request, measured: Measured, shown: Rows | None, recommended: float | None) -> Outlook:
+def _outlook(request: Request, measured: Measurement, shown: Rows | None, recommended: float | None) -> Outlook:
     _, derived = foresee(request, measured)
     norm = float(request.weights.norm())
     share = math.inf if derived.noise is None or norm == 0.0 else derived.noise.length / norm
@@ -187,7 +187,7 @@ def _accuracy(rows: Rows, weights: torch.Tensor, noise: Noise | None = None) -> 
     return float(np.mean([float((classify(features @ at.T) == labels).double().mean()) for at in models]))
 
 
-def _advice(request: Request, measured: Measured) -> tuple[Advice, ...]:
+def _advice(request: Request, measured: Measurement) -> tuple[Advice, ...]:
     """What the bound's own formula says of a larger surrogate, a smaller distance, a larger l2."""
     claim, derived = foresee(request, measured)
     if not bound_named(claim.bound).provable or derived.noise is None:
@@ -305,7 +305,8 @@ def _deposit_outlook(request: Request, shown: Rows | None) -> tuple[DepositOutlo
     except Refused as refusal:
         return DepositOutlook(epsilon, None, None, None, refusal.found), math.inf, math.inf
     _, derived = foresee(request, measured)
-    retained = measured.kept
+    retained = measured.retained.deposit
+    assert retained is not None
     share = derived.sigma * retained.output_noise / max(retained.output_spread, 1e-300)
     loud = "more noise than signal in the outputs" if share > 1.0 else None
     accuracy = None
@@ -313,5 +314,5 @@ def _deposit_outlook(request: Request, shown: Rows | None) -> tuple[DepositOutlo
         assert derived.noise is not None  # what has none is refused while it is measured
         noise = replace(derived.noise, scale=derived.sigma, shape=retained.ellipsoid)
         accuracy = _accuracy(shown, request.weights + measured.step.update, noise)
-    reach = reach_of(measured.facts, str(measured.route), retained.levels[-1] * derived.mu)
+    reach = reach_of(measured.facts, str(measured.retained.route), retained.levels[-1] * derived.mu)
     return DepositOutlook(epsilon, derived.sigma, share, accuracy, loud), derived.region.radius, reach

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from expunge.bounds.paper import PaperConstants
@@ -99,6 +100,12 @@ class Request:
         """`sum m_j g_{U_j}(w)`: the gradients of all of them at the trained weights, regulariser included."""
         gradients: Tensor = len(self.forget) * self.head.gradient(self.weights, self.forget)
         return gradients if self.past is None else gradients + self.past.gradients.to(gradients.device)
+
+    def next_past(self) -> Past:
+        """PRIVATE: what has been forgotten once these rows are gone too, for the next of a series."""
+        counts = torch.bincount(self.forget.labels.cpu(), minlength=len(self.record.classes)).tolist()
+        past = self.past or Past(torch.zeros_like(self.weights.cpu()), (0,) * len(counts))
+        return past.with_rows(len(self.forget) * self.head.gradient(self.weights, self.forget), tuple(counts))
 
     @property
     def n_surrogate(self) -> int:

@@ -143,7 +143,7 @@ class Promise:
             raise OptionError(
                 f"noise as for {self.noise.rows} rows was not rehearsed",
                 "its scale has to be a number before anything is promised",
-                "Hand the request through settled (surrogate/rehearsal.py) first, as carry_out does.",
+                "Hand the request through set_noise (surrogate/rehearsal.py) first, as carry_out does.",
             )
         return self.noise
 

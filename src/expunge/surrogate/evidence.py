@@ -1,54 +1,54 @@
-"""Rows that resemble the source, and a distance that says how much: the evidence the paper works with.
+"""Rows as evidence: that resemble the source, with a distance that says how much, or that are the source itself.
 
-It answers what every kind of evidence does: the equation `a(u) = 0` and its Jacobian (`equation`), the facts of the
-region for a step (`facts`), what probability is spent on them (`failures`), and what is assumed (the distance's own
-sentences).
+Both kinds answer the four questions of `evidence.py`. They differ in the equation whose residual the bound charges
+(`solve/equation.py`), in what float64 may hide of it, and in what is known of training: of the source itself the
+gradient is measured, not believed.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import cached_property
+from typing import Self
 
 from torch import Tensor
 
-from expunge.certificate.claim import Fact, Json, due_failures
+from expunge.certificate.claim import Fact, due_failures
+from expunge.certificate.derive import rank_of
 from expunge.distance import Distance
-from expunge.errors import VacuousClaim
+from expunge.errors import DataError, VacuousClaim
 from expunge.estimate.source import SourceEstimate, estimate_source, require_converged
+from expunge.evidence import Measurement, Retained, build_claim
 from expunge.heads.rows import in_memory
 from expunge.request.door import Request
 from expunge.runtime.progress import Progress, silent
+from expunge.solve.balanced import balanced_step
 from expunge.solve.equation import RetainedEquation, SurrogateEquation
+from expunge.solve.iterated import iterated_step
 from expunge.solve.lanczos import EIGENVALUE_SLACK, SAMPLING_SLACK
-from expunge.solve.newton import Equation
+from expunge.solve.newton import Equation, newton_step
 from expunge.solve.outcome import Step
 from expunge.surrogate.moments import Moments, change_moments
 
-CHARGED = (
-    1e-7  # of ||a'(0)||: what is charged for a step that left less, so that the charge does not vary with the sample
-)
+CHARGED = 1e-7  # of ||a'(0)||: charged for a step that left less, so that the charge does not vary with the sample
 QUICK_FAILURE = 0.5  # of Lanczos, where it only ranks candidates
 WEIGHTED = ("sampled_trace", "sampled_eigenvalue", "sampled_largest")
 ESTIMATE = "an estimated distance"
 
 
 @dataclass(frozen=True)
-class SurrogateEvidence:
-    """The surrogate of a request. `estimate` is there where the distance is not declared."""
+class RowsEvidence(ABC):
+    """What both kinds have in common. `estimate` is there where the distance is not declared; `seed` fixes Lanczos'
+    start."""
 
     request: Request
     estimate: SourceEstimate | None = None
     seed: int | None = None
     progress: Progress = silent
 
-    @staticmethod
-    def is_given(request: Request) -> bool:
-        """Whether the request comes with evidence of this kind."""
-        return not request.distance.is_source and request.deposit is None
-
     @classmethod
-    def gathered(cls, request: Request, *, seed: int | None, progress: Progress) -> SurrogateEvidence:
+    def gather(cls, request: Request, *, seed: int | None = None, progress: Progress = silent) -> Self:
         """With the estimate made, where there is to be one."""
         if isinstance(request.distance, Distance):
             return cls(request, None, seed, progress)
@@ -60,26 +60,49 @@ class SurrogateEvidence:
         require_converged(made.sampled)
         return cls(request, made, seed, progress)
 
-    @property
-    def equation(self) -> Equation:
-        """What the update must satisfy: the paper's equation where the paper's step is wanted, else the retained
-        rows'.
-        """
-        request = self.request
-        if not self.paper_step:
-            return self.retained
-        # the paper's appendix weights the surrogate's Hessian by its own size; everything else by the source's
-        appendix = request.promise.paper and request.promise.sizes == "surrogate"
-        n = request.n_surrogate if appendix else request.n_source
-        return SurrogateEquation(request.head, request.weights, request.forget, request.surrogate, n)
+    # The four answers -------------------------------------------------------------------------------------------------
 
-    def own_step(self) -> Step | None:
-        """The update, where the evidence itself gives it; else the equation is to be solved."""
-        return None
+    def step(self) -> Step:
+        """u: the paper's is one Newton step on `a(u) = 0`; `converged` goes on, `balanced` seeks the smallest bound."""
+        return self._step
 
-    def kept(self) -> tuple[Any, ...]:
-        """Route, scale and what is left of a deposit, where there is one."""
-        return ()
+    def facts(self, step: Step, *, quick: bool = False) -> dict[str, Fact]:
+        """Every number the region needs; `quick` ones only rank candidates."""
+        distance = self.distance_at(step.update)
+        if self.request.promise.paper:
+            return self._paper_facts(step, distance)
+        failures = self._failures(distance)
+        moments = self._moments(step, distance, failures.get("eigenvalue"), quick)
+        if not quick and distance.samples_rows and distance.sampling == "seen":
+            self._require_seen(step, moments)
+        return self._residual_facts(step, moments, failures.get("sampling", 0.0))
+
+    def failures(self) -> dict[str, float]:
+        """Probabilities spent out of delta, by what they are spent on."""
+        return self._failures(self._distance)
+
+    def retained(self) -> Retained:
+        """The rows given stand for the retained ones, at this distance."""
+        return Retained(self._distance, None if self.estimate is None else self.estimate.evidence())
+
+    # The step ---------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _step(self) -> Step:
+        request, promise = self.request, self.request.promise
+        if not request.head.about.convex:
+            if request.head.damping is None:
+                return iterated_step(self.retained_equation, progress=self.progress)
+            return newton_step(self.equation, single=True, pull=request.head.damping, safeguarded=False)
+        if promise.step == "balanced":
+            return balanced_step(self.equation, self._rank, request.record.l2, self.progress)
+        return newton_step(self.equation, single=promise.step == "newton", progress=self.progress)
+
+    def _rank(self, step: Step) -> float:
+        """How large the bound of this step is, roughly."""
+        distance = self.distance_at(step.update)
+        measured = Measurement(step, self.facts(step, quick=True), self._failures(distance), Retained(distance))
+        return rank_of(build_claim(self.request, measured))
 
     @property
     def paper_step(self) -> bool:
@@ -88,15 +111,22 @@ class SurrogateEvidence:
         return promise.paper or (promise.step == "newton" and self.request.past is None)
 
     @property
-    def retained(self) -> Equation:
-        """The equation whose residual the bound charges, whatever the update was made by."""
+    def equation(self) -> Equation:
+        """What the update must satisfy: the paper's equation for the paper's step, else the retained rows'."""
         request = self.request
-        n_retain = request.n_source - request.n_forget
-        return RetainedEquation(request.head, request.weights, request.forgotten, request.surrogate, n_retain)
+        if not self.paper_step:
+            return self.retained_equation
+        # the paper's appendix weights the surrogate's Hessian by its own size; everything else by the source's
+        appendix = request.promise.paper and request.promise.sizes == "surrogate"
+        n = request.n_surrogate if appendix else request.n_source
+        return SurrogateEquation(request.head, request.weights, request.forget, request.surrogate, n)
 
-    def left_of(self, step: Step) -> float:
-        """`||a'(u)||` of the update handed over."""
-        return float(self.retained.residual(step.update).norm()) if self.paper_step else step.residual
+    @property
+    @abstractmethod
+    def retained_equation(self) -> Equation:
+        """The equation whose residual the bound charges, whatever the update was made by."""
+
+    # The facts --------------------------------------------------------------------------------------------------------
 
     def distance_at(self, update: Tensor) -> Distance:
         """How far the surrogate is from the source, for an update: the same for all where it was declared."""
@@ -107,40 +137,16 @@ class SurrogateEvidence:
         rows = in_memory(request.surrogate, ESTIMATE)
         return self.estimate.distance(request.head, request.weights, update, rows)
 
-    def described(self) -> Json | None:
-        """For the certificate: how an estimate came about."""
-        return None if self.estimate is None else self.estimate.evidence()
+    @cached_property
+    def _distance(self) -> Distance:
+        return self.distance_at(self._step.update)
 
-    @property
-    def averaged(self) -> bool:
-        """Whether noise may be calibrated to the average over the drawing of the sets: for one published model
-        alone.
-        """
-        return self.request.promise.averaged
-
-    def failures(self, distance: Distance) -> dict[str, float]:
-        """Probabilities spent out of delta, by what they are spent on."""
+    def _failures(self, distance: Distance) -> dict[str, float]:
         promise = self.request.promise
         if promise.paper:
             return {}
         planned = 1 if promise.series is None else promise.series.planned
-        return due_failures(promise.delta, distance, averaged=self.averaged, planned=planned)
-
-    def facts(self, step: Step, distance: Distance, *, quick: bool = False) -> dict[str, Fact]:
-        """Every number the region needs, each with where it comes from; `quick` ones only rank candidates."""
-        if self.request.promise.paper:
-            return self._paper_facts(step, distance)
-        failures = self.failures(distance)
-        moments = self._moments(step, distance, failures.get("eigenvalue"), quick)
-        if not quick and distance.samples_rows and distance.sampling == "seen":
-            self._require_seen(step, moments)
-        return self._residual_facts(step, moments, failures.get("sampling", 0.0))
-
-    def training_residual(self) -> Fact:
-        """How far training stopped from the optimum, as recorded."""
-        record = self.request.record
-        assert record.residual is not None
-        return Fact(record.residual, record.provenance)
+        return due_failures(promise.delta, distance, averaged=promise.averaged, planned=planned)
 
     def _moments(self, step: Step, distance: Distance, failure: float | None, quick: bool) -> Moments:
         request = self.request
@@ -171,16 +177,16 @@ class SurrogateEvidence:
 
     def _residual_facts(self, step: Step, moments: Moments, sampling: float) -> dict[str, Fact]:
         request, record = self.request, self.request.record
-        known = record.provenance
-        measured = asdict(moments)
+        known, measured = record.provenance, asdict(moments)
+        left = float(self.retained_equation.residual(step.update).norm()) if self.paper_step else step.residual
         facts = {
             "n_source": Fact(request.n_source, known),
             "n_forget": Fact(request.n_forget, "measured"),
             "n_surrogate": Fact(request.n_surrogate, "measured"),
             "l2": Fact(record.l2, known),
             "training_residual": self.training_residual(),
-            "solver_residual": Fact(max(self.left_of(step), CHARGED * float(request.forgotten.norm())), "measured"),
-            "rounding": self._rounding(step),
+            "solver_residual": Fact(max(left, CHARGED * float(request.forgotten.norm())), "measured"),
+            "rounding": self.rounding(step),
             **{name: Fact(value, "measured") for name, value in measured.items() if name not in WEIGHTED},
             "row_bound": Fact(record.row_bound, known),
             "directions": Fact(request.head.n_directions, "measured"),
@@ -193,13 +199,16 @@ class SurrogateEvidence:
             facts |= {name: Fact(measured[name], known) for name in WEIGHTED}
         return facts
 
-    def _rounding(self, step: Step) -> Fact:
-        """The surrogate's change is evaluated at the weights before and after, the forget rows' gradient before."""
-        request = self.request
-        return self._lost(step, request.n_source - request.n_forget, request.weights)
+    @abstractmethod
+    def training_residual(self) -> Fact:
+        """How far training stopped from the optimum."""
+
+    @abstractmethod
+    def rounding(self, step: Step) -> Fact:
+        """What float64 may hide of the equation's residual."""
 
     def _lost(self, step: Step, n_rows: int, forget_at: Tensor) -> Fact:
-        """What float64 may hide of `n_rows` times the surrogate's change, and of the forget rows' gradient."""
+        """What float64 may hide of `n_rows` times the rows' change, and of the forget rows' gradient."""
         request, head = self.request, self.request.head
         lost = n_rows * head.rounding(request.weights, request.surrogate)
         lost += n_rows * head.rounding(request.weights + step.update, request.surrogate)
@@ -229,3 +238,56 @@ class SurrogateEvidence:
             "gradient_norm": Fact(gradient, "measured"),
             "tv_upper": Fact(distance.tv_upper, "derived"),
         }
+
+
+class SurrogateEvidence(RowsEvidence):
+    """Rows that resemble the source, which is gone: the evidence the paper works with."""
+
+    @property
+    def retained_equation(self) -> Equation:
+        request = self.request
+        n_retain = request.n_source - request.n_forget
+        return RetainedEquation(request.head, request.weights, request.forgotten, request.surrogate, n_retain)
+
+    def training_residual(self) -> Fact:
+        """As recorded."""
+        record = self.request.record
+        assert record.residual is not None
+        return Fact(record.residual, record.provenance)
+
+    def rounding(self, step: Step) -> Fact:
+        """The surrogate's change is evaluated at the weights before and after, the forget rows' gradient before."""
+        request = self.request
+        return self._lost(step, request.n_source - request.n_forget, request.weights)
+
+
+class SourceEvidence(RowsEvidence):
+    """The source itself, for those who still have it: nothing stands in for anything, as in the paper's Unlearn (+).
+
+    The forget rows are among the rows given and are taken out: the sums over what is left are those over all, less
+    theirs. So `a'(u)` with the retained rows themselves in the surrogate's place is `n (g_D(v) - g_D(w)) - m g_U(v)`,
+    the paper's `a(u)`.
+    """
+
+    @property
+    def retained_equation(self) -> Equation:
+        request = self.request
+        return SurrogateEquation(request.head, request.weights, request.forget, request.surrogate, request.n_source)
+
+    def training_residual(self) -> Fact:
+        """Upper bound on the gradient's norm on the rows given; refuses rows on which it was another at training."""
+        request, record = self.request, self.request.record
+        lost = request.head.rounding(request.weights, request.surrogate)
+        measured = float(request.head.gradient(request.weights, request.surrogate).norm()) + lost
+        known = record.provenance == "measured" and record.residual is not None
+        if known and measured > (record.residual or 0.0) * (1 + 1e-6) + 2 * lost:
+            raise DataError(
+                f"on the rows given as the source the gradient has norm {measured:.3g}",
+                f"at training it was {record.residual:.3g}",
+                "These are not the rows the model was trained on; declare another distance.",
+            )
+        return Fact(measured, "measured")
+
+    def rounding(self, step: Step) -> Fact:
+        """The whole source's change is evaluated at the weights before and after, the forget rows' gradient after."""
+        return self._lost(step, self.request.n_source, self.request.weights + step.update)

@@ -16,20 +16,20 @@ import torch
 
 from expunge.bounds.scale import EXACTLY, LARGEST_SCALE, POLICY, REHEARSAL, Scale, rung_above
 from expunge.errors import DataError, OptionError, VacuousClaim
+from expunge.evidence import Measurement, foresee
 from expunge.heads import Rows, RowSet
 from expunge.heads.rows import evenly
 from expunge.request.door import Request
 from expunge.runtime.progress import Progress, silent
-from expunge.surrogate.measured import Measured, foresee
 
 GROUPS = 64  # drawn, of which the one with the longest gradient is rehearsed
 MARGIN = 1.5  # rows that ask may need more than those rehearsed with; rounding up adds to it
 MOST_ROWS = 65_536  # of the surrogate, to draw from
 
-Measure = Callable[..., Measured]  # `mechanism.measure`
+Measure = Callable[..., Measurement]  # `mechanism.measure`
 
 
-def settled(request: Request, measure: Measure, *, progress: Progress = silent, seed: int | None = None) -> Request:
+def set_noise(request: Request, measure: Measure, *, progress: Progress = silent, seed: int | None = None) -> Request:
     """The request with its noise a number, where it was to be as for so many rows; `measure` is the mechanism's."""
     asked = request.promise.noise
     if asked.kind != REHEARSAL:
@@ -61,7 +61,7 @@ def rehearsed_scale(
 
 def rehearse(
     request: Request, n_rows: int, measure: Measure, *, progress: Progress = silent, seed: int | None = None
-) -> tuple[Request, Measured]:
+) -> tuple[Request, Measurement]:
     """A request to forget that many surrogate rows, measured as if it had been asked."""
     if 2 * n_rows > min(request.n_surrogate, request.n_source):
         raise DataError(
@@ -77,7 +77,7 @@ def rehearse(
     return trial, measure(trial, progress=progress, seed=seed)
 
 
-def scale_of(trial: Request, measured: Measured) -> float | None:
+def scale_of(trial: Request, measured: Measurement) -> float | None:
     """The scale that a rehearsal recommends, at the request's epsilon and delta; None where there is none."""
     _, derived = foresee(trial, measured)
     scale = rung_above(MARGIN * derived.required)

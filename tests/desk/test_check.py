@@ -32,7 +32,7 @@ from ledger_forgery import change, head, rebuild, rejected
         "UPDATE requests SET reference = 'another' WHERE id = 1",
         "UPDATE requests SET state = 'done' WHERE state = 'pending'",
         "DELETE FROM row_digests WHERE request = 4",
-        "UPDATE models SET body = replace(body, 'conditional', 'proven')",
+        "UPDATE models SET prepared = prepared + 1",
         "CREATE TABLE more (x)",
         "CREATE TRIGGER sly AFTER INSERT ON entries BEGIN DELETE FROM head; END",
     ],

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from desk_use import Rows, ask
 from expunge.cli import main
 from expunge.desk import Desk, Policy, accept, create_desk, history, open_desk, run, status, verify_desk
-from expunge.desk.desk import _locked
+from expunge.desk.desk import lock
 from expunge.desk.ledger import Ledger, RunRefused, write_seal
 from expunge.errors import FileError
 from expunge.model import LinearModel
@@ -29,7 +29,7 @@ from ledger_forgery import rejected
 
 
 def test_one_writer_at_a_time(desk: Desk, source: Rows) -> None:
-    with _locked(desk.layout), pytest.raises(FileError, match="in use"):
+    with lock(desk.layout), pytest.raises(FileError, match="in use"):
         ask(desk, source, 0, 1)
     ask(desk, source, 0, 1)
 
@@ -43,7 +43,7 @@ def test_a_request_waits_for_another_command(desk: Desk, source: Rows) -> None:
     taken, done = threading.Event(), threading.Event()
 
     def writing() -> None:
-        with _locked(desk.layout):
+        with lock(desk.layout):
             taken.set()
             done.wait(20.0)
 
@@ -153,11 +153,9 @@ def test_a_clock_that_was_set_back_is_noticed_and_said(
 
 def test_an_entry_that_is_dated_before_the_one_before_it_fails(desk: Desk) -> None:
     with Ledger.open(desk.layout.ledger) as ledger:
-        ledger.connection.execute("BEGIN IMMEDIATE")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Ledger, "latest", lambda _: "")
-            ledger.insert(RunRefused((1,), "RetrainNow", "by another clock"), "2020-01-01T00:00:00+00:00")
-        ledger.connection.execute("COMMIT")
+            ledger.append(RunRefused((1,), "RetrainNow", "by another clock"), "2020-01-01T00:00:00+00:00")
         write_seal(desk.layout, ledger)
     assert "entry 2 is dated before" in rejected(desk)
 

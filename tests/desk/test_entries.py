@@ -71,8 +71,8 @@ WRITTEN: list[tuple[Body, str]] = [
         '"state_mac":"cc","store":"float64","surrogate_mac":"bb"}',
     ),
     (
-        RequestAccepted(1, "case 1", "2030-01-01", 1, ("d1",), "f1", "m1", {"c1": 1}, 0, None),
-        '{"aside":null,"classes":{"c1":1},"due":"2030-01-01","file_mac":"m1","fingerprint":"f1","n_rows":1,"others":0,'
+        RequestAccepted(1, "case 1", "2030-01-01", 1, ("d1",), "m1", {"c1": 1}, 0, None),
+        '{"aside":null,"classes":{"c1":1},"due":"2030-01-01","file_mac":"m1","n_rows":1,"others":0,'
         '"reference":"case 1","request":1,"rows":["d1"]}',
     ),
     (RunStarted(1, (1,)), '{"model":1,"requests":[1]}'),
@@ -170,7 +170,7 @@ def test_a_ledger_with_a_strange_entry_is_refused_when_read_and_when_checked(tmp
     with Ledger.open(path) as ledger:
         for body, _ in WRITTEN:
             ledger.append(body)
-        verify_entries(ledger, [])
+        verify_entries(ledger)
     with sqlite3.connect(path) as connection:
         connection.execute("""UPDATE entries SET body = '{"model":1,"note":2}' WHERE kind = 'published'""")
     connection.close()
@@ -180,4 +180,4 @@ def test_a_ledger_with_a_strange_entry_is_refused_when_read_and_when_checked(tmp
         with pytest.raises(FileError, match="keys of its kind"):
             ledger.last(ModelPublished)
         with pytest.raises(VerificationFailed):
-            verify_entries(ledger, [])
+            verify_entries(ledger)

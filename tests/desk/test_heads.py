@@ -18,7 +18,7 @@ from expunge.certificate.statement import committed_head, head_key
 from expunge.cli import main
 from expunge.desk import Desk, history, open_desk, run, verify_desk
 from expunge.desk.layout import HEAD, STATEMENT
-from expunge.desk.ledger import Head, ModelPublished, PublishedHead, saved_head
+from expunge.desk.ledger import Head, PublishedHead, saved_head
 from expunge.errors import FileError, VerificationFailed
 from published_files import published, require_same_but_weights
 
@@ -105,7 +105,7 @@ def test_the_head_lies_beside_every_statement_and_knows_of_it(desk: Desk, source
     heads = [saved_head(desk.layout.published_model(number) / HEAD) for number in (1, 2)]
     entries = history(desk)
     with desk.reading() as ledger:
-        sizes = ledger.entries_of(ModelPublished)
+        sizes = {model.number: model.published for model in ledger.models()}
         assert heads == [ledger.published_head(number) for number in (1, 2)]
     assert [entries[size - 1].kind for size in sizes.values()] == ["published", "published"]
     verify_desk(desk, heads)

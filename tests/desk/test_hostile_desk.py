@@ -140,7 +140,7 @@ def test_a_journal_that_names_another_file_is_not_followed(ledger: Desk, tmp_pat
 def test_looking_writes_nothing_and_takes_no_more_steps_than_a_ledger_can_need(
     ledger: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Ledger.read(ledger.layout.ledger) as opened:
+    with Ledger.open(ledger.layout.ledger, writing=False) as opened:
         with pytest.raises(sqlite3.OperationalError, match="readonly"):
             opened.connection.execute("DELETE FROM entries")
         assert opened.connection.execute("PRAGMA trusted_schema").fetchone() == (0,)

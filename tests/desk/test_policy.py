@@ -29,10 +29,10 @@ from expunge.errors import OptionError
 )
 def test_impossible_policies(options: dict[str, Any]) -> None:
     with pytest.raises(OptionError):
-        Policy(**({"epsilon": 1.0, "delta": 1e-4, "distance": "same"} | options)).checked()
+        Policy(**({"epsilon": 1.0, "delta": 1e-4, "distance": "same"} | options)).check()
 
 
 def test_a_desk_needs_a_declared_distance(policy: Policy) -> None:
     for text in ("estimate", "estimate:kl"):
         with pytest.raises(OptionError, match="a distance that somebody declares"):
-            replace(policy, distance=text).checked()
+            replace(policy, distance=text).check()

@@ -35,9 +35,10 @@ def test_the_last_entry_says_what_all_models_spent(ledger: Desk) -> None:
 
 def test_a_damaged_count_is_an_error_in_words(ledger: Desk) -> None:
     with sqlite3.connect(ledger.layout.ledger) as connection:
-        number, body = connection.execute("SELECT max(number), body FROM models").fetchone()
+        query = "SELECT max(number), body FROM entries WHERE kind = 'prepared'"
+        number, body = connection.execute(query).fetchone()
         content = json.loads(body) | {"spent": {"a b c": 1}}
-        connection.execute("UPDATE models SET body = ? WHERE number = ?", (json.dumps(content), number))
+        connection.execute("UPDATE entries SET body = ? WHERE number = ?", (json.dumps(content), number))
     connection.close()
     with ledger.reading() as entries, pytest.raises(FileError, match="was spent"):
         count_mus(entries)
@@ -60,7 +61,7 @@ class Counted:
             return connection
 
         patch.setattr(ledger_module, "_connect", traced)
-        for module, name in ((ledger_module, "strict"), (os, "fsync"), (os, "open"), (os, "scandir")):
+        for module, name in ((ledger_module, "read_as"), (os, "fsync"), (os, "open"), (os, "scandir")):
             self._count(patch, module, name)
         patch.setattr("expunge.bounds.calibration.by_dp_accounting", self._never)
 

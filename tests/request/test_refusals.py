@@ -88,8 +88,8 @@ def test_an_epsilon_that_means_nothing_is_refused_or_said_first() -> None:
     with pytest.raises(expunge.VerificationFailed, match="guarantee"):
         verify_statement(Statement(forged))
     with pytest.raises(expunge.UselessModel, match="epsilon 30"):
-        Policy(30.0, 1e-3, "deposit").checked()
-    assert Policy(30.0, 1e-3, "deposit", force=True).checked()
+        Policy(30.0, 1e-3, "deposit").check()
+    Policy(30.0, 1e-3, "deposit", force=True).check()
     paper = Promise(100.0, 0.5, Distance("same", 0.0), bound="paper")  # nothing is proven with it, and it is said
     assert paper.epsilon == 100.0
 

@@ -45,9 +45,10 @@ def saved_heads(what: str) -> Callable[[Function], Function]:
 
 def say_clock(opened: Desk) -> None:
     """Say on standard error what is wrong with the clock, if anything is."""
-    from expunge.desk.status import clock_note
+    from expunge.desk.status import clock_behind
 
-    note = clock_note(opened)
+    with opened.reading() as ledger:
+        note = clock_behind(ledger)
     if note is not None:
         say_aside(f"note: {note}")
 
@@ -217,7 +218,8 @@ def init(
         _require_alone(surrogate, policy_options)
     elif model_file is None or surrogate is None or policy_options["distance"] is None:
         raise _too_little()
-    policy = Policy(**policy_options).checked()
+    policy = Policy(**policy_options)
+    policy.check()
     model, digest = (None, None) if model_file is None else read_model(model_file)
     notes: list[str] = []
     opened = create_desk(
@@ -518,12 +520,12 @@ def status(desk: Path, reference: str | None, json_output: bool) -> dict[str, An
     expunge desk status desk/
     expunge desk status desk/ --reference case-17
     """
-    from expunge.desk import named, open_desk, requests
+    from expunge.desk import open_desk, requests
     from expunge.desk import status as standing_of
 
     opened = open_desk(desk)
     if reference is not None:
-        found = named(opened, reference)
+        found = requests(opened, reference=reference)
         if not json_output:
             for row in found:
                 out.print(_line(row))
@@ -604,12 +606,12 @@ def verify(desk: Path, heads: tuple[Path, ...], json_output: bool) -> dict[str, 
     \b
     expunge desk verify desk/ --head saved-head.json
     """
-    from expunge.desk.check import verify_folder
+    from expunge.desk import verify_desk
     from expunge.desk.layout import Layout
     from expunge.desk.ledger import saved_head
 
     saved = [saved_head(path) for path in heads]
-    checked = verify_folder(Layout(desk), saved)
+    checked = verify_desk(Layout(desk), saved)
     if not json_output:
         models = "1 published model" if checked.models == 1 else f"{checked.models:,} published models"
         out.print(f"verified: {checked.head.size:,} entries, {models}")

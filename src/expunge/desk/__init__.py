@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from expunge.desk.ledger import Entry, Head, RequestRow, read_head
     from expunge.desk.policy import Policy
     from expunge.desk.run import Outcome, PublishedModel, run
-    from expunge.desk.status import Status, history, models, named, requests, status
+    from expunge.desk.status import Status, history, models, requests, status
 
 __all__ = [
     "Acceptance",
@@ -34,7 +34,6 @@ __all__ = [
     "desk_report",
     "history",
     "models",
-    "named",
     "open_desk",
     "read_head",
     "requests",
@@ -48,36 +47,15 @@ __all__ = [
     "withdraw",
 ]
 
-load_lazily(
-    __name__,
-    {
-        "Acceptance": "accept",
-        "Answer": "accept",
-        "DeskCheck": "check",
-        "Desk": "desk",
-        "Entry": "ledger",
-        "Head": "ledger",
-        "Outcome": "run",
-        "Policy": "policy",
-        "PublishedModel": "run",
-        "RequestRow": "ledger",
-        "Status": "status",
-        "accept": "accept",
-        "create_desk": "create",
-        "desk_report": "handover",
-        "history": "status",
-        "models": "status",
-        "named": "status",
-        "open_desk": "desk",
-        "read_head": "ledger",
-        "requests": "status",
-        "result_card": "handover",
-        "result_report": "handover",
-        "resume": "accept",
-        "run": "run",
-        "sign_result": "handover",
-        "status": "status",
-        "verify_desk": "check",
-        "withdraw": "accept",
-    },
-)
+_HOMES = {
+    "accept": "Acceptance Answer accept resume withdraw",
+    "check": "DeskCheck verify_desk",
+    "create": "create_desk",
+    "desk": "Desk open_desk",
+    "handover": "desk_report result_card result_report sign_result",
+    "ledger": "Entry Head RequestRow read_head",
+    "policy": "Policy",
+    "run": "Outcome PublishedModel run",
+    "status": "Status history models requests status",
+}
+load_lazily(__name__, {name: module for module, names in _HOMES.items() for name in names.split()})

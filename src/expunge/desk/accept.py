@@ -29,7 +29,6 @@ from expunge.desk.state import (
     RowDigests,
     State,
     digest_classes,
-    digest_request,
     digest_rows,
     is_current,
     load_state,
@@ -119,34 +118,44 @@ def accept(
 ) -> Acceptance:
     """Take in a request to forget these rows; when this returns it is durable.
 
-    Columns that have names (`feature_names`, or a data frame's own) are matched to the model's, and kept in its order.
-    The same reference with the same rows, in any order and precision, is the request that is there already; with other
-    rows it is another request, so that nobody learns by trying which rows a reference stands for. Without a reference
-    the desk makes one that cannot be guessed.
+    Columns that have names (`feature_names`, or a data frame's own) are matched to the model's, and stored in its
+    order. The same reference with the same rows, in any order and precision, is the request that is there already;
+    with other rows it is another request, so that nobody learns by trying which rows a reference stands for. Without a
+    reference the desk makes one that cannot be guessed.
 
     Rows that were asked for before, under another reference or twice in this request, are set aside for a person to
     decide, unless `another_person` declares that they are somebody else's with equal values: the certificate carries
     that. A desk with a deposit needs no such word: the source's own counts decide how many times a row can leave, and
     rows that were never in it are refused. A request for more rows than are left, pending ones included, is set aside.
     """
-    checked = secrets.token_hex(REFERENCE_BYTES) if reference is None else _check_reference(reference)
-    deadline = _due_day(due, desk.policy.days)
+    reference = secrets.token_hex(REFERENCE_BYTES) if reference is None else _check_text(reference)
+    due = _due_day(due, desk.policy.days)
     names = names_of(features) if feature_names is None else tuple(feature_names)
     given = EncodedRows(features, labels, encoder, names)
-    _refuse_many(features)
+    shape = getattr(features, "shape", None)
+    count = shape[0] if shape else len(features) if isinstance(features, (list, tuple)) else 0
+    if count > MOST_ROWS:  # before anything is looked up
+        raise DataError(
+            f"{count:,} rows in one request", f"at most {MOST_ROWS:,} are taken at once", "Ask in several requests."
+        )
     state = read_state(desk)
     asked = prepare_request(desk, state, given)
     assert state.model.record is not None
     _refuse_impossible(asked, state.model.record)
     _refuse_strangers(desk, state, asked)
-    answer = Answer(checked, len(asked), deadline)
+    answer = Answer(reference, len(asked), due)
     with desk.writing() as ledger:
         if not is_current(ledger, state):  # a run came in between
             state = load_state(desk, ledger)
             asked = prepare_request(desk, state, given)
-        known = next((each for each in ledger.named(checked) if _is_same(ledger, asked.digests, each)), None)
+        known = next((each for each in ledger.requests(reference=reference) if _is_same(ledger, asked, each)), None)
         if known is not None:
-            return Acceptance(_ask_again(desk, ledger, state, known, another_person), False, answer)
+            if known.state == "aside" and another_person:
+                # what was given now may be a rounded copy of the rows that leave; and a file that is damaged is for
+                # those who run the desk, and no part of the answer
+                with contextlib.suppress(InputError):
+                    _resume(desk, ledger, state, known, another_person)
+            return Acceptance(_find(ledger, known.id), False, answer)
         others, aside = judge_request(desk, ledger, state, asked, another_person)
         number = ledger.next_request()
         content = npz_bytes(*asked.given, encoder, names_of(asked.given))
@@ -154,18 +163,17 @@ def accept(
         ledger.append(
             RequestAccepted(
                 request=number,
-                reference=checked,
-                due=deadline,
+                reference=reference,
+                due=due,
                 n_rows=len(asked),
                 rows=asked.digests.all,
-                fingerprint=digest_request(desk.key, checked, asked.digests.kinds[0]),
                 file_mac=mac(desk.key, "rows", content),
                 classes=dict(asked.classes),
                 others=others,
                 aside=aside,
             )
         )
-        return Acceptance(_known(ledger, number), True, answer)
+        return Acceptance(_find(ledger, number), True, answer)
 
 
 def withdraw(desk: Desk, request: int | str, reason: str) -> RequestRow:
@@ -179,9 +187,9 @@ def withdraw(desk: Desk, request: int | str, reason: str) -> RequestRow:
             raise OptionError(
                 f"{_named(request)} is {asked.state}", "only what is not done can be withdrawn", "It stays as it is."
             )
-        ledger.append(RequestWithdrawn(asked.id, _check_reference(reason)))
+        ledger.append(RequestWithdrawn(asked.id, _check_text(reason)))
         remove(desk.layout.rows_of(asked.id))
-        return _known(ledger, asked.id)
+        return _find(ledger, asked.id)
 
 
 def resume(desk: Desk, request: int | str, *, another_person: bool = False) -> RequestRow:
@@ -195,13 +203,17 @@ def resume(desk: Desk, request: int | str, *, another_person: bool = False) -> R
             raise OptionError(
                 f"{_named(request)} is {asked.state}", "only one that is set aside is taken up", "It stays as it is."
             )
-        state = load_state(desk, ledger)
-        rows = prepare_request(desk, state, read_request_rows(desk, ledger, asked.id))
-        others, aside = judge_request(desk, ledger, state, rows, another_person or asked.others > 0, asked.id)
-        if aside is not None:
-            raise OptionError(aside.reason, "it stays set aside", aside.remedy)
-        ledger.append(RequestResumed(asked.id, others))
-        return _known(ledger, asked.id)
+        _resume(desk, ledger, load_state(desk, ledger), asked, another_person or asked.others > 0)
+        return _find(ledger, asked.id)
+
+
+def _resume(desk: Desk, ledger: Ledger, state: State, request: RequestRow, another_person: bool) -> None:
+    """Let a request wait again; OptionError says why it cannot."""
+    rows = prepare_request(desk, state, read_request_rows(desk, ledger, request.id))
+    others, aside = judge_request(desk, ledger, state, rows, another_person, request.id)
+    if aside is not None:
+        raise OptionError(aside.reason, "it stays set aside", aside.remedy)
+    ledger.append(RequestResumed(request.id, others))
 
 
 def read_request_rows(desk: Desk, ledger: Ledger, number: int) -> EncodedRows:
@@ -213,35 +225,14 @@ def read_request_rows(desk: Desk, ledger: Ledger, number: int) -> EncodedRows:
             "its private file must be whole",
             "Restore the file and take the request up with expunge desk resume, or withdraw it and ask again.",
         )
-    rows = desk.pending_rows(number)
+    rows = desk.rows_in(path)
     return EncodedRows(*rows, encoder_of(rows), names_of(rows))
-
-
-def _ask_again(desk: Desk, ledger: Ledger, state: State, known: RequestRow, another_person: bool) -> RequestRow:
-    """The request that is there already; one that was set aside is taken up if the word for it is given."""
-    if known.state != "aside" or not another_person:
-        return known
-    try:  # with the rows that leave; those given now may be a copy of them
-        kept = prepare_request(desk, state, read_request_rows(desk, ledger, known.id))
-    except InputError:  # its file is damaged: for those who run the desk, and no part of the answer
-        return known
-    others, aside = judge_request(desk, ledger, state, kept, another_person, known.id)
-    if aside is not None:
-        return known
-    ledger.append(RequestResumed(known.id, others))
-    return _known(ledger, known.id)
-
-
-def _known(ledger: Ledger, number: int) -> RequestRow:
-    found = ledger.request(number)
-    assert found is not None
-    return found
 
 
 def _find(ledger: Ledger, request: int | str) -> RequestRow:
     """The request of a number; or the one of a reference, where of several just one is not done yet."""
-    named = [ledger.request(request)] if isinstance(request, int) else list(ledger.named(request))
-    found = [each for each in named if each is not None]
+    by_number = [ledger.request(request)] if isinstance(request, int) else ledger.requests(reference=request)
+    found = [each for each in by_number if each is not None]
     waiting = [each for each in found if each.open]
     if not found:
         raise OptionError(f"{_named(request)} is unknown", "it must have been accepted", "See expunge desk status.")
@@ -255,12 +246,10 @@ def _named(request: int | str) -> str:
     return f"request {request}" if isinstance(request, int) else f"reference {request!r}"
 
 
-def _check_reference(value: str) -> str:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        value = ""
-    if not 1 <= len(value) <= LONGEST_REFERENCE or any(unicodedata.category(c).startswith("C") for c in value):
+def _check_text(value: str) -> str:
+    """A reference, or a reason: short, and nothing in it that a terminal would obey."""
+    usable = 1 <= len(value) <= LONGEST_REFERENCE
+    if not usable or any(unicodedata.category(character).startswith("C") for character in value):
         raise OptionError(
             f"reference {value[:40]!r}",
             f"from 1 to {LONGEST_REFERENCE} printable characters are needed",
@@ -312,28 +301,17 @@ def find_missing(deposit: Deposit, pending: Sequence[tuple[Any, Any]], asked: tu
     """Rows, pending ones first, that are not left in the source, or not as often as they are asked for."""
     from expunge.deposit.leaving import look_up
 
-    features = np.concatenate([np.asarray(rows[0]) for rows in (*pending, asked)])
-    labels = np.concatenate([np.asarray(rows[1]) for rows in (*pending, asked)])
+    features, labels = (np.concatenate([np.asarray(rows[at]) for rows in (*pending, asked)]) for at in (0, 1))
     return look_up(deposit, features, labels).missing
 
 
-def _is_same(ledger: Ledger, digests: RowDigests, request: RequestRow) -> bool:
+def _is_same(ledger: Ledger, asked: RequestedRows, request: RequestRow) -> bool:
     """Whether these are a request's rows, each as often, in any precision."""
     return any(
         request.n_rows == len(kind)
         and all(ledger.times(digest, request.id) >= count for digest, count in Counter(kind).items())
-        for kind in digests.kinds
+        for kind in asked.digests.kinds
     )
-
-
-def _refuse_many(features: Any) -> None:
-    """Refuse, before anything is looked up, more rows than one request may have."""
-    shape = getattr(features, "shape", None)
-    count = shape[0] if shape else len(features) if isinstance(features, (list, tuple)) else 0
-    if count > MOST_ROWS:
-        raise DataError(
-            f"{count:,} rows in one request", f"at most {MOST_ROWS:,} are taken at once", "Ask in several requests."
-        )
 
 
 def _refuse_impossible(asked: RequestedRows, trained: TrainingRecord) -> None:
@@ -363,13 +341,12 @@ def _refuse_strangers(desk: Desk, state: State, asked: RequestedRows) -> None:
     if state.deposit is None:
         return
     there = occurring(row_hashes(state.deposit.key, *asked.given), state.deposit.hashes)
-    absent = [int(row) for row in np.flatnonzero(~there)]
+    absent = {int(row): asked.digests.by_row[row] for row in np.flatnonzero(~there)}
     if not absent:
         return
-    digests = asked.digests.by_row
     with desk.reading() as ledger:
-        held = ledger.holders([digest for row in absent for digest in digests[row]])
-    strangers = [row for row in absent if not any(digest in held for digest in digests[row])]
+        held = ledger.holders([digest for digests in absent.values() for digest in digests])
+    strangers = [row for row, digests in absent.items() if not held.keys() & set(digests)]
     if strangers:
         named = ", ".join(str(row + 1) for row in strangers[:5]) + (", ..." if len(strangers) > 5 else "")
         are = "is" if len(strangers) == 1 else "are"
@@ -391,13 +368,19 @@ def judge_request(
     `own` is the request's number where it is there already. With a deposit nothing is declared.
     """
     repeats = _find_repeats(ledger, asked.digests, own)
+    holding = set().union(*repeats)
+    holders = [f"in request {number}" for number in sorted(holding - {0})[:5]]
+    said = ", ".join(holders + (["twice in this one"] if 0 in holding else []))
     if state.deposit is not None:
-        aside = _beyond_source(desk, ledger, state.deposit, asked, repeats)
-        return 0, aside or _overdrawn(ledger, asked, state.record)
+        missing = _missing_beyond(desk, ledger, state.deposit, asked, sorted(holding - {0}))
+        if missing:
+            are, them = ("is", "it") if missing == 1 else ("are", "them")
+            reason = f"{missing} of {len(asked)} rows {are} asked for more often than the source has {them} left"
+            return 0, Aside(REPEAT, f"{reason} ({said}); each row leaves once", FREED if holders else ONCE)
+        return 0, _overdrawn(ledger, asked, state.record)
     count = sum(map(bool, repeats))
     if count and not another_person:
-        were = "was" if count == 1 else "were"
-        reason = f"{count} of {len(asked)} rows {were} asked for before ({_holders(repeats)})"
+        reason = f"{count} of {len(asked)} rows {'was' if count == 1 else 'were'} asked for before ({said})"
         return 0, Aside(REPEAT, f"{reason}; a person's row is forgotten once", DECIDE)
     return count, _overdrawn(ledger, asked, state.record)
 
@@ -421,44 +404,29 @@ def _find_repeats(ledger: Ledger, digests: RowDigests, own: int | None = None) -
     return found
 
 
-def _holders(repeats: list[set[int]]) -> str:
-    """The requests that hold rows, in words."""
-    holding = set().union(*repeats)
-    named = [f"in request {number}" for number in sorted(holding - {0})[:5]]
-    return ", ".join(named + (["twice in this one"] if 0 in holding else []))
-
-
-def _beyond_source(
-    desk: Desk, ledger: Ledger, deposit: Deposit, asked: RequestedRows, repeats: list[set[int]]
-) -> Aside | None:
-    """With a deposit: whether rows are asked for more often than they are left, pending requests included."""
-    features, labels = asked.given
-    missing = find_missing(deposit, [], (features, labels))
-    holding = sorted(set().union(*repeats) - {0})
+def _missing_beyond(desk: Desk, ledger: Ledger, deposit: Deposit, asked: RequestedRows, holding: list[int]) -> int:
+    """With a deposit: how many rows are asked for more often than they are left, pending requests included."""
+    missing = find_missing(deposit, [], asked.given[:2])
     if not missing and holding:
         waiting = []
         for number in holding:
             request = ledger.request(number)
             if request is not None and request.state == "pending":
                 with contextlib.suppress(InputError):  # a file that is damaged keeps nobody else from asking
-                    waiting.append(desk.pending_rows(number))
-        missing = find_missing(deposit, waiting, (features, labels))
-    if not missing:
-        return None
-    are, them = ("is", "it") if len(missing) == 1 else ("are", "them")
-    said = f"{len(missing)} of {len(asked)} rows {are} asked for more often than the source has {them} left"
-    return Aside(REPEAT, f"{said} ({_holders(repeats)}); each row leaves once", FREED if holding else ONCE)
+                    waiting.append(desk.rows_in(desk.layout.rows_of(number)))
+        missing = find_missing(deposit, waiting, asked.given[:2])
+    return len(missing)
 
 
 def _overdrawn(ledger: Ledger, asked: RequestedRows, left: TrainingRecord) -> Aside | None:
     """Whether more rows would leave than the source has left once pending requests are done, in all or of a class."""
-    wanted = len(asked) + ledger.pending_rows()
-    if wanted >= left.n_source:
-        said = f"{wanted:,} rows would be forgotten, pending ones included; the source has {left.n_source:,} left"
+    rows = len(asked) + ledger.pending_rows()
+    if rows >= left.n_source:
+        said = f"{rows:,} rows would be forgotten, pending ones included; the source has {left.n_source:,} left"
         return Aside(OVERDRAWN, said, FEWER)
     for digest, count in asked.classes.items():
-        index, wanted = asked.labels[digest], count + ledger.pending_of(digest)
-        if left.class_counts is not None and wanted > left.class_counts[index]:
-            said = f"{wanted:,} rows of class {left.classes[index]!r} would be forgotten, pending ones included"
+        index, rows = asked.labels[digest], count + ledger.pending_rows(digest)
+        if left.class_counts is not None and rows > left.class_counts[index]:
+            said = f"{rows:,} rows of class {left.classes[index]!r} would be forgotten, pending ones included"
             return Aside(OVERDRAWN, f"{said}; the source has {left.class_counts[index]:,} left", FEWER)
     return None

@@ -11,6 +11,7 @@ import hashlib
 import os
 import sqlite3
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,24 +27,24 @@ from expunge.desk.ledger import (
     TABLES,
     Head,
     Ledger,
-    ModelPrepared,
-    ModelPublished,
     ModelRow,
     PublishedHead,
-    commit_head,
     hash_entry,
     is_sealed,
     not_sealed,
     read_body,
     read_head,
     read_seal,
+    require_contains,
 )
 from expunge.errors import FileError, InputError, VerificationFailed
 from expunge.runtime.durable import TEMPORARY
 from expunge.runtime.memory import memory_limit
+from expunge.runtime.paths import opened_plain, plain_bytes
 
 MOST_TRIES = 20  # each of them after another command wrote
 MOST_NAMED = 5  # of what lies where nothing should
+Heads = Sequence[Head | PublishedHead]
 
 
 @dataclass(frozen=True)
@@ -60,82 +61,63 @@ class DeskCheck:
     dossiers: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A model of the ledger with the heads before its run and after it, as its entries have them."""
+def verify_desk(desk: Desk | Layout, saved: Heads | None = None) -> DeskCheck:
+    """Raise VerificationFailed if an entry, a byte of the ledger, a published file or a dossier is not as it was.
 
-    row: ModelRow
-    before: Head
-    after: Head | None
-
-
-def verify_desk(desk: Desk, saved: list[Head | PublishedHead] | None = None) -> DeskCheck:
-    """Raise VerificationFailed if an entry, a byte of the ledger, a published file or a dossier is not as it was."""
-    return verify_folder(desk.layout, saved or [])
-
-
-def verify_folder(layout: Layout, saved: list[Head | PublishedHead]) -> DeskCheck:
-    """The same for a folder whose private part is not at hand.
-
-    A command that writes meanwhile changes what is compared while it is: then all is checked once more.
+    Of a folder whose private part is not at hand its layout is enough. A command that writes meanwhile changes what is
+    compared while it is: then all is checked once more.
     """
+    layout = desk if isinstance(desk, Layout) else desk.layout
     if not layout.ledger.is_file():
         raise FileError(f"{layout.folder} is not a desk", "a folder with a ledger is needed", "Check the path.")
     size = _size(layout)
     for _ in range(MOST_TRIES):
         try:
-            return _verified(layout, saved)
+            return _verify(layout, saved or ())
         except VerificationFailed:
             before, size = size, _size(layout)
             if size == before:
                 raise
-    return _verified(layout, saved)
+    return _verify(layout, saved or ())
 
 
 def _size(layout: Layout) -> int | None:
     """How many entries the ledger has; None where it does not say."""
     try:
-        with Ledger.read(layout.ledger) as ledger:
+        with Ledger.open(layout.ledger, writing=False) as ledger:
             return ledger.head().size
     except (FileError, ValueError, TypeError):
         return None
 
 
-def _verified(layout: Layout, saved: list[Head | PublishedHead]) -> DeskCheck:
-    head, sealed = verify_ledger(layout, [each for each in saved if isinstance(each, Head)])
+def _verify(layout: Layout, saved: Heads) -> DeskCheck:
+    seal = read_seal(layout)
     try:
-        with Ledger.read(layout.ledger) as ledger:
-            places = _places(ledger)
-        for each in saved:
-            if isinstance(each, PublishedHead):
-                _require_head(each, places.get(each.model), "a saved head")
-        _refuse_unexpected(layout, [place.row for place in places.values()])
-        there = {number for number in places if at_hand(layout.published_model(number))}
-        dossiers = [number for number in places if at_hand(layout.dossier_of(number))]
-        for number, place in places.items():
-            _verify_model(layout, place, published=number in there, private=number in dossiers)
+        with Ledger.open(layout.ledger, writing=False) as ledger:
+            head = verify_entries(ledger)
+            sealed = seal is not None and head == seal and is_sealed(layout, head)
+            if seal is not None and head.size == seal.size and not sealed:
+                raise not_sealed()
+            for each in (*saved, *(() if seal is None else (seal,))):
+                require_contains(ledger, each)
+            models = ledger.models()
+            _refuse_unexpected(layout, models)
+            there = {model.number for model in models if at_hand(layout.published_model(model.number))}
+            dossiers = [model.number for model in models if at_hand(layout.dossier_of(model.number))]
+            for model in models:
+                dossier = None
+                if model.number in dossiers:
+                    dossier = read_dossier(layout, model.number, model.facts.dossier)
+                if model.number in there:
+                    _verify_model(layout, ledger, model, dossier)
     except InputError as error:
         raise VerificationFailed(error.found, error.required, error.remedy) from error
-    absent = [number for number, place in places.items() if place.row.state == "published" and number not in there]
+    absent = [model.number for model in models if model.published and model.number not in there]
     return DeskCheck(head, sealed, len(there), tuple(absent), tuple(dossiers))
 
 
-def verify_ledger(layout: Layout, saved: list[Head]) -> tuple[Head, bool]:
-    """The head, and whether the seal spoke for every byte; raises VerificationFailed if anything was changed."""
-    seal = read_seal(layout)
-    try:
-        with Ledger.read(layout.ledger) as ledger:
-            head = verify_entries(ledger, [*saved, *([] if seal is None else [seal.head])])
-            sealed = seal is not None and head == seal.head and is_sealed(layout, head)
-    except FileError as error:
-        raise VerificationFailed(error.found, error.required, "Do not rely on it; restore a copy.") from error
-    if seal is not None and head.size == seal.size and not sealed:
-        raise not_sealed()
-    return head, sealed
-
-
-def verify_entries(ledger: Ledger, saved: list[Head]) -> Head:
-    """Chain, head, derived tables and saved heads, from the entries alone; raises VerificationFailed."""
+def verify_entries(ledger: Ledger) -> Head:
+    """The head that the entries give; raises VerificationFailed where chain, head or the other tables differ."""
     try:
         ((answer,),) = ledger.connection.execute("PRAGMA integrity_check(1)").fetchall()
         if answer != "ok":
@@ -150,11 +132,6 @@ def verify_entries(ledger: Ledger, saved: list[Head]) -> Head:
                     raise _broken(f"table {table} does not follow from the entries")
         if ledger.head() != head:
             raise _broken("the head is not that of the entries")
-        for kept in saved:
-            if kept.size > head.size:
-                raise _broken(f"a saved head has {kept.size:,} entries, the ledger {head.size:,}: its end was cut off")
-            if ledger.head_at(kept.size) != kept:
-                raise _broken(f"the first {kept.size:,} entries are not those of a saved head")
     except (sqlite3.Error, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise _broken(f"{type(error).__name__}: {error}") from error
     return head
@@ -171,7 +148,7 @@ def _replay(source: sqlite3.Connection, anew: sqlite3.Connection) -> Head:
             raise _broken(f"entry {number} was changed, or the one before it")
         if time < latest:
             raise _broken(f"entry {number} is dated before the one before it")
-        read_body(kind, body).apply(anew, time)
+        read_body(kind, body).apply(anew, number, time)
         last, latest = digest.hex(), time
     return Head(number, last)
 
@@ -191,65 +168,38 @@ def _broken(what: str) -> VerificationFailed:
     )
 
 
-def _places(ledger: Ledger) -> dict[int, _Place]:
-    """Every model with its heads, by number: a run's intent is the entry before the one that has its facts."""
-    prepared, published = ledger.entries_of(ModelPrepared), ledger.entries_of(ModelPublished)
-    places = {}
-    try:
-        for row in ledger.models():
-            before = ledger.head_at(prepared[row.number] - 2)
-            if before is None:
-                raise KeyError(row.number)
-            places[row.number] = _Place(row, before, ledger.head_at(published.get(row.number, -1)))
-    except KeyError as error:
-        raise VerificationFailed(
-            "the ledger: a model without its run", "every model has its entries", "Do not rely on it."
-        ) from error
-    return places
-
-
-def _verify_model(layout: Layout, place: _Place, *, published: bool, private: bool) -> None:
-    """One model: its files by their digests, what they say of the ledger, its statement and its dossier."""
-    facts, folder = place.row.facts, layout.published_model(place.row.number)
-    dossier = read_dossier(layout, place.row.number, facts.dossier) if private else None
-    if not published:
-        return
+def _verify_model(layout: Layout, ledger: Ledger, model: ModelRow, dossier: Certificate | None) -> None:
+    """One published model: its files by their digests, what they say of the ledger, its statement and its dossier."""
+    facts, folder = model.facts, layout.inside(layout.published_model(model.number) / MODEL).parent
     for name, digest in facts.files.items():
-        _require_digest(layout, folder / name, facts.sizes.get(name, 0), digest)
+        size = facts.sizes.get(name, 0)
+        with opened_plain(folder / name, min(size, memory_limit()), "what was published as it") as stream:
+            whole = os.fstat(stream.fileno()).st_size == size
+            if not whole or hashlib.file_digest(stream, "sha256").hexdigest() != digest:
+                raise _changed(folder / name)
     if at_hand(folder / HEAD):
-        told = read_head(layout.bytes_of(folder / HEAD, HEAD_LIMIT, "a head"), str(folder / HEAD))
-        if not isinstance(told, PublishedHead) or told.model != place.row.number:
+        head = read_head(plain_bytes(folder / HEAD, HEAD_LIMIT, "a head"), str(folder / HEAD))
+        if not isinstance(head, PublishedHead) or head.model != model.number:
             raise _changed(folder / HEAD)
-        _require_head(told, place, str(folder / HEAD))
-    statement = parse_document(layout.bytes_of(folder / STATEMENT, SIZE_LIMIT, "a statement"), str(folder / STATEMENT))
+        require_contains(ledger, head, str(folder / HEAD))
+    statement = parse_document(plain_bytes(folder / STATEMENT, SIZE_LIMIT, "a statement"), str(folder / STATEMENT))
     if not isinstance(statement, Statement):
         raise _changed(folder / STATEMENT)
     verify_statement(statement, folder / MODEL, dossier)
-    if statement.content["series"]["ledger_head"] != committed_head(facts.head_key, place.before.to_json()):
+    before = ledger.head_at(model.prepared - 2)  # a run's intent is the entry before the one that has its facts
+    committed = None if before is None else committed_head(facts.head_key, before.to_json())
+    if statement.content["series"]["ledger_head"] != committed:
         raise VerificationFailed(
-            f"the entries before model {place.row.number} are not those that its statement commits to",
+            f"the entries before model {model.number} are not those that its statement commits to",
             "a ledger only ever grows, and entries stay",
             "Do not rely on it; restore a copy.",
         )
 
 
-def _require_head(told: PublishedHead, place: _Place | None, what: str) -> None:
-    if place is None or place.after is None:
-        raise VerificationFailed(
-            f"{what} is of model {told.model}, which the ledger has not published: its end was cut off",
-            "a ledger only ever grows",
-            "Do not rely on it; restore the newest copy.",
-        )
-    if commit_head(told.model, place.row.facts.head_key, place.after) != told:
-        raise VerificationFailed(
-            f"the entries up to model {told.model} are not those of {what}", "entries stay", "Do not rely on it."
-        )
-
-
 def read_dossier(layout: Layout, number: int, digest: str) -> Certificate:
     """The dossier of a model; raises VerificationFailed where it is not the one that was written."""
-    path = layout.dossier_of(number)
-    content = layout.bytes_of(path, SIZE_LIMIT, "a dossier")
+    path = layout.inside(layout.dossier_of(number))
+    content = plain_bytes(path, SIZE_LIMIT, "a dossier")
     if hashlib.sha256(content).hexdigest() != digest:
         raise VerificationFailed(
             f"{path} is not the dossier that was written", "its digest is in the ledger", "Do not rely on it."
@@ -266,21 +216,21 @@ def at_hand(path: Path) -> bool:
     return True
 
 
-def _refuse_unexpected(layout: Layout, listed: list[ModelRow]) -> None:
+def _refuse_unexpected(layout: Layout, models: list[ModelRow]) -> None:
     """Raise VerificationFailed for what lies among published files or dossiers and no entry speaks of.
 
     What a kill left half-written is no matter as long as its run is not finished.
     """
-    last = listed[-1] if listed else None
-    begun = last is not None and (last.state != "published" or not at_hand(layout.published_model(last.number) / HEAD))
-    expected = {layout.published: {layout.published_model(row.number).name for row in listed}}
-    expected |= {layout.dossiers: {layout.dossier_of(row.number).name for row in listed}}
-    expected |= {layout.published_model(row.number): {*row.facts.files, HEAD} for row in listed}
+    last = models[-1] if models else None
+    unfinished = last and (last.published is None or not at_hand(layout.published_model(last.number) / HEAD))
+    expected = {layout.published: {layout.published_model(model.number).name for model in models}}
+    expected |= {layout.dossiers: {layout.dossier_of(model.number).name for model in models}}
+    expected |= {layout.published_model(model.number): {*model.facts.files, HEAD} for model in models}
     odd = [
         folder / name
         for folder, known in expected.items()
         for name in _names(layout, folder)
-        if name not in known and not (begun and name.startswith(TEMPORARY))
+        if name not in known and not (unfinished and name.startswith(TEMPORARY))
     ]
     if odd:
         named = ", ".join(map(str, odd[:MOST_NAMED])) + (f" and {len(odd) - MOST_NAMED} more" * (len(odd) > MOST_NAMED))
@@ -305,13 +255,6 @@ def _names(layout: Layout, folder: Path) -> list[str]:
             return sorted(entry.name for entry in found)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return []
-
-
-def _require_digest(layout: Layout, path: Path, size: int, digest: str) -> None:
-    with layout.opened(path, min(size, memory_limit()), "what was published as it") as stream:
-        whole = os.fstat(stream.fileno()).st_size == size
-        if not whole or hashlib.file_digest(stream, "sha256").hexdigest() != digest:
-            raise _changed(path)
 
 
 def _changed(path: Path) -> VerificationFailed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from expunge.desk.desk import Desk, Rows, open_desk
 from expunge.desk.layout import Layout
 from expunge.desk.ledger import DeskCreated, Ledger, write_seal
 from expunge.desk.policy import DEPOSIT, Policy
-from expunge.desk.state import mac, new_key, npz_bytes
+from expunge.desk.state import mac, npz_bytes
 from expunge.errors import ModelError, OptionError, UselessModel
 from expunge.heads.rows import evenly
 from expunge.mechanism import measure
@@ -38,6 +39,7 @@ from expunge.request.series import Series
 from expunge.rows import EncodedRows, encoder_of, names_of
 from expunge.rows.ordered import by_record, plain
 from expunge.rows.output import build_folder, require_absent
+from expunge.rows.row_hashes import KEY_BYTES
 from expunge.runtime.durable import PRIVATE_FOLDER, PUBLIC_FOLDER, sync_folder, write_whole
 from expunge.surrogate.rehearsal import rehearsed_scale
 
@@ -66,6 +68,11 @@ class _Start:
     digest: str  # of the model as it was given
 
 
+def new_key() -> bytes:
+    """A fresh key from the operating system's generator."""
+    return secrets.token_bytes(KEY_BYTES)
+
+
 def create_desk(
     folder: str | Path,
     model: LinearModel | None,
@@ -91,7 +98,7 @@ def create_desk(
     published, or is stored in another type), and noise is a number, or else what moves no typical output by more than
     a hundredth.
     """
-    policy.checked()
+    policy.check()
     layout = Layout(Path(folder))
     require_absent(layout.folder)
     if deposit is None:

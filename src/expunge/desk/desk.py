@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import stat
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
+
+from filelock import FileLock, Timeout
 
 from expunge.desk.layout import Layout
 from expunge.desk.ledger import Ledger, require_sealed, write_seal
 from expunge.desk.policy import Policy
 from expunge.desk.publish import recover
 from expunge.errors import FileError
-from expunge.runtime.durable import cannot_write
+from expunge.runtime.durable import PRIVATE, cannot_write
+from expunge.runtime.paths import plain_bytes
 
 Rows = tuple[Any, Any]
 OTHERS = 0o077  # bits of a mode that are not the owner's
 LARGEST_KEY = 1000  # bytes
-BETWEEN = 0.05  # seconds between two looks at the lock
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Desk:
     @contextlib.contextmanager
     def writing(self) -> Iterator[Ledger]:
         """The ledger, for one writer: what an earlier crash left is put right first, and the seal comes last."""
-        locked = _locked(self.layout, self.timeout)
-        with locked, storing(self.layout.folder), Ledger.open(self.layout.ledger) as ledger:
+        locked = lock(self.layout, self.timeout)
+        with locked, _disk_errors(self.layout.folder), Ledger.open(self.layout.ledger) as ledger:
             require_sealed(self.layout, ledger, whole=True)
             recover(self.layout, ledger)
             yield ledger
@@ -49,7 +49,7 @@ class Desk:
 
         What a damaged one makes of arithmetic and tables is an error of its own.
         """
-        with Ledger.read(self.layout.ledger) as ledger:
+        with Ledger.open(self.layout.ledger, writing=False) as ledger:
             try:
                 require_sealed(self.layout, ledger)
                 yield ledger
@@ -60,24 +60,17 @@ class Desk:
                     "Check it with expunge desk verify; restore a copy.",
                 ) from error
 
-    def pending_rows(self, request: int) -> Rows:
-        """The rows of a pending request."""
-        return _read(self.layout.rows_of(request))
+    def rows_in(self, path: Path) -> Rows:
+        """The surrogate, or the rows of a request."""
+        from expunge.rows import read_data  # with all it needs, which looking at a ledger does not
 
-    def surrogate(self) -> Rows:
-        return _read(self.layout.surrogate)
-
-
-def _read(path: Path) -> Rows:
-    from expunge.rows import read_data  # with all it needs, which looking at a ledger does not
-
-    return read_data(path).rows
+        return read_data(path).rows
 
 
 def open_desk(folder: str | Path, timeout: float = 0.0) -> Desk:
     """The desk in this folder; a command that changes it waits so many seconds for another one to end."""
     layout = Layout(Path(folder))
-    with _readable(layout.folder):
+    try:
         if not layout.ledger.is_file() or not layout.key.is_file():
             raise FileError(
                 f"{layout.folder} is not a desk", "a folder made by expunge desk init is needed", "Check the path."
@@ -89,64 +82,45 @@ def open_desk(folder: str | Path, timeout: float = 0.0) -> Desk:
                 "nobody but its owner may have access: it holds a key, rows and weights without noise",
                 "Run chmod 700 on it, and find out who has read it.",
             )
-        key = layout.bytes_of(layout.key, LARGEST_KEY, "a desk's key")
-    with Ledger.read(layout.ledger) as ledger:
-        policy = ledger.created().policy
-    return Desk(layout, policy, key, timeout)
-
-
-@contextlib.contextmanager
-def _readable(folder: Path) -> Iterator[None]:
-    """What the operating system says, as Expunge's own error."""
-    try:
-        yield
+        key = plain_bytes(layout.inside(layout.key), LARGEST_KEY, "a desk's key")
     except (OSError, ValueError) as error:
         raise FileError(
-            f"{folder} cannot be read ({getattr(error, 'strerror', None) or error})",
+            f"{layout.folder} cannot be read ({getattr(error, 'strerror', None) or error})",
             "a desk is used by the user who opened it",
             "Check the path, or run this as that user.",
         ) from error
+    with Ledger.open(layout.ledger, writing=False) as ledger:
+        return Desk(layout, ledger.created().policy, key, timeout)
 
 
 @contextlib.contextmanager
-def _locked(layout: Layout, timeout: float = 0.0) -> Iterator[None]:
-    try:
-        stream = layout.lock.open("rb+")
-    except FileNotFoundError as error:
+def lock(layout: Layout, timeout: float = 0.0) -> Iterator[None]:
+    """Keep other commands from writing; refused where one still writes after so many seconds."""
+    if not layout.lock.exists():
         raise FileError(
             f"{layout.lock} is missing",
             "it keeps two commands from writing at once",
             "See that no command is running on this desk, then create it: an empty file with mode 0600.",
-        ) from error
-    except OSError as error:
-        raise cannot_write(layout.folder, error) from error
-    with stream:
-        until = time.monotonic() + timeout
-        while not _taken(stream):
-            if time.monotonic() >= until:
-                waited = f", and was for {timeout:g} seconds" if timeout else ""
-                raise FileError(
-                    f"{layout.folder} is in use by another command{waited}",
-                    "one writer at a time",
-                    "Wait until it is done, or longer (--timeout).",
-                )
-            time.sleep(BETWEEN)
-        yield
-
-
-def _taken(stream: BinaryIO) -> bool:
-    """Whether the lock is ours now."""
+        )
+    own = FileLock(layout.lock, timeout=timeout, mode=PRIVATE)
+    with _disk_errors(layout.folder):
+        try:
+            own.acquire()
+        except Timeout as error:
+            waited = f", and was for {timeout:g} seconds" if timeout else ""
+            raise FileError(
+                f"{layout.folder} is in use by another command{waited}",
+                "one writer at a time",
+                "Wait until it is done, or longer (--timeout).",
+            ) from error
     try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        raise cannot_write(Path(stream.name), error) from error
-    return True
+        yield
+    finally:
+        own.release()
 
 
 @contextlib.contextmanager
-def storing(path: Path) -> Iterator[None]:
+def _disk_errors(path: Path) -> Iterator[None]:
     """Errors of the disk as Expunge's own."""
     try:
         yield

@@ -9,21 +9,22 @@ from expunge.certificate.dossier import Certificate, read_certificate
 from expunge.certificate.sign import keyid_of, read_private_key, read_public_key, seal, verify_file
 from expunge.certificate.statement import Statement, read_statement
 from expunge.certificate.verify import verify_statement
+from expunge.desk.check import at_hand, read_dossier
+from expunge.desk.desk import Desk
 from expunge.desk.layout import HEAD, MODEL, SIGNED, STATEMENT
+from expunge.desk.ledger import Json, now
+from expunge.desk.status import as_row, models, requests, status
 from expunge.errors import FileError
+from expunge.report import csv_text, desk_page, run_page, statement_page
 from expunge.report.card import model_card
+from expunge.report.page import checked_names
 from expunge.rows.output import require_absent, write_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from expunge.desk.check import at_hand, read_dossier
-from expunge.desk.desk import Desk
-from expunge.desk.ledger import Json, now
-from expunge.desk.status import MOST_LISTED, as_row, models, requests, status
-from expunge.report import csv_text, desk_page, run_page, statement_page
-from expunge.report.page import checked_names
 
 DOSSIER = Path("private") / "dossier.json"  # in a result of expunge unlearn
+MOST_LISTED = 1000  # requests on the desk's page
 
 
 def verify_result(
@@ -89,49 +90,41 @@ def result_card(folder: str | Path, public_key: str | Path | None = None) -> str
     return model_card(statement.content, STATEMENT if keyid is None else SIGNED, keyid)
 
 
-# The desk's own report: a page, two tables, and the pages of its published models.
-
-
 def desk_report(desk: Desk, *, organisation: str | None = None, model_name: str | None = None) -> dict[str, bytes]:
-    """The files of the report, by name. Private: requests are shown with their references."""
+    """The desk's own report: a page, two tables, and the pages of its published models, by file name.
+
+    Private: requests are shown with their references. A model whose dossier was taken away has no page.
+    """
     names = checked_names(organisation, model_name)
     today = now()[:10]
-    everything = requests(desk)
-    rows = [as_row(request, today) for request in everything]
+    rows = [as_row(request, today) for request in requests(desk)]
     published = models(desk)
     files: dict[str, bytes] = {}
     pages: dict[int, str] = {}
     for facts in published:
-        page = _page_of(desk, facts, rows, names)
-        if page is not None:
+        if at_hand(desk.layout.dossier_of(facts["model"])):
             pages[facts["model"]] = f"model-{facts['model']:04d}.html"
-            files[pages[facts["model"]]] = page
+            files[pages[facts["model"]]] = run_page(
+                read_dossier(desk.layout, facts["model"], facts["dossier"]).content,
+                number=facts["model"],
+                requests=[row for row in rows if row["id"] in facts["requests"]],
+                composition=facts["composition"],
+                limit=desk.policy.limit,
+                accuracy=facts["accuracy"],
+                keyid=facts["keyid"],
+                **names,
+            ).encode()
     latest = rows[-MOST_LISTED:][::-1]
-    files["index.html"] = desk_page(
+    page = desk_page(
         status(desk).to_json(), latest, published[::-1], shown=len(latest), total=len(rows), pages=pages, **names
-    ).encode()
-    columns = ("id", "reference", "accepted", "due", "n_rows", "state", "model", "late")
-    files["requests.csv"] = csv_text(columns, ([row[name] for name in columns] for row in rows)).encode()
-    facets = ("model", "time", "status", "n_rows", "n_left", "epsilon", "delta", "sigma", "mu", "total", "keyid")
-    files["models.csv"] = csv_text(facets, ([facts[name] for name in facets] for facts in published)).encode()
-    return files
+    )
+    asked = ("id", "reference", "accepted", "due", "n_rows", "state", "model", "late")
+    made = ("model", "time", "status", "n_rows", "n_left", "epsilon", "delta", "sigma", "mu", "total", "keyid")
+    return files | {"index.html": page.encode(), "requests.csv": _csv(asked, rows), "models.csv": _csv(made, published)}
 
 
-def _page_of(desk: Desk, facts: Json, rows: list[Json], names: Json) -> bytes | None:
-    """The full page of a model, from its dossier, which must be as it was written; None where it was taken away."""
-    path = desk.layout.dossier_of(facts["model"])
-    if at_hand(path):
-        return run_page(
-            read_dossier(desk.layout, facts["model"], facts["dossier"]).content,
-            number=facts["model"],
-            requests=[row for row in rows if row["id"] in facts["requests"]],
-            composition=facts["composition"],
-            limit=desk.policy.limit,
-            accuracy=facts["accuracy"],
-            keyid=facts["keyid"],
-            **names,
-        ).encode()
-    return None
+def _csv(columns: tuple[str, ...], rows: list[Json]) -> bytes:
+    return csv_text(columns, ([row[name] for name in columns] for row in rows)).encode()
 
 
 def result_report(

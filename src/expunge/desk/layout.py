@@ -15,84 +15,24 @@ desk/
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from dataclasses import dataclass
-from io import BufferedReader
 from pathlib import Path
 
 from expunge.errors import FileError
-from expunge.runtime.paths import opened_plain
 
 MODEL, STATEMENT, SIGNED, REPORT = "model.safetensors", "statement.json", "statement.signed.json", "report.html"
 HEAD = "head.json"  # commits to the ledger as it was once the model in this folder was published
 
 
-@dataclass(frozen=True)
 class Layout:
     """The paths of one desk."""
 
-    folder: Path
-
-    @property
-    def ledger(self) -> Path:
-        return self.folder / "ledger.sqlite"
-
-    @property
-    def seal(self) -> Path:
-        return self.folder / "ledger.seal"
-
-    @property
-    def private(self) -> Path:
-        return self.folder / "private"
-
-    @property
-    def key(self) -> Path:
-        return self.private / "key"
-
-    @property
-    def lock(self) -> Path:
-        return self.private / "lock"
-
-    @property
-    def surrogate(self) -> Path:
-        return self.private / "surrogate.npz"
-
-    @property
-    def rows(self) -> Path:
-        return self.private / "rows"
-
-    @property
-    def states(self) -> Path:
-        return self.private / "states"
-
-    @property
-    def dossiers(self) -> Path:
-        return self.private / "dossiers"
-
-    @property
-    def staging(self) -> Path:
-        return self.private / "staging"
-
-    @property
-    def published(self) -> Path:
-        return self.folder / "published"
-
-    @contextlib.contextmanager
-    def opened(self, path: Path, limit: int, what: str) -> Iterator[BufferedReader]:
-        """A file of this desk, which somebody else may have made: nothing on the way to it leads out of the folder."""
-        for folder in path.parents:
-            if folder == self.folder:
-                break
-            if folder.is_symlink():
-                raise FileError(f"{folder} is a link", "a desk's folders are its own", "Do not rely on it.")
-        with opened_plain(path, limit, what) as stream:
-            yield stream
-
-    def bytes_of(self, path: Path, limit: int, what: str) -> bytes:
-        """All of such a file."""
-        with self.opened(path, limit, what) as stream:
-            return stream.read(limit)
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.published = folder, folder / "published"
+        self.ledger, self.seal = folder / "ledger.sqlite", folder / "ledger.seal"
+        self.private = private = folder / "private"
+        self.key, self.lock, self.surrogate = private / "key", private / "lock", private / "surrogate.npz"
+        self.rows, self.states = private / "rows", private / "states"
+        self.dossiers, self.staging = private / "dossiers", private / "staging"
 
     def rows_of(self, request: int) -> Path:
         return self.rows / f"{request:06d}.npz"
@@ -105,3 +45,12 @@ class Layout:
 
     def published_model(self, number: int) -> Path:
         return self.published / f"{number:04d}"
+
+    def inside(self, path: Path) -> Path:
+        """A path of this desk, which somebody else may have made: nothing on the way to it leads out of the folder."""
+        for folder in path.parents:
+            if folder == self.folder:
+                break
+            if folder.is_symlink():
+                raise FileError(f"{folder} is a link", "a desk's folders are its own", "Do not rely on it.")
+        return path

@@ -23,7 +23,7 @@ import json
 import os
 import sqlite3
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -55,11 +55,10 @@ class Body:
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     def to_json(self) -> Json:
-        """As it is written: keys in order, arrays as lists."""
         return dict(json.loads(self.to_text()))
 
-    def apply(self, connection: sqlite3.Connection, time: str) -> None:
-        """Write what follows from this entry into the other tables; nothing, for most kinds."""
+    def apply(self, connection: sqlite3.Connection, number: int, time: str) -> None:
+        """Write what follows from this entry, the ledger's `number`-th, into the other tables."""
 
 
 @dataclass(frozen=True)
@@ -99,26 +98,19 @@ class RequestAccepted(Body):
     due: str
     n_rows: int
     rows: tuple[str, ...]
-    fingerprint: str
     file_mac: str
     classes: dict[str, int]
     others: int
     aside: Aside | None
 
-    def apply(self, connection: sqlite3.Connection, time: str) -> None:
-        known = (self.request, self.reference, time, self.due, self.n_rows, self.fingerprint, self.file_mac)
-        connection.execute(
-            "INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?, ?, 'pending', NULL, ?, NULL)", (*known, self.others)
-        )
-        connection.executemany(
-            "INSERT INTO row_digests VALUES (?, ?)", [(digest, self.request) for digest in self.rows]
-        )
-        connection.executemany(
-            "INSERT INTO open_classes VALUES (?, ?, ?)",
-            [(self.request, digest, count) for digest, count in self.classes.items()],
-        )
+    def apply(self, connection: sqlite3.Connection, number: int, time: str) -> None:
+        classes = json.dumps(self.classes, sort_keys=True)
+        known = (self.request, self.reference, time, self.due, self.n_rows, self.file_mac, self.others, classes)
+        connection.execute("INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?, 'pending', NULL, ?, NULL, ?)", known)
+        held = [(digest, self.request) for digest in self.rows]
+        connection.executemany("INSERT INTO row_digests VALUES (?, ?)", held)
         if self.aside is not None:
-            RequestSetAside(self.request, self.aside).apply(connection, time)
+            RequestSetAside(self.request, self.aside).apply(connection, number, time)
 
 
 @dataclass(frozen=True)
@@ -129,11 +121,9 @@ class RequestSetAside(Body):
     request: int
     aside: Aside
 
-    def apply(self, connection: sqlite3.Connection, time: str) -> None:
-        connection.execute(
-            "UPDATE requests SET state = 'aside', aside = ? WHERE id = ?",
-            (json.dumps(asdict(self.aside), sort_keys=True), self.request),
-        )
+    def apply(self, connection: sqlite3.Connection, number: int, time: str) -> None:
+        aside = json.dumps(asdict(self.aside), sort_keys=True)
+        connection.execute("UPDATE requests SET state = 'aside', aside = ? WHERE id = ?", (aside, self.request))
 
 
 @dataclass(frozen=True)
@@ -144,10 +134,9 @@ class RequestResumed(Body):
     request: int
     others: int
 
-    def apply(self, connection: sqlite3.Connection, time: str) -> None:
-        connection.execute(
-            "UPDATE requests SET state = 'pending', aside = NULL, others = ? WHERE id = ?", (self.others, self.request)
-        )
+    def apply(self, connection: sqlite3.Connection, number: int, time: str) -> None:
+        query = "UPDATE requests SET state = 'pending', aside = NULL, others = ? WHERE id = ?"
+        connection.execute(query, (self.others, self.request))
 
 
 @dataclass(frozen=True)
@@ -158,13 +147,9 @@ class RequestWithdrawn(Body):
     request: int
     reason: str
 
-    def apply(self, connection: sqlite3.Connection, time: str) -> None:
+    def apply(self, connection: sqlite3.Connection, number: int, time: str) -> None:
         connection.execute("DELETE FROM row_digests WHERE request = ?", (self.request,))
-        connection.execute("DELETE FROM open_classes WHERE request = ?", (self.request,))
-        connection.execute(
-            "UPDATE requests SET state = 'withdrawn', aside = NULL, fingerprint = 'withdrawn ' || id WHERE id = ?",
-            (self.request,),
-        )
+        connection.execute("UPDATE requests SET state = 'withdrawn', aside = NULL WHERE id = ?", (self.request,))
 
 
 @dataclass(frozen=True)
@@ -196,10 +181,7 @@ class RunRefused(Body):
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Shares of test rows classified as labelled, by the model published before and by this one.
-
-    `before` is None where that one's folder was taken away.
-    """
+    """Shares of test rows classified as labelled, by the model published before (None: it is gone) and by this one."""
 
     before: float | None
     after: float
@@ -211,12 +193,12 @@ class ModelPrepared(Body):
     """All that is known of a published model, its files by their digests.
 
     `carried` is the provenance of the bound handed on, `failures` the probability spent on bounds that fail, and
-    `noise_share` the noise's expected length over the norm of the weights. With a
-    deposit, `reach` is how much of it is used, and `forgotten` how many rows have left it, before this desk too.
-    `others` counts the rows forgotten so far that were declared to be another person's. `spent` is how often each
-    mu was published, this model included, so that nobody has to go over all models to add one. `files` are
-    digests and `sizes` bytes of what is published, `dossier` is the digest of the dossier's file, and `head_key` the
-    key of what the statement, and the file beside it, say of the ledger's head.
+    `noise_share` the noise's expected length over the norm of the weights. With a deposit, `reach` is how much of it is
+    used, and `forgotten` how many rows have left it, before this desk too. `others` counts the rows forgotten so far
+    that were declared to be another person's. `spent` is how often each mu was published, this model included, so that
+    nobody has to go over all models to add one. `files` are digests and `sizes` bytes of what is published, `dossier`
+    is the digest of the dossier's file, and `head_key` the key of what the statement, and the file next to it, say of
+    the ledger's head.
     """
 
     entry_kind: ClassVar[str] = "prepared"
@@ -247,15 +229,10 @@ class ModelPrepared(Body):
     others: int
     spent: dict[str, int]
 
-    def apply(self, connection: sqlite3.Connection, time: str) -> None:
-        connection.execute(
-            "INSERT INTO models VALUES (?, 'prepared', ?)",
-            (self.model, json.dumps(self.to_json() | {"time": time}, sort_keys=True)),
-        )
-        connection.executemany(
-            "UPDATE requests SET state = 'prepared', model = ? WHERE id = ? AND state = 'pending'",
-            [(self.model, request) for request in self.requests],
-        )
+    def apply(self, connection: sqlite3.Connection, number: int, time: str) -> None:
+        connection.execute("INSERT INTO models VALUES (?, ?, NULL)", (self.model, number))
+        query = "UPDATE requests SET state = 'prepared', model = ? WHERE id = ? AND state = 'pending'"
+        connection.executemany(query, [(self.model, request) for request in self.requests])
 
 
 @dataclass(frozen=True)
@@ -265,26 +242,16 @@ class ModelPublished(Body):
     entry_kind: ClassVar[str] = "published"
     model: int
 
-    def apply(self, connection: sqlite3.Connection, time: str) -> None:
-        connection.execute("UPDATE models SET state = 'published' WHERE number = ?", (self.model,))
-        done = "SELECT id FROM requests WHERE model = ? AND state = 'prepared'"
-        connection.execute(f"DELETE FROM open_classes WHERE request IN ({done})", (self.model,))
+    def apply(self, connection: sqlite3.Connection, number: int, time: str) -> None:
+        connection.execute("UPDATE models SET published = ? WHERE number = ?", (number, self.model))
         connection.execute("UPDATE requests SET state = 'done' WHERE model = ? AND state = 'prepared'", (self.model,))
 
 
 KINDS: dict[str, type[Body]] = {
     body.entry_kind: body
     for body in (
-        DeskCreated,
-        RequestAccepted,
-        RequestSetAside,
-        RequestResumed,
-        RequestWithdrawn,
-        RunStarted,
-        RunAbandoned,
-        RunRefused,
-        ModelPrepared,
-        ModelPublished,
+        *(DeskCreated, RequestAccepted, RequestSetAside, RequestResumed, RequestWithdrawn),
+        *(RunStarted, RunAbandoned, RunRefused, ModelPrepared, ModelPublished),
     )
 }
 
@@ -305,43 +272,14 @@ class Entry:
         return {"number": self.number, "time": self.time, "kind": self.kind, "body": self.body.to_json()}
 
 
-@dataclass(frozen=True)
-class ModelRow:
-    """A model of the ledger: `state` is `prepared` or `published`, `time` when it was prepared."""
-
-    state: str
-    time: str
-    facts: ModelPrepared
-
-    @property
-    def number(self) -> int:
-        return self.facts.model
+STRICT = json.JSONDecoder(**STRICTLY)  # without repeated keys and without NaN
 
 
 def read_body(kind: str, text: str) -> Body:
     """An entry's body from the ledger, read strictly; ValueError says what is wrong with it."""
-    if kind not in KINDS:
-        raise ValueError(f"kind {kind!r}")
-    return read_as(KINDS[kind], strict(text))
-
-
-def read_model_row(state: str, text: str) -> ModelRow:
-    """A model from the ledger's table of them."""
-    content = strict(text)
-    time = content.pop("time", None) if isinstance(content, dict) else None
-    if not isinstance(time, str):
-        raise ValueError("a model without a time")
-    return ModelRow(state, time, read_as(ModelPrepared, content))
-
-
-STRICT = json.JSONDecoder(**STRICTLY)
-
-
-def strict(text: str) -> Any:
-    """JSON without repeated keys and without NaN; text that is none is a ValueError too."""
-    if not isinstance(text, str):
-        raise ValueError(f"{type(text).__name__} in place of text")
-    return STRICT.decode(text)
+    if kind not in KINDS or not isinstance(text, str):
+        raise ValueError(f"kind {kind!r}, {type(text).__name__}")
+    return read_as(KINDS[kind], STRICT.decode(text))
 
 
 def hash_entry(number: int, time: str, kind: str, body: str, previous: str) -> bytes:
@@ -354,11 +292,48 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+@dataclass(frozen=True)
+class RequestRow:
+    """One request: `state` is `pending`, `aside`, `prepared`, `done` or `withdrawn`; `model` is the one it went into.
+
+    `others` of its rows equal rows asked for before, and were declared another person's; `aside` says why it is aside.
+    """
+
+    id: int
+    reference: str
+    accepted: str
+    due: str
+    n_rows: int
+    state: str
+    model: int | None
+    others: int = 0
+    aside: Aside | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether it is still to be served: it waits, or is set aside."""
+        return self.state in ("pending", "aside")
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """A model, when it was prepared, and the numbers of the entries that it was prepared and published with."""
+
+    time: str
+    facts: ModelPrepared
+    prepared: int
+    published: int | None
+
+    @property
+    def number(self) -> int:
+        return self.facts.model
+
+
 # Heads ----------------------------------------------------------------------------------------------------------------
 
 HEAD_LIMIT = 10_000  # bytes of a saved head
-AFTER = "ledger head after"  # what a commitment beside a model is for; that of its statement is the head before
-OLDER = "Do not run it: find out who put it back, and restore the newest copy."
+AFTER = "ledger head after"  # what a commitment next to a model is for; that of its statement is the head before
+GENESIS = ""
 
 
 @dataclass(frozen=True)
@@ -386,18 +361,13 @@ class PublishedHead:
         return asdict(self)
 
 
-def commit_head(model: int, key: str, head: Head) -> PublishedHead:
-    """The commitment to a head that lies beside a model."""
-    return PublishedHead(model, committed_head(key, head.to_json(), AFTER))
-
-
 def head_bytes(head: Head | PublishedHead) -> bytes:
     """A head as it is saved."""
     return json.dumps(head.to_json()).encode() + b"\n"
 
 
 def read_head(content: bytes, name: str) -> Head | PublishedHead:
-    """A head that was saved, or what lies beside a published model."""
+    """A head that was saved, or what lies in a published folder."""
     head: Head | PublishedHead
     try:
         saved = read_json(content)
@@ -419,66 +389,56 @@ def saved_head(path: Path) -> Head | PublishedHead:
     return read_head(plain_bytes(readable(path).resolve(), HEAD_LIMIT, "a saved head"), str(path))
 
 
+def require_contains(ledger: Ledger, saved: Head | PublishedHead, what: str = "a saved head") -> None:
+    """Refuse a ledger whose first entries are not those of a head."""
+    older = "Do not rely on it: find out who put it back, and restore the newest copy."
+    if isinstance(saved, PublishedHead):
+        cut = f"{what} is of model {saved.model}, which the ledger has not published"
+        known: Head | PublishedHead | None = ledger.published_head(saved.model)
+        changed = f"the entries up to model {saved.model} are not those of {what}"
+    else:
+        size = ledger.head().size
+        cut = f"{what} has {saved.size:,} entries, the ledger {size:,}"
+        known = ledger.head_at(saved.size) if saved.size <= size else None
+        changed = f"the first {saved.size:,} entries are not those of {what}"
+    if known is None:
+        raise VerificationFailed(f"{cut}: its end was cut off", "a ledger only ever grows", older)
+    if known != saved:
+        raise VerificationFailed(changed, "entries stay", older)
+
+
 # The ledger -----------------------------------------------------------------------------------------------------------
 
 APPLICATION_ID = 0x45585031
-GENESIS = ""
 PATIENCE = 5.0  # seconds to wait for a reader before the log is left for the next command to fold in
-OPEN = ("pending", "aside")
 AT_ONCE = 500  # digests that one query looks up
 COLUMNS = "id, reference, accepted, due, n_rows, state, model, others, aside"  # of a request
+MODELS = "SELECT time, body, prepared, published FROM models JOIN entries ON entries.number = prepared"
 LARGEST = 2**63 - 1  # of SQLite's integers
 LARGEST_LEDGER = 16 << 30  # bytes of its file, and of its log
 LONGEST = 1 << 28  # bytes of one value in it
 STEPS, STEPS_A_BYTE, BETWEEN = 20_000_000, 50, 100_000  # that reading may take; between two looks
 FILES = ("", "-wal", "-shm", "-journal")  # of a ledger, by what is added to its name
 NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")  # ends a journal that names another file, which SQLite would remove
-TABLES = ("requests", "row_digests", "open_classes", "models")
+TABLES = ("requests", "row_digests", "models")
 # SQLite keeps this text, and a ledger whose text differs is not one: lines are broken without changing it
 SCHEMA = f"""
 PRAGMA application_id = {APPLICATION_ID};
 CREATE TABLE entries (number INTEGER PRIMARY KEY, time TEXT NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL, \
 hash BLOB NOT NULL) STRICT;
 CREATE TABLE head (only INTEGER PRIMARY KEY CHECK (only = 1), size INTEGER NOT NULL, hash TEXT NOT NULL) STRICT;
-CREATE TABLE requests (id INTEGER PRIMARY KEY, reference TEXT NOT NULL, accepted TEXT NOT NULL, \
-due TEXT NOT NULL, n_rows INTEGER NOT NULL,
-  fingerprint TEXT NOT NULL UNIQUE, file_mac TEXT NOT NULL, state TEXT NOT NULL, model INTEGER, \
-others INTEGER NOT NULL, aside TEXT) STRICT;
+CREATE TABLE requests (id INTEGER PRIMARY KEY, reference TEXT NOT NULL, accepted TEXT NOT NULL, due TEXT NOT NULL, \
+n_rows INTEGER NOT NULL, file_mac TEXT NOT NULL, state TEXT NOT NULL, model INTEGER, others INTEGER NOT NULL, \
+aside TEXT, classes TEXT NOT NULL) STRICT;
 CREATE INDEX requests_by_reference ON requests (reference);
 CREATE INDEX requests_by_state ON requests (state, id);
 CREATE INDEX requests_by_model ON requests (model);
 CREATE TABLE row_digests (digest TEXT NOT NULL, request INTEGER NOT NULL) STRICT;
 CREATE INDEX row_digests_by_digest ON row_digests (digest);
 CREATE INDEX row_digests_by_request ON row_digests (request);
-CREATE TABLE open_classes (request INTEGER NOT NULL, class TEXT NOT NULL, n_rows INTEGER NOT NULL) STRICT;
-CREATE INDEX open_classes_by_request ON open_classes (request);
-CREATE INDEX open_classes_by_class ON open_classes (class);
-CREATE TABLE models (number INTEGER PRIMARY KEY, state TEXT NOT NULL, body TEXT NOT NULL) STRICT;
+CREATE TABLE models (number INTEGER PRIMARY KEY, prepared INTEGER NOT NULL, published INTEGER) STRICT;
 INSERT INTO head VALUES (1, 0, '{GENESIS}');
 """
-
-
-@dataclass(frozen=True)
-class RequestRow:
-    """One request: `state` is `pending`, `aside`, `prepared`, `done` or `withdrawn`; `model` is the one it went into.
-
-    `others` of its rows equal rows asked for before, and were declared another person's; `aside` says why it is aside.
-    """
-
-    id: int
-    reference: str
-    accepted: str
-    due: str
-    n_rows: int
-    state: str
-    model: int | None
-    others: int = 0
-    aside: Aside | None = None
-
-    @property
-    def open(self) -> bool:
-        """Whether it is still to be served: it waits, or is set aside."""
-        return self.state in OPEN
 
 
 class Ledger:
@@ -497,88 +457,46 @@ class Ledger:
 
     @staticmethod
     @contextlib.contextmanager
-    def open(path: Path) -> Iterator[Ledger]:
-        """The ledger at this path, to write in; errors of SQLite become Expunge's own."""
-        with _connected(path, writing=True) as connection:
-            _require_schema(connection, path)
-            yield Ledger(connection, path)
-
-    @staticmethod
-    @contextlib.contextmanager
-    def read(path: Path) -> Iterator[Ledger]:
-        """The same to look at, whoever made it."""
-        with _connected(path, writing=False) as connection:
-            _require_schema(connection, path)
+    def open(path: Path, *, writing: bool = True) -> Iterator[Ledger]:
+        """The ledger at this path, to write in or to look at; errors of SQLite become Expunge's own."""
+        with _connected(path, writing=writing) as connection:
+            if schema_of(connection) != _own_schema():  # a view could run for ever, a trigger write
+                raise FileError(
+                    f"{path}: its tables are not a ledger's",
+                    "a ledger has its own tables and indices, and no views or triggers",
+                    "Do not rely on it; restore a copy.",
+                )
             yield Ledger(connection, path)
 
     # Writing ------------------------------------------------------------------------------------------------------
 
     def append(self, body: Body, time: str | None = None) -> Entry:
-        """Add an entry and what follows from it, in one transaction that is on disk before this returns."""
+        """Add an entry and what follows from it, in one transaction that is on disk before this returns.
+
+        It is dated no earlier than the entry before, whatever the clock.
+        """
         self.connection.execute("BEGIN IMMEDIATE")
         try:
-            entry = self.insert(body, time or now())
+            kind, text, dated = body.entry_kind, body.to_text(), max(time or now(), self.latest())
+            head = self.head()
+            number = head.size + 1
+            digest = hash_entry(number, dated, kind, text, head.hash)
+            self.connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (number, dated, kind, text, digest))
+            body.apply(self.connection, number, dated)
+            self.connection.execute("UPDATE head SET size = ?, hash = ?", (number, digest.hex()))
             self.connection.execute("COMMIT")
         except BaseException:
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")
             raise
-        return entry
-
-    def insert(self, body: Body, time: str) -> Entry:
-        """The same, in a transaction of the caller's; dated no earlier than the entry before, whatever the clock."""
-        kind, text, time = body.entry_kind, body.to_text(), max(time, self.latest())
-        size, last = self.connection.execute("SELECT size, hash FROM head").fetchone()
-        number = size + 1
-        digest = hash_entry(number, time, kind, text, last)
-        self.connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (number, time, kind, text, digest))
-        body.apply(self.connection, time)
-        self.connection.execute("UPDATE head SET size = ?, hash = ?", (number, digest.hex()))
-        return Entry(number, time, body)
-
-    def checkpoint(self) -> bool:
-        """Move everything from the write-ahead log into the file; whether all of it is there."""
-        busy, _, _ = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        return not busy
+        return Entry(number, dated, body)
 
     # Reading ------------------------------------------------------------------------------------------------------
 
-    def head(self) -> Head:
-        return Head(*self.connection.execute("SELECT size, hash FROM head").fetchone())
-
-    def head_at(self, size: int) -> Head | None:
-        """The head as it was after so many entries; None where there are fewer."""
-        if size == 0:
-            return Head(0, GENESIS)
-        row = self.connection.execute("SELECT hash FROM entries WHERE number = ?", (_whole(size),)).fetchone()
-        return None if row is None else Head(size, row[0].hex())
-
-    def entries_of(self, kind: type[ModelPrepared] | type[ModelPublished]) -> dict[int, int]:
-        """The number of the entry of this kind, by the number of its model."""
-        query = "SELECT number, time, kind, body FROM entries WHERE kind = ? ORDER BY number"
-        found = [self._entry(*row) for row in self.connection.execute(query, (kind.entry_kind,))]
-        return {entry.body.model: entry.number for entry in found if isinstance(entry.body, kind)}
-
-    def published_head(self, number: int, size: int | None = None) -> PublishedHead:
-        """What is published of the head as it was once this model was: after `size` entries, where that is known."""
-        head = self.head_at(self.entries_of(ModelPublished)[number] if size is None else size)
-        assert head is not None
-        return commit_head(number, self.model(number).facts.head_key, head)
-
-    def latest(self) -> str:
-        """When the last entry was made."""
-        row = self.connection.execute("SELECT time FROM entries ORDER BY number DESC LIMIT 1").fetchone()
-        return "" if row is None else str(row[0])
-
-    def entries(self, after: int = 0, limit: int = -1) -> Iterator[Entry]:
-        """Entries in order, from the one after `after`."""
-        query = "SELECT number, time, kind, body FROM entries WHERE number > ? ORDER BY number LIMIT ?"
-        for number, time, kind, body in self.connection.execute(query, (_whole(after), _whole(limit))):
-            yield self._entry(number, time, kind, body)
-
-    def _entry(self, number: int, time: str, kind: str, text: str) -> Entry:
-        with self._reading(f"entry {number}"):
-            return Entry(number, time, read_body(kind, text))
+    def _value(self, query: str, *given: Any) -> Any:
+        """The first value that a query gives; None where it gives no row."""
+        row = self.connection.execute(query, given).fetchone()
+        return None if row is None else row[0]
 
     @contextlib.contextmanager
     def _reading(self, what: str) -> Iterator[None]:
@@ -592,6 +510,40 @@ class Ledger:
                 "Do not rely on it; restore a copy.",
             ) from error
 
+    def head(self) -> Head:
+        return Head(*self.connection.execute("SELECT size, hash FROM head").fetchone())
+
+    def head_at(self, size: int) -> Head | None:
+        """The head as it was after so many entries; None where there are fewer."""
+        digest = self._value("SELECT hash FROM entries WHERE number = ?", _whole(size))
+        return Head(0, GENESIS) if size == 0 else None if digest is None else Head(size, digest.hex())
+
+    def published_head(self, number: int) -> PublishedHead | None:
+        """What is published of the head as it was once this model was; None where it is not published."""
+        row = self.model(number)
+        head = None if row is None or row.published is None else self.head_at(row.published)
+        if row is None or head is None:
+            return None
+        return PublishedHead(number, committed_head(row.facts.head_key, head.to_json(), AFTER))
+
+    def latest(self) -> str:
+        """When the last entry was made."""
+        return str(self._value("SELECT time FROM entries ORDER BY number DESC LIMIT 1") or "")
+
+    def entries(self, after: int = 0, limit: int = -1) -> Iterator[Entry]:
+        """Entries in order, from the one after `after`."""
+        query = "SELECT number, time, kind, body FROM entries WHERE number > ? ORDER BY number LIMIT ?"
+        for number, time, kind, text in self.connection.execute(query, (_whole(after), _whole(limit))):
+            with self._reading(f"entry {number}"):
+                body = read_body(kind, text)
+            yield Entry(number, time, body)
+
+    def last(self, *kinds: type[Body]) -> Body | None:
+        """What the latest entry of these kinds says, looked for from the end."""
+        query = f"SELECT max(number) FROM entries WHERE kind IN ({','.join('?' * len(kinds))})"
+        number = self._value(query, *(kind.entry_kind for kind in kinds))
+        return None if number is None else next(self.entries(number - 1, 1)).body
+
     def created(self) -> DeskCreated:
         """The first entry's body: policy, model, surrogate."""
         first = next(self.entries(limit=1), None)
@@ -601,42 +553,35 @@ class Ledger:
             )
         return first.body
 
-    def requests(self, state: str | None = None, limit: int = -1, after: int = 0) -> list[RequestRow]:
-        """Requests in the order they were accepted."""
-        query = f"SELECT {COLUMNS} FROM requests WHERE id > ?"
-        after, limit = _whole(after), _whole(limit)
-        if state is None:
-            rows = self.connection.execute(query + " ORDER BY id LIMIT ?", (after, limit))
-        else:
-            rows = self.connection.execute(query + " AND state = ? ORDER BY id LIMIT ?", (after, state, limit))
-        return [self._request(*row) for row in rows]
-
-    def open_requests(self) -> list[int]:
-        """The numbers of those that wait or are set aside."""
-        query = "SELECT id FROM requests WHERE state IN (?, ?)"
-        return [number for (number,) in self.connection.execute(query, OPEN)]
-
-    def named(self, reference: str) -> list[RequestRow]:
-        """The requests with this reference, in the order they were accepted."""
-        query = f"SELECT {COLUMNS} FROM requests WHERE reference = ? ORDER BY id"
-        return [self._request(*row) for row in self.connection.execute(query, (reference,))]
+    def requests(
+        self, state: str | None = None, limit: int = -1, after: int = 0, reference: str | None = None
+    ) -> list[RequestRow]:
+        """Requests in the order they were accepted: all of them, or those of a state or of a reference."""
+        where = "".join(f" AND {column} = ?" for column, value in (("state", state), ("reference", reference)) if value)
+        query = f"SELECT {COLUMNS} FROM requests WHERE id > ?{where} ORDER BY id LIMIT ?"
+        given = [value for value in (state, reference) if value]
+        read = []
+        for row in self.connection.execute(query, (_whole(after), *given, _whole(limit))):
+            with self._reading(f"request {row[0]}"):
+                aside = None if row[-1] is None else read_as(Aside, STRICT.decode(row[-1]))
+                read.append(replace(RequestRow(*row), aside=aside))
+        return read
 
     def request(self, number: int) -> RequestRow | None:
         """The request of this number."""
-        query = f"SELECT {COLUMNS} FROM requests WHERE id = ?"
-        row = self.connection.execute(query, (_whole(number),)).fetchone()
-        return None if row is None else self._request(*row)
+        found = self.requests(after=number - 1, limit=1)
+        return found[0] if found and found[0].id == number else None
 
-    def _request(self, *row: Any) -> RequestRow:
-        with self._reading(f"request {row[0]}"):
-            read = RequestRow(*row[:-1])
-            return read if row[-1] is None else replace(read, aside=read_as(Aside, strict(row[-1])))
+    def open_requests(self) -> list[int]:
+        """The numbers of those that wait or are set aside."""
+        query = "SELECT id FROM requests WHERE state IN ('pending', 'aside')"
+        return [number for (number,) in self.connection.execute(query)]
 
     def holders(self, digests: list[str], but: int | None = None) -> dict[str, set[int]]:
         """Which requests hold each of these rows, where any does, `but` one."""
         found: dict[str, set[int]] = {}
-        wanted = list(dict.fromkeys(digests))
-        for some in (wanted[start : start + AT_ONCE] for start in range(0, len(wanted), AT_ONCE)):
+        unique = list(dict.fromkeys(digests))
+        for some in (unique[start : start + AT_ONCE] for start in range(0, len(unique), AT_ONCE)):
             query = f"SELECT DISTINCT digest, request FROM row_digests WHERE digest IN ({','.join('?' * len(some))})"
             for digest, request in self.connection.execute(query, some):
                 if request != but:
@@ -645,80 +590,55 @@ class Ledger:
 
     def times(self, digest: str, request: int) -> int:
         """How often a request holds a row."""
-        query = "SELECT count(*) FROM row_digests WHERE digest = ? AND request = ?"
-        return int(self.connection.execute(query, (digest, request)).fetchone()[0])
+        return int(self._value("SELECT count(*) FROM row_digests WHERE digest = ? AND request = ?", digest, request))
 
     def accepted_mac(self, request: int) -> str:
         """The keyed digest of the rows' file of a request."""
-        row = self.connection.execute("SELECT file_mac FROM requests WHERE id = ?", (request,)).fetchone()
-        return str(row[0])
+        return str(self._value("SELECT file_mac FROM requests WHERE id = ?", request))
 
     def counts(self) -> dict[str, int]:
         """How many requests are in each state."""
         return dict(self.connection.execute("SELECT state, count(*) FROM requests GROUP BY state"))
 
-    def pending_rows(self) -> int:
-        """How many rows wait to be forgotten."""
+    def pending_rows(self, digest: str | None = None) -> int:
+        """How many rows wait to be forgotten, of all classes or of one."""
         query = "SELECT coalesce(sum(n_rows), 0) FROM requests WHERE state = 'pending'"
-        return int(self.connection.execute(query).fetchone()[0])
-
-    def pending_of(self, digest: str) -> int:
-        """How many rows of this class wait to be forgotten."""
-        query = (
-            "SELECT coalesce(sum(open_classes.n_rows), 0) FROM open_classes JOIN requests ON id = request "
-            "WHERE class = ? AND state = 'pending'"
-        )
-        return int(self.connection.execute(query, (digest,)).fetchone()[0])
+        if digest is None:
+            return int(self._value(query))
+        query = "SELECT coalesce(sum(value), 0) FROM requests, json_each(classes) WHERE state = 'pending' AND key = ?"
+        return int(self._value(query, digest))
 
     def overdue(self, today: str) -> int:
         """How many requests that wait, or are set aside, were due before this day."""
-        query = "SELECT count(*) FROM requests WHERE state IN ('pending', 'aside') AND due < ?"
-        return int(self.connection.execute(query, (today,)).fetchone()[0])
+        return int(self._value("SELECT count(*) FROM requests WHERE state IN ('pending', 'aside') AND due < ?", today))
 
     def next_request(self) -> int:
-        return int(self.connection.execute("SELECT coalesce(max(id), 0) + 1 FROM requests").fetchone()[0])
+        return int(self._value("SELECT coalesce(max(id), 0) + 1 FROM requests"))
 
     def last_number(self) -> int:
         """The number of the last model; 0 where there is none."""
-        return int(self.connection.execute("SELECT coalesce(max(number), 0) FROM models").fetchone()[0])
+        return int(self._value("SELECT coalesce(max(number), 0) FROM models"))
 
-    def model(self, number: int) -> ModelRow:
-        """One of the models there are."""
-        query = "SELECT state, body FROM models WHERE number = ?"
-        row = self.connection.execute(query, (_whole(number),)).fetchone()
-        with self._reading(f"model {number}"):
-            if row is None:
-                raise ValueError("it is not there")
-            return read_model_row(*row)
+    def models(self, more: str = "") -> list[ModelRow]:
+        """Every model in order, prepared or published; `more` narrows the query."""
+        read = []
+        for time, text, prepared, published in self.connection.execute(f"{MODELS} {more or 'ORDER BY models.number'}"):
+            with self._reading(f"entry {prepared}"):
+                facts = read_as(ModelPrepared, STRICT.decode(text))
+            read.append(ModelRow(time, facts, prepared, published))
+        return read
+
+    def model(self, number: int) -> ModelRow | None:
+        """The model of this number."""
+        return next(iter(self.models(f"WHERE models.number = {_whole(number)}")), None)
 
     def last_model(self) -> ModelRow | None:
         """The last model, prepared or published."""
-        query = "SELECT number, state, body FROM models ORDER BY number DESC LIMIT 1"
-        for number, state, text in self.connection.execute(query):
-            with self._reading(f"model {number}"):
-                return read_model_row(state, text)
-        return None
+        return self.model(self.last_number())
 
     def prepared(self) -> list[int]:
         """Numbers of models whose files may not have their names yet."""
-        return [number for (number,) in self.connection.execute("SELECT number FROM models WHERE state = 'prepared'")]
-
-    def models(self) -> list[ModelRow]:
-        """Every model, prepared or published."""
-        models = []
-        for number, state, text in self.connection.execute("SELECT number, state, body FROM models ORDER BY number"):
-            with self._reading(f"model {number}"):
-                models.append(read_model_row(state, text))
-        return models
-
-    def last(self, *kinds: type[Body]) -> Body | None:
-        """What the latest entry of these kinds says, looked for from the end."""
-        marks = ",".join("?" * len(kinds))
-        row = self.connection.execute(
-            f"SELECT number, time, kind, body FROM entries WHERE kind IN ({marks}) ORDER BY number DESC LIMIT 1",
-            [kind.entry_kind for kind in kinds],
-        ).fetchone()
-        return None if row is None else self._entry(*row).body
+        return [number for (number,) in self.connection.execute("SELECT number FROM models WHERE published IS NULL")]
 
 
 def _whole(number: int) -> int:
@@ -730,7 +650,7 @@ def _whole(number: int) -> int:
 def _connected(path: Path, *, writing: bool) -> Iterator[sqlite3.Connection]:
     if not path.is_file():
         raise FileError(f"{path} does not exist", "a desk has a ledger", "Open a desk with expunge desk init.")
-    size = _plain_size(path)
+    looks = iter(range((STEPS + STEPS_A_BYTE * _plain_size(path)) // BETWEEN))
     with sqlite_errors(path):
         connection = _connect(path, writing=writing)
         try:
@@ -741,16 +661,10 @@ def _connected(path: Path, *, writing: bool) -> Iterator[sqlite3.Connection]:
             connection.execute("PRAGMA wal_autocheckpoint = 0")
             if not writing:
                 connection.execute("PRAGMA query_only = ON")
-                connection.set_progress_handler(_step_limit(STEPS + STEPS_A_BYTE * size), BETWEEN)
+                connection.set_progress_handler(lambda: next(looks, None) is None, BETWEEN)
             yield connection
         finally:
             connection.close()
-
-
-def _step_limit(steps: int) -> Callable[[], bool]:
-    """Whether so many steps are used up; asked every BETWEEN of them."""
-    left = iter(range(steps // BETWEEN))
-    return lambda: next(left, None) is None
 
 
 def _plain_size(path: Path) -> int:
@@ -801,16 +715,6 @@ def _own_schema() -> list[tuple[Any, ...]]:
         return schema_of(anew)
 
 
-def _require_schema(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse a file whose tables are not a ledger's: a view among them could run for ever, a trigger write."""
-    if schema_of(connection) != _own_schema():
-        raise FileError(
-            f"{path}: its tables are not a ledger's",
-            "a ledger has its own tables and indices, and no views or triggers",
-            "Do not rely on it; restore a copy.",
-        )
-
-
 @contextlib.contextmanager
 def sqlite_errors(path: Path) -> Iterator[None]:
     """SQLite's errors as Expunge's own."""
@@ -824,65 +728,46 @@ def sqlite_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-def require_contains(ledger: Ledger, kept: Head | PublishedHead, what: str = "a saved head") -> None:
-    """Refuse a ledger whose first entries are not those of a head."""
-    if isinstance(kept, PublishedHead):
-        if kept.model not in ledger.entries_of(ModelPublished):
-            found = f"{what} is of model {kept.model}, which the ledger has not published"
-            raise VerificationFailed(found, "a ledger only ever grows", OLDER)
-        if ledger.published_head(kept.model) != kept:
-            found = f"the entries up to model {kept.model} are not those of {what}"
-            raise VerificationFailed(found, "entries stay", OLDER)
-        return
-    present = ledger.head()
-    if kept.size > present.size:
-        found = f"{what} has {kept.size:,} entries, the ledger {present.size:,}"
-        raise VerificationFailed(found, "a ledger only ever grows", OLDER)
-    if (present if kept.size == present.size else ledger.head_at(kept.size)) != kept:
-        raise VerificationFailed(f"the first {kept.size:,} entries are not those of {what}", "entries stay", OLDER)
-
-
 # The seal -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Seal:
+class Seal(Head):
     """The head, and the digest of the ledger's whole file, as they were when a command ended."""
 
-    size: int
-    hash: str
     file_sha256: str
 
-    @property
-    def head(self) -> Head:
-        return Head(self.size, self.hash)
 
-    def to_bytes(self) -> bytes:
-        return json.dumps(asdict(self), indent=1).encode() + b"\n"
+def seal_bytes(layout: Layout, head: Head) -> bytes:
+    """The seal of the ledger's file as it is."""
+    with layout.ledger.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return json.dumps(Seal(head.size, head.hash, digest).to_json(), indent=1).encode() + b"\n"
 
 
 def write_seal(layout: Layout, ledger: Ledger) -> None:
     """Seal the ledger as it is, unless somebody is reading it: then the next command does."""
-    if ledger.checkpoint():
-        write_whole(layout.seal, Seal(**ledger.head().to_json(), file_sha256=file_digest(layout.ledger)).to_bytes())
+    busy, _, _ = ledger.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    if not busy:  # all of the log is in the file
+        write_whole(layout.seal, seal_bytes(layout, ledger.head()))
 
 
-def read_seal(layout: Layout) -> Seal | None:
-    """The seal, if there is one."""
+def read_seal(layout: Layout) -> Head | None:
+    """The head that was sealed, if there is a seal."""
     if not layout.seal.exists() and not layout.seal.is_symlink():
         return None
     try:
-        return read_as(Seal, read_json(layout.bytes_of(layout.seal, HEAD_LIMIT, "a seal")))
+        sealed = read_as(Seal, read_json(plain_bytes(layout.inside(layout.seal), HEAD_LIMIT, "a seal")))
     except (FileError, ValueError, RecursionError) as error:
         raise VerificationFailed(
             f"{layout.seal} is not a seal ({error})", "it has a head and a digest", "Restore a copy."
         ) from error
+    return Head(sealed.size, sealed.hash)
 
 
 def is_sealed(layout: Layout, head: Head) -> bool:
     """Whether the seal is of this head, and every byte of the ledger's file as it was sealed."""
-    expected = Seal(**head.to_json(), file_sha256=file_digest(layout.ledger)).to_bytes()
-    return layout.bytes_of(layout.seal, HEAD_LIMIT, "a seal") == expected
+    return layout.seal.read_bytes() == seal_bytes(layout, head)
 
 
 def require_sealed(layout: Layout, ledger: Ledger, *, whole: bool = False) -> None:
@@ -894,10 +779,10 @@ def require_sealed(layout: Layout, ledger: Ledger, *, whole: bool = False) -> No
     sealed = read_seal(layout)
     if sealed is None:
         return
-    require_contains(ledger, sealed.head, "the seal")
+    require_contains(ledger, sealed, "the seal")
     log = layout.ledger.with_name(layout.ledger.name + "-wal")
-    is_newest = sealed.head == ledger.head() and not (log.exists() and log.stat().st_size)
-    if whole and is_newest and not is_sealed(layout, sealed.head):
+    is_newest = sealed == ledger.head() and not (log.exists() and log.stat().st_size)
+    if whole and is_newest and not is_sealed(layout, sealed):
         raise not_sealed()
 
 
@@ -908,9 +793,3 @@ def not_sealed() -> VerificationFailed:
         "every byte must be as it was written",
         "Do not rely on it; restore a copy.",
     )
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

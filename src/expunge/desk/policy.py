@@ -47,15 +47,28 @@ class Policy:
     noise: float | None = None
     noise_rows: int | None = None
 
-    def checked(self) -> Policy:
-        """The policy, if a desk can be opened for it."""
+    def check(self) -> None:
+        """Refuse what no desk can be opened for."""
+        from expunge.certificate.claim import STEPS
         from expunge.request.promise import check_budget, require_meaning
-        from expunge.runtime.checks import positive
+        from expunge.runtime.checks import choice, positive
 
         check_budget(self.epsilon, self.delta)
         require_meaning(self.epsilon, force=self.force)
         if not self.with_deposit:
-            self._require_declared()
+            if parse_route(self.distance) is not None:
+                raise OptionError(
+                    f"distance {self.distance}",
+                    "what a desk promises for years needs a distance that somebody declares",
+                    "Declare one, or use expunge unlearn for a single estimated certificate.",
+                )
+            if self.declared.is_source:
+                raise OptionError(
+                    "distance source",
+                    "a desk keeps no source: it would have to shrink with every deletion",
+                    "Use expunge unlearn with --distance source, or retrain.",
+                )
+            choice(self.step, STEPS, "step")
         Series(self.planned)
         _ = self.scale
         positive(self.limit, "total_epsilon", "Ten times epsilon is the default.")
@@ -67,31 +80,11 @@ class Policy:
             raise OptionError(
                 f"total epsilon {self.limit:g}", f"one model alone has {self.epsilon:g}", "Raise it, or lower epsilon."
             )
-        return self
 
     @property
     def with_deposit(self) -> bool:
         """Whether the desk's state is a deposit of the source."""
         return self.distance == DEPOSIT
-
-    def _require_declared(self) -> None:
-        """Refuse a distance that nobody declares for years, and a step that is none."""
-        from expunge.certificate.claim import STEPS
-        from expunge.runtime.checks import choice
-
-        if parse_route(self.distance) is not None:
-            raise OptionError(
-                f"distance {self.distance}",
-                "what a desk promises for years needs a distance that somebody declares",
-                "Declare one, or use expunge unlearn for a single estimated certificate.",
-            )
-        if self.declared.is_source:
-            raise OptionError(
-                "distance source",
-                "a desk keeps no source: it would have to shrink with every deletion",
-                "Use expunge unlearn with --distance source, or retrain.",
-            )
-        choice(self.step, STEPS, "step")
 
     @property
     def declared(self) -> Distance:

@@ -21,14 +21,7 @@ import os
 from pathlib import Path
 
 from expunge.desk.layout import HEAD, Layout
-from expunge.desk.ledger import (
-    Ledger,
-    ModelPrepared,
-    ModelPublished,
-    RunAbandoned,
-    RunStarted,
-    head_bytes,
-)
+from expunge.desk.ledger import Ledger, ModelPrepared, ModelPublished, RunAbandoned, RunStarted, head_bytes
 from expunge.errors import FileError
 from expunge.runtime.durable import (
     PRIVATE,
@@ -91,35 +84,39 @@ def finish(layout: Layout, ledger: Ledger, number: int) -> None:
                 "nothing is written over or removed",
                 "Move it away, then run the command again.",
             )
-    entry = ledger.append(ModelPublished(number))
-    _write_head(layout, ledger, entry.number)
+    ledger.append(ModelPublished(number))
+    _write_head(layout, ledger)
 
 
-def recover(layout: Layout, ledger: Ledger) -> list[str]:
-    """Bring folder and ledger to a state from which any command may go on; says what was done."""
-    _require_known(layout, ledger)
-    done = []
+def recover(layout: Layout, ledger: Ledger) -> None:
+    """Bring folder and ledger to a state from which any command may go on."""
+    following = ledger.next_request()
+    for name in _names(layout.rows):  # a kill leaves the rows of the next request at most
+        request = name.removesuffix(".npz")
+        if request != name and request.isdecimal() and int(request) > following:
+            raise FileError(
+                f"{layout.rows / name} is of a request that the ledger does not know",
+                "a ledger that was put back must not write over what was accepted since",
+                "Restore the newest ledger; if somebody put the file there, move it away.",
+            )
     for number in ledger.prepared():
         for folder in (layout.dossiers, layout.published):  # a kill while they were copied there is all that leaves any
             _remove_leftovers(folder)
         finish(layout, ledger, number)
-        done.append(f"finished model {number}")
     last = ledger.last(RunStarted, RunAbandoned, ModelPrepared, ModelPublished)
     if isinstance(last, RunStarted):
         remove(layout.staging)
         ledger.append(RunAbandoned(last.model))
-        done.append(f"gave up an unfinished model {last.model}")
     tidy(layout, ledger)
     _write_head(layout, ledger)
-    return done
 
 
-def _write_head(layout: Layout, ledger: Ledger, size: int | None = None) -> None:
-    """What commits to the head beside the last model, if it is not there: kept elsewhere, it shows a desk put back."""
+def _write_head(layout: Layout, ledger: Ledger) -> None:
+    """Commit to the head next to the last model, if nothing does: saved elsewhere, it shows a desk put back."""
     number = ledger.last_number()
-    folder = layout.published_model(number)
-    if folder.is_dir() and not (folder / HEAD).exists():
-        write_whole(folder / HEAD, head_bytes(ledger.published_head(number, size)), READABLE)
+    folder, head = layout.published_model(number), ledger.published_head(number)
+    if head is not None and folder.is_dir() and not (folder / HEAD).exists():
+        write_whole(folder / HEAD, head_bytes(head), READABLE)
 
 
 def tidy(layout: Layout, ledger: Ledger) -> None:
@@ -133,37 +130,22 @@ def tidy(layout: Layout, ledger: Ledger) -> None:
         return
     rows = {layout.rows_of(request).name for request in ledger.open_requests()}
     for folder, keep in ((layout.rows, rows), (layout.states, {layout.state_of(last).name})):
-        for name in sorted(set(_names(folder)) - keep):
-            remove(folder / name)
+        for name in _names(folder):
+            if name not in keep:
+                remove(folder / name)
     remove(layout.staging)
     for folder in (layout.folder, layout.private, layout.published_model(last)):
         _remove_leftovers(folder)
 
 
-def _require_known(layout: Layout, ledger: Ledger) -> None:
-    """Refuse a ledger that was put back while rows stayed: a kill leaves those of the next request at most."""
-    following = ledger.next_request()
-    for name in _names(layout.rows):
-        number = name.removesuffix(".npz")
-        if number != name and number.isdecimal() and int(number) > following:
-            raise FileError(
-                f"{layout.rows / name} is of a request that the ledger does not know",
-                "a ledger that was put back must not write over what was accepted since",
-                "Restore the newest ledger; if somebody put the file there, move it away.",
-            )
-
-
 def _remove_leftovers(folder: Path) -> None:
     """Remove temporary files; the folder may not be there."""
-    try:
-        left = sorted(name for name in _names(folder) if name.startswith(TEMPORARY))
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for name in left:
-        remove(folder / name)
+    for name in _names(folder) if folder.is_dir() else ():
+        if name.startswith(TEMPORARY):
+            remove(folder / name)
 
 
 def _names(folder: Path) -> list[str]:
     """What lies in a folder, without a path for each of what may be thousands."""
     with os.scandir(folder) as found:
-        return [entry.name for entry in found]
+        return sorted(entry.name for entry in found)

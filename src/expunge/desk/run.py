@@ -36,21 +36,11 @@ from expunge.desk.ledger import (
     RequestRow,
     RequestSetAside,
     RunRefused,
-    file_digest,
     require_contains,
 )
 from expunge.desk.policy import Policy
 from expunge.desk.publish import publish, require_free
-from expunge.desk.state import (
-    Secret,
-    State,
-    count_mus,
-    derive_secret,
-    load_state,
-    load_surrogate,
-    mac,
-    sort_rows,
-)
+from expunge.desk.state import Secret, State, count_mus, derive_secret, load_state, mac, require_mac, sort_rows
 from expunge.errors import (
     BeyondPolicy,
     DataError,
@@ -130,7 +120,10 @@ def run(
         labelled = None if test is None else check_test_rows(state.model, test)
         require_free(desk.layout, state.number + 1)
         groups, refused = _group_pending(desk, ledger, each=each)
-        surrogate = load_surrogate(desk, ledger) if groups and not desk.policy.with_deposit else None
+        surrogate = None
+        if groups and not desk.policy.with_deposit:
+            require_mac(desk, desk.layout.surrogate, "surrogate", ledger.created().surrogate_mac)
+            surrogate = desk.rows_in(desk.layout.surrogate)
         work = _Work(desk, ledger, surrogate, sign_key, labelled)
         while groups:
             group, *groups = groups
@@ -215,6 +208,7 @@ class _Work:
         )
         files = _public_files(state.number + 1, policy, result, composition, self.sign_key)
         certificate = result.certificate
+        reach, noise_share = _shares(policy, request, measured)
         facts = ModelPrepared(
             model=state.number + 1,
             requests=tuple(row.id for row in group),
@@ -231,14 +225,14 @@ class _Work:
             terms=certificate.terms,
             failures=composition.failures,
             composition=composition,
-            noise_share=_noise_share(request, measured),
+            noise_share=noise_share,
             accuracy=None if self.test is None else _measure_accuracy(desk, state, result.model, self.test),
             keyid=None if self.sign_key is None else keyid_of(self.sign_key.public_key()),
             files={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
             sizes={name: len(content) for name, content in files.items()},
             dossier=hashlib.sha256(certificate.to_json().encode()).hexdigest(),
             head_key=head_key(certificate.content["nonce"]),
-            reach=_reach(policy, measured),
+            reach=reach,
             forgotten=request.n_forget if policy.with_deposit else None,
             others=others,
             spent={repr(mu): count for mu, count in sorted(spent.items())},
@@ -321,27 +315,23 @@ def compose_drawn(n_parameters: int, delta: float, mus: Mus) -> Composition:
     )
 
 
-def _reach(policy: Policy, measured: Measurement) -> float | None:
-    """How much of the deposit's reach is used; None without one."""
-    if not policy.with_deposit:
-        return None
-    from expunge.deposit.evidence import reach_of
+def _shares(policy: Policy, request: Request, measured: Measurement) -> tuple[float | None, float]:
+    """How much of a deposit's reach is used, None without one; and how large the noise is.
 
-    assert policy.noise is not None
-    return reach_of(measured.facts, str(measured.retained.route), policy.noise * mu_for(policy.epsilon, policy.delta))
-
-
-def _noise_share(request: Request, measured: Measurement) -> float:
-    """The noise's expected length over the norm of the weights: at 1 the noise is as large as they are.
-
-    With a deposit, of its deviation on outputs over theirs: where no output sees it, noise may be long.
+    That is its expected length over the norm of the weights; with a deposit its deviation on outputs over theirs: where
+    no output sees it, noise may be long.
     """
-    noise, deposit = foresee(request, measured)[1].noise, request.deposit
-    if noise is None:
-        return math.inf
+    noise, deposit, reach = foresee(request, measured)[1].noise, request.deposit, None
     if deposit is not None:
-        return noise.scale * float(deposit.output_noise) / max(float(deposit.output_spread), 1e-300)
-    return noise.length / float(request.weights.norm())
+        from expunge.deposit.evidence import reach_of
+
+        assert policy.noise is not None
+        reach = reach_of(measured.facts, str(measured.retained.route), policy.noise * mu_for(policy.epsilon, policy.delta))
+    if noise is None:
+        return reach, math.inf
+    if deposit is not None:
+        return reach, noise.scale * float(deposit.output_noise) / max(float(deposit.output_spread), 1e-300)
+    return reach, noise.length / float(request.weights.norm())
 
 
 # Groups ---------------------------------------------------------------------------------------------------------------
@@ -484,7 +474,7 @@ def _measure_accuracy(desk: Desk, state: State, after: LinearModel, test: Labell
     before: LinearModel | None = state.model
     if state.number > 0:
         path = desk.layout.published_model(state.number) / MODEL
-        if path.is_file() and file_digest(path) != state.published_sha256:
+        if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() != state.published_sha256:
             raise FileError(
                 f"{path} is not the file that was published", "its digest is in the ledger", "Restore it from a copy."
             )

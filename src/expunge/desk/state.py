@@ -10,7 +10,6 @@ import hashlib
 import hmac
 import io
 import json
-import secrets
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,18 +30,13 @@ from expunge.request.past import Past, left_over, read_anchored
 from expunge.request.series import Series
 from expunge.rows import EncodedRows, as_labels, encoder_of, names_of
 from expunge.rows.files import ENCODER, NAMES
-from expunge.rows.row_hashes import KEY_BYTES, PRECISIONS, row_hashes
+from expunge.rows.row_hashes import PRECISIONS, row_hashes
 from expunge.runtime.keyed import KeyedBytes, derived_key
 
 if TYPE_CHECKING:
     from expunge.deposit.contents import Deposit
 
 # Digests --------------------------------------------------------------------------------------------------------------
-
-
-def new_key() -> bytes:
-    """A fresh key from the operating system's generator."""
-    return secrets.token_bytes(KEY_BYTES)
 
 
 def mac(key: bytes, purpose: str, content: bytes) -> str:
@@ -84,14 +78,9 @@ def digest_rows(key: bytes, rows: Rows, features: Any, labels: Any) -> RowDigest
 
 
 def digest_classes(key: bytes, indices: list[int]) -> list[str]:
-    """One digest a row, of its class alone: rows that wait are counted by them."""
+    """One digest a row, of its class alone."""
     named = {index: mac(key, "class", str(index).encode()) for index in set(indices)}
     return [named[index] for index in indices]
-
-
-def digest_request(key: bytes, reference: str, digests: list[str]) -> str:
-    """One digest for a request: its reference and its rows, in any order."""
-    return mac(key, "request", "\n".join([reference, *sorted(digests)]).encode())
 
 
 def npz_bytes(features: Any, labels: Any, encoder: str | None, feature_names: tuple[str, ...] | None) -> bytes:
@@ -143,7 +132,7 @@ def load_state(desk: Desk, ledger: Ledger) -> State:
     if newest is not None:
         number, expected, published = newest.number, newest.facts.state_mac, newest.facts.files[MODEL]
     path = desk.layout.state_of(number)
-    _require_mac(desk, path, "state", expected)
+    require_mac(desk, path, "state", expected)
     if not desk.policy.with_deposit:
         model, past = read_anchored(path)
         return State(number, model, past, published, created.store, expected)
@@ -173,13 +162,8 @@ def read_state(desk: Desk) -> State:
             return load_state(desk, ledger)
 
 
-def load_surrogate(desk: Desk, ledger: Ledger) -> tuple[Any, Any]:
-    """The surrogate the desk was opened with; refuses another one, since the distance was declared for it."""
-    _require_mac(desk, desk.layout.surrogate, "surrogate", ledger.created().surrogate_mac)
-    return desk.surrogate()
-
-
-def _require_mac(desk: Desk, path: Path, purpose: str, expected: str) -> None:
+def require_mac(desk: Desk, path: Path, purpose: str, expected: str) -> None:
+    """Refuse a private file that is not the one the ledger speaks of: the state, or the surrogate."""
     if not path.exists() or mac(desk.key, purpose, path.read_bytes()) != expected:
         raise FileError(
             f"{path} is not the {purpose} the ledger speaks of",
@@ -254,7 +238,7 @@ def derive_secret(key: bytes, policy: Policy, state: State, surrogate_mac: str, 
 
 
 def sort_rows(key: bytes, rows: EncodedRows) -> EncodedRows:
-    """The same rows in an order that follows from them alone: sums then have the same last digits."""
+    """These rows in an order that follows from them alone: sums then have the same last digits."""
     digests = _digests(key, rows)
     order = sorted(range(len(digests)), key=digests.__getitem__)
     features, labels = rows
@@ -262,7 +246,7 @@ def sort_rows(key: bytes, rows: EncodedRows) -> EncodedRows:
 
 
 def _digests(key: bytes, rows: EncodedRows) -> list[str]:
-    """One a row, the same for every way to write it: 0 and -0 are one value, 1 and 1.0 one label."""
+    """One digest a row, equal for every way to write it: 0 and -0 are one value, 1 and 1.0 one label."""
     features = np.asarray(rows[0]).astype("<f8") + 0.0
     labels = as_labels(rows[1], len(features), "the rows to forget")
     return [

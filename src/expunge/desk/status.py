@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from expunge.bounds.calibration import deletions_left, models_left
 from expunge.desk.desk import Desk
 from expunge.desk.ledger import Entry, Head, Json, Ledger, ModelRow, RequestRow, RunRefused, now
 from expunge.errors import OptionError, RetrainNow
-
-MOST_LISTED = 1000
 
 
 @dataclass(frozen=True)
@@ -52,77 +49,53 @@ class Status:
 def status(desk: Desk) -> Status:
     """Counts, composed epsilon and remaining capacity; reads no rows and no weights."""
     with desk.reading() as ledger:
-        return _status(desk, ledger)
+        policy, counts, models = desk.policy, ledger.counts(), ledger.models()
+        last = models[-1].facts if models else None
+        reach = forgotten = rows_left = None
+        if policy.with_deposit:
+            reach, forgotten = (0.0, 0) if last is None else (last.reach, last.forgotten or 0)
+            if reach is not None and forgotten:  # what is used grows at most with the square of what was forgotten
+                rows_left = max(0, math.floor((math.sqrt(1.0 / max(reach, 1e-12)) - 1.0) * forgotten))
+        planned_left = policy.planned - len(models)
+        if last is not None:
+            squares = math.fsum(model.facts.mu**2 for model in models)
+            planned_left = min(planned_left, models_left(squares, last.mu, policy.delta - last.failures, policy.limit))
+        return Status(
+            pending=counts.get("pending", 0),
+            aside=counts.get("aside", 0),
+            overdue=ledger.overdue(now()[:10]),
+            done=counts.get("done", 0) + counts.get("prepared", 0),
+            withdrawn=counts.get("withdrawn", 0),
+            models=len(models),
+            planned=policy.planned,
+            epsilon=0.0 if last is None else last.composition.epsilon,
+            delta=policy.delta,
+            limit=policy.limit,
+            models_left=planned_left,
+            deletions_left=_deletions_left(desk, models, rows_left),
+            reach=reach,
+            forgotten=forgotten,
+            rows_left=rows_left,
+            retrain=_retrain(ledger),
+            clock=clock_behind(ledger),
+            head=ledger.head(),
+            time=now(),
+        )
 
 
-def _status(desk: Desk, ledger: Ledger) -> Status:
-    policy, counts, models = desk.policy, ledger.counts(), ledger.models()
-    return Status(
-        pending=counts.get("pending", 0),
-        aside=counts.get("aside", 0),
-        overdue=ledger.overdue(now()[:10]),
-        done=counts.get("done", 0) + counts.get("prepared", 0),
-        withdrawn=counts.get("withdrawn", 0),
-        models=len(models),
-        planned=policy.planned,
-        epsilon=models[-1].facts.composition.epsilon if models else 0.0,
-        delta=policy.delta,
-        limit=policy.limit,
-        models_left=_models_left(desk, models),
-        deletions_left=_deletions_left(desk, models),
-        reach=_reach(desk, models),
-        forgotten=_forgotten(models) if policy.with_deposit else None,
-        rows_left=_rows_left(desk, models) if policy.with_deposit else None,
-        retrain=_retrain(ledger),
-        clock=clock_behind(ledger),
-        head=ledger.head(),
-        time=now(),
-    )
-
-
-def _models_left(desk: Desk, models: list[ModelRow]) -> int:
-    left = desk.policy.planned - len(models)
-    if not models:
-        return left
-    last = models[-1].facts
-    squares = math.fsum(model.facts.mu**2 for model in models)
-    delta = desk.policy.delta - last.failures
-    return min(left, models_left(squares, last.mu, delta, desk.policy.limit))
-
-
-def _deletions_left(desk: Desk, models: list[ModelRow]) -> int | None:
+def _deletions_left(desk: Desk, models: list[ModelRow], rows_left: int | None) -> int | None:
     """The bound grows with every deletion: how many like those so far until the noise that was set does not cover it.
 
     Where requests choose their noise: until it is as large as the weights.
     """
     if not models:
         return None
-    last, rows = models[-1].facts, _rows_left(desk, models) if desk.policy.with_deposit else None
-    if rows is not None:
-        return rows * len(models) // sum(model.facts.n_rows for model in models)
+    last = models[-1].facts
+    if rows_left is not None:
+        return rows_left * len(models) // sum(model.facts.n_rows for model in models)
     if desk.policy.noise is not None:
         return max(0, math.floor((last.mu * desk.policy.noise - last.total) / last.total * len(models)))
     return deletions_left(last.total, last.terms["training"], last.noise_share)
-
-
-def _forgotten(models: list[ModelRow]) -> int:
-    """Rows that have left a deposit."""
-    return models[-1].facts.forgotten or 0 if models else 0
-
-
-def _rows_left(desk: Desk, models: list[ModelRow]) -> int | None:
-    """How many more rows: what is used of a deposit's reach grows at most with the square of what was forgotten."""
-    reach, so_far = _reach(desk, models), _forgotten(models)
-    if reach is None or so_far == 0:
-        return None
-    return max(0, math.floor((math.sqrt(1.0 / max(reach, 1e-12)) - 1.0) * so_far))
-
-
-def _reach(desk: Desk, models: list[ModelRow]) -> float | None:
-    """How much of the deposit the last model used."""
-    if not desk.policy.with_deposit:
-        return None
-    return models[-1].facts.reach if models else 0.0
 
 
 def _retrain(ledger: Ledger) -> str | None:
@@ -132,15 +105,6 @@ def _retrain(ledger: Ledger) -> str | None:
         return None
     refused = [ledger.request(number) for number in last.requests]
     return last.reason if all(request is not None and request.open for request in refused) else None
-
-
-def named(desk: Desk, reference: str) -> list[RequestRow]:
-    """The requests with this reference, for those who run the desk: their state depends on what others asked for."""
-    with desk.reading() as ledger:
-        found = ledger.named(reference)
-    if not found:
-        raise OptionError(f"reference {reference!r} is unknown", "one that was accepted is needed", "Check it.")
-    return found
 
 
 def clock_behind(ledger: Ledger) -> str | None:
@@ -154,17 +118,20 @@ def clock_behind(ledger: Ledger) -> str | None:
     )
 
 
-def clock_note(desk: Desk) -> str | None:
-    """The same for a desk."""
-    with desk.reading() as ledger:
-        return clock_behind(ledger)
+def requests(
+    desk: Desk, state: str | None = None, *, limit: int = -1, reference: str | None = None
+) -> list[RequestRow]:
+    """Requests in the order they were accepted, those of a state or of a reference; the latest ones up to a limit.
 
-
-def requests(desk: Desk, state: str | None = None, *, limit: int = -1) -> list[RequestRow]:
-    """Requests in the order they were accepted; the latest ones where there is a limit."""
+    For those who run the desk: the state of a request depends on what others asked for.
+    """
     with desk.reading() as ledger:
-        after = 0 if limit < 0 or state is not None else max(0, ledger.next_request() - 1 - limit)
-        return ledger.requests(state, limit=limit, after=after)
+        narrowed = limit < 0 or state is not None or reference is not None
+        after = 0 if narrowed else max(0, ledger.next_request() - 1 - limit)
+        found = ledger.requests(state, limit, after, reference)
+    if reference is not None and not found:
+        raise OptionError(f"reference {reference!r} is unknown", "one that was accepted is needed", "Check it.")
+    return found
 
 
 def models(desk: Desk) -> list[Json]:
@@ -179,6 +146,6 @@ def history(desk: Desk, *, after: int = 0, limit: int = -1) -> list[Entry]:
         return list(ledger.entries(after, limit))
 
 
-def as_row(request: RequestRow, today: str) -> dict[str, Any]:
+def as_row(request: RequestRow, today: str) -> Json:
     """A request for a page."""
     return asdict(request) | {"late": request.open and request.due < today}

@@ -326,7 +326,8 @@ def _shares(policy: Policy, request: Request, measured: Measurement) -> tuple[fl
         from expunge.deposit.evidence import reach_of
 
         assert policy.noise is not None
-        reach = reach_of(measured.facts, str(measured.retained.route), policy.noise * mu_for(policy.epsilon, policy.delta))
+        level = policy.noise * mu_for(policy.epsilon, policy.delta)
+        reach = reach_of(measured.facts, str(measured.retained.route), level)
     if noise is None:
         return reach, math.inf
     if deposit is not None:

@@ -16,7 +16,7 @@ import torch
 from expunge.deposit.asking import BOUND, DISTANCE, ask_deposit
 from expunge.deposit.blocks import Norm
 from expunge.deposit.contents import Deposit
-from expunge.deposit.making import anchor_noise, anchor_scale
+from expunge.deposit.making import anchor_noise, anchor_scales
 from expunge.deposit.setting import Penalty, Setting, not_definite
 from expunge.deposit.shape import gram_of, shape_of
 from expunge.deposit.sums import Gauge, Sums, gauges_of, sums_of
@@ -276,9 +276,10 @@ def anchored(problem: Problem, steps: int = 200) -> Problem:
 
 
 def noised(problem: Problem, times: float, seed: int) -> Problem:
-    """The same with noise in its anchor, so many times what a deposit's has."""
+    """The same with noise in its anchor, so many times one that a deposit may have."""
     anchor, rows = torch.from_numpy(problem.anchor), problem.rows(slice(None))
-    scale = times * anchor_scale(anchor.numel(), problem.n, quadratic=problem.loss == "ridge")
+    scales = anchor_scales(anchor.numel(), problem.n, quadratic=problem.loss == "ridge")
+    scale = times * scales[seed % len(scales)]
     generator = np.random.default_rng([81, seed])
     noise = anchor_noise(problem.head, gram_of(rows), problem.penalty(problem.n), anchor, scale, generator)
     return replace(problem, anchor=(anchor + (noise - noise.mean(dim=0) if problem.softmax else noise)).numpy())

@@ -21,7 +21,7 @@ from expunge.deposit.making import (
     Rehearsal,
     Trial,
     anchor_noise,
-    anchor_scale,
+    anchor_scales,
     make_deposit,
     rehearse,
     require_size,
@@ -29,6 +29,7 @@ from expunge.deposit.making import (
     sizes_for,
     taken,
     trial,
+    with_most_noise,
 )
 from expunge.deposit.routes import found
 from expunge.deposit.setting import Penalty, Setting
@@ -71,7 +72,7 @@ def test_the_anchor_is_the_optimum_and_noise_whatever_the_weights_were(loss: str
     assert (record.n_source, record.provenance, record.noised, record.residual) == (120, "measured", True, None)
     if loss == "softmax":
         assert np.abs(problem.anchor.sum(axis=0)).max() < 1e-14 * np.abs(problem.anchor).max() * 100
-    assert numbers.anchor_noise == anchor_scale(problem.anchor.size, 120, quadratic=loss == "ridge")
+    assert numbers.anchor_noise in anchor_scales(problem.anchor.size, 120, quadratic=loss == "ridge")
     seen = problem.anchor.size - (problem.anchor.shape[1] if loss == "softmax" else 0)
     length = problem.length(problem.anchor - W, case.deposit.shape)
     low, high = chi2.ppf([1e-6, 1.0 - 1e-6], seen)
@@ -88,13 +89,44 @@ def test_the_optimum_is_reached_from_far_away(scale: float) -> None:
 
 
 def test_the_noise_of_an_anchor_by_hand() -> None:
-    """`4 sqrt(p)/n` with n up to a power of two, and as 25 rows together, or one in 200, at most; a square has no cap."""
-    assert anchor_scale(1, 1_000_000, quadratic=False) == 4.0 / 2.0**20
-    assert anchor_scale(16, 1_000_000, quadratic=False) == 5.0 / 2.0**20
-    assert anchor_scale(16, 1_000_000, quadratic=True) == 64.0 / 2.0**20
-    assert anchor_scale(16, 2**20, quadratic=False) == anchor_scale(16, 2**19 + 1, quadratic=False)
-    assert anchor_scale(16, 1_000, quadratic=False) == pytest.approx(math.sqrt(1024 / 200) / 1024.0, rel=1e-12)
-    assert anchor_scale(16, 1_000, quadratic=True) == 64.0 / 1024.0
+    """From `4 sqrt(p)/n`, n up to a power of two, by roots of two to what 25 rows do together, or one in 200; a square
+    has no cap, and many weights have no room."""
+    most, *between, least = anchor_scales(16, 1_000_000, quadratic=False)
+    assert (most, least) == (16.0 / 2.0**20, 5.0 / 2.0**20)
+    assert between == pytest.approx([16.0 / 2.0 ** (20 + k / 2) for k in (1, 2, 3)], rel=1e-12)
+    assert anchor_scales(1, 1_000_000, quadratic=False) == (4.0 / 2.0**20,)
+    assert anchor_scales(16, 1_000_000, quadratic=True) == (64.0 / 2.0**20,)
+    assert anchor_scales(16, 2**20, quadratic=False) == anchor_scales(16, 2**19 + 1, quadratic=False)
+    assert anchor_scales(16, 1_000, quadratic=False)[-1] == pytest.approx(math.sqrt(1024 / 200) / 1024.0, rel=1e-12)
+    assert anchor_scales(16, 1_000, quadratic=True) == (64.0 / 1024.0,)
+    assert anchor_scales(2_001, 2**20, quadratic=False) == (5.0 / 2.0**20,)
+
+
+@pytest.mark.parametrize("loud", range(6))
+def test_of_the_noises_the_first_that_is_quiet_is_taken(loud: int) -> None:
+    """The last, where none is: as many as `loud` are not."""
+    scales, tried = (16.0, 8.0, 4.0, 2.0, 1.0), []
+
+    def made(scale: float) -> Any:
+        tried.append(scale)
+        return SimpleNamespace(numbers=SimpleNamespace(anchor_noise=scale))
+
+    taken_one = with_most_noise(made, scales, lambda each: each.numbers.anchor_noise <= 16.0 / 2**loud)
+    assert taken_one.numbers.anchor_noise == scales[min(loud, 4)]
+    assert len(tried) <= 4
+
+
+def test_an_anchor_has_no_more_noise_than_nearly_all_can_leave_with() -> None:
+    """Of many rows it may be long; few rows have no room, and there it is the least."""
+    rng = np.random.default_rng(3)
+    scales = {}
+    for count in (200, 6_000):
+        X = rng.normal(size=(count, 4))
+        y = (X @ np.ones(4) + rng.logistic(size=count) > 0.0).astype(int)
+        kept = deposit_of(train(X, y, l2=1.0 / count, loss="logistic", max_norm="largest"), X, y, seed=4)
+        scales[count] = kept.numbers.anchor_noise, anchor_scales(kept.anchor.numel(), count, quadratic=False)
+    assert scales[6_000][0] == scales[6_000][1][0]
+    assert scales[200][0] == scales[200][1][-1]
 
 
 @pytest.mark.parametrize("loss", ["softmax", "logistic", "one-vs-rest", "ridge"])

@@ -31,6 +31,9 @@ def test_more_privacy_and_more_rows_cost_more() -> None:
     said = {each.epsilon: each for each in found.affordable}
     assert said[5.0].at_once >= said[0.1].at_once
     assert all(each.at_once >= each.one_at_a_time for each in found.affordable)
+    assert found.traces is not None
+    assert 0.5 < found.traces.ordinary < found.traces.unusual < 1.0
+    assert found.to_json()["traces"] == {"ordinary": found.traces.ordinary, "unusual": found.traces.unusual}
 
 
 def test_the_noise_is_the_smallest_level_that_covers() -> None:

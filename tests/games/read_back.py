@@ -27,7 +27,7 @@ from expunge.deposit.blocks import UNIT_ROUNDOFF, Norm
 from expunge.deposit.contents import Deposit, parse_deposit
 from expunge.deposit.leaving import gone, left
 from expunge.deposit.making import optimum
-from expunge.deposit.shape import gram_of
+from expunge.deposit.shape import gram_of, rested
 from expunge.deposit.sums import CURVATURE_SIZE, GAUGE_MU, sums_of
 from expunge.deposit.third import threes
 from expunge.heads import Ridge
@@ -44,9 +44,11 @@ Array = np.ndarray
 # Rare people -----------------------------------------------------------------------------------------------------------
 
 
-def people_of(kind: str, seed: int) -> tuple[str, Rows, Rows]:
-    """The loss, the retained rows, and the list of people."""
-    generator = np.random.default_rng(seed)
+def people_of(kind: str, seed: int, rows: int | None = None) -> tuple[str, Rows, Rows]:
+    """The loss, the retained rows (so many, or a few), and the list of people."""
+    generator, count = np.random.default_rng(seed), ROWS if rows is None else rows
+    if kind == "digits" and rows is not None:
+        return "softmax", *_coarse_digits(generator, count)
     if kind == "digits":
         features, labels = load_digits(return_X_y=True)
         features = features / np.linalg.norm(features, axis=1, keepdims=True)
@@ -54,7 +56,7 @@ def people_of(kind: str, seed: int) -> tuple[str, Rows, Rows]:
         first, rest = order[:1500], order[1500 : 1500 + PEOPLE]
         return "softmax", (features[first], labels[first]), (features[rest], labels[rest])
     make = {"one-hot": _one_hot, "TF-IDF": _words}.get(kind, _outliers)
-    retained, people = make(generator)
+    retained, people = make(generator, count)
     weights = generator.normal(size=retained.shape[1]) * (5.0 if kind == "TF-IDF" else 1.0)
 
     def labelled(features: Array) -> Rows:
@@ -63,7 +65,7 @@ def people_of(kind: str, seed: int) -> tuple[str, Rows, Rows]:
     return "ridge" if kind == "ridge outlier" else "logistic", labelled(retained), labelled(people)
 
 
-def _one_hot(generator: np.random.Generator) -> tuple[Array, Array]:
+def _one_hot(generator: np.random.Generator, rows: int) -> tuple[Array, Array]:
     """Two categories that many share, one that is a person's own, and five numbers."""
     common, own = 10, 40
 
@@ -75,10 +77,10 @@ def _one_hot(generator: np.random.Generator) -> tuple[Array, Array]:
         features[:, -5:] = generator.normal(size=(count, 5))
         return features
 
-    return made(ROWS, own + generator.integers(0, 15, ROWS)), made(PEOPLE, np.arange(PEOPLE) % own)
+    return made(rows, own + generator.integers(0, 15, rows)), made(PEOPLE, np.arange(PEOPLE) % own)
 
 
-def _words(generator: np.random.Generator) -> tuple[Array, Array]:
+def _words(generator: np.random.Generator, rows: int) -> tuple[Array, Array]:
     """Fifteen words of a hundred, rare ones weighing more, and one that is a person's own."""
     chances = 1.0 / np.arange(3, 103)
     chances /= chances.sum()
@@ -92,14 +94,26 @@ def _words(generator: np.random.Generator) -> tuple[Array, Array]:
             features[np.arange(count), 100 + np.arange(count) % 20] = 8.0
         return features / np.linalg.norm(features, axis=1, keepdims=True)
 
-    return made(ROWS, own=False), made(PEOPLE, own=True)
+    return made(rows, own=False), made(PEOPLE, own=True)
 
 
-def _outliers(generator: np.random.Generator) -> tuple[Array, Array]:
+def _outliers(generator: np.random.Generator, rows: int) -> tuple[Array, Array]:
     """Standardised rows, and people with one value far out."""
-    retained, people = generator.normal(size=(ROWS, 12)), generator.normal(size=(PEOPLE, 12))
+    retained, people = generator.normal(size=(rows, 12)), generator.normal(size=(PEOPLE, 12))
     people[np.arange(PEOPLE), generator.integers(0, 12, PEOPLE)] = generator.choice([-1, 1], PEOPLE) * 20.0
     return retained, people
+
+
+def _coarse_digits(generator: np.random.Generator, rows: int) -> tuple[Rows, Rows]:
+    """Any number of digits: those there are, moved by up to a pixel, with noise, of 4 x 4 pixels."""
+    features, labels = load_digits(return_X_y=True)
+    chosen, moved = generator.integers(0, len(labels), rows + PEOPLE), generator.integers(-1, 2, (rows + PEOPLE, 2))
+    images = features.reshape(-1, 8, 8)[chosen]
+    images = np.stack([np.roll(image, by, (0, 1)) for image, by in zip(images, moved, strict=True)])
+    images += generator.normal(size=images.shape)
+    features = images.reshape(-1, 4, 2, 4, 2).mean(axis=(2, 4)).reshape(-1, 16)
+    features, labels = features / np.linalg.norm(features, axis=1, keepdims=True), labels[chosen]
+    return (features[:rows], labels[:rows]), (features[rows:], labels[rows:])
 
 
 # What the attacker has -------------------------------------------------------------------------------------------------
@@ -294,15 +308,21 @@ def by_anchor(seen: Seen, people: Rows) -> Array:
 def anchor_moves(seen: Seen, people: Rows) -> tuple[Array, Array]:
     """That, and where each of them would have moved it to, in deviations of the noise."""
     kept, factor = seen.deposit, seen.deposit.shape[0].numpy()
-    plain, norm, unseen = replace(kept.head, l2=0.0), seen.norm, kept.gram.unseen
+    plain, norm = replace(kept.head, l2=0.0), seen.norm
     scale, moves = max(kept.numbers.anchor_noise, 1e-12), []
+    nowhere = in_no_row(kept)
     for features, label in zip(*people, strict=True):
         row = HeadRows(torch.from_numpy(features[None]), torch.tensor([int(label)]))
         shift = kept.setting.centred(-norm.solved(plain.gradient(kept.anchor, row) / kept.sums.count))
-        shift[:, unseen] = 0.0
-        moves.append((shift.numpy() @ factor).reshape(-1) / scale)
+        moves.append(((shift @ nowhere).numpy() @ factor).reshape(-1) / scale)
     made = np.array(moves)
     return made @ (seen.moved @ factor).reshape(-1) / scale - (made**2).sum(axis=1) / 2.0, made
+
+
+def in_no_row(kept: Deposit) -> torch.Tensor:
+    """What a deposit does to weights, d x d, of features and directions that no row has: the attacker knows it."""
+    penalty = kept.penalty(kept.sums.count).diagonal(kept.anchor)[0]
+    return rested(torch.eye(len(penalty), dtype=torch.float64), kept.gram, penalty)[0]
 
 
 def by_gauge(seen: Seen, people: Rows) -> Array | None:
@@ -363,7 +383,7 @@ ATTACKS = EXACT | NOISY
 
 DESIGNS = {  # as it is, and each mistake that was made before
     "as it is": {},
-    "an anchor without noise": {"making.anchor_scale": lambda *_, **__: 0.0},
+    "an anchor without noise": {"making.anchor_scales": lambda *_, **__: (0.0,)},
     "all digits": {"sums._on_grid": lambda values, _: values, "sums._rounded_up": lambda error: error},
 }
 
@@ -400,8 +420,8 @@ class Round:
         return float(((others < scores[self.who]).mean() + (others <= scores[self.who]).mean()) / 2.0)
 
 
-def begun(kind: str, seed: int, design: str = "as it is") -> Round:
-    loss, retained, people = people_of(kind, seed)
+def begun(kind: str, seed: int, design: str = "as it is", rows: int | None = None) -> Round:
+    loss, retained, people = people_of(kind, seed, rows)
     who = int(np.random.default_rng([seed, 1]).integers(PEOPLE))
     person = people[0][who : who + 1], people[1][who : who + 1]
     with ExitStack() as stack:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,8 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from expunge.bounds.calibration import mu_for
 from expunge.bounds.deposit import deposit_bound
 from expunge.bounds.scale import LARGEST_SCALE, power_of_two
+from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.deposit.blocks import Norm
 from expunge.deposit.classes import by_class
 from expunge.deposit.contents import SCHEMA, Deposit, Numbers, kept_head, stiff_of
@@ -42,10 +45,13 @@ HASHING = "Row hashes (rows)"
 GROUPS = ((200, 24), (1_000, 8), (2_000, 4), (10**9, 2))  # rehearsed of a size: up to so many weights, so many
 FEW_GROUPS = 2  # of a good part of the source, since each takes long: the list goes on to ten times what they need
 SIZES = (1, 10, 100)  # rows that are rehearsed with, and one in a hundred of the source, and one in ten
-ANCHOR_FACTOR = 4.0  # of the anchor's noise: times how far one ordinary row moves the optimum,
-AS_PEOPLE = 25  # and in all as far as so many rows that leave together move it: that is what it costs
+ANCHOR_FACTOR = 4.0  # of the anchor's noise at most: times how far one ordinary row moves the optimum; the list of
+ANCHOR_STEP = math.sqrt(2.0)  # scales goes down in such steps, to where the noise
+AS_PEOPLE = 25  # in all is as long as so many rows that leave together move the optimum: taken without being tried
 SHARE_OF_SOURCE = 1 / 200  # that they are of the source, at most
 FREE_FACTOR = 16.0  # where it costs nothing
+NEARLY_ALL = 0.9  # of single rows that must be able to leave at epsilon 1 with one of
+QUIET_LEVELS = 2  # the first noise levels, for a scale to be taken
 
 
 @dataclass(frozen=True)
@@ -117,22 +123,26 @@ def make_deposit(
     best = setting.anchor if tangent else optimum(head, rows, setting, penalty, progress)
     progress("Sums over the source", 0, None)
     gram, secret = gram_of(rows), secret_numbers(rows, seed)
-    scale = anchor_scale(best.numel(), len(rows), quadratic=setting.quadratic)
-    noisy = best + setting.centred(anchor_noise(head, gram, penalty, best, scale, secret))
-    anchor = rested(noisy, gram, penalty.diagonal(best)[0])[0]
-    few = anchor.numel() <= FEW_WEIGHTS
+    noise = setting.centred(anchor_noise(head, gram, penalty, best, 1.0, secret))
+    few = best.numel() <= FEW_WEIGHTS
     gauges = () if setting.quadratic else gauges_of(rows, gram, secret, len(NU) if few else 1)
-    sums = sums_of(head, anchor, rows, gauges, third=has_third(head), gram=gram)
-    numbers = _numbers(head, sums, rows, gauges, scale, seed)
-    kept = from_matrix(anchor, bias=record.bias, dtype=torch.float64)
-    known = replace(record, class_counts=numbers.class_counts, residual=None, noised=True, provenance="measured")
-    kept = kept.with_record(known)
-    deposit = Deposit(kept, numbers, sums, gauges, NO_HASHES)
+
+    def with_noise(scale: float) -> Deposit:
+        anchor = rested(best + scale * noise, gram, penalty.diagonal(best)[0])[0]
+        sums = sums_of(head, anchor, rows, gauges, third=has_third(head), gram=gram)
+        numbers = _numbers(head, sums, rows, gauges, scale, seed)
+        kept = from_matrix(anchor, bias=record.bias, dtype=torch.float64)
+        known = replace(record, class_counts=numbers.class_counts, residual=None, noised=True, provenance="measured")
+        return Deposit(kept.with_record(known), numbers, sums, gauges, NO_HASHES)
+
+    scales = anchor_scales(best.numel(), len(rows), quadratic=setting.quadratic)
+    deposit = with_most_noise(with_noise, scales, lambda made: _quiet(made, rows, seed))
+    key = bytes.fromhex(deposit.numbers.key)
     ordinary, large = (
         rehearse(deposit, rows, sizes, most, progress=progress, seed=seed)
         for sizes, most in zip(sizes_for(len(rows)), (GROUPS[0][1], FEW_GROUPS), strict=True)
     )
-    hashes = hashes_of(bytes.fromhex(numbers.key), given, len(rows), progress) if group.first else NO_HASHES
+    hashes = hashes_of(key, given, len(rows), progress) if group.first else NO_HASHES
     return Made(replace(deposit, hashes=hashes).on(torch.device("cpu")), (*ordinary, *large), best.cpu())
 
 
@@ -142,16 +152,43 @@ def secret_numbers(rows: RowSet, seed: int | None) -> np.random.Generator:
     return np.random.default_rng([int(rows.agreed(word)) for word in words] if seed is None else seed)
 
 
-def anchor_scale(n_weights: int, n_rows: int, *, quadratic: bool) -> float:
-    """The scale of the noise in an anchor, by the shape of the noise, where one ordinary row moves the optimum by about
-    `sqrt(p)/n`: a few times that in every direction, but in all no longer than so many ordinary rows move it together.
+def anchor_scales(n_weights: int, n_rows: int, *, quadratic: bool) -> tuple[float, ...]:
+    """The scales that the noise in an anchor may have, by its shape, from the largest: where one ordinary row moves the
+    optimum by about `sqrt(p)/n`, a few times that in every direction, and down to noise that is in all no longer than
+    so many ordinary rows move it together. With that the noise hides what a row was still, if not that it was there.
 
-    Where the loss is a square, noise costs nothing and has no such end. With many weights it hides what a row was
-    still, if not that it was there.
+    Where the loss is a square, noise costs nothing. With many weights there is no room for more than the least.
     """
     root, n_rows = math.sqrt(n_weights), 1 << (n_rows - 1).bit_length()
-    together = math.sqrt(min(AS_PEOPLE, SHARE_OF_SOURCE * n_rows))
-    return (FREE_FACTOR * root if quadratic else min(ANCHOR_FACTOR * root, together)) / n_rows
+    if quadratic:
+        return (FREE_FACTOR * root / n_rows,)
+    most, least = ANCHOR_FACTOR * root, math.sqrt(min(AS_PEOPLE, SHARE_OF_SOURCE * n_rows))
+    if most <= least or n_weights > FEW_WEIGHTS:
+        return (min(most, least) / n_rows,)
+    steps = math.ceil(math.log(most / least) / math.log(ANCHOR_STEP) - 1e-9)
+    return *(most / ANCHOR_STEP**step / n_rows for step in range(steps)), least / n_rows
+
+
+def with_most_noise(
+    with_noise: Callable[[float], Deposit], scales: tuple[float, ...], quiet: Callable[[Deposit], bool]
+) -> Deposit:
+    """The deposit with the first of these scales that is quiet, by bisection; with the last where none is."""
+    kept, first, last = None, 0, len(scales) - 1
+    while first < last:
+        middle = (first + last) // 2
+        tried = with_noise(scales[middle])
+        if quiet(tried):
+            kept, last = tried, middle
+        else:
+            first = middle + 1
+    return kept if kept is not None and kept.numbers.anchor_noise == scales[last] else with_noise(scales[last])
+
+
+def _quiet(deposit: Deposit, rows: RowSet, seed: int | None) -> bool:
+    """Whether nearly all single rows can leave at epsilon 1 with one of the first noise levels."""
+    (tried,) = rehearse(deposit, rows, (1,), GROUPS[0][1], seed=seed) or (Rehearsal(1, ()),)
+    most = deposit.levels[QUIET_LEVELS - 1] * mu_for(1.0, (1.0 - ARITHMETIC_SHARE) / max(2, len(rows)))
+    return sum(each.radius < most for each in tried.trials) > NEARLY_ALL * len(tried.trials)
 
 
 def anchor_noise(

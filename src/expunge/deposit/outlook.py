@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,10 @@ from torch import Tensor
 
 from expunge.bounds.calibration import mu_for
 from expunge.certificate.claim import ARITHMETIC_SHARE
+from expunge.deposit.blocks import norm_of
+from expunge.deposit.classes import by_class
 from expunge.deposit.contents import Deposit
-from expunge.deposit.making import Made, Rehearsal
+from expunge.deposit.making import Made, Rehearsal, taken
 from expunge.heads import RowSet
 from expunge.heads.jacobians import JacobianRows
 from expunge.heads.rows import evenly
@@ -32,6 +34,8 @@ POINT = 0.01
 MOST_ROWS = 20_000  # of the source, to measure accuracy on
 MOST_EXAMPLES = 1_000  # where each has to go through a network
 MOST_GROUPS = 8  # of a size, to measure it for
+LISTED = 200  # rows, at most, of the list that somebody is looked for in
+UNUSUAL = 0.95  # of them are told less of
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,15 @@ class Verdict:
         return 2 * self.can_leave >= self.people
 
 
+@dataclass(frozen=True)
+class Traces:
+    """What the anchor still tells of a row that left: somebody with the deposit of what is left, and a list of whole
+    rows, ranks the right one above this share of the others, and one row in twenty above so many. Half is guessing."""
+
+    ordinary: float
+    unusual: float
+
+
 class ServesFew(UserWarning):
     """A deposit was made that most people in it could not leave."""
 
@@ -95,6 +108,7 @@ class Outlook:
     sizes: tuple[Size, ...]
     forecasts: tuple[Forecast, ...]
     verdict: Verdict
+    traces: Traces | None = None
 
     @property
     def affordable(self) -> tuple[Affordable, ...]:
@@ -157,7 +171,29 @@ def outlook(
                 if models == 1:
                     beyond = refused
             forecasts.append(Forecast(rehearsal.rows, epsilon, lost[0], lost[1], beyond))
-    return Outlook(delta, before, tuple(sizes), tuple(forecasts), verdict_of(deposit, rehearsed, delta))
+    verdict, traces = verdict_of(deposit, rehearsed, delta), traces_of(deposit, rows)
+    return Outlook(delta, before, tuple(sizes), tuple(forecasts), verdict, traces)
+
+
+def traces_of(deposit: Deposit, rows: RowSet, seed: int = 2) -> Traces | None:
+    """On random rows of the source. By the best test of Gaussian noise one of two rows is told from the other with
+    `Phi(r/2)`, where r is how far apart they would have moved the optimum, in deviations of the anchor's noise.
+
+    None where there is no such noise, or no second row.
+    """
+    deposit = deposit.on(rows.device)
+    count, scale, sums = min(LISTED, len(rows)), deposit.numbers.anchor_noise, deposit.sums
+    setting = replace(deposit.setting, stiff=1.0)
+    norm = norm_of(setting.penalised(setting.stiffened(sums.curvature), deposit.penalty(sums.count)))
+    if norm is None or not scale or count < 2:
+        return None
+    listed = taken(rows, np.random.default_rng(seed).choice(len(rows), count, replace=False))
+    each, head = (by_class(taken(listed, [i]), deposit.record) for i in range(count)), replace(deposit.head, l2=0.0)
+    moves = torch.stack([norm.solved(head.gradient(deposit.anchor, row)) for row in each])
+    white = ((moves - moves.mean(dim=1, keepdim=True)) if setting.shift_free else moves) @ deposit.shape[0]
+    apart = torch.cdist(white.flatten(1), white.flatten(1)) / (scale * sums.count)
+    told = (torch.special.ndtr(apart / 2.0).sum(dim=1) - 0.5) / (count - 1)
+    return Traces(float(told.mean()), float(told.quantile(UNUSUAL)))
 
 
 def verdict_of(deposit: Deposit, rehearsed: Sequence[Rehearsal], delta: float, epsilon: float = 1.0) -> Verdict:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from expunge.errors import DataError, OptionError
-from expunge.estimate import Ball, Box, LinearEnergy, Whitened, langevin
+from expunge.estimate import BallSupport, BoxSupport, LinearEnergy, Whitened, langevin
 from expunge.estimate.langevin import diagnose
 
 
@@ -129,16 +129,16 @@ def test_a_linear_energy_on_an_interval_has_the_mean_that_integration_gives() ->
             chains(4000, 1),
             n_steps=3000,
             step=step,
-            support=Box(-1.0, 2.0),
+            support=BoxSupport(-1.0, 2.0),
             metropolis=metropolis,
         )
-        assert bool(Box(-1.0, 2.0).contains(run.points).all())
+        assert bool(BoxSupport(-1.0, 2.0).contains(run.points).all())
         assert abs(float(run.points.mean()) - mean) < 5 * error + 0.02 * (not metropolis)
 
 
 def test_chains_in_a_ball_stay_there_and_a_gaussian_reference_tames_the_energy() -> None:
     weight = torch.randn(5, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64) * 3
-    for support in (Ball(1.0), Ball(1.0, project=True)):
+    for support in (BallSupport(1.0), BallSupport(1.0, project=True)):
         run = langevin(LinearEnergy(weight), chains(500, 4) / 2, n_steps=800, step=0.02, support=support)
         assert float(run.points.norm(dim=1).max()) <= 1.0 + 1e-12
     # with one class the reference is only shifted: N(mean + root root^T w, root root^T)
@@ -174,9 +174,9 @@ def test_diagnostics_tell_mixed_chains_from_stuck_ones() -> None:
 
 def test_bad_settings_are_refused() -> None:
     for bad in (
-        lambda: Box(1.0, 1.0),
-        lambda: Ball(0.0),
-        lambda: Box(-math.inf, 0.0),
+        lambda: BoxSupport(1.0, 1.0),
+        lambda: BallSupport(0.0),
+        lambda: BoxSupport(-math.inf, 0.0),
         lambda: langevin(TwoModes(), chains(5, 2), step=0.0),
     ):
         with pytest.raises(OptionError):

@@ -19,7 +19,7 @@ from sklearn.linear_model import LogisticRegression
 import expunge
 from expunge.desk import Policy, accept, create_desk
 from expunge.errors import DataError, ExpungeError, FileError, ModelError
-from expunge.estimate.comparison import _sets
+from expunge.estimate.comparison import prepare_sets
 from expunge.evaluate.case import Splits, make_case
 from expunge.evaluate.methods import GivenModel
 from expunge.evaluate.plan import plan
@@ -295,14 +295,16 @@ def test_a_plan_is_the_same_for_shuffled_columns(kind: str, make: Any, model: Li
 
 @in_memory
 def test_an_estimate_sees_the_columns_in_order(kind: str, make: Any, model: LinearModel) -> None:
-    parts = [make(kind, shuffled(part), part[1]) for part in (SURROGATE, FORGET, TEST)]
-    sets = _sets(model, record_for(model), torch.device("cpu"), *parts, matched=False)
-    straight = _sets(model, record_for(model), torch.device("cpu"), SURROGATE, FORGET, TEST, matched=False)
-    for found, expected in zip(vars(sets).values(), vars(straight).values(), strict=True):
-        assert torch.equal(found.features, expected.features)
+    names = ("the surrogate set", "the forget set", "the reference set")
+    straight = dict(zip(names, (SURROGATE, FORGET, TEST), strict=True))
+    given = {name: make(kind, shuffled(part), part[1]) for name, part in straight.items()}
+    made = (model, record_for(model), torch.device("cpu"), False)
+    expected = prepare_sets(straight, *made)
+    for name, found in prepare_sets(given, *made).items():
+        assert torch.equal(found.features, expected[name].features)
     spoiled = make(kind, framed(TEST).assign(shoe=1.0), TEST[1])
     with pytest.raises(DataError, match=r"the reference set has extra column 'shoe'"):
-        _sets(model, record_for(model), torch.device("cpu"), *parts[:2], spoiled, matched=False)
+        prepare_sets(given | {"the reference set": spoiled}, *made)
 
 
 @in_memory

@@ -6,11 +6,20 @@ What comes from here is `estimated`, never more.
 from __future__ import annotations
 
 from expunge.estimate.donsker_varadhan import DonskerVaradhanLower, donsker_varadhan
-from expunge.estimate.langevin import Ball, Box, Diagnostics, LangevinSamples, LinearEnergy, Target, Whitened, langevin
+from expunge.estimate.langevin import (
+    BallSupport,
+    BoxSupport,
+    Diagnostics,
+    LangevinSamples,
+    LinearEnergy,
+    Target,
+    Whitened,
+    langevin,
+)
 
 __all__ = [
-    "Ball",
-    "Box",
+    "BallSupport",
+    "BoxSupport",
     "Diagnostics",
     "DonskerVaradhanLower",
     "LangevinSamples",

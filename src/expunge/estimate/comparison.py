@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,7 +21,6 @@ from expunge.errors import ModelError
 from expunge.estimate.donsker_varadhan import DonskerVaradhanLower
 from expunge.estimate.langevin import Diagnostics
 from expunge.estimate.source import (
-    ConditionalDivergence,
     KullbackLeiblerEstimate,
     MeansDifference,
     SampledSource,
@@ -31,8 +30,9 @@ from expunge.estimate.source import (
     means_difference,
     origin_of,
     sample_source,
+    select_rows,
 )
-from expunge.heads import LinearHead, Rows
+from expunge.heads import Rows
 from expunge.heads.rows import in_memory
 from expunge.model import LinearModel
 from expunge.record import TrainingRecord
@@ -116,6 +116,7 @@ def of_entropy(found: DonskerVaradhanLower, folds: Sequence[float]) -> list[str]
 # Every estimate of the distance side by side, with uncertainty and direction; beside the truth where it is known.
 
 
+SURROGATE, FORGET, REFERENCE_SET = "the surrogate set", "the forget set", "the reference set"
 SAMPLED, REFERENCE, DIRECT = "samples", "reference", "difference of means, direct"
 ROWS_A_MINUTE = 20_000  # of the surrogate, where time is limited
 CELLS_A_MINUTE = 50_000_000  # rows x weights of the model: large models are estimated on fewer rows
@@ -210,48 +211,88 @@ def compare(
     `forget` gives an update to compare means at, and with matched classes what the surrogate is matched to: the rows
     that are retained. `reference` holds source rows.
     """
-    surrogate = prepared_rows(surrogate, record, "the surrogate set")
+    surrogate = prepared_rows(surrogate, record, SURROGATE)
     require_estimable(replace(wanted, route="kl"), record, is_labelled(surrogate), "residual")
     place = computing_device(device)
     objective, weights = head_of(model, record), model.matrix(place)
-    sets = _sets(model, record, place, surrogate, forget, reference, wanted.matched)
-    some = _some(sets.surrogate, budget, wanted.seed, objective.n_parameters)
+    given = {SURROGATE: surrogate, FORGET: forget, REFERENCE_SET: reference}
+    given = {name: rows for name, rows in given.items() if rows is not None}
+    sets = prepare_sets(given, model, record, place, wanted.matched)
+    gone, real = sets.get(FORGET), sets.get(REFERENCE_SET)
+    some = _fewer(sets[SURROGATE], budget, wanted.seed, objective.n_parameters)
     # what has no clock of its own comes first: the chains and networks then take what is left
-    origin = origin_of(weights, record, sets.surrogate)
-    at = _At(objective, weights, _update(objective, weights, record, sets.forget, some, progress), some, wanted.seed)
+    origin = origin_of(weights, record, sets[SURROGATE])
+    update = None
+    if gone is not None:  # the update that the rows to forget call for
+        equation = len(gone) * objective.gradient(weights, gone), some, record.n_source - len(gone)
+        update = newton_step(RetainedEquation(objective, weights, *equation), single=False, progress=progress).update
+
+    def means_with(rows: Rows | None) -> MeansDifference | None:
+        if update is None or rows is None:
+            return None
+        return means_difference(objective, weights, update, rows, some, seed=wanted.seed)
+
     time = budget.part(SAMPLING_SHARE)
     sampled = sample_source(weights, record, some, wanted, budget=time, progress=progress)
     wanted = replace(wanted, steps=sampled.steps)
-    means, real_means = at.means(sampled.rows), at.means(sets.reference)
+    means, real_means = means_with(sampled.rows), means_with(real)
     time = budget.part(LABELS_SHARE)
     conditional = conditional_divergence(objective, weights, some, seed=wanted.seed, budget=time, progress=progress)
 
     def divergence_from(features: Tensor, share: float) -> tuple[KullbackLeiblerEstimate, list[str]]:
         folds: list[float] = []
         time = budget.part(share * NETWORK_SHARE)
-        found = marginal_divergence(some, features, wanted, budget=time, folds=folds, progress=progress)
-        return KullbackLeiblerEstimate(conditional, found), of_entropy(found, folds)
+        marginal = marginal_divergence(some, features, wanted, budget=time, folds=folds, progress=progress)
+        return KullbackLeiblerEstimate(conditional, marginal), of_entropy(marginal, folds)
 
-    kl, reasons = divergence_from(sampled.features, 1.0 if sets.reference is None else 0.5)
+    kl, reasons = divergence_from(sampled.features, 1.0 if real is None else 0.5)
     verdict = Verdict((*of_chains(sampled.diagnostics), *reasons))
-    estimate = SourceEstimate(wanted, sampled, kl, origin)
     lines, real_kl, real_tells = _kl_lines(kl, SAMPLED), None, True
-    if sets.reference is not None:
-        real_kl, reasons = divergence_from(sets.reference.features[:, : model.n_features], 1.0)
+    if real is not None:
+        real_kl, reasons = divergence_from(real.features[:, : model.n_features], 1.0)
         lines, real_tells = lines + _kl_lines(real_kl, REFERENCE)[1:], not reasons
-    lines += at.lines(kl, means, SAMPLED) + at.lines(real_kl, real_means, REFERENCE)
-    given = {"the surrogate set": surrogate, "the forget set": forget, "the reference set": reference}
-    notes = column_notes(record, {name: rows for name, rows in given.items() if rows is not None})
-    notes += sets.notes(record) + _cut(some, sets.surrogate, conditional)
+    for divergence, difference, source in ((kl, means, SAMPLED), (real_kl, real_means, REFERENCE)):
+        if update is not None and divergence is not None and difference is not None:
+            lines += _means_lines(objective.change_sup(update), divergence, difference, source)
     told = {SAMPLED: verdict.tells, REFERENCE: real_tells}
     lines = [replace(line, tells=told.get(line.source, True) or line.sure) for line in lines]
-    return Comparison(
-        tuple(lines), estimate, sets.surrogate, sets.reference, kl, real_kl, means, real_means, notes, verdict
-    )
+    notes = column_notes(record, given)
+    for name, rows in sets.items():  # rows that are longer than the norm bound
+        notes += refuse_squashed(rows.scaling, name, record.max_norm, True)
+    if len(some) < len(sets[SURROGATE]):
+        notes += (
+            f"every estimate is of {len(some):,} of {len(sets[SURROGATE]):,} surrogate rows; more --minutes take more",
+        )
+    if conditional.n_rows < len(some):
+        notes += (f"the KL of labels is that of {conditional.n_rows:,} rows: there was no time for more models",)
+    estimate = SourceEstimate(wanted, sampled, kl, origin)
+    return Comparison(tuple(lines), estimate, sets[SURROGATE], real, kl, real_kl, means, real_means, notes, verdict)
 
 
-def _some(rows: Rows, budget: Budget, seed: int, n_parameters: int) -> Rows:
-    """As many rows, at random, as there is time for; weights brought back to mean 1."""
+def prepare_sets(
+    given: Mapping[str, Any], model: LinearModel, record: TrainingRecord, place: torch.device, matched: bool
+) -> dict[str, Rows]:
+    """The rows of each set as the objective takes them; a matched surrogate is weighted like what is retained."""
+    sets = {
+        name: in_memory(rows_of(rows, model, record, torch.float64, place, name), "an estimate")
+        for name, rows in given.items()
+    }
+    gone = sets.get(FORGET)
+    if gone is not None and len(gone) >= record.n_source:
+        raise ModelError(
+            f"{len(gone)} rows to forget of a source of {record.n_source}",
+            "at least one row must be retained",
+            "Give --n-source (n_source=).",
+        )
+    if matched:
+        left = record if gone is None else without(record, gone)
+        sets[SURROGATE] = in_memory(matched_rows(sets[SURROGATE], left, labelled=True), "an estimate")
+    require_enough(sets[SURROGATE])
+    return sets
+
+
+def _fewer(rows: Rows, budget: Budget, seed: int, n_parameters: int) -> Rows:
+    """As many rows, at random, as there is time for."""
     if budget.seconds is None:
         return rows
     # as many in every run with the same time, unless reading alone took most of it
@@ -259,103 +300,12 @@ def _some(rows: Rows, budget: Budget, seed: int, n_parameters: int) -> Rows:
     a_minute = min(ROWS_A_MINUTE, CELLS_A_MINUTE / n_parameters)
     if len(rows) <= (most := max(FEWEST_ROWS, int(a_minute * seconds / 60.0))):
         return rows
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).to(rows.device)
-    chosen = order[:most].sort().values
-    weights = None if rows.weights is None else rows.weights[chosen] / rows.weights[chosen].mean()
-    return replace(rows, features=rows.features[chosen], labels=rows.labels[chosen], weights=weights)
-
-
-def _cut(some: Rows, surrogate: Rows, conditional: ConditionalDivergence) -> tuple[str, ...]:
-    """What the time was too short for, in sentences."""
-    notes: tuple[str, ...] = ()
-    if len(some) < len(surrogate):
-        notes += (f"every estimate is of {len(some):,} of {len(surrogate):,} surrogate rows; more --minutes take more",)
-    if conditional.n_rows < len(some):
-        notes += (f"the KL of labels is that of {conditional.n_rows:,} rows: there was no time for more models",)
-    return notes
-
-
-def _update(
-    objective: LinearHead,
-    weights: Tensor,
-    record: TrainingRecord,
-    forget: Rows | None,
-    surrogate: Rows,
-    progress: Progress,
-) -> Tensor | None:
-    """The update that the rows to forget call for, where there are some."""
-    if forget is None:
-        return None
-    gone = len(forget) * objective.gradient(weights, forget)
-    problem = RetainedEquation(objective, weights, gone, surrogate, record.n_source - len(forget))
-    return newton_step(problem, single=False, progress=progress).update
-
-
-@dataclass(frozen=True)
-class _At:
-    """Differences of means at one update, where there is one."""
-
-    objective: LinearHead
-    weights: Tensor
-    update: Tensor | None
-    surrogate: Rows
-    seed: int
-
-    def means(self, rows: Rows | None) -> MeansDifference | None:
-        if self.update is None or rows is None:
-            return None
-        return means_difference(self.objective, self.weights, self.update, rows, self.surrogate, seed=self.seed)
-
-    def lines(self, kl: KullbackLeiblerEstimate | None, means: MeansDifference | None, source: str) -> list[Line]:
-        if self.update is None or kl is None or means is None:
-            return []
-        return _means_lines(self.objective, self.update, kl, means, source)
-
-
-@dataclass(frozen=True)
-class _Sets:
-    """The rows given, made ready; `reference` holds source rows."""
-
-    surrogate: Rows
-    forget: Rows | None
-    reference: Rows | None
-
-    def notes(self, record: TrainingRecord) -> tuple[str, ...]:
-        """Which of them had rows that are longer than the norm bound."""
-        sets = {"the surrogate set": self.surrogate, "the forget set": self.forget, "the reference set": self.reference}
-        given = {name: rows for name, rows in sets.items() if rows is not None}
-        return sum((refuse_squashed(rows.scaling, name, record.max_norm, True) for name, rows in given.items()), ())
-
-
-def _sets(
-    model: LinearModel,
-    record: TrainingRecord,
-    place: torch.device,
-    surrogate: tuple[Any, Any],
-    forget: tuple[Any, Any] | None,
-    reference: tuple[Any, Any] | Any,
-    matched: bool,
-) -> _Sets:
-    def rows(arrays: Any, name: str) -> Rows:
-        return in_memory(rows_of(arrays, model, record, torch.float64, place, name), "an estimate")
-
-    surrogate_rows = rows(surrogate, "the surrogate set")
-    forget_rows = None if forget is None else rows(forget, "the forget set")
-    if forget_rows is not None and len(forget_rows) >= record.n_source:
-        raise ModelError(
-            f"{len(forget_rows)} rows to forget of a source of {record.n_source}",
-            "at least one row must be retained",
-            "Give --n-source (n_source=).",
-        )
-    if matched:
-        left = record if forget_rows is None else without(record, forget_rows)
-        surrogate_rows = in_memory(matched_rows(surrogate_rows, left, labelled=True), "an estimate")
-    require_enough(surrogate_rows)
-    return _Sets(surrogate_rows, forget_rows, None if reference is None else rows(reference, "the reference set"))
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).to(rows.features.device)
+    return select_rows(rows, order[:most].sort().values)
 
 
 def _kl_lines(kl: KullbackLeiblerEstimate, source: str) -> list[Line]:
-    marginal = kl.marginal
+    labels, marginal = kl.conditional, kl.marginal
     infinite = ""
     if marginal.left_out:
         infinite = f"may be INFINITE: {marginal.left_out} features that are constant in one set only were left out"
@@ -365,32 +315,18 @@ def _kl_lines(kl: KullbackLeiblerEstimate, source: str) -> list[Line]:
     def remark(raw: float) -> str:
         return infinite or (f"raw {raw:.3g} became 0: a fit that failed, or no difference" if raw < 0.0 else "")
 
-    part = kl.conditional
+    own, lower = marginal.standard_error, remark(marginal.raw)
+    from_kl = "from the upper value of the KL (Pinsker; Bretagnolle, Huber)"
     return [
-        Line("KL of labels given features", "model", part.value, "neither", part.standard_error),
-        Line(
-            "KL of features (Donsker-Varadhan)",
-            source,
-            marginal.value,
-            "lower",
-            marginal.standard_error,
-            remark=remark(marginal.raw),
-        ),
+        Line("KL of labels given features", "model", labels.value, "neither", labels.standard_error),
+        Line("KL of features (Donsker-Varadhan)", source, marginal.value, "lower", own, remark=lower),
         Line("KL in all", source, kl.value, "neither", kl.standard_error, kl.upper, remark(kl.raw)),
-        Line(
-            "total variation",
-            source,
-            kl.tv_upper,
-            "neither",
-            remark="from the upper value of the KL (Pinsker; Bretagnolle, Huber)",
-        ),
+        Line("total variation", source, kl.tv_upper, "neither", remark=from_kl),
     ]
 
 
-def _means_lines(
-    objective: LinearHead, update: torch.Tensor, kl: KullbackLeiblerEstimate, means: MeansDifference, source: str
-) -> list[Line]:
-    from_tv = shift_total_variation(kl.tv_upper, objective.change_sup(update))
+def _means_lines(supremum: float, kl: KullbackLeiblerEstimate, means: MeansDifference, source: str) -> list[Line]:
+    from_tv = shift_total_variation(kl.tv_upper, supremum)
     bootstrap = f"upper value: bootstrap, {100 * means.confidence:g} %"
     return [
         Line("difference of means, from TV", source, from_tv, "neither", remark="2 TV sup||phi_u||"),

@@ -1,4 +1,10 @@
-"""Rows of two distributions, nu and rho, checked and made ready for an estimate of their relative entropy."""
+"""The relative entropy of two sets of rows, nu and rho, by Donsker and Varadhan's form, fitted on their rows.
+
+    KL(nu || rho) = max over T of  E_nu[T] - log E_rho[exp T]
+
+T is a small network on coordinates in which the two sets differ most plainly, started at what two Gaussians would say.
+Rows are cut in five: four parts train and stop T, and the fifth, which T never saw, gives the value.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +20,15 @@ from expunge.runtime.progress import Progress, silent
 
 FEWEST = 60  # rows a side: twelve in each fold, below which a standard error means nothing
 FOLDS = 5
-STOPPING = 0.1  # share of the other folds that decides when to stop
+STOPPING = 10  # one row in so many of the other folds decides when to stop
 OWN = 0.05  # share of rows from which on a value counts as having a probability of its own
+FEWEST_STEPS = 20  # in an epoch: few rows are passed over several times, or 500 epochs would be 500 steps
+MEMORY = 0.99  # of the moving average of the denominator
+SPREAD = 0.15  # of the first weights, in units of He's: large ones are noise in directions that tell nothing apart
+KINKS = 6.0  # first biases are up to this many SPREADs: without them T starts as a cone, and curvature comes too late
+GUARD = 0.001  # share of nu mixed into rho while training
+CAPS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0)  # below the logarithm of the rows of rho
+NEAR = 0.5  # of the ceiling
 
 
 @dataclass(frozen=True)
@@ -26,24 +39,29 @@ class TwoSamples:
     weights: Tensor
     rho: Tensor
 
+    def select(self, nu_rows: Tensor, rho_rows: Tensor) -> TwoSamples:
+        return TwoSamples(self.nu[nu_rows], self.weights[nu_rows], self.rho[rho_rows])
 
-def rows_that_count(nu: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Rows of nu that count, and their weights: a row of weight zero is no row."""
+
+def _prepare(nu: Tensor, rho: Tensor, weights: Tensor | None) -> tuple[TwoSamples, int]:
+    """The rows that count, standardised, in float32; and how many features were left out.
+
+    A row of weight zero is no row. A column of one and the same value in both sets says nothing. One that is constant
+    in a single set, at a value that is rare in the other, makes the distance infinite unless that value has a
+    probability of its own there, which so few rows cannot show; it is left out and counted. Leaving columns out can
+    only lower a relative entropy.
+    """
     if weights is None:
-        return nu, torch.ones(len(nu), dtype=torch.float64, device=nu.device)
-    if weights.shape != nu.shape[:1] or not bool(torch.isfinite(weights).all()) or not bool((weights >= 0).all()):
+        weights = torch.ones(len(nu), dtype=torch.float64, device=nu.device)
+    elif weights.shape != nu.shape[:1] or not bool(torch.isfinite(weights).all()) or not bool((weights >= 0).all()):
         raise DataError(
             f"weights of shape {tuple(weights.shape)} for {len(nu)} rows, or some not finite or below 0",
             "each row of nu needs one finite weight of at least 0",
             "Check how the weights were made.",
         )
-    counts = weights > 0
-    kept = weights[counts].detach().double()
-    return nu[counts], kept / kept.max() if len(kept) else kept
-
-
-def checked(nu: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
-    """Both sets in float64; refuses what no estimate can be made from."""
+    else:
+        nu, weights = nu[weights > 0], weights[weights > 0].detach().double()
+        weights = weights / weights.max() if len(weights) else weights
     if nu.ndim != 2 or rho.ndim != 2 or nu.shape[1] != rho.shape[1]:
         raise DataError(
             f"rows of shape {tuple(nu.shape)} and {tuple(rho.shape)}",
@@ -58,16 +76,7 @@ def checked(nu: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
         )
     if not (bool(torch.isfinite(nu).all()) and bool(torch.isfinite(rho).all())):
         raise DataError("values that are not finite", "every feature must be finite", "Remove or repair those rows.")
-    return nu.detach().double(), rho.detach().double()
-
-
-def telling_columns(nu: Tensor, rho: Tensor) -> tuple[Tensor, Tensor, int]:
-    """The columns that a network can tell the sets apart by, and how many others may make the distance infinite.
-
-    A column of one and the same value in both sets says nothing. One that is constant in a single set, at a value that
-    is rare in the other, makes the distance infinite unless that value has a probability of its own there, which so few
-    rows cannot show; it is left out and counted. Leaving columns out can only lower a relative entropy.
-    """
+    nu, rho = nu.detach().double(), rho.detach().double()
     nu_still, rho_still = (nu == nu[0]).all(dim=0), (rho == rho[0]).all(dim=0)
     same = nu_still & rho_still & (nu[0] == rho[0])
     if bool(same.all()):
@@ -79,40 +88,25 @@ def telling_columns(nu: Tensor, rho: Tensor) -> tuple[Tensor, Tensor, int]:
     in_rho, in_nu = (rho == nu[0]).double().mean(dim=0), (nu == rho[0]).double().mean(dim=0)
     shared = torch.where(nu_still, in_rho, in_nu)  # the constant's share in the other set
     odd = (nu_still | rho_still) & ~same & (shared < OWN)
-    kept = ~same & ~odd
-    if not bool(kept.any()):
+    varies = ~same & ~odd
+    if not bool(varies.any()):
         raise DataError(
             f"all {int(odd.sum())} features that vary are constant in one of the sets",
             "the distance is infinite unless that value is as usual in the other",
             "Use a surrogate, and a support of the sampler, in which they vary.",
         )
-    return nu[:, kept], rho[:, kept], int(odd.sum())
-
-
-def standardised(nu: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
-    """Both sets by the mean and standard deviation of both together, in float32."""
+    nu, rho = nu[:, varies], rho[:, varies]
     top = torch.maximum(nu.abs().amax(dim=0), rho.abs().amax(dim=0))  # first: squares of huge values would overflow
     pooled = torch.cat([nu / top, rho / top])
     spread = pooled.std(dim=0)
-    still = torch.nonzero(spread <= 1e-12).squeeze(1).tolist()
-    if still:
+    if still := torch.nonzero(spread <= 1e-12).squeeze(1).tolist():
         raise DataError(
             f"a feature varies by less than a part in 10^12 of its size (column {still[0]} of those that vary)",
             "differences that small are rounding",
             "Drop the feature, or subtract its mean before.",
         )
     scaled = ((pooled - pooled.mean(dim=0)) / spread).float()
-    return scaled[: len(nu)], scaled[len(nu) :]
-
-
-def stop_and_train(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows to stop by, rows to train on; they come shuffled, fold after fold, so each fold gives its share."""
-    every = round(1.0 / STOPPING)
-    stopping = torch.arange(len(rows), device=rows.device) % every == 0
-    return rows[stopping], rows[~stopping]
-
-
-# Coordinates in which two sets of rows differ most plainly, and what two Gaussians would say of them there.
+    return TwoSamples(scaled[: len(nu)], weights, scaled[len(nu) :]), int(odd.sum())
 
 
 @dataclass(frozen=True)
@@ -138,16 +132,12 @@ class Coordinates:
         nu_moment = ((nu - centre) * share[:, None]).T @ (nu - centre)
         rho_moment = (rho - centre).T @ (rho - centre) / len(rho)
         values, vectors = torch.linalg.eigh(0.5 * (nu_moment + rho_moment))
-        kept = values > 1e-10 * values[-1]
-        whiten = vectors[:, kept] / values[kept].sqrt()
+        usable = values > 1e-10 * values[-1]
+        whiten = vectors[:, usable] / values[usable].sqrt()
         differences, turn = torch.linalg.eigh(whiten.T @ (nu_moment - rho_moment) @ whiten)
         counted = 1.0 / float(share.square().sum())
         radius = 2.0 * math.sqrt(len(differences) * (1.0 / counted + 1.0 / len(rho)))
         return cls(centre.float(), (whiten @ turn).float(), differences.abs() > radius)
-
-    @property
-    def width(self) -> int:
-        return int(self.turn.shape[1] + self.telling.sum() + 1)
 
     def __call__(self, rows: Tensor) -> Tensor:
         places = (rows - self.centre) @ self.turn
@@ -162,45 +152,29 @@ class Coordinates:
     def gaussian(self, seen: TwoSamples) -> Tensor:
         """Coefficients of what the network sees, constant apart: the logarithm of the ratio of two Gaussians.
 
-        Telling coordinates have a mean and a variance each, `-(z - m)^2/(2v)` for nu less the same for rho; the others
+        Telling coordinates have a mean and a variance each, `-(z - m)^2/(2v)` for nu less that for rho; the others
         have mean 0 and one variance together. `seen` are rows in these coordinates.
         """
-        d, telling = self.turn.shape[1], self.telling
-        share = (seen.weights / seen.weights.sum())[:, None]
-
-        def moments(values: Tensor, each: Tensor | float) -> tuple[Tensor, Tensor]:
-            mean = (each * values).sum(dim=0)
-            return mean, (each * (values - mean).square()).sum(dim=0).clamp(min=1e-3)
-
-        (nu_mean, nu_variance), (rho_mean, rho_variance) = (
-            moments(side[:, :d].double(), each) for side, each in ((seen.nu, share), (seen.rho, 1.0 / len(seen.rho)))
-        )
-        n_rest = int((~telling).sum())
+        d, n_rest = self.turn.shape[1], int((~self.telling).sum())
         scale = math.sqrt(2.0 * max(1, n_rest))
-        nu_rest, rho_rest = (
-            max(1e-3, 1.0 + scale / max(1, n_rest) * float((each * side[:, -1:].double()).sum()))
-            for side, each in ((seen.nu, share), (seen.rho, 1.0 / len(seen.rho)))
-        )
-        linear = torch.where(telling, nu_mean / nu_variance - rho_mean / rho_variance, torch.zeros_like(nu_mean))
-        quadratic = 0.5 * (1.0 / rho_variance - 1.0 / nu_variance)[telling]
+
+        def moments(side: Tensor, share: Tensor | float) -> tuple[Tensor, Tensor, float]:
+            values = side[:, :d].double()
+            mean = (share * values).sum(dim=0)
+            rest = 1.0 + scale / max(1, n_rest) * float((share * side[:, -1:].double()).sum())
+            return mean, (share * (values - mean).square()).sum(dim=0).clamp(min=1e-3), max(1e-3, rest)
+
+        nu_mean, nu_variance, nu_rest = moments(seen.nu, (seen.weights / seen.weights.sum())[:, None])
+        rho_mean, rho_variance, rho_rest = moments(seen.rho, 1.0 / len(seen.rho))
+        linear = torch.where(self.telling, nu_mean / nu_variance - rho_mean / rho_variance, torch.zeros_like(nu_mean))
+        quadratic = 0.5 * (1.0 / rho_variance - 1.0 / nu_variance)[self.telling]
         together = torch.full_like(linear[:1], 0.5 * scale * (1.0 / rho_rest - 1.0 / nu_rest) if n_rest else 0.0)
         return torch.cat([linear, quadratic, together]).float()
 
 
-# T of Donsker and Varadhan's form: a network that tells the rows of nu from those of rho, and how it is fitted.
-
-
-FEWEST_STEPS = 20  # in an epoch: few rows are passed over several times, or 500 epochs would be 500 steps
-MEMORY = 0.99  # of the moving average of the denominator
-SPREAD = 0.15  # of the first weights, in units of He's: large ones are noise in directions that tell nothing apart
-KINKS = 6.0  # first biases are up to this many SPREADs: without them T starts as a cone, and curvature comes too late
-GUARD = 0.001  # share of nu mixed into rho while training
-CAPS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0)  # below the logarithm of the rows of rho
-
-
 @dataclass(frozen=True)
 class Critic:
-    """Three linear layers, ReLU between, one output, added to fixed multiples of the inputs."""
+    """T: three linear layers, ReLU between, one output, added to fixed multiples of the inputs."""
 
     parameters: tuple[Tensor, ...]
     fixed: Tensor
@@ -208,13 +182,12 @@ class Critic:
     @classmethod
     def start(cls, fixed: Tensor, width: int, generator: torch.Generator) -> Critic:
         """The last layer is zero: T starts as the fixed part, and must earn whatever it says beyond that."""
-        d, device = len(fixed), fixed.device
         layers: list[Tensor] = []
-        for n_in in (d, width):
+        for n_in in (len(fixed), width):
             layers.append(torch.randn(width, n_in, generator=generator) * (SPREAD * math.sqrt(2.0 / n_in)))
             layers.append((2.0 * torch.rand(width, generator=generator) - 1.0) * (SPREAD * KINKS))
         layers += [torch.zeros(1, width), torch.zeros(1)]
-        return cls(tuple(layer.to(device).requires_grad_() for layer in layers), fixed)
+        return cls(tuple(layer.to(fixed.device).requires_grad_() for layer in layers), fixed)
 
     def __call__(self, rows: Tensor) -> Tensor:
         w1, b1, w2, b2, w3, b3 = self.parameters
@@ -228,8 +201,11 @@ class Critic:
 
 @dataclass(frozen=True)
 class FittedCritic:
-    """`min(T, cap)`, fixed before the reporting rows are looked at; the cap lies `log k` above
-    `log E_rho[exp T]`, for k rows of rho in training: no one of them may count for more than all."""
+    """`min(T, cap)`, fixed before the reporting rows are looked at.
+
+    The cap lies `log k` above `log E_rho[exp T]`, for k rows of rho in training: no one of them may count for more
+    than all.
+    """
 
     coordinates: Coordinates
     network: Critic
@@ -237,140 +213,18 @@ class FittedCritic:
     epochs: int
     best_epoch: int
 
-    def outputs(self, seen: TwoSamples) -> tuple[Tensor, Tensor]:
+    def value(self, seen: TwoSamples) -> tuple[float, float]:
+        """The value on rows in the network's own coordinates, and the square of its standard error."""
         with torch.no_grad():
             on_nu, on_rho = (self.network(side).double().clamp(max=self.cap) for side in (seen.nu, seen.rho))
-        return on_nu, on_rho
-
-    def value(self, seen: TwoSamples) -> float:
-        """On rows in the network's own coordinates."""
-        on_nu, on_rho = self.outputs(seen)
-        return float(_weighted_mean(on_nu, seen.weights) - _log_mean_exp(on_rho))
-
-    def report(self, rows: TwoSamples) -> tuple[float, float]:
-        """The value, and the square of its standard error."""
-        on_nu, on_rho = self.outputs(self.coordinates.seen(rows))
-        mean, log_mean = _weighted_mean(on_nu, rows.weights), _log_mean_exp(on_rho)
-        nu_part = (rows.weights * (on_nu - mean)).square().sum() / rows.weights.sum().square()
+        mean, log_mean = _weighted_mean(on_nu, seen.weights), _log_mean_exp(on_rho)
+        nu_part = (seen.weights * (on_nu - mean)).square().sum() / seen.weights.sum().square()
         rho_part = torch.exp(on_rho - log_mean).var() / len(on_rho)
         return float(mean - log_mean), float(nu_part + rho_part)
 
-
-def fit_critic(
-    train: TwoSamples,
-    stop: TwoSamples,
-    width: int,
-    options: tuple[int, float, int, int],
-    generator: torch.Generator,
-    progress: Progress,
-    budget: Budget = NO_LIMIT,
-) -> FittedCritic:
-    """The network with the best value on the stopping rows, the untrained one included; the budget may end it early."""
-    epochs, learning_rate, batch, patience = options
-    coordinates = Coordinates.of(train)
-    train, stop = coordinates.seen(train), coordinates.seen(stop)
-    fixed = coordinates.gaussian(train)
-    starts = [Critic.start(part, width, generator) for part in (fixed, torch.zeros_like(fixed))]
-    network = max(starts, key=lambda tried: guarded_value(tried, stop))
-    optimiser = torch.optim.Adam(network.parameters, lr=learning_rate, fused=True)
-    weights = (train.weights / train.weights.mean()).float()
-    sizes = min(batch, len(train.nu)), min(batch, len(train.rho))
-    n_steps = max(FEWEST_STEPS, len(train.nu) // sizes[0], len(train.rho) // sizes[1])
-    log_average: Tensor | None = None
-    best, best_value, best_epoch, done = network.copy(), guarded_value(network, stop), 0, 0
-    for done in range(1, epochs + 1):
-        nu_order = _order(len(train.nu), n_steps * sizes[0], generator, train.nu.device)
-        rho_order = _order(len(train.rho), n_steps * sizes[1], generator, train.rho.device)
-        for nu_rows, rho_rows in zip(nu_order.view(n_steps, -1), rho_order.view(n_steps, -1), strict=True):
-            share = weights[nu_rows]
-            with torch.enable_grad():
-                outputs = guarded(network(torch.cat([train.nu[nu_rows], train.rho[rho_rows]])))
-                on_nu, on_rho = outputs[: sizes[0]], outputs[sizes[0] :]
-                log_average = _moved(log_average, log_denominator(on_nu.detach(), share, on_rho.detach()))
-                # its gradient is that of log E_q[exp T_a], with the average in place of E_q[exp T_a]
-                denominator = (1.0 - GUARD) * torch.exp(on_rho - log_average).mean()
-                denominator = denominator + GUARD * (share * torch.exp(on_nu - log_average)).mean()
-                loss = denominator - (share * on_nu).mean()
-                optimiser.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-        value = guarded_value(network, stop)
-        if value > best_value:
-            best, best_value, best_epoch = network.copy(), value, done
-        progress("Donsker-Varadhan epochs", done, epochs)
-        if done - best_epoch >= patience or budget.spent:
-            break
-    fitted = FittedCritic(coordinates, best, best_cap(best, train, stop), done, best_epoch)
-    if fitted.value(stop) > 0.0:
-        return fitted
-    # what only the guard made look useful is worth less than saying nothing
-    nothing = [torch.zeros_like(parameter) for parameter in best.parameters]
-    return FittedCritic(coordinates, Critic(tuple(nothing), torch.zeros_like(fixed)), math.inf, done, best_epoch)
-
-
-def best_cap(network: Critic, train: TwoSamples, stop: TwoSamples) -> float:
-    """The highest value T may take: of those tried, the one with the best value on all rows but the reporting ones.
-
-    One later row of rho where T is high would outweigh all others; a cap limits what it can do, and costs where nu is.
-    """
-    rows = TwoSamples(
-        *(torch.cat(pair) for pair in ((train.nu, stop.nu), (train.weights, stop.weights), (train.rho, stop.rho)))
-    )
-    with torch.no_grad():
-        on_nu, on_rho = (network(side).double() for side in (rows.nu, rows.rho))
-    top = float(_log_mean_exp(on_rho)) + math.log(len(on_rho))
-
-    def value(cap: float) -> float:
-        mean = _weighted_mean(on_nu.clamp(max=cap), rows.weights)
-        return float(mean - _log_mean_exp(on_rho.clamp(max=cap)))
-
-    return max((top - drop for drop in CAPS), key=value)
-
-
-def guarded_value(network: Critic, rows: TwoSamples) -> float:
-    """`E_nu[T_a] - log E_q[exp T_a]`; 0 for a T of 0."""
-    weights = rows.weights / rows.weights.mean()
-    with torch.no_grad():
-        on_nu, on_rho = (guarded(network(side).double()) for side in (rows.nu, rows.rho))
-        return float((weights * on_nu).mean() - log_denominator(on_nu, weights, on_rho))
-
-
-def guarded(outputs: Tensor) -> Tensor:
-    """`T_a = T - log(1 - a + a exp T)`."""
-    return outputs - torch.logaddexp(torch.full_like(outputs, math.log1p(-GUARD)), outputs + math.log(GUARD))
-
-
-def log_denominator(on_nu: Tensor, weights: Tensor, on_rho: Tensor) -> Tensor:
-    """`log E_q[exp T_a]`, with weights of mean 1 for the rows of nu."""
-    rho_part = _log_mean_exp(on_rho) + math.log1p(-GUARD)
-    return torch.logaddexp(rho_part, _log_mean_exp(on_nu + weights.log()) + math.log(GUARD))
-
-
-def _moved(log_average: Tensor | None, log_mean: Tensor) -> Tensor:
-    """Logarithm of the moving average, one minibatch later."""
-    if log_average is None:
-        return log_mean
-    return torch.logaddexp(log_average + math.log(MEMORY), log_mean + math.log1p(-MEMORY))
-
-
-def _order(n: int, needed: int, generator: torch.Generator, device: torch.device) -> Tensor:
-    """Indices of `needed` rows of n: as many shuffled passes as it takes."""
-    passes = [torch.randperm(n, generator=generator) for _ in range(-(-needed // n))]
-    return torch.cat(passes)[:needed].to(device)
-
-
-def _log_mean_exp(values: Tensor) -> Tensor:
-    return torch.logsumexp(values, dim=0) - math.log(len(values))
-
-
-def _weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
-    return (weights * values).sum() / weights.sum()
-
-
-# Donsker and Varadhan's form of a relative entropy, fitted on rows.
-
-
-NEAR = 0.5  # of the ceiling
+    def report(self, rows: TwoSamples) -> tuple[float, float]:
+        """Value and squared standard error on rows as they were prepared."""
+        return self.value(self.coordinates.seen(rows))
 
 
 @dataclass(frozen=True)
@@ -423,57 +277,157 @@ def donsker_varadhan(
     `patience` is how many epochs may pass without a better value on the stopping rows; each fold has its share of the
     `budget`. The value of each fold is appended to `folds`. The seed only shapes an estimate.
     """
-    _require_options(epochs, learning_rate, width, batch, patience)
-    nu, weights = rows_that_count(nu, weights)
-    nu, rho, left_out = telling_columns(*checked(nu, rho))
-    nu, rho = standardised(nu, rho)
-    generator = torch.Generator().manual_seed(seed)
-    nu_folds = torch.randperm(len(nu), generator=generator).to(nu.device).tensor_split(FOLDS)
-    rho_folds = torch.randperm(len(rho), generator=generator).to(rho.device).tensor_split(FOLDS)
-    ceiling = math.log(min(len(fold) for fold in rho_folds))
-    reports: list[tuple[float, float]] = []
-    lengths: list[tuple[int, int]] = []
-    for i in range(FOLDS):
-        mine = budget.part(1.0 / (FOLDS - i))
-        others = [(i + j) % FOLDS for j in range(1, FOLDS)]
-        nu_stop, nu_train = stop_and_train(torch.cat([nu_folds[j] for j in others]))
-        rho_stop, rho_train = stop_and_train(torch.cat([rho_folds[j] for j in others]))
-        fitted = fit_critic(
-            TwoSamples(nu[nu_train], weights[nu_train], rho[rho_train]),
-            TwoSamples(nu[nu_stop], weights[nu_stop], rho[rho_stop]),
-            width,
-            (epochs, learning_rate, batch, patience),
-            generator,
-            _telling(progress, lengths[:], epochs, mine),
-            mine,
-        )
-        reports.append(fitted.report(TwoSamples(nu[nu_folds[i]], weights[nu_folds[i]], rho[rho_folds[i]])))
-        lengths.append((fitted.epochs, fitted.best_epoch))
-    raw = sum(value for value, _ in reports) / FOLDS
-    if folds is not None:
-        folds += [value for value, _ in reports]
-    error = math.sqrt(sum(variance for _, variance in reports)) / FOLDS
-    return DonskerVaradhanLower(
-        min(max(0.0, raw), ceiling), raw, error, ceiling, *max(lengths), len(nu), len(rho), left_out
-    )
-
-
-def _telling(progress: Progress, lengths: list[tuple[int, int]], epochs: int, budget: Budget) -> Progress:
-    """The progress of one fold as that of all: folds to come are taken to be as long as those that are done."""
-    before, to_come = sum(length for length, _ in lengths), FOLDS - 1 - len(lengths)
-
-    def advance(stage: str, done: int, _total: int | None) -> None:
-        fitting = budget.fitting(done, epochs)
-        each = max(length for length, _ in lengths) if lengths else fitting
-        progress(stage, before + done, before + max(done, min(each, fitting)) + to_come * each)
-
-    return advance
-
-
-def _require_options(epochs: int, learning_rate: float, width: int, batch: int, patience: int) -> None:
     if min(epochs, width, batch, patience) < 1 or not 0.0 < learning_rate < math.inf:
         raise OptionError(
             f"{epochs} epochs at learning rate {learning_rate}, width {width}, batch {batch}, patience {patience}",
             "each must be above 0, and the learning rate finite",
             "The paper uses 500 epochs at 1e-4.",
         )
+    rows, left_out = _prepare(nu, rho, weights)
+    generator = torch.Generator().manual_seed(seed)
+    cuts = [
+        torch.randperm(len(side), generator=generator).to(side.device).tensor_split(FOLDS)
+        for side in (rows.nu, rows.rho)
+    ]
+    ceiling = math.log(min(len(fold) for fold in cuts[1]))
+    reports: list[tuple[float, float]] = []
+    lengths: list[tuple[int, int]] = []
+    for i in range(FOLDS):
+        mine = budget.part(1.0 / (FOLDS - i))
+        others = [torch.cat([cut[(i + j) % FOLDS] for j in range(1, FOLDS)]) for cut in cuts]
+        # rows come shuffled, fold after fold, so each fold gives its share of the rows to stop by
+        stops = [torch.arange(len(other), device=other.device) % STOPPING == 0 for other in others]
+        train = rows.select(others[0][~stops[0]], others[1][~stops[1]])
+        stop = rows.select(others[0][stops[0]], others[1][stops[1]])
+        told = _as_part(progress, [length for length, _ in lengths], epochs, mine)
+        fitted = fit_critic(train, stop, width, (epochs, learning_rate, batch, patience), generator, told, mine)
+        reports.append(fitted.report(rows.select(cuts[0][i], cuts[1][i])))
+        lengths.append((fitted.epochs, fitted.best_epoch))
+    raw = sum(value for value, _ in reports) / FOLDS
+    if folds is not None:
+        folds += [value for value, _ in reports]
+    error = math.sqrt(sum(variance for _, variance in reports)) / FOLDS
+    return DonskerVaradhanLower(
+        min(max(0.0, raw), ceiling), raw, error, ceiling, *max(lengths), len(rows.nu), len(rows.rho), left_out
+    )
+
+
+def _as_part(progress: Progress, lengths: list[int], epochs: int, budget: Budget) -> Progress:
+    """The progress of one fold as that of all: folds to come are taken to be as long as those that are done."""
+    before, to_come = sum(lengths), FOLDS - 1 - len(lengths)
+
+    def advance(stage: str, done: int, _total: int | None) -> None:
+        fitting = budget.fitting(done, epochs)
+        each = max(lengths) if lengths else fitting
+        progress(stage, before + done, before + max(done, min(each, fitting)) + to_come * each)
+
+    return advance
+
+
+def fit_critic(
+    train: TwoSamples,
+    stop: TwoSamples,
+    width: int,
+    options: tuple[int, float, int, int],
+    generator: torch.Generator,
+    progress: Progress,
+    budget: Budget = NO_LIMIT,
+) -> FittedCritic:
+    """The network with the best value on the stopping rows, the untrained one included; the budget may end it early."""
+    epochs, learning_rate, batch, patience = options
+    coordinates = Coordinates.of(train)
+    train, stop = coordinates.seen(train), coordinates.seen(stop)
+    fixed = coordinates.gaussian(train)
+    starts = [Critic.start(part, width, generator) for part in (fixed, torch.zeros_like(fixed))]
+    network = max(starts, key=lambda start: guarded_value(start, stop))
+    optimiser = torch.optim.Adam(network.parameters, lr=learning_rate, fused=True)
+    weights = (train.weights / train.weights.mean()).float()
+    sizes = min(batch, len(train.nu)), min(batch, len(train.rho))
+    n_steps = max(FEWEST_STEPS, len(train.nu) // sizes[0], len(train.rho) // sizes[1])
+    log_average: Tensor | None = None
+    best, best_value, best_epoch, done = network.copy(), guarded_value(network, stop), 0, 0
+    for done in range(1, epochs + 1):
+        orders = [
+            _order(len(side), n_steps * size, generator, side.device).view(n_steps, -1)
+            for side, size in zip((train.nu, train.rho), sizes, strict=True)
+        ]
+        for nu_rows, rho_rows in zip(*orders, strict=True):
+            share = weights[nu_rows]
+            with torch.enable_grad():
+                outputs = guarded(network(torch.cat([train.nu[nu_rows], train.rho[rho_rows]])))
+                on_nu, on_rho = outputs[: sizes[0]], outputs[sizes[0] :]
+                log_mean = log_denominator(on_nu.detach(), share, on_rho.detach())
+                log_average = (
+                    log_mean
+                    if log_average is None
+                    else torch.logaddexp(log_average + math.log(MEMORY), log_mean + math.log1p(-MEMORY))
+                )
+                # its gradient is that of log E_q[exp T_a], with the average in place of E_q[exp T_a]
+                denominator = (1.0 - GUARD) * torch.exp(on_rho - log_average).mean()
+                denominator = denominator + GUARD * (share * torch.exp(on_nu - log_average)).mean()
+                loss = denominator - (share * on_nu).mean()
+                optimiser.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+        value = guarded_value(network, stop)
+        if value > best_value:
+            best, best_value, best_epoch = network.copy(), value, done
+        progress("Donsker-Varadhan epochs", done, epochs)
+        if done - best_epoch >= patience or budget.spent:
+            break
+    fitted = FittedCritic(coordinates, best, best_cap(best, train, stop), done, best_epoch)
+    if fitted.value(stop)[0] > 0.0:
+        return fitted
+    # what only the guard made look useful is worth less than saying nothing
+    nothing = [torch.zeros_like(parameter) for parameter in best.parameters]
+    return FittedCritic(coordinates, Critic(tuple(nothing), torch.zeros_like(fixed)), math.inf, done, best_epoch)
+
+
+def best_cap(network: Critic, train: TwoSamples, stop: TwoSamples) -> float:
+    """The highest value T may take: of those tried, the one with the best value on all rows but the reporting ones.
+
+    One later row of rho where T is high would outweigh all others; a cap limits what it can do, and costs where nu is.
+    """
+    with torch.no_grad():
+        on_nu = network(torch.cat([train.nu, stop.nu])).double()
+        on_rho = network(torch.cat([train.rho, stop.rho])).double()
+    weights = torch.cat([train.weights, stop.weights])
+    top = float(_log_mean_exp(on_rho)) + math.log(len(on_rho))
+
+    def value(cap: float) -> float:
+        return float(_weighted_mean(on_nu.clamp(max=cap), weights) - _log_mean_exp(on_rho.clamp(max=cap)))
+
+    return max((top - drop for drop in CAPS), key=value)
+
+
+def guarded_value(network: Critic, rows: TwoSamples) -> float:
+    """`E_nu[T_a] - log E_q[exp T_a]`; 0 for a T of 0."""
+    weights = rows.weights / rows.weights.mean()
+    with torch.no_grad():
+        on_nu, on_rho = (guarded(network(side).double()) for side in (rows.nu, rows.rho))
+        return float((weights * on_nu).mean() - log_denominator(on_nu, weights, on_rho))
+
+
+def guarded(outputs: Tensor) -> Tensor:
+    """`T_a = T - log(1 - a + a exp T)`."""
+    return outputs - torch.logaddexp(torch.full_like(outputs, math.log1p(-GUARD)), outputs + math.log(GUARD))
+
+
+def log_denominator(on_nu: Tensor, weights: Tensor, on_rho: Tensor) -> Tensor:
+    """`log E_q[exp T_a]`, with weights of mean 1 for the rows of nu."""
+    rho_part = _log_mean_exp(on_rho) + math.log1p(-GUARD)
+    return torch.logaddexp(rho_part, _log_mean_exp(on_nu + weights.log()) + math.log(GUARD))
+
+
+def _order(n: int, needed: int, generator: torch.Generator, device: torch.device) -> Tensor:
+    """Indices of `needed` rows of n: as many shuffled passes as it takes."""
+    passes = [torch.randperm(n, generator=generator) for _ in range(-(-needed // n))]
+    return torch.cat(passes)[:needed].to(device)
+
+
+def _log_mean_exp(values: Tensor) -> Tensor:
+    return torch.logsumexp(values, dim=0) - math.log(len(values))
+
+
+def _weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
+    return (weights * values).sum() / weights.sum()

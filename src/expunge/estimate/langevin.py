@@ -103,7 +103,7 @@ class Whitened:
 
 
 @dataclass(frozen=True)
-class Box:
+class BoxSupport:
     """`lower <= x_i <= upper` for every feature, by reflection."""
 
     lower: float
@@ -127,7 +127,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Ball:
+class BallSupport:
     """`||x|| <= radius`, by reflection at the sphere, or by projection onto it."""
 
     radius: float
@@ -206,17 +206,24 @@ def langevin(
     generator = torch.Generator(device=start.device).manual_seed(seed)
     points = start.clone()
     every = max(1, (min(n_steps, LOOKED_AT) if budget.limited else n_steps) // RECORDS)
+    moves = _metropolis if metropolis else _unadjusted
+    advance = moves(target, support, points, step, generator, every)
+    if not metropolis and points.device.type == "cuda":
+        advance = _replay(advance, points, generator)
     records: list[NDArray[np.float64]] = []
     shares: list[float] = []
-    made = (target, support, points, step, generator, every)
-    move = _corrected(*made) if metropolis else _replayed(_uncorrected(*made), points, generator)
     between = 1  # moves between two records: with time to spare there are more steps than are worth recording
     for done in range(every, n_steps + 1, every):
-        shares.append(move() or 0.0)
+        shares.append(advance() or 0.0)
         if len(shares) % between:
             continue
         records.append(torch.stack([target.log_density(points), points.norm(dim=1)]).double().cpu().numpy())
-        _require_finite(records[-1], done, step)
+        if not np.isfinite(records[-1]).all():
+            raise DataError(
+                f"after {done} steps a chain is no longer finite",
+                "the step must be small beside the curvature of the density",
+                f"Use a step well below {step:g}, or a support.",
+            )
         progress("Langevin steps", done, budget.fitting(done, n_steps))
         if budget.spent and len(records) >= FEWEST_RECORDS:
             break
@@ -232,9 +239,9 @@ def langevin(
     return LangevinSamples(points, diagnostics, every * len(shares))
 
 
-def _uncorrected(
+def _unadjusted(
     target: Target, support: Support | None, points: Tensor, step: float, generator: torch.Generator, count: int
-) -> Callable[[], None]:
+) -> Callable[[], float | None]:
     """A function that moves the points, in place, by `count` steps."""
     noise = torch.empty_like(points)
 
@@ -249,10 +256,10 @@ def _uncorrected(
     return advance
 
 
-def _replayed(advance: Callable[[], None], points: Tensor, generator: torch.Generator) -> Callable[[], None]:
+def _replay(
+    advance: Callable[[], float | None], points: Tensor, generator: torch.Generator
+) -> Callable[[], float | None]:
     """On a GPU, the steps recorded once and replayed: launching their small kernels takes longer than running them."""
-    if points.device.type != "cuda":
-        return advance
     saved, side = points.clone(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -266,10 +273,10 @@ def _replayed(advance: Callable[[], None], points: Tensor, generator: torch.Gene
     return graph.replay
 
 
-def _corrected(
+def _metropolis(
     target: Target, support: Support | None, points: Tensor, step: float, generator: torch.Generator, count: int
-) -> Callable[[], float]:
-    """The same with Metropolis and Hastings' rule for each chain; it returns the share of moves that were accepted."""
+) -> Callable[[], float | None]:
+    """Steps accepted by Metropolis and Hastings' rule, chain by chain; the function returns the share accepted."""
     value, force = target.log_density(points), target.force(points)
     noise = torch.empty_like(points)
 
@@ -294,15 +301,6 @@ def _corrected(
         return float(accepted) / count
 
     return advance
-
-
-def _require_finite(record: NDArray[np.float64], done: int, step: float) -> None:
-    if not np.isfinite(record).all():
-        raise DataError(
-            f"after {done} steps a chain is no longer finite",
-            "the step must be small beside the curvature of the density",
-            f"Use a step well below {step:g}, or a support.",
-        )
 
 
 def diagnose(records: NDArray[np.float64], acceptance: float) -> Diagnostics:

@@ -1,9 +1,8 @@
-"""The conditional part of the KL between surrogate and source (the paper's Proposition 4.5).
+"""The source as the model remembers it: sampled features, how far the surrogate is from them, and the file of both.
 
-    mean over surrogate rows (x, y) of  log p_S(y|x) - log p_D(y|x)
-
-p_D is the trained model's probability, p_S that of a model of the same kind trained on the surrogate. Cross-fitted:
-each row is judged by a surrogate model that was trained on the other folds.
+The KL between surrogate and source is that of labels given features plus that of features (the paper's Proposition
+4.5). The first is cross-fitted, the second Donsker and Varadhan's; what the residual bound really needs, the difference
+of means `||E_R phi_u - E_S phi_u||`, is measured directly, with samples standing for the retained rows.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import hashlib
 import io
 import json
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -25,7 +23,16 @@ from expunge.distance import Distance, Estimation
 from expunge.distance.inequalities import tv_upper_from_kl
 from expunge.errors import DataError, ExpungeError, FileError, ModelError, OptionError
 from expunge.estimate.donsker_varadhan import DonskerVaradhanLower, donsker_varadhan
-from expunge.estimate.langevin import Ball, Box, Diagnostics, LinearEnergy, Support, Target, Whitened, langevin
+from expunge.estimate.langevin import (
+    BallSupport,
+    BoxSupport,
+    Diagnostics,
+    LinearEnergy,
+    Support,
+    Target,
+    Whitened,
+    langevin,
+)
 from expunge.heads import LinearHead, Rows
 from expunge.record import TrainingRecord
 from expunge.rows import prepare
@@ -36,10 +43,24 @@ from expunge.runtime.memory import memory_limit
 from expunge.runtime.paths import readable
 from expunge.runtime.progress import Progress, silent
 from expunge.runtime.strict_json import is_digest, read_json
+from expunge.runtime.typed_json import read_as
 from expunge.train import minimise
 
 FOLDS = 5
 TOLERANCE = 1e-6  # gradient norm of a fold's model: far below what its rows' randomness moves it by
+DRAWS, DRAW_BLOCK = 400, 64  # of the bootstrap, and how many at once
+CONFIDENCE = 0.95
+BOOTSTRAP_ROWS = 8192  # of one set: enough to learn how its mean varies
+PAPER_STEP = 0.02
+UPPER = 1.6449  # standard errors added before a KL enters a bound: 95 % one-sided
+LEAST_ACCEPTANCE = 0.05
+SCHEMA = "expunge/estimate/1"
+LONGEST = 20_000  # characters of the facts in a file; ours have some 1,500
+REMEDY = "Write it anew with expunge distance --out."
+ARRAYS = ("mean", "covariance")
+FACTS = {"schema", "settings", "support", "step_size", "scaled", "diagnostics", "conditional", "marginal", "origin"}
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -66,10 +87,11 @@ def conditional_divergence(
     budget: Budget = NO_LIMIT,
     progress: Progress = silent,
 ) -> ConditionalDivergence:
-    """Cross-fitted mean log ratio; only for losses that are minus a log probability (softmax).
+    """Mean over surrogate rows of `log p_S(y|x) - log p_D(y|x)`; only for losses that are minus a log probability.
 
-    Once the `budget` is spent the folds to come are left out: their rows are not judged, and `n_rows` says how many
-    were.
+    p_D is the trained model's probability, p_S that of a model of the same kind trained on the surrogate. Cross-fitted:
+    each row is judged by a surrogate model that was trained on the other folds. Once the `budget` is spent the folds to
+    come are left out: their rows are not judged, and `n_rows` says how many were.
     """
     rows = len(surrogate)
     if not 2 <= folds <= rows // 2:
@@ -81,11 +103,11 @@ def conditional_divergence(
     for index in range(folds):
         progress("Models on the surrogate", index, folds)
         held = fold == index
-        trained = minimise(objective, _subset(surrogate, ~held), start=start, tolerance=TOLERANCE)
-        start = trained
-        found = _losses(objective, weights, surrogate, held) - _losses(objective, trained, surrogate, held)
-        each = torch.ones_like(found) if surrogate.weights is None else surrogate.weights[held]
-        judged.append(torch.stack([found, each]))
+        start = minimise(objective, select_rows(surrogate, ~held), start=start, tolerance=TOLERANCE)
+        features, labels = surrogate.features[held].double(), surrogate.labels[held]
+        ratios = objective.losses(features @ weights.T, labels) - objective.losses(features @ start.T, labels)
+        each = torch.ones_like(ratios) if surrogate.weights is None else surrogate.weights[held]
+        judged.append(torch.stack([ratios, each]))
         if budget.spent:
             break
     progress("Models on the surrogate", len(judged), len(judged))
@@ -105,23 +127,10 @@ def conditional_divergence(
     return ConditionalDivergence(mean, error, len(judged), rows)
 
 
-def _subset(rows: Rows, chosen: Tensor) -> Rows:
+def select_rows(rows: Rows, chosen: Tensor) -> Rows:
     """Some of the rows, their weights brought back to mean 1."""
     weights = None if rows.weights is None else rows.weights[chosen] / rows.weights[chosen].mean()
     return replace(rows, features=rows.features[chosen], labels=rows.labels[chosen], weights=weights)
-
-
-def _losses(objective: LinearHead, weights: Tensor, rows: Rows, chosen: Tensor) -> Tensor:
-    return objective.losses(rows.features[chosen].double() @ weights.T, rows.labels[chosen])
-
-
-# What the residual bound really needs: `||E_R phi_u - E_S phi_u||`, with samples standing for the retained rows.
-
-
-DRAWS = 400
-CONFIDENCE = 0.95
-BOOTSTRAP_ROWS = 8192  # of one set: enough to learn how its mean varies
-DRAW_BLOCK = 64
 
 
 @dataclass(frozen=True)
@@ -182,9 +191,6 @@ def _fluctuations(
     return torch.cat(parts)
 
 
-# What an estimate was made of. It says nothing of another model, and its KL nothing of another surrogate.
-
-
 @dataclass(frozen=True)
 class Origin:
     """Digests of the weights (bias column included) and of the surrogate as used, and the features' own facts."""
@@ -212,14 +218,6 @@ def _digest(*tensors: Tensor) -> str:
         digest.update(f"{plain.dtype} {list(plain.shape)}\n".encode())
         digest.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-# The source as the model remembers it: sampled features, and how far the surrogate is from them.
-
-
-PAPER_STEP = 0.02
-UPPER = 1.6449  # standard errors added before a KL enters a bound: 95 % one-sided
-LEAST_ACCEPTANCE = 0.05
 
 
 @dataclass(frozen=True)
@@ -282,7 +280,7 @@ class KullbackLeiblerEstimate:
 class SourceEstimate:
     """What was estimated, of what, and the distance it gives for an update.
 
-    Made by `estimate_source`, or by `compare`; `saved.py` writes it to a file and reads it back.
+    Made by `estimate_source`, or by `compare`; `estimate_bytes` writes it to a file, `read_estimate` reads it back.
     """
 
     wanted: Estimation
@@ -352,7 +350,7 @@ class SourceEstimate:
                 "marginal_lower": asdict(self.kl.marginal) | {"saturated": self.kl.marginal.saturated},
                 "kl": {"raw": self.kl.raw, "standard_error": self.kl.standard_error, "upper": self.kl.upper},
             }
-        finite: dict[str, Any] = _finite(stated)
+        finite: dict[str, Any] = _null_for_infinite(stated)
         return finite
 
 
@@ -360,9 +358,9 @@ def _short(value: Any) -> str:
     return f"{value[:16]}..." if isinstance(value, str) else "none" if value is None else str(value)
 
 
-def _finite(value: Any) -> Any:
+def _null_for_infinite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
+        return {key: _null_for_infinite(entry) for key, entry in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -437,20 +435,24 @@ def sample_source(
             "they must fit into memory",
             "Use fewer --chains (chains=).",
         )
-    begun = _beginning(weights, record, surrogate, wanted)
-    step = wanted.step_size if wanted.step_size is not None else _default_step(wanted, begun.variance, width)
-    if step > begun.variance:
+    start = _start(weights, record, surrogate, wanted)
+    # Metropolis' rule rejects what leaves the support, and in a ball or box of many dimensions nearly all the volume
+    # lies at the edge: there the step shrinks with the dimension
+    edge = wanted.metropolis and wanted.support != "gaussian"
+    usual = start.variance * (min(PAPER_STEP, 1.0 / width) if edge else PAPER_STEP)
+    step = usual if wanted.step_size is None else wanted.step_size
+    if step > start.variance:
         raise OptionError(
             f"step size {step:g}",
-            f"on this support a feature has the variance {begun.variance:.3g}; steps above it jump about at random",
-            f"Use {PAPER_STEP * begun.variance:.3g}, or leave --step-size (step_size) out.",
+            f"on this support a feature has the variance {start.variance:.3g}; steps above it jump about at random",
+            f"Use {PAPER_STEP * start.variance:.3g}, or leave --step-size (step_size) out.",
         )
     drawn = langevin(
-        begun.target,
-        begun.start,
+        start.target,
+        start.points,
         n_steps=wanted.steps,
         step=step,
-        support=begun.support,
+        support=start.support,
         metropolis=wanted.metropolis,
         seed=wanted.seed + 1,
         budget=budget,
@@ -462,7 +464,7 @@ def sample_source(
             f"at least {100 * LEAST_ACCEPTANCE:g} % are needed for the chains to move",
             f"Use a --step-size (step_size=) well below {step:.3g}.",
         )
-    points = begun.target.features(drawn.points) if isinstance(begun.target, Whitened) else drawn.points
+    points = start.target.features(drawn.points) if isinstance(start.target, Whitened) else drawn.points
     prepared = prepare(
         points,
         torch.zeros(len(points), dtype=torch.int64),
@@ -472,54 +474,41 @@ def sample_source(
         device=weights.device,
         name="the sampled features",
     )
-    return SampledSource(prepared.rows, width, drawn.diagnostics, begun.words, step, drawn.steps)
+    return SampledSource(prepared.rows, width, drawn.diagnostics, start.words, step, drawn.steps)
 
 
 @dataclass(frozen=True)
-class _Beginning:
+class _Start:
     """What chains sample and where they start; `variance` is the support's for one feature, `words` describe it."""
 
     target: Target
     support: Support | None
-    start: Tensor
+    points: Tensor
     variance: float
     words: str
 
 
-def _beginning(weights: Tensor, record: TrainingRecord, surrogate: Rows, wanted: Estimation) -> _Beginning:
-    width = weights.shape[1] - int(record.bias)
-    dtype = torch.float64 if wanted.metropolis else torch.float32
+def _start(weights: Tensor, record: TrainingRecord, surrogate: Rows, wanted: Estimation) -> _Start:
+    width, longest = weights.shape[1] - int(record.bias), record.max_norm
+    kind: dict[str, Any] = {"dtype": torch.float64 if wanted.metropolis else torch.float32, "device": weights.device}
+    kind["generator"] = torch.Generator(device=weights.device).manual_seed(wanted.seed)
+    dtype, shape = kind["dtype"], (wanted.chains, width)
     energy = LinearEnergy(weights[:, :width].to(dtype), weights[:, width].to(dtype) if record.bias else None)
-    generator = torch.Generator(device=weights.device).manual_seed(wanted.seed)
-    shape = (wanted.chains, width)
     if wanted.support == "gaussian":
         mean, root, origin = _reference(surrogate, width, wanted, dtype)
-        start = torch.randn(shape, generator=generator, dtype=dtype, device=weights.device)
         words = f"Gaussian reference with {origin}; steps in its whitened coordinates"
-        return _Beginning(Whitened(energy, mean, root), None, start, 1.0, words)
+        return _Start(Whitened(energy, mean, root), None, torch.randn(shape, **kind), 1.0, words)
     if wanted.support == "box":
-        half = record.max_norm if wanted.box is None else wanted.box
-        start = (torch.rand(shape, generator=generator, dtype=dtype, device=weights.device) * 2 - 1) * half
+        half = longest if wanted.box is None else wanted.box
         words = f"box from {-half:g} to {half:g} in every feature, by reflection"
-        return _Beginning(energy, Box(-half, half), start, half**2 / 3.0, words)
+        points = (torch.rand(shape, **kind) * 2 - 1) * half
+        return _Start(energy, BoxSupport(-half, half), points, half**2 / 3.0, words)
     projected = wanted.support == "projected-ball"
-    start = torch.randn(shape, generator=generator, dtype=dtype, device=weights.device)
-    radius = torch.rand((wanted.chains, 1), generator=generator, dtype=dtype, device=weights.device) ** (1 / width)
-    start = start / start.norm(dim=1, keepdim=True) * radius * record.max_norm
-    words = f"ball of radius {record.max_norm:g}, by {'projection' if projected else 'reflection'}"
-    support = Ball(record.max_norm, project=projected)
-    return _Beginning(energy, support, start, record.max_norm**2 / (width + 2), words)
-
-
-def _default_step(wanted: Estimation, variance: float, width: int) -> float:
-    """The paper's step in units of the support's variance per feature.
-
-    Metropolis' rule rejects what leaves the support, and in a ball or box of many dimensions nearly all the volume lies
-    at the edge: there the step shrinks with the dimension.
-    """
-    if wanted.metropolis and wanted.support != "gaussian":
-        return variance * min(PAPER_STEP, 1.0 / width)
-    return variance * PAPER_STEP
+    points = torch.randn(shape, **kind)
+    lengths = torch.rand((wanted.chains, 1), **kind) ** (1 / width)
+    points = points / points.norm(dim=1, keepdim=True) * lengths * longest
+    words = f"ball of radius {longest:g}, by {'projection' if projected else 'reflection'}"
+    return _Start(energy, BallSupport(longest, project=projected), points, longest**2 / (width + 2), words)
 
 
 def _reference(surrogate: Rows, width: int, wanted: Estimation, dtype: torch.dtype) -> tuple[Tensor, Tensor, str]:
@@ -561,13 +550,6 @@ def _reference(surrogate: Rows, width: int, wanted: Estimation, dtype: torch.dty
 # An estimate in a file, so that it is made once, looked at, and then used: what `expunge distance --out` writes.
 
 
-SCHEMA = "expunge/estimate/1"
-LONGEST = 20_000  # characters of the facts; a file of ours has some 1,500
-REMEDY = "Write it anew with expunge distance --out."
-ARRAYS = ("mean", "covariance")
-Value = TypeVar("Value")
-
-
 def estimate_bytes(estimate: SourceEstimate) -> bytes:
     """The file, byte for byte."""
     wanted, sampled, kl = asdict(estimate.wanted), estimate.sampled, estimate.kl
@@ -595,10 +577,11 @@ def read_estimate(path: str | Path) -> SourceEstimate:
     location = readable(Path(path))
     try:
         arrays = read_npz(location, ("samples", "facts"), optional=ARRAYS)
-        facts = _facts(arrays.pop("facts"))
-        return _estimate(facts, {name: _numbers(name, array) for name, array in arrays.items()})
-    except _NotAnEstimateError as error:
-        raise FileError(f"{location}: {error}", "an estimate as it was written is needed", REMEDY) from error
+        facts = _read_facts(arrays.pop("facts"))
+        for name, array in arrays.items():
+            finite = array.dtype == np.float64 and bool(np.isfinite(array).all())
+            _require(finite, f"{name} of dtype {array.dtype}, or not finite, for finite float64")
+        return _estimate(facts, arrays)
     except OptionError as error:
         raise FileError(f"{location}: {error.found}", error.required, REMEDY) from error
     except ExpungeError:
@@ -607,35 +590,34 @@ def read_estimate(path: str | Path) -> SourceEstimate:
         raise not_whole(location, error) from error
 
 
-class _NotAnEstimateError(Exception):
-    """What a file says that no estimate can."""
+def _require(holds: bool, said: str) -> None:
+    if not holds:
+        raise OptionError(said, "an estimate as it was written is needed", REMEDY)
 
 
-def _null_for_infinite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _null_for_infinite(entry) for key, entry in value.items()}
-    return None if value == math.inf else value
-
-
-def _facts(array: Array) -> dict[str, Any]:
-    if array.shape != () or array.dtype.kind != "U" or array.dtype.itemsize > 4 * LONGEST:
-        raise _NotAnEstimateError(f"facts of shape {array.shape} and dtype {array.dtype}")
+def _read_facts(array: Array) -> dict[str, Any]:
+    plain = array.shape == () and array.dtype.kind == "U" and array.dtype.itemsize <= 4 * LONGEST
+    _require(plain, f"facts of shape {array.shape} and dtype {array.dtype}")
     try:
         facts = read_json(array.item())
     except (ValueError, RecursionError) as error:
-        raise _NotAnEstimateError(f"facts that are not JSON ({error})") from error
-    expected = {"schema", "settings", "support", "step_size", "scaled"}
-    expected |= {"diagnostics", "conditional", "marginal", "origin"}
-    if not isinstance(facts, dict) or facts.get("schema") != SCHEMA or set(facts) != expected:
-        named = facts.get("schema") if isinstance(facts, dict) else type(facts).__name__
-        raise _NotAnEstimateError(f"facts of schema {named!r}, or with keys too many or too few, for {SCHEMA}")
-    return facts
+        raise OptionError(f"facts that are not JSON ({error})", "they must be", REMEDY) from error
+    named = facts.get("schema") if isinstance(facts, dict) else type(facts).__name__
+    known = isinstance(facts, dict) and named == SCHEMA and set(facts) == FACTS
+    _require(known, f"facts of schema {named!r}, or with keys too many or too few, for {SCHEMA}")
+    return dict(facts)
 
 
-def _numbers(name: str, array: Array) -> Array:
-    if array.dtype != np.float64 or not np.isfinite(array).all():
-        raise _NotAnEstimateError(f"{name} of dtype {array.dtype}, or not finite, for finite float64")
-    return array
+def _read(kind: type[Value], content: Any, name: str) -> Value:
+    """A dataclass from its JSON object; null stands for infinite where a number must be."""
+    types = get_type_hints(kind)
+    whole = isinstance(content, dict) and set(content) == set(types) - set(ARRAYS)
+    _require(whole, f"{name} with keys too many or too few")
+    infinite = {key: math.inf for key, value in content.items() if value is None and types[key] is float}
+    try:
+        return replace(read_as(kind, content | dict.fromkeys(infinite, 0.0)), **infinite)  # type: ignore[type-var]
+    except ValueError as error:
+        raise OptionError(f"{name}: {error}"[:200], "an estimate as it was written is needed", REMEDY) from error
 
 
 def _estimate(facts: dict[str, Any], arrays: dict[str, Array]) -> SourceEstimate:
@@ -643,14 +625,24 @@ def _estimate(facts: dict[str, Any], arrays: dict[str, Array]) -> SourceEstimate
     digests = (origin.weights, origin.surrogate, *(() if origin.encoder is None else (origin.encoder,)))
     _require(all(map(is_digest, digests)), "an origin whose digests are none")
     _require(0.0 < origin.max_norm < math.inf, f"max_norm {origin.max_norm}")
-    wanted = _read(Estimation, facts["settings"], "settings", {name: arrays.get(name) for name in ARRAYS})
+    wanted = _read(Estimation, facts["settings"], "settings")
+    wanted = replace(wanted, mean=arrays.get("mean"), covariance=arrays.get("covariance"))
     kl = None
     if facts["conditional"] is not None or facts["marginal"] is not None:
         kl = KullbackLeiblerEstimate(
             _read(ConditionalDivergence, facts["conditional"], "conditional"),
             _read(DonskerVaradhanLower, facts["marginal"], "marginal"),
         )
-        _require_possible(kl)
+        part, own = kl.conditional, kl.marginal
+        _require(part.standard_error >= 0.0 and part.folds >= 2 and part.n_rows >= 2 * part.folds, "a conditional part")
+        _require(
+            min(own.epochs, own.n_nu, own.n_rho) >= 1
+            and min(own.best_epoch, own.left_out) >= 0
+            and own.standard_error >= 0.0
+            and 0.0 <= own.ceiling < math.inf
+            and own.value == min(max(0.0, own.raw), own.ceiling),
+            f"a marginal part of value {own.value}, raw {own.raw}, ceiling {own.ceiling}",
+        )
     return SourceEstimate(wanted, _sampled(facts, arrays["samples"], wanted, origin), kl, origin)
 
 
@@ -659,10 +651,8 @@ def _sampled(facts: dict[str, Any], samples: Array, wanted: Estimation, origin: 
     _require(type(words) is str and 0 < len(words) <= 200 and words.isprintable(), "a support in no words")
     _require(type(step) is float and 0.0 < step < math.inf, f"step size {step!r}")
     _require(type(scaled) is int and 0 <= scaled <= wanted.chains, f"{scaled!r} rows scaled")
-    _require(
-        samples.ndim == 2 and samples.shape[0] == wanted.chains and samples.shape[1] > 0,
-        f"samples of shape {samples.shape} for {wanted.chains} chains",
-    )
+    fits = samples.ndim == 2 and samples.shape[0] == wanted.chains and samples.shape[1] > 0
+    _require(fits, f"samples of shape {samples.shape} for {wanted.chains} chains")
     diagnostics = _read(Diagnostics, facts["diagnostics"], "diagnostics")
     _require(0.0 <= diagnostics.acceptance <= 1.0, f"acceptance {diagnostics.acceptance}")
     _require(diagnostics.r_hat > 0.0 and diagnostics.effective_samples > 0.0, "diagnostics below 0")
@@ -673,67 +663,3 @@ def _sampled(facts: dict[str, Any], samples: Array, wanted: Estimation, origin: 
         features = torch.cat([features, torch.ones(len(features), 1, dtype=torch.float64)], dim=1)
     rows = Rows(features, torch.zeros(len(features), dtype=torch.int64), n_scaled=scaled)
     return SampledSource(rows, samples.shape[1], diagnostics, words, step, wanted.steps)
-
-
-def _require_possible(kl: KullbackLeiblerEstimate) -> None:
-    part, marginal = kl.conditional, kl.marginal
-    _require(part.standard_error >= 0.0 and part.folds >= 2 and part.n_rows >= 2 * part.folds, "a conditional part")
-    counts = (marginal.epochs, marginal.n_nu, marginal.n_rho)
-    _require(min(counts) >= 1 and min(marginal.best_epoch, marginal.left_out) >= 0, f"counts {counts} of the marginal")
-    _require(
-        marginal.standard_error >= 0.0
-        and 0.0 <= marginal.ceiling < math.inf
-        and marginal.value == min(max(0.0, marginal.raw), marginal.ceiling),
-        f"a marginal part of value {marginal.value}, raw {marginal.raw}, ceiling {marginal.ceiling}",
-    )
-
-
-def _require(holds: bool, said: str) -> None:
-    if not holds:
-        raise _NotAnEstimateError(said)
-
-
-def _real(value: Any) -> float:
-    if value is None:
-        return math.inf
-    if type(value) not in (int, float):
-        raise TypeError
-    return float(value)
-
-
-def _exactly(kind: type) -> Callable[[Any], Any]:
-    def check(value: Any) -> Any:
-        if type(value) is not kind:
-            raise TypeError
-        return value
-
-    return check
-
-
-def _or_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else read(value)
-
-
-READERS: dict[Any, Callable[[Any], Any]] = {
-    float: _real,
-    int: _exactly(int),
-    bool: _exactly(bool),
-    str: _exactly(str),
-    float | None: _or_none(_real),
-    str | None: _or_none(_exactly(str)),
-}
-
-
-def _read(kind: type[Value], content: Any, name: str, arrays: dict[str, Array | None] | None = None) -> Value:
-    """A dataclass from a JSON object that has its fields, each of its type, and nothing else."""
-    arrays = arrays or {}
-    types = {field: hint for field, hint in get_type_hints(kind).items() if field not in arrays}
-    if not isinstance(content, dict) or set(content) != set(types):
-        raise _NotAnEstimateError(f"{name} with keys too many or too few")
-    values: dict[str, Any] = dict(arrays)
-    for field, hint in types.items():
-        try:
-            values[field] = READERS[hint](content[field])
-        except (TypeError, OverflowError) as error:
-            raise _NotAnEstimateError(f"{name}: {field} {content[field]!r}"[:200]) from error
-    return kind(**values)

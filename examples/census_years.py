@@ -23,7 +23,7 @@ import pyarrow.parquet
 
 from examples.tables import CENSUS_COLUMNS
 from experiments.datasets.census import FILES, YEAR
-from expunge.estimate.parts import Apart, Parts, parts_apart
+from expunge.estimate.groups import GroupDistance, GroupDistances, compare_groups
 from expunge.rows.parts import PartRows, read_parts
 
 ROWS = 30_000  # of each year, at random: all five comparisons then take a few minutes of one core
@@ -61,18 +61,18 @@ def _plain(table: Any) -> Any:
     return pa.table(dict(zip(table.column_names, arrays, strict=True)))
 
 
-def without(rows: PartRows, place: int) -> Parts:
+def without(rows: PartRows, place: int) -> GroupDistances:
     """What the command says of all years but this one."""
     others = rows.codes != place
     codes = rows.codes[others] - (rows.codes[others] > place)
     names = [each for each in rows.parts if each != rows.parts[place]]
-    return parts_apart(rows.features[others], np.asarray(codes), names, rows.names)
+    return compare_groups(rows.features[others], np.asarray(codes), names, rows.names)
 
 
 def held_out(rows: PartRows) -> list[dict[str, Any]]:
     """Every year in turn."""
-    known: dict[str, Apart] = {
-        line.part: line for line in parts_apart(rows.features, rows.codes, rows.parts, rows.names).against_rest
+    known: dict[str, GroupDistance] = {
+        line.part: line for line in compare_groups(rows.features, rows.codes, rows.parts, rows.names).against_rest
     }
     found = []
     for place, year in enumerate(rows.parts):

@@ -20,7 +20,7 @@ def compare_parts(
     path: Path, by: str, label: str | None, columns: str | None, model_file: Path | None, seed: int, progress: Any
 ) -> tuple[Any, Any]:
     """The parts of a file's rows, and how far they are apart."""
-    from expunge.estimate.parts import parts_apart
+    from expunge.estimate.groups import compare_groups
     from expunge.model import read_model
     from expunge.rows.parts import read_parts
 
@@ -28,7 +28,7 @@ def compare_parts(
     record = None if model is None else model.record
     width = None if model is None else model.n_features
     rows = read_parts(path, by, label, columns=listed(columns), record=record, n_features=width)
-    return rows, parts_apart(rows.features, rows.codes, rows.parts, rows.names, seed=seed, progress=progress)
+    return rows, compare_groups(rows.features, rows.codes, rows.parts, rows.names, seed=seed, progress=progress)
 
 
 def print_parts(rows: Any, parts: Any, by: str) -> None:
@@ -52,7 +52,7 @@ def print_parts(rows: Any, parts: Any, by: str) -> None:
 
 
 def _cells(line: Any) -> tuple[str, str]:
-    from expunge.estimate.parts import TELLS_NOTHING
+    from expunge.estimate.groups import TELLS_NOTHING
 
     if line.chi2 is None:
         return TELLS_NOTHING, ""
@@ -72,7 +72,7 @@ def _print_pairs(parts: Any, by: str) -> None:
 
 
 def _print_range(parts: Any) -> None:
-    from expunge.estimate.parts import TELLS_NOTHING
+    from expunge.estimate.groups import TELLS_NOTHING
     from expunge.runtime.rounding import up
 
     if parts.plausible is None:

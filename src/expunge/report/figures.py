@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from expunge.estimate.comparison import Comparison
-    from expunge.estimate.parts import Parts
+    from expunge.estimate.groups import GroupDistances
     from expunge.evaluate.audit import Audit
     from expunge.evaluate.evaluation import Table
     from expunge.heads import Rows
@@ -213,9 +213,9 @@ def _project(rows: Rows, width: int, centre: Tensor, axes: Tensor) -> Any:
 # How far the parts of a set are from one another, as a figure.
 
 
-def parts_figure(parts: Parts, by: str) -> bytes:
+def parts_figure(parts: GroupDistances, by: str) -> bytes:
     """Chi-square with its interval, a line a comparison; parts that tell nothing are named and have no point."""
-    from expunge.estimate.parts import CONFIDENCE
+    from expunge.estimate.groups import CONFIDENCE
 
     lines = [*parts.against_rest, *parts.pairs]
     figure, (panel,) = new_figure(1, 1.4 + 0.32 * len(lines), width=7.5)

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from expunge.errors import DataError
 from expunge.runtime.progress import Progress, silent
@@ -53,7 +54,7 @@ REST = "the rest"
 
 
 @dataclass(frozen=True)
-class Apart:
+class GroupDistance:
     """Chi-square of `part` relative to `other`, with its interval; all three None where the rows cannot tell.
 
     `most` is the feature whose mean differs most, as seen in the other's standard deviations.
@@ -71,11 +72,11 @@ class Apart:
 
 
 @dataclass(frozen=True)
-class Parts:
+class GroupDistances:
     """Each part against all others together, and parts two by two where there are few."""
 
-    against_rest: tuple[Apart, ...]
-    pairs: tuple[Apart, ...]
+    against_rest: tuple[GroupDistance, ...]
+    pairs: tuple[GroupDistance, ...]
     notes: tuple[str, ...]
 
     @property
@@ -107,69 +108,63 @@ class Parts:
         }
 
 
-def parts_apart(
+def compare_groups(
     features: Array,
     codes: NDArray[np.int64],
-    parts: Sequence[str],
+    groups: Sequence[str],
     names: Sequence[str],
     *,
     seed: int = 0,
     progress: Progress = silent,
-) -> Parts:
-    """Compare the parts of a set: row i belongs to `parts[codes[i]]`; `names` are what the features are called.
+) -> GroupDistances:
+    """Compare the groups of a set: row i belongs to `groups[codes[i]]`; `names` are what the features are called.
 
-    Parts of fewer than 100 rows are left out. The seed cuts the rows in three, and draws some of very many.
+    Groups of fewer than 100 rows are left out. The seed cuts the rows in three, and draws some of very many.
     """
     generator = np.random.default_rng(seed)
-    features, codes, parts, notes = _large_enough(np.asarray(features, dtype=np.float64), codes, list(parts))
+    features, codes, groups, notes = _large_enough(np.asarray(features, dtype=np.float64), codes, list(groups))
     seen, squared = _seen(features)
-    most = max(FEWEST * len(parts), MOST_CELLS // (seen.shape[1] * len(parts)))
+    most = max(FEWEST * len(groups), MOST_CELLS // (seen.shape[1] * len(groups)))
     if len(seen) > most:
-        chosen = _drawn(codes, len(parts), most / len(seen), generator)
+        share, drawn = most / len(seen), []
+        for group in range(len(groups)):
+            mine = np.flatnonzero(codes == group)
+            drawn.append(generator.permutation(mine)[: max(FEWEST, int(share * len(mine)))])
+        chosen = np.sort(np.concatenate(drawn))
         notes.append(
             f"{len(chosen):,} of {len(seen):,} rows were drawn at random, so that it takes no more than a minute"
         )
         features, seen, codes = features[chosen], seen[chosen], codes[chosen]
     if not squared:
         notes.append("so many features: the classifier sees their means and not their spreads")
-    judged = _judged(seen, codes, len(parts), generator, progress)
-    lines = _Lines(features, codes, parts, names, judged)
-    against = tuple(lines.between(each, None) for each in range(len(parts)))
-    pairs: tuple[Apart, ...] = ()
-    if 2 < len(parts) <= MOST_PAIRED:
-        pairs = tuple(lines.between(a, b) for a in range(len(parts)) for b in range(len(parts)) if a != b)
-    return Parts(against, pairs, tuple(notes))
+    fit = _Fit(features, codes, groups, names, *_classify(seen, codes, len(groups), generator, progress))
+    against = tuple(fit.distance(each, None) for each in range(len(groups)))
+    pairs: tuple[GroupDistance, ...] = ()
+    if 2 < len(groups) <= MOST_PAIRED:
+        pairs = tuple(fit.distance(a, b) for a in range(len(groups)) for b in range(len(groups)) if a != b)
+    return GroupDistances(against, pairs, tuple(notes))
 
 
 def _large_enough(
-    features: Array, codes: NDArray[np.int64], parts: list[str]
+    features: Array, codes: NDArray[np.int64], groups: list[str]
 ) -> tuple[Array, Array, list[str], list[str]]:
-    """Without the parts that have too few rows to be told of, and a note that names them."""
-    counts = np.bincount(codes, minlength=len(parts))
-    kept = [each for each in range(len(parts)) if counts[each] >= FEWEST]
-    small = [f"{parts[each]} ({counts[each]:,})" for each in range(len(parts)) if 0 < counts[each] < FEWEST]
-    if len(kept) < 2:
-        sizes = ", ".join(f"{parts[each]} ({counts[each]:,} rows)" for each in np.argsort(-counts)[:8])
+    """Without the groups that have too few rows to be told of, and a note that names them."""
+    counts = np.bincount(codes, minlength=len(groups))
+    large = [each for each in range(len(groups)) if counts[each] >= FEWEST]
+    small = [f"{groups[each]} ({counts[each]:,})" for each in range(len(groups)) if 0 < counts[each] < FEWEST]
+    if len(large) < 2:
+        sizes = ", ".join(f"{groups[each]} ({counts[each]:,} rows)" for each in np.argsort(-counts)[:8])
         raise DataError(
-            f"{len(kept)} part{'s' if len(kept) != 1 else ''} with {FEWEST} rows or more: {sizes}",
+            f"{len(large)} part{'s' if len(large) != 1 else ''} with {FEWEST} rows or more: {sizes}",
             f"at least two parts of {FEWEST} rows are needed to be told apart",
             "Give a column that groups the rows more coarsely, or more rows.",
         )
-    place = np.full(len(parts), -1, dtype=np.int64)
-    place[kept] = np.arange(len(kept))
+    place = np.full(len(groups), -1, dtype=np.int64)
+    place[large] = np.arange(len(large))
     chosen = place[codes] >= 0
     shown = ", ".join(small[:8]) + (f" and {len(small) - 8} more" if len(small) > 8 else "")
     notes = [f"left out, with fewer than {FEWEST} rows: {shown}"] if small else []
-    return features[chosen], place[codes[chosen]], [parts[each] for each in kept], notes
-
-
-def _drawn(codes: NDArray[np.int64], n_parts: int, share: float, generator: np.random.Generator) -> NDArray[np.int64]:
-    """The same share of every part, but no fewer rows of any than are needed."""
-    chosen = []
-    for part in range(n_parts):
-        mine = np.flatnonzero(codes == part)
-        chosen.append(generator.permutation(mine)[: max(FEWEST, int(share * len(mine)))])
-    return np.sort(np.concatenate(chosen))
+    return features[chosen], place[codes[chosen]], [groups[each] for each in large], notes
 
 
 def _seen(features: Array) -> tuple[Array, bool]:
@@ -191,24 +186,17 @@ def _seen(features: Array) -> tuple[Array, bool]:
     return np.concatenate([scaled, squares], axis=1), True
 
 
-@dataclass(frozen=True)
-class _Judged:
-    """Logarithms of each part's probability for each row, by the two classifiers that never saw it; shares of parts."""
-
-    logs: tuple[Array, Array]
-    shares: Array
-
-
-def _judged(
-    seen: Array, codes: NDArray[np.int64], n_parts: int, generator: np.random.Generator, progress: Progress
-) -> _Judged:
+def _classify(
+    seen: Array, codes: NDArray[np.int64], n_groups: int, generator: np.random.Generator, progress: Progress
+) -> tuple[tuple[Array, Array], Array]:
+    """Logarithms of each group's probability for each row, by the two classifiers that never saw it; groups' shares."""
     from sklearn.linear_model import LogisticRegression
 
     third = np.empty(len(codes), dtype=np.int64)
-    for part in range(n_parts):
-        mine = np.flatnonzero(codes == part)
+    for group in range(n_groups):
+        mine = np.flatnonzero(codes == group)
         third[generator.permutation(mine)] = np.arange(len(mine)) % FOLDS
-    logs = [np.empty((len(codes), n_parts)) for _ in range(2)]
+    logs = np.empty((len(codes), n_groups)), np.empty((len(codes), n_groups))
     for fold in range(FOLDS):
         progress("classifiers", fold, FOLDS)
         mine = third == fold
@@ -217,51 +205,50 @@ def _judged(
             others = third == (fold + 1 + place) % FOLDS
             logs[place][others] = fitted.predict_log_proba(seen[others])
     progress("classifiers", FOLDS, FOLDS)
-    return _Judged((logs[0], logs[1]), np.bincount(codes, minlength=n_parts) / len(codes))
+    return logs, np.bincount(codes, minlength=n_groups) / len(codes)
 
 
 @dataclass(frozen=True)
-class _Lines:
-    """Every comparison from the same three classifiers."""
+class _Fit:
+    """The rows, and what the same three classifiers say of them: every comparison follows from it."""
 
     features: Array
     codes: NDArray[np.int64]
-    parts: Sequence[str]
+    groups: Sequence[str]
     names: Sequence[str]
-    judged: _Judged
+    logs: tuple[Array, Array]
+    shares: Array
 
-    def between(self, part: int, other: int | None) -> Apart:
-        """A part against another, or against all others together."""
-        inside = self.codes == part
+    def distance(self, group: int, other: int | None) -> GroupDistance:
+        """A group from another, or from all others together."""
+        inside = self.codes == group
         outside = ~inside if other is None else self.codes == other
         n, m = int(inside.sum()), int(outside.sum())
         top = 0.5 * math.log(m)  # a ratio that high would show itself in too few of m rows to be believed
-        on_part, on_other = (
-            [np.clip(self._log_ratio(logs[rows], part, other), -700.0, top) for logs in self.judged.logs]
+        on_group, on_other = (
+            [np.clip(self._log_ratio(logs[rows], group, other), -700.0, top) for logs in self.logs]
             for rows in (inside, outside)
         )
-        named, rows = (self.parts[part], REST if other is None else self.parts[other]), (n, m)
-        most, reason = self._most(inside, outside), self._no_overlap(named, rows, on_part, on_other)
-        above, below = np.exp(on_part[0]) + np.exp(on_part[1]), np.exp(on_other[0] + on_other[1])
+        named, rows = (self.groups[group], REST if other is None else self.groups[other]), (n, m)
+        most, reason = self._most(inside, outside), self._no_overlap(named, rows, on_group, on_other)
+        above, below = np.exp(on_group[0]) + np.exp(on_group[1]), np.exp(on_other[0] + on_other[1])
         value = float(above.mean() - below.mean()) - 1.0
         error = math.sqrt(float(above.var()) / n + float(below.var()) / m)
         if reason is None and error > max(WIDEST, value):
             reason = f"{min(rows):,} rows are too few for {self.features.shape[1]:,} features: the error is {error:.2g}"
         if reason is not None:
-            return Apart(*named, *rows, None, None, None, most, reason)
-        least, reach = max(0.0, value), NORMAL * error
-        return Apart(*named, *rows, least, max(0.0, value - reach), least + reach, most)
+            return GroupDistance(*named, *rows, None, None, None, most, reason)
+        least, width = max(0.0, value), NORMAL * error
+        return GroupDistance(*named, *rows, least, max(0.0, value - width), least + width, most)
 
     def _no_overlap(
-        self, named: tuple[str, str], rows: tuple[int, int], on_part: list[Array], on_other: list[Array]
+        self, named: tuple[str, str], rows: tuple[int, int], on_group: list[Array], on_other: list[Array]
     ) -> str | None:
-        """What is wrong where a part lies where the other has next to no rows."""
-        capped = max(float((logs >= 0.5 * math.log(rows[1])).mean()) for logs in on_part)
-        ratios = [np.exp(logs) for logs in on_other]
-        means = [float(r.mean()) for r in ratios]
-        effective = min(
-            rows[1] * mean**2 / max(float((r**2).mean()), 1e-300) for mean, r in zip(means, ratios, strict=True)
-        )
+        """What is wrong where a group lies where the other has next to no rows."""
+        capped = max(float((logs >= 0.5 * math.log(rows[1])).mean()) for logs in on_group)
+        means = [float(np.exp(logs).mean()) for logs in on_other]
+        squares = [max(float(np.exp(2.0 * logs).mean()), 1e-300) for logs in on_other]
+        effective = min(rows[1] * mean**2 / square for mean, square in zip(means, squares, strict=True))
         off = max(abs(math.log(max(mean, 1e-300))) for mean in means)
         if capped <= MOST_CAPPED and off <= OFF and effective >= max(LEAST_EFFECTIVE, LEAST_SHARE * rows[1]):
             return None
@@ -270,19 +257,16 @@ class _Lines:
             f"hardly overlap, or {min(rows):,} rows are too few for {self.features.shape[1]:,} features"
         )
 
-    def _log_ratio(self, logs: Array, part: int, other: int | None) -> Array:
-        """Logarithm of the ratio of densities, from probabilities that know how large the parts are."""
-        shares = self.judged.shares
+    def _log_ratio(self, logs: Array, group: int, other: int | None) -> Array:
+        """Logarithm of the ratio of densities, from probabilities that know how large the groups are."""
+        share = self.shares[group]
         if other is not None:
-            ratio: Array = logs[:, part] - logs[:, other] - math.log(shares[part] / shares[other])
-            return ratio
-        others = np.delete(logs, part, axis=1)
-        top = others.max(axis=1, keepdims=True)
-        rest = top[:, 0] + np.log(np.exp(others - top).sum(axis=1))
-        against: Array = logs[:, part] - rest - math.log(shares[part] / (1.0 - shares[part]))
-        return against
+            return np.asarray(logs[:, group] - logs[:, other] - math.log(share / self.shares[other]))
+        rest = logsumexp(np.delete(logs, group, axis=1), axis=1)
+        return np.asarray(logs[:, group] - rest - math.log(share / (1.0 - share)))
 
     def _most(self, inside: Array, outside: Array) -> str | None:
+        """The feature whose mean differs most, where one clearly does."""
         here, there = self.features[inside], self.features[outside]
         gap, spread = np.abs(here.mean(axis=0) - there.mean(axis=0)), there.std(axis=0)
         error = np.sqrt(here.var(axis=0) / len(here) + there.var(axis=0) / len(there))

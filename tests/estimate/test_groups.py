@@ -11,17 +11,17 @@ import pytest
 from expunge.distance.discrete import discrete_chi_square
 from expunge.distance.gaussian import gaussian_chi_square
 from expunge.errors import DataError
-from expunge.estimate.parts import FEWEST, MOST_PAIRED, REST, Parts, parts_apart
+from expunge.estimate.groups import FEWEST, MOST_PAIRED, REST, GroupDistances, compare_groups
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def found(sets: dict[str, Any], seed: int = 0) -> Parts:
+def found(sets: dict[str, Any], seed: int = 0) -> GroupDistances:
     features, codes = (
         np.concatenate(list(sets.values())),
         np.repeat(np.arange(len(sets)), [len(s) for s in sets.values()]),
     )
-    return parts_apart(features, codes, list(sets), [f"x{place}" for place in range(features.shape[1])], seed=seed)
+    return compare_groups(features, codes, list(sets), [f"x{place}" for place in range(features.shape[1])], seed=seed)
 
 
 def shifted(rng: np.random.Generator, rows: int, width: int, shift: float, scale: float = 1.0) -> Any:
@@ -137,7 +137,7 @@ def test_many_parts_are_not_compared_two_by_two() -> None:
 
 
 def test_more_rows_than_a_minute_takes_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("expunge.estimate.parts.MOST_CELLS", 4 * 2 * 900)  # two columns and their squares, two parts
+    monkeypatch.setattr("expunge.estimate.groups.MOST_CELLS", 4 * 2 * 900)  # two columns and their squares, two parts
     rng = np.random.default_rng(8)
     parts = found({"a": shifted(rng, 2000, 2, 0.5), "b": shifted(rng, 1000, 2, 0.0)})
     assert [line.rows for line in parts.against_rest] == [600, 300]

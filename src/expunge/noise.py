@@ -28,7 +28,7 @@ from expunge.bounds.calibration import (
     smallest_epsilon,
 )
 from expunge.bounds.region import DRAWING, GRID, ROUND_UP, Region, Shape
-from expunge.bounds.scale import EXACT, SET, Scale, rung_above
+from expunge.bounds.scale import EXACT, SET, Scale, level_above
 from expunge.errors import ModelError
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def published(
         rounded, noise = calibrated(region, epsilon, delta, calibrate)
         return rounded, noise, noise.scale
     mu = mu_for(epsilon, delta)
-    scale = choice.value if choice.kind in SET else rung_above(needed(region, epsilon, delta, calibrate))
+    scale = choice.value if choice.kind in SET else level_above(needed(region, epsilon, delta, calibrate))
     assert scale is not None
     while True:
         exponent = public_grid(scale, region.shape, mu) if math.isfinite(scale) else FINEST_EXPONENT

@@ -1,4 +1,4 @@
-"""How the noise's scale is chosen: words, rungs, and that every rounding goes up."""
+"""How the noise's scale is chosen: words, levels, and that every rounding goes up."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import pytest
 from expunge.bounds.scale import (
     EXACTLY,
     LEVELS,
-    LOWEST_RUNG,
+    LOWEST_LEVEL,
     ON_LADDER,
     POLICY,
     REHEARSAL,
     Scale,
     asked_scale,
+    count_levels,
     is_level,
-    on_ladder,
+    is_power_of_four,
+    level_above,
     power_of_four,
     power_of_two,
     publishable,
-    rung_above,
-    rungs,
 )
 from expunge.errors import OptionError
 
@@ -67,29 +67,31 @@ def test_a_policy_has_a_value_and_nothing_else_does(kind: str) -> None:
         Scale("ladder", 0.5)
 
 
-def test_a_rung_is_the_next_power_of_two_and_never_below() -> None:
-    for exponent in range(LOWEST_RUNG, 60):
-        rung = math.ldexp(1.0, exponent)
-        assert rung_above(rung) == rung
-        assert on_ladder(rung)
-        assert rung_above(math.nextafter(rung, math.inf)) == 2.0 * rung
-        assert rung_above(math.nextafter(rung, 0.0)) == rung
-        assert not on_ladder(math.nextafter(rung, math.inf))
-    assert rung_above(0.0) == rung_above(1e-300) == math.ldexp(1.0, LOWEST_RUNG)
-    assert rung_above(math.inf) == math.inf
-    assert not on_ladder(math.inf)
-    assert not on_ladder(0.0)
-    assert not on_ladder(math.ldexp(1.0, LOWEST_RUNG - 1))
+def test_a_level_is_the_next_power_of_two_and_never_below() -> None:
+    for exponent in range(-20, 60):
+        level = math.ldexp(1.0, exponent)
+        assert level_above(level) == level
+        assert is_level(level)
+        assert level_above(math.nextafter(level, math.inf)) == 2.0 * level
+        assert level_above(math.nextafter(level, 0.0)) == level
+        assert not is_level(math.nextafter(level, math.inf))
+    assert level_above(0.0) == level_above(1e-300) == LOWEST_LEVEL
+    assert level_above(math.inf) == math.inf
+    assert not is_level(math.inf)
+    assert not is_level(0.0)
+    assert not is_level(LOWEST_LEVEL / 2)
 
 
 def test_rungs_are_counted_from_public_numbers() -> None:
-    """From 2^-20 to the first rung at which noise is as long as weights of this l2 can be."""
+    """From 2^-20 to the first level at which noise is as long as weights of this l2 can be."""
     l2, classes, parameters = 0.01, 10, 640
     longest = math.sqrt(2.0 * 0.7 * classes / l2)
-    ladder = [math.ldexp(1.0, k) for k in range(LOWEST_RUNG, 20)]
-    useful = [rung for rung in ladder if rung / 2.0 * math.sqrt(parameters) < longest]
-    assert rungs(l2, classes, parameters, 2.0**-8) == len(useful)
-    assert rungs(l2, classes, parameters, 2.0 * useful[-1]) == len(useful) + 1, "what somebody insisted on counts too"
+    ladder = [math.ldexp(1.0, k) for k in range(-20, 20)]
+    useful = [level for level in ladder if level / 2.0 * math.sqrt(parameters) < longest]
+    assert count_levels(l2, classes, parameters, 2.0**-8) == len(useful)
+    assert count_levels(l2, classes, parameters, 2.0 * useful[-1]) == len(useful) + 1, (
+        "what somebody insisted on counts too"
+    )
 
 
 def test_a_scale_at_its_limits_and_just_beyond() -> None:
@@ -106,17 +108,17 @@ def test_a_scale_at_its_limits_and_just_beyond() -> None:
             Scale(REHEARSAL, rows=rows)
 
 
-def test_the_highest_rung_there_is() -> None:
-    assert rung_above(2.0**1000) == 2.0**1000
-    assert rung_above(math.nextafter(2.0**1000, math.inf)) == math.inf
+def test_the_highest_level_there_is() -> None:
+    assert level_above(2.0**1000) == 2.0**1000
+    assert level_above(math.nextafter(2.0**1000, math.inf)) == math.inf
 
 
-def test_the_last_rung_covers_the_longest_weights_and_no_more() -> None:
+def test_the_last_level_covers_the_longest_weights_and_no_more() -> None:
     """`sqrt(1.4 K / l2)` of one parameter, a hair below and above 4; of fewer than two classes as of two."""
     for l2, highest in ((14.0 / 16.0 * 1.01, 2), (14.0 / 16.0 * 0.99, 3)):
-        assert rungs(l2, 10, 1, 2.0**-20) == highest + 1 - LOWEST_RUNG
-    assert rungs(2.8 / 16.0 * 1.01, 1, 1, 2.0**-20) == rungs(2.8 / 16.0 * 1.01, 2, 1, 2.0**-20) == 3 - LOWEST_RUNG
-    assert rungs(1e18, 2, 10**6, 2.0**-20) == 1, "there is one at least"
+        assert count_levels(l2, 10, 1, 2.0**-20) == highest + 21
+    assert count_levels(2.8 / 16.0 * 1.01, 1, 1, 2.0**-20) == count_levels(2.8 / 16.0 * 1.01, 2, 1, 2.0**-20) == 23
+    assert count_levels(1e18, 2, 10**6, 2.0**-20) == 1, "there is one at least"
 
 
 def test_powers_of_two_and_four_are_the_next_ones_and_nothing_that_is_unknown_has_one() -> None:
@@ -128,10 +130,10 @@ def test_powers_of_two_and_four_are_the_next_ones_and_nothing_that_is_unknown_ha
         four = 4.0 ** math.ceil(exponent / 2)
         assert power_of_four(exact) == four
         assert power_of_four(math.nextafter(exact, math.inf)) == 4.0 ** (exponent // 2 + 1)
-        assert is_level(exact) == (exponent % 2 == 0)
-        assert not is_level(math.nextafter(exact, math.inf))
+        assert is_power_of_four(exact) == (exponent % 2 == 0)
+        assert not is_power_of_four(math.nextafter(exact, math.inf))
     for unknown in (math.inf, math.nan, 1.7e308):
         assert power_of_two(unknown) == power_of_four(unknown) == math.inf
     assert power_of_two(0.0) == 0.0, "what is charged for nothing"
     for none in (0.0, -1.0, -4.0, math.inf, math.nan):
-        assert not is_level(none)
+        assert not is_power_of_four(none)

@@ -14,7 +14,7 @@ import pytest
 
 from expunge import FileError, Unlearned, train, unlearn
 from expunge.bounds.calibration import mu_for
-from expunge.bounds.scale import on_ladder
+from expunge.bounds.scale import is_level
 from expunge.certificate.claim import PublicNote
 from expunge.certificate.dossier import Certificate, digest_of
 from expunge.certificate.statement import (
@@ -95,7 +95,7 @@ def test_two_statements_differ_in_digests_alone_where_the_noise_was_set_beforeha
 def test_a_request_that_chooses_is_on_the_ladder_and_says_so(made: Unlearned) -> None:
     noise = made.statement.content["noise"]
     assert noise["choice"] == "ladder"
-    assert on_ladder(made.statement.sigma)
+    assert is_level(made.statement.sigma)
     assert made.certificate.content["noise"]["required"] <= made.statement.sigma
     assert noise["rungs"] > 10
     assert any("power of two" in sentence for sentence in made.statement.content["limits"])

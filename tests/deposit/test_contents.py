@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 
 from deposit_problems import made, prepared
 from expunge.bounds.ellipsoid import Ellipsoid
-from expunge.bounds.scale import is_level
+from expunge.bounds.scale import is_power_of_four
 from expunge.deposit.contents import METADATA, Deposit, packed, parse_deposit, read_deposit, unpacked
 from expunge.errors import FileError
 
@@ -82,7 +82,7 @@ def test_what_follows_from_a_deposit() -> None:
     matrix = deposit.shape[0] @ deposit.shape[0].T
     values = torch.linalg.eigvalsh(matrix)
     assert ellipsoid.n_parameters == 12
-    assert is_level(ellipsoid.largest)
+    assert is_power_of_four(ellipsoid.largest)
     assert values[-1] <= ellipsoid.largest < 4.1 * values[-1]
     assert 0.98 * values[0] < ellipsoid.least <= values[0]
     assert ellipsoid.inverse_trace == pytest.approx(3.0 * float((1.0 / values).sum()), rel=1e-8)

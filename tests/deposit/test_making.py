@@ -15,7 +15,7 @@ from scipy.stats import chi2
 
 from deposit_problems import LONG, Made, drawn, made, minimiser, prepared, problem_of, whole
 from expunge.bounds.deposit import deposit_bound
-from expunge.bounds.scale import LARGEST_SCALE, is_level
+from expunge.bounds.scale import LARGEST_SCALE, is_power_of_four
 from expunge.deposit import making
 from expunge.deposit.making import (
     Rehearsal,
@@ -174,7 +174,7 @@ def test_the_shape_s_numbers_bound_its_matrix(loss: str, options: dict[str, Any]
     M0 = whole((case.deposit.shape @ case.deposit.shape.mT).numpy(), problem).astype(float)
     values = np.linalg.eigvalsh(M0)
     assert values[-1] <= ellipsoid.largest <= 4.1 * values[-1]
-    assert is_level(ellipsoid.largest), "more digits would be those of somebody's row"
+    assert is_power_of_four(ellipsoid.largest), "more digits would be those of somebody's row"
     assert 0.97 * values[0] <= ellipsoid.least <= values[0]
     assert ellipsoid.inverse_trace == pytest.approx(np.trace(np.linalg.inv(M0)), rel=1e-6, abs=0.0)
 
@@ -221,7 +221,7 @@ def test_levels_are_powers_of_four_from_what_moves_no_output_by_more_than_a_hund
 ) -> None:
     deposit = made(loss, **options).deposit
     assert len(deposit.levels) == 6
-    assert all(map(is_level, deposit.levels))
+    assert all(map(is_power_of_four, deposit.levels))
     assert [later / one for one, later in pairwise(deposit.levels)] == [4.0] * 5
     assert 0.0025 < deposit.levels[0] * deposit.output_noise <= 0.01 * (1.0 + 1e-9)
     assert deposit.levels[-1] * deposit.output_noise > 1.0, "outputs are log-odds, or of 0 and 1"

@@ -23,7 +23,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from expunge.bounds.calibration import by_dp_accounting
 from expunge.certificate.dossier import read_certificate
 from expunge.certificate.sign import verify_file
 from expunge.cli.results import write_result
@@ -333,7 +332,6 @@ def main() -> None:
     KEPT = rest[-1] == "deposit"
     base = prepare(Path(folder) / "base")
     work = Path(folder) / "work"
-    by_dp_accounting([0.3], 1e-3)  # imported once, here, and not in every child
     if kind == "random":
         print(json.dumps(at_random(base, work, int(rest[0]), int(rest[1]))))
         return

@@ -25,7 +25,7 @@ from scipy.stats import norm
 
 from expunge.bounds.calibration import compose, mu_for
 from expunge.bounds.deposit import deposit_bound
-from expunge.bounds.scale import is_level
+from expunge.bounds.scale import is_power_of_four
 from expunge.certificate.claim import ARITHMETIC_SHARE, deposit_facts
 from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.contents import Deposit
@@ -163,7 +163,7 @@ def test_nothing_of_the_deposit_is_published(desks: tuple[Desk, Desk]) -> None:
         if path.suffix == ".json":
             assert not private & digests_of(json.loads(content))
     smallest = json.loads((desks[0].layout.published_model(1) / "statement.json").read_text())["noise"]["smallest"]
-    assert is_level(enough() ** 2 / 64.0 / smallest**2), "of a power of four"
+    assert is_power_of_four(enough() ** 2 / 64.0 / smallest**2), "of a power of four"
 
 
 def test_the_same_game_on_the_dossiers_is_won_every_time(desks: tuple[Desk, Desk]) -> None:

@@ -28,7 +28,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-import expunge.bounds.calibration as composing
 from expunge.cli import main
 from expunge.desk import Desk, Head, Policy, create_desk, models, open_desk, requests, run, verify_desk
 from expunge.desk.ledger import Ledger
@@ -413,12 +412,6 @@ class Deskwork(RuleBasedStateMachine):
 
 class KeptDeskwork(Deskwork):
     kept = True
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What all models say together has tests of its own; here its closed form is enough."""
-    monkeypatch.setattr(composing, "by_dp_accounting", composing.closed_form)
 
 
 def work(machine: type[Deskwork], examples: int, steps: int) -> int:

@@ -23,7 +23,7 @@ import expunge.noise as noise_module
 from expunge.bounds import Ball, RetainedFacts, retained_bound
 from expunge.bounds.calibration import sigma_classical, sigma_for
 from expunge.bounds.sampling import Tail
-from expunge.bounds.scale import ON_LADDER, rung_above
+from expunge.bounds.scale import ON_LADDER, level_above
 from expunge.errors import BeyondPolicy, VacuousClaim
 from expunge.evaluate.audit import Audit, AuditTask, audit, make_task
 from expunge.evidence import Measurement
@@ -217,8 +217,8 @@ def test_a_rung_below_what_is_needed_is_climbed_from(monkeypatch: Patch) -> None
     needed = mechanism.certify(task.request, task.measured).certificate.sigma
     ladder = with_noise(task, ON_LADDER)
     usual = mechanism.certify(ladder.request, ladder.measured).certificate.sigma
-    assert needed <= usual == rung_above(needed) < 2 * needed
-    monkeypatch.setattr(noise_module, "rung_above", lambda scale: rung_above(scale) / 8)
+    assert needed <= usual == level_above(needed) < 2 * needed
+    monkeypatch.setattr(noise_module, "level_above", lambda scale: level_above(scale) / 8)
     assert mechanism.certify(ladder.request, ladder.measured).certificate.sigma == usual
 
 

@@ -12,7 +12,7 @@ from deposit_problems import made as made_deposit
 from expunge import Statement, verify, verify_statement
 from expunge.bounds import Ball, Region
 from expunge.bounds.calibration import delta_of, mu_for, sigma_for
-from expunge.bounds.scale import ON_LADDER, POLICY, Scale, rung_above
+from expunge.bounds.scale import ON_LADDER, POLICY, Scale, level_above
 from expunge.certificate.claim import ARITHMETIC_SHARE, Claim
 from expunge.certificate.derive import Derived
 from expunge.certificate.dossier import digest_of
@@ -184,7 +184,7 @@ def test_on_the_ladder_the_epsilon_that_would_do_is_that_of_a_rung() -> None:
     """Weights between two rungs of noise: the lower one has to be enough."""
     found = derived(1.0)
     claim = replace(CLAIM, scale=ON_LADDER)
-    rung = rung_above(found.required)
+    rung = level_above(found.required)
     on_rung = replace(found, noise=replace(found.noise, scale=rung))
     weights = torch.zeros(100, dtype=torch.float64)
     weights[0] = 10.0 * rung * 0.9

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from expunge import BeyondPolicy, DataError, OptionError, train, unlearn
-from expunge.bounds.scale import POLICY, on_ladder
+from expunge.bounds.scale import POLICY, is_level
 from expunge.evidence import foresee
 from expunge.mechanism import measure
 from expunge.model import LinearModel
@@ -49,7 +49,7 @@ def test_the_noise_is_the_same_whoever_asks(model: LinearModel, source: Rows, su
     assert len(scales) == 1
     (scale,) = scales
     assert (scale.kind, scale.rows) == (POLICY, 5)
-    assert on_ladder(scale.value)
+    assert is_level(scale.value)
 
 
 def test_it_is_enough_for_rows_like_these(model: LinearModel, source: Rows, surrogate: Rows) -> None:

@@ -202,7 +202,6 @@ def right_at_most(epsilon: float, delta: float) -> float:
 # What all published models say together.
 
 
-MU_GRID = 1e-12  # mechanisms of one policy differ by float64 rounding only; moved up to this grid they are one kind
 MOST_COUNTED = 10_000_000
 ROUND_UP = 1.0 + 1e-12  # covers the float64 arithmetic of the sum
 
@@ -226,8 +225,7 @@ def compose(mus: Mus, delta: float, failures: float) -> Composition:
     """All of these Gaussian mechanisms together, each given by its mu, or mus with how often each occurs.
 
     Gaussians compose in closed form, adaptively chosen ones too: together they are one with `mu^2 = sum mu_i^2`. That
-    takes as long for a thousand models as for one; dp-accounting's answer, which grows slow, is what tests hold it
-    against.
+    takes as long for a thousand models as for one; tests hold it against dp-accounting's answer.
     """
     counted = Counter(mus)
     if not counted:
@@ -235,24 +233,6 @@ def compose(mus: Mus, delta: float, failures: float) -> Composition:
     remaining = delta - failures
     epsilon = math.inf if remaining <= 0.0 else closed_form(counted, remaining)
     return Composition(counted.total(), epsilon, delta, failures)
-
-
-def by_dp_accounting(mus: Mus, delta: float) -> float:
-    """Epsilon of the sequence, from dp-accounting's PLD accountant: another's way to the same number.
-
-    Its root finder may land below the truth by a relative 1e-9, and below the tail mass it cuts off (a delta of about
-    1e-20) it says infinity.
-    """
-    import dp_accounting
-    from dp_accounting import pld
-
-    kinds: Counter[float] = Counter()
-    for mu, count in Counter(mus).items():
-        kinds[math.ceil(mu / MU_GRID) * MU_GRID] += count
-    accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
-    for mu, count in sorted(kinds.items()):
-        accountant.compose(dp_accounting.GaussianDpEvent(1.0 / mu), count)
-    return float(accountant.get_epsilon(delta))
 
 
 def closed_form(mus: Mus, delta: float) -> float:

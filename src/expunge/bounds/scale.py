@@ -2,10 +2,10 @@
 
 policy    a number set before anybody asked, or rehearsed on rows that are nobody's who asks; a request that needs more
           is refused
-ladder    the request chooses, rounded up to a power of two; which rung it is says something of who left, so a
-          statement says how many rungs there were
-levels    with a deposit the smallest of a few powers of four that covers the request, from what changes no output to
-          what drowns them; a request beyond the last is refused, and a statement says how many there were
+ladder    the request chooses a noise level, a power of two; which one says something of who left, so a statement says
+          how many there were
+levels    with a deposit the smallest of a few noise levels, powers of four, that covers the request, from what changes
+          no output to what drowns them; a request beyond the last is refused, and a statement says how many there were
 exact     what the request needs, to the last digit. It tells who left: for audits and experiments, never published
 """
 
@@ -20,8 +20,7 @@ from expunge.errors import OptionError
 POLICY, LADDER, EXACT, REHEARSAL, LEVELS = "policy", "ladder", "exact", "rows", "levels"
 CHOICES = (POLICY, LADDER, EXACT, LEVELS)  # what a scale can have been chosen by; a rehearsal becomes a policy
 SET = (POLICY, LEVELS)  # whose scale is a number that somebody set
-LOWEST_RUNG = -20  # 2 to this: below it noise is finer than the finest grid allows for (noise.py)
-HIGHEST_RUNG = 1000
+LOWEST_LEVEL, HIGHEST_LEVEL = 2.0**-20, 2.0**1000  # below the first noise is finer than the finest grid (noise.py)
 LARGEST_SCALE = 1e6
 LARGEST_POWER = 2.0**1022  # of two and of four
 MOST_REHEARSED = 2**53
@@ -43,11 +42,11 @@ class Scale:
         if (self.kind not in (*CHOICES, REHEARSAL)) or (self.kind in SET) != (self.value is not None):
             raise OptionError(f"noise {self.kind!r} of {self.value}", "only a policy has a value", REMEDY)
         if self.value is not None and not (
-            isinstance(self.value, float) and 2.0**LOWEST_RUNG <= self.value <= LARGEST_SCALE
+            isinstance(self.value, float) and LOWEST_LEVEL <= self.value <= LARGEST_SCALE
         ):
             raise OptionError(
                 f"noise {self.value}",
-                f"a standard deviation from 2^{LOWEST_RUNG} to {LARGEST_SCALE:g} is needed",
+                f"a standard deviation from 2^-20 to {LARGEST_SCALE:g} is needed",
                 REMEDY,
             )
         if self.rows is not None and not (type(self.rows) is int and 1 <= self.rows <= MOST_REHEARSED):
@@ -90,37 +89,6 @@ def publishable(noise: Any) -> Scale:
     return scale
 
 
-def rung_above(scale: float) -> float:
-    """The lowest rung, a power of two, that is not below this.
-
-    >>> rung_above(0.3), rung_above(0.25), rung_above(0.0) == 2.0**-20
-    (0.5, 0.25, True)
-    """
-    if not math.isfinite(scale) or scale > 2.0**HIGHEST_RUNG:
-        return math.inf
-    mantissa, exponent = math.frexp(scale)
-    rung = exponent - 1 if mantissa == 0.5 else exponent
-    return math.ldexp(1.0, max(rung, LOWEST_RUNG) if scale > 0.0 else LOWEST_RUNG)
-
-
-def on_ladder(scale: float) -> bool:
-    """Whether this is a rung."""
-    return math.isfinite(scale) and scale > 0.0 and rung_above(scale) == scale
-
-
-def power_of_four(value: float) -> float:
-    """The smallest power of four that is not below; infinite where there is none, or none that is known.
-
-    >>> power_of_four(5.0), power_of_four(4.0), power_of_four(0.2)
-    (16.0, 4.0, 0.25)
-    """
-    if not value <= LARGEST_POWER:
-        return math.inf
-    mantissa, exponent = math.frexp(value)
-    exponent = exponent - 1 if mantissa == 0.5 else exponent
-    return math.ldexp(1.0, exponent + exponent % 2)
-
-
 def power_of_two(value: float) -> float:
     """The smallest power of two that is not below, and 0 of 0; infinite where there is none, or none that is known.
 
@@ -135,26 +103,49 @@ def power_of_two(value: float) -> float:
     return math.ldexp(1.0, exponent - 1 if mantissa == 0.5 else exponent)
 
 
-def is_level(scale: float) -> bool:
-    """Whether this is a power of four.
+def power_of_four(value: float) -> float:
+    """The smallest power of four that is not below; infinite where there is none, or none that is known.
 
-    >>> is_level(0.25), is_level(0.5), is_level(0.3)
+    >>> power_of_four(5.0), power_of_four(4.0), power_of_four(0.2)
+    (16.0, 4.0, 0.25)
+    """
+    power = power_of_two(value)
+    return power if is_power_of_four(power) else 2.0 * power
+
+
+def is_power_of_four(value: float) -> bool:
+    """Whether it is one.
+
+    >>> is_power_of_four(0.25), is_power_of_four(0.5), is_power_of_four(0.3)
     (True, False, False)
     """
-    return math.isfinite(scale) and scale > 0.0 and math.frexp(scale)[0] == 0.5 and math.frexp(scale)[1] % 2 == 1
+    return math.isfinite(value) and value > 0.0 and math.frexp(value)[0] == 0.5 and math.frexp(value)[1] % 2 == 1
 
 
-def rungs(l2: float, classes: int, parameters: int, scale: float) -> int:
-    """How many rungs there were to choose from, from public numbers alone.
+def level_above(scale: float) -> float:
+    """The lowest level of the ladder, a power of two, that is not below this.
+
+    >>> level_above(0.3), level_above(0.25), level_above(0.0) == 2.0**-20
+    (0.5, 0.25, True)
+    """
+    return max(power_of_two(scale), LOWEST_LEVEL) if scale <= HIGHEST_LEVEL else math.inf
+
+
+def is_level(scale: float) -> bool:
+    """Whether this is a level of the ladder."""
+    return math.isfinite(scale) and scale > 0.0 and level_above(scale) == scale
+
+
+def count_levels(l2: float, classes: int, parameters: int, scale: float) -> int:
+    """How many levels of the ladder there were to choose from, from public numbers alone.
 
     From the lowest to the first at which noise is as long as trained weights can be: an objective that is at most
     `0.7 K` at zero, as that of each loss is, allows `sqrt(1.4 K / l2)`. A scale above that, which somebody insisted
-    on, adds the
-    rungs up to it.
+    on, adds the levels up to it.
 
-    >>> rungs(0.01, 10, 640, 0.25), rungs(0.01, 10, 640, 4.0)
+    >>> count_levels(0.01, 10, 640, 0.25), count_levels(0.01, 10, 640, 4.0)
     (22, 23)
     """
     longest = math.sqrt(1.4 * max(classes, 2) / l2)
-    highest = max(rung_above(longest / math.sqrt(parameters)), scale)
-    return max(1, math.frexp(highest)[1] - LOWEST_RUNG)
+    highest = max(level_above(longest / math.sqrt(parameters)), scale)
+    return max(1, math.frexp(highest)[1] - math.frexp(LOWEST_LEVEL)[1] + 1)

@@ -17,7 +17,7 @@ from expunge.bounds.ellipsoid import drawing_delta
 from expunge.bounds.paper import SIZE_CONVENTIONS
 from expunge.bounds.retained import FEWEST_SAMPLED_ROWS
 from expunge.bounds.scale import EXACT as UNROUNDED
-from expunge.bounds.scale import LEVELS, POLICY, is_level
+from expunge.bounds.scale import LEVELS, POLICY, is_power_of_four
 from expunge.certificate.check import POSSIBLE, Check
 from expunge.certificate.claim import (
     EIGENVALUE_SHARE,
@@ -741,7 +741,11 @@ def _shape_of_rows(stated: Stated) -> bool:
     l2 = number(stated["l2"])
     largest = CURVE.get(stated.loss.name, 1.0) * _longest(stated) ** 2 + l2
     small = at_most(stated["shape_largest"], 4.0 * TRIED * largest)
-    return is_level(stated["shape_largest"]) and small and (_free(stated) or at_most(l2 / TRIED, stated["shape_least"]))
+    return (
+        is_power_of_four(stated["shape_largest"])
+        and small
+        and (_free(stated) or at_most(l2 / TRIED, stated["shape_least"]))
+    )
 
 
 def _ratio(stated: Stated) -> bool:
@@ -841,7 +845,7 @@ def _levels(stated: Stated) -> bool:
     count, kind = stated.content["noise"]["rehearsed_rows"], stated.claim.scale.kind
     if kind in (UNROUNDED, POLICY):
         return count is None
-    return kind == LEVELS and count == N_LEVELS and is_level(stated.content["sigma"])
+    return kind == LEVELS and count == N_LEVELS and is_power_of_four(stated.content["sigma"])
 
 
 KEPT_WORDS = (

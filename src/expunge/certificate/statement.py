@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from expunge.bounds.calibration import mu_for
-from expunge.bounds.scale import LADDER, LEVELS, SET, Scale, rungs
+from expunge.bounds.scale import LADDER, LEVELS, SET, Scale, count_levels
 from expunge.certificate.claim import Claim, Fact, Json, ellipsoid_of
 from expunge.certificate.derive import bound_named, sentences
 from expunge.certificate.dossier import (
@@ -163,7 +163,7 @@ def rungs_of(content: Json, choice: str) -> int | None:
         return int(content["noise"]["rehearsed_rows"])
     if choice != LADDER:
         return None
-    return rungs(content["model"]["l2"], sizes["classes"], sizes["parameters"], content["sigma"])
+    return count_levels(content["model"]["l2"], sizes["classes"], sizes["parameters"], content["sigma"])
 
 
 def _public_bound(bound: Json) -> Json:

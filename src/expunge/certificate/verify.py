@@ -13,7 +13,7 @@ from typing import Any
 from expunge.bounds import Ball
 from expunge.bounds.calibration import mu_for
 from expunge.bounds.ellipsoid import drawing_delta
-from expunge.bounds.scale import LADDER, LEVELS, POLICY, is_level, on_ladder
+from expunge.bounds.scale import LADDER, LEVELS, POLICY, is_level, is_power_of_four
 from expunge.certificate.check import Check, Verdict, require_passed, shown
 from expunge.certificate.claim import (
     LARGEST_EPSILON,
@@ -319,7 +319,7 @@ def _scale_checks(content: Json, claim: Claim) -> list[Check]:
             Check("noise.failures", content["noise"]["failures"], due),
             Check("noise.rungs", content["noise"]["rungs"], rehearsed),
             Check("the levels are few", rehearsed, N_LEVELS if choice == LEVELS else None),
-            Check("a level is a power of four", choice == POLICY or is_level(sigma), True),
+            Check("a level is a power of four", choice == POLICY or is_power_of_four(sigma), True),
             Check("noise.averaged", content["noise"]["averaged"], False),
             Check("noise.smallest", 0.0 < smallest <= sigma * LARGEST, True),
             Check("noise.grid_exponent", content["noise"]["grid_exponent"], grid_exponent(smallest)),
@@ -327,7 +327,7 @@ def _scale_checks(content: Json, claim: Claim) -> list[Check]:
     return [
         Check("only a deposit has a free intercept or a fixed C", sorted({*REFERENCE} & set(content["model"])), []),
         Check("the noise was set beforehand or is a rung", choice in (POLICY, LADDER), True),
-        Check("sigma is a rung", (choice == POLICY and rehearsed is None) or on_ladder(sigma), True),
+        Check("sigma is a rung", (choice == POLICY and rehearsed is None) or is_level(sigma), True),
         Check("noise.rungs", content["noise"]["rungs"], rungs_of(content, choice)),
         Check("noise.grid_exponent", content["noise"]["grid_exponent"], grid),
     ]

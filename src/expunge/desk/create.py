@@ -14,7 +14,7 @@ import torch
 
 from expunge.bounds import Ball
 from expunge.bounds.calibration import mu_for
-from expunge.bounds.scale import LADDER, LOWEST_RUNG, POLICY, REHEARSAL, Scale, asked_scale
+from expunge.bounds.scale import LADDER, LOWEST_LEVEL, POLICY, REHEARSAL, Scale, asked_scale
 from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.deposit.asking import require_fitting, require_its_model, require_linear
 from expunge.deposit.contents import HARMLESS
@@ -199,7 +199,7 @@ def default_noise(deposit: Deposit) -> float:
     tell whether somebody was there who has a column to themselves.
     """
     features = deposit.anchor.shape[1]
-    return max(HARMLESS * math.sqrt(share_of(deposit.head) / features), 2.0**LOWEST_RUNG)
+    return max(HARMLESS * math.sqrt(share_of(deposit.head) / features), LOWEST_LEVEL)
 
 
 # With a surrogate -----------------------------------------------------------------------------------------------------

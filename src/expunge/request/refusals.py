@@ -8,7 +8,7 @@ from torch import Tensor
 
 from expunge.bounds.calibration import epsilon_for, mu_for
 from expunge.bounds.ellipsoid import drawing_delta
-from expunge.bounds.scale import LADDER, POLICY, on_ladder, rung_above
+from expunge.bounds.scale import LADDER, POLICY, is_level, level_above
 from expunge.certificate.claim import ARITHMETIC_SHARE, MEANINGFUL_EPSILON, Claim
 from expunge.certificate.derive import Derived, bound_named
 from expunge.errors import BeyondPolicy, UselessModel, VacuousClaim
@@ -45,7 +45,7 @@ def refuse_unsound(claim: Claim, derived: Derived, weights: Tensor, force: bool)
     if length > size and not force:
         usable = size / length * derived.noise.scale  # the scale at which both are as long
         if claim.scale.kind == LADDER and usable:
-            usable = rung_above(usable) if on_ladder(usable) else rung_above(usable) / 2.0
+            usable = level_above(usable) if is_level(usable) else level_above(usable) / 2.0
         enough = (
             epsilon_hiding(derived.averaged or derived.region, derived.delta_for_noise, usable) if usable else math.inf
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from expunge.bounds.scale import EXACTLY, LARGEST_SCALE, POLICY, REHEARSAL, Scale, rung_above
+from expunge.bounds.scale import EXACTLY, LARGEST_SCALE, POLICY, REHEARSAL, Scale, level_above
 from expunge.errors import DataError, OptionError, VacuousClaim
 from expunge.evidence import Measurement, foresee
 from expunge.heads import Rows, RowSet
@@ -80,7 +80,7 @@ def rehearse(
 def scale_of(trial: Request, measured: Measurement) -> float | None:
     """The scale that a rehearsal recommends, at the request's epsilon and delta; None where there is none."""
     _, derived = foresee(trial, measured)
-    scale = rung_above(MARGIN * derived.required)
+    scale = level_above(MARGIN * derived.required)
     return scale if scale <= LARGEST_SCALE else None
 
 

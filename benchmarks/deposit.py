@@ -40,7 +40,6 @@ from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from startup import measured as measured_process
 
 import expunge.sklearn
-from expunge.cli.results import write_result
 from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.contents import Deposit, read_deposit
 from expunge.deposit.making import optimum
@@ -134,7 +133,7 @@ def deletion(file: Path, forget: Data, out: Path, device: str) -> Deleted:
     clock.now("noise and certificate")
     result = certify(asked, found)
     clock.now("result written")
-    write_result(out, result)
+    result.save(out)
     clock.now("")
     shutil.rmtree(out)
     noise = found.kept.output_noise * result.certificate.content["sigma"] / found.kept.output_spread

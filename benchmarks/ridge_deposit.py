@@ -23,7 +23,6 @@ from environment import RESULTS, environment, markdown, synchronise, write
 from imagenet_head import CHUNK, basis, made_up
 
 from deposit import Clock
-from expunge.cli.results import write_result
 from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.contents import Deposit
 from expunge.deposit.keeping import keep
@@ -84,7 +83,7 @@ def deletion(before: Deposit, rows: Labelled, m: int, given: argparse.Namespace)
     result = certify(asked, found)
     clock.now("result written")
     folder = Path(tempfile.mkdtemp())
-    write_result(folder / "result", result)
+    result.save(folder / "result")
     clock.now("")
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     shutil.rmtree(folder)

@@ -10,54 +10,33 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
-from expunge.cli.console import as_json, on_device, out, progress, quiet, reporting
+from expunge.cli.console import out, progress
+from expunge.cli.options import argument, command
+from expunge.runtime.options import option
 
 if TYPE_CHECKING:
     from experiments.datasets.folder import DataFolder
 
-FOLDER = click.Path(path_type=Path, readable=False)
 
-
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.argument("name", required=False)
-@click.option("--list", "listing", is_flag=True, help="Experiments, what they need, and whether it is there.")
-@click.option("--data", type=FOLDER, help="Folder with the data sets; --list says which files.")
-@click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many.")
-@click.option(
-    "--only", metavar="TEXT", help="Run those cases alone whose name has this; the others keep what they have."
-)
-@click.option(
-    "--out",
-    "target",
-    type=FOLDER,
-    default=Path("experiments/results"),
-    show_default=True,
-    help="Folder of the results; a run continues what it finds there.",
-)
-@click.option(
-    "--page",
-    type=FOLDER,
-    help="Draw all results in --out anew and put them on one page, this Markdown file; "
-    "`all` writes one to --out if none is named.",
-)
-@on_device
-@click.option("--jobs", type=click.IntRange(1, 256), help="Cases at once; default: one a core, one on other devices.")
-@quiet
-@as_json
-@reporting
+@command("", quiet=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 def main(
-    name: str | None,
-    listing: bool,
-    data: Path | None,
-    seeds: int,
-    only: str | None,
-    target: Path,
-    page: Path | None,
-    device: str,
-    jobs: int | None,
-    quiet: bool,
-    json_output: bool,
-) -> dict[str, Any]:
+    name: str | None = argument(),
+    listing: bool = option("Experiments, what they need, and whether it is there.", names=("--list",)),
+    data: Path | None = option("Folder with the data sets; --list says which files."),
+    seeds: int = option("How many.", 5, kind=click.IntRange(1, 1000)),
+    only: str | None = option(
+        "Run those cases alone whose name has this; the others keep what they have.", metavar="TEXT"
+    ),
+    target: Path = option(
+        "Folder of the results; a run continues what it finds there.", Path("experiments/results"), names=("--out",)
+    ),
+    page: Path | None = option(
+        "Draw all results in --out anew and put them on one page, this Markdown file; `all` writes one to --out if "
+        "none is named."
+    ),
+    device: str = option("Any torch device.", "cpu"),
+    jobs: int | None = option("Cases at once; default: one a core, one on other devices.", kind=click.IntRange(1, 256)),
+) -> Any:
     """The paper's tables and figures, one command each: its value, ours, and the spread over seeds.
 
     NAME is an experiment, or all. Every case is stored as it finishes: after a kill the same command continues, and
@@ -93,15 +72,14 @@ def main(
     folder = DataFolder(data)
     experiments = listed(folder)
     if listing:
-        return _list(experiments, folder, json_output)
+        return _list(experiments, folder)
     page = _page_to_write(name, page, target)
     workers = jobs or ((os.cpu_count() or 1) if device == "cpu" else 1)
     options = {"seeds": seeds, "only": only or "", "device": device, "jobs": workers}
-    written = _run(_wanted(name, experiments), folder, target, quiet, options)
+    written = _run(_wanted(name, experiments), folder, target, options)
     if page is not None:
         _write_page(target, page)
-    if not json_output:
-        _say(name, written, target, page)
+    _say(name, written, target, page)
     if name == "all":
         _say_left_out(experiments)
     return {"written": written, "page": None if page is None else str(page)}
@@ -132,14 +110,12 @@ def _wanted(name: str | None, experiments: list[dict[str, Any]]) -> list[str]:
     return [experiment["name"] for experiment in experiments if all(experiment["needs"].values())]
 
 
-def _run(
-    names: list[str], folder: DataFolder, target: Path, quiet: bool, options: dict[str, Any]
-) -> dict[str, dict[str, Any]]:
+def _run(names: list[str], folder: DataFolder, target: Path, options: dict[str, Any]) -> dict[str, dict[str, Any]]:
     from experiments.protocol.runner import run_experiment
 
     written: dict[str, dict[str, Any]] = {}
     try:
-        with progress(not quiet) as advance:
+        with progress() as advance:
             for name in names:
                 results = run_experiment(name, folder, target, progress=advance, **options)
                 written[name] = {"cases": len(results.records), "seconds": round(results.seconds, 1)}
@@ -160,12 +136,12 @@ def _write_page(target: Path, page: Path) -> None:
 
 def _say(name: str | None, written: dict[str, dict[str, Any]], target: Path, page: Path | None) -> None:
     if name is not None and name != "all":
-        click.echo((target / f"{name}.md").read_text())
+        out.lines((target / f"{name}.md").read_text())
     for experiment, facts in written.items():
         line = f"{experiment}: {facts['cases']} cases, {facts['seconds']} s; written: {target / experiment}.md"
-        out.print(line, markup=False)
+        out.print(line)
     if page is not None:
-        out.print(f"written: {page}", markup=False)
+        out.print(f"written: {page}")
 
 
 def _say_left_out(experiments: list[dict[str, Any]]) -> None:
@@ -176,9 +152,7 @@ def _say_left_out(experiments: list[dict[str, Any]]) -> None:
             click.echo(line, err=True)
 
 
-def _list(experiments: list[dict[str, Any]], folder: DataFolder, json_output: bool) -> dict[str, Any]:
-    if json_output:
-        return {"experiments": experiments}
+def _list(experiments: list[dict[str, Any]], folder: DataFolder) -> dict[str, Any]:
     table = Table()
     for column in ("name", "what of the paper", "minutes", "data"):
         table.add_column(column)
@@ -190,13 +164,13 @@ def _list(experiments: list[dict[str, Any]], folder: DataFolder, json_output: bo
     for need in dict.fromkeys(need for experiment in experiments for need in experiment["needs"]):
         entry = folder.entry(need)
         files = " or ".join(" + ".join(form.files) for form in entry.forms)
-        out.print(f"{need}: {entry.title}; files {files}; from {entry.publisher}", markup=False)
+        out.print(f"{need}: {entry.title}; files {files}; from {entry.publisher}")
         if entry.label:
-            out.print(f"  NOT the paper's own: {entry.label}", markup=False)
+            out.print(f"  NOT the paper's own: {entry.label}")
         for file, digest in folder.digests(need).items():
-            out.print(f"  sha256 of {file}: {digest}", markup=False)
+            out.print(f"  sha256 of {file}: {digest}")
         if entry.sha256:
-            out.print(f"  sha256 of its arrays, in whatever form: {entry.sha256}", markup=False)
+            out.print(f"  sha256 of its arrays, in whatever form: {entry.sha256}")
     return {"experiments": experiments}
 
 

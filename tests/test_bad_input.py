@@ -628,7 +628,7 @@ OUTPUT = [
     Kind("out-name-too-long", option("--out", "n" * 300), "n" * 50),
     Kind("train-out-exists", training("--out", "model.safetensors"), "model.safetensors exists already",
          "never written over", "another name"),
-    Kind("train-out-type", training("--out", "new.pt"), "new.pt", ".safetensors", "model.safetensors"),
+    Kind("train-out-type", training("--out", "new.pt"), "new.pt", ".safetensors", "new.safetensors"),
     Kind("train-out-under-a-file", training("--out", "source.npz/new.safetensors"), "source.npz is not a folder",
          "written in", "another place"),
     Kind("demo-out-exists", lambda b: ["demo", "--out", "workshop.txt" if b.write("workshop.txt", "mine") else ""],

@@ -17,7 +17,7 @@ from expunge.errors import DataError, OptionError
 from expunge.heads import HEADS, LinearHead, RowSet, head_for
 from expunge.model import LinearModel, from_matrix
 from expunge.record import TRAINED_ON_SOURCE, Label, TrainingRecord, loss_named
-from expunge.request.execution import DTYPES, computing_device
+from expunge.request.execution import DTYPES, computing_device, dtype_named
 from expunge.request.scaling import refuse_squashed
 from expunge.rows import as_features, as_labels, encode, in_order, names_of
 from expunge.rows import prepare as ready
@@ -197,7 +197,7 @@ def train(
     _require_loss(loss, len(classes))
     lam, bound, bias = _defaults(l2, max_norm, bias, made, loss, len(classes), table)
     _require_options(lam, bound, tolerance, dtype, store, encoder)
-    place, kept = computing_device(device), DTYPES[dtype]
+    place, kept = computing_device(device), dtype_named(dtype)
     indices = encode(values, classes, "the source")
     prepared = ready(table, indices, max_norm=bound, bias=bias, dtype=kept, device=place, name="the source")
     refuse_squashed(prepared.rows.scaling, "the source", bound, force)
@@ -221,7 +221,7 @@ def train(
     n_rows, width = loss_named(loss).weight_rows(len(classes)), prepared.rows.n_features
     objective = head_for(loss, l2=lam, n_classes=n_rows, n_features=width, row_bound=record.row_bound)
     weights = minimise(objective, prepared.rows, tolerance=tolerance, progress=progress)
-    model = from_matrix(weights, bias=bias, dtype=DTYPES[store])
+    model = from_matrix(weights, bias=bias, dtype=dtype_named(store))
     return model.with_record(replace(record, residual=residual_upper(objective, model.matrix(place), prepared.rows)))
 
 
@@ -274,8 +274,8 @@ def _require_options(l2: float, max_norm: float, tolerance: float, dtype: str, s
     )
     positive(max_norm, "max_norm", "Choose it before looking at the rows, for example 1 for unit-norm features.")
     positive(tolerance, "tolerance", "1e-11 is the default.")
-    choice(dtype, tuple(DTYPES), "dtype")
-    choice(store, tuple(DTYPES), "store")
+    choice(dtype, DTYPES, "dtype")
+    choice(store, DTYPES, "store")
     if encoder is not None and not is_digest(encoder):
         raise DataError(
             f"encoder {encoder!r}", "a SHA-256 digest in hexadecimal is needed", "Use SplitModel.digest, or embed's."

@@ -472,7 +472,7 @@ def test_help_does_not_wait_for_torch(line: str) -> None:
     code = (
         f"import sys\nfrom click.testing import CliRunner\nfrom expunge.cli import main\n"
         f"assert CliRunner().invoke(main, {line.split()!r}).exit_code == 0\n"
-        f"assert not {{'torch', 'numpy', 'scipy'}} & set(sys.modules)"
+        f"assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 

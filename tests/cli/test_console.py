@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import click
 import numpy as np
 import pytest
 import torch
@@ -15,21 +14,18 @@ from click.testing import CliRunner
 from torch import Tensor, nn
 
 from expunge.cli import main
-from expunge.cli.console import as_json, out, reporting
-from expunge.cli.plan import _print_plan
+from expunge.cli.console import out
+from expunge.cli.options import command
+from expunge.cli.unlearn import _print_plan
 
 
-@click.command()
-@as_json
-@reporting
-def greedy(json_output: bool) -> None:
+@command("")
+def greedy() -> None:
     torch.zeros(10**14)
 
 
-@click.command()
-@as_json
-@reporting
-def broken(json_output: bool) -> None:
+@command("")
+def broken() -> None:
     raise RuntimeError("a fault of Expunge's own")
 
 

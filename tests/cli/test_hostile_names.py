@@ -15,8 +15,7 @@ from click.testing import CliRunner
 
 import expunge.cli
 from expunge.cli import main
-from expunge.cli.console import out
-from expunge.cli.streams import shown
+from expunge.cli.console import out, shown
 
 ESC, FORGED = "\x1b[2J\x1b]0;t\x07", "verified: proven"
 COLUMNS = [f"{ESC}age", "[/b]pay", f"town\n{FORGED}", "\u202esize[bold]", ":smile:"]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import expunge
-from expunge.cli.meter import Meter
+from expunge.cli.console import Meter
 
 STAGES = ("Looking over the surrogate", "Hessian products", "Moments", "Lanczos, covariance")
 

@@ -93,7 +93,7 @@ MISTAKES = {
     ),
     "arrays without settings": (f"{TRAIN} arrays.npz {OUT}", "no l2 and no max_norm", "--l2 and --max-norm"),
     "a label for arrays": (f"{TRAIN} arrays.npz --label y {OUT}", "--label 'y'", "Leave --label out"),
-    "a model that is no safetensors": (f"{TRAIN} credit.csv --label pays --out new.pkl", "--out new.pkl", "model.safetensors"),
+    "a model that is no safetensors": (f"{TRAIN} credit.csv --label pays --out new.pkl", "--out new.pkl", "new.safetensors"),
     "a result that is there": (f"{TRAIN} credit.csv --label pays --out m.safetensors", "exists already", "another name"),
     "a folder that cannot be written": (
         f"{TRAIN} credit.csv --label pays --out /proc/new/m.safetensors", "/proc cannot be written in", "another place",
@@ -203,7 +203,7 @@ MISTAKES = {
         "distance --by pays --label pays --data credit.csv", "--by and --label 'pays'", "the year, the site",
     ),
     "predictions that are no csv": (
-        "predict --model m.safetensors --data test.csv --out new.xlsx", "--out new.xlsx", "predictions.csv",
+        "predict --model m.safetensors --data test.csv --out new.xlsx", "--out new.xlsx", "new.csv",
     ),
 }  # fmt: skip
 

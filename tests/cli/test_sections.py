@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from command_names import COMMANDS, command_named
 from expunge.cli import main
-from expunge.cli.sections import OTHERS, section_of
+from expunge.cli.options import OTHERS, Command
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -22,9 +22,12 @@ def test_many_options_come_in_named_sections(command: str) -> None:
     options = [parameter for parameter in found.params if isinstance(parameter, click.Option)]
     if len(options) < 11:
         return
-    titles = {section_of(option) for option in options}
+    assert isinstance(found, Command)
+    titles = {found.sections[str(option.name)] for option in options}
     assert OTHERS not in titles, "an option of no section"
     lines = text.splitlines()
-    places = [lines.index(f"{title}:") for title in dict.fromkeys(section_of(option) for option in options)]
+    places = [
+        lines.index(f"{title}:") for title in dict.fromkeys(found.sections[str(option.name)] for option in options)
+    ]
     assert len(places) >= 3
     assert lines.index("Output:") > max(place for place in places if lines[place] != "Output:")

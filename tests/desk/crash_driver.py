@@ -25,7 +25,6 @@ import torch
 
 from expunge.certificate.dossier import read_certificate
 from expunge.certificate.sign import verify_file
-from expunge.cli.results import write_result
 from expunge.deposit.contents import Deposit, read_deposit
 from expunge.deposit.verifying import verify_deposits
 from expunge.desk import Desk, Policy, accept, create_desk, models, open_desk, requests, run, verify_desk, withdraw
@@ -256,7 +255,7 @@ def result(folder: Path, mode: str) -> dict[str, object]:
         if process == 0:
             LIBRARY.fault_arm(str(folder).encode(), number, MODES[mode])
             try:
-                write_result(folder / "result", made)
+                made.save(folder / "result")
             except ExpungeError:
                 os._exit(7)
             (folder.parent / "count").write_text(str(LIBRARY.fault_count()))
@@ -268,7 +267,7 @@ def result(folder: Path, mode: str) -> dict[str, object]:
             found.append(f"{number}: an error left {[path.name for path in folder.iterdir()]}")
         found += [f"{number}: {text}" for text in half(folder)]
         if not (folder / "result").exists():
-            write_result(folder / "result", made)
+            made.save(folder / "result")
         found += [f"{number}, again: {text}" for text in half(folder)]
         if sorted(path.name for path in folder.iterdir()) != ["model.deposit", "result"]:
             found.append(f"{number}: {[path.name for path in folder.iterdir()]}")

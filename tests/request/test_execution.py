@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from expunge.errors import OptionError
-from expunge.request.execution import DTYPES, Execution, computing_device
+from expunge.request.execution import DTYPES, Execution, computing_device, dtype_named
 
 
 def test_nothing_said_is_float64_on_the_cpu_in_one_process() -> None:
     plain = Execution()
     assert (plain.rows_dtype, plain.place, plain.group.size) == (torch.float64, torch.device("cpu"), 1)
-    assert {name: Execution(dtype=name).rows_dtype for name in DTYPES} == DTYPES
+    assert {name: Execution(dtype=name).rows_dtype for name in DTYPES} == {name: dtype_named(name) for name in DTYPES}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int64", "", "torch.float64"])

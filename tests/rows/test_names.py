@@ -361,12 +361,12 @@ POLICY = Policy(epsilon=5.0, delta=1e-3, distance="same", planned=3, force=True)
 @in_memory
 def test_a_desk_keeps_rows_in_the_model_s_order(kind: str, make: Any, model: LinearModel, tmp_path: Path) -> None:
     desk = create_desk(tmp_path / "desk", model, make(kind, shuffled(SURROGATE), SURROGATE[1]), POLICY)
-    assert np.array_equal(desk.rows_in(desk.layout.surrogate)[0], SURROGATE[0])
+    assert np.array_equal(desk.surrogate()[0], SURROGATE[0])
     given = make(kind, shuffled(FORGET), FORGET[1])
     first = accept(desk, *given, "case-1", feature_names=names_of(given))
     assert first.new
-    assert np.array_equal(desk.rows_in(desk.layout.rows_of(first.request.id))[0], FORGET[0])
-    assert names_of(desk.rows_in(desk.layout.rows_of(first.request.id))) == NAMES
+    assert np.array_equal(desk.pending_rows(first.request.id)[0], FORGET[0])
+    assert names_of(desk.pending_rows(first.request.id)) == NAMES
     again = make(kind, framed(FORGET), FORGET[1])
     assert not accept(desk, *again, "case-1", feature_names=names_of(again)).new
     assert accept(desk, *FORGET, "case-3").request.state == "aside", "the same rows, for somebody else"

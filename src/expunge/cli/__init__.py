@@ -1,30 +1,19 @@
-"""The command line: one file a command; nothing is computed here."""
+"""The command line: options are built from dataclasses and signatures; nothing is computed here."""
 
 from __future__ import annotations
 
 import click
 
 from expunge import __version__
-from expunge.cli.audit import audit
-from expunge.cli.card import card
 from expunge.cli.demo import demo
-from expunge.cli.deposit import deposit
 from expunge.cli.desk import desk
 from expunge.cli.distance import distance
-from expunge.cli.embed import embed
-from expunge.cli.evaluate import evaluate
-from expunge.cli.keygen import keygen
-from expunge.cli.member import member
-from expunge.cli.plan import plan
-from expunge.cli.predict import predict
-from expunge.cli.report import report
-from expunge.cli.score import score
-from expunge.cli.sections import Group
-from expunge.cli.sign import sign
-from expunge.cli.tangent import tangent
-from expunge.cli.train import train
-from expunge.cli.unlearn import unlearn
-from expunge.cli.verify import verify
+from expunge.cli.evaluate import audit, evaluate
+from expunge.cli.networks import embed, tangent
+from expunge.cli.options import Group
+from expunge.cli.train import deposit, member, predict, score, train
+from expunge.cli.unlearn import plan, unlearn
+from expunge.cli.verify import card, keygen, report, sign, verify
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -1,71 +1,231 @@
-"""What every command shares: errors and their exit status, JSON, progress, tables."""
+"""What every command says and how it ends: text, JSON, progress, errors, signals, and streams that are full or gone.
+
+What cannot be printed ends a command with exit status 2 and one line on standard error, never with a traceback, and
+never with status 1, which says that a certificate failed. A reader that has seen enough (`| head`) gets no such line.
+What cannot be said on standard error is not said.
+"""
 
 from __future__ import annotations
 
-import functools
+import contextlib
+import errno
+import json
+import os
+import re
+import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, NoReturn, TypeVar
+import threading
+import time
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
 import click
+from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
 from expunge.certificate.check import FAILED
-from expunge.cli.meter import Meter
-from expunge.cli.sections import section
-from expunge.cli.sets import FILE
-from expunge.cli.streams import (
-    Aside,
-    OutputLost,
-    Screen,
-    end_stopped,
-    lose_output,
-    say_aside,
-    say_json,
-    shown,
-    silence,
-    terminable,
-)
 from expunge.errors import ExpungeError, FileError, Refused, VerificationFailed
+from expunge.runtime.launched import launched_as_group
 from expunge.runtime.memory import out_of_memory
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-as_json = section(
-    "Output", click.option("--json", "json_output", is_flag=True, help="Print one JSON object instead of text.")
-)
-quiet = section("Output", click.option("--quiet", is_flag=True, help="No progress."))
-on_device = section("Speed", click.option("--device", default="cpu", show_default=True, help="Any torch device."))
-
+Cells = Sequence[Sequence[str]]
+REFUSED = Refused.exit_status
+LOST = 2  # exit status where the output was lost
+STOPPED, TERMINATED = 130, 143
+STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")  # categories: controls, format, halves of a character, breaks
 LINE_SECONDS = 10.0  # between two lines on one stage, where nobody watches
 BAR_SECONDS = 0.1
 
-REFUSED = Refused.exit_status
+
+class OutputLost(Exception):  # noqa: N818 - not an error of Expunge's: nobody is there to be told
+    """Standard output could not be written."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error.strerror or str(error))
+        self.reader_gone = error.errno == errno.EPIPE
+
+
+def shown(text: str) -> str:
+    r"""Text as a terminal may have it: what would steer it, or show nothing, is written out.
+
+    Names of columns, labels, files and requests are somebody else's, and all that is printed goes through here: an
+    escape sequence could rewrite what stands above it, a line break forge a line, a mark of direction turn words.
+
+    >>> print(shown("a\x1b[2Kb\n"))
+    a\x1b[2Kb\n
+    """
+    return "".join(
+        char.encode("unicode_escape", "surrogatepass").decode() if unicodedata.category(char) in STEERING else char
+        for char in text
+    )
+
+
+class Plain(Console):
+    """A console to which every text is text: no markup in it counts, and nothing in it reaches the terminal as is."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Where rich makes something of a text, in a cell or a title of a table, too."""
+        return super().render_str(shown(text), **options | {"markup": False, "emoji": False})
+
+
+class Screen(Plain):
+    """Standard output, which says nothing while `quiet`: with --json.
+
+    A cell of a table that is too wide goes on below: cut off, chi2:0.01 would read as chi2:0.1.
+    """
+
+    def print(self, *parts: Any, **options: Any) -> None:
+        for table in parts:
+            for column in table.columns if isinstance(table, Table) else ():
+                column.overflow = "fold"
+        try:
+            super().print(*parts, **options)
+        except OSError as error:
+            raise OutputLost(error) from error
+
+    def on_broken_pipe(self) -> None:
+        """rich would end with status 1."""
+        raise OutputLost(BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)))
+
+    def lines(self, text: str) -> None:
+        """Print a text of several lines."""
+        for line in text.split("\n"):
+            self.print(line)
+
+    def bold(self, text: str) -> None:
+        self.print(text, style="bold")
+
+    def listing(self, sentences: Sequence[str], lead: str = "  - ") -> None:
+        """Print a line for each."""
+        for sentence in sentences:
+            self.print(lead + sentence)
+
+    def table(
+        self, headings: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", left: Sequence[str] = ()
+    ) -> None:
+        """Print a table of numbers; columns of words are named in `left`."""
+        self.print(table_of(headings, rows, title, left))
+
+
+def table_of(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", left: Sequence[str] = ()
+) -> Table:
+    """A table whose columns stand to the right, but for those that `left` names."""
+    table = Table(title=title or None, title_justify="left")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in left else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+class Aside(Plain):
+    """Standard error: progress and remarks, which are never worth stopping for."""
+
+    def print(self, *parts: Any, **options: Any) -> None:
+        with contextlib.suppress(OSError):
+            super().print(*parts, **options)
+
+    def on_broken_pipe(self) -> None:
+        """Nobody listens, and the work goes on."""
+
 
 out = Screen()
 err = Aside(stderr=True)
 
 
-def written_to(what: str, *, required: bool = True) -> Callable[[Function], Function]:
-    """The option `--out`: a path, handed over as `target`."""
-    return section("Output", click.option("--out", "target", required=required, type=FILE, help=what))
+def say_json(content: Any) -> None:
+    """One JSON object on standard output."""
+    try:
+        text = json.dumps(content, allow_nan=False)
+    except ValueError as error:
+        raise FileError(
+            "a number that is not finite", "JSON has none", "Look at the text output; a file given holds odd numbers."
+        ) from error
+    try:
+        click.echo(text)
+    except OSError as error:
+        raise OutputLost(error) from error
 
 
-def reporting(function: Function) -> Function:
-    """Turn errors into one line on standard error (or JSON) and their exit status; never a traceback."""
+def say_aside(text: str) -> None:
+    """A line on standard error."""
+    with contextlib.suppress(OSError):
+        click.echo(shown(text), err=True)
 
-    @functools.wraps(function)
-    def wrapper(*args: Any, json_output: bool, **options: Any) -> None:
+
+def lose_output(lost: OutputLost) -> NoReturn:
+    """End the command: say so where somebody may still read it, and let Python's own last flush go nowhere."""
+    if not lost.reader_gone:
+        say_aside(
+            f"error: standard output could not be written ({lost}); room for it is needed. Files that the command "
+            "writes may be there already; look before it is run again."
+        )
+    silence(sys.stdout)
+    sys.exit(LOST)
+
+
+def silence(stream: Any) -> None:
+    """Lead a broken stream to nowhere, so that what is still in its buffer raises nothing when Python ends."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: like Ctrl-C, so that whatever is half-written is removed on the way out."""
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM as an exception while a command runs.
+
+    Nothing is changed in a thread, which can have no handlers, nor in a process of a group: one that waits for the
+    others would never come to hear of it.
+    """
+
+    def stop(_signal: int, _frame: object) -> NoReturn:
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread() or launched_as_group():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def end_stopped(stopped: KeyboardInterrupt, what: str) -> NoReturn:
+    """End a command that was stopped, and say what is left of its work."""
+    say_aside(f"stopped; {what}")
+    sys.exit(TERMINATED if isinstance(stopped, Terminated) else STOPPED)
+
+
+def report_errors(function: Callable[..., Any]) -> Callable[..., None]:
+    """Turn errors into one line on standard error (or JSON) and their exit status; never a traceback.
+
+    The function returns what --json prints, or that and an exit status: it is done, and not what was hoped for.
+    """
+
+    def wrapper(*, json_output: bool, quiet: bool = False, **options: Any) -> None:
+        out.quiet, err.quiet = json_output, quiet
         try:
             with terminable():
-                result = function(*args, json_output=json_output, **options)
+                answer = function(**options)
+                content, status = answer if isinstance(answer, tuple) else (answer, 0)
                 if json_output:
-                    say_json(result)
-                if isinstance(result, Mapping) and result.get("exit_status"):  # done, and not what was hoped for
-                    sys.exit(result["exit_status"])
+                    say_json(content)
+                if status:
+                    sys.exit(status)
         except ExpungeError as error:
             _end(error, json_output)
         except OutputLost as lost:
@@ -81,8 +241,10 @@ def reporting(function: Function) -> Function:
             if ended is None:
                 raise
             _end(ended, json_output)
+        finally:
+            out.quiet = err.quiet = False
 
-    return wrapper  # type: ignore[return-value]
+    return wrapper
 
 
 def _end(error: ExpungeError, json_output: bool) -> NoReturn:
@@ -98,13 +260,77 @@ def _end(error: ExpungeError, json_output: bool) -> NoReturn:
     sys.exit(error.exit_status)
 
 
-@contextmanager
-def progress(wanted: bool) -> Iterator[Callable[[str, int, int | None], None]]:
-    """A progress callback: live bars on a terminal, plain lines elsewhere, now and then; nothing if not wanted.
+# Progress.
+
+
+class Meter:
+    """Reports of one stage: how far it is, how fast it goes, how long it will take.
+
+    A stage that counts something says what in parentheses: `Lanczos (rows)`.
+
+    >>> meter = Meter("Lanczos (rows)", clock=iter((0.0, 2.0)).__next__)
+    >>> meter.at(0, 1000)
+    >>> meter.at(200, 1000)
+    >>> meter.line()
+    'Lanczos: 200 of 1,000 rows, 100 rows/s, 8 s left'
+    """
+
+    def __init__(self, stage: str, clock: Callable[[], float] = time.monotonic) -> None:
+        named = re.fullmatch(r"(.*?)(?: \((\w+)\))?", stage)
+        assert named is not None
+        self.name, self.unit, self.clock = named[1], named[2] or "", clock
+        self.start = self.now = 0.0
+        self.first: int | None = None
+        self.done, self.total = 0, None  # type: int, int | None
+        self.shown: float | None = None
+
+    def at(self, done: int, total: int | None) -> None:
+        """It is here now. A stage that steps back has begun anew."""
+        self.now = self.clock()
+        if self.first is None or done < self.done:
+            self.start, self.first = self.now, done
+        self.done, self.total = done, total
+
+    def due(self, seconds: float) -> bool:
+        """Whether that long has gone by since this last said yes."""
+        if self.shown is not None and self.now - self.shown < seconds:
+            return False
+        self.shown = self.now
+        return True
+
+    def reading(self) -> str:
+        """How many, how fast, how long still."""
+        unit = f" {self.unit}" if self.unit else ""
+        parts = [f"{self.done:,}" + ("" if self.total is None else f" of {self.total:,}") + unit]
+        if self.first is not None and self.now > self.start and self.done > self.first:
+            rate = (self.done - self.first) / (self.now - self.start)
+            parts.append(f"{rate:,.0f}{unit}/s" if rate >= 10 else f"{rate:.2g}{unit}/s")
+            if self.total is not None:
+                parts.append(f"{_time(max(0, self.total - self.done) / rate)} left")
+        return ", ".join(parts)
+
+    def line(self) -> str:
+        return f"{self.name}: {self.reading()}" if self.done or self.total else f"{self.name} ..."
+
+
+def _time(seconds: float) -> str:
+    """
+    >>> _time(4000.0), _time(75.0), _time(3.2)
+    ('1 h 6 min', '1 min 15 s', '3 s')
+    """
+    whole = round(seconds)
+    if whole >= 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
+
+
+@contextlib.contextmanager
+def progress(wanted: bool = True) -> Iterator[Callable[[str, int, int | None], None]]:
+    """A progress callback: live bars on a terminal, plain lines elsewhere, now and then; nothing with --quiet.
 
     Both say how fast it goes and how long it will take, where that can be known.
     """
-    if not wanted:
+    if not wanted or err.quiet:
         yield lambda *_: None
         return
     meters: dict[str, Meter] = {}
@@ -114,7 +340,7 @@ def progress(wanted: bool) -> Iterator[Callable[[str, int, int | None], None]]:
             meter = meters.setdefault(stage, Meter(stage))
             meter.at(done, total)
             if meter.due(LINE_SECONDS):
-                err.print(meter.line(), markup=False)
+                err.print(meter.line())
 
         yield line
         return
@@ -138,37 +364,28 @@ def progress(wanted: bool) -> Iterator[Callable[[str, int, int | None], None]]:
         yield advance
 
 
-def terms_table(bound: Mapping[str, Any]) -> Table:
-    """A bound, term by term."""
-    from expunge.bounds import TERMS
-
-    table = Table(title=f"Bound on the distance to the retrained weights ({bound['kind']})", title_justify="left")
-    table.add_column("term")
-    table.add_column("value", justify="right")
-    table.add_column("share", justify="right")
-    table.add_column("what it stands for")
-    for name, value in bound["terms"].items():
-        table.add_row(
-            name, f"{value:.3g}", f"{100 * value / bound['total']:.1f} %", TERMS[name].words if name in TERMS else ""
-        )
-    table.add_row("total", f"{bound['total']:.3g}", "", "", style="bold")
-    return table
-
-
 def print_certificate(content: Mapping[str, Any]) -> None:
     """What a certificate says, on the screen."""
+    from expunge.bounds import TERMS
     from expunge.certificate.wording import next_to_nothing, outside
     from expunge.runtime.rounding import up
 
     if little := next_to_nothing(content["epsilon"]):
-        out.print(little, markup=False, style="bold")
+        out.bold(little)
     promise = f"epsilon {up(content['epsilon'])}   delta {up(content['delta'])}   sigma {content['sigma']:.4g}"
     out.print(Text.assemble("status   ", (shown(str(content["status"])), "bold"), f"   {promise}"))
     if beyond := outside(content["model"].get("preparation")):
-        out.print(f"of the weights: {beyond}", markup=False, style="bold")
-    out.print(terms_table(content["bound"]))
+        out.bold(f"of the weights: {beyond}")
+    bound = content["bound"]
+    rows = [
+        (name, f"{value:.3g}", f"{100 * value / bound['total']:.1f} %", TERMS[name].words if name in TERMS else "")
+        for name, value in bound["terms"].items()
+    ]
+    title = f"Bound on the distance to the retrained weights ({bound['kind']})"
+    table = table_of(("term", "value", "share", "what it stands for"), rows, title, ("term", "what it stands for"))
+    table.add_row("total", f"{bound['total']:.3g}", "", "", style="bold")
+    out.print(table)
     for title, key in (("Assumed", "assumptions"), ("Noted", "notes"), ("Outside the certificate", "limits")):
         if content[key]:
-            out.print(title, style="bold")
-            for sentence in content[key]:
-                out.print(f"  - {sentence}", markup=False)
+            out.bold(title)
+            out.listing(content[key])

@@ -2,48 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.table import Table
 
-from expunge.cli.console import as_json, out, progress, quiet, reporting, written_to
-from expunge.cli.facts import record_facts
-from expunge.cli.report import naming
-from expunge.cli.sections import Command, Group, section
-from expunge.cli.sets import FILE, deposit_option, label_column, model_option, read_rows
-from expunge.cli.streams import say_aside
+from expunge.bounds.scale import publishable
+from expunge.cli.console import out, progress, say_aside
+from expunge.cli.files import LABEL, read_rows
+from expunge.cli.options import Group, argument, command, options_of, written_to
+from expunge.cli.verify import SIGN_KEY, Names
+from expunge.desk.policy import DEPOSIT, Policy
+from expunge.request.declared import Declared
+from expunge.runtime.options import option, words_of
 
 if TYPE_CHECKING:
-    from expunge.desk import Desk, Outcome, PublishedModel, RequestRow
+    from expunge.desk import Desk, Outcome, RequestRow
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-desk_folder = click.argument("desk", type=FILE)
-another_person = click.option(
-    "--another-person",
-    is_flag=True,
-    help="Declare that rows asked for before are somebody else's with equal values; the certificate carries that. A "
-    "desk with a deposit needs no such word: the source's own counts decide.",
-)
-waiting = click.option(
-    "--timeout",
-    default=600.0,
-    show_default=True,
-    type=click.FloatRange(min=0.0, max=1e9),
-    help="Seconds to wait while another command writes in this desk; 0: not at all.",
+MOST_LISTED = 20
+FACTS = ("request", "requests", "reference", "model", "due", "reason")  # of an entry, in its line
+ANOTHER_PERSON = (
+    "Declare that rows asked for before are somebody else's with equal values; the certificate carries that. A desk "
+    "with a deposit needs no such word: the source's own counts decide."
 )
 
 
-def saved_heads(what: str) -> Callable[[Function], Function]:
-    """The option `--head`: files with saved heads, handed over as `heads`."""
-    return click.option("--head", "heads", multiple=True, type=FILE, help=f"{what} May be given several times.")
+def _timeout() -> Any:
+    """The option `--timeout`."""
+    return option(
+        "Seconds to wait while another command writes in this desk; 0: not at all.",
+        600.0,
+        kind=click.FloatRange(min=0.0, max=1e9),
+    )
 
 
-def say_clock(opened: Desk) -> None:
+def _heads(words: str) -> Any:
+    return option(f"{words} May be given several times.", (), names=("--head",))
+
+
+def _say_clock(opened: Desk) -> None:
     """Say on standard error what is wrong with the clock, if anything is."""
     from expunge.desk.status import clock_behind
 
@@ -53,152 +51,34 @@ def say_clock(opened: Desk) -> None:
         say_aside(f"note: {note}")
 
 
-# `expunge desk head`.
-
-
-@click.command(cls=Command, short_help="The ledger's head: number of entries and hash of the last one.")
-@desk_folder
-@written_to("A new file to save it in (else: printed).", required=False)
-@as_json
-@reporting
-def head(desk: Path, target: Path | None, json_output: bool) -> dict[str, Any]:
-    """The ledger's head: number of entries and hash of the last one. Keep it where the desk cannot reach.
-
-    With a head saved earlier, `expunge desk verify` shows whether entries were cut off or changed since.
-
-    \b
-    expunge desk head desk/ --out saved-head.json
-    """
-    from expunge.desk import open_desk
-    from expunge.desk.ledger import head_bytes
-    from expunge.rows.output import write_file
-
-    with open_desk(desk).reading() as ledger:
-        present = ledger.head()
-    if target is not None:
-        write_file(target, head_bytes(present))
-    if not json_output:
-        out.print(f"{present.size} {present.hash}" if target is None else f"written: {target}", markup=False)
-    return present.to_json()
-
-
-# `expunge desk history`.
-
-
-SHOWN = ("request", "requests", "reference", "model", "due", "reason")
-
-
-@click.command(cls=Command, short_help="What the desk did: the ledger's entries.")
-@desk_folder
-@click.option("--after", default=0, show_default=True, help="Only entries after this number.")
-@click.option("--limit", default=1000, show_default=True, help="At most so many.")
-@as_json
-@reporting
-def history(desk: Path, after: int, limit: int, json_output: bool) -> dict[str, Any]:
-    """The ledger's entries, oldest first.
-
-    \b
-    expunge desk history desk/ --after 100
-    """
-    from expunge.desk import history as entries_of
-    from expunge.desk import open_desk
-
-    entries = entries_of(open_desk(desk), after=after, limit=limit)
-    if not json_output:
-        for entry in entries:
-            body = entry.body.to_json()
-            shown = {name: body[name] for name in SHOWN if name in body}
-            facts = ", ".join(f"{name} {value}" for name, value in shown.items())
-            out.print(f"{entry.number:>6}  {entry.time}  {entry.kind:<10} {facts}", markup=False)
-    return {"entries": [entry.to_json() for entry in entries]}
-
-
-# `expunge desk init`.
-
-
-promise = section(
-    "Guarantee of each model",
-    click.option("--epsilon", required=True, type=float, help="Of each published model; smaller protects more."),
-    click.option("--delta", required=True, type=float, help="Probability that the promise fails; at most 1/n."),
-    click.option(
-        "--distance",
-        help="Without a deposit: how far the surrogate is from the source: same, tv:0.2, chi2:0.1 or kl:0.5.",
+@command("Open a desk: a new folder, with what it promises.")
+def init(
+    desk: Path = argument(),
+    model: Path | None = option(
+        "The trained model with its record (expunge train). The desk keeps its own private copy. With a deposit it "
+        "may be left out: the deposit has one.",
+        section="Sets",
     ),
-    click.option(
-        "--between",
-        default="populations",
-        show_default=True,
-        help="What the distance is between: populations or samples.",
-    ),
-    click.option("--sampling", default="strict", show_default=True, help="seen or strict; see expunge unlearn."),
-    click.option(
-        "--match-classes", is_flag=True, help="Weight surrogate rows to the source's class counts; see expunge unlearn."
-    ),
-    click.option("--step", default="converged", show_default=True, help="converged, newton or balanced."),
-    click.option(
-        "--noise",
-        default="rows:1",
-        show_default=True,
-        help="Of every model, set now, before anybody asks: a standard deviation, or as for so many rows a model "
-        "(rows:10, rehearsed on surrogate rows for all planned models). A request that needs more is refused: retrain. "
-        "request: each chooses a power of two, which says something of who left. expunge plan recommends a number. "
-        "With a deposit, unless it is a number: what moves outputs by at most a hundredth.",
-    ),
-    click.option("--force", is_flag=True, help="Publish models of little use too; see expunge unlearn."),
-)
-over_time = section(
-    "Over time",
-    click.option(
-        "--planned",
-        default=50,
-        show_default=True,
-        help="Models to be published before the next training; they share the probability that a bound fails.",
-    ),
-    click.option(
-        "--total-epsilon",
-        type=float,
-        help="Of all published models together, at the same delta (default: 10 x epsilon).",
-    ),
-    click.option("--days", default=30, show_default=True, help="How long a request may wait."),
-)
-
-
-@click.command(cls=Command, short_help="Open a desk: a new folder, with what it promises.")
-@desk_folder
-@section(
-    "Sets",
-    model_option(
-        "The trained model with its record (expunge train). The desk keeps its own private copy. With a deposit it may "
-        "be left out: the deposit has one.",
-        required=False,
-    ),
-    deposit_option(
+    deposit: Path | None = option(
         "What was kept of the source (expunge deposit): requests are looked up in it, rows leave it with every run. "
         "The desk keeps its own private copy."
     ),
-    click.option(
-        "--surrogate",
-        type=FILE,
-        help="Without a deposit: rows that resemble the source. The desk keeps its own private copy.",
+    surrogate: Path | None = option(
+        "Without a deposit: rows that resemble the source. The desk keeps its own private copy."
     ),
-    label_column,
-)
-@promise
-@over_time
-@as_json
-@reporting
-@record_facts
-def init(
-    desk: Path,
-    model_file: Path | None,
-    deposit: Path | None,
-    surrogate: Path | None,
-    label: str | None,
-    noise: str,
-    declared: Any,
-    json_output: bool,
-    **policy_options: Any,
-) -> dict[str, Any]:
+    label: str | None = option(LABEL),
+    terms: dict[str, Any] = options_of(Policy, leave="distance", build=dict),
+    distance: str | None = option(words_of(Policy, "distance"), section="Guarantee of each model"),
+    noise: Any = option(
+        "Of every model, set now, before anybody asks: a standard deviation, or as for so many rows a model (rows:10, "
+        "rehearsed on surrogate rows for all planned models). A request that needs more is refused: retrain. request: "
+        "each chooses a power of two, which says something of who left. expunge plan recommends a number. With a "
+        "deposit, unless it is a number: what moves outputs by at most a hundredth.",
+        "rows:1",
+        text=publishable,
+    ),
+    declared: Declared = options_of(Declared),
+) -> Any:
     """Open a deletion desk: a new folder with a ledger, private state and published models.
 
     What it promises is fixed now: epsilon and delta of each model, how many are planned, what all of them together may
@@ -210,139 +90,66 @@ def init(
     expunge desk init desk/ --model model.safetensors --surrogate surrogate.npz
                       --epsilon 1 --delta 1e-5 --distance chi2:0.1
     """
-    from expunge.bounds.scale import publishable
-    from expunge.desk import Policy, create_desk
+    from expunge.deposit.asking import require_alone
+    from expunge.deposit.contents import read_deposit
+    from expunge.desk import create_desk
+    from expunge.errors import OptionError
     from expunge.model import read_model
 
     if deposit is not None:
-        _require_alone(surrogate, policy_options)
-    elif model_file is None or surrogate is None or policy_options["distance"] is None:
-        raise _too_little()
-    policy = Policy(**policy_options)
+        require_alone(surrogate=surrogate, distance=distance)
+        distance = DEPOSIT
+    elif model is None or surrogate is None or distance is None:
+        raise OptionError(
+            "no --model, no --surrogate or no --distance",
+            "a desk needs a deposit of the source, or a model and rows that resemble the source, and how much they do",
+            "Give --deposit if one was kept (expunge deposit), or all three.",
+        )
+    policy = Policy(**terms, distance=distance)
     policy.check()
-    model, digest = (None, None) if model_file is None else read_model(model_file)
+    given, digest = (None, None) if model is None else read_model(model)
     notes: list[str] = []
     opened = create_desk(
         desk,
-        model,
-        None if surrogate is None else read_rows(surrogate, label, model),
+        given,
+        None if surrogate is None else read_rows(surrogate, label, given),
         policy,
         digest,
         declared,
         notes.append,
-        noise=publishable(noise),
-        deposit=_read_deposit(deposit),
+        noise=noise,
+        deposit=None if deposit is None else read_deposit(deposit),
     )
     policy = opened.policy
-    if not json_output:
-        before = model is not None and (model.record is None or not model.record.noised)
-        copied = [deposit, model_file if before else None]  # one that was published may stay
-        _print_opened(desk, policy, notes, [str(path) for path in copied if path is not None])
-    return {"desk": str(desk), "policy": policy.to_json(), "notes": notes}
-
-
-def _read_deposit(path: Path | None) -> Any:
-    from expunge.deposit.contents import read_deposit
-
-    return None if path is None else read_deposit(path)
-
-
-def _require_alone(surrogate: Path | None, policy: dict[str, Any]) -> None:
-    """Refuse a surrogate and a distance with a deposit; its policy says that it is for one."""
-    from expunge.deposit.asking import require_alone
-    from expunge.desk.policy import DEPOSIT
-
-    require_alone(surrogate=surrogate, distance=policy["distance"])
-    policy["distance"] = DEPOSIT
-
-
-def _too_little() -> Any:
-    from expunge.errors import OptionError
-
-    return OptionError(
-        "no --model, no --surrogate or no --distance",
-        "a desk needs a deposit of the source, or a model and rows that resemble the source, and how much they do",
-        "Give --deposit if one was kept (expunge deposit), or all three.",
-    )
-
-
-def _print_opened(desk: Path, policy: Any, notes: list[str], copied: list[str]) -> None:
-    for note in notes:
-        out.print(f"note: {note}", markup=False)
+    out.listing(notes, "note: ")
     if policy.noise is not None:
         rehearsed = "" if policy.noise_rows is None else f", rehearsed with {policy.noise_rows:,} surrogate rows"
         out.print(f"noise of every model: {policy.noise:g}{rehearsed}")
-    out.print(f"opened: {desk}; {desk / 'private'} must never leave", markup=False)
+    out.print(f"opened: {desk}; {desk / 'private'} must never leave")
+    published = given is not None and given.record is not None and given.record.noised  # it may stay
+    copies = [str(path) for path in (deposit, None if published else model) if path is not None]
     out.print(
-        f"the desk has its own copy of {' and '.join(copied)}: remove {'it' if len(copied) == 1 else 'them'}, since "
-        "what is forgotten from now on is still in there",
-        markup=False,
+        f"the desk has its own copy of {' and '.join(copies)}: remove {'it' if len(copies) == 1 else 'them'}, since "
+        "what is forgotten from now on is still in there"
     )
+    return {"desk": str(desk), "policy": policy.to_json(), "notes": notes}
 
 
-# `expunge desk report`.
-
-
-@click.command(cls=Command, short_help="Pages people can read, of all requests and models.")
-@desk_folder
-@section("Names", *naming)
-@written_to("A new folder; private, for it shows references.")
-@as_json
-@reporting
-def report(
-    desk: Path, organisation: str | None, model_name: str | None, target: Path, json_output: bool
-) -> dict[str, Any]:
-    """Pages people can read, of a desk with all its requests and models.
-
-    Each page is one file without scripts that opens offline and prints well; the tables come as CSV too.
-
-    \b
-    expunge desk report desk/ --out desk-report/
-    """
-    from expunge.desk import desk_report, open_desk
-    from expunge.rows.output import require_absent, write_private_folder
-
-    require_absent(target)
-    files = desk_report(open_desk(desk), organisation=organisation, model_name=model_name)
-    write_private_folder(target, files)
-    written = [str(target / name) for name in sorted(files)]
-    if not json_output:
-        out.print("written: " + ", ".join(written), markup=False)
-    return {"files": written}
-
-
-# `expunge desk request`.
-
-
-@click.command(cls=Command, short_help="Ask a desk to forget rows.")
-@desk_folder
-@click.option(
-    "--forget",
-    required=True,
-    type=FILE,
-    help="The rows to forget, with their labels. The desk keeps a private copy until they are forgotten.",
-)
-@label_column
-@click.option(
-    "--reference",
-    help="Your name for the request, such as a case number; never a person's name, nor one that somebody who asks "
-    "could choose (default: the desk makes one that cannot be guessed).",
-)
-@another_person
-@click.option("--due", help="Day by which it must be done, such as 2026-01-31 (default: the desk's number of days).")
-@waiting
-@as_json
-@reporting
+@command("Ask a desk to forget rows.")
 def request(
-    desk: Path,
-    forget: Path,
-    label: str | None,
-    reference: str | None,
-    another_person: bool,
-    due: str | None,
-    timeout: float,
-    json_output: bool,
-) -> dict[str, Any]:
+    desk: Path = argument(),
+    forget: Path = option(
+        "The rows to forget, with their labels. The desk keeps a private copy until they are forgotten."
+    ),
+    label: str | None = option(LABEL),
+    reference: str | None = option(
+        "Your name for the request, such as a case number; never a person's name, nor one that somebody who asks "
+        "could choose (default: the desk makes one that cannot be guessed)."
+    ),
+    another_person: bool = option(ANOTHER_PERSON),
+    due: str | None = option("Day by which it must be done, such as 2026-01-31 (default: the desk's number of days)."),
+    timeout: float = _timeout(),
+) -> Any:
     """Ask a desk to forget rows. When this returns, the request is on disk; asking twice is one request.
 
     Who asks is checked before: the desk takes anybody's word. The answer may be passed on, and is the same whatever
@@ -357,34 +164,52 @@ def request(
 
     opened = open_desk(desk, timeout)
     rows = read_rows(forget, label, read_state(opened).model)
-    accepted = accept(
-        opened,
-        rows[0],
-        rows[1],
-        reference,
-        due,
-        encoder=rows.encoder,
-        feature_names=rows.feature_names,
-        another_person=another_person,
-    )
-    say_clock(opened)
-    told = accepted.answer
-    if not json_output:
-        out.print(f"accepted: {told.reference}, {told.n_rows} rows, due {told.due}")
-    return asdict(told)
+    known = {"encoder": rows.encoder, "feature_names": rows.feature_names}
+    accepted = accept(opened, rows[0], rows[1], reference, due, another_person=another_person, **known)
+    _say_clock(opened)
+    answer = accepted.answer
+    out.print(f"accepted: {answer.reference}, {answer.n_rows} rows, due {answer.due}")
+    return asdict(answer)
 
 
-# `expunge desk resume`.
+@command("Take back a pending request.")
+def withdraw(
+    desk: Path = argument(),
+    number: int | None = argument(),
+    reference: str | None = option("The request's reference, in the place of its number."),
+    reason: str = option("Why, for the ledger.", "withdrawn"),
+    timeout: float = _timeout(),
+) -> Any:
+    """Take back the request of this NUMBER, or of a reference, that waits or is set aside.
+
+    The ledger keeps that it was asked and why it was not done.
+
+    \b
+    expunge desk withdraw desk/ 3 --reason "asked by mistake"
+    expunge desk withdraw desk/ --reference case-17
+    """
+    from expunge.desk import open_desk
+    from expunge.desk import withdraw as take_back
+    from expunge.errors import OptionError
+
+    names = [given for given in (number, reference) if given is not None]
+    if len(names) != 1:
+        given = "a number and a reference" if names else "neither a number nor a reference"
+        raise OptionError(given, "one of the two names the request", "Give one.")
+    opened = open_desk(desk, timeout)
+    withdrawn = take_back(opened, names[0], reason)
+    _say_clock(opened)
+    out.print(f"withdrawn: {withdrawn.reference}")
+    return asdict(withdrawn)
 
 
-@click.command(cls=Command, short_help="Take up a request that was set aside.")
-@desk_folder
-@click.argument("number", type=int)
-@another_person
-@waiting
-@as_json
-@reporting
-def resume(desk: Path, number: int, another_person: bool, timeout: float, json_output: bool) -> dict[str, Any]:
+@command("Take up a request that was set aside.")
+def resume(
+    desk: Path = argument(),
+    number: int = argument(),
+    another_person: bool = option(ANOTHER_PERSON),
+    timeout: float = _timeout(),
+) -> Any:
     """Take up the request of this NUMBER, which was set aside: it waits again for the next run.
 
     `expunge desk status` lists what is set aside and why. What was set aside for good is withdrawn.
@@ -397,46 +222,24 @@ def resume(desk: Path, number: int, another_person: bool, timeout: float, json_o
 
     opened = open_desk(desk, timeout)
     taken = take_up(opened, number, another_person=another_person)
-    say_clock(opened)
-    if not json_output:
-        out.print(f"taken up: request {taken.id}")
+    _say_clock(opened)
+    out.print(f"taken up: request {taken.id}")
     return asdict(taken)
 
 
-# `expunge desk run`.
-
-
-@click.command(cls=Command, short_help="Forget what is pending, publish, certify.")
-@desk_folder
-@click.option(
-    "--each", is_flag=True, help="One model a request: more models, which say more together than one model for all."
-)
-@click.option("--sign-key", type=FILE, help="An Ed25519 private key (expunge keygen).")
-@click.option(
-    "--test",
-    type=FILE,
-    help="Labelled rows on which to measure accuracy before and after.",
-)
-@label_column
-@saved_heads(
-    "A head saved earlier, outside the desk (expunge desk head, or head.json of a published folder): a ledger that is "
-    "older is refused (exit status 1), since the desk was put back."
-)
-@waiting
-@quiet
-@as_json
-@reporting
+@command("Forget what is pending, publish, certify.", quiet=True)
 def run(
-    desk: Path,
-    each: bool,
-    sign_key: Path | None,
-    test: Path | None,
-    label: str | None,
-    heads: tuple[Path, ...],
-    timeout: float,
-    quiet: bool,
-    json_output: bool,
-) -> dict[str, Any]:
+    desk: Path = argument(),
+    each: bool = option("One model a request: more models, which say more together than one model for all."),
+    sign_key: Path | None = option(f"{SIGN_KEY}."),
+    test: Path | None = option("Labelled rows on which to measure accuracy before and after."),
+    label: str | None = option(LABEL),
+    heads: tuple[Path, ...] = _heads(
+        "A head saved earlier, outside the desk (expunge desk head, or head.json of a published folder): a ledger "
+        "that is older is refused (exit status 1), since the desk was put back."
+    ),
+    timeout: float = _timeout(),
+) -> Any:
     """Forget the rows of all pending requests and publish one model for all of them, with certificate and report.
 
     Killed half-way, it is enough to run it again. A request that cannot be served is set aside with its reason, and the
@@ -456,62 +259,39 @@ def run(
     saved = [saved_head(path) for path in heads]
     key = None if sign_key is None else read_private_key(sign_key)
     rows = None if test is None else read_rows(test, label, read_state(opened).model)
-    with progress(not quiet) as advance:
-        outcome = process(
-            opened,
-            each=each,
-            sign_key=key,
-            test=rows,
-            heads=saved,
-            progress=advance,
-        )
-    say_clock(opened)
-    if not json_output:
-        _print(outcome)
-    if outcome.refused is not None:
-        raise outcome.refused
-    return {
-        "published": [_described(made) for made in outcome.published],
-        "pending": outcome.pending,
-        "aside": outcome.aside,
-    }
-
-
-def _print(outcome: Outcome) -> None:
-    for made in outcome.published:
-        answered = ", ".join(str(number) for number in made.requests)
+    with progress() as advance:
+        outcome: Outcome = process(opened, each=each, sign_key=key, test=rows, heads=saved, progress=advance)
+    _say_clock(opened)
+    for model in outcome.published:
+        answered = ", ".join(str(number) for number in model.requests)
         out.print(
-            f"published model {made.number} for request {answered}: {made.certificate.status}, "
-            f"sigma {made.certificate.sigma:.4g}; all models together: epsilon {made.composition.epsilon:.4g}"
+            f"published model {model.number} for request {answered}: {model.certificate.status}, "
+            f"sigma {model.certificate.sigma:.4g}; all models together: epsilon {model.composition.epsilon:.4g}"
         )
     if not outcome.published and outcome.refused is None:
         out.print("nothing was pending")
     if outcome.aside:
         out.print(f"{outcome.aside:,} set aside: see expunge desk status")
+    if outcome.refused is not None:
+        raise outcome.refused
+    published = [
+        {
+            "model": model.number,
+            "requests": list(model.requests),
+            "sigma": model.certificate.sigma,
+            "status": model.certificate.status,
+            "composition": model.composition.to_json(),
+        }
+        for model in outcome.published
+    ]
+    return {"published": published, "pending": outcome.pending, "aside": outcome.aside}
 
 
-def _described(made: PublishedModel) -> dict[str, Any]:
-    return {
-        "model": made.number,
-        "requests": list(made.requests),
-        "sigma": made.certificate.sigma,
-        "status": made.certificate.status,
-        "composition": made.composition.to_json(),
-    }
-
-
-# `expunge desk status`.
-
-
-LISTED = 20
-
-
-@click.command(cls=Command, short_help="What waits, what was published, what is left.")
-@desk_folder
-@click.option("--reference", help="Only the requests with this reference.")
-@as_json
-@reporting
-def status(desk: Path, reference: str | None, json_output: bool) -> dict[str, Any]:
+@command("What waits, what was published, what is left.")
+def status(
+    desk: Path = argument(),
+    reference: str | None = option("Only the requests with this reference."),
+) -> Any:
     """Where a desk stands: what waits, what is set aside, what was published, what all models say, what is left.
 
     For those who run the desk: what is said of one request depends on what others asked for.
@@ -525,63 +305,56 @@ def status(desk: Path, reference: str | None, json_output: bool) -> dict[str, An
 
     opened = open_desk(desk)
     if reference is not None:
-        found = requests(opened, reference=reference)
-        if not json_output:
-            for row in found:
-                out.print(_line(row))
-        return {"requests": [asdict(row) for row in found]}
+        rows = requests(opened, reference=reference)
+        out.listing([_line(row) for row in rows], "")
+        return {"requests": [asdict(row) for row in rows]}
     state = standing_of(opened)
-    waiting, apart = requests(opened, "pending", limit=LISTED), requests(opened, "aside", limit=LISTED)
-    if not json_output:
-        out.print(
-            f"requests: {state.pending:,} pending, {state.aside:,} set aside ({state.overdue:,} overdue), "
-            f"{state.done:,} done"
-        )
-        out.print(
-            f"models: {state.models} published of {state.planned} planned; epsilon allows {state.models_left:,} more, "
-            "one a run"
-        )
-        out.print(f"all models together: epsilon {state.epsilon:.4g} of {state.limit:g}, delta {state.delta:g}")
-        if state.reach is not None:
-            out.print(
-                f"reach of the deposit: {100 * state.reach:.3g} % used, {state.forgotten:,} rows forgotten; at 100 % "
-                "a model must be retrained"
-            )
-        if state.rows_left is not None:
-            out.print(
-                f"the deposit reaches for about {state.rows_left:,} more rows like those so far, which is "
-                f"{state.deletions_left:,} runs of that size; somebody very influential may be beyond it at any time"
-            )
-        elif state.deletions_left is not None:
-            out.print(
-                f"the noise covers about {state.deletions_left:,} more runs like those so far, then a model must "
-                "be retrained"
-            )
-        if state.deletions_left is not None:
-            other = "the noise" if state.reach is None else "the deposit"
-            first = "epsilon" if state.models_left <= state.deletions_left else other
-            left = min(state.models_left, state.deletions_left)
-            out.print(f"of these limits {first} comes first: about {left:,} more runs")
-        if state.clock:
-            out.print(f"note: {state.clock}", markup=False)
-        if state.retrain:
-            out.print(state.retrain, markup=False, style="bold red")
-        _listed(waiting, apart)
-    return state.to_json() | {"waiting": [asdict(row) for row in waiting], "set_aside": [asdict(row) for row in apart]}
+    pending, aside = requests(opened, "pending", limit=MOST_LISTED), requests(opened, "aside", limit=MOST_LISTED)
+    _print_state(state)
+    if pending:
+        cells = [(str(row.id), row.reference, row.accepted, row.due, str(row.n_rows)) for row in pending]
+        headings = ("request", "reference", "accepted", "due", "rows")
+        out.table(headings, cells, f"Pending (first {len(pending)})", headings)
+    if aside:
+        out.print(f"Set aside (first {len(aside)}), for a person to decide:")
+        out.listing([_line(row) for row in aside], "  ")
+    return state.to_json() | {"waiting": [asdict(row) for row in pending], "set_aside": [asdict(row) for row in aside]}
 
 
-def _listed(waiting: list[RequestRow], apart: list[RequestRow]) -> None:
-    if waiting:
-        table = Table(title=f"Pending (first {len(waiting)})", title_justify="left")
-        for heading in ("request", "reference", "accepted", "due", "rows"):
-            table.add_column(heading)
-        for row in waiting:
-            table.add_row(str(row.id), row.reference, row.accepted, row.due, str(row.n_rows))
-        out.print(table)
-    if apart:
-        out.print(f"Set aside (first {len(apart)}), for a person to decide:")
-    for row in apart:
-        out.print(f"  {_line(row)}")
+def _print_state(state: Any) -> None:
+    out.print(
+        f"requests: {state.pending:,} pending, {state.aside:,} set aside ({state.overdue:,} overdue), "
+        f"{state.done:,} done"
+    )
+    out.print(
+        f"models: {state.models} published of {state.planned} planned; epsilon allows {state.models_left:,} more, "
+        "one a run"
+    )
+    out.print(f"all models together: epsilon {state.epsilon:.4g} of {state.limit:g}, delta {state.delta:g}")
+    if state.reach is not None:
+        out.print(
+            f"reach of the deposit: {100 * state.reach:.3g} % used, {state.forgotten:,} rows forgotten; at 100 % "
+            "a model must be retrained"
+        )
+    if state.rows_left is not None:
+        out.print(
+            f"the deposit reaches for about {state.rows_left:,} more rows like those so far, which is "
+            f"{state.deletions_left:,} runs of that size; somebody very influential may be beyond it at any time"
+        )
+    elif state.deletions_left is not None:
+        out.print(
+            f"the noise covers about {state.deletions_left:,} more runs like those so far, then a model must "
+            "be retrained"
+        )
+    if state.deletions_left is not None:
+        other = "the noise" if state.reach is None else "the deposit"
+        first = "epsilon" if state.models_left <= state.deletions_left else other
+        left = min(state.models_left, state.deletions_left)
+        out.print(f"of these limits {first} comes first: about {left:,} more runs")
+    if state.clock:
+        out.print(f"note: {state.clock}")
+    if state.retrain:
+        out.print(state.retrain, style="bold red")
 
 
 def _line(row: RequestRow) -> str:
@@ -589,15 +362,80 @@ def _line(row: RequestRow) -> str:
     return f"request {row.id}, {row.reference}, {row.n_rows} rows, due {row.due}: {why}"
 
 
-# `expunge desk verify`.
+@command("What the desk did: the ledger's entries.")
+def history(
+    desk: Path = argument(),
+    after: int = option("Only entries after this number.", 0),
+    limit: int = option("At most so many.", 1000),
+) -> Any:
+    """The ledger's entries, oldest first.
+
+    \b
+    expunge desk history desk/ --after 100
+    """
+    from expunge.desk import history as entries_of
+    from expunge.desk import open_desk
+
+    entries = entries_of(open_desk(desk), after=after, limit=limit)
+    for entry in entries:
+        body = entry.body.to_json()
+        facts = ", ".join(f"{name} {body[name]}" for name in FACTS if name in body)
+        out.print(f"{entry.number:>6}  {entry.time}  {entry.kind:<10} {facts}")
+    return {"entries": [entry.to_json() for entry in entries]}
 
 
-@click.command(cls=Command, short_help="Check the ledger and every published file, offline.")
-@desk_folder
-@saved_heads("A head saved earlier, outside the desk: shows whether entries were cut off.")
-@as_json
-@reporting
-def verify(desk: Path, heads: tuple[Path, ...], json_output: bool) -> dict[str, Any]:
+@command("Pages people can read, of all requests and models.")
+def report(
+    desk: Path = argument(),
+    names: dict[str, Any] = options_of(Names, build=dict),
+    target: Path = written_to("A new folder; private, for it shows references."),
+) -> Any:
+    """Pages people can read, of a desk with all its requests and models.
+
+    Each page is one file without scripts that opens offline and prints well; the tables come as CSV too.
+
+    \b
+    expunge desk report desk/ --out desk-report/
+    """
+    from expunge.desk import desk_report, open_desk
+    from expunge.rows.output import write_private_folder
+
+    files = desk_report(open_desk(desk), **names)
+    write_private_folder(target, files)
+    written = [str(target / name) for name in sorted(files)]
+    out.print("written: " + ", ".join(written))
+    return {"files": written}
+
+
+@command("The ledger's head: number of entries and hash of the last one.")
+def head(
+    desk: Path = argument(),
+    target: Path | None = option("A new file to save it in (else: printed).", names=("--out",)),
+) -> Any:
+    """The ledger's head: number of entries and hash of the last one. Keep it where the desk cannot reach.
+
+    With a head saved earlier, `expunge desk verify` shows whether entries were cut off or changed since.
+
+    \b
+    expunge desk head desk/ --out saved-head.json
+    """
+    from expunge.desk import open_desk
+    from expunge.desk.ledger import head_bytes
+    from expunge.rows.output import write_file
+
+    with open_desk(desk).reading() as ledger:
+        present = ledger.head()
+    if target is not None:
+        write_file(target, head_bytes(present))
+    out.print(f"{present.size} {present.hash}" if target is None else f"written: {target}")
+    return present.to_json()
+
+
+@command("Check the ledger and every published file, offline.")
+def verify(
+    desk: Path = argument(),
+    heads: tuple[Path, ...] = _heads("A head saved earlier, outside the desk: shows whether entries were cut off."),
+) -> Any:
     """Check every entry, the chain, the root, every published file and every dossier, offline; exit status 1 if not.
 
     Whoever made the folder: only plain files inside it are read, none larger than it should be. A file that the ledger
@@ -612,23 +450,18 @@ def verify(desk: Path, heads: tuple[Path, ...], json_output: bool) -> dict[str, 
 
     saved = [saved_head(path) for path in heads]
     checked = verify_desk(Layout(desk), saved)
-    if not json_output:
-        models = "1 published model" if checked.models == 1 else f"{checked.models:,} published models"
-        out.print(f"verified: {checked.head.size:,} entries, {models}")
-        if not saved:
-            out.print(
-                "no saved head was given: that entries were cut off at the end could not be seen; see expunge desk head"
-            )
-        if not checked.sealed:
-            out.print(
-                "the file is newer than its seal (a command was killed): entries were checked, unused bytes were not"
-            )
-        if len(checked.dossiers) < checked.models:
-            out.print(
-                f"dossiers at hand: {len(checked.dossiers):,}; statements without theirs were checked by themselves"
-            )
-        if checked.absent:
-            out.print("folders taken away: " + ", ".join(f"{number:04d}" for number in checked.absent))
+    models = "1 published model" if checked.models == 1 else f"{checked.models:,} published models"
+    out.print(f"verified: {checked.head.size:,} entries, {models}")
+    if not saved:
+        out.print(
+            "no saved head was given: that entries were cut off at the end could not be seen; see expunge desk head"
+        )
+    if not checked.sealed:
+        out.print("the file is newer than its seal (a command was killed): entries were checked, unused bytes were not")
+    if len(checked.dossiers) < checked.models:
+        out.print(f"dossiers at hand: {len(checked.dossiers):,}; statements without theirs were checked by themselves")
+    if checked.absent:
+        out.print("folders taken away: " + ", ".join(f"{number:04d}" for number in checked.absent))
     return {
         "verified": True,
         "head": checked.head.to_json(),
@@ -638,47 +471,6 @@ def verify(desk: Path, heads: tuple[Path, ...], json_output: bool) -> dict[str, 
         "absent": list(checked.absent),
         "saved_heads": len(saved),
     }
-
-
-# `expunge desk withdraw`.
-
-
-@click.command(cls=Command, short_help="Take back a pending request.")
-@desk_folder
-@click.argument("number", type=int, required=False)
-@click.option("--reference", help="The request's reference, in the place of its number.")
-@click.option("--reason", default="withdrawn", show_default=True, help="Why, for the ledger.")
-@waiting
-@as_json
-@reporting
-def withdraw(
-    desk: Path, number: int | None, reference: str | None, reason: str, timeout: float, json_output: bool
-) -> dict[str, Any]:
-    """Take back the request of this NUMBER, or of a reference, that waits or is set aside.
-
-    The ledger keeps that it was asked and why it was not done.
-
-    \b
-    expunge desk withdraw desk/ 3 --reason "asked by mistake"
-    expunge desk withdraw desk/ --reference case-17
-    """
-    from expunge.desk import open_desk
-    from expunge.desk import withdraw as take_back
-    from expunge.errors import OptionError
-
-    named = [given for given in (number, reference) if given is not None]
-    if len(named) != 1:
-        given = "a number and a reference" if named else "neither a number nor a reference"
-        raise OptionError(given, "one of the two names the request", "Give one.")
-    opened = open_desk(desk, timeout)
-    withdrawn = take_back(opened, named[0], reason)
-    say_clock(opened)
-    if not json_output:
-        out.print(f"withdrawn: {withdrawn.reference}")
-    return asdict(withdrawn)
-
-
-# `expunge desk`: requests over time, one file a command.
 
 
 @click.group(cls=Group, short_help="A deletion desk: take requests, forget, publish, keep a ledger.")

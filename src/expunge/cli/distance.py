@@ -1,4 +1,4 @@
-"""`expunge distance`."""
+"""`expunge distance`: how far may a source that is gone be from the surrogate?"""
 
 from __future__ import annotations
 
@@ -8,103 +8,82 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 
-from expunge.cli.console import as_json, on_device, out, progress, quiet, reporting, written_to
-from expunge.cli.estimates import estimate_options, estimation
-from expunge.cli.facts import record_facts
-from expunge.cli.parts import compare_parts, print_parts
-from expunge.cli.sections import Command, section
-from expunge.cli.sets import FILE, label_column, model_option, read_rows
+from expunge.cli.console import out, progress
+from expunge.cli.files import LABEL, read_rows, write_all
+from expunge.cli.options import command, options_of, written_to
+from expunge.distance import Estimation
+from expunge.request.declared import Declared
+from expunge.request.execution import Execution
+from expunge.runtime.options import option
 
 MOST_MINUTES = 10_000
+LIMITS = (
+    "an estimate: of what the classifier does not see it says nothing, and a source outside the series (an earlier "
+    "year, another country) may be farther: a margin is due on top"
+)
 
 
-def _from_now(_context: Any, _option: Any, minutes: float) -> tuple[float, float]:
-    """The minutes, and when they began: libraries take seconds to load, and that is part of what somebody waits."""
-    return minutes, time.monotonic()
+class _Minutes(click.ParamType[Any]):
+    """Minutes, and when they began: libraries take seconds to load, and that is part of what somebody waits."""
+
+    name = "float"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        return value if isinstance(value, tuple) else (click.FLOAT.convert(value, param, ctx), time.monotonic())
 
 
-@click.command(cls=Command, short_help="How far is the surrogate from a source that is gone? A heuristic.")
-@section(
-    "Sets",
-    model_option("The trained model, .safetensors; with --by it may be left out.", required=False),
-    click.option("--surrogate", "--data", type=FILE, help="Rows that resemble the source, with labels."),
-    click.option(
-        "--by",
-        metavar="COLUMN",
-        help="Compare the parts of the surrogate with one another: a column with the year, the site or the device of "
-        "each row. Nothing is sampled then.",
-    ),
-    click.option("--columns", help="With --by: feature columns of a table, with commas between (default: all others)."),
-    click.option(
-        "--forget",
-        type=FILE,
-        help="Rows to forget: then the difference of means that the bound needs is estimated too, at the update they "
-        "call for; with --match-classes they are not counted.",
-    ),
-    click.option(
-        "--reference",
-        type=FILE,
-        help="Rows of the source, where somebody does have some: every estimate is repeated on them for comparison.",
-    ),
-    label_column,
-    click.option(
-        "--match-classes",
-        is_flag=True,
-        help="Weight surrogate rows so that its class proportions are the source's, --forget left out.",
-    ),
-)
-@section(
-    "Speed",
-    click.option(
-        "--minutes",
-        type=float,
-        default=1.0,
-        show_default=True,
-        callback=_from_now,
-        help="Time that it may take, reading the files included; beyond it steps, epochs and surrogate rows are cut, "
-        "and what was done is reported.",
-    ),
-)
-@estimate_options
-@on_device
-@written_to(
-    "A new .npz file for the estimate: the sampled features, their settings and diagnostics. expunge unlearn "
-    "--distance takes it.",
-    required=False,
-)
-@section(
-    "Output",
-    click.option(
-        "--figure",
-        type=FILE,
-        help="Write a .png: sampled features against the surrogate's, first two principal components; with --by the "
-        "parts and their intervals.",
-    ),
-)
-@quiet
-@as_json
-@reporting
-@record_facts
+MINUTES = _Minutes()
+
+
+@command("How far is the surrogate from a source that is gone? A heuristic.", quiet=True)
 def distance(
-    model_file: Path | None,
-    surrogate: Path | None,
-    forget: Path | None,
-    reference: Path | None,
-    label: str | None,
-    match_classes: bool,
-    declared: Any,
-    device: str,
-    by: str | None,
-    columns: str | None,
-    minutes: tuple[float, float],
-    target: Path | None,
-    figure: Path | None,
-    quiet: bool,
-    json_output: bool,
-    **tuning: Any,
-) -> dict[str, Any]:
+    model: Path | None = option("The trained model, .safetensors; with --by it may be left out.", section="Sets"),
+    surrogate: Path | None = option("Rows that resemble the source, with labels.", names=("--surrogate", "--data")),
+    by: str | None = option(
+        "Compare the parts of the surrogate with one another: a column with the year, the site or the device of each "
+        "row. Nothing is sampled then.",
+        metavar="COLUMN",
+    ),
+    columns: tuple[str, ...] | None = option(
+        "With --by: feature columns of a table, with commas between (default: all others)."
+    ),
+    forget: Path | None = option(
+        "Rows to forget: then the difference of means that the bound needs is estimated too, at the update they call "
+        "for; with --match-classes they are not counted."
+    ),
+    reference: Path | None = option(
+        "Rows of the source, where somebody does have some: every estimate is repeated on them for comparison."
+    ),
+    label: str | None = option(LABEL),
+    match_classes: bool = option(
+        "Weight surrogate rows so that its class proportions are the source's, --forget left out."
+    ),
+    minutes: Any = option(
+        "Time that it may take, reading the files included; beyond it steps, epochs and surrogate rows are cut, and "
+        "what was done is reported.",
+        1.0,
+        section="Speed",
+        kind=MINUTES,
+    ),
+    estimation: dict[str, Any] = options_of(Estimation, build=dict),
+    moments: Path | None = option(
+        ".npz with mean and covariance of the Gaussian reference, where somebody knows the source's.",
+        section="The estimate",
+    ),
+    declared: Declared = options_of(Declared),
+    execution: Execution = options_of(Execution, "device"),
+    target: Path | None = written_to(
+        "A new .npz file for the estimate: the sampled features, their settings and diagnostics. expunge unlearn "
+        "--distance takes it.",
+        ".npz",
+    ),
+    figure: Path | None = option(
+        "Write a .png: sampled features against the surrogate's, first two principal components; with --by the parts "
+        "and their intervals.",
+        new=(".png",),
+    ),
+) -> Any:
     """How far may a source that is gone be from the surrogate? A heuristic: none of it is a guarantee.
 
     With --by the parts of the surrogate are compared with one another, by classifiers that never saw the rows they
@@ -126,103 +105,48 @@ def distance(
     expunge unlearn  --model model.safetensors --surrogate surrogate.npz --forget forget.npz
                      --epsilon 1 --delta 1e-5 --distance estimate.npz --out result/
     """
-    _require_new(target, ".npz", "--out", "estimate.npz")
-    _require_new(figure, ".png", "--figure", "features.png")
-    surrogate = _require_rows(surrogate, by)
-    if by is not None:
-        _require_parts_alone({"--forget": forget, "--reference": reference, "--out": target})
-        with progress(not quiet) as advance:
-            rows, parts = compare_parts(surrogate, by, label, columns, model_file, tuning["chain_seed"], advance)
-        return _told_of_parts(rows, parts, by, figure, json_output)
-    if columns is not None:
-        raise _goes_with_by(columns)
-    wanted = estimation(matched=match_classes, **tuning)
-    sets = {"surrogate": surrogate, "forget": forget, "reference": reference}
-    how = {"wanted": wanted, "device": device, "budget": _budget(*minutes)}
-    with progress(not quiet) as advance:
-        comparison = _compare(_require_model(model_file), declared, sets, label, progress=advance, **how)
-    return _told(comparison, target, figure, json_output)
-
-
-def _told(comparison: Any, target: Path | None, figure: Path | None, json_output: bool) -> dict[str, Any]:
-    """Everything written, printed and handed over; an estimate that tells nothing is not kept for a certificate."""
-    from expunge.estimate.source import estimate_bytes
-    from expunge.report.figures import principal_components
-
-    files: dict[Path, bytes] = {}
-    kept = target if comparison.verdict.tells else None
-    if kept is not None:
-        files[kept] = estimate_bytes(comparison.estimate)
-    if figure is not None:
-        files[figure] = principal_components(comparison)
-    _write_all(files)
-    if not json_output:
-        _print_comparison(comparison)
-        for path in files:
-            out.print(f"written: {path}", markup=False)
-        if target is not None and kept is None:
-            out.print(f"not written: {target}; what tells nothing is no ground for a certificate", markup=False)
-    named = {"estimate_file": kept, "figure": figure}
-    content: dict[str, Any] = comparison.to_dict()
-    return content | {name: str(path) for name, path in named.items() if path is not None}
-
-
-def _told_of_parts(rows: Any, parts: Any, by: str, figure: Path | None, json_output: bool) -> dict[str, Any]:
-    from expunge.report.figures import parts_figure
-
-    if figure is not None:
-        _write_all({figure: parts_figure(parts, by)})
-    if not json_output:
-        print_parts(rows, parts, by)
-        if figure is not None:
-            out.print(f"written: {figure}", markup=False)
-    content: dict[str, Any] = {"by": by, **parts.to_dict(), "prepared": list(rows.told)}
-    return content | ({"figure": str(figure)} if figure is not None else {})
-
-
-def _require_rows(surrogate: Path | None, by: str | None) -> Path:
     from expunge.errors import OptionError
 
     if surrogate is None:
+        example = "--data surrogate.csv" if by is not None else "--surrogate surrogate.npz"
+        raise OptionError("no --surrogate", "the rows that resemble the source are needed", f"Give them: {example}.")
+    if by is not None:
+        for flag, given in (("--forget", forget), ("--reference", reference), ("--out", target)):
+            if given is not None:
+                raise OptionError(
+                    f"{flag} {given} with --by",
+                    "parts of the surrogate are compared, nothing else",
+                    f"Leave {flag} out.",
+                )
+        return _compare_parts(surrogate, by, label, columns, model, estimation["seed"], figure)
+    if columns is not None:
         raise OptionError(
-            "no --surrogate",
-            "the rows that resemble the source are needed",
-            "Give them: --data surrogate.csv." if by is not None else "Give them: --surrogate surrogate.npz.",
+            f"--columns {','.join(columns)}", "without --by the model says its columns", "Leave --columns out."
         )
-    return surrogate
-
-
-def _require_model(model_file: Path | None) -> Path:
-    from expunge.errors import OptionError
-
-    if model_file is None:
+    if model is None:
         raise OptionError(
             "no --model",
             "without --by features are sampled from a model",
             "Give --model model.safetensors, or --by COLUMN to compare parts of the surrogate.",
         )
-    return model_file
+    settings = _estimation(estimation, moments, match_classes)
+    budget = _budget(*minutes)
+    sets = {"surrogate": surrogate, "forget": forget, "reference": reference}
+    with progress() as advance:
+        comparison = _compare(
+            model, declared, sets, label, wanted=settings, device=execution.device, budget=budget, progress=advance
+        )
+    return _write_comparison(comparison, target, figure)
 
 
-def _require_parts_alone(others: dict[str, Path | None]) -> None:
-    from expunge.errors import OptionError
+def _estimation(settings: dict[str, Any], moments: Path | None, matched: bool) -> Estimation:
+    from expunge.rows.files import read_moments
 
-    for option, given in others.items():
-        if given is not None:
-            raise OptionError(
-                f"{option} {given} with --by",
-                "parts of the surrogate are compared, nothing else",
-                f"Leave {option} out.",
-            )
+    mean, covariance = (None, None) if moments is None else read_moments(moments)
+    return Estimation(**settings, mean=mean, covariance=covariance, matched=matched)
 
 
-def _goes_with_by(columns: str) -> Exception:
-    from expunge.errors import OptionError
-
-    return OptionError(f"--columns {columns}", "without --by the model says its columns", "Leave --columns out.")
-
-
-def _budget(minutes: float, begun: float) -> Any:
+def _budget(minutes: float, start: float) -> Any:
     from expunge.errors import OptionError
     from expunge.runtime.budget import Budget
 
@@ -230,116 +154,76 @@ def _budget(minutes: float, begun: float) -> Any:
         raise OptionError(
             f"--minutes {minutes:g}", f"it lies above 0 and up to {MOST_MINUTES:,}", "Use 1, or 10 for a longer look."
         )
-    return Budget(60.0 * minutes, begun=begun)
+    return Budget(60.0 * minutes, begun=start)
 
 
-def _compare(model_file: Path, declared: Any, sets: dict[str, Path | None], label: str | None, **how: Any) -> Any:
+def _compare(path: Path, declared: Declared, sets: dict[str, Path | None], label: str | None, **how: Any) -> Any:
     from expunge.estimate.comparison import compare
     from expunge.model import one_row_a_class, read_model
+    from expunge.request.declared import record_for
     from expunge.rows.raw_tables import is_table
 
-    given = read_model(model_file)[0]
-    record = _record(given, declared, counted=sets["forget"] is not None)
+    given = read_model(path)[0]
     model = one_row_a_class(given)  # as a request has it
-    record = record if model is given or model.record is None else model.record
+    if given.record is None:
+        # an estimate is about softmax alone; without rows to forget the source's size plays no part, nor how far
+        # training stopped
+        usual: dict[str, Any] = {"n_source": None if sets["forget"] is not None else sum(declared.class_counts or (2,))}
+        usual |= {"loss": "softmax", "training_residual": 0.0}
+        declared = replace(declared, **{name: own for name, own in usual.items() if getattr(declared, name) is None})
+    record = record_for(given, declared)
+    if model is not given and model.record is not None:
+        record = model.record
     rows: dict[str, Any] = {
-        name: read_rows(path, label if is_table(path) else None, model)
-        for name, path in sets.items()
-        if path is not None
+        name: read_rows(each, label if is_table(each) else None, model)
+        for name, each in sets.items()
+        if each is not None
     }
     return compare(model, rows.pop("surrogate"), record=record, **rows, **how)
 
 
-def _write_all(files: dict[Path, bytes]) -> None:
-    """All of the files or none."""
-    from expunge.rows.output import write_file
+def _write_comparison(comparison: Any, target: Path | None, figure: Path | None) -> dict[str, Any]:
+    """Everything written, printed and handed over; an estimate that tells nothing is not kept for a certificate."""
+    from expunge.estimate.source import estimate_bytes
+    from expunge.report.figures import principal_components
 
-    written: list[Path] = []
-    try:
-        for path, content in files.items():
-            write_file(path, content)
-            written.append(path)
-    except BaseException:
-        for path in written:
-            path.unlink(missing_ok=True)
-        raise
-
-
-def _require_new(path: Path | None, ending: str, option: str, example: str) -> None:
-    """Refuse, before any work is done, a name that cannot be written."""
-    from expunge.errors import FileError
-    from expunge.rows.output import require_absent
-
-    if path is None:
-        return
-    if path.suffix.lower() != ending:
-        raise FileError(f"{option} {path}", f"it is a {ending} file", f"Name it for example {example}.")
-    require_absent(path)
-
-
-def _record(model: Any, declared: Any, *, counted: bool) -> Any:
-    """The model's record, or what is stated of it; `counted` says that the source's size plays a part."""
-    from expunge.request.declared import record_for
-
-    if model.record is None:
-        # an estimate is about softmax alone; without rows to forget the source's size plays no part, nor how far
-        # training stopped
-        usual = {"n_source": None if counted else sum(declared.class_counts or (2,))}
-        usual |= {"loss": "softmax", "training_residual": 0.0}
-        unsaid = {name: value for name, value in usual.items() if getattr(declared, name) is None}
-        declared = replace(declared, **unsaid)
-    return record_for(model, declared)
+    estimate_file = target if comparison.verdict.tells else None
+    files: dict[Path, bytes] = {}
+    if estimate_file is not None:
+        files[estimate_file] = estimate_bytes(comparison.estimate)
+    if figure is not None:
+        files[figure] = principal_components(comparison)
+    write_all(files)
+    _print_comparison(comparison)
+    for path in files:
+        out.print(f"written: {path}")
+    if target is not None and estimate_file is None:
+        out.print(f"not written: {target}; what tells nothing is no ground for a certificate")
+    content: dict[str, Any] = comparison.to_dict()
+    named = {"estimate_file": estimate_file, "figure": figure}
+    return content | {name: str(path) for name, path in named.items() if path is not None}
 
 
 def _print_comparison(comparison: Any) -> None:
-    if comparison.verdict.tells:
-        _print_lines(comparison)
-    else:
-        _print_reasons(comparison)
-    _print_what_was_done(comparison)
-
-
-def _print_reasons(comparison: Any) -> None:
-    """Why there is no number, what to do instead, and what real rows of the source say where there are some."""
+    """The numbers; or why there are none, what to do instead, and what real rows of the source say; what was done."""
     from expunge.estimate.comparison import INSTEAD, TELLS_NOTHING
 
-    out.print(f"How far the surrogate is from the source: {TELLS_NOTHING}", style="bold")
-    for reason in comparison.verdict.reasons:
-        out.print(f"  - {reason}", markup=False)
-    out.print("What to do instead")
-    for sentence in INSTEAD:
-        out.print(f"  - {sentence}", markup=False)
-    if comparison.reference is not None:
-        _print_lines(comparison, "reference")
-
-
-def _print_lines(comparison: Any, only: str | None = None) -> None:
-    from expunge.estimate.comparison import TELLS_NOTHING
-
-    table = Table(title="How far the surrogate is from the source: ESTIMATES, nothing is proven", title_justify="left")
-    for heading in ("estimate", "source", "value", "s.e.", "upper", "side"):
-        table.add_column(heading, justify="left" if heading in ("estimate", "source", "side") else "right")
-    lines = [line for line in comparison.lines if only is None or line.source == only]
-    for line in lines:
-        numbers = (line.value, line.standard_error, line.upper)
-        shown = ["" if number is None else f"{number:.3g}" for number in numbers]
-        table.add_row(line.name, line.source, *(shown if line.tells else (TELLS_NOTHING, "", "")), line.direction)
-    out.print(table)
-    for line in lines:
-        if line.remark and line.tells:
-            out.print(f"  - {line.name}, {line.source}: {line.remark}", markup=False)
-    out.print("source: samples = drawn from the model, reference = real rows of the source, model = its probabilities")
-    out.print("side: lower = below the truth in the limit, upper = above it, neither = may be either")
-
-
-def _print_what_was_done(comparison: Any) -> None:
+    if comparison.verdict.tells:
+        _print_lines(comparison.lines)
+    else:
+        out.bold(f"How far the surrogate is from the source: {TELLS_NOTHING}")
+        out.listing(comparison.verdict.reasons)
+        out.print("What to do instead")
+        out.listing(INSTEAD)
+        if comparison.reference is not None:
+            _print_lines([line for line in comparison.lines if line.source == "reference"])
     chains, sampled = comparison.sampled.diagnostics, comparison.sampled
     out.print(
         f"chains: {len(sampled.rows):,} of {sampled.steps:,} steps; split R-hat {chains.r_hat:.3f}, effective samples "
         f"{chains.effective_samples:,.0f}, drift of norms {chains.drift:+.2f} sd, accepted "
         f"{100 * chains.acceptance:.0f} %"
     )
-    out.print(f"support: {sampled.support}; step {sampled.step_size:.3g}", markup=False)
+    out.print(f"support: {sampled.support}; step {sampled.step_size:.3g}")
     network = comparison.kl.marginal
     out.print(
         f"network: best of {network.epochs} epochs was {network.best_epoch}; "
@@ -351,5 +235,100 @@ def _print_what_was_done(comparison: Any) -> None:
             f"classes matched: {len(rows):,} surrogate rows count as {rows.effective:,.0f}; "
             f"largest weight {rows.largest_weight:.3g}"
         )
-    for note in comparison.notes:
-        out.print(f"note: {note}", markup=False)
+    out.listing(comparison.notes, "note: ")
+
+
+def _print_lines(lines: list[Any]) -> None:
+    from expunge.estimate.comparison import TELLS_NOTHING
+
+    cells = []
+    for line in lines:
+        numbers = (line.value, line.standard_error, line.upper)
+        values = ["" if number is None else f"{number:.3g}" for number in numbers]
+        cells.append((line.name, line.source, *(values if line.tells else (TELLS_NOTHING, "", "")), line.direction))
+    out.table(
+        ("estimate", "source", "value", "s.e.", "upper", "side"),
+        cells,
+        "How far the surrogate is from the source: ESTIMATES, nothing is proven",
+        ("estimate", "source", "side"),
+    )
+    for line in lines:
+        if line.remark and line.tells:
+            out.print(f"  - {line.name}, {line.source}: {line.remark}")
+    out.print("source: samples = drawn from the model, reference = real rows of the source, model = its probabilities")
+    out.print("side: lower = below the truth in the limit, upper = above it, neither = may be either")
+
+
+# Parts of a surrogate, one against the others.
+
+
+def _compare_parts(
+    path: Path,
+    by: str,
+    label: str | None,
+    columns: tuple[str, ...] | None,
+    model: Path | None,
+    seed: int,
+    figure: Path | None,
+) -> dict[str, Any]:
+    from expunge.estimate.groups import compare_groups
+    from expunge.model import read_model
+    from expunge.report.figures import parts_figure
+    from expunge.rows.parts import read_parts
+
+    with progress() as advance:
+        given = None if model is None else read_model(model)[0]
+        known: dict[str, Any] = {} if given is None else {"record": given.record, "n_features": given.n_features}
+        rows = read_parts(path, by, label, columns=columns, **known)
+        parts = compare_groups(rows.features, rows.codes, rows.parts, rows.names, seed=seed, progress=advance)
+    content: dict[str, Any] = {"by": by, **parts.to_dict(), "prepared": list(rows.told)}
+    if figure is not None:
+        write_all({figure: parts_figure(parts, by)})
+        content["figure"] = str(figure)
+    _print_parts(rows, parts, by)
+    if figure is not None:
+        out.print(f"written: {figure}")
+    return content
+
+
+def _print_parts(rows: Any, parts: Any, by: str) -> None:
+    """A table of the parts, one of the pairs, and what may be declared."""
+    from expunge.estimate.groups import TELLS_NOTHING
+    from expunge.runtime.rounding import up
+
+    def cells(line: Any) -> tuple[str, str]:
+        if line.chi2 is None:
+            return TELLS_NOTHING, ""
+        return f"{line.chi2:.2g}", f"{line.lower:.2g} to {line.upper:.2g}"
+
+    out.listing(rows.told, "  ")
+    out.table(
+        (by, "rows", "against the rest", "95 % interval", "differs most in"),
+        [(one.part, f"{one.rows:,}", *cells(one), one.most or "nothing clearly") for one in parts.against_rest],
+        f"How far the parts by {by} are apart: chi-square, ESTIMATED",
+        (by, "differs most in"),
+    )
+    if parts.pairs:
+        names = [line.part for line in parts.against_rest]
+        known = {(line.part, line.other): cells(line)[0] for line in parts.pairs}
+        pairs = [(name, *(known.get((name, other), "") for other in names)) for name in names]
+        out.table((by, *names), pairs, "Two by two: chi-square of the row relative to the column", (by,))
+    for line in (*parts.against_rest, *parts.pairs):
+        if line.reason:
+            out.print(f"  - {line.part} against {line.other}: {line.reason}")
+    out.listing(parts.notes, "note: ")
+    if parts.plausible is None:
+        out.bold(f"what may be declared: {TELLS_NOTHING}")
+        out.print(
+            "Give more rows, fewer --columns, or a --by that no other column repeats (a batch number beside a year); "
+            "what cannot be measured can still be declared, and defended"
+        )
+        return
+    least, most = (up(value, 2) for value in parts.plausible)
+    out.bold(f"what may be declared: plausible from chi2:{least} on")
+    out.print(
+        f"  less would say that the source is nearer to the surrogate than its parts are to the rest of it ({least})"
+    )
+    if most != least:
+        out.print(f"  the two parts farthest from each other: up to {most}")
+    out.print(f"  {LIMITS}")

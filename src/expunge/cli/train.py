@@ -1,159 +1,114 @@
-"""`expunge train`."""
+"""While the source exists: `expunge train` and `expunge deposit`; and looking: `member`, `predict`, `score`."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
+from expunge.cli.console import REFUSED, out, progress
+from expunge.cli.files import LABEL, open_rows, read_prepared, read_rows, require_deposit, require_model
+from expunge.cli.options import command, options_of, written_to
+from expunge.request.declared import NOTHING_DECLARED, Declared
+from expunge.request.execution import Execution
+from expunge.runtime.options import option
 
-from expunge.cli.console import as_json, on_device, out, progress, quiet, reporting, written_to
-from expunge.cli.deposits import (
-    exit_status,
-    freed_with_outlook,
-    kept_with_outlook,
-    print_deposit,
-    require_deposit_name,
-    write_deposit,
+MOST_CLASSES = {"train": 20, "score": 30}  # that are shown
+MOST_ROWS = 50
+PRECISIONS = ("to the last digit", "as a copy in float32", "as a copy with six decimals")
+USES = (
+    "private, for you alone (mode 0600): it holds no row, but says much of the source, most of all of rare rows; "
+    "docs/deposit.md says what",
+    "it may be used for: expunge member (is this row in the model?), expunge unlearn --deposit and expunge desk init "
+    "--deposit (forget rows)",
+    "a deletion leaves a new deposit, and the one before it is to be destroyed; deleting the last one is the last "
+    "deletion, for nothing can be forgotten without it",
 )
-from expunge.cli.sections import Command, section
-from expunge.cli.sets import FILE, listed
+SERVES_NOBODY = (
+    "this deposit serves nobody: {can_leave} of {people} random people could leave. Do NOT delete the source yet: "
+    "train with --loss logistic --free-bias (two classes), with --loss ridge, or with a larger --l2, and keep a "
+    "deposit of that"
+)
 
-MOST_CLASSES = 20  # that are shown
 
-
-@click.command(cls=Command, short_help="While the source exists: train to the optimum, keep a record.")
-@section(
-    "Source",
-    click.option(
-        "--data",
-        required=True,
-        type=FILE,
-        help="The source: a table (.csv, .tsv, also .gz, .parquet), or .npz or .safetensors with X and y.",
-    ),
-    click.option("--label", help="Label column of a table (default: y, or label)."),
-    click.option("--columns", help="Feature columns of a table, with commas between (default: all but the label's)."),
-    click.option(
-        "--no-header",
-        is_flag=True,
-        help="The first line of the table is data. Columns are then called by their place, from 0, or as --names says.",
-    ),
-    click.option("--names", help="What the columns of a table without a header are called, with commas between."),
-)
-@section(
-    "Preparation of a table",
-    click.option(
-        "--prepare",
-        default="auto",
-        show_default=True,
-        help="table: numbers standardised and empty cells filled with the median, categories a feature each value, "
-        "dates and row numbers left out. none: numbers as they are. auto: table, unless every cell is a number and "
-        "--max-norm is given.",
-    ),
-    click.option(
-        "--prepare-from",
-        type=FILE,
-        help="Learn the preparation from this table, which has no row of the source in it: then it knows nothing of "
-        "those who will be forgotten, which is proven where the table is public.",
-    ),
-    click.option(
-        "--preparation",
-        default="coarse",
-        show_default=True,
-        help="coarse: what is learnt from the source is rounded by chance and has no value of a few rows: hardly "
-        "anything shows whether somebody was there; a practice and no proof. exact: a forgotten row can be worked out "
-        "from it, and certificates say so.",
-    ),
-    click.option(
-        "--rare",
-        type=int,
-        default=10,
-        show_default=True,
-        help="Values of a category that fewer rows have are one value, together with unknown ones.",
-    ),
-)
-@section(
-    "Model",
-    click.option(
-        "--l2",
-        type=float,
-        help="lambda of (lambda/2)||w||^2 beside the mean loss. Larger makes later certificates stronger. Default, of "
-        "a table that is prepared: as scikit-learn's C = 1.",
-    ),
-    click.option(
-        "--max-norm",
-        type=float,
-        help="Rows longer than this are scaled down to it. Choose it before looking at the rows: a bound read off the "
-        "data would itself tell about a person. Default, of a table that is prepared: 3 sqrt(features); with --deposit "
-        "the longest row's length, rounded up to two digits.",
-    ),
-    click.option(
-        "--loss",
-        default="softmax",
-        show_default=True,
-        help="softmax, ridge or one-vs-rest; or logistic: two classes and one weight vector, half the weights of "
-        "softmax and the same model at half its l2.",
-    ),
-    click.option(
-        "--bias/--no-bias",
-        default=None,
-        help="Add a constant feature 1, regularised like the rest. Default: for a table that is prepared.",
-    ),
-    click.option(
-        "--free-bias",
-        is_flag=True,
-        help="Add one that is not regularised, as scikit-learn's intercept; with --deposit, since without one it has "
-        "no bound.",
-    ),
-    click.option(
-        "--store", default="float64", show_default=True, help="What the weights are stored in: float64 or float32."
-    ),
-    click.option(
-        "--force", is_flag=True, help="Train although --max-norm scales more than half of the rows down to one length."
-    ),
-)
-@section(
-    "Speed",
-    click.option(
-        "--dtype",
-        default="float64",
-        show_default=True,
-        help="What rows are kept in while computing: float64 or float32.",
-    ),
-)
-@on_device
-@written_to("The model to write, a .safetensors file that does not exist yet.")
-@section(
-    "Output",
-    click.option(
-        "--deposit",
-        type=FILE,
-        help="Also keep a deposit of the source in this new file, which is private: what later deletions need of it; "
-        "see expunge deposit.",
-    ),
-)
-@quiet
-@as_json
-@reporting
+@command("While the source exists: train to the optimum, keep a record.", quiet=True)
 def train(
-    data: Path,
-    max_norm: float | None,
-    device: str,
-    target: Path,
-    deposit: Path | None,
-    quiet: bool,
-    json_output: bool,
-    **as_given: Any,
-) -> dict[str, Any]:
+    data: Path = option(
+        "The source: a table (.csv, .tsv, also .gz, .parquet), or .npz or .safetensors with X and y.", section="Source"
+    ),
+    label: str | None = option("Label column of a table (default: y, or label)."),
+    columns: tuple[str, ...] | None = option(
+        "Feature columns of a table, with commas between (default: all but the label's)."
+    ),
+    no_header: bool = option(
+        "The first line of the table is data. Columns are then called by their place, from 0, or as --names says."
+    ),
+    names: tuple[str, ...] | None = option(
+        "What the columns of a table without a header are called, with commas between."
+    ),
+    prepare: str = option(
+        "table: numbers standardised and empty cells filled with the median, categories one-hot encoded, dates and "
+        "row numbers left out. none: numbers as they are. auto: table, unless every cell is a number and --max-norm "
+        "is given.",
+        "auto",
+        section="Preparation of a table",
+    ),
+    prepare_from: Path | None = option(
+        "Learn the preparation from this table, which has no row of the source in it: then it knows nothing of those "
+        "who will be forgotten, which is proven where the table is public."
+    ),
+    preparation: str = option(
+        "coarse: what is learnt from the source is rounded by chance and has no value of a few rows: hardly anything "
+        "shows whether somebody was there; a practice and no proof. exact: a forgotten row can be worked out from it, "
+        "and certificates say so.",
+        "coarse",
+    ),
+    rare: int = option("Values of a category that fewer rows have are one value, together with unknown ones.", 10),
+    l2: float | None = option(
+        "lambda of (lambda/2)||w||^2 beside the mean loss. Larger makes later certificates stronger. Default, of a "
+        "table that is prepared: as scikit-learn's C = 1.",
+        section="Model",
+    ),
+    max_norm: float | None = option(
+        "Rows longer than this are scaled down to it. Choose it before looking at the rows: a bound read off the data "
+        "would itself tell about a person. Default, of a table that is prepared: 3 sqrt(features); with --deposit the "
+        "longest row's length, rounded up to two digits."
+    ),
+    loss: str = option(
+        "softmax, ridge or one-vs-rest; or logistic: two classes and one weight vector, half the weights of softmax "
+        "and the same model at half its l2.",
+        "softmax",
+    ),
+    bias: bool | None = option(
+        "Add a constant feature 1, regularised like the rest. Default: for a table that is prepared.",
+        names=("--bias/--no-bias",),
+    ),
+    free_bias: bool = option(
+        "Add one that is not regularised, as scikit-learn's intercept; with --deposit, since without one it has no "
+        "bound."
+    ),
+    store: str = option("What the weights are stored in: float64 or float32.", "float64"),
+    force: bool = option("Train although --max-norm scales more than half of the rows down to one length."),
+    dtype: str = option("What rows are kept in while computing: float64 or float32.", "float64", section="Speed"),
+    device: str = option("Any torch device.", "cpu"),
+    target: Path = written_to("The model to write, a .safetensors file that does not exist yet.", ".safetensors"),
+    deposit: Path | None = option(
+        "Also keep a deposit of the source in this new file, which is private: what later deletions need of it; see "
+        "expunge deposit.",
+        new=(),
+    ),
+) -> Any:
     """Train a linear classifier to its optimum while the source still exists.
 
     Writes the weights with a training record: the number of rows, class counts, l2, loss, norm bound, and how far from
     the optimum training stopped. This record is all that is kept of the source, and what makes later certificates
     strong; with --deposit what makes them proven is kept too.
 
-    A table is prepared (numbers standardised, categories a feature each value); every decision is printed and kept in
-    the record, and later commands prepare their files by it, column by column. It is handed out with the model, and
-    outside of what certificates prove: so it is coarse, or learnt from other rows altogether (--prepare-from).
+    A table is prepared (numbers standardised, categories one-hot encoded); every decision is printed and kept in the
+    record, and later commands prepare their files by it, column by column. It is handed out with the model, and outside
+    of what certificates prove: so it is coarse, or learnt from other rows altogether (--prepare-from).
 
     \b
     expunge train --data credit.csv --label default --out model.safetensors
@@ -161,146 +116,403 @@ def train(
     expunge train --data source.npz --l2 1e-3 --max-norm 1 --out model.safetensors
     """
     from expunge.evaluate.metrics import describe_fit
+    from expunge.rows.output import write_file
+    from expunge.rows.source_tables import read_source
     from expunge.train import LARGEST_ROW
     from expunge.train import train as run
 
-    _require_targets(target, deposit)
-    free = _free_bias(as_given, deposit)
-    given = _source(data, as_given, bounded=max_norm is not None)
-    source, prepared = given.rows, given.preparation
-    _print_decisions(() if json_output else given.told)
-    longest = None if deposit is None or prepared is None else LARGEST_ROW
-    with progress(not quiet) as advance:
-        model = run(
-            source.features,
-            source.labels,
-            device=device,
-            max_norm=longest if max_norm is None else max_norm,
-            prepare="none" if prepared is None else prepared,
-            learnt=given.learnt,
-            encoder=source.encoder,
-            encoder_trained=source.encoder_trained,
-            feature_names=source.feature_names,
-            progress=advance,
-            **as_given,
-        )
-        model, kept = (model, None) if deposit is None else _kept(model, source, device, advance, free)
-    made = _written(target, model, deposit, kept)
-    assert model.record is not None
-    fit = describe_fit(model, source.rows)
-    if not json_output:
-        _print_model(model, fit, target)
-        if deposit is not None and kept is not None:
-            print_deposit(deposit, kept[0], made["deposit"])
-    told = {"model": str(target), "sha256": model.sha256(), "record": model.record.facts(), "fit": fit.to_json()}
-    told |= ({"prepared": list(given.told)} if given.told else {}) | made
-    return told | ({} if kept is None else exit_status(kept[1]["outlook"]))
-
-
-def _written(target: Path, model: Any, deposit: Path | None, kept: tuple[Any, dict[str, Any]] | None) -> dict[str, Any]:
-    """The model, and its deposit if there is one: both or neither. What is said of the deposit."""
-    from expunge.rows.output import write_file
-
-    if deposit is None or kept is None:
-        write_file(target, model.to_bytes())
-        return {}
-    return {"deposit": write_deposit(deposit, kept[0], (target, model.to_bytes())) | kept[1]}
-
-
-def _require_targets(target: Path, deposit: Path | None) -> None:
-    """Refuse files that cannot be written, before any work is done."""
-    from expunge.errors import FileError
-    from expunge.rows.output import require_absent
-
-    if target.suffix.lower() != ".safetensors":
-        raise FileError(f"--out {target}", "models are .safetensors files", "Name it for example model.safetensors.")
-    if target == deposit:
-        raise FileError(
-            f"--out and --deposit {target}", "they are two files", "Name the deposit for example m.deposit."
-        )
-    if deposit is not None:
-        require_deposit_name(deposit, "--deposit")
-    for path in (target, deposit):
-        if path is not None:
-            require_absent(path)
-
-
-def _source(data: Path, options: dict[str, Any], *, bounded: bool) -> Any:
-    """The rows to train on; takes what is said of a table out of the options."""
-    from expunge.rows.source_tables import read_source
-
-    return read_source(
+    _require_two_files(target, deposit)
+    bias = _free_bias(bias, deposit) if free_bias else bias
+    source = read_source(
         data,
-        options.pop("label"),
-        columns=listed(options.pop("columns")),
-        header=not options.pop("no_header"),
-        names=listed(options.pop("names")),
-        prepare=options.pop("prepare"),
-        prepare_from=options.pop("prepare_from"),
-        preparation=options.pop("preparation"),
-        rare=options.pop("rare"),
-        bounded=bounded,
+        label,
+        columns=columns,
+        header=not no_header,
+        names=names,
+        prepare=prepare,
+        prepare_from=prepare_from,
+        preparation=preparation,
+        rare=rare,
+        bounded=max_norm is not None,
     )
+    rows, prepared = source.rows, source.preparation
+    if source.told:
+        out.bold("preparation of the table")
+        out.listing(source.told, "  ")
+    longest = None if deposit is None or prepared is None else LARGEST_ROW
+    with progress() as advance:
+        model = run(
+            rows.features,
+            rows.labels,
+            l2=l2,
+            max_norm=longest if max_norm is None else max_norm,
+            loss=loss,
+            bias=bias,
+            store=store,
+            force=force,
+            dtype=dtype,
+            device=device,
+            prepare="none" if prepared is None else prepared,
+            learnt=source.learnt,
+            encoder=rows.encoder,
+            encoder_trained=rows.encoder_trained,
+            feature_names=rows.feature_names,
+            progress=advance,
+        )
+        if deposit is not None:
+            execution = Execution(device=device, progress=advance)
+            rehearsed = keep_with_outlook(model, rows.rows, NOTHING_DECLARED, execution, free_bias=free_bias)
+            if free_bias:
+                model = rehearsed[0].model(model.weight.dtype)
+    content: dict[str, Any] = {}
+    if deposit is None:
+        write_file(target, model.to_bytes())
+    else:
+        content["deposit"] = write_deposit(deposit, *rehearsed, (target, model.to_bytes()))
+    assert model.record is not None
+    fit = describe_fit(model, rows.rows)
+    _print_model(model, fit, target)
+    if source.told:
+        content["prepared"] = list(source.told)
+    content |= {"model": str(target), "sha256": model.sha256(), "record": model.record.facts(), "fit": fit.to_json()}
+    if deposit is None:
+        return content
+    print_deposit(rehearsed[0], content["deposit"])
+    return with_status(content, content["deposit"]["outlook"])
 
 
-def _print_decisions(told: tuple[str, ...]) -> None:
-    """What becomes of each column of a table."""
-    if told:
-        out.print("preparation of the table", style="bold")
-    for sentence in told:
-        out.print(f"  {sentence}", markup=False)
+def _require_two_files(model: Path, deposit: Path | None) -> None:
+    from expunge.errors import FileError
+
+    if model == deposit:
+        raise FileError(f"--out and --deposit {model}", "they are two files", "Name the deposit for example m.deposit.")
+    if deposit is not None:
+        _require_deposit_name(deposit, "--deposit")
 
 
-def _print_model(model: Any, fit: Any, target: Path) -> None:
-    """What was trained, how well it fits, and where it is."""
-    record = model.record
-    shape = f"{record.n_source:,} rows, {model.n_features} features, {len(record.classes)} classes"
-    out.print(f"trained {record.loss} on {shape}")
-    bias = "a free bias" if record.free_bias else "a bias" if record.bias else "no bias"
-    out.print(
-        f"l2 {record.l2:.3g}, rows at most {record.max_norm:.3g} long, {bias}; gradient "
-        f"norm at the stored weights: {record.residual:.3g}"
-    )
-    _print_fit(fit)
-    out.print(f"written: {target}", markup=False)
-
-
-def _free_bias(options: dict[str, Any], deposit: Path | None) -> bool:
-    """Whether the bias is not to be regularised; takes that out of the options, and refuses what has no bound."""
+def _free_bias(bias: bool | None, deposit: Path | None) -> bool:
+    """A bias that is not regularised; refuses what has no bound."""
     from expunge.errors import OptionError
 
-    free = bool(options.pop("free_bias"))
-    if free and deposit is None:
+    if deposit is None:
         raise OptionError(
             "--free-bias without --deposit",
             "a bias that is not regularised has no bound without one: nothing could be forgotten later",
             "Give --deposit, for example model.deposit, or train with --bias, where l2 is on every weight.",
         )
-    if free and options["bias"] is False:
+    if bias is False:
         raise OptionError("--free-bias with --no-bias", "there is a bias or there is none", "Leave one of them out.")
-    options["bias"] = True if free else options["bias"]
-    return free
+    return True
 
 
-def _kept(model: Any, source: Any, device: str, advance: Any, free: bool) -> tuple[Any, tuple[Any, dict[str, Any]]]:
-    """The model, its bias freed where that is wanted, and a deposit of the rows it was just trained on."""
-    from expunge.request.declared import NOTHING_DECLARED
-    from expunge.request.execution import Execution
-
-    execution = Execution(device=device, progress=advance)
-    if not free:
-        return model, kept_with_outlook(model, source.rows, NOTHING_DECLARED, execution)
-    return freed_with_outlook(model, source.rows, execution)
-
-
-def _print_fit(fit: Any) -> None:
-    """Accuracy beside what guessing would give, and for each class; then what is odd."""
+def _print_model(model: Any, fit: Any, target: Path) -> None:
+    """What was trained, how well it fits beside guessing and class by class, what is odd, and where it is."""
+    record, scores = model.record, fit.scores
     out.print(
-        f"accuracy on the source: {100 * fit.scores.accuracy:.1f} %; always naming the most frequent class: "
-        f"{100 * fit.scores.majority:.1f} %"
+        f"trained {record.loss} on {record.n_source:,} rows, {model.n_features} features, {len(record.classes)} classes"
     )
-    shown = ", ".join(f"{each.label} {100 * each.right:.1f} %" for each in fit.scores.classes[:MOST_CLASSES])
-    more = len(fit.scores.classes) - MOST_CLASSES
-    out.print(f"by class: {shown}" + (f" and {more} more" if more > 0 else ""), markup=False)
+    bias = "a free bias" if record.free_bias else "a bias" if record.bias else "no bias"
+    out.print(
+        f"l2 {record.l2:.3g}, rows at most {record.max_norm:.3g} long, {bias}; gradient "
+        f"norm at the stored weights: {record.residual:.3g}"
+    )
+    out.print(
+        f"accuracy on the source: {100 * scores.accuracy:.1f} %; always naming the most frequent class: "
+        f"{100 * scores.majority:.1f} %"
+    )
+    most = MOST_CLASSES["train"]
+    listed = ", ".join(f"{each.label} {100 * each.right:.1f} %" for each in scores.classes[:most])
+    out.print(f"by class: {listed}" + (f" and {len(scores.classes) - most} more" if len(scores.classes) > most else ""))
     for warning in fit.warnings:
-        out.print(f"warning: {warning}", markup=False, style="bold")
+        out.bold(f"warning: {warning}")
+    out.print(f"written: {target}")
+
+
+@command("Before the source goes: keep what later deletions need of it.", quiet=True)
+def deposit(
+    model: Path = option("The trained model, .safetensors, whoever trained it.", section="Sets"),
+    data: Path = option("The source: the rows it was trained on, as they were given then."),
+    label: str | None = option(LABEL),
+    columns: tuple[str, ...] | None = option(
+        "Feature columns of tables, with commas between (default: all but the label's)."
+    ),
+    declared: Declared = options_of(Declared),
+    execution: Execution = options_of(Execution, "device", "memory"),
+    target: Path = written_to(
+        "The deposit to write, such as model.deposit; a file that is there is never written over."
+    ),
+    figure: Path | None = option("A new .png file: accuracy against rows forgotten.", new=(".png",)),
+) -> Any:
+    """Keep a deposit of the source before it goes, so that rows can be forgotten later with proven certificates.
+
+    A deposit holds the gradient and the Hessian of the source at the trained weights, and keyed hashes of its rows: no
+    row. With it, what retraining without some rows would give is known but for a remainder that is bounded: no
+    surrogate is needed, and no distance. Make it any day before the source is deleted. It is PRIVATE.
+
+    Since the source is there to rehearse on, the command says how many random rows can be forgotten at epsilon 0.1, 1
+    and 5 (delta 1/n) before a point of accuracy is lost. The Hessian has as many rows as there are weights (classes x
+    features; with ridge and one-vs-rest as many as features), and is refused beyond 12,000 (on a GPU: beyond what its
+    memory holds).
+
+    \b
+    expunge deposit --model model.safetensors --data source.npz --out model.deposit
+    expunge member  --deposit model.deposit --rows person.csv
+    expunge unlearn --model model.safetensors --deposit model.deposit --forget forget.npz
+                    --epsilon 0.1 --delta 1e-6 --out result/
+    """
+    from expunge.model import read_model
+    from expunge.report.figures import forgettable
+    from expunge.runtime.group import joined_group, local_device
+
+    _require_deposit_name(target, "--out")
+    require_model(model, {"--data": data})
+    trained, _ = read_model(model)
+    source = open_rows(data, label, columns, execution.memory, trained)
+    place = local_device(execution.device)
+    with joined_group(place) as group:
+        with progress(group.first) as advance:
+            here = replace(execution, device=place, group=group, progress=advance)
+            kept, known = keep_with_outlook(trained, source, declared, here)
+        if not group.first:
+            raise SystemExit(0)  # the first process of the group writes
+        expected = known["outlook"]
+        drawn = None if figure is None else (figure, forgettable(expected["forecasts"], expected["accuracy"]))
+        content = write_deposit(target, kept, known, drawn)
+    print_deposit(kept, content)
+    return with_status(content, expected)
+
+
+def _require_deposit_name(target: Path, flag: str) -> None:
+    """Refuse a name that a private file could be handed out by."""
+    from expunge.errors import FileError
+
+    if target.suffix.lower() == ".safetensors":
+        raise FileError(
+            f"{flag} {target}",
+            "so are models called, which are handed out; a deposit is private",
+            f"Name it for example {target.with_suffix('.deposit').name}.",
+        )
+
+
+def keep_with_outlook(
+    model: Any, source: Any, declared: Any, execution: Any, *, free_bias: bool = False
+) -> tuple[Any, dict[str, Any]]:
+    """A deposit and what is known of it: what it took, and what forgetting would cost."""
+    from expunge.deposit.keeping import keep
+
+    return with_outlook(
+        lambda: keep(model, source, declared=declared, execution=execution, free_bias=free_bias), execution.progress
+    )
+
+
+def with_outlook(keep: Callable[[], Any], progress: Any) -> tuple[Any, dict[str, Any]]:
+    """A deposit of any model, and what is known of it."""
+    from expunge.deposit.outlook import outlook
+
+    start = time.monotonic()
+    kept = keep()
+    expected = outlook(kept.deposit, kept.rehearsed, kept.rows, progress=progress)
+    return kept.deposit, {"seconds": round(time.monotonic() - start, 3), "outlook": expected.to_json()}
+
+
+def write_deposit(
+    target: Path, deposit: Any, known: dict[str, Any], public: tuple[Path, bytes] | None = None
+) -> dict[str, Any]:
+    """Write a file that must not be there yet and that nobody but its owner can read; what it is.
+
+    `public` is a file that comes with it, a model or a figure: both or neither.
+    """
+    from expunge.rows.output import write_pair, write_private
+    from expunge.runtime.durable import PRIVATE, PUBLIC
+
+    content = deposit.to_parts()
+    if public is None:
+        write_private(target, content)
+    else:
+        write_pair((*public, PUBLIC), (target, content, PRIVATE))
+    return {
+        "deposit": str(target),
+        "bytes": sum(map(len, content)),
+        "n_rows": deposit.numbers.n_rows,
+        "class_counts": list(deposit.numbers.class_counts),
+        "levels": list(deposit.levels),
+    } | known
+
+
+def print_deposit(deposit: Any, content: dict[str, Any]) -> None:
+    """What was kept, what forgetting random rows would cost, whom it serves, and whether the source can go."""
+    record, expected = deposit.record, content["outlook"]
+    wide = f"{deposit.model.n_features:,} {'tangent weights' if deposit.of_network else 'features'}"
+    shape = f"{deposit.numbers.n_rows:,} rows, {wide}, {len(record.classes)} classes"
+    out.print(f"deposit of {record.loss} on {shape}: {content['bytes']:,} bytes, made in {content['seconds']:.1f} s")
+    epsilons = [each["epsilon"] for each in expected["affordable"]]
+    rows = []
+    for size in expected["sizes"]:
+        mine = {each["epsilon"]: each for each in expected["forecasts"] if each["rows"] == size["rows"]}
+        cells = [f"{_points(mine[e]['at_once'])} / {_points(mine[e]['one_at_a_time'])}" for e in epsilons]
+        rows.append((f"{size['rows']:,}", f"{size['refused']} of {size['groups']}", *cells))
+    out.table(
+        ("rows", "refused", *(f"epsilon {epsilon:g}" for epsilon in epsilons)),
+        rows,
+        "Points of accuracy lost when random rows are forgotten, at once / one at a time (delta "
+        f"{expected['delta']:.3g}, accuracy on the source {100 * expected['accuracy']:.1f} %)",
+    )
+    out.print("  rehearsed on the source; one at a time: a model for each row, all models together at this epsilon")
+    out.print("  refused: random groups for which no bound is finite; -: none could be forgotten at this epsilon")
+    for each in expected["affordable"]:
+        out.print(
+            f"epsilon {each['epsilon']:g}: {each['at_once']:,} rows at once, {each['one_at_a_time']:,} one at a time, "
+            "before a point of accuracy is lost (largest of the sizes tried)"
+        )
+    out.print(f"written: {content['deposit']}")
+    out.listing(USES, "  ")
+    verdict = expected["verdict"]
+    if not verdict["serves"]:
+        out.bold(SERVES_NOBODY.format(**verdict))
+        _print_traces(expected["traces"])
+        return
+    people, leave = verdict["people"], verdict["can_leave"]
+    out.bold(
+        f"of {people} random people {leave} ({100 * leave / people:.0f} %) can leave at epsilon "
+        f"{verdict['epsilon']:g}, {verdict['unnoticed']} of them with noise that moves no output by more than a "
+        "hundredth; the source can go now"
+    )
+    _print_traces(expected["traces"])
+
+
+def _print_traces(traces: dict[str, Any] | None) -> None:
+    """What the deposit will still tell of somebody who has left it."""
+    if traces is not None:
+        out.print(
+            "of a row that has left it: somebody with this file and a list of whole rows ranks the right one above "
+            f"{100 * traces['ordinary']:.0f} % of the others, one row in twenty above {100 * traces['unusual']:.0f} % "
+            "(50 % is guessing)"
+        )
+
+
+def _points(lost: float | None) -> str:
+    return "-" if lost is None else f"{round(100 * lost, 2) + 0.0:.2f}"
+
+
+def with_status(content: dict[str, Any], outlook: dict[str, Any]) -> Any:
+    """Refused, where fewer than half of random people could leave: written it is, but nobody should rely on it."""
+    return content if outlook["verdict"]["serves"] else (content | {"exit_status": REFUSED}, REFUSED)
+
+
+@command("Is this person in the model? Rows looked up in a deposit.")
+def member(
+    deposit: Path = option("What was kept of the source (expunge deposit)."),
+    rows: Path = option("The rows to look up, with their labels."),
+    label: str | None = option(LABEL),
+) -> Any:
+    """Is this person in the model? Whether each row is in what is left of the source, and how often.
+
+    A row is known by its values and its label, as they were trained on; a copy in float32, or written with six
+    decimals, is recognised. A row that is asked for twice must be there twice. Rows that were forgotten are gone.
+    Exit status 0 if all rows are there, 1 if some are not. The answer is as private as the deposit.
+
+    \b
+    expunge member --deposit model.deposit --rows person.csv --label income
+    """
+    from expunge.deposit.contents import read_deposit
+    from expunge.deposit.membership import answers
+
+    require_deposit(deposit)
+    kept = read_deposit(deposit)
+    found = answers(kept, read_prepared(rows) if kept.of_network else read_rows(rows, label, kept))
+    there, left = sum(answer.there for answer in found), kept.numbers.n_rows
+    cells = [
+        (
+            str(answer.row),
+            "yes" if answer.there else "no",
+            PRECISIONS[answer.precision] if answer.there else "-",
+            f"{answer.times:,}",
+        )
+        for answer in found[:MOST_ROWS]
+    ]
+    out.table(("row", "in the source", "recognised", "times there"), cells, left=("in the source", "recognised"))
+    if len(found) > MOST_ROWS:
+        out.print(f"  and {len(found) - MOST_ROWS:,} more rows (--json lists all)")
+    out.print(f"{there:,} of {len(found):,} rows are in what is left of the source ({left:,} rows)")
+    if there < len(found):
+        out.print(
+            "a row that is not there was never trained on, or not with these values and this label, or is asked for "
+            "more often than it is there, or was forgotten"
+        )
+    content = {
+        "n_rows": len(found),
+        "members": there,
+        "source_rows_left": left,
+        "rows": [answer.to_json() for answer in found],
+    }
+    return content, int(there < len(found))
+
+
+@command("Labels and probabilities of rows, as CSV.")
+def predict(
+    model: Path = option("The model, .safetensors, as trained or as published."),
+    data: Path = option("The rows; they need no labels."),
+    label: str | None = option(LABEL),
+    target: Path = written_to("The .csv file to write; it must not exist yet.", ".csv"),
+) -> Any:
+    """A line for each row, in order: its predicted label, and the probability of each class (a ridge model has none).
+
+    A table is prepared as the model's was at training. Cells that a spreadsheet would take for a formula begin with a
+    quote.
+
+    \b
+    expunge predict --model model.safetensors --data new.csv --out predictions.csv
+    """
+    from expunge.model import read_model
+    from expunge.report.tables import predictions
+    from expunge.rows.opening import read_unlabelled
+    from expunge.rows.output import write_file
+
+    require_model(model, {"--data": data})
+    given, _ = read_model(model)
+    content, count = predictions(given, read_unlabelled(data, label, given.record))
+    write_file(target, content)
+    out.print(f"{count:,} rows; written: {target}")
+    return {"predictions": str(target), "rows": count, "classes": list(given.classes)}
+
+
+@command("How good are answers on labelled rows? Before and after.")
+def score(
+    model: Path = option("The model, .safetensors, as trained or as published."),
+    data: Path = option("Rows with their labels that the model was not trained on."),
+    label: str | None = option(LABEL),
+    before: Path | None = option("Another model, such as the one from before a deletion, to set beside it."),
+) -> Any:
+    """Accuracy, balanced accuracy (the mean over classes) and each class's, beside always naming the largest class.
+
+    A table is prepared as the model's was at training.
+
+    \b
+    expunge score --model model.safetensors --data test.csv
+    expunge score --model result/model.safetensors --before model.safetensors --data test.csv
+    """
+    from expunge.evaluate.metrics import score_model
+    from expunge.model import read_model
+
+    require_model(model, {"--data": data})
+    paths = {"before": before, "after": model} if before is not None else {"model": model}
+    models = {name: read_model(path)[0] for name, path in paths.items()}
+    scores = {name: score_model(each, read_rows(data, label, each)) for name, each in models.items()}
+
+    one, most = next(iter(scores.values())), MOST_CLASSES["score"]
+    cells = [
+        ("accuracy", *(_percent(each.accuracy) for each in scores.values()), _percent(one.majority)),
+        ("balanced accuracy", *(_percent(each.balanced) for each in scores.values()), _percent(1.0 / len(one.classes))),
+    ]
+    for place, own in enumerate(one.classes[:most]):
+        rights = (_percent(each.classes[place].right) for each in scores.values())
+        cells.append((f"class {own.label} ({own.rows:,} rows)", *rights, ""))
+    out.table(("", *scores, "guessing"), cells, f"{one.rows:,} rows")
+    out.print("guessing: always naming the most frequent class of these rows")
+    if len(one.classes) > most:
+        out.print(f"and {len(one.classes) - most} more classes (--json lists all)")
+    return {name: each.to_json() for name, each in scores.items()}
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %"

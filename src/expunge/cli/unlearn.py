@@ -1,177 +1,96 @@
-"""`expunge unlearn`."""
+"""Later, without the source: `expunge unlearn`, and `expunge plan` before it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import click
+from expunge.cli.console import out, progress, table_of
+from expunge.cli.files import Sets, read_rows, write_result
+from expunge.cli.options import command, options_of, written_to
+from expunge.request.declared import Declared
+from expunge.request.execution import Execution
+from expunge.request.promise import Promise
+from expunge.runtime.options import option, words_of
 
-from expunge.cli.console import as_json, on_device, progress, quiet, reporting, written_to
-from expunge.cli.distances import stated_distance
-from expunge.cli.facts import record_facts
-from expunge.cli.results import told_result, write_result
-from expunge.cli.sections import Command, section
-from expunge.cli.sets import (
-    FILE,
-    FORGET,
-    TRAINED,
-    columns,
-    deposit_option,
-    forget_class,
-    label_column,
-    memory,
-    model_option,
-    read_forget_and_surrogate,
-)
-
-promise = section(
-    "Guarantee",
-    click.option("--epsilon", required=True, type=float, help="Smaller protects more; 0.1 to 5 is usual."),
-    click.option("--delta", required=True, type=float, help="Probability that the guarantee fails; at most 1/n."),
-    click.option(
-        "--distance",
-        help="How far the surrogate is from the source: same, tv:0.2, chi2:0.1, kl:0.5 (of the source relative to the "
-        "surrogate); without a deposit also source, if it is the source itself. Where nobody knows, and there is no "
-        "deposit: estimate.npz, written by expunge distance --out (the difference of means that the bound needs, at "
-        "this update), or estimate.npz:kl (the paper's way). An estimate proves nothing and the certificate says so.",
-    ),
-    click.option(
-        "--match-classes",
-        is_flag=True,
-        help="Weight surrogate rows so that its class proportions are the source's; --distance is then the source's "
-        "from that.",
-    ),
-    click.option(
-        "--between",
-        default="populations",
-        show_default=True,
-        help="What the distance is between: populations (both sets are samples; adds a sampling term) or samples (the "
-        "two sets themselves).",
-    ),
-    click.option(
-        "--sampling",
-        default="strict",
-        show_default=True,
-        help="What is taken for retained rows unlike any surrogate row: strict (they are counted and charged the "
-        "worst) or seen (the surrogate shows all there is: less noise, but false for categorical rows).",
-    ),
-    click.option(
-        "--noise",
-        default="request",
-        show_default=True,
-        help="The noise's standard deviation, which everybody sees: set before anybody asks, as a number or as for so "
-        "many rows (rows:10, rehearsed on surrogate rows), and a request that needs more is refused; or request: it "
-        "chooses a power of two, which says something of who left. expunge plan recommends a number.",
-    ),
-    click.option(
-        "--force",
-        is_flag=True,
-        help="Write the model even if it is of little use (noise above the weights, more than half forgotten, an "
-        "epsilon above 10, which the statement then says first). Never overrides a vacuous claim.",
-    ),
-)
-step_and_bound = section(
-    "Step and bound",
-    click.option(
-        "--step",
-        help="converged (the default); newton: one step, the paper's Algorithm 1; balanced: the update, or none, that "
-        "makes the bound smallest (slower, pays where the distance is large).",
-    ),
-    click.option(
-        "--bound", default="residual", show_default=True, help="residual, or paper: Theorem 4.2 and Corollary 4.4."
-    ),
-    click.option(
-        "--constants",
-        help="For --bound paper: derived (closed forms), paper (what its experiments set; false for any loss), or "
-        "alpha=..,beta=..,L=..,gamma=..",
-    ),
-    click.option(
-        "--sizes",
-        default="source",
-        show_default=True,
-        help="For --bound paper: source (Algorithm 1) or surrogate (the appendix) as the weight of the surrogate's "
-        "Hessian.",
-    ),
-)
-speed = section(
-    "Speed",
-    click.option(
-        "--dtype",
-        default="float64",
-        show_default=True,
-        help="What surrogate rows are kept in: float64 or float32. Evidence is summed in float64 either way.",
-    ),
-    memory,
-)
+ESTIMATE = re.compile(r"(?P<file>.+\.npz)(?::(?P<route>.*))?", re.IGNORECASE)
+MATCH_CLASSES = "Weight surrogate rows to the source's class counts; see expunge unlearn."
 
 
-@click.command(cls=Command, short_help="Later, without the source: forget rows, with a certificate.")
-@section(
-    "Sets",
-    model_option(TRAINED),
-    click.option("--forget", required=True, type=FILE, help=FORGET),
-    deposit_option("What was kept of the source (expunge deposit): the rows are looked up in it, and leave it."),
-    click.option(
-        "--surrogate",
-        type=FILE,
-        help="Rows that resemble the source. Needed without a deposit; beside one, with --distance, used where the "
-        "deposit alone would need more noise, or cannot do it.",
+def parse_stated(text: str, *, between: str = "populations", sampling: str = "strict") -> Any:
+    """`chi2:0.1` as a Distance; `estimate.npz` or `estimate.npz:kl`, which `expunge distance` wrote, as an estimate.
+
+    An estimate is looked at before a certificate rests on it, so none is made here on the way.
+    """
+    from expunge.distance import parse_distance, parse_route
+    from expunge.errors import OptionError
+
+    route = parse_route(text)
+    if route is not None:
+        raise OptionError(
+            f"--distance {text.strip()} names no estimate",
+            "a certificate rests on an estimate that was made and looked at before",
+            "Run expunge distance --out estimate.npz first, then give --distance estimate.npz"
+            + (":kl." if route == "kl" else "."),
+        )
+    saved = ESTIMATE.fullmatch(text.strip())
+    if saved is None:
+        return parse_distance(text, between=between, sampling=sampling)
+    if between != "populations":
+        raise OptionError(
+            f"--between {between} with an estimated distance", "estimates are between populations", "Leave it out."
+        )
+    from expunge.estimate.source import read_estimate
+
+    estimate = read_estimate(Path(saved["file"]))
+    route = estimate.wanted.route if saved["route"] is None else saved["route"]
+    return replace(estimate, wanted=replace(estimate.wanted, route=route, sampling=sampling, matched=False))
+
+
+@dataclass(frozen=True)
+class StatedDistance:
+    """How far the surrogate is from the source, as somebody declares it or had it estimated."""
+
+    distance: str | None = option(words_of(Promise, "distance"), None, section="Guarantee")
+    match_classes: bool = option(
+        "Weight surrogate rows so that its class proportions are the source's; --distance is then the source's from "
+        "that.",
+        False,
+    )
+    between: str = option(
+        "What the distance is between: populations (both sets are samples; adds a sampling term) or samples (the two "
+        "sets themselves).",
+        "populations",
+    )
+    sampling: str = option(
+        "What is taken for retained rows unlike any surrogate row: strict (they are counted and charged the worst) or "
+        "seen (the surrogate shows all there is: less noise, but false for categorical rows).",
+        "strict",
+    )
+
+    def read(self) -> Any:
+        """A distance or an estimate; None where nothing is stated."""
+        if self.distance is None:
+            return None
+        return parse_stated(self.distance, between=self.between, sampling=self.sampling)
+
+
+@command("Later, without the source: forget rows, with a certificate.", quiet=True)
+def unlearn(
+    sets: Sets = options_of(Sets),
+    promise: dict[str, Any] = options_of(Promise, leave="distance", build=dict),
+    stated: StatedDistance = options_of(StatedDistance),
+    declared: Declared = options_of(Declared),
+    execution: Execution = options_of(Execution),
+    target: Path = written_to(
+        "The folder to write model.safetensors, statement.json and private/dossier.json in, with a deposit also "
+        "private/model.deposit; it must not exist yet."
     ),
-    forget_class,
-    label_column,
-    columns,
-)
-@promise
-@step_and_bound
-@speed
-@on_device
-@written_to(
-    "The folder to write model.safetensors, statement.json and private/dossier.json in, with a deposit also "
-    "private/model.deposit; it must not exist yet."
-)
-@section(
-    "Output",
-    click.option(
-        "--sign-key",
-        type=FILE,
-        help="An Ed25519 private key (expunge keygen): also write statement.signed.json.",
-    ),
-)
-@quiet
-@as_json
-@reporting
-@record_facts
-def unlearn(  # over 60 lines: click hands over each of its options by name
-    model_file: Path,
-    forget: Path,
-    deposit: Path | None,
-    surrogate: Path | None,
-    label: str | None,
-    columns: str | None,
-    forget_class: str | None,
-    epsilon: float,
-    delta: float,
-    distance: str | None,
-    match_classes: bool,
-    between: str,
-    sampling: str,
-    noise: str,
-    force: bool,
-    step: str | None,
-    bound: str,
-    constants: str | None,
-    sizes: str,
-    declared: Any,
-    dtype: str,
-    memory: str | None,
-    device: str,
-    target: Path,
-    sign_key: Path | None,
-    quiet: bool,
-    json_output: bool,
-) -> dict[str, Any]:
+    sign_key: Path | None = option("An Ed25519 private key (expunge keygen): also write statement.signed.json."),
+) -> Any:
     """Forget rows of a source that is gone, with a certificate: a public statement and a private dossier.
 
     Needs the model, the rows to forget, and what is known of the source: a deposit that was kept of it, or a surrogate
@@ -190,118 +109,195 @@ def unlearn(  # over 60 lines: click hands over each of its options by name
     expunge unlearn --model model.safetensors --forget forget.npz --surrogate surrogate.npz
                     --epsilon 1 --delta 1e-5 --distance chi2:0.1 --out result/
     """
-    from expunge.bounds.scale import publishable
-    from expunge.cli.swaps import require_deposit, require_model
+    from expunge.certificate.sign import read_private_key
     from expunge.mechanism import carry_out
     from expunge.model import read_model
-    from expunge.request.execution import Execution
-    from expunge.rows.output import require_absent
     from expunge.runtime.group import joined_group, local_device
 
-    require_absent(target)
-    require_model(model_file, {"--forget": forget, "--deposit": deposit, "--surrogate": surrogate})
-    require_deposit(deposit, model_file)
-    key = None if sign_key is None else _key(sign_key)
-    terms = {"step": step, "bound": bound, "constants": _constants(constants), "sizes": sizes}
-    scale = publishable(noise)
-    if deposit is None:
-        stated = _stated(surrogate, distance, between, sampling)
-        asking = _by_surrogate(
-            epsilon, delta, stated, match_classes, terms | {"force": force, "noise": scale}, declared
-        )
+    sets.require_kinds()
+    key = None if sign_key is None else read_private_key(sign_key)
+    distance = stated.read()
+    if sets.deposit is None:
+        ask = _ask_with_surrogate(sets, promise, distance, stated.match_classes, declared)
     else:
-        from expunge.deposit.asking import require_fitting
-
-        require_fitting(declared, terms | {"dtype": dtype})
-        stated = None if distance is None else stated_distance(distance, between=between, sampling=sampling)
-        asking = _by_deposit(deposit, epsilon, delta, force, scale, stated, match_classes)
-    model, digest = read_model(model_file)
-    rows = read_forget_and_surrogate(forget, surrogate, label, columns, memory, model)
-    place = local_device(device)
+        ask = _ask_with_deposit(sets.deposit, promise, distance, stated.match_classes, declared, execution.dtype)
+    model, digest = read_model(sets.model)
+    rows = sets.read(execution.memory, model)
+    place = local_device(execution.device)
     with joined_group(place) as group:
-        with progress(group.first and not quiet) as advance:
-            execution = Execution(dtype, place, memory, group, advance)
-            request = asking(model, *rows, forget_class=forget_class, execution=execution, model_sha256=digest)
+        with progress(group.first) as advance:
+            here = replace(execution, device=place, group=group, progress=advance)
+            request = ask(model, *rows, forget_class=sets.forget_class, execution=here, model_sha256=digest)
             result = carry_out(request, group=group, progress=advance)
         if result is None:
             raise SystemExit(0)  # the first process of the group writes
-        names = write_result(target, result, key)
-    return told_result(target, result, names, json_output, before=deposit)
+        return write_result(target, result, key, deposit=sets.deposit)
 
 
-def _stated(surrogate: Path | None, distance: str | None, between: str, sampling: str) -> Any:
-    """The distance of the surrogate, without which, or a deposit, nothing is known of the source."""
+def _ask_with_surrogate(
+    sets: Sets, terms: dict[str, Any], distance: Any, match_classes: bool, declared: Declared
+) -> Callable[..., Any]:
+    """How to ask with a surrogate and its distance, without which nothing is known of the source."""
     from expunge.errors import OptionError
+    from expunge.request.door import ask
+    from expunge.request.promise import wanted_distance
 
-    if surrogate is None or distance is None:
-        missing = [name for name, value in (("--surrogate", surrogate), ("--distance", distance)) if value is None]
+    missing = [name for name, value in (("--surrogate", sets.surrogate), ("--distance", distance)) if value is None]
+    if missing:
         raise OptionError(
             f"no {' and no '.join(missing)}",
             "without a deposit of the source, rows that resemble it are needed, and how much they do",
             "Give both, or --deposit if one was kept (expunge deposit).",
         )
-    return stated_distance(distance, between=between, sampling=sampling)
-
-
-def _by_surrogate(
-    epsilon: float, delta: float, stated: Any, match_classes: bool, terms: dict[str, Any], declared: Any
-) -> Callable[..., Any]:
-    """How to ask with a surrogate."""
-    from expunge.request.door import ask
-    from expunge.request.promise import Promise, wanted_distance
-
-    wanted, estimate = wanted_distance(stated, match_classes)
-    promise = Promise(epsilon, delta, wanted, estimate=estimate, **terms)
+    wanted, estimate = wanted_distance(distance, match_classes)
+    promise = Promise(**terms, distance=wanted, estimate=estimate)
     return lambda model, forget, surrogate, **options: ask(
         model, forget, surrogate, promise, declared=declared, **options
     )
 
 
-def _by_deposit(
-    path: Path, epsilon: float, delta: float, force: bool, scale: Any, stated: Any, match_classes: bool
+def _ask_with_deposit(
+    path: Path, terms: dict[str, Any], distance: Any, match_classes: bool, declared: Declared, dtype: str
 ) -> Callable[..., Any]:
     """How to ask with a deposit, and a surrogate beside it where one is given."""
     from expunge.deposit.adding import with_surrogate
-    from expunge.deposit.asking import ask_deposit, deposit_promise
+    from expunge.deposit.asking import ask_deposit, deposit_promise, require_fitting
     from expunge.deposit.contents import read_deposit
     from expunge.request.rows import Reading
     from expunge.runtime.memory import Memory
 
-    promise = deposit_promise(epsilon, delta, force=force, noise=scale)
-    kept = read_deposit(path)
+    promised = {name: terms[name] for name in ("epsilon", "delta", "force", "noise")}
+    require_fitting(declared, {name: value for name, value in terms.items() if name not in promised} | {"dtype": dtype})
+    promise = deposit_promise(**promised)
+    deposit = read_deposit(path)
 
-    def asking(model: Any, forget: Any, surrogate: Any, *, execution: Any, **options: Any) -> Any:
-        request = ask_deposit(kept, forget, promise, model=model, execution=execution, **options)
+    def asking(model: Any, forget: Any, surrogate: Any, *, execution: Execution, **options: Any) -> Any:
+        request = ask_deposit(deposit, forget, promise, model=model, execution=execution, **options)
         reading = Reading(Memory.of(execution.memory), progress=execution.progress)
-        return with_surrogate(request, forget, surrogate, stated, match_classes=match_classes, reading=reading)
+        return with_surrogate(request, forget, surrogate, distance, match_classes=match_classes, reading=reading)
 
     return asking
 
 
-def _key(file: Path) -> Any:
-    from expunge.certificate.sign import read_private_key
+@command("Before: noise and accuracy at several epsilons and distances.", quiet=True)
+def plan(
+    sets: Sets = options_of(Sets),
+    test: Path | None = option("With a deposit: labelled rows to measure accuracy on.", section="Sets"),
+    delta: float = option("Probability that the guarantee fails; at most 1/n.", section="Guarantee"),
+    epsilons: tuple[float, ...] = option("May be repeated (default: 0.1 to 10).", (), names=("--epsilon",)),
+    distances: tuple[str, ...] = option(
+        "Without a deposit, as for expunge unlearn; may be repeated (default: same, chi2:0.01, chi2:0.1, chi2:1).",
+        (),
+        names=("--distance",),
+    ),
+    match_classes: bool = option(MATCH_CLASSES),
+    step: str | None = option("converged (the default), newton or balanced."),
+    declared: Declared = options_of(Declared),
+    execution: Execution = options_of(Execution, "memory"),
+    figure: Path | None = option("A new .png file for the figure.", section="Output", new=(".png",)),
+) -> Any:
+    """Before you act: noise and predicted accuracy at several epsilons and distances; nothing is published.
 
-    return read_private_key(file)
+    The noise foreseen is what `expunge unlearn` then uses if the request chooses it; --noise is what to set it to
+    before anybody asks. Accuracy is measured on the surrogate's labels. With a deposit: what the rows would need of
+    it, how much of its reach that is, and what the noise would do to outputs.
 
-
-def _constants(text: str | None) -> Any:
-    """`derived`, `paper`, or `alpha=1,beta=2,L=1,gamma=1`."""
-    from expunge.bounds import PaperConstants
+    \b
+    expunge plan --model model.safetensors --deposit model.deposit --forget forget.npz --delta 1e-6
+    expunge plan --model model.safetensors --forget forget.npz --surrogate surrogate.npz
+                 --delta 1e-5 --distance same --distance chi2:0.1 --figure plan.png
+    """
+    from expunge.deposit.asking import require_alone
+    from expunge.deposit.contents import read_deposit
     from expunge.errors import OptionError
-    from expunge.runtime.strict_json import without_duplicates
+    from expunge.evaluate.plan import DISTANCES, EPSILONS, plan_deposit
+    from expunge.evaluate.plan import plan as foresee
+    from expunge.model import read_model
+    from expunge.report.figures import frontier
+    from expunge.rows.output import write_file
 
-    if text is None or "=" not in text:
-        return text
-    try:
-        pairs = [part.split("=") for part in text.split(",")]
-        by_name = without_duplicates([(name.strip(), float(value)) for name, value in pairs])
-        constants = PaperConstants(by_name.pop("alpha"), by_name.pop("beta"), by_name.pop("L"), by_name.pop("gamma"))
-        if by_name:
-            raise KeyError(*by_name)
-    except (ValueError, KeyError) as error:
+    sets.require_kinds()
+    if sets.deposit is None and (sets.surrogate is None or test is not None):
         raise OptionError(
-            f"constants {text!r}",
-            "alpha, beta, L and gamma are needed, each a number",
-            "Write alpha=0.01,beta=1,L=1,gamma=1.",
-        ) from error
-    return constants
+            "no --surrogate, or --test without --deposit",
+            "a plan needs a deposit of the source, or rows that resemble it, on which accuracy is measured too",
+            "Give one of the two.",
+        )
+    wanted: dict[str, Any] = {"delta": delta, "epsilons": epsilons or EPSILONS, "forget_class": sets.forget_class}
+    if sets.deposit is not None:
+        besides = {"surrogate": sets.surrogate, "distance": distances or None, "step": step, "figure": figure}
+        require_alone(**besides, match_classes=match_classes, **vars(declared))
+        model, _ = read_model(sets.model)
+        forget, _ = sets.read(execution.memory, model)
+        rows = None if test is None else read_rows(test, sets.label, model)
+        with progress() as advance:
+            wanted |= {"test": rows, "model": model, "execution": execution}
+            of_deposit = plan_deposit(read_deposit(sets.deposit), forget, **wanted, progress=advance)
+        _print_deposit_plan(of_deposit)
+        return of_deposit.to_json()
+    stated = [parse_stated(text) for text in distances or DISTANCES]
+    model, _ = read_model(sets.model)
+    both = sets.read(execution.memory, model)
+    wanted |= {"distances": stated, "match_classes": match_classes, "step": step, "declared": declared}
+    with progress() as advance:
+        planned = foresee(model, *both, **wanted, execution=execution, progress=advance)
+    content = planned.to_json()
+    if figure is not None:
+        write_file(figure, frontier(content["outlooks"], planned.accuracy_before))
+    _print_plan(planned)
+    return content
+
+
+def _print_deposit_plan(planned: Any) -> None:
+    cells = [
+        (
+            f"{each.epsilon:g}",
+            "-" if each.sigma is None else f"{each.sigma:.4g}",
+            "-" if each.output_share is None else f"{100 * each.output_share:.1f} %",
+            "-" if each.accuracy is None else f"{100 * each.accuracy:.1f} %",
+            "does it" if each.refused is None else f"refuses: {each.refused}",
+        )
+        for each in planned.outlooks
+    ]
+    title = f"Forgetting {planned.n_forget:,} of the {planned.n_rows:,} rows that are left, delta {planned.delta:g}"
+    out.table(("epsilon", "sigma", "noise / outputs", "accuracy", "unlearn"), cells, title, ("unlearn",))
+    if planned.accuracy_before is not None:
+        out.print(f"accuracy on the test rows before: {100 * planned.accuracy_before:.1f} %")
+    else:
+        out.print("accuracy: give labelled rows with --test")
+    if planned.reach is not None:
+        before = f" after {planned.forgotten:,} rows before them" if planned.forgotten else ""
+        out.print(f"these rows{before} need {100 * planned.reach:.3g} % of the deposit's reach")
+    out.listing(planned.notes, "note: ")
+
+
+def _print_plan(planned: Any) -> None:
+    cells = [
+        (
+            outlook.distance,
+            f"{outlook.epsilon:g}",
+            f"{outlook.total:.4g}",
+            f"{outlook.sigma:.4g}",
+            f"{100 * outlook.noise_share:.0f} %",
+            "" if outlook.accuracy is None else f"{100 * outlook.accuracy:.1f} %",
+            "refused" if outlook.refused else str(outlook.deletions),
+            "" if outlook.noise is None else f"{outlook.noise:.12g}",
+        )
+        for outlook in planned.outlooks
+    ]
+    title = f"Forgetting {planned.n_forget:,} of {planned.n_source:,} rows, delta {planned.outlooks[0].delta:g}"
+    headings = ("distance", "epsilon", "bound", "sigma", "noise / weights", "accuracy", "that fit", "--noise")
+    table = table_of(headings, cells, title, ("distance",))
+    if out.measure(table, options=out.options.update(max_width=1000)).maximum > out.width:
+        table.padding = 0
+    out.print(table)
+    if planned.accuracy_before is not None:
+        out.print(f"accuracy on the surrogate before: {100 * planned.accuracy_before:.1f} %")
+    out.listing(planned.notes, "note: ")
+    out.print(
+        f"--noise: as for {planned.n_forget:,} rows, whoever they are, rehearsed on surrogate rows; to be set before "
+        "anybody asks"
+    )
+    out.print("that fit: deletions like this one, each published, before the noise swamps the weights")
+    for advice in planned.advice:
+        out.print(f"{advice.change}: noise falls to {100 * advice.share:.0f} %")

@@ -1,99 +1,119 @@
-"""`expunge verify`."""
+"""Anybody: `expunge verify`; and handing over: `keygen`, `sign`, `report`, `card`."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import click
-
-from expunge.cli.attesting import Attest, attested
-from expunge.cli.console import as_json, err, out, reporting
-from expunge.cli.sections import Command, section
-from expunge.cli.sets import FILE, label_column
+from expunge.cli.console import err, out
+from expunge.cli.files import LABEL, read_rows, verdict_file
+from expunge.cli.options import argument, command, options_of, written_to
+from expunge.runtime.options import option
 
 GENUINE = "taken as genuine: whoever made a deposit could have made up its sums, and nothing in the file would show it"
 NOT_SHOWN = "not given: that their rows left was not checked; auditors give them with --forget"
+SIGN_KEY = "An Ed25519 private key (expunge keygen)"
 
 
-@click.command(cls=Command, short_help="Anybody: check a statement from its file.")
-@section(
-    "What is checked",
-    click.argument("statement", type=FILE),
-    click.option(
-        "--model",
-        type=FILE,
-        help="The published model: digest, shape, type, grid and record are compared with the statement.",
-    ),
-    click.option(
-        "--public-key",
-        type=FILE,
-        help="The issuer's public key: check the signature of a signed statement, before anything else.",
-    ),
-    click.option(
-        "--require-signature",
-        is_flag=True,
-        help="Fail (exit status 1) where nobody has signed the statement: anybody can write one that is consistent.",
-    ),
-)
-@section(
-    "For the auditor",
-    click.option(
-        "--dossier",
-        type=FILE,
-        help="Hold the facts of the private dossier against each other, recompute every number, and that the "
-        "statement follows from it.",
-    ),
-    click.option(
-        "--deposit-after",
-        type=FILE,
-        help="With --dossier: the deposit that was left (private/model.deposit). Work out step, region and every fact "
-        "anew from it. Deposits are taken as genuine.",
-    ),
-    click.option(
-        "--deposit",
-        type=FILE,
-        help="With --deposit-after: the deposit the rows were taken out of. Check that so many rows can have left it; "
-        "that they did, only --forget shows.",
-    ),
-    click.option(
-        "--forget",
-        type=FILE,
-        help="With both deposits: the rows that were forgotten, as they were given then. Check that the one deposit is "
-        "the other without them.",
-    ),
-    click.option(
-        "--forget-class", help="With --forget, where a whole class was forgotten: of its rows those with this label."
-    ),
-    click.option(
-        "--surrogate",
-        type=FILE,
-        help="With --deposit-after, where a surrogate stood beside the deposit: its rows, which the region rests on.",
-    ),
-    label_column,
-)
-@section("Output", click.option("--verbose", is_flag=True, help="Name every check, and everything that is wrong."))
-@as_json
-@reporting
-@attested(
-    "--svr",
-    "With --model: write the verdict to a new file that other tools read, an in-toto Simple Verification Result. "
-    "There is none of what fails.",
-)
+@dataclass(frozen=True)
+class Deposits:
+    """What an auditor holds beyond the dossier: both deposits, the rows that left, a surrogate."""
+
+    deposit_after: Path | None = option(
+        "With --dossier: the deposit that was left (private/model.deposit). Work out step, region and every fact anew "
+        "from it. Deposits are taken as genuine.",
+        None,
+        section="For the auditor",
+    )
+    deposit: Path | None = option(
+        "With --deposit-after: the deposit the rows were taken out of. Check that so many rows can have left it; that "
+        "they did, only --forget shows.",
+        None,
+    )
+    forget: Path | None = option(
+        "With both deposits: the rows that were forgotten, as they were given then. Check that the one deposit is the "
+        "other without them.",
+        None,
+    )
+    forget_class: str | None = option(
+        "With --forget, where a whole class was forgotten: of its rows those with this label.", None
+    )
+    surrogate: Path | None = option(
+        "With --deposit-after, where a surrogate stood beside the deposit: its rows, which the region rests on.", None
+    )
+    label: str | None = option(LABEL, None)
+
+    def check(self, dossier: Path | None, model: Path | None) -> list[Any]:
+        """What the deposits show beyond the files that are handed out and the dossier; nothing, where none is given."""
+        if all(value is None for name, value in vars(self).items() if name != "label"):
+            return []
+        from expunge.certificate.sign import read_dossier  # after that: they load torch
+        from expunge.deposit.contents import read_deposit
+        from expunge.deposit.verifying import verify_deposits
+        from expunge.errors import OptionError
+        from expunge.request.rows import of_class
+
+        whole = self.forget_class is None or self.forget is not None
+        alone = self.forget is not None and self.deposit is None
+        if dossier is None or self.deposit_after is None or alone or not whole:
+            raise OptionError(
+                "deposits, surrogate or forgotten rows, without what they are compared with",
+                "--deposit-after goes with --dossier, --deposit and --surrogate with --deposit-after, --forget with "
+                "both deposits, --forget-class with --forget",
+                "Give these files too.",
+            )
+        after = _undamaged(self.deposit_after, read_deposit)
+        before = None if self.deposit is None else _undamaged(self.deposit, read_deposit)
+        rows = None if self.forget is None else read_rows(self.forget, self.label, after)
+        if before is not None and rows is not None and self.forget_class is not None:
+            counts = before.numbers.class_counts
+            rows = of_class(rows, self.forget_class, replace(before.record, class_counts=counts))
+        surrogate = None if self.surrogate is None else read_rows(self.surrogate, self.label, after)
+        checks: list[Any] = verify_deposits(read_dossier(dossier), after, before, rows, model, surrogate)
+        return checks
+
+
+def _undamaged(path: Path, read: Callable[[Path], Any]) -> Any:
+    """A deposit that is there; what is damaged fails the check."""
+    from expunge.errors import InputError, VerificationFailed
+    from expunge.runtime.paths import readable
+
+    readable(path)
+    try:
+        return read(path)
+    except InputError as error:
+        raise VerificationFailed(error.found, error.required, error.remedy) from error
+
+
+@command("Anybody: check a statement from its file.")
 def verify(
-    statement: Path,
-    model: Path | None,
-    dossier: Path | None,
-    public_key: Path | None,
-    require_signature: bool,
-    verbose: bool,
-    attest: Attest | None,
-    json_output: bool,
-    **deposits: Any,
-) -> dict[str, Any]:
+    statement: Path = argument(),
+    model: Path | None = option(
+        "The published model: digest, shape, type, grid and record are compared with the statement.",
+        section="What is checked",
+    ),
+    public_key: Path | None = option(
+        "The issuer's public key: check the signature of a signed statement, before anything else."
+    ),
+    require_signature: bool = option(
+        "Fail (exit status 1) where nobody has signed the statement: anybody can write one that is consistent."
+    ),
+    dossier: Path | None = option(
+        "Hold the facts of the private dossier against each other, recompute every number, and that the statement "
+        "follows from it.",
+        section="For the auditor",
+    ),
+    deposits: Deposits = options_of(Deposits),
+    verbose: bool = option("Name every check, and everything that is wrong.", section="Output"),
+    svr: Path | None = option(
+        "With --model: write the verdict to a new file that other tools read, an in-toto Simple Verification Result. "
+        "There is none of what fails.",
+        new=(),
+    ),
+    sign_key: Path | None = option("With --svr: sign it with this Ed25519 private key."),
+) -> Any:
     """Check a statement: recompute from the file alone what follows from what it says, and its model.
 
     The verdict is consistent, authenticated or failed, and stands apart from the certificate's own status (proven,
@@ -113,34 +133,41 @@ def verify(
                    --deposit model.deposit --deposit-after result/private/model.deposit --forget forget.npz
     expunge verify result/statement.json --model result/model.safetensors --svr verdict.json
     """
-    from expunge.certificate.sign import open_file, verify_opened
+    from expunge.certificate.sign import open_file, verification_result, verify_opened
+    from expunge.certificate.statement import Statement
     from expunge.errors import VerificationFailed
 
+    attest = verdict_file("--svr", svr, sign_key)
     try:
         opened = open_file(statement, public_key, require_signature=require_signature)
         if attest is not None:
             _require_attestable(opened.document, model)
         verdict = verify_opened(opened, statement, model, dossier)
-        if any(given is not None for name, given in deposits.items() if name != "label"):
-            verdict += _with_deposits(dossier, model, **deposits)
+        verdict += deposits.check(dossier, model)
     except VerificationFailed as failed:
-        if json_output:
+        if out.quiet:  # --json says it whole
             raise
-        _print_failed(failed, verbose)
-        sys.exit(failed.exit_status)
+        _print_failure(failed, verbose)
+        raise SystemExit(failed.exit_status) from None
     checked = {
         "model_checked": model is not None,
         "dossier_checked": dossier is not None,
-        "deposits_checked": deposits["deposit_after"] is not None,
-        "forgotten_checked": deposits["forget"] is not None,
+        "deposits_checked": deposits.deposit_after is not None,
+        "forgotten_checked": deposits.forget is not None,
         "signature_checked": verdict.signed_by is not None,
     }
-    if attest is not None:
-        attest.write(_attestation(opened, checked))
-    if not json_output:
-        _print_checked(opened.document, verdict, verbose)
-        if attest is not None:
-            out.print(f"written: {attest.path}", markup=False)
+    _print_verdict(opened.document, verdict, verbose)
+    if attest is not None and isinstance(opened.document, Statement):
+        attest.write(
+            verification_result(
+                opened.document,
+                opened.sha256,
+                signed_by=opened.signed_by,
+                dossier=checked["dossier_checked"],
+                deposits=checked["deposits_checked"],
+                forgotten=checked["forgotten_checked"],
+            )
+        )
     return {
         "verdict": verdict.word,
         "verdict_means": verdict.sentence,
@@ -170,54 +197,37 @@ def _require_attestable(document: Any, model: Path | None) -> None:
         )
 
 
-def _attestation(opened: Any, checked: dict[str, bool]) -> dict[str, Any]:
-    from expunge.certificate.sign import verification_result
-
-    return verification_result(
-        opened.document,
-        opened.sha256,
-        signed_by=opened.signed_by,
-        dossier=checked["dossier_checked"],
-        deposits=checked["deposits_checked"],
-        forgotten=checked["forgotten_checked"],
-    )
-
-
-def _print_failed(failed: Any, verbose: bool) -> None:
+def _print_failure(failed: Any, verbose: bool) -> None:
     """The verdict, what is wrong in words, and what to do; never what would have passed."""
     from expunge.certificate.check import FAILED, MOST_SHOWN
 
     err.print(f"verdict: {FAILED}", style="bold")
-    wrong = failed.wrong
-    for words in wrong if verbose else wrong[:MOST_SHOWN]:
-        err.print(f"  wrong: {words}", markup=False)
-    if len(wrong) > MOST_SHOWN and not verbose:
-        err.print(f"  and {len(wrong) - MOST_SHOWN} more (--verbose names them)")
-    err.print(f"{failed.required}. {failed.remedy}", markup=False)
+    for words in failed.wrong if verbose else failed.wrong[:MOST_SHOWN]:
+        err.print(f"  wrong: {words}")
+    if len(failed.wrong) > MOST_SHOWN and not verbose:
+        err.print(f"  and {len(failed.wrong) - MOST_SHOWN} more (--verbose names them)")
+    err.print(f"{failed.required}. {failed.remedy}")
 
 
-def _print_checked(document: Any, verdict: Any, verbose: bool) -> None:
+def _print_verdict(document: Any, verdict: Any, verbose: bool) -> None:
     """The verdict, the certificate's own status, what both rest on, what was not checked, and what is assumed."""
     from expunge.certificate.wording import outside
     from expunge.runtime.rounding import up
 
+    out.bold(f"verdict: {verdict.sentence} ({len(verdict)} checks, none failed)")
     promise = f"epsilon {up(document.epsilon)}, delta {up(document.delta)}"
-    out.print(f"verdict: {verdict.sentence} ({len(verdict)} checks, none failed)", markup=False, style="bold")
-    out.print(f"the certificate's status: {verdict.status}, {promise}", markup=False)
+    out.print(f"the certificate's status: {verdict.status}, {promise}")
     if beyond := outside(document.content["model"].get("preparation")):
-        out.print(f"  of the weights: {beyond}", markup=False, style="bold")
-    for name, words in _rests_on(document, verdict).items():
-        out.print(f"  {name:<10} {words}", markup=False)
-    for sentence in document.content["assumptions"]:
-        out.print(f"  assumes: {sentence}", markup=False)
-    for sentence in verdict.found_since:
-        out.print(f"  found since it was issued: {sentence}", markup=False)
+        out.bold(f"  of the weights: {beyond}")
+    for name, words in _grounds(document, verdict).items():
+        out.print(f"  {name:<10} {words}")
+    out.listing(document.content["assumptions"], "  assumes: ")
+    out.listing(verdict.found_since, "  found since it was issued: ")
     if verbose:
-        for check in verdict:
-            out.print(f"  ok  {check.name}", markup=False)
+        out.listing([check.name for check in verdict], "  ok  ")
 
 
-def _rests_on(document: Any, checks: list[Any]) -> dict[str, str]:
+def _grounds(document: Any, checks: list[Any]) -> dict[str, str]:
     """What was looked at, in a line each; and what was not."""
     from expunge.certificate.check import DEPOSIT, MODEL
     from expunge.certificate.statement import Statement
@@ -249,55 +259,143 @@ def _rests_on(document: Any, checks: list[Any]) -> dict[str, str]:
     return told
 
 
-def _with_deposits(
-    dossier: Path | None,
-    model: Path | None,
-    *,
-    deposit_after: Path | None,
-    deposit: Path | None,
-    forget: Path | None,
-    forget_class: str | None,
-    surrogate: Path | None,
-    label: str | None,
-) -> list[Any]:
-    """What the deposits show beyond the files that are handed out and the dossier."""
-    from expunge.certificate.sign import read_dossier
-    from expunge.cli.sets import read_rows
-    from expunge.deposit.contents import read_deposit
-    from expunge.deposit.verifying import verify_deposits
-    from expunge.errors import OptionError
-    from expunge.request.rows import of_class
+@command("Make a key pair for signing certificates.")
+def keygen(
+    target: Path = option(
+        "The private key to write (mode 0600); the public key is written beside it, with .pub appended.",
+        names=("--out",),
+    ),
+) -> Any:
+    """Make a key pair for signing certificates (Ed25519).
 
-    whole = forget_class is None or forget is not None
-    if dossier is None or deposit_after is None or (forget is not None and deposit is None) or not whole:
-        raise OptionError(
-            "deposits, surrogate or forgotten rows, without what they are compared with",
-            "--deposit-after goes with --dossier, --deposit and --surrogate with --deposit-after, --forget with both "
-            "deposits, --forget-class with --forget",
-            "Give these files too.",
-        )
-    after = _undamaged(deposit_after, read_deposit)
-    before = None if deposit is None else _undamaged(deposit, read_deposit)
-    rows = None if forget is None else read_rows(forget, label, after)
-    if before is not None and rows is not None and forget_class is not None:
-        rows = of_class(rows, forget_class, replace(before.record, class_counts=before.numbers.class_counts))
-    return verify_deposits(
-        read_dossier(dossier),
-        after,
-        before,
-        rows,
-        model,
-        None if surrogate is None else read_rows(surrogate, label, after),
+    Keep the private key where only those who issue certificates can read it, and hand the public key to whoever is to
+    check them, by a way that cannot be tampered with. Both files are written or neither. Where the private key is there
+    and the public one is not, that one is written anew: it follows from the other.
+
+    \b
+    expunge keygen --out desk.key
+    """
+    from expunge.certificate.sign import generate_keys, keys_of, read_private_key
+    from expunge.errors import FileError
+    from expunge.rows.output import require_absent, sweep, write_file, write_pair
+    from expunge.runtime.durable import PRIVATE, PUBLIC
+
+    public = target.with_name(target.name + ".pub")
+    require_absent(public)
+    new = not target.is_file()
+    if new:
+        require_absent(target)
+        keys = generate_keys()
+        write_pair((target, keys.private, PRIVATE), (public, keys.public, PUBLIC))
+        out.print(f"written: {target} (private, keep it so), {public}")
+    else:
+        try:
+            keys = keys_of(read_private_key(target))
+        except FileError:
+            require_absent(target)  # it is something else, which is not written over
+            raise
+        sweep(target)  # a kill between the two names leaves the private key under another one
+        write_file(public, keys.public)
+        out.print(f"written: {public}, of the private key that was there: {target}")
+    out.print(f"key id {keys.keyid}")
+    return {"private_key": str(target), "public_key": str(public), "keyid": keys.keyid, "new": new}
+
+
+@command("Sign the statement of a result that is there already.")
+def sign(
+    result: Path = argument(),
+    sign_key: Path = option(f"{SIGN_KEY}."),
+    target: Path | None = option(
+        "The signed statement, a new file (default: statement.signed.json in the result).", names=("--out",)
+    ),
+) -> Any:
+    """Sign the statement of a result that is there already, without unlearning again.
+
+    Statement and model are verified first, and the dossier too where it lies in the result; what fails is not signed
+    (exit status 1). Nothing is written over.
+
+    \b
+    expunge sign result/ --sign-key desk.key
+    expunge sign desk/published/0001/ --sign-key desk.key --out statement-0001.signed.json
+    """
+    from expunge.certificate.sign import keyid_of, read_private_key
+    from expunge.desk import sign_result
+
+    key = read_private_key(sign_key)
+    written, keyid = sign_result(result, key, target), keyid_of(key.public_key())
+    out.print(f"written: {written}")
+    out.print(f"key id {keyid}")
+    return {"signed_file": str(written), "keyid": keyid}
+
+
+@dataclass(frozen=True)
+class Names:
+    """What pages call things; it is in no other file."""
+
+    organisation: str | None = option(
+        "Whose model it is, to be named on the page; it is in no other file.", None, section="Names"
     )
+    model_name: str | None = option("What the model is called, to be named on the page; it is in no other file.", None)
 
 
-def _undamaged(path: Path, read: Callable[[Path], Any]) -> Any:
-    """A deposit that is there; what is damaged fails the check."""
-    from expunge.errors import InputError, VerificationFailed
-    from expunge.runtime.paths import readable
+@command("A page people can read, of one result.")
+def report(
+    result: Path = argument(),
+    public_key: Path | None = option("Check the result's signature and say so on the page."),
+    full: bool = option(
+        "The full page, from the private dossier: every term and number. As private as that: it tells who left."
+    ),
+    names: dict[str, Any] = options_of(Names, build=dict),
+    target: Path = written_to("A new .html file."),
+) -> Any:
+    """A page people can read, of one result of `expunge unlearn`; its statement is verified first.
 
-    readable(path)
-    try:
-        return read(path)
-    except InputError as error:
-        raise VerificationFailed(error.found, error.required, error.remedy) from error
+    The page begins with what was decided, and answers what was asked, how sure it is, what was assumed, what may be
+    published and what to do next. It is one file without scripts that opens offline and prints well. It is made from
+    the statement and may be handed out; with --full it is made from the dossier and may not. For a desk with all its
+    requests and models: expunge desk report.
+
+    \b
+    expunge report result/ --out report.html
+    expunge report result/ --organisation "Example Bank" --model-name "Credit scoring 2025" --out report.html
+    expunge report result/ --full --out private.html
+    """
+    from expunge.desk import result_report
+    from expunge.desk.layout import Layout
+    from expunge.errors import FileError
+    from expunge.rows.output import write_file, write_private
+
+    if Layout(result).ledger.is_file():
+        raise FileError(
+            f"{result} is a desk", "a result of expunge unlearn is needed", f"Use expunge desk report {result}."
+        )
+    page = result_report(result, public_key, full=full, **names)
+    write_private(target, page) if full else write_file(target, page)
+    out.print(f"written: {target}")
+    return {"files": [str(target)]}
+
+
+@command("A model card with what was done, of one result.")
+def card(
+    result: Path = argument(),
+    public_key: Path | None = option("Check the result's signature and name the key on the card."),
+    target: Path | None = written_to("A new Markdown file (else: printed)."),
+) -> Any:
+    """A model card of one result of `expunge unlearn`: front matter as the Hugging Face Hub reads it, and a short text.
+
+    It says that rows were removed, epsilon, delta and the status, what is assumed, and where the statement is. It is
+    made from the statement alone, which is verified first, and may be handed out: it says nothing of who left.
+
+    \b
+    expunge card result/ --out README.md
+    """
+    from expunge.desk import result_card
+    from expunge.rows.output import write_file
+
+    text = result_card(result, public_key)
+    if target is None:
+        out.lines(text.rstrip("\n"))
+    else:
+        write_file(target, text.encode())
+        out.print(f"written: {target}")
+    return {"card": text, "file": None if target is None else str(target)}

@@ -39,7 +39,7 @@ from expunge.desk.state import (
 from expunge.errors import DataError, InputError, OptionError
 from expunge.heads import Rows
 from expunge.record import TrainingRecord
-from expunge.request.execution import DTYPES
+from expunge.request.execution import dtype_named
 from expunge.request.rows import require_encoder
 from expunge.request.scaling import refuse_squashed
 from expunge.rows import EncodedRows, as_features, as_labels, encode, encoder_of, names_of, prepare
@@ -285,7 +285,7 @@ def prepare_request(desk: Desk, state: State, given: EncodedRows) -> RequestedRo
         encode(ordered[1], record.classes, FORGET),
         max_norm=record.max_norm,
         bias=record.bias,
-        dtype=DTYPES[record.rows_dtype],
+        dtype=dtype_named(record.rows_dtype),
         device=torch.device("cpu"),
         width=state.model.n_features,
         name=FORGET,

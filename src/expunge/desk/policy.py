@@ -9,6 +9,7 @@ from expunge.bounds.scale import ON_LADDER, POLICY, Scale
 from expunge.distance import Distance, parse_distance, parse_route
 from expunge.errors import OptionError
 from expunge.request.series import Series
+from expunge.runtime.options import option
 
 if TYPE_CHECKING:
     from expunge.request.execution import Execution
@@ -31,19 +32,27 @@ class Policy:
     and follows from public numbers alone.
     """
 
-    epsilon: float
-    delta: float
-    distance: str
-    between: str = "populations"
-    sampling: str = "strict"
-    step: str = "converged"
-    planned: int = DEFAULT_PLANNED
-    total_epsilon: float | None = None
-    days: int = 30
+    epsilon: float = option("Of each published model; smaller protects more.", section="Guarantee of each model")
+    delta: float = option("Probability that the promise fails; at most 1/n.")
+    distance: str = option(
+        "Without a deposit: how far the surrogate is from the source: same, tv:0.2, chi2:0.1 or kl:0.5."
+    )
+    between: str = option("What the distance is between: populations or samples.", "populations")
+    sampling: str = option("seen or strict; see expunge unlearn.", "strict")
+    step: str = option("converged, newton or balanced.", "converged")
+    force: bool = option("Publish models of little use too; see expunge unlearn.", False)
+    match_classes: bool = option("Weight surrogate rows to the source's class counts; see expunge unlearn.", False)
+    planned: int = option(
+        "Models to be published before the next training; they share the probability that a bound fails.",
+        DEFAULT_PLANNED,
+        section="Over time",
+    )
+    total_epsilon: float | None = option(
+        "Of all published models together, at the same delta (default: 10 x epsilon).", None
+    )
+    days: int = option("How long a request may wait.", 30)
     dtype: str = "float64"
     device: str = "cpu"
-    force: bool = False
-    match_classes: bool = False
     noise: float | None = None
     noise_rows: int | None = None
 

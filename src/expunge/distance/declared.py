@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from expunge.distance.kinds import KINDS, Kind, kind_named
 from expunge.errors import OptionError
+from expunge.runtime.options import option
 
 BETWEEN = ("populations", "samples")
 SAMPLING = ("seen", "strict")
@@ -193,16 +194,26 @@ class Estimation:
     """
 
     route: str = "means"
-    support: str = "ball"
-    chains: int = 1000
-    steps: int = 4000
-    step_size: float | None = None
-    metropolis: bool = False
-    box: float | None = None
+    support: str = option(
+        "What makes the model's density over features integrable: ball (radius max_norm, by reflection), "
+        "projected-ball, box, or gaussian (a reference density with --moments, or with the surrogate's own mean and "
+        "covariance, which pulls the estimate toward the surrogate: good for a look, refused by unlearn).",
+        "ball",
+        section="The estimate",
+    )
+    chains: int = option("Langevin chains, one sample each.", 1000)
+    steps: int = option("Steps of each chain.", 4000)
+    step_size: float | None = option("Step (default: 0.02 in units of the support's variance per feature).", None)
+    metropolis: bool = option("Correct every step, for exactness.", False)
+    box: float | None = option("Half-width of the box (default: max_norm).", None)
     mean: NDArray[np.float64] | None = None
     covariance: NDArray[np.float64] | None = None
-    epochs: int = 500
-    seed: int = 0
+    epochs: int = option("Epochs of the variational network.", 500)
+    seed: int = option(
+        "Seed of chains and network. It protects nothing, and has nothing to do with the noise.",
+        0,
+        names=("--chain-seed",),
+    )
     sampling: str = "strict"
     matched: bool = False
 

@@ -6,26 +6,29 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from expunge.certificate.model_file import require_record
 from expunge.errors import ModelError, OptionError
-from expunge.model import LinearModel, declared_record
 from expunge.record import LOSSES, MOST_ROWS, Label, TrainingRecord, require_range
 from expunge.runtime.checks import positive
+from expunge.runtime.options import option
+
+if TYPE_CHECKING:  # the command line shows these options, and torch takes a second to load
+    from expunge.model import LinearModel
 
 
 @dataclass(frozen=True)
 class Declared:
     """What somebody states of a model that has no record; the certificate marks it as declared."""
 
-    n_source: int | None = None
-    l2: float | None = None
-    loss: str | None = None
-    max_norm: float | None = None
-    training_residual: float | None = None
+    n_source: int | None = option("Number of training rows.", None, section="A model without a record")
+    l2: float | None = option("The lambda of (lambda/2)||w||^2 beside the mean loss.", None)
+    loss: str | None = option("softmax or ridge.", None)
+    max_norm: float | None = option("Largest norm of a training row.", None)
+    training_residual: float | None = option("Norm of the training gradient at these weights.", None)
     classes: Sequence[Label] | None = None
-    class_counts: Sequence[int] | None = None
+    class_counts: Sequence[int] | None = option("Training rows of each class, e.g. 120,80.", None)
 
 
 NOTHING_DECLARED = Declared()
@@ -64,6 +67,8 @@ def _declared(
     model: LinearModel, declared: Declared, counts: tuple[int, ...] | None, facts: dict[str, Any]
 ) -> TrainingRecord:
     """A record for a model trained elsewhere, if everything is there and possible."""
+    from expunge.model import declared_record
+
     n_source, l2, loss, max_norm = declared.n_source, declared.l2, declared.loss, declared.max_norm
     training_residual, classes = declared.training_residual, declared.classes
     if n_source is None or l2 is None or loss is None or max_norm is None or training_residual is None:

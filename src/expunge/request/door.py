@@ -20,7 +20,7 @@ from expunge.record import Label, TrainingRecord
 from expunge.request.columns import column_notes
 from expunge.request.declared import NOTHING_DECLARED, Declared, record_for
 from expunge.request.estimable import paper_constants, require_estimable, require_own_source
-from expunge.request.execution import DTYPES, Execution
+from expunge.request.execution import Execution, dtype_named
 from expunge.request.multiplicities import Multiplicities
 from expunge.request.past import Past, left_over, nothing_forgotten, without
 from expunge.request.promise import Promise, budget_notes
@@ -143,7 +143,7 @@ def ask(
     forget = whole_set(forget, reading, "the forget set", record)
     if forget_class is not None:
         forget = of_class(forget, forget_class, left)
-    given_rows = rows_of(forget, model, record, DTYPES[record.rows_dtype], place, "the forget set")
+    given_rows = rows_of(forget, model, record, dtype_named(record.rows_dtype), place, "the forget set")
     forget_rows = in_memory(given_rows, "what is to be forgotten")
     forget_rows = replace(forget_rows, features=forget_rows.features.double())
     check_sizes(len(forget_rows) + past.n_rows, record, promise.force)

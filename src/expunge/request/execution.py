@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import torch
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from expunge.errors import OptionError
 from expunge.runtime.checks import choice
-from expunge.runtime.group import ALONE, Group
+from expunge.runtime.options import option
 from expunge.runtime.progress import Progress, silent
 
-DTYPES = {"float64": torch.float64, "float32": torch.float32}
+if TYPE_CHECKING:  # the command line shows these options, and torch takes a second to load
+    import torch
+
+    from expunge.runtime.group import Group
+
+DTYPES = ("float64", "float32")
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """The torch type of a name of `DTYPES`."""
+    import torch
+
+    return {"float64": torch.float64, "float32": torch.float32}[name]
+
+
+def _alone() -> Group:
+    from expunge.runtime.group import ALONE
+
+    return ALONE
 
 
 @dataclass(frozen=True)
@@ -23,18 +40,28 @@ class Execution:
     share of the surrogate.
     """
 
-    dtype: str = "float64"
-    device: str = "cpu"
-    memory: str | int | None = None
-    group: Group = ALONE
+    dtype: str = option(
+        "What surrogate rows are kept in: float64 or float32. Evidence is summed in float64 either way.",
+        "float64",
+        section="Speed",
+    )
+    device: str = option("Any torch device.", "cpu", section="Speed")
+    memory: str | int | None = option(
+        "A limit for each process, e.g. 1.5GB (default: half the machine's memory). A surrogate that does not fit is "
+        "read anew in each pass.",
+        None,
+        section="Speed",
+        kind=str,
+    )
+    group: Group = field(default_factory=_alone)
     progress: Progress = silent
 
     def __post_init__(self) -> None:
-        choice(self.dtype, tuple(DTYPES), "dtype")
+        choice(self.dtype, DTYPES, "dtype")
 
     @property
     def rows_dtype(self) -> torch.dtype:
-        return DTYPES[self.dtype]
+        return dtype_named(self.dtype)
 
     @property
     def place(self) -> torch.device:
@@ -44,6 +71,8 @@ class Execution:
 
 def computing_device(name: str) -> torch.device:
     """The torch device of that name, as tensors there call it (`cuda:0` for `cuda`), if it can be used here."""
+    import torch
+
     try:
         tried = torch.zeros(1, device=torch.device(name))
         tried.cpu()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from expunge.bounds.paper import SIZE_CONVENTIONS, PaperConstants
-from expunge.bounds.scale import REHEARSAL, Scale, asked_scale
+from expunge.bounds.scale import REHEARSAL, Scale, asked_scale, publishable
 from expunge.certificate.claim import (
     LARGEST_EPSILON,
     MEANINGFUL_EPSILON,
@@ -21,7 +21,9 @@ from expunge.errors import OptionError, UselessModel
 from expunge.record import one_digit
 from expunge.request.series import Series
 from expunge.runtime.checks import choice, positive
+from expunge.runtime.options import option
 from expunge.runtime.rounding import up
+from expunge.runtime.strict_json import without_duplicates
 
 
 def check_budget(epsilon: float, delta: float) -> None:
@@ -74,6 +76,25 @@ def budget_notes(delta: float, n_retain: int) -> tuple[str, ...]:
     return (PublicNote(said),)
 
 
+def parse_constants(text: str) -> PaperConstants | str:
+    """`derived`, `paper`, or `alpha=1,beta=2,L=1,gamma=1`."""
+    if "=" not in text:
+        return text
+    try:
+        pairs = [part.split("=") for part in text.split(",")]
+        by_name = without_duplicates([(name.strip(), float(value)) for name, value in pairs])
+        constants = PaperConstants(by_name.pop("alpha"), by_name.pop("beta"), by_name.pop("L"), by_name.pop("gamma"))
+        if by_name:
+            raise KeyError(*by_name)
+    except (ValueError, KeyError) as error:
+        raise OptionError(
+            f"constants {text!r}",
+            "alpha, beta, L and gamma are needed, each a number",
+            "Write alpha=0.01,beta=1,L=1,gamma=1.",
+        ) from error
+    return constants
+
+
 @dataclass(frozen=True)
 class Promise:
     """What is to be certified, and on what grounds.
@@ -84,17 +105,45 @@ class Promise:
     is what its scale is chosen by (`bounds/scale.py`): None or `request`, a number, `rows:10`, `exact`.
     """
 
-    epsilon: float
-    delta: float
-    distance: Distance | Estimation
-    step: str | None = None
-    bound: str = "residual"
-    constants: PaperConstants | str | None = None
-    sizes: str = "source"
-    force: bool = False
+    epsilon: float = option("Smaller protects more; 0.1 to 5 is usual.", section="Guarantee")
+    delta: float = option("Probability that the guarantee fails; at most 1/n.")
+    distance: Distance | Estimation = option(
+        "How far the surrogate is from the source: same, tv:0.2, chi2:0.1, kl:0.5 (of the source relative to the "
+        "surrogate); without a deposit also source, if it is the source itself. Where nobody knows, and there is no "
+        "deposit: estimate.npz, written by expunge distance --out (the difference of means that the bound needs, at "
+        "this update), or estimate.npz:kl (the paper's way). An estimate proves nothing and the certificate says so."
+    )
+    noise: Any = option(
+        "The noise's standard deviation, which everybody sees: set before anybody asks, as a number or as for so many "
+        "rows (rows:10, rehearsed on surrogate rows), and a request that needs more is refused; or request: it chooses "
+        "a power of two, which says something of who left. expunge plan recommends a number.",
+        "request",
+        text=publishable,
+    )
+    force: bool = option(
+        "Write the model even if it is of little use (noise above the weights, more than half forgotten, an epsilon "
+        "above 10, which the statement then says first). Never overrides a vacuous claim.",
+        False,
+    )
+    step: str | None = option(
+        "converged (the default); newton: one step, the paper's Algorithm 1; balanced: the update, or none, that makes "
+        "the bound smallest (slower, pays where the distance is large).",
+        None,
+        section="Step and bound",
+    )
+    bound: str = option("residual, or paper: Theorem 4.2 and Corollary 4.4.", "residual")
+    constants: PaperConstants | str | None = option(
+        "For --bound paper: derived (closed forms), paper (what its experiments set; false for any loss), or "
+        "alpha=..,beta=..,L=..,gamma=..",
+        None,
+        text=parse_constants,
+    )
+    sizes: str = option(
+        "For --bound paper: source (Algorithm 1) or surrogate (the appendix) as the weight of the surrogate's Hessian.",
+        "source",
+    )
     series: Series | None = None
     estimate: Any = None
-    noise: Any = None
 
     def __post_init__(self) -> None:
         check_budget(self.epsilon, self.delta)

@@ -18,7 +18,7 @@ from expunge.errors import DataError, UselessModel
 from expunge.heads import Block, Rows, RowSet
 from expunge.record import Label, TrainingRecord
 from expunge.request.copies import IMPLAUSIBLE
-from expunge.request.execution import DTYPES
+from expunge.request.execution import dtype_named
 from expunge.request.multiplicities import Multiplicities
 from expunge.request.scaling import FORCED
 from expunge.runtime.progress import Progress, silent
@@ -197,7 +197,7 @@ def _require_source(n_forget: int, source: RowSet, seen: Survey, record: Trainin
         raise DataError(
             "the source rows have no labels", "with distance source they are needed", "Give (features, labels)."
         )
-    if source.dtype != DTYPES[record.rows_dtype]:
+    if source.dtype != dtype_named(record.rows_dtype):
         raise DataError(
             f"the source rows are kept in {str(source.dtype).removeprefix('torch.')}",
             f"the model was trained on {record.rows_dtype}",

@@ -1,0 +1,236 @@
+"""The files that commands take and write: sets of rows, models and deposits that may be swapped, results, verdicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from expunge.cli.console import out, print_certificate
+from expunge.runtime.options import option
+
+MODEL = "The trained model, .safetensors with weight (K x d) and, where there is one, bias (K)."
+LABEL = "Label column of tables (default: the one the model was trained on, else y, or label)."
+MEMORY = (
+    "A limit for each process, e.g. 1.5GB (default: half the machine's memory). A surrogate that does not fit is read "
+    "anew in each pass."
+)
+WEIGHTS, DEPOSIT = "a model", "a deposit"
+
+
+@dataclass(frozen=True)
+class Sets:
+    """A model, the rows to forget, and what is known of the source."""
+
+    model: Path = option(MODEL, section="Sets")
+    forget: Path = option("The rows to forget, with their labels.")
+    deposit: Path | None = option(
+        "What was kept of the source (expunge deposit): the rows are looked up in it, and leave it.", None
+    )
+    surrogate: Path | None = option(
+        "Rows that resemble the source. Needed without a deposit; beside one, with --distance, used by expunge "
+        "unlearn where the deposit alone would need more noise, or cannot do it.",
+        None,
+    )
+    forget_class: str | None = option(
+        "Forget a whole class: of the rows in --forget, those with this label, which must be all the source had of it.",
+        None,
+    )
+    label: str | None = option(LABEL, None)
+    columns: tuple[str, ...] | None = option(
+        "Feature columns of tables, with commas between (default: all but the label's; a model that was trained on a "
+        "prepared table knows its own).",
+        None,
+    )
+
+    def require_kinds(self) -> None:
+        """Refuse files that were given under each other's option."""
+        others = {"--forget": self.forget, "--deposit": self.deposit, "--surrogate": self.surrogate}
+        require_model(self.model, others)
+        require_deposit(self.deposit, self.model)
+
+    def read(self, memory: str | int | None, model: Any) -> tuple[Any, Any]:
+        """The rows to forget and the surrogate, read whole or to be streamed; None for a surrogate not given."""
+        from expunge.rows.opening import is_folder
+        from expunge.rows.raw_tables import is_table
+
+        given = [path for path in (self.forget, self.surrogate) if path is not None]
+        # a label column may be named though only one of the two files is a table
+        tables = [path for path in given if is_table(path) or is_folder(path)] or [self.forget]
+
+        def read(path: Path) -> Any:
+            label, columns = (self.label, self.columns) if path in tables else (None, None)
+            return open_rows(path, label, columns, memory, model, may_stream=path is self.surrogate)
+
+        return read(self.forget), None if self.surrogate is None else read(self.surrogate)
+
+
+def open_rows(
+    path: Path,
+    label: str | None,
+    columns: tuple[str, ...] | None,
+    memory: str | int | None,
+    model: Any,
+    *,
+    may_stream: bool = True,
+) -> Any:
+    """What is in a file or folder, read whole or to be streamed."""
+    from expunge.model import table_of
+    from expunge.rows import LabelledArrays, open_data
+    from expunge.runtime.launched import launched_as_group
+    from expunge.runtime.memory import Memory
+
+    opened = open_data(
+        path,
+        label,
+        columns=columns,
+        memory=Memory.of(memory),
+        stream=may_stream and (memory is not None or launched_as_group() or None),
+        preparation=table_of(model),
+    )
+    return opened.rows if isinstance(opened, LabelledArrays) else opened
+
+
+def read_rows(path: Path, label: str | None, model: Any) -> Any:
+    """What is in a file, read whole: rows as a model takes them."""
+    from expunge.model import table_of
+    from expunge.rows import read_data
+
+    return read_data(path, label, preparation=table_of(model)).rows
+
+
+def read_prepared(path: Path) -> tuple[Any, Any]:
+    """Examples before a network, as it takes them, and their labels."""
+    from expunge.networks.encoders import Preparation
+    from expunge.rows.images import read_examples
+
+    examples = read_examples(path)
+    return Preparation().applied(examples.inputs), examples.labels
+
+
+def _kind_of(path: Path) -> str:
+    """What kind of file this seems to be, by its name and the names of what it holds; data where nothing tells."""
+    from expunge.deposit.contents import METADATA
+    from expunge.errors import ExpungeError
+    from expunge.rows.raw import safetensors_arrays
+
+    if path.suffix.lower() not in (".safetensors", ".deposit"):
+        return "data"
+    try:
+        arrays, metadata = safetensors_arrays(path)
+    except (ExpungeError, OSError, ValueError):
+        return "data"
+    if METADATA in metadata:
+        return DEPOSIT
+    return WEIGHTS if "X" not in arrays else "data"
+
+
+def require_model(model: Path, others: dict[str, Path | None]) -> None:
+    """Refuse a file of data or a deposit that was given as the model; where another option has the model, say so."""
+    from expunge.errors import FileError
+
+    if not model.is_file():
+        return  # reading it says what is wrong
+    kind = _kind_of(model)
+    if kind == WEIGHTS:
+        return
+    given = {option: path for option, path in others.items() if path is not None and path.is_file()}
+    swapped = next((option for option, path in given.items() if _kind_of(path) == WEIGHTS), None)
+    if swapped is not None:
+        raise FileError(
+            f"--model {model} is {kind}, and {swapped} {given[swapped]} is a model",
+            "the two are swapped",
+            f"Write --model {given[swapped]} {swapped} {model}.",
+        )
+    if kind == DEPOSIT:
+        raise FileError(
+            f"--model {model} is a deposit", "a model is needed", "Give the model.safetensors that it was made for."
+        )
+
+
+def require_deposit(deposit: Path | None, model: Path | None = None) -> None:
+    """Refuse a model that was given as the deposit."""
+    from expunge.errors import FileError
+
+    if deposit is not None and deposit.is_file() and _kind_of(deposit) == WEIGHTS:
+        swapped = model is not None and model.is_file() and _kind_of(model) == DEPOSIT
+        raise FileError(
+            f"--deposit {deposit} is a model",
+            "a deposit is needed, which expunge deposit or expunge train --deposit wrote",
+            "Give the deposit." + (f" Write --deposit {model} --model {deposit}." if swapped else ""),
+        )
+
+
+def write_all(files: dict[Path, bytes]) -> None:
+    """All of the files or none."""
+    from expunge.rows.output import write_file
+
+    written: list[Path] = []
+    try:
+        for path, content in files.items():
+            write_file(path, content)
+            written.append(path)
+    except BaseException:
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise
+
+
+# What a deletion hands over.
+
+
+def write_result(target: Path, result: Any, key: Any = None, *, deposit: Path | None = None) -> dict[str, Any]:
+    """Write the folder of a result, whole or not at all, and say what is in it; `deposit` is the one before.
+
+    JSON, which programs log, has public things and paths alone; the screen also shows the bound, which is private.
+    """
+    from expunge.rows import results
+
+    names = [path.name for path in result.save(target, key)]
+    dossier, left = target / results.PRIVATE / results.DOSSIER, target / results.PRIVATE / results.DEPOSIT
+    print_certificate(result.certificate.content)
+    out.print("may be handed out: " + ", ".join(str(target / name) for name in names))
+    out.print(f"private, for the auditor alone, since it tells who left: {dossier}")
+    content = {
+        "model": str(target / results.MODEL),
+        "statement_file": str(target / results.STATEMENT),
+        "statement": result.statement.content,
+        "dossier_file": str(dossier),
+    }
+    if deposit is None:
+        return content
+    facts = result.certificate.content["bound"]["inputs"]
+    moved, spread = result.certificate.sigma * facts["output_noise"]["value"], facts["output_spread"]["value"]
+    out.print(f"the noise moves an output by about {moved:.3g}; the model's own are about {spread:.3g}")
+    out.print(f"private, for the next deletion: {left} is the deposit of what is retained")
+    out.bold(
+        f"destroy {deposit}, and every copy: the forgotten rows are still in it, and beside the new one it tells who "
+        "left (an auditor who is to check both has to do so first)"
+    )
+    return content | {"deposit_file": str(left), "destroy": str(deposit)}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Where a verdict is to be written for other tools, and the key to sign it with, where there is one."""
+
+    path: Path
+    key: Any
+
+    def write(self, content: dict[str, Any]) -> None:
+        """The in-toto statement's file, whole."""
+        from expunge.certificate.sign import as_file, seal_in_toto
+        from expunge.rows.output import write_file
+
+        write_file(self.path, as_file(content) if self.key is None else seal_in_toto(content, self.key))
+        out.print(f"written: {self.path}")
+
+
+def verdict_file(flag: str, path: Path | None, sign_key: Path | None) -> Verdict | None:
+    """Where `flag` wants a verdict, and the key of --sign-key; looked at before any work is done."""
+    from expunge.certificate.sign import read_private_key
+    from expunge.errors import OptionError
+
+    if path is None and sign_key is not None:
+        raise OptionError("--sign-key", f"it signs what {flag} writes", f"Give {flag} too, or leave it out.")
+    return None if path is None else Verdict(path, None if sign_key is None else read_private_key(sign_key))

@@ -37,7 +37,7 @@ from safetensors.numpy import save_file
 
 from expunge.heads import Curvature, head_for
 from expunge.rows import open_data
-from expunge.rows.streamed import Form, StreamedRows
+from expunge.rows.streams import Form, StreamedRows
 from expunge.runtime.memory import Memory, parse_size
 from expunge.train import train
 

@@ -24,7 +24,7 @@ import pyarrow.parquet
 from examples.tables import CENSUS_COLUMNS
 from experiments.datasets.census import FILES, YEAR
 from expunge.estimate.groups import GroupDistance, GroupDistances, compare_groups
-from expunge.rows.parts import PartRows, read_parts
+from expunge.rows.files import PartRows, read_parts
 
 ROWS = 30_000  # of each year, at random: all five comparisons then take a few minutes of one core
 KEPT, PAGE = (Path(__file__).with_name(f"census_years.{ending}") for ending in ("json", "md"))

@@ -31,7 +31,7 @@ from expunge.deposit.contents import Deposit, read_deposit
 from expunge.deposit.routes import found
 from expunge.desk import Desk, Policy, accept, create_desk, models, open_desk, requests, run, status, verify_desk
 from expunge.model import read_model
-from expunge.rows.row_hashes import row_hashes
+from expunge.rows.hashes import hash_rows
 from expunge.sklearn import deposit
 
 BATCHES, PEOPLE = 20, 10
@@ -139,7 +139,7 @@ def marks_of(rows: Rows, people: list[int], key: bytes, own: bytes) -> dict[byte
         line = ",".join(f"{value:.6f}" for value in row).encode()
         marks |= both(hashlib.sha256(line).digest(), "SHA-256")
     for secret, kind in ((key, "hash under the deposit's key"), (own, "hash under the desk's key")):
-        for digests in row_hashes(secret, features, labels).digests:
+        for digests in hash_rows(secret, features, labels).digests:
             for digest in digests:
                 marks |= both(digest.tobytes(), kind)
     return marks

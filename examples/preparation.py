@@ -27,8 +27,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import expunge
 from examples.tables import HEADER, credit_lines
-from expunge.rows.learning import learn
-from expunge.rows.raw_tables import raw_frame
+from expunge.rows.preparation import learn
+from expunge.rows.tables import frame_table
 from expunge.sklearn import coarsen
 
 PARTINGS, AGAIN, HELD_OUT, LABEL = 6, 3, 0.25, "class"
@@ -92,8 +92,8 @@ def alone(n_rows: int, seed: int) -> pd.DataFrame:
 
 def outcomes(frame: pd.DataFrame, draws: int) -> list[Any]:
     """What is learnt of a table, so many times anew."""
-    raw = raw_frame(frame, "t")
-    return [learn(raw, LABEL).preparation.columns for _ in range(draws)]
+    raw = frame_table(frame, "t")
+    return [learn(raw, LABEL)[0].columns for _ in range(draws)]
 
 
 def wins(frames: list[pd.DataFrame]) -> float:

@@ -51,7 +51,7 @@ class NoChance:
 @pytest.fixture(autouse=True)
 def chance(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables are prepared the same each time, except where chance is what is tested."""
-    monkeypatch.setattr("expunge.rows.coarseness._chance", NoChance())
+    monkeypatch.setattr("expunge.rows.preparation._chance", NoChance())
 
 
 def _snapshot(folder: Path) -> dict[str, str]:

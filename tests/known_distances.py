@@ -13,7 +13,7 @@ import reference
 from asking import asked
 from expunge.distance import Distance
 from expunge.request.door import Request
-from expunge.rows import prepare
+from expunge.rows import bound_rows
 
 Array = Any
 SURROGATES = ("equal", "retained", "reweighted", "shifted", "tiny")
@@ -86,7 +86,7 @@ def finite_distances(rho: Array, nu: Array) -> list[Distance]:
 
 def prepared(raw: Array, max_norm: float, bias: bool) -> Array:
     """Features as the library prepares them: cut back to the largest norm, constant feature appended."""
-    made = prepare(
+    made = bound_rows(
         torch.from_numpy(raw),
         torch.zeros(len(raw), dtype=torch.int64),
         max_norm=max_norm,

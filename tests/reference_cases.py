@@ -149,9 +149,9 @@ def nothing_fits() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name, value in {
             "expunge.request.rows.fits": lambda *given: False,
-            "expunge.rows.streamed.HELD_SHARE": 0.0,
-            "expunge.rows.streamed.REMEMBERED_SHARE": 0.0,
-            "expunge.rows.streamed.StreamedRows._has_room": lambda self, n_bytes: False,
+            "expunge.rows.streams.HELD_SHARE": 0.0,
+            "expunge.rows.streams.REMEMBERED_SHARE": 0.0,
+            "expunge.rows.streams.StreamedRows._has_room": lambda self, n_bytes: False,
             "expunge.rows.streams.READ_BYTES": 300 * WIDTH * 8,
             "expunge.heads.rows.BLOCK_BYTES": 100 * WIDTH * 8,
         }.items():

@@ -12,8 +12,7 @@ from safetensors.numpy import save_file
 
 from expunge.heads import Rows
 from expunge.rows import open_data, stream
-from expunge.rows.streamed import Form, StreamedRows
-from expunge.rows.streams import Stream
+from expunge.rows.streams import Form, Stream, StreamedRows
 from expunge.runtime.memory import Memory
 
 ROWS, WIDTH = 1000, 7

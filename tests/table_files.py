@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from expunge.rows.files import LabelledArrays, read_data
+from expunge.rows.files import EncodedRows, read_data
 
 
 def as_csv(features: np.ndarray, labels: np.ndarray) -> bytes:
@@ -29,7 +29,7 @@ def as_parquet(features: np.ndarray, labels: np.ndarray, **options: Any) -> byte
     return stream.getvalue()
 
 
-def read(folder: Path, content: bytes, kind: str, label: str | None = None) -> LabelledArrays:
+def read(folder: Path, content: bytes, kind: str, label: str | None = None) -> EncodedRows:
     path = folder / f"data.{kind}"
     path.write_bytes(content)
     return read_data(path, label)

@@ -31,9 +31,9 @@ from expunge.evaluate.metrics import describe_fit, score_model
 from expunge.evaluate.plan import plan, plan_deposit
 from expunge.mechanism import Unlearned
 from expunge.model import LinearModel
-from expunge.rows.ordered import by_record
+from expunge.rows.columns import match_record
 from expunge.rows.preparation import Preparation
-from expunge.rows.raw_tables import raw_frame
+from expunge.rows.tables import frame_table
 
 N, LABEL = 240, "pays"
 SOURCE, FORGET, TEST = slice(0, N), slice(0, 2), slice(N, N + 160)
@@ -65,7 +65,7 @@ def by_hand(part: slice) -> tuple[np.ndarray, np.ndarray]:
     assert record is not None
     assert record.table is not None
     frame = people()[part]
-    return Preparation.of(record.table).features(raw_frame(frame, "it")), frame[LABEL].to_numpy()
+    return Preparation.of(record.table).features(frame_table(frame, "it")), frame[LABEL].to_numpy()
 
 
 KINDS: dict[str, Callable[[pd.DataFrame], Any]] = {
@@ -237,7 +237,7 @@ def test_frames_of_features_under_their_names_are_no_table() -> None:
     frame = people()[SOURCE].assign(town=np.where(np.arange(N) % 3 == 0, "A", "B"))
     model = expunge.train(frame, label=LABEL)
     assert model.record is not None
-    made = by_record(frame, model.record, model.n_features, "it")
+    made = match_record(frame, model.record, model.n_features, "it")
     named = pd.DataFrame(made[0], columns=list(model.record.features or ()))
     with pytest.raises(FileError, match="no column 'town'"):
         model.predict(named)

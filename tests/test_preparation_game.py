@@ -36,9 +36,9 @@ import expunge
 import expunge.sklearn
 from expunge.errors import ModelError, OptionError
 from expunge.record import LEARNT_COARSE, LEARNT_FROM_SOURCE
-from expunge.rows import coarseness
-from expunge.rows.learning import learn
-from expunge.rows.raw_tables import raw_frame
+from expunge.rows import preparation
+from expunge.rows.preparation import learn
+from expunge.rows.tables import frame_table
 from expunge.sklearn.pipelines import put_together, taken_apart
 from expunge.sklearn.steps import fitted_steps, is_coarse
 
@@ -138,7 +138,7 @@ def often_right(frames: list[pd.DataFrame], prepare: Any) -> float:
     """
     right = []
     for frame in frames:
-        raws = [raw_frame(each, "t") for each in (frame, frame[:-1])]
+        raws = [frame_table(each, "t") for each in (frame, frame[:-1])]
         with_her, without = ([prepare(raw) for _ in range(2 * DRAWS)] for raw in raws)
         known, others = Counter(with_her[:DRAWS]), Counter(without[:DRAWS])
         leads = [known[each] - others[each] for each in with_her[DRAWS:]]
@@ -153,11 +153,11 @@ def test_whether_she_was_there_is_not_told(
     person: Any, n_rows: int, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of one column: well below what epsilon 1 would allow, whoever she is."""
-    monkeypatch.setattr("expunge.rows.coarseness._chance", random.Random(7))
+    monkeypatch.setattr("expunge.rows.preparation._chance", random.Random(7))
     frames = [person(n_rows, seed).assign(other=np.arange(n_rows) % 5) for seed in range(TABLES)]
 
     def prepared(raw: Any) -> str:
-        return str([each for each in learn(raw, "pays").preparation.columns if each.column == "wealth"])
+        return str([each for each in learn(raw, "pays")[0].columns if each.column == "wealth"])
 
     assert often_right(frames, prepared) < most < ALLOWED
 
@@ -166,18 +166,18 @@ def test_the_game_can_be_won_where_nothing_is_left_to_chance() -> None:
     """Rounded to the nearest alone, somebody at a boundary shows for certain; and so does anybody in exact numbers."""
 
     def prepared(raw: Any) -> str:
-        return str(learn(raw, "pays").preparation.columns[0])
+        return str(learn(raw, "pays")[0].columns[0])
 
     pilots = [of_a_rare_job(300, seed) for seed in range(0, 20, 10)]
     assert often_right(pilots, prepared) == 1.0
-    assert often_right([ordinary(300, 0)], lambda raw: str(learn(raw, "pays", coarse=False).preparation)) == 1.0
+    assert often_right([ordinary(300, 0)], lambda raw: str(learn(raw, "pays", coarse=False)[0])) == 1.0
 
 
 def test_it_is_prepared_by_chance_from_the_operating_system(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert type(coarseness._chance) is random.SystemRandom
-    raw = raw_frame(wealthy(300, 0), "t")
-    assert len({str(learn(raw, "pays").preparation) for _ in range(40)}) > 1
+    assert type(preparation._chance) is random.SystemRandom
+    raw = frame_table(wealthy(300, 0), "t")
+    assert len({str(learn(raw, "pays")[0]) for _ in range(40)}) > 1
 
 
 def test_coarse_is_the_default_and_its_numbers_stand_in_the_model_file(tmp_path: Any) -> None:

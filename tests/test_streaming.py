@@ -18,7 +18,7 @@ from asking import asked
 from expunge.errors import DataError
 from expunge.model import LinearModel
 from expunge.rows import open_data, stream
-from expunge.rows.streamed import StreamedRows
+from expunge.rows.streams import StreamedRows
 
 WIDTH, CLASSES = 12, 3
 OPTIONS: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-5, "distance": "chi2:0.01", "force": True}
@@ -44,7 +44,7 @@ def model() -> LinearModel:
 def streaming(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing fits, and reads are short."""
     monkeypatch.setattr("expunge.request.rows.fits", lambda *given: False)
-    monkeypatch.setattr("expunge.rows.streamed.HELD_SHARE", 0.0)
+    monkeypatch.setattr("expunge.rows.streams.HELD_SHARE", 0.0)
     monkeypatch.setattr("expunge.rows.streams.READ_BYTES", 300 * WIDTH * 8)
     monkeypatch.setattr("expunge.heads.rows.BLOCK_BYTES", 100 * WIDTH * 8)
 
@@ -52,7 +52,7 @@ def streaming(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch, streaming: None) -> None:
     """Nothing may be kept from one pass to the next either."""
-    monkeypatch.setattr("expunge.rows.streamed.REMEMBERED_SHARE", 0.0)
+    monkeypatch.setattr("expunge.rows.streams.REMEMBERED_SHARE", 0.0)
     monkeypatch.setattr(StreamedRows, "_has_room", lambda self, n_bytes: False)
 
 

@@ -21,9 +21,9 @@ from expunge.errors import ExpungeError
 from expunge.evaluate.metrics import describe_fit
 from expunge.heads import Rows, head_for
 from expunge.model import LinearModel
-from expunge.rows import prepare
+from expunge.rows import bound_rows
 from expunge.rows.preparation import Preparation
-from expunge.rows.raw_tables import raw_frame
+from expunge.rows.tables import frame_table
 from expunge.train import minimise, residual_upper, train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -216,7 +216,7 @@ def model_rows(model: LinearModel, raw: Array) -> Array:
     """The very rows of training, by the library's own preparation, checked against the rule written out here."""
     record = model.record
     assert record is not None
-    made = prepare(
+    made = bound_rows(
         torch.tensor(raw),
         torch.zeros(len(raw), dtype=torch.int64),
         max_norm=record.max_norm,
@@ -354,7 +354,7 @@ def test_a_prepared_table_gives_scikit_learn_s_model_with_its_defaults() -> None
     assert (model.record.l2, model.record.bias) == (2.0 / 200, True)
     assert model.record.max_norm == 3.0 * math.sqrt(5)
     made = Preparation.of(model.record.table or {})
-    rows = np.column_stack([made.features(raw_frame(frame, "t")), np.ones(200)])
+    rows = np.column_stack([made.features(frame_table(frame, "t")), np.ones(200)])
     fitted = LogisticRegression(fit_intercept=False, tol=1e-10, max_iter=1000).fit(rows, frame["pays"])
     assert model.predict_proba(frame) == pytest.approx(fitted.predict_proba(rows), abs=1e-6)
     assert model.score(frame) == pytest.approx(fitted.score(rows, frame["pays"]))
@@ -370,7 +370,7 @@ def test_the_usual_l2_does_not_tell_one_row_more(monkeypatch: pytest.MonkeyPatch
     frame = people(241)
     models = [train(part, label="pays") for part in (frame, frame[:-1])]
     assert [model.record.l2 for model in models if model.record is not None] == [2.0 / 200, 2.0 / 200]
-    monkeypatch.setattr("expunge.rows.coarseness._chance", random.Random(7))
+    monkeypatch.setattr("expunge.rows.preparation._chance", random.Random(7))
     frame = people(1000)[["age", "pays"]]
     shares = []
     for part in (frame, frame[:-1]):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from experiments.datasets.formats import LONGEST_TEXT, Parts
 from expunge.errors import FileError
-from expunge.rows.files import DAMAGE
+from expunge.rows.arrays import DAMAGE
 from expunge.runtime.paths import readable
 
 COLUMNS = 15

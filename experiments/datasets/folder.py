@@ -18,7 +18,7 @@ import numpy as np
 
 from experiments.datasets.catalogue import CATALOGUE, FILE_DIGESTS, OWN_FEATURES, Entry, Form
 from expunge.errors import FileError, OptionError
-from expunge.rows.files import Array
+from expunge.rows.arrays import Array
 from expunge.rows.images import read_examples
 from expunge.runtime.paths import readable
 

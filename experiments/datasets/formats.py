@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.datasets.published_images import read_cifar, read_mnist
 from expunge.errors import DataError, FileError
-from expunge.rows.files import DAMAGE, Array, read_npz
-from expunge.rows.images import read_examples
+from expunge.rows.arrays import DAMAGE, Array, read_npz
 from expunge.runtime.memory import require_fits
 from expunge.runtime.paths import readable
 
@@ -46,14 +46,14 @@ def part_npz(
 
 def mnist_idx(folder: Path, names: tuple[str, ...]) -> Parts:
     """MNIST's four idx files, gzipped or not; named are the two of images."""
-    parts = [read_examples(folder / name) for name in names if "images" in name]
+    parts = [read_mnist(folder / name) for name in names if "images" in name]
     (X, y), (X_test, y_test) = ((part.inputs[:, 0], part.labels) for part in parts)
     return X, y, X_test, y_test
 
 
 def cifar_batches(folder: Path, names: tuple[str, ...]) -> Parts:
     """CIFAR-10's python batches."""
-    train, test = (read_examples(folder / names[0], split=split) for split in ("train", "test"))
+    train, test = (read_cifar(folder / names[0], split) for split in ("train", "test"))
     return train.inputs, train.labels, test.inputs, test.labels
 
 

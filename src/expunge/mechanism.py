@@ -29,7 +29,7 @@ from expunge.noise import KeyedSource, bits_for
 from expunge.request.description import described_data, described_sizes, described_software, record_after, timestamp
 from expunge.request.door import Request
 from expunge.request.refusals import refuse_unsound
-from expunge.rows.results import Result
+from expunge.rows.output import Result
 from expunge.runtime.group import ALONE, Group
 from expunge.runtime.progress import Progress, silent
 from expunge.surrogate.evidence import SourceEvidence, SurrogateEvidence

@@ -25,10 +25,9 @@ from expunge.certificate.model_file import (
 )
 from expunge.errors import DataError, FileError, ModelError
 from expunge.record import LOGISTIC, METADATA_KEY, ONE_VS_REST, SOFTMAX, Label, TrainingRecord, loss_named
-from expunge.rows.names import names_of
-from expunge.rows.ordered import by_record, prepared_rows
+from expunge.rows.columns import match_record, names_of, prepare_frames
+from expunge.rows.features import as_labels, as_table, encode, require_finite, require_width
 from expunge.rows.output import require_absent, write_file
-from expunge.rows.prepare import as_labels, as_table, encode, require_finite, require_width
 from expunge.runtime.safetensors import BFLOAT16, StoredTensor
 
 
@@ -92,7 +91,7 @@ class LinearModel:
     def score(self, features: Any, labels: Any = None) -> float:
         """Accuracy on these rows; of a frame that holds the label column of training, that is used."""
         rows = features if labels is None else (features, labels)
-        given = rows if self.record is None else prepared_rows(rows, self.record, "the rows to score")
+        given = rows if self.record is None else prepare_frames(rows, self.record, "the rows to score")
         if not isinstance(given, tuple) or given[1] is None:
             raise DataError("rows without labels", "they are needed to score", "Give score(features, labels).")
         known = as_labels(given[1], len(given[1]), "the rows to score")
@@ -101,7 +100,7 @@ class LinearModel:
         return float(np.mean(self.predict(values) == known))
 
     def _outputs(self, features: Any) -> Tensor:
-        given = by_record(features, self.record, self.n_features, "the rows to predict")
+        given = match_record(features, self.record, self.n_features, "the rows to predict")
         values = given[0] if isinstance(given, tuple) else given
         rows = as_table(values, "the rows to predict").double()
         require_finite(rows, "the rows to predict")

@@ -19,13 +19,12 @@ from expunge.model import LinearModel, from_matrix
 from expunge.record import TRAINED_ON_SOURCE, Label, TrainingRecord, loss_named
 from expunge.request.execution import DTYPES, computing_device, dtype_named
 from expunge.request.scaling import refuse_squashed
-from expunge.rows import as_features, as_labels, encode, in_order, names_of
-from expunge.rows import prepare as ready
-from expunge.rows.coarseness import RARE, Coarse
-from expunge.rows.names import require_names
-from expunge.rows.preparation import Preparation
-from expunge.rows.prepare import require_width, row_norms
-from expunge.rows.source_tables import COARSE, as_source
+from expunge.rows import as_features, as_labels, encode, names_of, order_columns
+from expunge.rows import bound_rows as ready
+from expunge.rows.columns import require_names
+from expunge.rows.features import require_width, row_norms
+from expunge.rows.files import COARSE, as_source
+from expunge.rows.preparation import RARE, Coarse, Preparation
 from expunge.runtime.checks import choice, positive
 from expunge.runtime.progress import Progress, silent
 from expunge.runtime.strict_json import is_digest
@@ -160,7 +159,7 @@ def train(
     """Train a linear classifier to its optimum; the result carries its training record.
 
     `features` may be an array, a sparse matrix or a data frame; of a frame, `label` may name the label column. A frame
-    is prepared (numbers imputed and standardised, categories a feature each value; `tell` is told each decision) where
+    is prepared (numbers imputed and standardised, categories one-hot encoded; `tell` is told each decision) where
     it has anything but numbers in every cell, or no `max_norm` is given; `prepare` may be `table` (always) or `none`.
     The preparation is learnt from these rows, or from `prepare_from` (another frame, or the path of a table), kept in
     the record as plain numbers, and applied to later frames by column name. It is handed out with the model. `coarse`,
@@ -187,11 +186,11 @@ def train(
     given = as_source(
         features, labels, label, prepare, prepare_from, preparation=preparation, rare=rare, bounded=max_norm is not None
     )
-    for sentence in given.told:
+    for sentence in given.decisions:
         tell(sentence)
     made = prepare if isinstance(prepare, Preparation) else given.preparation
     features, labels = given.rows
-    names, table = _named(features, feature_names if given.names is None else given.names)
+    names, table = _named(features, given.rows.feature_names or feature_names)
     values = as_labels(labels, table.shape[0], "the source")
     classes, counts = _classes_of(values)
     _require_loss(loss, len(classes))
@@ -199,10 +198,10 @@ def train(
     _require_options(lam, bound, tolerance, dtype, store, encoder)
     place, kept = computing_device(device), dtype_named(dtype)
     indices = encode(values, classes, "the source")
-    prepared = ready(table, indices, max_norm=bound, bias=bias, dtype=kept, device=place, name="the source")
-    refuse_squashed(prepared.rows.scaling, "the source", bound, force)
+    rows = ready(table, indices, max_norm=bound, bias=bias, dtype=kept, device=place, name="the source")
+    refuse_squashed(rows.scaling, "the source", bound, force)
     record = TrainingRecord(
-        n_source=len(prepared.rows),
+        n_source=len(rows),
         classes=classes,
         class_counts=counts,
         l2=lam,
@@ -218,11 +217,11 @@ def train(
         table=None if made is None else made.to_json(),
         norm_measured=True if max_norm == LARGEST_ROW else None,
     )
-    n_rows, width = loss_named(loss).weight_rows(len(classes)), prepared.rows.n_features
+    n_rows, width = loss_named(loss).weight_rows(len(classes)), rows.n_features
     objective = head_for(loss, l2=lam, n_classes=n_rows, n_features=width, row_bound=record.row_bound)
-    weights = minimise(objective, prepared.rows, tolerance=tolerance, progress=progress)
+    weights = minimise(objective, rows, tolerance=tolerance, progress=progress)
     model = from_matrix(weights, bias=bias, dtype=dtype_named(store))
-    return model.with_record(replace(record, residual=residual_upper(objective, model.matrix(place), prepared.rows)))
+    return model.with_record(replace(record, residual=residual_upper(objective, model.matrix(place), rows)))
 
 
 LARGEST_ROW = "largest"
@@ -288,7 +287,7 @@ def _named(features: Any, given: Sequence[str] | None) -> tuple[tuple[str, ...] 
     if named is None:
         return None, as_features(features, "the source")
     names = require_names(named, "the source")
-    table = as_features(in_order(features, names, len(names), "the source"), "the source")
+    table = as_features(order_columns(features, names, len(names), "the source"), "the source")
     require_width(table.shape[1], len(names), "the source")
     return names, table
 

@@ -19,7 +19,7 @@ from expunge.record import TRAINED_ON_SOURCE
 from expunge.request.door import ask
 from expunge.request.promise import Promise, wanted_distance
 from expunge.rows import EncodedRows, read_data
-from expunge.rows.features import feature_bytes
+from expunge.rows.arrays import feature_bytes
 
 OURS = "a" * 64
 

@@ -19,7 +19,7 @@ from expunge.model import LinearModel
 from expunge.request.declared import Declared
 from expunge.request.execution import Execution
 from expunge.rows import stream
-from expunge.rows.streamed import StreamedRows
+from expunge.rows.streams import StreamedRows
 from expunge.runtime.group import Group
 from expunge.train import train
 from expunge.unlearn import unlearn

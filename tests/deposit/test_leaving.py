@@ -31,7 +31,7 @@ from expunge.deposit.sums import Sums
 from expunge.deposit.third import threes
 from expunge.errors import DataError
 from expunge.heads import Rows
-from expunge.rows.row_hashes import Matches
+from expunge.rows.hashes import Matches
 from expunge.train import train
 from expunge.unlearn import deposit, unlearn
 

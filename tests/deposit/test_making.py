@@ -37,7 +37,7 @@ from expunge.deposit.shape import gram_of
 from expunge.deposit.sums import sums_of
 from expunge.errors import BeyondPolicy, DataError, ModelError, VacuousClaim
 from expunge.heads import Rows, head_for
-from expunge.rows.row_hashes import row_hashes
+from expunge.rows.hashes import hash_rows
 from expunge.train import train
 from expunge.unlearn import deposit as deposit_of
 from expunge.unlearn import unlearn
@@ -236,7 +236,7 @@ def test_what_is_kept_of_the_rows() -> None:
     assert numbers.kappas == tuple(gauge.kappa for gauge in case.deposit.gauges)
     assert len(case.deposit.gauges) == 2
     assert made("ridge").deposit.gauges == ()
-    hashes = row_hashes(case.deposit.key, case.X, case.y)
+    hashes = hash_rows(case.deposit.key, case.X, case.y)
     assert sorted(hashes.hex(0)) == case.deposit.hashes.hex(0)  # in an order that says nothing
     order = [hashes.hex(0).index(each) for each in case.deposit.hashes.hex(0)]
     assert [hashes.hex(1)[i] for i in order] == case.deposit.hashes.hex(1)

@@ -39,7 +39,7 @@ from expunge.noise import Noise
 from expunge.record import one_digit
 from expunge.request.door import Request
 from expunge.request.series import Series
-from expunge.rows.row_hashes import row_hashes
+from expunge.rows.hashes import hash_rows
 from expunge.train import train
 from expunge.unlearn import deposit
 from published_files import at_least, digests_of, published, require_same_but_weights, shown, two_desks
@@ -152,7 +152,7 @@ def test_nothing_of_the_deposit_is_published(desks: tuple[Desk, Desk]) -> None:
     """Neither its key, its hashes and digests, nor a number of its matrices to more than a few digits."""
     _, trained, kept = world()
     secret = [kept.key, kept.key.hex().encode(), desks[0].key]
-    secret += [digest.tobytes() for digest in row_hashes(kept.key, *leaving(OUTLIER, 0)).digests]
+    secret += [digest.tobytes() for digest in hash_rows(kept.key, *leaving(OUTLIER, 0)).digests]
     shape = kept.ellipsoid
     exact = (shape.least, shape.inverse_trace, kept.output_noise, kept.output_spread, *kept.numbers.kappas)
     secret += [repr(float(number)).encode() for number in (*exact, *kept.sums.gradient.reshape(-1))]

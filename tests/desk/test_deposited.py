@@ -307,9 +307,9 @@ def test_nothing_of_a_forgotten_row_stays_in_the_folder(desk: Desk) -> None:
 
 
 def _hashes_of(number: int) -> list[np.ndarray]:
-    from expunge.rows.row_hashes import row_hashes
+    from expunge.rows.hashes import hash_rows
 
-    return list(row_hashes(kept().deposit.key, *rows(number)).digests)
+    return list(hash_rows(kept().deposit.key, *rows(number)).digests)
 
 
 def test_one_model_for_all_that_wait(desk: Desk) -> None:

@@ -13,7 +13,7 @@ from expunge.desk import (
     Desk,
     history,
 )
-from expunge.rows.row_hashes import row_hashes
+from expunge.rows.hashes import hash_rows
 
 
 def test_the_ledger_holds_keyed_digests_only(desk: Desk, source: Rows, copy: Callable[[Path], Desk]) -> None:
@@ -26,7 +26,7 @@ def test_the_ledger_holds_keyed_digests_only(desk: Desk, source: Rows, copy: Cal
     raw = np.ascontiguousarray(X[0], dtype="<f8").tobytes()
     label = np.int64(y[0]).tobytes()
     expected = hmac.new(desk.key, b"row\x00" + raw + label, hashlib.sha256).hexdigest()
-    marks = row_hashes(desk.key, X[:1], y[:1]).digests
+    marks = hash_rows(desk.key, X[:1], y[:1]).digests
     assert entry.body.to_json()["rows"] == [expected, *(mark[0].tobytes().hex() for mark in marks)]
     text = json.dumps([entry.to_json() for entry in history(desk)])
     for bare in (raw, raw + label, desk.layout.rows_of(1).read_bytes()):

@@ -20,7 +20,7 @@ from expunge.evaluate.audit import (
     task_from_files,
 )
 from expunge.model import one_row_a_class
-from expunge.rows.partial import open_partial
+from expunge.rows.output import open_run
 from expunge.runtime.progress import silent
 from expunge.train import train
 
@@ -35,10 +35,10 @@ def test_parts_are_joined_and_kept_ones_are_not_run_again(tmp_path: Path, monkey
 
     monkeypatch.setattr(audit_campaign, "collect", counting)
     setting = setting_of([task], 800)
-    first = run_audits([task], 800, 0.95, open_partial(tmp_path / "p", setting), silent)
+    first = run_audits([task], 800, 0.95, open_run(tmp_path / "p", setting), silent)
     assert [len(next(iter(part.unlearned.values()))) for part in parts] == [300, 300, 200]
     assert first["tight"] == conclude(task.request, task.measured, task.retrained, Runs.join(parts), confidence=0.95)
-    again = run_audits([task], 800, 0.95, open_partial(tmp_path / "p", setting), silent)
+    again = run_audits([task], 800, 0.95, open_run(tmp_path / "p", setting), silent)
     assert len(parts) == 3
     assert again == first
 

@@ -10,7 +10,7 @@ import pytest
 from expunge.errors import OptionError
 from expunge.evaluate.evaluation import Campaign, MethodScores, files_campaign
 from expunge.evaluate.metrics import Score
-from expunge.rows.partial import open_partial
+from expunge.rows.output import open_run
 from expunge.runtime.progress import Progress, silent
 from expunge.train import train
 
@@ -26,9 +26,9 @@ def test_a_stopped_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
 
     campaign = Campaign({"task": "x"}, one)
     with pytest.raises(KeyboardInterrupt):
-        campaign.run([4, 5, 6], open_partial(tmp_path / "p", campaign.setting), silent)
+        campaign.run([4, 5, 6], open_run(tmp_path / "p", campaign.setting), silent)
     told: list[tuple[str, int, int | None]] = []
-    found = campaign.run([4, 5, 6], open_partial(tmp_path / "p", campaign.setting), lambda *given: told.append(given))
+    found = campaign.run([4, 5, 6], open_run(tmp_path / "p", campaign.setting), lambda *given: told.append(given))
     assert ran == [4, 5, 6, 6]
     assert [rows[0].scores["test"] for rows in found] == [Score(seed / 10, 0.1, ("odd",)) for seed in (4, 5, 6)]
     assert told == [("Seeds", done, 3) for done in range(4)]
@@ -53,7 +53,7 @@ def test_one_weight_vector_is_compared_by_every_way(tmp_path: Path) -> None:
         np.savez(parts[name], X=features[part], y=labels[part])
     options = {"label": None, "epsilon": 1.0, "delta": 1e-3, "distance": "same", "n_models": 20}
     campaign = files_campaign(tmp_path / "model.safetensors", parts, [], with_deposit=True, **options)
-    rows = {row.method: row.scores for row in campaign.run(range(1), open_partial(tmp_path / "p", {}), silent)[0]}
+    rows = {row.method: row.scores for row in campaign.run(range(1), open_run(tmp_path / "p", {}), silent)[0]}
     assert list(rows) == ["Original", "Retrain", "Unlearn (+)", "Unlearn (-)", "Deposit"]
     right = np.mean(model.predict(features[200:]) == labels[200:])
     assert rows["Original"]["test"].value == pytest.approx(float(right))

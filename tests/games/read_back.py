@@ -32,7 +32,7 @@ from expunge.deposit.sums import CURVATURE_SIZE, GAUGE_MU, sums_of
 from expunge.deposit.third import threes
 from expunge.heads import Ridge
 from expunge.heads import Rows as HeadRows
-from expunge.rows.row_hashes import row_hashes
+from expunge.rows.hashes import hash_rows
 from games.worlds import Rows, joined, kept_of
 
 PEOPLE, ROWS = 200, 2_000
@@ -261,7 +261,7 @@ def by_hashes(seen: Seen, people: Rows) -> Array:
     """The key is in the deposit: any row can be looked up."""
     kept = seen.deposit
     table = {digest.tobytes() for digest in kept.hashes.digests[0]}
-    return np.array([float(each.tobytes() in table) for each in row_hashes(kept.key, *people).digests[0]])
+    return np.array([float(each.tobytes() in table) for each in hash_rows(kept.key, *people).digests[0]])
 
 
 def by_published(seen: Seen, people: Rows) -> Array:

@@ -14,7 +14,7 @@ from expunge.errors import OptionError
 from expunge.heads import Curvature, LinearHead, linear
 from expunge.heads.module import ModuleObjective
 from expunge.heads.tangent import Tangent
-from expunge.rows import prepare
+from expunge.rows import bound_rows
 from linear_heads import Array, close, example, made, rows_of, unit
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -136,7 +136,7 @@ def test_a_bias_is_one_more_constant_feature_regularised_like_the_rest(loss: str
     """Weights and offset given to autograd as two tensors agree with one matrix whose last column is the bias."""
     rng = np.random.default_rng(8)
     raw, y = reference.random_rows(rng, 30, 5, 3, max_norm=2.0)
-    rows = prepare(
+    rows = bound_rows(
         torch.tensor(raw),
         torch.tensor(y),
         max_norm=2.0,
@@ -144,7 +144,7 @@ def test_a_bias_is_one_more_constant_feature_regularised_like_the_rest(loss: str
         dtype=torch.float64,
         device=torch.device("cpu"),
         name="rows",
-    ).rows
+    )
     assert rows.features.shape == (30, 6)
     assert torch.equal(rows.features[:, -1], torch.ones(30, dtype=torch.float64))
     head = made(loss, 3, 6, bound=math.sqrt(5.0))

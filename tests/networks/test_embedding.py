@@ -17,7 +17,7 @@ from expunge.cli import main
 from expunge.networks import split_head, with_head
 from expunge.networks.encoders import Encoder, Preparation, embed, module_encoder
 from expunge.rows.images import Examples
-from expunge.rows.partial import open_partial
+from expunge.rows.output import open_run
 
 
 def test_a_stopped_run_continues(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_a_stopped_run_continues(tmp_path: Path) -> None:
 def test_a_run_of_another_setting_is_refused_and_keeps_the_folder_of_the_one_under_way(tmp_path: Path) -> None:
     out, folder = tmp_path / "f.npz", tmp_path / "f.npz.partial"
     np.savez(tmp_path / "images.npz", X=examples().inputs, y=examples().labels)
-    open_partial(folder, {"of": "a run that has finished nothing yet"})
+    open_run(folder, {"of": "a run that has finished nothing yet"})
     line = ["embed", "--data", tmp_path / "images.npz", "--encoder", f"{__name__}:net", "--head", "fc", "--out", out]
     result = CliRunner().invoke(main, [*map(str, line)])
     assert "another setting" in result.output

@@ -18,7 +18,7 @@ from expunge.heads import Rows
 from expunge.model import LinearModel, one_row_a_class
 from expunge.request.door import ONE_VECTOR
 from expunge.request.subject import head_of
-from expunge.rows import prepare
+from expunge.rows import bound_rows
 from expunge.train import train
 
 
@@ -38,7 +38,7 @@ def rows_for(model: LinearModel) -> Rows:
     indices = torch.from_numpy((Y[:400] == "yes").astype(np.int64))
     features = torch.from_numpy(X[:400])
     kept = {"dtype": torch.float64, "device": torch.device("cpu"), "width": 4, "name": "rows"}
-    return prepare(features, indices, max_norm=5.0, bias=True, **kept).rows
+    return bound_rows(features, indices, max_norm=5.0, bias=True, **kept)
 
 
 def test_the_objective_is_the_same_at_any_weights() -> None:

@@ -12,9 +12,8 @@ from expunge.errors import UselessModel
 from expunge.evaluate.plan import plan
 from expunge.heads.scaling import scaling_of
 from expunge.request.scaling import refuse_squashed
-from expunge.rows.prepare import prepare
-from expunge.rows.streamed import Form, StreamedRows
-from expunge.rows.streams import stream
+from expunge.rows.features import bound_rows
+from expunge.rows.streams import Form, StreamedRows, stream
 from expunge.runtime.memory import Memory
 from expunge.train import train
 
@@ -34,7 +33,7 @@ def lengths(*values: float) -> torch.Tensor:
 
 def test_streams_count_what_whole_sets_count() -> None:
     table, labels = torch.from_numpy(RAW), torch.from_numpy(LABELS)
-    whole = prepare(table, labels, max_norm=150.0, bias=False, dtype=torch.float64, device=CPU, name="x").rows
+    whole = bound_rows(table, labels, max_norm=150.0, bias=False, dtype=torch.float64, device=CPU, name="x")
     form = Form((0, 1), 150.0, False, torch.float64, CPU, 5, "x")
     blocks = stream(lambda: ((RAW[part : part + 70], LABELS[part : part + 70]) for part in range(0, 600, 70)))
     streamed = StreamedRows(blocks, form, Memory.of(None))

@@ -1,41 +1,303 @@
-"""Feature files name the encoder they come from."""
+"""Rows made ready: the norm bound is a fact afterwards, and the caller's arrays are as they were."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import contextlib
+import math
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 
-from expunge import DataError, FileError, read_data, train
+from expunge.errors import DataError
+from expunge.heads import Rows
+from expunge.rows import as_features, as_labels, bound_rows, encode, features
+from expunge.rows.features import require_finite, row_norms
 
-OURS, OTHER = "a" * 64, "b" * 64
-
-
-def rows(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    labels = np.arange(count) % 3
-    features = 2.0 * np.eye(3, 4)[labels] + 0.3 * np.random.default_rng(seed).normal(size=(count, 4))
-    return features / np.linalg.norm(features, axis=1, keepdims=True), labels
-
-
-X, Y = rows(120, 1)
+CPU = torch.device("cpu")
 
 
-def test_files_name_it(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", X=X, y=Y, encoder=np.array(OURS))
-    save_file({"X": X, "y": Y}, tmp_path / "a.safetensors", metadata={"encoder": OURS})
-    np.savez(tmp_path / "b.npz", X=X, y=Y)
-    assert [read_data(tmp_path / name).encoder for name in ("a.npz", "a.safetensors", "b.npz")] == [OURS, OURS, None]
-    features, labels = read_data(tmp_path / "a.npz").rows
-    np.testing.assert_array_equal(features, X)
-    np.testing.assert_array_equal(labels, Y)
+def ready(
+    given: object,
+    *,
+    max_norm: float = 1.0,
+    bias: bool = False,
+    dtype: torch.dtype = torch.float64,
+    width: int | None = None,
+) -> Rows:
+    table = as_features(given, "rows")
+    labels = torch.zeros(len(table), dtype=torch.int64)
+    return bound_rows(table, labels, max_norm=max_norm, bias=bias, dtype=dtype, device=CPU, width=width, name="rows")
 
 
-@pytest.mark.parametrize("odd", [np.array("a" * 63), np.array([1, 2]), np.array(3.0)])
-def test_an_encoder_that_is_no_digest(tmp_path: Path, odd: np.ndarray) -> None:
-    np.savez(tmp_path / "a.npz", X=X, y=Y, encoder=odd)
-    with pytest.raises(FileError, match="digest"):
-        read_data(tmp_path / "a.npz")
-    with pytest.raises(DataError, match="digest"):
-        train(X, Y, l2=0.1, max_norm=1, encoder="features.npz")
+# Features -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "dtype", ["f2", "f4", "f8", ">f8", ">f4", ">f2", "u1", "i1", "i2", ">i2", "u2", ">u2", "u4", "i8", "u8", "?"]
+)
+@pytest.mark.parametrize("layout", ["C", "F", "reversed", "strided", "read-only"])
+def test_features_keep_their_values(dtype: str, layout: str) -> None:
+    values = np.array([[0, 1, 1, 0], [1, 0, 1, 1], [0, 0, 0, 1]]).astype(dtype)
+    array = {
+        "C": values,
+        "F": np.asfortranarray(values),
+        "reversed": values[::-1][::-1, ::-1][:, ::-1],
+        "strided": np.repeat(values, 2, axis=1)[:, ::2],
+        "read-only": values.copy(),
+    }[layout]
+    array.flags.writeable = layout != "read-only"
+    assert as_features(array, "rows").double().tolist() == values.astype(float).tolist()
+
+
+@pytest.mark.parametrize("layout", [lambda a: a[::-1], lambda a: a[:, ::-1], lambda a: np.broadcast_to(a[:1], (5, 4))])
+def test_unusual_views_keep_their_values(layout: object) -> None:
+    array = layout(np.arange(12.0).reshape(3, 4))
+    assert as_features(array, "rows").tolist() == array.tolist()
+
+
+def test_a_field_of_a_structured_array_is_read_or_refused() -> None:
+    table = np.zeros(3, dtype=[("x", "f8", (2,)), ("odd", "i1")])
+    table["x"] = [[1, 2], [3, 4], [5, 6]]
+    with contextlib.suppress(DataError):
+        assert as_features(table["x"], "rows").tolist() == table["x"].tolist()
+
+
+def test_lists_are_features_too() -> None:
+    assert as_features([[1, 2], [3, 4]], "rows").tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.uint8, torch.bool]
+)
+def test_tensors_are_features_too(dtype: torch.dtype) -> None:
+    tensor = torch.tensor([[0, 1], [1, 1]], dtype=dtype)
+    assert ready(tensor, max_norm=9.0).features.tolist() == [[0, 1], [1, 1]]
+
+
+def test_gradients_are_not_carried_along() -> None:
+    assert not as_features(torch.ones(2, 2, requires_grad=True), "rows").requires_grad
+
+
+def test_plain_float64_is_not_copied() -> None:
+    array = np.eye(3)
+    assert as_features(array, "rows").data_ptr() == array.ctypes.data
+    assert ready(array).features.data_ptr() == array.ctypes.data
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (np.zeros((2, 2), dtype=complex), "complex128"),
+        (torch.zeros(2, 2, dtype=torch.complex64), "complex64"),
+        (np.array([["1", "2"]]), "U1"),
+        (np.array([[1, None]], dtype=object), "object"),
+        (np.zeros((2, 2), dtype="M8[s]"), "datetime64"),
+        (np.zeros(4), r"\(4,\)"),
+        (np.float64(1.0), r"\(\)"),
+        (np.zeros((1, 2, 3)), r"\(1, 2, 3\)"),
+        (np.zeros((0, 3)), "no rows"),
+        (np.zeros((3, 0)), "no feature columns"),
+        ([[1.0, np.nan]], "row 0, column 1 is nan"),
+        (torch.tensor([[1.0], [-torch.inf]]), "row 1, column 0 is -inf"),
+        (np.full((20_000, 1), np.inf)[:, :1], "row 0, column 0 is inf"),
+        ([[1.0, 2.0], [3.0]], "rows"),
+        ("table.npz", "rows"),
+        (None, "rows"),
+    ],
+    ids=str,
+)
+def test_features_that_cannot_be_used(values: object, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        as_features(values, "rows")
+
+
+def test_a_bad_value_is_found_beyond_the_first_block() -> None:
+    array = np.zeros((20_001, 2), dtype=np.float32)
+    array[20_000, 1] = np.nan
+    with pytest.raises(DataError, match="row 20000, column 1 is nan"):
+        as_features(array, "rows")
+
+
+# Labels ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0, 1, 2], [0, 1, 2]),
+        ([0.0, 1.0, 2.0], [0, 1, 2]),
+        (np.array([0, 1, 2], dtype=np.uint8), [0, 1, 2]),
+        (np.array([0, 1, 2], dtype=">i4"), [0, 1, 2]),
+        (np.array([[0], [1], [2]]), [0, 1, 2]),
+        (np.array([False, True, True]), [0, 1, 1]),
+        (torch.tensor([0, 1, 2]), [0, 1, 2]),
+        (["b", "a", "c"], ["b", "a", "c"]),
+        ([-(2**63), 2**63 - 1, 0], [-(2**63), 2**63 - 1, 0]),
+    ],
+    ids=str,
+)
+def test_labels(values: object, expected: list[object]) -> None:
+    assert as_labels(values, 3, "rows").tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0, 1],
+        [0, 1, 2, 3],
+        np.eye(3),
+        np.int64(1),
+        [0, 0.5, 1],
+        [0, np.nan, 1],
+        [0, np.inf, 1],
+        [0, 1e300, 1],
+        [0.0, 2.0**63, 1.0],
+        np.array([0, 2**63, 1], dtype=np.uint64),
+        np.array([0, 1, 1j]),
+        np.array([b"a", b"b", b"c"]),
+        np.array([1, None, 2], dtype=object),
+        np.zeros(3, dtype="M8[s]"),
+    ],
+    ids=str,
+)
+def test_labels_that_cannot_be_used(values: object) -> None:
+    with pytest.raises(DataError):
+        as_labels(values, 3, "rows")
+
+
+def test_encode() -> None:
+    assert encode(np.array(["b", "a", "b"]), ("a", "b", "c"), "rows").tolist() == [1, 0, 1]
+    assert encode(np.array([7, 3, 3]), (3, 7), "rows").tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes"), [(np.array([0, 3]), (0, 1)), (np.array(["0", "1"]), (0, 1)), (np.array([0, 1]), ("0", "1"))]
+)
+def test_encode_refuses_what_is_not_a_class(labels: np.ndarray, classes: tuple[int | str, ...]) -> None:
+    with pytest.raises(DataError, match=r"is not a class|are not classes") as caught:
+        encode(labels, classes, "rows")
+    assert "capitals" not in str(caught.value)
+
+
+def test_encode_does_not_print_a_thousand_labels() -> None:
+    with pytest.raises(DataError) as caught:
+        encode(np.arange(5000), tuple(range(-5000, 0)), "rows")
+    assert len(str(caught.value)) < 400
+
+
+# Preparation ----------------------------------------------------------------------------------------------------
+
+FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=64)
+USABLE = FLOATS.map(lambda value: value if abs(value) >= 1e-30 else 0.0)  # shorter rows are refused
+TABLES = arrays.arrays(np.float64, arrays.array_shapes(min_dims=2, max_dims=2, max_side=5), elements=USABLE)
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(table=TABLES, max_norm=st.floats(1e-3, 1e3), bias=st.booleans(), single=st.booleans())
+def test_rows_are_within_the_bound(table: np.ndarray, max_norm: float, bias: bool, single: bool) -> None:
+    before = table.copy()
+    dtype = torch.float32 if single else torch.float64
+    rows = ready(table, max_norm=max_norm, bias=bias, dtype=dtype).features
+    assert np.array_equal(table, before)
+    assert rows.dtype == dtype
+    assert rows.shape == (table.shape[0], table.shape[1] + bias)
+    wide = rows[:, : table.shape[1]].double()
+    assert bool(torch.isfinite(wide).all())
+    assert bool((wide.norm(dim=1) <= max_norm * (1 + 1e-15)).all())
+    assert not bias or bool((rows[:, -1] == 1).all())
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(table=TABLES, max_norm=st.floats(1e-3, 1e3))
+def test_long_rows_keep_their_direction_and_reach_the_bound(table: np.ndarray, max_norm: float) -> None:
+    """However long: a row of 1e200 is scaled down like any other, not to zero."""
+    largest = np.abs(table).max(axis=1, keepdims=True)
+    scaled = table / np.where(largest > 0, largest, 1)
+    with np.errstate(over="ignore"):
+        lengths = np.linalg.norm(scaled, axis=1) * largest[:, 0] / max_norm  # at most a rounding from the true ratio
+    rows = ready(table, max_norm=max_norm).features.numpy()
+    for row, original, direction, ratio in zip(rows, table, scaled, lengths, strict=True):
+        if ratio > 1 + 1e-9:
+            expected = direction / np.linalg.norm(direction) * max_norm
+            assert np.allclose(row, expected, rtol=1e-9, atol=max_norm * 1e-12)
+        elif ratio < 1 - 1e-9:
+            assert np.array_equal(row, original)
+
+
+def test_scaled_rows_are_counted() -> None:
+    assert ready([[3.0, 4.0], [0.6, 0.8], [0.0, 2.0]]).n_scaled == 2
+
+
+def test_rows_already_on_the_bound_are_not_counted() -> None:
+    rows = np.random.default_rng(0).normal(size=(500, 7))
+    assert ready(rows / np.linalg.norm(rows, axis=1, keepdims=True)).n_scaled == 0
+
+
+def test_the_bias_column_is_not_part_of_the_bound() -> None:
+    prepared = ready([[3.0, 4.0]], bias=True)
+    assert np.allclose(prepared.features.numpy(), [[0.6, 0.8, 1.0]], rtol=1e-12)
+
+
+def test_another_width_is_refused() -> None:
+    with pytest.raises(DataError, match="2 features; the model takes 3"):
+        ready([[1.0, 2.0]], width=3)
+
+
+def test_training_and_unlearning_scale_alike() -> None:
+    """A row is prepared the same alone as among many."""
+    table = np.random.default_rng(1).normal(size=(9000, 3)) * 5
+    together = ready(table).features
+    for index in (0, 17, 8191, 8192, 8999):
+        assert torch.equal(ready(table[index : index + 1]).features[0], together[index])
+
+
+@settings(derandomize=True, deadline=None)
+@given(table=TABLES)
+def test_norms_are_those_of_plain_arithmetic(table: np.ndarray) -> None:
+    """To a few roundings, for rows as long and as short as float64 has them."""
+    found = row_norms(torch.from_numpy(table))
+    for row, norm in zip(table, found.tolist(), strict=True):
+        assert norm == pytest.approx(math.hypot(*row), rel=1e-14, abs=1e-300)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.float32, torch.float64, torch.uint8, torch.bool], ids=str)
+def test_norms_of_many_rows_of_any_kind(kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces, the last of which is smaller; a row of zeros is none."""
+    monkeypatch.setattr(features, "IN_CACHE", 40)
+    table = torch.tensor([[3.0, 4.0, 0.0], [0.0, 0.0, 0.0]] * 50 + [[1.0, 0.0, 0.0]]).to(kind)
+    first = 2**0.5 if kind == torch.bool else 5.0
+    assert row_norms(table).tolist() == pytest.approx([first, 0.0] * 50 + [1.0])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("kind", [torch.float16, torch.float32, torch.float64], ids=str)
+@settings(derandomize=True, deadline=None)
+@given(shape=st.tuples(st.integers(1, 40), st.integers(1, 40)), data=st.data())
+def test_one_entry_that_is_not_finite_is_found(
+    kind: torch.dtype, bad: float, shape: tuple[int, int], data: st.DataObject
+) -> None:
+    table = torch.ones(shape, dtype=kind)
+    row, column = (data.draw(st.integers(0, size - 1)) for size in shape)
+    require_finite(table, "rows")
+    table[row, column] = bad
+    with pytest.raises(DataError, match=f"row {row + 7}, column {column} is {bad}"):
+        require_finite(table, "rows", before=7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_rows_whose_powers_vanish_are_refused(dtype: torch.dtype) -> None:
+    """Of rows of 1e-105 cubes are 0 in float64, and so is the bound on what was lost of them."""
+
+    def made(rows: list[list[float]], *, bias: bool = False) -> Rows:
+        table, labels = torch.tensor(rows, dtype=torch.float64), torch.zeros(len(rows), dtype=torch.int64)
+        return bound_rows(table, labels, max_norm=1.0, bias=bias, dtype=dtype, device=torch.device("cpu"), name="it")
+
+    for length in (1e-31, 1e-105, 5e-324):
+        with pytest.raises(DataError, match="it: row 1 has length"):
+            made([[1.0, 0.0], [0.0, length]])
+        made([[1.0, 0.0], [0.0, length]], bias=True)
+    made([[1.0, 1e-105], [0.0, 0.0], [1e-30, 0.0]])

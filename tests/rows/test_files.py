@@ -26,7 +26,7 @@ from expunge.certificate.dossier import Certificate, digest_of, parse_certificat
 from expunge.certificate.verify import verify
 from expunge.errors import DataError, ExpungeError, FileError
 from expunge.model import read_model
-from expunge.rows.files import read_npz
+from expunge.rows.arrays import read_npz
 from table_files import as_csv, as_parquet, read
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -18,14 +18,14 @@ from expunge.certificate.dossier import Certificate
 from expunge.errors import DataError, VacuousClaim
 from expunge.heads import Rows
 from expunge.mechanism import measure
-from expunge.rows import class_matched
+from expunge.rows import weight_classes
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_weights_are_ratios_of_proportions() -> None:
     rows = Rows(torch.zeros(10, 1, dtype=torch.float64), torch.tensor([0] * 5 + [1] * 4 + [2]))
-    matched = class_matched(rows, (20, 80, 0), ("a", "b", "c"))
+    matched = weight_classes(rows, (20, 80, 0), ("a", "b", "c"))
     assert matched.weights is not None
     torch.testing.assert_close(matched.weights, torch.tensor([0.36] * 5 + [1.8] * 4, dtype=torch.float64))
     assert len(matched) == 9  # the row of a class that the source had none of does not count
@@ -38,7 +38,7 @@ def test_weights_are_ratios_of_proportions() -> None:
 def test_a_class_of_the_source_that_is_absent_is_an_error() -> None:
     rows = Rows(torch.zeros(3, 1, dtype=torch.float64), torch.tensor([0, 0, 2]))
     with pytest.raises(DataError, match="no rows of class 'b'"):
-        class_matched(rows, (1, 5, 1), ("a", "b", "c"))
+        weight_classes(rows, (1, 5, 1), ("a", "b", "c"))
 
 
 def test_a_pure_shift_of_class_proportions_is_removed_altogether() -> None:
@@ -48,7 +48,7 @@ def test_a_pure_shift_of_class_proportions_is_removed_altogether() -> None:
     source = Rows(torch.tensor(X), torch.tensor(y))
     times = np.array([1, 4, 9])[y]  # the surrogate: the source's rows, each class repeated another number of times
     surrogate = Rows(torch.tensor(np.repeat(X, times, axis=0)), torch.tensor(np.repeat(y, times)))
-    matched = class_matched(surrogate, (30, 30, 30), (0, 1, 2))
+    matched = weight_classes(surrogate, (30, 30, 30), (0, 1, 2))
     head, W, U = made["head"], made["W"], made["U"]
     truth = head.change_mean(W, U, source)
     assert float((truth - head.change_mean(W, U, surrogate)).norm()) > 1e-3

@@ -11,9 +11,8 @@ from safetensors.numpy import save_file
 
 from expunge.errors import DataError, ExpungeError, FileError
 from expunge.rows import open_data
-from expunge.rows.files import LabelledArrays
-from expunge.rows.streamed import StreamedRows, loaded
-from expunge.rows.streams import Stream
+from expunge.rows.files import EncodedRows
+from expunge.rows.streams import Stream, StreamedRows, load
 from stream_sources import NOTHING, PLENTY, X, Y, columns, form, npy, opened, parquet
 
 pytestmark = pytest.mark.usefixtures("small_reads")
@@ -26,7 +25,7 @@ def test_files_that_were_written_again_since_they_were_opened_are_refused(
     found = source(tmp_path)
     source(tmp_path)
     with pytest.raises(FileError, match="was changed after it was opened"):
-        loaded(found)
+        load(found)
     with pytest.raises(FileError, match="was changed after it was opened"):
         StreamedRows(found, form(), NOTHING)
 
@@ -37,7 +36,7 @@ def test_columns_that_are_not_there_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ExpungeError, match=message):
             open_data(tmp_path, columns=names)
     with pytest.raises(DataError, match="holds string"):
-        loaded(opened(tmp_path))
+        load(opened(tmp_path))
     np.savez(tmp_path / "rows.npz", X=X, y=Y)
     with pytest.raises(FileError, match="only tables"):
         open_data(tmp_path / "rows.npz", columns=["x0"])
@@ -49,9 +48,9 @@ def test_files_are_read_whole_where_they_fit(tmp_path: Path) -> None:
     pa.parquet.write_table(pa.table({"x": X[:, 0], "y": Y}), tmp_path / "a.parquet")
     save_file({"X": X, "y": Y}, tmp_path / "a.safetensors")
     for name in ("rows.npz", "a.parquet", "a.safetensors"):
-        assert isinstance(open_data(tmp_path / name, memory=PLENTY), LabelledArrays)
+        assert isinstance(open_data(tmp_path / name, memory=PLENTY), EncodedRows)
         assert isinstance(open_data(tmp_path / name, memory=NOTHING), Stream)
-    assert isinstance(open_data(tmp_path / "small.npz", memory=NOTHING), LabelledArrays)
+    assert isinstance(open_data(tmp_path / "small.npz", memory=NOTHING), EncodedRows)
 
 
 def test_the_encoder_of_shards_is_known(tmp_path: Path) -> None:

@@ -9,13 +9,29 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from expunge.errors import FileError
-from expunge.rows.output import _in_use, require_absent, write_file, write_folder, write_pair, write_private_folder
+import expunge
+from expunge.deposit.keeping import keep
+from expunge.errors import FileError, OptionError
+from expunge.rows.output import (
+    UnfinishedRun,
+    _locked_folder,
+    open_run,
+    require_absent,
+    write_file,
+    write_folder,
+    write_pair,
+    write_private_folder,
+)
+from expunge.runtime.durable import TEMPORARY
+from small_deposit import rows, source, trained
 
 FILES = {"model.safetensors": b"weights", "certificate.json": b"{}"}
 
@@ -257,7 +273,7 @@ def test_what_somebody_is_writing_is_not_swept_away(tmp_path: Path, monkeypatch:
     killed("folder", tmp_path, monkeypatch)
     (left,) = tmp_path.iterdir()
     shutil.rmtree(left)
-    with _in_use(left, 0o755):
+    with _locked_folder(left, 0o755):
         (left / "model.safetensors").write_bytes(b"weights")
         write_folder(tmp_path / "result", FILES)
         assert (left / "model.safetensors").read_bytes() == b"weights"
@@ -362,3 +378,137 @@ def test_a_folder_without_permission_is_refused_beforehand(tmp_path: Path) -> No
 def test_a_folder_that_takes_no_files_is_found_before_the_work() -> None:
     with pytest.raises(FileError, match="/proc cannot be written in"):
         require_absent(Path("/proc/new/model.safetensors"))
+
+
+# Units of a long run ------------------------------------------------------------------------------------------------
+
+
+def test_units_are_kept_and_read_back(tmp_path: Path) -> None:
+    setting = {"task": "x", "models": 3}
+    first = open_run(tmp_path / "run", setting)
+    assert first.load("seed-1") is None
+    first.save("seed-1", [{"value": 0.1}])
+    again = open_run(tmp_path / "run", setting)
+    assert again.load("seed-1") == [{"value": 0.1}]
+    assert again.finished() == ["seed-1"]
+    again.remove()
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_setting_is_refused(tmp_path: Path) -> None:
+    open_run(tmp_path / "run", {"models": 3})
+    with pytest.raises(FileError, match="another setting"):
+        open_run(tmp_path / "run", {"models": 4})
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"a": 1, "a": 2}', b"NaN"])
+def test_a_damaged_unit_is_named(tmp_path: Path, content: bytes) -> None:
+    run = open_run(tmp_path / "run", {})
+    run.save("seed-1", 1)
+    (tmp_path / "run" / "seed-1.json").write_bytes(content)
+    with pytest.raises(FileError, match="seed-1"):
+        run.load("seed-1")
+
+
+def test_names_stay_inside_the_folder(tmp_path: Path) -> None:
+    run = open_run(tmp_path / "run", {})
+    run.save("../out side", 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert run.load("../out side") == 1
+
+
+def test_a_run_that_is_refused_leaves_its_finished_units_or_nothing(tmp_path: Path) -> None:
+    for unit in (None, "json", "npy"):
+        run = open_run(tmp_path / "run", {})
+        if unit == "json":
+            run.save("seed-1", 1)
+        elif unit == "npy":
+            run.save_array("rows-1", np.ones(3))
+        with pytest.raises(OptionError), run.removed_if_refused():
+            raise OptionError("a", "b", "c")
+        assert run.folder.exists() == (unit is not None)
+        if unit is not None:
+            run.remove()
+    with pytest.raises(OptionError), UnfinishedRun(tmp_path / "never opened").removed_if_refused():
+        raise OptionError("a", "b", "c")
+
+
+def test_a_folder_that_no_run_made_is_refused_and_stays(tmp_path: Path) -> None:
+    mine = tmp_path / "out.partial" / "seed-1.json"
+    mine.parent.mkdir()
+    mine.write_text("1")
+    with pytest.raises(FileError, match="not of an unfinished run"):
+        open_run(mine.parent, {})
+    assert [path.name for path in mine.parent.iterdir()] == ["seed-1.json"]
+
+
+def test_what_a_killed_run_left_of_its_setting_is_no_hindrance(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    left = tmp_path / "run" / f"{TEMPORARY}{'0' * 16}-{'1' * 16}"
+    left.write_text("{")
+    run = open_run(tmp_path / "run", {})
+    run.remove()
+    assert not run.folder.exists()
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_files_of_others_are_never_removed(tmp_path: Path, linked: bool) -> None:
+    folder = tmp_path / "run"
+    if linked:
+        (tmp_path / "real").mkdir()
+        folder.symlink_to(tmp_path / "real")
+    run = open_run(folder, {})
+    (folder / "thesis.txt").write_text("mine")
+    (folder / "photos").mkdir()
+    (folder / "photos" / "one.json").write_text("mine")
+    with pytest.raises(OptionError), run.removed_if_refused():
+        raise OptionError("a", "b", "c")
+    run.save("seed-1", 1)
+    run.remove()
+    assert sorted(path.name for path in folder.iterdir()) == ["photos", "thesis.txt"]
+    assert (folder / "photos" / "one.json").read_text() == "mine"
+
+
+# Results of a deletion ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def result() -> expunge.Unlearned:
+    kept = keep(trained(), source(), seed=3).deposit
+    return expunge.unlearn(trained(), rows(1), epsilon=1.0, delta=1e-3, deposit=kept)
+
+
+def test_a_saved_result_verifies_and_keeps_what_is_private_apart(result: expunge.Unlearned, tmp_path: Path) -> None:
+    names = result.save(tmp_path / "result")
+    assert [path.name for path in names] == ["model.safetensors", "statement.json"]
+    statement = expunge.read_statement(names[1])
+    assert expunge.verify_statement(
+        statement, names[0], expunge.read_certificate(tmp_path / "result/private/dossier.json")
+    )
+    assert (
+        expunge.read_deposit(tmp_path / "result/private/model.deposit").numbers.n_rows == result.deposit.numbers.n_rows
+    )
+    assert stat.S_IMODE((tmp_path / "result/private").stat().st_mode) == 0o700
+    with pytest.raises(FileError, match="exists already"):
+        result.save(tmp_path / "result")
+
+
+def test_without_a_deposit_there_is_none_in_the_folder(result: expunge.Unlearned, tmp_path: Path) -> None:
+    replace(result, deposit=None).save(str(tmp_path / "result"))
+    assert [path.name for path in (tmp_path / "result/private").iterdir()] == ["dossier.json"]
+
+
+def test_a_key_signs_the_statement(result: expunge.Unlearned, tmp_path: Path) -> None:
+    names = result.save(tmp_path / "result", sign_key=Ed25519PrivateKey.generate())
+    assert names[-1].name == "statement.signed.json"
+
+
+def test_in_a_notebook_it_says_what_was_certified_and_nothing_of_who_left(result: expunge.Unlearned) -> None:
+    page = result._repr_html_()
+    for words in ("proven", "epsilon, delta", "indistinguishable", "may be handed out", ".deposit"):
+        assert words in page
+    for private in ("n_forget", result.certificate.content["nonce"], "change_mean"):
+        assert private not in page
+    odd = replace(result.statement, content=result.statement.content | {"status": "<script>"})
+    assert "<script>" not in replace(result, statement=odd)._repr_html_()
+    assert ".deposit" not in replace(result, deposit=None)._repr_html_()

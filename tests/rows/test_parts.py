@@ -9,8 +9,7 @@ import pytest
 
 from expunge.errors import DataError, ExpungeError, FileError
 from expunge.rows import read_data
-from expunge.rows.parts import LEARNT_FROM, read_parts
-from expunge.rows.source_tables import read_source
+from expunge.rows.files import LEARNT_FROM, read_parts, read_source
 from expunge.train import train
 
 HEAD = "age,colour,year,default\n"
@@ -31,8 +30,8 @@ def test_a_table_is_prepared_without_its_label_and_the_column_of_parts(table: Pa
     assert rows.names == ("age", "colour=blue", "colour=red", "colour=(other)")
     assert rows.features.shape == (120, 4)
     assert abs(rows.features[:, 0].mean()) < 1e-9, "standardised"
-    assert "label, no feature: default" in rows.told
-    assert not any("year" in sentence for sentence in rows.told)
+    assert "label, no feature: default" in rows.decisions
+    assert not any("year" in sentence for sentence in rows.decisions)
 
 
 def test_columns_may_be_chosen_and_the_label_left_unsaid(table: Path) -> None:
@@ -60,8 +59,8 @@ def test_with_a_record_rows_are_those_of_training(table: Path) -> None:
     expected = read_data(table, preparation=model.record.table).rows[0][:, :4]
     norms = np.maximum(1.0, np.linalg.norm(expected, axis=1) / 1.5)
     np.testing.assert_allclose(rows.features, expected / norms[:, None])
-    assert any("year was a feature at training" in sentence for sentence in rows.told)
-    assert any("scaled to it" in sentence for sentence in rows.told)
+    assert any("year was a feature at training" in sentence for sentence in rows.decisions)
+    assert any("scaled to it" in sentence for sentence in rows.decisions)
 
 
 def test_plain_columns_of_a_model_are_taken_by_name(tmp_path: Path) -> None:
@@ -104,7 +103,7 @@ def test_rows_without_a_part_are_left_out_and_numbers_are_in_order(tmp_path: Pat
     rows = read_parts(path, "wave")
     assert rows.parts == ("2", "10")
     assert len(rows.features) == len(rows.codes) == 40
-    assert rows.told[0] == "20 rows without a value in wave were left out"
+    assert rows.decisions[0] == "20 rows without a value in wave were left out"
 
 
 def test_a_long_table_is_prepared_by_some_of_its_rows(tmp_path: Path) -> None:

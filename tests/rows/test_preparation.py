@@ -1,4 +1,4 @@
-"""Columns that become features: as scikit-learn's own transformers make them, from plain numbers alone."""
+"""What becomes of each column: learnt, told, applied as scikit-learn's transformers do it; and when a table is."""
 
 from __future__ import annotations
 
@@ -6,94 +6,342 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from expunge.errors import DataError, FileError
-from expunge.rows.learning import RARE, learn
-from expunge.rows.preparation import Category, Number, Preparation
-from expunge.rows.raw_tables import read_raw
-from expunge.rows.values import MISSING, RawTable
+from expunge.errors import DataError, ExpungeError, FileError, OptionError
+from expunge.record import LEARNT_COARSE, LEARNT_ELSEWHERE
+from expunge.rows.files import as_source, read_source
+from expunge.rows.preparation import ALMOST_SAME, RARE, Category, Number, Preparation, is_row_number, learn
+from expunge.rows.tables import MISSING, Table, frame_table, read_table
+from hostile_parquet import constant, one_list, one_word, parquet, prefixed_words
 from ordinary_tables import credit_lines, write_credit
 
 
-def table(columns: dict[str, object], typed: bool = True) -> RawTable:
-    return RawTable(pa.table(columns), "t", typed)
+def frame(**columns: object) -> Table:
+    return frame_table(pd.DataFrame(columns), "t")
+
+
+def table(columns: dict[str, object], typed: bool = True) -> Table:
+    return Table(pa.table(columns), "t", typed)
+
+
+# Learnt --------------------------------------------------------------------------------------------------------------
+
+
+def test_an_ordinary_table_is_understood_and_every_decision_told(tmp_path: Path) -> None:
+    preparation, decisions = learn(read_table(write_credit(tmp_path / "a.csv")), "pays")
+    assert preparation.text_labels
+    assert dict(preparation.dropped).keys() == {"customer", "since"}
+    for words in (
+        "label: pays (text)", "numbers, standardised: age, income, debts", "filled with the median: age (",
+        "job (5 values, rare ones together)", "coarse: numbers of 2 digits", "customer (row numbers", "since (dates)",
+        "4 columns become 9 features", "a date is no number",
+    ):  # fmt: skip
+        assert words in "\n".join(decisions)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "expected"),
+    [
+        ("Unnamed: 0", range(5), True),
+        ("index_level", range(3, 40), True),
+        ("customer_id", [7 * place % 41 for place in range(40)], True),
+        ("customerId", [7 * place % 41 for place in range(40)], True),
+        ("income", [7 * place % 41 for place in range(40)], False),
+        ("paid", [*range(39), 5], False),
+        ("id", [1, 1, 2] * 10, False),
+        ("age", range(5), False),
+    ],
+)
+def test_row_numbers_are_noticed(name: str, values: list[int], expected: bool) -> None:
+    assert is_row_number(name, np.array(list(values), dtype=float)) is expected
+
+
+def test_columns_that_say_nothing_are_left_out_with_the_reason() -> None:
+    n = 60
+    preparation, _ = learn(
+        frame(
+            same=["x"] * n,
+            constant=[1.0] * n,
+            empty=[None] * n,
+            lists=[[1.0, 2.0]] * n,
+            note=[f"text {place}" for place in range(n)],
+            long=["a" * 400, "b" * 400] * (n // 2),
+            when=pd.date_range("2024-01-01", periods=n),
+            rare=[f"v{place % 20}" for place in range(n)],
+            ok=[0.5, 1.5] * (n // 2),
+            y=[0, 1] * (n // 2),
+        )
+    )
+    assert preparation.column_names == ("ok",)
+    reasons = dict(preparation.dropped)
+    assert reasons["same"] == reasons["constant"] == ALMOST_SAME
+    assert "no values" in reasons["empty"], "a column without a type"
+    assert "neither numbers nor words" in reasons["lists"]
+    assert reasons["note"] == "a different text in most rows"
+    assert reasons["long"] == "free text"
+    assert reasons["when"] == "dates"
+    assert reasons["rare"] == f"no value that {RARE} rows have"
+
+
+def test_rare_values_share_a_feature_and_their_names_are_not_kept() -> None:
+    jobs = ["clerk"] * 30 + ["worker"] * 20 + ["astronaut", "pope"] + [None] * 12
+    preparation, _ = learn(frame(job=jobs, y=[0, 1] * 32))
+    assert preparation.columns == (Category("job", (MISSING, "clerk", "worker"), True),)
+    assert "astronaut" not in str(preparation.to_json())
+
+
+def test_codes_that_are_text_in_parquet_are_categories_and_numbers_in_csv() -> None:
+    codes = ["1", "2"] * 20
+    typed, _ = learn(table({"c": codes, "y": [0, 1] * 20}))
+    bare, _ = learn(table({"c": codes, "y": ["0", "1"] * 20}, typed=False))
+    assert [each.kind for each in (*typed.columns, *bare.columns)] == ["category", "number"]
+
+
+def test_columns_that_are_asked_for_are_taken_and_no_others(tmp_path: Path) -> None:
+    source = read_table(write_credit(tmp_path / "a.csv"))
+    preparation, _ = learn(source, "pays", ["customer", "age"])
+    assert preparation.column_names == ("customer", "age")
+    assert dict(preparation.dropped)["job"] == "not among --columns"
+    with pytest.raises(FileError, match=r"no column 'wage'.*Did you mean age"):
+        learn(source, "pays", ["wage"])
+    with pytest.raises(DataError, match="label column 'pays'"):
+        learn(source, "pays", ["age", "pays"])
+    with pytest.raises(DataError, match="none of the columns since can be used"):
+        learn(source, "pays", ["since"])
+
+
+def test_it_can_be_learnt_elsewhere(tmp_path: Path) -> None:
+    source = read_table(write_credit(tmp_path / "a.csv"))
+    public = read_table(write_credit(tmp_path / "b.csv", credit_lines(300, 9)))
+    here, there = learn(source, "pays")[0], learn(source, "pays", elsewhere=public)[0]
+    assert there == learn(public, "pays")[0]
+    assert there != here
+    short = Table(public.arrow.drop_columns(["age"]), "public", False)
+    with pytest.raises(FileError, match="--prepare-from needs the feature columns"):
+        learn(source, "pays", elsewhere=short)
+
+
+def test_a_label_that_is_not_there_is_told_with_the_nearest(tmp_path: Path) -> None:
+    source = read_table(write_credit(tmp_path / "a.csv"))
+    with pytest.raises(FileError, match=r"no column 'pay'; .*Did you mean --label pays\? The columns are customer"):
+        learn(source, "pay")
+    with pytest.raises(FileError, match=r"has columns customer, .* and none is called y"):
+        learn(source)
+
+
+# Applied -------------------------------------------------------------------------------------------------------------
 
 
 def test_it_is_what_scikit_learn_makes_of_the_same_columns(tmp_path: Path) -> None:
-    source, later = write_credit(tmp_path / "a.csv"), write_credit(tmp_path / "b.csv", credit_lines(50, 3))
-    made = learn(read_raw(source), "pays", coarse=False).preparation
-    raw = read_raw(later)
-    features = made.features(raw)
-    first = read_raw(source)
-    numbers = [np.column_stack([t.numbers(n) for n in ("age", "income", "debts")]) for t in (first, raw)]
+    source = read_table(write_credit(tmp_path / "a.csv"))
+    later = read_table(write_credit(tmp_path / "b.csv", credit_lines(50, 3)))
+    preparation, _ = learn(source, "pays", coarse=False)
+    features, names = preparation.features(later), list(preparation.feature_names)
+    numeric = ("age", "income", "debts")
+    numbers = [np.column_stack([each.numbers(name) for name in numeric]) for each in (source, later)]
     imputer = SimpleImputer(strategy="median").fit(numbers[0])
     scaler = StandardScaler().fit(imputer.transform(numbers[0]))
     expected = scaler.transform(imputer.transform(numbers[1]))
-    names = list(made.feature_names)
-    assert np.array_equal(features[:, [names.index(n) for n in ("age", "income", "debts")]], expected)
-    words = [np.array([*t.words("job").listed(), MISSING], object)[t.words("job").codes][:, None] for t in (first, raw)]
-    encoder = OneHotEncoder(min_frequency=RARE, handle_unknown="infrequent_if_exist", sparse_output=False).fit(words[0])
+    assert np.array_equal(features[:, [names.index(name) for name in numeric]], expected)
+    words = [each.words("job") for each in (source, later)]
+    jobs = [np.array([*each.listed(), MISSING], object)[each.codes][:, None] for each in words]
+    encoder = OneHotEncoder(min_frequency=RARE, handle_unknown="infrequent_if_exist", sparse_output=False).fit(jobs[0])
     coded = [place for place, name in enumerate(names) if name.startswith("job=")]
-    assert np.array_equal(features[:, coded], encoder.transform(words[1]))
+    assert np.array_equal(features[:, coded], encoder.transform(jobs[1]))
 
 
 def test_order_of_columns_and_other_columns_do_not_matter(tmp_path: Path) -> None:
-    made = learn(read_raw(write_credit(tmp_path / "a.csv")), "pays").preparation
-    raw = read_raw(tmp_path / "a.csv")
-    shuffled = RawTable(raw.table.select(raw.columns[::-1]).append_column("new", raw.table["age"]), "t", False, True)
-    assert np.array_equal(made.features(raw), made.features(shuffled))
+    source = read_table(write_credit(tmp_path / "a.csv"))
+    preparation, _ = learn(source, "pays")
+    shuffled = Table(
+        source.arrow.select(source.names[::-1]).append_column("new", source.arrow["age"]), "t", False, True
+    )
+    assert np.array_equal(preparation.features(source), preparation.features(shuffled))
 
 
 def test_a_value_that_training_did_not_know_is_another_or_nothing() -> None:
     other, none = Category("job", ("a", MISSING), True), Category("job", ("a", "b"), False)
     cells = table({"job": ["a", "never seen", None, "b"]})
-    made = Preparation("y", True, (other,)).features(cells)
-    assert made.tolist() == [[1, 0, 0], [0, 0, 1], [0, 1, 0], [0, 0, 1]]
+    assert Preparation("y", True, (other,)).features(cells).tolist() == [[1, 0, 0], [0, 0, 1], [0, 1, 0], [0, 0, 1]]
     assert Preparation("y", True, (none,)).features(cells).tolist() == [[1, 0], [0, 0], [0, 0], [0, 1]]
 
 
 def test_it_travels_as_json_and_says_the_same_afterwards(tmp_path: Path) -> None:
-    made = learn(read_raw(write_credit(tmp_path / "a.csv")), "pays").preparation
-    again = Preparation.of(json.loads(json.dumps(made.to_json())))
-    assert again == made
-    assert np.array_equal(again.features(read_raw(tmp_path / "a.csv")), made.features(read_raw(tmp_path / "a.csv")))
-    assert made.width == len(made.feature_names) == 9
-    assert made.column_names == ("age", "income", "job", "debts")
+    source = read_table(write_credit(tmp_path / "a.csv"))
+    preparation, _ = learn(source, "pays")
+    again = Preparation.of(json.loads(json.dumps(preparation.to_json())))
+    assert again == preparation
+    assert np.array_equal(again.features(source), preparation.features(source))
+    assert preparation.width == len(preparation.feature_names) == 9
+    assert preparation.column_names == ("age", "income", "job", "debts")
 
 
-def test_what_does_not_fit_is_refused_by_name() -> None:
-    made = Preparation("y", False, (Number("age", 1.0, 2.0, 3.0),))
-    assert made.features(table({"age": [5.0, None]})).tolist() == [[1.0], [-1 / 3]]
+def test_what_does_not_fit_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    preparation = Preparation("y", False, (Number("age", 1.0, 2.0, 3.0),))
+    assert preparation.features(table({"age": [5.0, None]})).tolist() == [[1.0], [-1 / 3]]
     with pytest.raises(FileError, match="no column 'age'"):
-        made.features(table({"Age": [1.0]}))
+        preparation.features(table({"Age": [1.0]}))
     with pytest.raises(DataError, match="column 'age' has 'old'; it held numbers at training"):
-        made.features(table({"age": ["1", "old"]}, typed=False))
+        preparation.features(table({"age": ["1", "old"]}, typed=False))
     with pytest.raises(FileError, match="no column 'y'"):
-        made.labels(table({"age": [1.0]}))
-
-
-def test_the_room_that_features_take_is_known_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Preparation("y", True, (Category("job", tuple(map(str, range(2000))), False),))
+        preparation.labels(table({"age": [1.0]}))
+    wide = Preparation("y", True, (Category("job", tuple(map(str, range(2000))), False),))
     monkeypatch.setattr("expunge.runtime.memory.room", lambda: 1_000_000)
     with pytest.raises(FileError, match="features takes"):
-        made.features(table({"job": ["1"] * 1000}))
+        wide.features(table({"job": ["1"] * 1000}))
 
 
-@pytest.mark.parametrize(("trained", "later"), [("1", "1.0"), ("1.0", "1"), ("-3", "-3.00"), ("1", "1")])
-def test_a_whole_number_is_the_same_category_with_a_point_and_without(trained: str, later: str) -> None:
-    """Else it would be taken for one of the rare ones, and somebody else's row for this one."""
-    made = Category("code", ("0", trained), other=True)
+@pytest.mark.parametrize(
+    ("trained", "later", "expected"),
+    [(("0", "1"), ["1.0", "7.0", "1.05"], [1, 2, 2]), (("0", "1.0"), ["1", "7.0", "1.05"], [1, 2, 2]),
+     (("0", "-3"), ["-3.00", "7", "3"], [1, 2, 2]), (("1", "1.0"), ["1", "1.0", "7"], [0, 1, 2])],
+)  # fmt: skip
+def test_a_whole_number_is_the_same_category_with_a_point_and_without(
+    trained: tuple[str, ...], later: list[str], expected: list[int]
+) -> None:
+    """Else it would be taken for one of the rare ones; where both ways of writing it were there, they stay apart."""
     into = np.empty((3, 3))
-    made.fill(into, table({"code": [later, "7.0", "1.05"]}))
-    assert into.tolist() == [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]
+    Category("code", trained, other=True).fill(into, table({"code": later}))
+    assert into.argmax(axis=1).tolist() == expected
+    assert into.sum() == 3
 
 
-def test_both_ways_of_writing_a_number_stay_apart_where_both_were_there() -> None:
-    made = Category("code", ("1", "1.0"), other=False)
-    into = np.empty((2, 2))
-    made.fill(into, table({"code": ["1", "1.0"]}))
-    assert into.tolist() == [[1.0, 0.0], [0.0, 1.0]]
+# When a table is prepared --------------------------------------------------------------------------------------------
+
+NUMBERS = "a,b,y\n" + "\n".join(f"{place % 7},{place * 0.5},{place % 2}" for place in range(40)) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("prepare", "bounded", "expected"),
+    [("auto", True, False), ("auto", False, True), ("table", True, True), ("none", False, False)],
+)
+def test_numbers_in_every_cell_stay_as_they_are_where_a_norm_bound_is_given(
+    prepare: str, bounded: bool, expected: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "t.csv").write_text(NUMBERS)
+    found = read_source(tmp_path / "t.csv", prepare=prepare, bounded=bounded)
+    assert (found.preparation is not None) is expected
+    assert found.learnt == (LEARNT_COARSE if expected else None)
+    assert bool(found.decisions) is expected
+    if not expected:
+        assert found.rows.features[3].tolist() == [3.0, 1.5]
+
+
+def test_anything_but_numbers_is_prepared_even_then(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(NUMBERS.replace("\n3,", "\n?,", 1))
+    assert read_source(tmp_path / "t.csv", bounded=True).preparation is not None
+    assert read_source(write_credit(tmp_path / "c.csv"), "pays", bounded=True).preparation is not None
+    with pytest.raises(DataError, match="holds string"):
+        read_source(tmp_path / "c.csv", "pays", prepare="none")
+    pq.write_table(pa.table({"x": [[1.0, 2.0], [3.0, 4.0]], "y": [0, 1]}), tmp_path / "t.parquet")
+    assert read_source(tmp_path / "t.parquet", bounded=True).rows.features.shape == (2, 2), "lists are features already"
+
+
+def test_it_is_learnt_from_another_file_where_one_is_given(tmp_path: Path) -> None:
+    write_credit(tmp_path / "a.csv")
+    write_credit(tmp_path / "b.csv", credit_lines(300, 9))
+    found = read_source(tmp_path / "a.csv", "pays", prepare_from=tmp_path / "b.csv")
+    assert found.learnt == LEARNT_ELSEWHERE
+    assert len(found.rows.labels) == 400
+    with pytest.raises(OptionError, match="nothing to learn"):
+        read_source(tmp_path / "a.csv", "pays", prepare="none", prepare_from=tmp_path / "b.csv")
+
+
+def test_the_source_in_another_order_is_the_source(tmp_path: Path) -> None:
+    people = pd.DataFrame({"age": np.arange(40) % 7, "job": ["clerk", "", "cook", None] * 10, "pays": [0, 1] * 20})
+    people.to_csv(tmp_path / "a.csv", index=False)
+    people.iloc[::-1, ::-1].to_csv(tmp_path / "b.csv", index=False)
+    people.iloc[:-1].to_csv(tmp_path / "c.csv", index=False)
+    people.assign(pays=people["pays"].iloc[::-1].to_numpy()).to_csv(tmp_path / "d.csv", index=False)
+    with pytest.raises(OptionError, match="is the source itself"):
+        read_source(tmp_path / "a.csv", "pays", prepare_from=tmp_path / "b.csv")
+    for other in ("c.csv", "d.csv"):
+        assert read_source(tmp_path / "a.csv", "pays", prepare_from=tmp_path / other).learnt == LEARNT_ELSEWHERE
+
+
+def test_arrays_cannot_be_prepared(tmp_path: Path) -> None:
+    np.savez(tmp_path / "t.npz", X=np.ones((2, 2)), y=[0, 1])
+    assert read_source(tmp_path / "t.npz").preparation is None
+    with pytest.raises(FileError, match="columns that can be prepared"):
+        read_source(tmp_path / "t.npz", prepare="table")
+    (tmp_path / "t.xlsx").write_bytes(b"PK")
+    with pytest.raises(FileError, match=r"unknown file type '\.xlsx'"):
+        read_source(tmp_path / "t.xlsx", prepare="table")
+    with pytest.raises(OptionError, match="auto, table, none"):
+        read_source(tmp_path / "t.npz", prepare="yes")
+
+
+FRAME = {"age": [20.0, 30.0, None, 50.0] * 10, "job": ["a", "b", "a", "b"] * 10}
+LABELS = ["no", "yes"] * 20
+
+
+@pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame, pa.table])
+def test_frames_are_prepared_alike_with_the_label_in_them_or_apart(kind: type) -> None:
+    apart = as_source(kind(FRAME), np.array(LABELS, dtype=object), None)
+    inside = as_source(kind({**FRAME, "pays": LABELS}), None, "pays")
+    assert np.array_equal(apart.rows.features, inside.rows.features)
+    assert apart.rows.labels.tolist() == inside.rows.labels.tolist() == LABELS
+    assert apart.rows.feature_names == inside.rows.feature_names == ("age", "job=a", "job=b", "job=(other)")
+    assert inside.preparation is not None
+    assert inside.preparation.label == "pays"
+
+
+def test_frames_of_numbers_stay_where_a_norm_bound_is_given() -> None:
+    numbers = pd.DataFrame({"a": [1.0, 2.0], "b": [3, 4], "y": [0, 1]})
+    found = as_source(numbers, None, "y", bounded=True)
+    assert found.preparation is None
+    assert np.asarray(found.rows.features).tolist() == [[1.0, 3.0], [2.0, 4.0]]
+    assert found.rows.labels.tolist() == [0, 1]
+
+
+def test_what_only_frames_have_is_refused_of_arrays() -> None:
+    with pytest.raises(DataError, match="only data frames"):
+        as_source(np.ones((2, 2)), None, "y")
+    with pytest.raises(DataError, match="no labels"):
+        as_source(np.ones((2, 2)), None, None)
+    with pytest.raises(FileError, match="no column 'pay'"):
+        as_source(pd.DataFrame(FRAME), None, "pay")
+
+
+MILLION = 10**6
+HOSTILE = {
+    "a long word that a dictionary repeats": (
+        parquet([one_word("a", b"x" * MILLION, 2000), constant("b", 2000), constant("y", 2000)], 2000), "one class|used",
+    ),
+    "a label of a million letters": (
+        parquet([constant("a", 2000), one_word("y", b"x" * MILLION, 2000)], 2000), "1,000,000 characters",
+    ),
+    "words stored as prefixes": (
+        parquet([prefixed_words("a", b"x" * MILLION, 2000), constant("y", 2000)], 2000), "DELTA_BYTE_ARRAY",
+    ),
+    "rows without an end": (
+        parquet([constant("a", 100 * MILLION), constant("y", 100 * MILLION)], 100 * MILLION), "in a file of",
+    ),
+    "a list of millions": (parquet([one_list("a", [150 * MILLION]), constant("y", 1)], 1), "one class|used"),
+}  # fmt: skip
+POOLS: list[pa.MemoryPool] = []  # arrays may outlive the test
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_table_is_refused_within_the_limit(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content, message = HOSTILE[name]
+    (tmp_path / "bad.parquet").write_bytes(content)
+    monkeypatch.setenv("EXPUNGE_MAX_BYTES", str(100 * MILLION))
+    before, counted = pa.default_memory_pool(), pa.proxy_memory_pool(pa.system_memory_pool())
+    pa.set_memory_pool(counted)
+    try:
+        with pytest.raises(ExpungeError, match=message):
+            read_source(tmp_path / "bad.parquet")
+    finally:
+        pa.set_memory_pool(before)
+    assert counted.max_memory() < 100 * MILLION
+    POOLS.append(counted)

@@ -13,10 +13,9 @@ import torch
 
 from expunge.errors import DataError
 from expunge.heads import Curvature, Rows, head_for
-from expunge.rows import prepare, stream, streamed
-from expunge.rows.prepare import row_norms
-from expunge.rows.streamed import Form, StreamedRows
-from expunge.rows.streams import Share
+from expunge.rows import bound_rows, stream, streams
+from expunge.rows.features import row_norms
+from expunge.rows.streams import Form, Share, StreamedRows
 from expunge.runtime.group import Group
 from expunge.runtime.memory import Memory
 from stream_sources import (
@@ -46,16 +45,16 @@ def test_streamed_rows_are_made_ready_as_those_in_memory(
     dtype: torch.dtype, bias: bool, memory: Memory, tmp_path: Path
 ) -> None:
     """Bit for bit, in each pass, whether labels, norms or all of it were kept or not."""
-    wanted = prepare(
+    wanted = bound_rows(
         torch.from_numpy(X), torch.from_numpy(Y), max_norm=2.5, bias=bias, dtype=dtype, device=torch.device("cpu"), name="x"
     )  # fmt: skip
     rows = StreamedRows(safetensors(tmp_path), form(dtype, bias=bias), memory)
     for _ in range(3):
         found = gathered(rows)
-        assert torch.equal(found.features, wanted.rows.features)
-        assert torch.equal(found.labels, wanted.rows.labels)
-    assert (len(rows), rows.n_scaled, rows.n_features) == (ROWS, wanted.scaled, WIDTH + bias)
-    assert 0 < wanted.scaled < ROWS
+        assert torch.equal(found.features, wanted.features)
+        assert torch.equal(found.labels, wanted.labels)
+    assert (len(rows), rows.n_scaled, rows.n_features) == (ROWS, wanted.n_scaled, WIDTH + bias)
+    assert 0 < wanted.n_scaled < ROWS
 
 
 def test_norms_are_measured_once_where_no_row_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +65,7 @@ def test_norms_are_measured_once_where_no_row_is_long(tmp_path: Path, monkeypatc
         calls.append(len(rows))
         return row_norms(rows)
 
-    monkeypatch.setattr(streamed, "row_norms", counted)
+    monkeypatch.setattr(streams, "row_norms", counted)
     source = npy(tmp_path)
     short = StreamedRows(source, replace(form(), max_norm=1e3), NOTHING)
     long = StreamedRows(source, form(), NOTHING)

@@ -12,8 +12,7 @@ import torch
 
 from expunge.errors import DataError
 from expunge.rows import stream
-from expunge.rows.streamed import StreamedRows, loaded
-from expunge.rows.streams import ArrayStream, Share, Stream, read_ahead
+from expunge.rows.streams import ArrayStream, Share, Stream, StreamedRows, load, read_ahead
 from stream_sources import FILES, NOTHING, PLENTY, SOURCES, WIDTH, X, Y, form, gathered, opened
 
 pytestmark = pytest.mark.usefixtures("small_reads")
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("small_reads")
 def test_every_source_gives_the_same_rows_in_every_pass(source: Callable[[Path], Stream], tmp_path: Path) -> None:
     found = source(tmp_path)
     for _ in range(2):
-        features, labels = loaded(found)
+        features, labels = load(found)
         assert np.array_equal(features.astype(np.float32), X)
         assert np.array_equal(labels.reshape(-1), Y)
 
@@ -82,7 +81,7 @@ def test_a_column_of_lists_is_read_a_few_rows_at_a_time(tmp_path: Path) -> None:
 def test_lists_of_different_lengths_are_refused(tmp_path: Path) -> None:
     pa.parquet.write_table(pa.table({"x": [[1.0, 2.0], [3.0]], "y": [0, 1]}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="lists of 2 lengths"):
-        loaded(opened(tmp_path))
+        load(opened(tmp_path))
 
 
 def test_the_reader_has_a_core_and_gives_it_back() -> None:

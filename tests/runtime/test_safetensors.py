@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import save as library_bytes
 
 from expunge.errors import ExpungeError
-from expunge.rows.files import read_safetensors
+from expunge.runtime.safetensors import read_safetensors, safetensors_parts
 from expunge.runtime.safetensors import read_safetensors as read_safetensors_bytes
-from expunge.runtime.safetensors import safetensors_parts
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 WORDS = st.sampled_from(

@@ -315,7 +315,7 @@ def test_coarse_class_weights_are_rounded_by_chance_and_the_headline_names_them(
     features = np.random.default_rng(0).normal(size=(1000, 2))
     labels = np.repeat([0, 1], [905, 95])
     weighted = LogisticRegression(class_weight="balanced")
-    with patch("expunge.rows.coarseness._chance", random.Random(0)):
+    with patch("expunge.rows.preparation._chance", random.Random(0)):
         found = {round(coarsen(weighted, features, labels).class_weight[1], 3) for _ in range(20)}
     assert found == {5.556, 5.0}
     assert coarsen(weighted, features, np.repeat([0, 1], [993, 7])).class_weight[1] == 1000 / 20

@@ -35,7 +35,7 @@ from expunge.errors import DataError, ModelError  # noqa: E402
 from expunge.heads import Rows  # noqa: E402
 from expunge.model import from_matrix  # noqa: E402
 from expunge.record import TrainingRecord  # noqa: E402
-from expunge.rows.row_hashes import KEY_BYTES, row_hashes  # noqa: E402
+from expunge.rows.hashes import KEY_BYTES, hash_rows  # noqa: E402
 
 Array = Any
 ROOT = HERE.parents[1]
@@ -166,7 +166,7 @@ def deposit_of(problem: Problem, seed: int) -> Deposit:
         SCHEMA, key.hex(), problem.n, 0, 0, counts, problem.row_bound, 0.0, tuple(gauge.kappa for gauge in problem.gauges),
         sums.gradient_error, sums.curvature_error, sums.weighted_errors, sums.third_error, "",
     )  # fmt: skip
-    return Deposit(model, numbers, sums, problem.gauges, row_hashes(key, problem.X[:, :-1], problem.y))
+    return Deposit(model, numbers, sums, problem.gauges, hash_rows(key, problem.X[:, :-1], problem.y))
 
 
 def copy_of(rows: Array, kind: str) -> Array:

@@ -140,7 +140,7 @@ def distance(
 
 
 def _estimation(settings: dict[str, Any], moments: Path | None, matched: bool) -> Estimation:
-    from expunge.rows.files import read_moments
+    from expunge.rows.arrays import read_moments
 
     mean, covariance = (None, None) if moments is None else read_moments(moments)
     return Estimation(**settings, mean=mean, covariance=covariance, matched=matched)
@@ -161,7 +161,7 @@ def _compare(path: Path, declared: Declared, sets: dict[str, Path | None], label
     from expunge.estimate.comparison import compare
     from expunge.model import one_row_a_class, read_model
     from expunge.request.declared import record_for
-    from expunge.rows.raw_tables import is_table
+    from expunge.rows.tables import is_table
 
     given = read_model(path)[0]
     model = one_row_a_class(given)  # as a request has it
@@ -274,14 +274,14 @@ def _compare_parts(
     from expunge.estimate.groups import compare_groups
     from expunge.model import read_model
     from expunge.report.figures import parts_figure
-    from expunge.rows.parts import read_parts
+    from expunge.rows.files import read_parts
 
     with progress() as advance:
         given = None if model is None else read_model(model)[0]
         known: dict[str, Any] = {} if given is None else {"record": given.record, "n_features": given.n_features}
         rows = read_parts(path, by, label, columns=columns, **known)
         parts = compare_groups(rows.features, rows.codes, rows.parts, rows.names, seed=seed, progress=advance)
-    content: dict[str, Any] = {"by": by, **parts.to_dict(), "prepared": list(rows.told)}
+    content: dict[str, Any] = {"by": by, **parts.to_dict(), "prepared": list(rows.decisions)}
     if figure is not None:
         write_all({figure: parts_figure(parts, by)})
         content["figure"] = str(figure)
@@ -301,7 +301,7 @@ def _print_parts(rows: Any, parts: Any, by: str) -> None:
             return TELLS_NOTHING, ""
         return f"{line.chi2:.2g}", f"{line.lower:.2g} to {line.upper:.2g}"
 
-    out.listing(rows.told, "  ")
+    out.listing(rows.decisions, "  ")
     out.table(
         (by, "rows", "against the rest", "95 % interval", "differs most in"),
         [(one.part, f"{one.rows:,}", *cells(one), one.most or "nothing clearly") for one in parts.against_rest],

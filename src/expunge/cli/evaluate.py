@@ -57,8 +57,7 @@ def evaluate(
     """
     from expunge.evaluate.evaluation import files_campaign, summarise, to_csv, to_json, to_markdown
     from expunge.report.figures import methods_figure
-    from expunge.rows.output import write_folder
-    from expunge.rows.partial import open_partial
+    from expunge.rows.output import open_run, write_folder
 
     campaign = files_campaign(
         model,
@@ -72,9 +71,9 @@ def evaluate(
         distance=distance,
         match_classes=match_classes,
     )
-    partial = open_partial(target.with_name(target.name + ".partial"), campaign.setting)
+    partial = open_run(target.with_name(target.name + ".partial"), campaign.setting)
     try:
-        with partial.gone_if_refused(), progress() as advance:
+        with partial.removed_if_refused(), progress() as advance:
             results = campaign.run(range(seeds), partial, advance)
     except KeyboardInterrupt as stopped:
         done = f"{len(partial.finished())} of {seeds} seeds are kept in {partial.folder}; the same command continues"
@@ -204,14 +203,13 @@ def _run_audits(tasks: list[Any], runs: int, confidence: float, target: Path | N
     """Run the audits and write them; parts are kept beside the target until all are done."""
     from expunge.evaluate.audit import run_audits, setting_of
     from expunge.report.figures import audit_figure
-    from expunge.rows.output import write_folder
-    from expunge.rows.partial import open_partial
+    from expunge.rows.output import open_run, write_folder
 
     partial = None
     cleared: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if target is not None:
-        partial = open_partial(target.with_name(target.name + ".partial"), setting_of(tasks, runs))
-        cleared = partial.gone_if_refused()
+        partial = open_run(target.with_name(target.name + ".partial"), setting_of(tasks, runs))
+        cleared = partial.removed_if_refused()
     try:
         with cleared, progress() as advance:
             audits = run_audits(tasks, runs, confidence, partial, advance)

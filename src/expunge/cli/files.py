@@ -51,8 +51,8 @@ class Sets:
 
     def read(self, memory: str | int | None, model: Any) -> tuple[Any, Any]:
         """The rows to forget and the surrogate, read whole or to be streamed; None for a surrogate not given."""
-        from expunge.rows.opening import is_folder
-        from expunge.rows.raw_tables import is_table
+        from expunge.rows.files import is_folder
+        from expunge.rows.tables import is_table
 
         given = [path for path in (self.forget, self.surrogate) if path is not None]
         # a label column may be named though only one of the two files is a table
@@ -76,7 +76,7 @@ def open_rows(
 ) -> Any:
     """What is in a file or folder, read whole or to be streamed."""
     from expunge.model import table_of
-    from expunge.rows import LabelledArrays, open_data
+    from expunge.rows import EncodedRows, open_data
     from expunge.runtime.launched import launched_as_group
     from expunge.runtime.memory import Memory
 
@@ -88,7 +88,7 @@ def open_rows(
         stream=may_stream and (memory is not None or launched_as_group() or None),
         preparation=table_of(model),
     )
-    return opened.rows if isinstance(opened, LabelledArrays) else opened
+    return opened.rows if isinstance(opened, EncodedRows) else opened
 
 
 def read_rows(path: Path, label: str | None, model: Any) -> Any:
@@ -112,12 +112,12 @@ def _kind_of(path: Path) -> str:
     """What kind of file this seems to be, by its name and the names of what it holds; data where nothing tells."""
     from expunge.deposit.contents import METADATA
     from expunge.errors import ExpungeError
-    from expunge.rows.raw import safetensors_arrays
+    from expunge.rows.arrays import locate_safetensors
 
     if path.suffix.lower() not in (".safetensors", ".deposit"):
         return "data"
     try:
-        arrays, metadata = safetensors_arrays(path)
+        arrays, metadata = locate_safetensors(path)
     except (ExpungeError, OSError, ValueError):
         return "data"
     if METADATA in metadata:

@@ -26,11 +26,9 @@ AT_A_TIME = "Examples at a time."
 @command("Images through an encoder into features.", quiet=True)
 def embed(
     data: Path = option(
-        "Examples with labels: .npz with X and y, a folder of class/name.png, MNIST's images-idx3-ubyte file (.gz or "
-        "not; labels beside it), CIFAR-10's python batches or the folder of them.",
+        "Examples with labels: .npz with X and y, or a folder of class/name.png.",
         section="Examples",
     ),
-    split: str = option("Of a CIFAR-10 folder: train or test.", "train"),
     size: int | None = option(
         "Of pictures in folders: scale the shorter side to it and cut out the middle square, in colour, e.g. 224.",
         kind=click.IntRange(1, 4096),
@@ -76,16 +74,15 @@ def embed(
     """
     from expunge.networks.encoders import Preparation, channel_numbers, load_encoder
     from expunge.networks.encoders import embed as run
-    from expunge.rows.features import feature_bytes
+    from expunge.rows.arrays import feature_bytes
     from expunge.rows.images import read_examples
-    from expunge.rows.output import write_file
-    from expunge.rows.partial import Partial
+    from expunge.rows.output import UnfinishedRun, write_file
 
     preparation = Preparation(channel_numbers(mean), channel_numbers(std))
     place = execution.place
     loaded = load_encoder(encoder, head=head, weights=weights, trust_encoder=trust_encoder, device=place)
-    examples = read_examples(data, split=split, size=size)
-    unfinished = Partial(target.with_name(target.name + ".partial"))
+    examples = read_examples(data, size=size)
+    unfinished = UnfinishedRun(target.with_name(target.name + ".partial"))
     with progress() as advance:
         parts = unfinished.folder
         embedded = run(examples, loaded, preparation=preparation, batch=batch, partial=parts, progress=advance)

@@ -116,8 +116,8 @@ def train(
     expunge train --data source.npz --l2 1e-3 --max-norm 1 --out model.safetensors
     """
     from expunge.evaluate.metrics import describe_fit
+    from expunge.rows.files import read_source
     from expunge.rows.output import write_file
-    from expunge.rows.source_tables import read_source
     from expunge.train import LARGEST_ROW
     from expunge.train import train as run
 
@@ -136,9 +136,9 @@ def train(
         bounded=max_norm is not None,
     )
     rows, prepared = source.rows, source.preparation
-    if source.told:
+    if source.decisions:
         out.bold("preparation of the table")
-        out.listing(source.told, "  ")
+        out.listing(source.decisions, "  ")
     longest = None if deposit is None or prepared is None else LARGEST_ROW
     with progress() as advance:
         model = run(
@@ -172,8 +172,8 @@ def train(
     assert model.record is not None
     fit = describe_fit(model, rows.rows)
     _print_model(model, fit, target)
-    if source.told:
-        content["prepared"] = list(source.told)
+    if source.decisions:
+        content["prepared"] = list(source.decisions)
     content |= {"model": str(target), "sha256": model.sha256(), "record": model.record.facts(), "fit": fit.to_json()}
     if deposit is None:
         return content
@@ -465,7 +465,7 @@ def predict(
     """
     from expunge.model import read_model
     from expunge.report.tables import predictions
-    from expunge.rows.opening import read_unlabelled
+    from expunge.rows.files import read_unlabelled
     from expunge.rows.output import write_file
 
     require_model(model, {"--data": data})

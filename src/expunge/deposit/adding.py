@@ -22,7 +22,7 @@ from expunge.request.promise import wanted_distance
 from expunge.request.rows import Reading, encoder_notes, is_labelled, matched_rows, require_enough, rows_of
 from expunge.request.scaling import SURROGATE, refuse_squashed
 from expunge.request.survey import class_notes, notes_on, survey
-from expunge.rows.ordered import prepared_rows
+from expunge.rows.columns import prepare_frames
 
 FORGET = "the forget set"
 
@@ -86,7 +86,7 @@ def surrogate_rows(
     """The surrogate made ready, refused or remarked on."""
     deposit, record, force = request.deposit, request.record, request.promise.force
     assert isinstance(deposit, Deposit)
-    surrogate = prepared_rows(surrogate, record, SURROGATE)
+    surrogate = prepare_frames(surrogate, record, SURROGATE)
     labelled, gone = is_labelled(surrogate), request.forget
     left = replace(record, n_source=deposit.numbers.n_rows, class_counts=deposit.numbers.class_counts)
     rows = rows_of(surrogate, deposit.model, record, torch.float64, request.weights.device, SURROGATE, reading)

@@ -27,7 +27,7 @@ from expunge.request.promise import Promise, budget_notes
 from expunge.request.rows import Reading, encoder_notes, is_labelled, of_class, rows_of, whole_set
 from expunge.request.series import Series
 from expunge.request.subject import LinearSubject
-from expunge.rows.ordered import by_record
+from expunge.rows.columns import match_record
 from expunge.runtime.memory import Memory
 
 DISTANCE = Distance("deposit", 0.0)
@@ -231,5 +231,5 @@ def _notes_on_classes(deposit: Deposit, rows: Rows) -> tuple[str, ...]:
 
 def as_given(forget: Any, deposit: Deposit) -> tuple[Any, Any]:
     """Features in the order of the model's columns, and labels, as they are hashed."""
-    ordered = by_record(forget, deposit.record, deposit.model.n_features, NAME)
+    ordered = match_record(forget, deposit.record, deposit.model.n_features, NAME)
     return ordered[0], ordered[1]

@@ -36,7 +36,7 @@ from expunge.heads.jacobians import JacobianRidge
 from expunge.model import LinearModel, from_matrix
 from expunge.record import TrainingRecord, loss_named
 from expunge.request.subject import head_of
-from expunge.rows.row_hashes import HASH_BYTES, KEY_BYTES, PRECISIONS, RowHashes
+from expunge.rows.hashes import HASH_BYTES, KEY_BYTES, PRECISIONS, RowHashes
 from expunge.runtime.memory import file_buffer, out_of_memory
 from expunge.runtime.safetensors import read_safetensors, safetensors_parts
 from expunge.runtime.strict_json import read_json

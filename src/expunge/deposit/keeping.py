@@ -20,7 +20,7 @@ from expunge.request.door import HERE
 from expunge.request.execution import Execution
 from expunge.request.rows import Reading, is_labelled, rows_of
 from expunge.request.subject import head_of
-from expunge.rows.ordered import by_record, prepared_rows
+from expunge.rows.columns import match_record, prepare_frames
 from expunge.rows.streams import Stream
 from expunge.runtime.memory import Memory
 
@@ -67,7 +67,7 @@ def keep(
     key and rehearsal for tests.
     """
     if model.record is not None:
-        source = prepared_rows(source, model.record, NAME)
+        source = prepare_frames(source, model.record, NAME)
     if not is_labelled(source):
         raise DataError(f"{NAME}: no labels", "its gradient needs them", "Give the rows as they were trained on.")
     if isinstance(source, Stream) and source.own_rows and execution.group.size > 1:
@@ -84,7 +84,7 @@ def keep(
     require_trained_on(model, record, by_class(rows, record))
     if free_bias:
         record = _freed(record)
-    given = by_record(source, record, model.n_features, NAME)
+    given = match_record(source, record, model.n_features, NAME)
     made = make_deposit(
         model,
         record,

@@ -29,7 +29,7 @@ from expunge.errors import DataError
 from expunge.heads import Logistic, OneVsRest, Ridge, Rows, Softmax
 from expunge.model import from_matrix
 from expunge.record import HESSIAN_LIPSCHITZ_FACTOR
-from expunge.rows.row_hashes import PRECISIONS, Matches, RowHashes, matches, row_hashes
+from expunge.rows.hashes import PRECISIONS, Matches, RowHashes, hash_rows, match_hashes
 
 SMALLEST_STEP = 2.0**-149  # of float32, whose steps are relative to the value above that only
 # slope of the link, size of C(p), and by how much C(p) changes with the outputs
@@ -63,8 +63,8 @@ class Membership:
 
 def look_up(deposit: Deposit, features: Any, labels: Any, name: str = "the forget set") -> Membership:
     """Whether these rows, as they were given, are in the source, and as often as they are asked for."""
-    given = row_hashes(deposit.key, features, labels, name)
-    found = Membership(matches(given, deposit.hashes))
+    given = hash_rows(deposit.key, features, labels, name)
+    found = Membership(match_hashes(given, deposit.hashes))
     return replace(found, again=_again(given, found.missing)) if found.missing else found
 
 

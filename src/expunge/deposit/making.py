@@ -30,7 +30,7 @@ from expunge.heads.jacobians import JacobianRidge, JacobianRows
 from expunge.model import LinearModel, from_matrix
 from expunge.record import TrainingRecord, require_range
 from expunge.request.description import timestamp
-from expunge.rows.row_hashes import KEY_BYTES, NOTHING, RowHashes, row_hashes, streamed_hashes
+from expunge.rows.hashes import KEY_BYTES, NOTHING, RowHashes, hash_rows, hash_stream
 from expunge.rows.streams import Stream
 from expunge.runtime.group import ALONE, Group
 from expunge.runtime.progress import Progress, silent
@@ -206,11 +206,11 @@ def anchor_noise(
 def hashes_of(key: bytes, given: tuple[Any, Any] | Stream, n_rows: int, progress: Progress = silent) -> RowHashes:
     """Hashes of the rows as they came, in no order that says anything."""
     if isinstance(given, Stream):
-        hashes = _sorted(streamed_hashes(key, given, "the source", lambda done: progress(HASHING, done, n_rows)))
-        given.require_as_opened()
+        hashes = _sorted(hash_stream(key, given, "the source", lambda done: progress(HASHING, done, n_rows)))
+        given.require_unchanged()
     else:
         progress(HASHING, 0, n_rows)
-        hashes = _sorted(row_hashes(key, *given, "the source"))
+        hashes = _sorted(hash_rows(key, *given, "the source"))
     if len(hashes) != n_rows:
         raise DataError(f"{len(hashes)} rows as given, {n_rows} as used", "they are the same rows", "Check them.")
     return hashes

@@ -12,9 +12,9 @@ from expunge.deposit.contents import Deposit
 from expunge.deposit.leaving import look_up
 from expunge.errors import DataError
 from expunge.request.rows import is_labelled, require_encoder
-from expunge.rows.ordered import by_record, prepared_rows
-from expunge.rows.prepare import as_features, as_labels, require_width
-from expunge.rows.row_hashes import PRECISIONS
+from expunge.rows.columns import match_record, prepare_frames
+from expunge.rows.features import as_features, as_labels, require_width
+from expunge.rows.hashes import PRECISIONS
 
 NAME = "the rows to look up"
 
@@ -40,7 +40,7 @@ def answers(deposit: Deposit, rows: Any) -> list[Answer]:
     """One for each row, in order; `rows` are (features, labels) as they were trained on, or a frame with both."""
     record = deposit.record
     if not deposit.of_network:
-        rows = prepared_rows(rows, record, NAME)
+        rows = prepare_frames(rows, record, NAME)
     if not is_labelled(rows):
         raise DataError(f"{NAME}: no labels", "a row is known by its label too", "Give (features, labels).")
     if deposit.of_network:  # examples as they are before the network, each of any shape
@@ -48,7 +48,7 @@ def answers(deposit: Deposit, rows: Any) -> list[Answer]:
         table = as_features(torch.as_tensor(features).flatten(1), NAME)
     else:
         require_encoder(rows, record, NAME)
-        features, labels = by_record(rows, record, deposit.model.n_features, NAME)
+        features, labels = match_record(rows, record, deposit.model.n_features, NAME)
         table = as_features(features, NAME)
         require_width(table.shape[1], deposit.model.n_features, NAME)
     _require_kind(as_labels(labels, len(table), NAME), record.classes)

@@ -28,7 +28,7 @@ from expunge.deposit.third import sizes_of
 from expunge.heads import Rows
 from expunge.heads.rows import in_memory
 from expunge.request.rows import rows_of
-from expunge.rows.row_hashes import PRECISIONS
+from expunge.rows.hashes import PRECISIONS
 
 FROZEN = ("schema", "key", "row_bound", "anchor_noise", "kappas", "created", "longest_target")
 LEAVES = ("n_source", "class_counts", "weights_sha256")  # of a record: what changes when rows leave

@@ -42,9 +42,9 @@ from expunge.record import TrainingRecord
 from expunge.request.execution import dtype_named
 from expunge.request.rows import require_encoder
 from expunge.request.scaling import refuse_squashed
-from expunge.rows import EncodedRows, as_features, as_labels, encode, encoder_of, names_of, prepare
-from expunge.rows.ordered import by_record, plain
-from expunge.rows.row_hashes import occurring, row_hashes
+from expunge.rows import EncodedRows, as_features, as_labels, bound_rows, encode, encoder_of, names_of
+from expunge.rows.columns import match_record, to_arrays
+from expunge.rows.hashes import find_occurrences, hash_rows
 from expunge.runtime.durable import remove, write_whole
 
 if TYPE_CHECKING:
@@ -276,11 +276,11 @@ def prepare_request(desk: Desk, state: State, given: EncodedRows) -> RequestedRo
     record = state.model.record
     assert record is not None
     require_encoder(given, record, FORGET)
-    ordered = plain(by_record(given, record, state.model.n_features, FORGET), FORGET)
+    ordered = to_arrays(match_record(given, record, state.model.n_features, FORGET), FORGET)
     table = as_features(ordered[0], FORGET).cpu()
     features = (table.float() if table.dtype == torch.bfloat16 else table).numpy()
     ordered = ordered.with_arrays(features, as_labels(ordered[1], len(features), FORGET))  # labels in one dimension
-    rows = prepare(
+    rows = bound_rows(
         as_features(features, FORGET),
         encode(ordered[1], record.classes, FORGET),
         max_norm=record.max_norm,
@@ -289,7 +289,7 @@ def prepare_request(desk: Desk, state: State, given: EncodedRows) -> RequestedRo
         device=torch.device("cpu"),
         width=state.model.n_features,
         name=FORGET,
-    ).rows
+    )
     refuse_squashed(rows.scaling, FORGET, record.max_norm, desk.policy.force)
     indices = rows.labels.tolist()
     classes = digest_classes(desk.key, indices)
@@ -340,7 +340,7 @@ def _refuse_strangers(desk: Desk, state: State, asked: RequestedRows) -> None:
     """
     if state.deposit is None:
         return
-    there = occurring(row_hashes(state.deposit.key, *asked.given), state.deposit.hashes)
+    there = find_occurrences(hash_rows(state.deposit.key, *asked.given), state.deposit.hashes)
     absent = {int(row): asked.digests.by_row[row] for row in np.flatnonzero(~there)}
     if not absent:
         return

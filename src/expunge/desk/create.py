@@ -37,9 +37,9 @@ from expunge.request.rows import is_labelled
 from expunge.request.scaling import FORCED, refuse_squashed
 from expunge.request.series import Series
 from expunge.rows import EncodedRows, encoder_of, names_of
-from expunge.rows.ordered import by_record, plain
+from expunge.rows.columns import match_record, to_arrays
+from expunge.rows.hashes import KEY_BYTES
 from expunge.rows.output import build_folder, require_absent
-from expunge.rows.row_hashes import KEY_BYTES
 from expunge.runtime.durable import PRIVATE_FOLDER, PUBLIC_FOLDER, sync_folder, write_whole
 from expunge.surrogate.rehearsal import rehearsed_scale
 
@@ -218,9 +218,9 @@ def _start_with_surrogate(
     given = model if model.record is not None else model.with_record(record)
     model = one_row_a_class(given)
     encoder = encoder_of(surrogate)
-    surrogate = by_record(surrogate, record, model.n_features, "the surrogate set")
+    surrogate = match_record(surrogate, record, model.n_features, "the surrogate set")
     names = names_of(surrogate)
-    features, labels = map(np.asarray, plain(EncodedRows(*surrogate), "the surrogate set"))
+    features, labels = map(np.asarray, to_arrays(EncodedRows(*surrogate), "the surrogate set"))
     request, notes = _try_request(model, EncodedRows(features, labels, encoder, names), policy)
     stored = npz_bytes(features, labels, encoder, names)
     state = anchored_bytes(model, nothing_forgotten(model))

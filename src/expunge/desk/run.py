@@ -61,7 +61,7 @@ from expunge.request.execution import Execution
 from expunge.request.past import anchored_bytes
 from expunge.request.series import Series
 from expunge.rows import EncodedRows, as_features, as_labels, encoder_of, names_of
-from expunge.rows.ordered import by_record
+from expunge.rows.columns import match_record
 from expunge.runtime.progress import Progress, silent
 
 TEST = "the test set"
@@ -449,7 +449,7 @@ class LabelledRows:
 
 def check_test_rows(model: LinearModel, test: Rows) -> LabelledRows:
     """The test rows in the order of the model's columns; refuses what nothing could be measured on."""
-    features, labels = by_record(test, model.record, model.n_features, TEST)
+    features, labels = match_record(test, model.record, model.n_features, TEST)
     table = as_features(features, TEST)
     if table.shape[1] != model.n_features:
         raise DataError(

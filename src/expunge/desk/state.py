@@ -29,8 +29,8 @@ from expunge.record import TrainingRecord
 from expunge.request.past import Past, left_over, read_anchored
 from expunge.request.series import Series
 from expunge.rows import EncodedRows, as_labels, encoder_of, names_of
-from expunge.rows.files import ENCODER, NAMES
-from expunge.rows.row_hashes import PRECISIONS, row_hashes
+from expunge.rows.arrays import ENCODER, NAMES
+from expunge.rows.hashes import PRECISIONS, hash_rows
 from expunge.runtime.keyed import KeyedBytes, derived_key
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def digest_rows(key: bytes, rows: Rows, features: Any, labels: Any) -> RowDigest
         mac(key, "row", np.ascontiguousarray(row, dtype="<f8").tobytes() + label.tobytes())
         for row, label in zip(values, classes, strict=True)
     ]
-    given = row_hashes(key, features, labels)
+    given = hash_rows(key, features, labels)
     return RowDigests((trained, *(given.hex(precision) for precision in range(len(PRECISIONS)))))
 
 

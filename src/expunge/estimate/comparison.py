@@ -43,7 +43,7 @@ from expunge.request.past import without
 from expunge.request.rows import is_labelled, matched_rows, require_enough, rows_of
 from expunge.request.scaling import refuse_squashed
 from expunge.request.subject import head_of
-from expunge.rows.ordered import prepared_rows
+from expunge.rows.columns import prepare_frames
 from expunge.runtime.budget import NO_LIMIT, Budget
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.equation import RetainedEquation
@@ -211,7 +211,7 @@ def compare(
     `forget` gives an update to compare means at, and with matched classes what the surrogate is matched to: the rows
     that are retained. `reference` holds source rows.
     """
-    surrogate = prepared_rows(surrogate, record, SURROGATE)
+    surrogate = prepare_frames(surrogate, record, SURROGATE)
     require_estimable(replace(wanted, route="kl"), record, is_labelled(surrogate), "residual")
     place = computing_device(device)
     objective, weights = head_of(model, record), model.matrix(place)

@@ -35,9 +35,9 @@ from expunge.estimate.langevin import (
 )
 from expunge.heads import LinearHead, Rows
 from expunge.record import TrainingRecord
-from expunge.rows import prepare
-from expunge.rows.files import DAMAGE, Array, not_whole, read_npz
-from expunge.rows.prepare import row_norms
+from expunge.rows import bound_rows
+from expunge.rows.arrays import DAMAGE, Array, damage_error, read_npz
+from expunge.rows.features import row_norms
 from expunge.runtime.budget import NO_LIMIT, Budget
 from expunge.runtime.memory import memory_limit
 from expunge.runtime.paths import readable
@@ -465,7 +465,7 @@ def sample_source(
             f"Use a --step-size (step_size=) well below {step:.3g}.",
         )
     points = start.target.features(drawn.points) if isinstance(start.target, Whitened) else drawn.points
-    prepared = prepare(
+    rows = bound_rows(
         points,
         torch.zeros(len(points), dtype=torch.int64),
         max_norm=record.max_norm,
@@ -474,7 +474,7 @@ def sample_source(
         device=weights.device,
         name="the sampled features",
     )
-    return SampledSource(prepared.rows, width, drawn.diagnostics, start.words, step, drawn.steps)
+    return SampledSource(rows, width, drawn.diagnostics, start.words, step, drawn.steps)
 
 
 @dataclass(frozen=True)
@@ -587,7 +587,7 @@ def read_estimate(path: str | Path) -> SourceEstimate:
     except ExpungeError:
         raise
     except DAMAGE as error:
-        raise not_whole(location, error) from error
+        raise damage_error(location, error) from error
 
 
 def _require(holds: bool, said: str) -> None:

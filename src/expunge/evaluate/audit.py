@@ -68,7 +68,7 @@ from expunge.request.door import Request, ask
 from expunge.request.execution import Execution
 from expunge.request.promise import Promise
 from expunge.request.subject import LinearSubject, head_of
-from expunge.rows.partial import Partial
+from expunge.rows.output import UnfinishedRun
 from expunge.runtime.paths import readable
 from expunge.runtime.progress import Progress, silent
 from expunge.train import minimise, train
@@ -596,7 +596,7 @@ PART = 2_500  # runs a side that are lost at most when a run is stopped
 
 
 def run_audits(
-    tasks: Sequence[AuditTask], runs: int, confidence: float, partial: Partial | None, progress: Progress
+    tasks: Sequence[AuditTask], runs: int, confidence: float, partial: UnfinishedRun | None, progress: Progress
 ) -> dict[str, Audit]:
     """Each task's audit; parts that `partial` holds are read, the others run and saved.
 

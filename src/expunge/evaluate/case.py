@@ -23,9 +23,19 @@ from expunge.record import TrainingRecord
 from expunge.request.execution import computing_device
 from expunge.request.rows import require_encoder
 from expunge.request.subject import head_of
-from expunge.rows import EncodedRows, as_features, as_labels, encode, encoder_of, in_order, names_of, prepare, read_data
-from expunge.rows.ordered import by_record, plain, prepared_rows
-from expunge.rows.raw_tables import is_table
+from expunge.rows import (
+    EncodedRows,
+    as_features,
+    as_labels,
+    bound_rows,
+    encode,
+    encoder_of,
+    names_of,
+    order_columns,
+    read_data,
+)
+from expunge.rows.columns import match_record, prepare_frames, to_arrays
+from expunge.rows.tables import is_table
 from expunge.runtime.progress import Progress, silent
 from expunge.train import minimise, train
 
@@ -46,7 +56,7 @@ class Splits:
     def source(self) -> Labelled:
         """Retain and forget set, in one order of columns."""
         names = names_of(self.retain)
-        forget = in_order(self.forget, names, self.retain[0].shape[1], "the forget set")
+        forget = order_columns(self.forget, names, self.retain[0].shape[1], "the forget set")
         features = np.concatenate([self.retain[0], forget[0]])
         known = names if names_of(forget) == names else None
         return EncodedRows(features, np.concatenate([self.retain[1], forget[1]]), encoder_of(self.retain), known)
@@ -58,7 +68,7 @@ class Splits:
 
     def prepared(self, record: TrainingRecord) -> Splits:
         """The same with every part that is a frame made into features, where the record has a preparation."""
-        made = {part: prepared_rows(rows, record, f"the {part} set") for part, rows in self.named().items()}
+        made = {part: prepare_frames(rows, record, f"the {part} set") for part, rows in self.named().items()}
         return Splits(**made)
 
     def ordered(self, names: tuple[str, ...] | None, width: int) -> Splits:
@@ -71,9 +81,9 @@ class Splits:
                 "the model's record names no columns, so nobody can say which are right",
                 "Give all sets the columns of training, in the order of training.",
             )
-        made = {part: in_order(rows, names, width, f"the {part} set") for part, rows in parts.items()}
+        made = {part: order_columns(rows, names, width, f"the {part} set") for part, rows in parts.items()}
         as_arrays = {
-            part: plain(EncodedRows(rows[0], rows[1], encoder_of(rows), names_of(rows)), f"the {part} set")
+            part: to_arrays(EncodedRows(rows[0], rows[1], encoder_of(rows), names_of(rows)), f"the {part} set")
             for part, rows in made.items()
         }
         return Splits(**as_arrays)
@@ -194,9 +204,9 @@ def make_rows(
     Features that say they were made by another encoder than the model's are refused, as are other columns.
     """
     require_encoder(part, record, name)
-    part = by_record(part, record, model.n_features, name)
+    part = match_record(part, record, model.n_features, name)
     features = as_features(part[0], name)
-    return prepare(
+    return bound_rows(
         features,
         encode(as_labels(part[1], features.shape[0], name), record.classes, name),
         max_norm=record.max_norm,
@@ -205,4 +215,4 @@ def make_rows(
         device=device,
         width=model.n_features,
         name=name,
-    ).rows
+    )

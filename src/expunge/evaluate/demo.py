@@ -28,8 +28,7 @@ from expunge.mechanism import Unlearned, measure
 from expunge.model import LinearModel
 from expunge.request.door import Request, ask
 from expunge.request.promise import Promise
-from expunge.rows.output import write_file, write_private
-from expunge.rows.results import DOSSIER, MODEL, PRIVATE, STATEMENT
+from expunge.rows.output import DOSSIER, MODEL, PRIVATE_PART, STATEMENT, write_file, write_private
 from expunge.train import train
 from expunge.unlearn import unlearn
 
@@ -171,7 +170,7 @@ def _ended(result: Path, unlearned: Unlearned, true_distance: float, say: Say) -
     """Somebody else's check, from the files alone."""
     say("4. Somebody else verifies the statement and the model from their files; an auditor has the dossier too.")
     say(f"   expunge verify {result.name}/statement.json --model {result.name}/model.safetensors")
-    dossier = read_certificate(result / PRIVATE / DOSSIER)
+    dossier = read_certificate(result / PRIVATE_PART / DOSSIER)
     return Ending(
         unlearned, verify_statement(read_statement(result / STATEMENT), result / MODEL, dossier), true_distance
     )

@@ -45,7 +45,7 @@ from expunge.evaluate.metrics import (
 from expunge.model import read_model
 from expunge.noise import Noise
 from expunge.request.promise import check_budget
-from expunge.rows.partial import Partial
+from expunge.rows.output import UnfinishedRun
 from expunge.runtime.cells import safe_cell
 from expunge.runtime.progress import Progress, silent
 from expunge.runtime.typed_json import read_as
@@ -300,7 +300,7 @@ class Campaign:
     setting: dict[str, Any]
     seed: Callable[[int, Progress], list[MethodScores]]
 
-    def run(self, seeds: Sequence[int], partial: Partial, progress: Progress) -> list[list[MethodScores]]:
+    def run(self, seeds: Sequence[int], partial: UnfinishedRun, progress: Progress) -> list[list[MethodScores]]:
         """All seeds; those that `partial` already holds are read, the others run and saved."""
         results = []
         for number, seed in enumerate(seeds):

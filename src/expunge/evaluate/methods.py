@@ -28,7 +28,7 @@ from expunge.noise import Noise, grid_exponent
 from expunge.request.door import ask
 from expunge.request.promise import Promise, wanted_distance
 from expunge.request.refusals import refuse_unsound
-from expunge.rows.names import order_of
+from expunge.rows.columns import order_of
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from expunge.record import Label
 from expunge.request.rows import is_labelled
 from expunge.request.scaling import scaling_words
 from expunge.rows import as_labels, encode
-from expunge.rows.ordered import by_record
+from expunge.rows.columns import match_record
 
 PARTS = ("train", "test", "retain", "forget")
 FEWEST_ROWS, FEWEST_MODELS = 20, 20
@@ -402,7 +402,7 @@ class ModelScores:
 def score_model(model: LinearModel, rows: tuple[Any, Any]) -> ModelScores:
     """Of a model, on (features, labels) as they come."""
     name = "the rows to score"
-    given = by_record(rows, model.record, model.n_features, name)
+    given = match_record(rows, model.record, model.n_features, name)
     if not is_labelled(given):
         raise DataError(f"{name}: no labels", "answers are compared with them", "Give rows with their labels.")
     own = encode(as_labels(given[1], len(given[1]), name), model.classes, name).numpy()

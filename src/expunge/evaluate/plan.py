@@ -36,7 +36,7 @@ from expunge.request.execution import Execution
 from expunge.request.promise import Promise, wanted_distance
 from expunge.request.rows import is_labelled
 from expunge.request.scaling import FORCED, SURROGATE
-from expunge.rows.ordered import prepared_rows
+from expunge.rows.columns import prepare_frames
 from expunge.runtime.progress import Progress, silent
 from expunge.surrogate.rehearsal import rehearse, scale_of
 
@@ -122,7 +122,7 @@ def plan(
             "Give --epsilon and --distance (epsilons=, distances=).",
         )
     if model.record is not None:
-        surrogate = prepared_rows(surrogate, model.record, SURROGATE)
+        surrogate = prepare_frames(surrogate, model.record, SURROGATE)
     labelled = is_labelled(surrogate)
     outlooks: list[Outlook] = []
     advice: tuple[Advice, ...] = ()

@@ -29,9 +29,9 @@ from torch import Tensor, nn
 
 from expunge.errors import DataError, ExpungeError, ModelError, OptionError, said_by
 from expunge.networks.head import module_digest, require_same, split_head
+from expunge.rows.features import as_features
 from expunge.rows.images import Examples
-from expunge.rows.partial import open_partial
-from expunge.rows.prepare import as_features
+from expunge.rows.output import open_run
 from expunge.runtime.memory import file_bytes, out_of_memory
 from expunge.runtime.paths import readable
 from expunge.runtime.progress import Progress, silent
@@ -350,9 +350,9 @@ def embed(
     digest = pipeline_digest(encoder.digest, prepared)
     count, unit = len(examples.inputs), batch * UNIT_BATCHES
     _check_encoder(examples, encoder, prepared, batch)
-    kept = None if partial is None else open_partial(partial, _setting(examples, encoder, digest, batch))
+    kept = None if partial is None else open_run(partial, _setting(examples, encoder, digest, batch))
     parts: list[NDArray[Any]] = []
-    with contextlib.nullcontext() if kept is None else kept.gone_if_refused():
+    with contextlib.nullcontext() if kept is None else kept.removed_if_refused():
         for start in range(0, count, unit):
             name = f"rows-{start:012d}"
             part = None if kept is None else kept.load_array(name)

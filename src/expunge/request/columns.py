@@ -8,7 +8,7 @@ from typing import Any
 from expunge.certificate.claim import PublicNote
 from expunge.errors import DataError
 from expunge.record import TrainingRecord
-from expunge.rows.names import names_of
+from expunge.rows.columns import names_of
 
 
 def column_notes(record: TrainingRecord, sets: Mapping[str, Any]) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ from expunge.request.rows import (
 from expunge.request.scaling import refuse_squashed
 from expunge.request.subject import LinearSubject, Subject, require_not_noised
 from expunge.request.survey import class_notes, notes_on, survey
-from expunge.rows.ordered import prepared_rows
+from expunge.rows.columns import prepare_frames
 from expunge.runtime.group import Group
 from expunge.runtime.memory import Memory
 
@@ -149,7 +149,7 @@ def ask(
     check_sizes(len(forget_rows) + past.n_rows, record, promise.force)
     if group.size > 1:
         _require_alike(group, promise, execution.dtype, subject, forget_rows)
-    surrogate = prepared_rows(surrogate, record, "the surrogate set")
+    surrogate = prepare_frames(surrogate, record, "the surrogate set")
     surrogate_rows = rows_of(surrogate, model, record, execution.rows_dtype, place, "the surrogate set", reading)
     labelled = is_labelled(surrogate)
     asked = forget_rows

@@ -15,20 +15,10 @@ from expunge.errors import DataError, ModelError, OptionError, UselessModel
 from expunge.heads import RowSet
 from expunge.model import LinearModel
 from expunge.record import Label, TrainingRecord
-from expunge.rows import (
-    EncodedRows,
-    as_features,
-    as_labels,
-    class_matched,
-    encode,
-    encoder_of,
-    names_of,
-    prepare,
-)
-from expunge.rows.names import is_frame
-from expunge.rows.ordered import by_record, prepared_rows
-from expunge.rows.streamed import Form, StreamedRows, Watch, fits, loaded
-from expunge.rows.streams import ArrayStream, Stream
+from expunge.rows import EncodedRows, as_features, as_labels, bound_rows, encode, encoder_of, names_of, weight_classes
+from expunge.rows.columns import match_record, prepare_frames
+from expunge.rows.streams import ArrayStream, Form, Stream, StreamedRows, Watch, fits, load
+from expunge.rows.tables import is_frame
 from expunge.runtime.group import ALONE, Group
 from expunge.runtime.memory import Memory
 from expunge.runtime.progress import Progress, silent
@@ -47,7 +37,7 @@ def rows_of(
 ) -> RowSet:
     """Rows ready for the model's objective, from (features, labels), features alone, or a stream of them."""
     require_encoder(rows, record, name)
-    rows = by_record(rows, record, model.n_features, name)
+    rows = match_record(rows, record, model.n_features, name)
     if name == "the forget set" and not is_labelled(rows):
         raise DataError(
             f"{name}: no labels", "the gradient of what is forgotten needs them", "Give (features, labels)."
@@ -63,14 +53,14 @@ def rows_of(
             parameters = model.n_classes * (model.n_features + int(record.bias))
             memory = reading.memory.less(8 * parameters * SOLVER_VECTORS)
             return StreamedRows(rows, form, memory, reading.group, reading.watch(name))
-        rows = loaded(rows)
+        rows = load(rows)
     values, labels = rows if isinstance(rows, tuple) else (rows, None)
     table = as_features(values, name)
     if labels is None:
         indices = torch.zeros(table.shape[0], dtype=torch.int64)
     else:
         indices = encode(as_labels(labels, table.shape[0], name), record.classes, name)
-    return prepare(
+    return bound_rows(
         table,
         indices,
         max_norm=record.max_norm,
@@ -79,12 +69,12 @@ def rows_of(
         device=device,
         width=model.n_features,
         name=name,
-    ).rows
+    )
 
 
 def whole_set(rows: Any, reading: Reading, name: str, record: TrainingRecord | None = None) -> Any:
     """A stream's rows in memory, where every process needs all of them; those of a frame prepared as at training."""
-    rows = rows if record is None else prepared_rows(rows, record, name)
+    rows = rows if record is None else prepare_frames(rows, record, name)
     if not isinstance(rows, Stream):
         return rows
     size = rows.bytes_in_memory
@@ -94,7 +84,7 @@ def whole_set(rows: Any, reading: Reading, name: str, record: TrainingRecord | N
             f"half of {reading.memory.spare / 1e6:,.0f} MB may be used for it",
             "Raise the memory limit, or forget fewer rows at once.",
         )
-    return EncodedRows(*loaded(rows), rows.encoder, rows.feature_names, rows.encoder_trained)
+    return EncodedRows(*load(rows), rows.encoder, rows.feature_names, rows.encoder_trained)
 
 
 def is_labelled(rows: Any) -> bool:
@@ -253,4 +243,4 @@ def matched_rows(
             "the surrogate is matched to what is left",
             "Check the labels; these rows cannot all have been trained on.",
         )
-    return class_matched(surrogate, record.class_counts, record.classes, present)
+    return weight_classes(surrogate, record.class_counts, record.classes, present)

@@ -7,49 +7,31 @@ from typing import TYPE_CHECKING
 from expunge.runtime.lazy import load_lazily
 
 if TYPE_CHECKING:
-    from expunge.rows.files import EncodedRows, LabelledArrays, encoder_of, read_data
-    from expunge.rows.matching import class_matched
-    from expunge.rows.names import names_of
-    from expunge.rows.opening import open_data
-    from expunge.rows.ordered import in_order
-    from expunge.rows.prepare import Prepared, as_features, as_labels, encode, prepare
+    from expunge.rows.columns import names_of, order_columns
+    from expunge.rows.features import as_features, as_labels, bound_rows, encode, weight_classes
+    from expunge.rows.files import EncodedRows, encoder_of, open_data, read_data
     from expunge.rows.streams import Stream, stream
 
 __all__ = [
     "EncodedRows",
-    "LabelledArrays",
-    "Prepared",
     "Stream",
     "as_features",
     "as_labels",
-    "class_matched",
+    "bound_rows",
     "encode",
     "encoder_of",
-    "in_order",
     "names_of",
     "open_data",
-    "prepare",
+    "order_columns",
     "read_data",
     "stream",
-]
+    "weight_classes",
+]  # fmt: skip
 
 load_lazily(
     __name__,
-    {
-        "EncodedRows": "files",
-        "LabelledArrays": "files",
-        "Prepared": "prepare",
-        "Stream": "streams",
-        "as_features": "prepare",
-        "as_labels": "prepare",
-        "class_matched": "matching",
-        "encode": "prepare",
-        "encoder_of": "files",
-        "in_order": "ordered",
-        "names_of": "names",
-        "open_data": "opening",
-        "prepare": "prepare",
-        "read_data": "files",
-        "stream": "streams",
-    },
+    dict.fromkeys(["names_of", "order_columns"], "columns")
+    | dict.fromkeys(["as_features", "as_labels", "encode", "bound_rows", "weight_classes"], "features")
+    | dict.fromkeys(["EncodedRows", "encoder_of", "open_data", "read_data"], "files")
+    | dict.fromkeys(["Stream", "stream"], "streams"),
 )

@@ -1,47 +1,66 @@
-"""Data files: `.npz` and `.safetensors` with `X` and `y`; tables (`.csv`, `.tsv`, also `.gz`, `.parquet`) with a label.
+"""Rows by the path a user gives: arrays and tables read whole or as a stream, prepared as a model's record says.
 
-Nothing here unpickles, and nothing is allocated before the size a file declares has been checked against what it
-holds and against a limit.
+Also the source a model is to be trained on, from a file or from Python, with every decision on its columns told.
 """
 
 from __future__ import annotations
 
-import math
-import struct
-import tokenize
-import zipfile
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from expunge.errors import DataError, ExpungeError, FileError
-from expunge.record import TRAINED_ON_SOURCE
-from expunge.rows.raw_tables import ENDINGS as TABLES
-from expunge.rows.raw_tables import is_table
-from expunge.rows.text_tables import table_ending
-from expunge.rows.whole_tables import Layout, read_prepared, read_table
-from expunge.runtime.memory import file_bytes, out_of_memory, require_fits, require_room
+from expunge.errors import DataError, FileError, OptionError
+from expunge.record import LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE, TrainingRecord
+from expunge.rows.arrays import (
+    DAMAGE,
+    NAMES,
+    Array,
+    StoredArray,
+    damage_error,
+    locate_npy,
+    locate_npz,
+    locate_safetensors,
+    origin,
+    read_arrays,
+    read_npz,
+    require_tensors,
+)
+from expunge.rows.features import as_labels
+from expunge.rows.parquet import open_parquet
+from expunge.rows.preparation import RARE, Preparation, learn
+from expunge.rows.streams import ParquetStream, Segment, StoredStream, Stream
+from expunge.rows.tables import (
+    PARQUET,
+    TABLES,
+    Table,
+    as_words,
+    choose_label,
+    frame_table,
+    holds_features,
+    is_frame,
+    is_table,
+    label_error,
+    missing_error,
+    read_columns,
+    read_table,
+    require_columns,
+    table_ending,
+)
+from expunge.runtime.checks import choice
+from expunge.runtime.memory import Memory, require_room
 from expunge.runtime.paths import readable
-from expunge.runtime.safetensors import read_safetensors
-from expunge.runtime.strict_json import is_digest
 
-Array = NDArray[Any]
-
-# What a damaged or hostile file makes the libraries that read it raise.
-DAMAGE = (
-    ValueError, TypeError, KeyError, IndexError, OverflowError, OSError, EOFError, NotImplementedError, RuntimeError,
-    SyntaxError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error, pa.ArrowException,
-)  # fmt: skip
-
-# arrays of an npz, metadata of a safetensors file: the digest of what made the features, and whether that was trained
-# on rows of the source; an npz may also name its columns
-ENCODER, ENCODER_TRAINED, NAMES = "encoder", "encoder_trained_on_source", "feature_names"
+ARRAYS = (".npz", ".safetensors")
+PREPARE = ("auto", "table", "none")
+COARSE, EXACT = PRECISION = ("coarse", "exact")
+MOST_PARTS = 50
+LEARNT_FROM = 20_000  # rows: what becomes of a column shows in so many
+TRAINED_ON = "the model was trained on a column of that name"
 
 
 class EncodedRows(tuple[Any, Any]):
@@ -55,7 +74,8 @@ class EncodedRows(tuple[Any, Any]):
     encoder: str | None
     encoder_trained: str | None
     feature_names: tuple[str, ...] | None
-    unprepared: bool = False
+    name: str
+    unprepared: bool
 
     def __new__(
         cls,
@@ -64,41 +84,48 @@ class EncodedRows(tuple[Any, Any]):
         encoder: str | None = None,
         feature_names: tuple[str, ...] | None = None,
         encoder_trained: str | None = None,
+        *,
+        name: str = "the rows",
+        unprepared: bool = False,
     ) -> Self:
-        made = super().__new__(cls, (features, labels))
-        made.encoder, made.feature_names, made.encoder_trained = encoder, feature_names, encoder_trained
-        return made
+        rows = super().__new__(cls, (features, labels))
+        rows.encoder, rows.feature_names, rows.encoder_trained = encoder, feature_names, encoder_trained
+        rows.name, rows.unprepared = name, unprepared
+        return rows
+
+    @property
+    def features(self) -> Any:
+        return self[0]
+
+    @property
+    def labels(self) -> Any:
+        return self[1]
+
+    @property
+    def rows(self) -> Self:
+        """Itself: (features, labels)."""
+        return self
 
     def with_arrays(self, features: Any, labels: Any) -> EncodedRows:
         """Other rows of which the same is known."""
-        made = EncodedRows(features, labels, self.encoder, self.feature_names, self.encoder_trained)
-        made.unprepared = self.unprepared
-        return made
+        return EncodedRows(
+            features,
+            labels,
+            self.encoder,
+            self.feature_names,
+            self.encoder_trained,
+            name=self.name,
+            unprepared=self.unprepared,
+        )
 
 
 def encoder_of(rows: object) -> str | None:
     """The digest of the encoder that made these rows, where they know it."""
-    named = getattr(rows, "encoder", None)  # of EncodedRows, or of a stream
-    return named if isinstance(named, str) else None
+    encoder = getattr(rows, "encoder", None)  # of EncodedRows, or of a stream
+    return encoder if isinstance(encoder, str) else None
 
 
-@dataclass(frozen=True)
-class LabelledArrays:
-    """Features (rows x d) and labels (numbers or strings) as a file holds them, and what it says of them."""
-
-    features: Array
-    labels: Array
-    name: str
-    encoder: str | None = None
-    feature_names: tuple[str, ...] | None = None
-    encoder_trained: str | None = None
-    unprepared: bool = False
-
-    @property
-    def rows(self) -> EncodedRows:
-        made = EncodedRows(self.features, self.labels, self.encoder, self.feature_names, self.encoder_trained)
-        made.unprepared = self.unprepared
-        return made
+# Read whole ----------------------------------------------------------------------------------------------------------
 
 
 def read_data(
@@ -110,7 +137,7 @@ def read_data(
     names: Sequence[str] | None = None,
     preparation: Mapping[str, Any] | None = None,
     labelled: bool = True,
-) -> LabelledArrays:
+) -> EncodedRows:
     """Read features and labels from a file.
 
     Of a table: `label` names its label column, `columns` those of the features (all others), and without a `header`
@@ -119,235 +146,513 @@ def read_data(
     """
     location = Path(path)
     kind = table_ending(location)
-    if kind not in ENDINGS:
-        raise unknown_type(location)
+    if kind not in (*ARRAYS, *TABLES):
+        raise type_error(location)
     if is_table(location) and preparation is not None:
-        features, labels, named = read_prepared(location, label, columns, preparation, labelled)
-        return LabelledArrays(features, labels, str(location), None, named)
-    readers: dict[str, Callable[[Path], EncodedRows]] = {".npz": _from_npz, ".safetensors": _from_safetensors}
-    layout = Layout(label, columns, header, names)
-    if kind in readers and layout != Layout():
+        return _read_prepared(location, label, columns, Preparation.of(preparation), labelled)
+    if kind in ARRAYS and (label, columns, header, names) != (None, None, True, None):
         raise FileError(
             f"{location}: --label {label!r}" if label is not None else f"{location}: --columns, --no-header or --names",
             "only tables (.csv and .parquet files, and the like) have named columns",
             "Leave --label out; y is used." if label is not None else "Leave these options out.",
         )
     readable(location)
+    encoder = trained = None
     try:
-        rows = readers[kind](location) if kind in readers else _from_table(location, layout)
+        if kind in ARRAYS:
+            features, labels, (encoder, trained), named = read_arrays(location)
+        else:
+            features, labels, named = read_columns(location, label, columns, header, names)
     except DAMAGE as error:
-        raise not_whole(location, error) from error
-    features, labels = rows
+        raise damage_error(location, error) from error
     copies = 2 * 8 * features.size + 2 * labels.nbytes + 32 * labels.size  # in float64, and sorted by class
     require_room(copies, location, "the rows, checked and made ready,")
-    made = LabelledArrays(*rows, str(location), rows.encoder, rows.feature_names, rows.encoder_trained)
-    return replace(made, unprepared=is_table(location))
+    unprepared = is_table(location)
+    return EncodedRows(features, labels, encoder, named, trained, name=str(location), unprepared=unprepared)
 
 
-ENDINGS = (".npz", ".safetensors", *TABLES)
+def _read_prepared(
+    path: Path, label: str | None, columns: Sequence[str] | None, preparation: Preparation, labelled: bool
+) -> EncodedRows:
+    if columns is not None:
+        raise FileError(
+            f"{path}: --columns {','.join(columns)}",
+            "the model has a preparation, which names its columns",
+            "Leave --columns out.",
+        )
+    table = read_table(path, known=preparation.names or None)
+    has_labels = labelled or (label or preparation.label) in table.names
+    labels = preparation.labels(table, label) if has_labels else np.empty(0)
+    return EncodedRows(preparation.features(table), labels, None, preparation.feature_names, name=str(path))
 
 
-def unknown_type(path: Path) -> FileError:
+def type_error(path: Path) -> FileError:
     """The error for a file whose name ends otherwise than data files do."""
     return FileError(
         f"{path}: unknown file type {table_ending(path)!r}",
-        f"data files end in {', '.join(ENDINGS)}",
+        f"data files end in {', '.join((*ARRAYS, *TABLES))}",
         "Save the rows as .npz with arrays X and y, or as .csv or .parquet with a label column.",
     )
 
 
-def read_moments(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Arrays mean and covariance of an .npz file."""
+def read_unlabelled(path: str | Path, label: str | None, record: TrainingRecord | None) -> Any:
+    """Features of rows whose labels nobody needs, as they come; a label column that is there is left aside."""
     location = readable(Path(path))
-    try:
-        arrays = read_npz(location, ("mean", "covariance"))
-    except DAMAGE as error:
-        raise not_whole(location, error) from error
-    for name, array in arrays.items():
-        if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+    preparation = None if record is None else record.table
+    if is_table(location) and preparation is None and record is not None and record.features is not None:
+        features = _numbers_of(read_table(location), record.features)
+        return EncodedRows(features, None, None, record.features)
+    if location.suffix.lower() == ".npz":
+        try:
+            return read_npz(location, ("X",))["X"]
+        except DAMAGE as error:
+            raise damage_error(location, error) from error
+    rows = read_data(location, label if is_table(location) else None, preparation=preparation, labelled=False)
+    return EncodedRows(rows.features, None, rows.encoder, rows.feature_names)
+
+
+def _numbers_of(table: Table, names: Sequence[str]) -> Array:
+    """The columns a model was trained on, as the numbers they are."""
+    require_columns(table, names, TRAINED_ON)
+    columns = [table.numbers(name) for name in names]
+    for name, values in zip(names, columns, strict=True):
+        if values is None or np.isnan(values).any():
             raise DataError(
-                f"{location}: {name} of dtype {array.dtype}, or not finite",
-                "real numbers are needed",
-                "Compute it again.",
+                f"{table.name}: column {name!r} without numbers, or with empty cells",
+                "the model was trained on numbers in every cell",
+                "Encode and fill the column as it was done for training, or remove those rows.",
             )
-    mean, covariance = (arrays[name].astype(np.float64) for name in ("mean", "covariance"))
-    if covariance.ndim != 2 or covariance.shape != covariance.T.shape or not np.allclose(covariance, covariance.T):
-        raise DataError(f"{location}: the covariance is not symmetric", "a covariance is", "Check how it was computed.")
-    return mean, covariance
+    return np.column_stack([values for values in columns if values is not None])
 
 
-def not_whole(location: Path, error: BaseException) -> ExpungeError:
-    """The error for a file that its reader choked on."""
-    return out_of_memory(error) or FileError(
-        f"{location} is not a whole {location.suffix} file ({type(error).__name__}: {error})",
-        "a complete one is needed",
-        "Write or copy it again.",
-    )
+# Read whole or streamed ----------------------------------------------------------------------------------------------
 
 
-def _from_npz(path: Path) -> EncodedRows:
-    arrays = read_npz(path, ("X", "y"), optional=(ENCODER, ENCODER_TRAINED, NAMES))
+def open_data(
+    path: str | Path,
+    label: str | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    memory: Memory | None = None,
+    stream: bool | None = None,
+    preparation: Mapping[str, Any] | None = None,
+) -> EncodedRows | Stream:
+    """Rows of a file or folder: read whole, or as a stream where they are larger than `memory` allows.
 
-    def one(name: str) -> Any:
-        array = arrays.get(name)
-        return None if array is None else array.item() if array.size == 1 else str(array.shape)
+    A table that a model's `preparation` makes into features is read whole.
 
-    encoder, trained = encoder_digest(path, one(ENCODER)), encoder_training(path, one(ENCODER_TRAINED))
-    return EncodedRows(arrays["X"], arrays["y"], encoder, _npz_names(path, arrays), trained)
+    With `stream`, as one if that can be, and whoever goes over it then decides; without, where that can be avoided,
+    whole. Always streams are .npy files (`X.npy` with `y.npy` beside it), and folders of those, of .safetensors or of
+    Parquet files.
+    """
+    location = Path(path)
+    if is_folder(location):
+        return _open_folder(location, label, columns)
+    suffix, size = location.suffix.lower(), readable(location).stat().st_size
+    allowed = (memory or Memory.of(None)).spare
 
+    def streams(n_bytes: int) -> bool:
+        return n_bytes > allowed if stream is None else stream
 
-def _npz_names(path: Path, arrays: dict[str, Array]) -> tuple[str, ...] | None:
-    """The names of the columns, where the file has them: as many as there are columns, all different."""
-    names = arrays.get(NAMES)
-    if names is None:
-        return None
-    shape = arrays["X"].shape
-    if names.dtype.kind != "U" or names.ndim != 1 or len(shape) != 2 or len(names) != shape[1]:
-        raise FileError(
-            f"{path}: {NAMES} of dtype {names.dtype} and shape {names.shape} for X of shape {shape}",
-            "one name a column is needed",
-            f"Save them with {NAMES}=numpy.array([...], dtype=str), or leave them out.",
-        )
-    if len(set(names.tolist())) != len(names):
-        raise FileError(f"{path} has two columns of one name", "column names must differ", "Rename one of them.")
-    return tuple(names.tolist())
-
-
-def encoder_digest(path: Path, named: Any) -> str | None:
-    """The encoder a file names, if it is a digest."""
-    if named is not None and not is_digest(named):
-        raise FileError(
-            f"{path}: encoder {named!r}",
-            "it must be a SHA-256 digest in hexadecimal",
-            "Use the file as expunge embed wrote it, or leave the encoder out.",
-        )
-    return None if named is None else str(named)
-
-
-def encoder_training(path: Path, said: Any) -> str | None:
-    """Whether the encoder was trained on the source, as a file says it."""
-    if said is not None and said not in TRAINED_ON_SOURCE:
-        raise FileError(
-            f"{path}: {ENCODER_TRAINED} {said!r}",
-            f"it is one of {', '.join(TRAINED_ON_SOURCE)}",
-            "Use the file as expunge embed wrote it.",
-        )
-    return None if said is None else str(said)
+    if suffix == ".npy":
+        return _open_npy(location)
+    if suffix == ".npz" and streams(3 * size):
+        arrays = locate_npz(location)
+        if arrays is not None and arrays.keys() == {"X", "y"}:
+            return StoredStream(str(location), [_segment(arrays["X"], arrays["y"])])
+    if suffix == ".safetensors" and streams(3 * size):
+        return _open_safetensors(str(location), [location])
+    # what becomes of a table's columns needs all of them
+    if suffix in PARQUET and preparation is None and (columns is not None or streams(2 * _table_bytes(location))):
+        return ParquetStream(str(location), [location], label, columns)
+    return read_data(location, label, columns=columns, preparation=preparation)
 
 
-def read_npz(path: Path, names: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, Array]:
-    """Named arrays of an npz file; those that are `optional` where they are there."""
-    with zipfile.ZipFile(path) as archive:
-        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        missing = [name for name in names if name not in members]
-        if missing:
-            raise FileError(
-                f"{path} holds {', '.join(sorted(members)) or 'nothing'}",
-                f"arrays {' and '.join(names)} are needed",
-                f"Save with numpy.savez(path, {', '.join(f'{name}=...' for name in names)}).",
-            )
-        wanted = [*names, *(name for name in optional if name in members)]
-        require_room(sum(_declared(archive, members[name], path, name) for name in wanted), path, "what it holds")
-        return {name: _read_member(archive, members[name], path, name) for name in wanted}
-
-
-def _declared(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, name: str) -> int:
-    """What an array takes in memory, from its header."""
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # a part of these may be of any size
-        raise FileError(
-            f"{path}: array {name!r} is compressed in way {info.compress_type} of zip files",
-            "it must be as numpy writes it, plain or deflated",
-            "Save with numpy.savez or numpy.savez_compressed.",
-        )
-    with archive.open(info) as stream:
-        shape, _, dtype, _ = _npy_layout(stream, path, name, info.file_size)
-    declared = math.prod(shape) * dtype.itemsize
-    require_fits(declared, path, f"array {name!r}")
-    return declared
-
-
-def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, name: str) -> Array:
-    with archive.open(info) as stream:
-        shape, fortran, dtype, _ = _npy_layout(stream, path, name, info.file_size)
-        declared = math.prod(shape) * dtype.itemsize
-        array: Array = np.empty(math.prod(shape), dtype=dtype)
-        view = array.view(np.uint8) if declared else np.empty(0, dtype=np.uint8)
-        filled = 0
-        while filled < declared:
-            chunk = stream.read(min(1 << 22, declared - filled))
-            if not chunk:
-                raise EOFError(f"array {name!r} ends after {filled:,} of {declared:,} bytes")
-            view[filled : filled + len(chunk)] = np.frombuffer(chunk, dtype=np.uint8)
-            filled += len(chunk)
-    return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
-
-
-def _npy_layout(
-    stream: IO[bytes], path: Path, name: str, file_size: int
-) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Shape, order, type and length of the header of an array in a stream of `file_size` bytes, all of it checked."""
-    shape, fortran, dtype, header = _npy_header(stream, path, name)
-    if dtype.hasobject:
-        raise FileError(
-            f"{path}: array {name!r} holds Python objects",
-            "unpickling runs code from the file and is never done",
-            "Save plain numbers: numpy.savez(path, X=X.astype(float), y=y.astype(int)); labels that are words: "
-            "y=y.astype(str).",
-        )
-    declared = math.prod(shape) * dtype.itemsize
-    if dtype.subdtype is not None or dtype.itemsize == 0 or any(type(size) is not int or size < 0 for size in shape):
-        raise FileError(
-            f"{path}: array {name!r} has dtype {dtype} and shape {shape}",
-            "plain numbers or text are needed",
-            "Save with numpy.savez(path, X=features, y=labels).",
-        )
-    if declared != file_size - header:
-        raise FileError(
-            f"{path}: array {name!r} declares {declared:,} bytes but {file_size - header:,} follow",
-            "the header must tell the truth",
-            "The file is damaged or made to deceive; write it again.",
-        )
-    return shape, fortran, dtype, header
-
-
-def checked_npy(stream: IO[bytes], path: Path, name: str, file_size: int) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    """The same, of an array that can be read row by row."""
-    shape, fortran, dtype, header = _npy_layout(stream, path, name, file_size)
-    if len(shape) not in (1, 2) or (fortran and len(shape) == 2 and 1 not in shape):
-        raise FileError(
-            f"{path}: {name!r} of shape {shape}" + (", column after column" if fortran else ""),
-            "rows, one after another, are needed",
-            "Save with numpy.save(path, numpy.ascontiguousarray(features)).",
-        )
-    return shape, dtype, header
-
-
-def _npy_header(stream: IO[bytes], path: Path, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+def is_folder(path: Path) -> bool:
+    """Whether this is a folder; a path that cannot be one is not."""
     try:
-        version = np.lib.format.read_magic(stream)
-        reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = reader(stream)
-    except ValueError as error:
-        raise FileError(
-            f"{path}: {name!r} is not an array ({error})", "npy members are needed", "Save with numpy.savez."
-        ) from error
-    return shape, fortran, dtype, stream.tell()
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
 
 
-def _from_safetensors(path: Path) -> EncodedRows:
-    tensors, metadata = read_safetensors(file_bytes(path, "the file"), path)
-    missing = [name for name in ("X", "y") if name not in tensors]
-    if missing:
+def _table_bytes(path: Path) -> int:
+    try:
+        metadata, _ = open_parquet(path)
+    except DAMAGE as error:
+        raise damage_error(path, error) from error
+    return int(metadata.num_rows * metadata.num_columns * 8)
+
+
+def _open_folder(folder: Path, label: str | None, columns: Sequence[str] | None) -> Stream:
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name[0] not in "._")
+    if (folder / "X.npy") in files:
+        return _open_npy(folder / "X.npy")
+    shards = [path for path in files if path.suffix.lower() == ".safetensors"]
+    tables = [path for path in files if path.suffix.lower() in PARQUET]
+    if bool(shards) == bool(tables):
         raise FileError(
-            f"{path} holds {', '.join(sorted(tensors)) or 'nothing'}",
-            "tensors X and y are needed",
-            "Save with safetensors.numpy.save_file({'X': features, 'y': labels}, path).",
+            f"{folder} is a folder with {len(shards)} .safetensors and {len(tables)} Parquet files, and no X.npy",
+            "a file is needed, or a folder with files of one of these kinds",
+            "Name the file inside it, or the folder that has only such files.",
         )
-    encoder = encoder_digest(path, metadata.get(ENCODER))
-    trained = encoder_training(path, metadata.get(ENCODER_TRAINED))
-    return EncodedRows(tensors["X"], tensors["y"], encoder, None, trained)
+    for path in shards or tables:
+        readable(path)
+    return _open_safetensors(str(folder), shards) if shards else ParquetStream(str(folder), tables, label, columns)
 
 
-def _from_table(path: Path, layout: Layout) -> EncodedRows:
-    features, labels, names = read_table(path, layout)
-    return EncodedRows(features, labels, None, names)
+def _open_npy(path: Path) -> StoredStream:
+    """`X.npy` with `y.npy` beside it, or any name that ends in X with the same that ends in y."""
+    features = locate_npy(path)
+    other = path.with_name(path.stem[:-1] + "y.npy")
+    labels = locate_npy(readable(other)) if path.stem.endswith("X") and other.exists() else None
+    return StoredStream(str(path), [_segment(features, labels)])
+
+
+def _open_safetensors(name: str, files: Sequence[Path]) -> StoredStream:
+    segments, origins = [], []
+    for path in files:
+        arrays, metadata = locate_safetensors(path)
+        require_tensors(path, arrays, ("X",))
+        segments.append(_segment(arrays["X"], arrays.get("y")))
+        origins.append(origin(path, metadata))
+    encoders, trained = (set(each) for each in zip(*origins, strict=True))
+    if len(encoders) > 1:
+        raise FileError(
+            f"{name}: files made by {len(encoders)} encoders, or some by none that is named",
+            "all features must come from one",
+            "Embed all rows with the same encoder.",
+        )
+    return StoredStream(name, segments, encoders.pop(), trained.pop() if len(trained) == 1 else "unknown")
+
+
+def _segment(features: StoredArray, labels: StoredArray | None) -> Segment:
+    if len(features.shape) != 2 or features.stored.kind not in "fiub":
+        raise FileError(
+            f"{features.path}: X of shape {features.shape} and type {features.kind}",
+            "a table of numbers is needed, rows x features",
+            "Reshape to two dimensions, one row per example.",
+        )
+    if labels is not None and (labels.shape[0] != features.shape[0] or labels.shape[1:] not in ((), (1,))):
+        raise FileError(
+            f"{labels.path}: y of shape {labels.shape} for X of shape {features.shape}",
+            "one label a row is needed",
+            "Check that X and y belong together.",
+        )
+    return Segment(features, labels)
+
+
+# The source a model is trained on ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows ready to be trained on, the preparation that made them, if any, and what was decided, in sentences."""
+
+    rows: EncodedRows
+    preparation: Preparation | None = None
+    learnt: str | None = None  # where
+    decisions: tuple[str, ...] = ()
+
+
+def read_source(
+    path: Path,
+    label: str | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    header: bool = True,
+    names: Sequence[str] | None = None,
+    prepare: str = "auto",
+    prepare_from: Path | None = None,
+    preparation: str = COARSE,
+    rare: int = RARE,
+    bounded: bool = False,
+) -> Source:
+    """The source's rows from its file.
+
+    `prepare` is `table` (numbers standardised, categories one-hot encoded), `none` (features as they are), or
+    `auto`: a table is prepared where it has anything but numbers in every cell, or where nobody has given a norm bound
+    (`bounded`), since only standardised columns have one by themselves. `preparation` is `coarse` or `exact`;
+    values that fewer than `rare` rows have are one.
+    """
+    choice(prepare, PREPARE, "prepare")
+    choice(preparation, PRECISION, "preparation")
+    if prepare_from is not None and prepare == "none":
+        raise OptionError(
+            "--prepare-from with --prepare none", "there is nothing to learn then", "Leave one of them out."
+        )
+    readable(path)
+    if not is_table(path) and (prepare == "table" or prepare_from is not None):
+        raise (
+            FileError(
+                f"{path}: preparation of arrays",
+                "only tables (.csv, .tsv, .parquet) have columns that can be prepared",
+                "Leave --prepare out; standardise the features before they are saved.",
+            )
+            if path.suffix.lower() in (*ARRAYS, ".npy")
+            else type_error(path)
+        )
+    if_numbers = prepare == "auto" and bounded and prepare_from is None
+    if is_table(path) and prepare != "none" and not (if_numbers and holds_features(path)):
+        table = read_table(path, header=header, names=names)
+        if not (if_numbers and is_all_numbers(table, label, columns)):
+            return prepare_source(
+                table,
+                label,
+                columns,
+                None if prepare_from is None else read_table(prepare_from),
+                coarse=preparation == COARSE,
+                rare=rare,
+            )
+    return Source(read_data(path, label, columns=columns, header=header, names=names))
+
+
+def as_source(
+    features: Any,
+    labels: Any,
+    label: str | None,
+    prepare: str | Preparation = "auto",
+    prepare_from: Any = None,
+    *,
+    preparation: str = COARSE,
+    rare: int = RARE,
+    bounded: bool = False,
+) -> Source:
+    """The source's rows from arrays or a data frame; see `read_source` for when a frame is prepared."""
+    if isinstance(prepare, Preparation) and is_frame(features):
+        raise DataError(
+            "a frame with a preparation that was made before",
+            "that is for rows that it was applied to already",
+            "Give the preparation's features as an array, or leave prepare out.",
+        )
+    choice(preparation, PRECISION, "preparation")
+    how = "none" if isinstance(prepare, Preparation) else choice(prepare, PREPARE, "prepare")
+    if not is_frame(features):
+        if label is not None or how == "table" or prepare_from is not None:
+            raise DataError(
+                f"{type(features).__name__} with label, prepare or prepare_from",
+                "only data frames have columns that can be named and prepared",
+                "Give a frame of pandas, polars or Arrow, a dict of columns, or leave these out.",
+            )
+        if labels is None:
+            raise DataError(
+                "no labels", "one a row is needed", "Give them, or a frame and the name of its label column."
+            )
+        return Source(EncodedRows(features, labels))
+    table, target = _with_labels(frame_table(features, "the source"), labels, label)
+    numbers = how == "auto" and bounded and prepare_from is None and is_all_numbers(table, target, None)
+    if how == "none" or numbers:
+        if labels is None:
+            features = table.arrow.select([name for name in table.names if name != target])
+        return Source(EncodedRows(features, table.labels(target) if labels is None else labels))
+    if isinstance(prepare_from, (str, Path)):
+        prepare_from = read_table(Path(prepare_from))
+    elif prepare_from is not None:
+        prepare_from = frame_table(prepare_from, "prepare_from")
+    return prepare_source(table, target, None, prepare_from, coarse=preparation == COARSE, rare=rare)
+
+
+def prepare_source(
+    table: Table,
+    label: str | None,
+    columns: Sequence[str] | None,
+    elsewhere: Table | None = None,
+    *,
+    coarse: bool = True,
+    rare: int = RARE,
+) -> Source:
+    """A table's rows, with the preparation learnt from it or elsewhere."""
+    if elsewhere is not None and _same_rows(elsewhere.arrow, table.arrow):
+        raise OptionError(
+            f"--prepare-from (prepare_from): {elsewhere.name} is the source itself",
+            "it has no row of the source in it, for certificates will say so",
+            "Give another table, or leave it out: certificates then say that it was learnt from the source.",
+        )
+    preparation, decisions = learn(table, label, columns, elsewhere=elsewhere, coarse=coarse, rare=rare)
+    features, labels = preparation.features(table), preparation.labels(table)
+    learnt = LEARNT_ELSEWHERE if elsewhere is not None else LEARNT_COARSE if coarse else LEARNT_FROM_SOURCE
+    rows = EncodedRows(features, labels, None, preparation.feature_names, name=table.name)
+    return Source(rows, preparation, learnt, decisions)
+
+
+def _same_rows(one: pa.Table, other: pa.Table) -> bool:
+    """Whether two tables hold the same rows, in whatever order rows and columns are."""
+    names = sorted(one.column_names)
+    if one.num_rows != other.num_rows or names != sorted(other.column_names):
+        return False
+
+    def rows(table: pa.Table) -> Counter[str]:
+        return Counter(map(repr, zip(*(table[name].to_pylist() for name in names), strict=True)))
+
+    return one.equals(other) or rows(one) == rows(other)
+
+
+def is_all_numbers(table: Table, label: str | None, columns: Sequence[str] | None) -> bool:
+    """Whether every cell of the features is a number."""
+    target = choose_label(table.names, label)
+    for name in columns or [each for each in table.names if each != target]:
+        kind = str(table.arrow.schema.field(name).type) if name in table.names else "string"
+        text = table.typed and (kind.startswith("dictionary") or kind.endswith("string"))
+        values = None if name not in table.names or text else table.numbers(name)
+        if values is None or np.isnan(values).any():
+            return False
+    return True
+
+
+def _with_labels(table: Table, labels: Any, label: str | None) -> tuple[Table, str]:
+    """The table with its label column, and what that is called."""
+    if labels is None:
+        target = choose_label(table.names, label)
+        if target is None or target not in table.names:
+            raise label_error(table.name, label, table.names)
+        return table, target
+    name = label or getattr(labels, "name", None)
+    target = str(name) if name is not None and str(name) not in table.names else "label"
+    while target in table.names:
+        target += "_"
+    values = as_labels(labels, len(table), table.name)
+    return replace(table, arrow=table.arrow.append_column(target, pa.array(values))), target
+
+
+# Rows in parts -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PartRows:
+    """Features of rows in parts (years, sites, devices): the place of each row's part among `parts`, and decisions."""
+
+    features: Array
+    codes: Array
+    parts: tuple[str, ...]
+    names: tuple[str, ...]
+    decisions: tuple[str, ...] = ()
+
+
+def read_parts(
+    path: Path,
+    by: str,
+    label: str | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    record: TrainingRecord | None = None,
+    n_features: int | None = None,
+) -> PartRows:
+    """Rows of a table, or of an .npz file with X and an array of the name `by`, and which part each belongs to.
+
+    With a model's `record` columns become features as they did at training, and rows longer than its norm bound are
+    scaled to it; without one a table is prepared by what is in it. `n_features` are those a model takes. Neither the
+    label nor the column `by` is a feature.
+    """
+    readable(path)
+    if by == label:
+        raise OptionError(
+            f"--by and --label {by!r}",
+            "parts are told apart by something else than the classes",
+            "Give the column with the year, the site or the device of each row, or leave --label out.",
+        )
+    if is_table(path):
+        rows = _parts_of_table(path, by, label, columns, record)
+    elif path.suffix.lower() == ".npz":
+        try:
+            rows = _parts_of_arrays(path, by)
+        except DAMAGE as error:
+            raise damage_error(path, error) from error
+        if n_features is not None and rows.features.shape[1] != n_features:
+            raise DataError(
+                f"{path} has {rows.features.shape[1]:,} features",
+                f"the model takes {n_features:,}",
+                "Give rows as they were at training, or leave --model out.",
+            )
+    else:
+        raise type_error(path)
+    if record is None:
+        return rows
+    norms = np.sqrt((rows.features**2).sum(axis=1))
+    n_long, limit = int((norms > record.max_norm).sum()), record.max_norm
+    decisions = [f"{n_long:,} of {len(norms):,} rows were longer than {limit:g} and scaled to it"] * bool(n_long)
+    scale = np.where(norms > limit, limit / np.maximum(norms, 1e-300), 1.0)
+    return replace(rows, features=rows.features * scale[:, None], decisions=(*rows.decisions, *decisions))
+
+
+def _parts_of_table(
+    path: Path, by: str, label: str | None, columns: Sequence[str] | None, record: TrainingRecord | None
+) -> PartRows:
+    preparation = None if record is None or record.table is None else Preparation.of(record.table)
+    table = read_table(path, known=None if preparation is None else preparation.names or None)
+    if by not in table.names:
+        raise missing_error(table, [by], "--by names the column that says which part a row belongs to")
+    if label is not None:
+        require_columns(table, [label], "--label names a column, which is no feature")
+    parts, codes, decisions = _find_parts(table.arrow[by], path, by)
+    there = codes >= 0
+    table, codes = replace(table, arrow=table.arrow.filter(pa.array(there))), codes[there]
+    target = choose_label(table.names, label)
+    known = None if record is None or columns is not None else record.features
+    if preparation is not None:
+        features = tuple(each for each in preparation.columns if each.column != by)
+        if len(features) < len(preparation.columns):
+            decisions.append(f"{by} was a feature at training; here it says the part, and is none")
+        preparation = replace(preparation, columns=features)
+    elif known is not None:
+        names = [name for name in known if name != by]
+        return PartRows(_numbers_of(table, names), codes, parts, tuple(names), tuple(decisions))
+    else:
+        arrow = table.arrow.drop_columns([name for name in {by, target} if name in table.names])
+        arrow = arrow.append_column(by, pa.array([parts[code] for code in codes]))
+        if len(arrow) > LEARNT_FROM:
+            arrow = arrow.take(pa.array(np.linspace(0, len(arrow) - 1, LEARNT_FROM).astype(np.int64)))
+        preparation, learnt = learn(replace(table, arrow=arrow), by, columns)
+        decisions += [f"label, no feature: {target}"] * (target in table.names and target != by) + list(learnt[1:])
+    return PartRows(preparation.features(table), codes, parts, preparation.feature_names, tuple(decisions))
+
+
+def _parts_of_arrays(path: Path, by: str) -> PartRows:
+    arrays = read_npz(path, ("X", by), (NAMES,))
+    features, column = arrays["X"], arrays[by]
+    if features.ndim != 2 or column.shape != features.shape[:1] or features.dtype.kind not in "fiub":
+        raise FileError(
+            f"{path}: X of shape {features.shape} and {by} of shape {column.shape}",
+            "X is rows x features in numbers, and one value a row says its part",
+            f"Save with numpy.savez(path, X=..., y=..., {by}=...).",
+        )
+    parts, codes, decisions = _find_parts(pa.chunked_array([pa.array(column)]), path, by)
+    named, width = arrays.get(NAMES), features.shape[1]
+    listed = named.tolist() if named is not None and named.shape == (width,) else range(width)
+    names = tuple(f"column {name}" if isinstance(name, int) else str(name) for name in listed)
+    features, codes = features[codes >= 0].astype(np.float64), codes[codes >= 0]
+    if not np.isfinite(features).all():
+        raise DataError(f"{path}: X has values that are not finite", "every one must be", "Fill or remove those rows.")
+    return PartRows(features, codes, parts, names, tuple(decisions))
+
+
+def _find_parts(column: Any, path: Path, by: str) -> tuple[tuple[str, ...], Array, list[str]]:
+    """The different parts in order, the place of each row's (-1 for none), and a sentence on rows without one."""
+    words = as_words(column)
+    n_parts, n_rows = len(words.different), len(words.codes)
+    if n_parts > MOST_PARTS:
+        raise DataError(
+            f"{path}: column {by!r} has {n_parts:,} different values in {n_rows:,} rows",
+            f"it must group the rows into a few parts, at most {MOST_PARTS}",
+            "Use a coarser column: years and not days, sites and not persons.",
+        )
+    if n_parts < 2:
+        one = f"one value, {words.listed()[0]!r}" if n_parts else "no value"
+        raise DataError(
+            f"{path}: column {by!r} has {one} in all {n_rows:,} rows",
+            "two parts or more can be compared",
+            "Give a column that tells the rows' years, sites or devices, or join the files of several.",
+        )
+
+    listed = words.listed()
+
+    def by_size(word: str) -> tuple[int, float, str]:
+        try:
+            return 0, float(word), word
+        except ValueError:
+            return 1, 0.0, word
+
+    order = sorted(range(n_parts), key=lambda place: by_size(listed[place]))
+    place = np.full(n_parts + 1, -1, dtype=np.int64)
+    place[order] = np.arange(n_parts)
+    decisions = [f"{words.missing:,} rows without a value in {by} were left out"] if words.missing else []
+    return tuple(listed[each][:60] for each in order), place[words.codes], decisions

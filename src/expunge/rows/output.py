@@ -1,4 +1,8 @@
-"""Writing results: whole or not at all."""
+"""Results on disk, whole or not at all: new files and folders, the result of a deletion, units of a long run.
+
+Everything is written under a temporary name, synced, and then given its own name in a way that fails where somebody
+else was faster. What a killed command left of a result goes when the same result is written again.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,23 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import io
+import json
 import os
 import re
 import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
+from typing import Any
 
-from expunge.errors import FileError
+import numpy as np
+from numpy.typing import NDArray
+
+from expunge.errors import ExpungeError, FileError
 from expunge.runtime.durable import (
     PRIVATE,
     PRIVATE_FOLDER,
@@ -26,9 +38,15 @@ from expunge.runtime.durable import (
     sync_folder,
     write_synced,
 )
+from expunge.runtime.rounding import up
+from expunge.runtime.strict_json import read_json
 
-Named = dict[Path, int]  # what got its name, and the inode that it is
-SWEPT = re.compile(rf"{re.escape(TEMPORARY)}[0-9a-f]{{16}}-[0-9a-f]{{16}}(-2)?")
+Inodes = dict[Path, int]  # what got its name from us, and the inode that it is
+LEFTOVER = re.compile(rf"{re.escape(TEMPORARY)}[0-9a-f]{{16}}-[0-9a-f]{{16}}(-2)?")
+MODEL, STATEMENT, SIGNED, DOSSIER = "model.safetensors", "statement.json", "statement.signed.json", "dossier.json"
+DEPOSIT = "model.deposit"
+PRIVATE_PART = "private"
+SETTING = "setting.json"
 
 
 def require_absent(path: Path, *, probe: bool = True) -> None:
@@ -37,12 +55,12 @@ def require_absent(path: Path, *, probe: bool = True) -> None:
     With `probe` a file without a name is made there to see: of some folders permissions do not tell.
     """
     try:
-        taken = path.exists() or path.is_symlink()
+        exists = path.exists() or path.is_symlink()
     except (OSError, ValueError) as error:
         raise FileError(
             f"{path} is not a usable path ({error})", "a new name is needed", "Choose another one."
         ) from error
-    if taken:
+    if exists:
         raise FileError(
             f"{path} exists already", "results are never written over", "Choose another name, or remove it first."
         )
@@ -60,7 +78,6 @@ def require_absent(path: Path, *, probe: bool = True) -> None:
 
 
 def _takes_files(folder: Path) -> bool:
-    """Whether a file can be made there."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             return True
@@ -68,22 +85,90 @@ def _takes_files(folder: Path) -> bool:
         return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
-def write_private(path: Path, content: Content) -> None:
-    """A new file that nobody but its owner can read."""
-    write_file(path, content, mode=PRIVATE)
-
-
 def write_file(path: Path, content: Content, *, mode: int = PUBLIC) -> None:
-    """A new file, whole or not at all."""
+    """Write a new file, whole or not at all."""
 
-    def make(temporary: Path, named: Named) -> None:
+    def make(temporary: Path, named: Inodes) -> None:
         write_synced(temporary, content, mode)
         _give_name(temporary, path, named)
 
     _publish(path, make)
 
 
-def _give_name(temporary: Path, path: Path, named: Named) -> None:
+def write_private(path: Path, content: Content) -> None:
+    """Write a new file that nobody but its owner can read."""
+    write_file(path, content, mode=PRIVATE)
+
+
+def write_folder(
+    path: Path, files: Mapping[str, Content], *, private: Mapping[str, Mapping[str, Content]] | None = None
+) -> None:
+    """Write a new folder with these files, all or none; `private` are folders in it that only its owner can read."""
+
+    def fill(folder: Path) -> None:
+        for name, content in files.items():
+            write_synced(folder / name, content, PUBLIC)
+        for name, contents in (private or {}).items():
+            make_folder(folder / name, contents, private=True)
+
+    build_folder(path, fill)
+
+
+def write_private_folder(path: Path, files: Mapping[str, bytes]) -> None:
+    """Write a new folder with these files, all or none, that nobody but its owner can read."""
+
+    def fill(folder: Path) -> None:
+        for name, content in files.items():
+            write_synced(folder / name, content, PRIVATE)
+
+    build_folder(path, fill, mode=PRIVATE_FOLDER)
+
+
+def build_folder(path: Path, fill: Callable[[Path], None], *, mode: int = PUBLIC_FOLDER) -> None:
+    """Make a new folder that `fill` puts things into; of several processes at once for one name one gets it."""
+
+    def make(temporary: Path, named: Inodes) -> None:
+        with _locked_folder(temporary, mode):
+            fill(temporary)
+            sync_folder(temporary)
+            named[path] = temporary.lstat().st_ino
+            temporary.rename(path)
+
+    _publish(path, make)
+
+
+def write_pair(first: tuple[Path, Content, int], second: tuple[Path, Content, int]) -> None:
+    """Write two new files, each given as (path, bytes, mode): both or, whatever fails or stops it, neither.
+
+    Both are on disk under other names before either gets its own, the first before the second: only a kill between
+    these two steps leaves the first alone.
+    """
+    require_absent(second[0], probe=False)
+
+    def make(temporary: Path, named: Inodes) -> None:
+        other = second[0].with_name(temporary.name + "-2")
+        try:
+            _make_room(other)
+            write_synced(other, second[1], second[2])
+            write_synced(temporary, first[1], first[2])
+            for staged, (path, _, _) in ((temporary, first), (other, second)):
+                _give_name(staged, path, named)
+            sync_folder(other.parent)
+        except BaseException:
+            _remove(other)
+            _remove_named(named)
+            raise
+
+    _publish(first[0], make, second[0])
+
+
+def sweep(path: Path) -> None:
+    """Remove what a killed command left of this result under temporary names, private files among it."""
+    for leftover in path.parent.glob(f"{_prefix(path)}*"):
+        _sweep(leftover)
+
+
+def _give_name(temporary: Path, path: Path, named: Inodes) -> None:
     named[path] = temporary.lstat().st_ino
     try:
         os.link(temporary, path)  # fails where somebody else was faster; a rename would replace
@@ -95,85 +180,23 @@ def _give_name(temporary: Path, path: Path, named: Named) -> None:
         temporary.unlink()
 
 
-def write_folder(
-    path: Path, files: Mapping[str, Content], *, private: Mapping[str, Mapping[str, Content]] | None = None
-) -> None:
-    """A new folder with these files, all of them or none; `private` are folders in it that only its owner reads."""
-
-    def fill(folder: Path) -> None:
-        for name, content in files.items():
-            write_synced(folder / name, content, PUBLIC)
-        for name, kept in (private or {}).items():
-            make_folder(folder / name, kept, private=True)
-
-    build_folder(path, fill)
-
-
-def write_private_folder(path: Path, files: Mapping[str, bytes]) -> None:
-    """A new folder with these files, all of them or none, that nobody but its owner can read."""
-
-    def fill(folder: Path) -> None:
-        for name, content in files.items():
-            write_synced(folder / name, content, PRIVATE)
-
-    build_folder(path, fill, mode=PRIVATE_FOLDER)
-
-
-def build_folder(path: Path, fill: Callable[[Path], None], *, mode: int = PUBLIC_FOLDER) -> None:
-    """A new folder that `fill` puts things into, whole or not at all; of several at once for one name one gets it."""
-
-    def make(temporary: Path, named: Named) -> None:
-        with _in_use(temporary, mode):
-            fill(temporary)
-            sync_folder(temporary)
-            named[path] = temporary.lstat().st_ino
-            temporary.rename(path)
-
-    _publish(path, make)
-
-
-def write_pair(first: tuple[Path, Content, int], second: tuple[Path, Content, int]) -> None:
-    """Two new files, each as (path, bytes, mode): both or, whatever fails or stops it, neither.
-
-    Both are on disk under other names before either gets its own, the first before the second: only a kill between
-    these two steps leaves the first alone.
-    """
-    require_absent(second[0], probe=False)
-
-    def make(temporary: Path, named: Named) -> None:
-        beside = second[0].with_name(temporary.name + "-2")
-        try:
-            _room_for(beside)
-            write_synced(beside, second[1], second[2])
-            write_synced(temporary, first[1], first[2])
-            for staged, (path, _, _) in ((temporary, first), (beside, second)):
-                _give_name(staged, path, named)
-            sync_folder(beside.parent)
-        except BaseException:
-            _remove(beside)
-            _remove_ours(named)
-            raise
-
-    _publish(first[0], make, second[0])
-
-
-def _publish(path: Path, make: Callable[[Path, Named], None], *others: Path) -> None:
+def _publish(path: Path, make: Callable[[Path, Inodes], None], *others: Path) -> None:
     """Let `make` build something under a temporary name and give it its own; leave nothing of it if it fails.
 
     `others` are made with it. What got a name is known by its inode: what somebody else put there meanwhile stays.
     """
     require_absent(path, probe=False)
-    made = [folder for each in (path, *others) for folder in each.absolute().parents if not folder.exists()]
-    temporary = path.with_name(f"{_begun(path)}-{secrets.token_hex(8)}")
-    named: Named = {}
+    new_folders = [folder for each in (path, *others) for folder in each.absolute().parents if not folder.exists()]
+    temporary = path.with_name(f"{_prefix(path)}-{secrets.token_hex(8)}")
+    named: Inodes = {}
     try:
-        _room_for(temporary)
+        _make_room(temporary)
         make(temporary, named)
         sync_folder(path.parent)
     except BaseException as error:
         _remove(temporary)
-        _remove_ours(named)
-        for folder in made:
+        _remove_named(named)
+        for folder in new_folders:
             with contextlib.suppress(OSError):
                 folder.rmdir()
         if isinstance(error, FileExistsError) or (isinstance(error, OSError) and error.errno == errno.ENOTEMPTY):
@@ -181,72 +204,58 @@ def _publish(path: Path, make: Callable[[Path, Named], None], *others: Path) -> 
                 f"{path} exists already", "results are never written over", "Choose another name."
             ) from error
         if isinstance(error, OSError):
-            raise _cannot_write(path, error) from error
+            raise FileError(
+                f"{path} could not be written ({error.strerror or error})",
+                "a folder with room and permission is needed",
+                "Nothing was written; try another place.",
+            ) from error
         raise
 
 
-def sweep(path: Path) -> None:
-    """Remove what a killed command left of this result under other names, private files among it."""
-    for left in path.parent.glob(f"{_begun(path)}*"):
-        _sweep(left)
-
-
-def _begun(path: Path) -> str:
+def _prefix(path: Path) -> str:
     """How the temporary names of a result begin."""
     return f"{TEMPORARY}{hashlib.sha256(path.name.encode()).hexdigest()[:16]}"
 
 
-def _room_for(temporary: Path) -> None:
-    """The folder for it, without what a killed command left there of the same result."""
+def _make_room(temporary: Path) -> None:
+    """Make the folder for it, and remove what a killed command left there of the same result."""
     temporary.parent.mkdir(parents=True, exist_ok=True)
-    for left in temporary.parent.glob(f"{temporary.name[: len(TEMPORARY) + 17]}*"):
-        _sweep(left)
+    for leftover in temporary.parent.glob(f"{temporary.name[: len(TEMPORARY) + 17]}*"):
+        _sweep(leftover)
 
 
 @contextlib.contextmanager
-def _in_use(folder: Path, mode: int) -> Iterator[None]:
+def _locked_folder(folder: Path, mode: int) -> Iterator[None]:
     """A new folder that nobody sweeps away meanwhile; when the process dies, the lock does too."""
-    folder.mkdir(mode=mode)
-    handle = _locked(folder)
-    while handle is None:  # it was swept away before it was locked
+    handle = None
+    while handle is None:  # it may be swept away before it is locked
         folder.mkdir(mode=mode)
-        handle = _locked(folder)
+        with contextlib.suppress(FileNotFoundError):
+            handle = os.open(folder, os.O_RDONLY)
+            with contextlib.suppress(OSError):  # a disk without locks is never swept
+                fcntl.flock(handle, fcntl.LOCK_EX)  # somebody who looks whether to sweep has it for a moment
+            if not folder.exists():
+                os.close(handle)
+                handle = None
     try:
         yield
     finally:
         os.close(handle)
 
 
-def _locked(folder: Path) -> int | None:
-    """A handle that holds the folder's lock; None if it is gone by then."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    with contextlib.suppress(OSError):  # a disk without locks is never swept
-        fcntl.flock(handle, fcntl.LOCK_EX)  # somebody who looks whether to sweep has it for a moment
-    if folder.exists():
-        return handle
-    os.close(handle)
-    return None
-
-
-def _sweep(left: Path) -> None:
-    """Remove what a killed command left of this very result, private files among it.
-
-    Not what is being written, nor anything that is not ours.
-    """
+def _sweep(leftover: Path) -> None:
+    """Remove what a killed command left; not what is being written, nor anything that is not ours."""
     with contextlib.suppress(OSError):
-        handle = os.open(left, os.O_RDONLY)
+        handle = os.open(leftover, os.O_RDONLY)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if SWEPT.fullmatch(left.name) and left.lstat().st_uid == os.geteuid():
-                _remove(left)
+            if LEFTOVER.fullmatch(leftover.name) and leftover.lstat().st_uid == os.geteuid():
+                _remove(leftover)
         finally:
             os.close(handle)
 
 
-def _remove_ours(named: Named) -> None:
+def _remove_named(named: Inodes) -> None:
     """Take back what got its name from us."""
     for path, inode in named.items():
         with contextlib.suppress(OSError):
@@ -262,9 +271,147 @@ def _remove(path: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _cannot_write(path: Path, error: OSError) -> FileError:
-    return FileError(
-        f"{path} could not be written ({error.strerror or error})",
-        "a folder with room and permission is needed",
-        "Nothing was written; try another place.",
-    )
+# What a deletion hands over ------------------------------------------------------------------------------------------
+
+
+class Result:
+    """What results of deletions share: they can be saved, and show themselves in a notebook."""
+
+    model: Any
+    statement: Any
+    certificate: Any
+    deposit: Any
+
+    def save(self, folder: str | Path, sign_key: Any = None) -> tuple[Path, ...]:
+        """Write a new folder, whole or not at all; the paths of the files that may be handed out.
+
+        What may not, the dossier and the deposit, is in `private/` in it. With `sign_key`, a private key as
+        `expunge.certificate.sign.read_private_key` reads it, the statement is also written signed.
+        """
+        target = Path(folder)
+        require_absent(target)
+        public, private = result_files(self, sign_key)
+        write_folder(target, public, private={PRIVATE_PART: private})
+        return tuple(target / name for name in public)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what was certified, what it rests on, and which part is private."""
+        content = self.statement.content
+        rows = {
+            "status": content["status"],
+            "epsilon, delta": f"{up(content['epsilon'])}, {up(content['delta'])}",
+            "noise (standard deviation)": f"{content['sigma']:.4g}",
+            "guarantee": content["guarantee"],
+            "assumed": " ".join(content["assumptions"]) or "nothing",
+            "not proven": " ".join(content["limits"]),
+            "may be handed out": ".model, .statement",
+            "private": ".certificate" + (", .deposit" if getattr(self, "deposit", None) is not None else ""),
+        }
+        style = "style='text-align:left'"
+        cells = (f"<tr><th {style}>{escape(key)}</th><td {style}>{escape(str(value))}</td></tr>"
+                 for key, value in rows.items())  # fmt: skip
+        return f"<table><caption>Unlearned</caption>{''.join(cells)}</table>"
+
+
+def result_files(result: Any, key: Any = None) -> tuple[dict[str, bytes], dict[str, Content]]:
+    """The files of a result by name: those that may be handed out, and those that may not."""
+    public = {MODEL: result.model.to_bytes(), STATEMENT: result.statement.to_json().encode()}
+    if key is not None:
+        from expunge.certificate.sign import seal
+
+        public[SIGNED] = seal(result.statement, key)
+    private: dict[str, Content] = {DOSSIER: result.certificate.to_json().encode()}
+    if getattr(result, "deposit", None) is not None:
+        private[DEPOSIT] = result.deposit.to_parts()
+    return public, private
+
+
+# Long runs -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class UnfinishedRun:
+    """A folder with a file for each finished unit of a long run, so that a run that was stopped can continue."""
+
+    folder: Path
+
+    def load(self, unit: str) -> Any | None:
+        """What was saved for this unit, or None."""
+        return _read_unit(path) if (path := self._path(unit, ".json")).exists() else None
+
+    def save(self, unit: str, value: Any) -> None:
+        write_file(self._path(unit, ".json"), (json.dumps(value, allow_nan=False) + "\n").encode())
+
+    def load_array(self, unit: str) -> NDArray[Any] | None:
+        """The array that was saved for this unit, or None."""
+        return _read_unit(path) if (path := self._path(unit, ".npy")).exists() else None
+
+    def save_array(self, unit: str, values: NDArray[Any]) -> None:
+        stream = io.BytesIO()
+        np.save(stream, values, allow_pickle=False)
+        write_file(self._path(unit, ".npy"), stream.getvalue())
+
+    def finished(self) -> list[str]:
+        """Names of the units saved so far."""
+        return sorted(path.stem for path in self._units() if path.name != SETTING)
+
+    @contextlib.contextmanager
+    def removed_if_refused(self) -> Iterator[None]:
+        """Leave nothing behind where a setting is refused before any unit is finished."""
+        try:
+            yield
+        except ExpungeError:
+            if self.folder.exists() and not self.finished():
+                self.remove()
+            raise
+
+    def remove(self) -> None:
+        """Remove the units and the folder, once the whole result is written; what else is in it stays."""
+        leftovers = [path for path in self.folder.iterdir() if LEFTOVER.fullmatch(path.name)]
+        for path in [*self._units(), *leftovers]:
+            with contextlib.suppress(OSError):
+                path.unlink()
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
+
+    def _units(self) -> list[Path]:
+        return [path for pattern in ("*.json", "*.npy") for path in self.folder.glob(pattern)]
+
+    def _path(self, unit: str, ending: str) -> Path:
+        return self.folder / (re.sub(r"[^A-Za-z0-9.+-]", "_", unit) + ending)
+
+
+def open_run(folder: Path, setting: Any) -> UnfinishedRun:
+    """A new folder, or that of an earlier run with the same setting; units of another setting must not be mixed in.
+
+    A folder that no run made is refused: its files would be taken for units, or removed with them.
+    """
+    setting = json.loads(json.dumps(setting, allow_nan=False))
+    file = folder / SETTING
+    if file.exists():
+        if _read_unit(file) != setting:
+            raise FileError(
+                f"{folder} holds unfinished results of another setting",
+                "a run continues only its own",
+                "Use the same options as before, or remove that folder.",
+            )
+    else:
+        if folder.is_dir() and not all(LEFTOVER.fullmatch(path.name) for path in folder.iterdir()):
+            raise FileError(
+                f"{folder} is there, and is not of an unfinished run",
+                "unfinished results are kept under this name, and removed",
+                "Choose another --out, or give that folder another name.",
+            )
+        write_file(file, (json.dumps(setting) + "\n").encode())
+    return UnfinishedRun(folder)
+
+
+def _read_unit(path: Path) -> Any:
+    try:
+        return np.load(path, allow_pickle=False) if path.suffix == ".npy" else read_json(path.read_bytes())
+    except (OSError, ValueError, EOFError, RecursionError) as error:
+        raise FileError(
+            f"{path} cannot be read ({error})",
+            f"a unit is a whole {path.suffix} file",
+            "Remove it; the unit will be run again.",
+        ) from error

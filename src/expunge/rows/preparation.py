@@ -1,29 +1,163 @@
-"""How the columns of a table become features: plain numbers and words, kept with the model and applied by name.
+"""How the columns of a table become features: learnt once, kept with the model as plain JSON, applied by name.
 
 A number is `(x - mean) / scale`, the median standing in where there is none, pulled in where that is too far out and
 the preparation is coarse; a category has a feature for each value that was frequent at training, one for all others
 (of an exact one only if there were any), and a cell without a value is a value too.
-Nothing of it is code: it travels as JSON in the model's record.
+
+What is learnt is coarse, so that no single row decides it, unless exactness is asked for (then it is as scikit-learn's
+imputer, scaler and encoder have it). What one person may change is small against a step, and where a step falls is
+chance that nobody is told:
+
+- a few values at either end count as the next ones, and how many is drawn anew for each column: one at random of c to
+  2c - 1, c being `rare` or one in a hundred. Whoever joins shifts ranks by one, so that on average over the draw centre
+  and scale move by a c-th of what lies between these ranks, however far out the person is;
+- scales are of twelve a decade, centres multiples of a part of their scale, and which of the two next ones is taken is
+  drawn, in proportion to how near they are: a shift by a hundredth of a step shows in one of a hundred preparations;
+- a value needs `rare` rows and, at random for each value, up to as many more: who was the tenth does not show.
+
+The draws come from the operating system and are kept nowhere. How often somebody shows all the same is measured in
+examples/preparation.md; over many columns it adds up. It is a practice, and no proof.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import re
+import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import pyarrow as pa
 
-from expunge.errors import DataError
+from expunge.errors import DataError, OptionError
 from expunge.record import prepared_names
-from expunge.rows.coarseness import Coarse
-from expunge.rows.raw_tables import require_columns
-from expunge.rows.values import MISSING, RawTable, as_labels_of
+from expunge.rows.arrays import Array
+from expunge.rows.parquet import is_list, is_text
+from expunge.rows.tables import (
+    MISSING,
+    Table,
+    Words,
+    choose_label,
+    label_error,
+    looks_like_data,
+    require_columns,
+    show_columns,
+)
 from expunge.runtime.memory import require_room
 
-Array = NDArray[Any]
+DIGITS = 2  # significant ones, of a scale
+RARE = 10  # rows: a value that fewer have shares a feature with all such, and its name is not kept
+MOST = 10.0  # scales that a value may lie from its centre; beyond, it counts as that far away
+ENDS = 20  # of so many values at most one, and fewer than twice that by chance, counts as the next at either end
+TAIL = 100  # of so many values one does, where `rare` is fewer and the column has other values still
+A_DECADE = 12  # scales
+MOST_VALUES = 100  # of one category that have a feature of their own
+LONGEST_VALUE = 150  # characters of a category's value
+MANY = 0.5  # of the rows: a column of words with more different ones names rows, it does not group them
+FEW_ROWS = 20  # below which nothing is concluded from all values being different
+FILLED = 20  # parts of a scale that what stands in for empty cells is rounded to: features show it
+SAME, ALMOST_SAME = "the same value in every row", "the same value in every row, or in all but a few"
+INDEX = re.compile(r"(Unnamed: \d+)?|__index_level_\d+__")  # what pandas' row numbers are called in files
+NUMBERED = re.compile(r"(.*[_ .-])?(id|index|idx|key|uuid|guid|no|nr|number|row|rowid)", re.IGNORECASE)
+LABELLED = (
+    "Where it has another name here, give that with --label; where there is none, add it: rows are known, and scored, "
+    "by their labels too (expunge predict needs none)."
+)
+_chance = secrets.SystemRandom()
+
+
+@dataclass(frozen=True)
+class Coarse:
+    """How coarse: public numbers, which stand in the record."""
+
+    digits: int = DIGITS
+    rare: int = RARE
+    most: float = MOST
+
+    def few(self, n_rows: int, least: int | None = None) -> int:
+        """How many of so many rows are too few to decide anything: by chance, `rare` to twice that; none of under 20"""
+        least = min(self.rare if least is None else least, n_rows // ENDS)
+        return least + _chance.randrange(least) if least else 0
+
+    def blur(self, counts: Array) -> Array:
+        """Counts with fewer than `rare` taken off each, by chance; a value needs `rare` of what is left."""
+        return np.asarray(counts) - np.array([_chance.randrange(self.rare) for _ in range(len(counts))], dtype=np.int64)
+
+    def pull_in(self, values: Array) -> Array:
+        """The values with those furthest out at the place of the next ones; all the same where all but a few are."""
+        for least in (max(self.rare, len(values) // TAIL), self.rare):
+            few, ordered = self.few(len(values), least), np.sort(values)
+            if few == 0:
+                return values
+            within = np.clip(values, ordered[few], ordered[-1 - few])
+            if within.min() < within.max():
+                break
+        return within
+
+    def quantile(self, values: Array, part: float) -> float:
+        """A value that about this part of the others lies below: of those around it one by chance."""
+        few = self.few(len(values), max(self.rare, len(values) // TAIL))
+        place = round(part * (len(values) - 1)) + _chance.randint(-few, few)
+        return float(np.sort(values)[min(max(place, 0), len(values) - 1)])
+
+    def scale(self, value: float) -> float:
+        """One of the two next scales, by chance, to so many digits; what is above 0 stays so.
+
+        >>> Coarse().scale(10.0), Coarse().scale(11.0) in (10.0, 12.0), Coarse().scale(0.0)
+        (10.0, True, 0.0)
+        """
+        if value <= 0.0:
+            return 0.0
+        decade, place = divmod(round_by_chance(A_DECADE * math.log10(value)), A_DECADE)
+        return float(f"{10.0 ** (place / A_DECADE):.{self.digits - 1}f}e{decade}")
+
+    def centre(self, value: float, scale: float, parts: int = 4) -> float:
+        """One of the two next multiples, by chance, of 1, 2 or 5 with zeros: of the largest that is at most a scale's
+        fourth part, or what `parts` says.
+
+        >>> Coarse().centre(10_002.0, 4.6), Coarse().centre(1077.6, 6800.0) in (1000.0, 2000.0)
+        (10002.0, True)
+        """
+        if scale <= 0.0:
+            return float(f"{value:.{self.digits - 1}e}")
+        decade = math.floor(math.log10(scale / parts) + 1e-9)
+        step = next(each for each in (5, 2, 1) if each == 1 or float(f"{each}e{decade}") <= scale / parts)
+        return float(f"{step * round_by_chance(value / float(f'{step}e{decade}'))}e{decade}")
+
+    def moments(self, values: Array) -> tuple[float, float]:
+        """Centre and scale of a column without gaps; a scale of 0 where it has one value but for a few rows."""
+        within = self.pull_in(values)
+        scale = self.scale(float(within.std())) if within.min() < within.max() else 0.0
+        return self.centre(float(within.mean()), scale), scale
+
+    def count(self, rows: int) -> float:
+        """How many rows, to one digit, by chance one of the two next.
+
+        >>> Coarse().count(300), Coarse().count(349) in (300.0, 400.0)
+        (300.0, True)
+        """
+        decade = math.floor(math.log10(rows))
+        return float(round_by_chance(rows / 10**decade) * 10**decade)
+
+
+def round_by_chance(value: float) -> int:
+    """One of the two next whole numbers: each the more often the nearer it is, so that on average nothing changes."""
+    below = math.floor(value)
+    return below + (_chance.random() < value - below)
+
+
+def require_rare(rare: int, least: int = 1) -> int:
+    """How many rows a value needs for a feature of its own; where one would be enough, a person's stays."""
+    if type(rare) is not int or rare < least:
+        alone = " (where it is 1, what a single person has is kept: that is exact)" if least > 1 else ""
+        raise OptionError(f"rare {rare!r}", f"a whole number from {least}{alone}", f"Leave it out, which is {RARE}.")
+    return rare
+
+
+# Applied -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -40,31 +174,26 @@ class Number:
     def width(self) -> int:
         return 1
 
-    def fill(self, into: Array, raw: RawTable, most: float = np.inf) -> None:
-        """Its feature, of every row; `most` is how large it may be."""
-        values = raw.numbers(self.column)
+    def fill(self, into: Array, table: Table, most: float = np.inf) -> None:
+        """Write its feature, of every row; `most` is how large it may be."""
+        values = table.numbers(self.column)
         if values is None:
             raise DataError(
-                f"{raw.name}: column {self.column!r} has {_not_a_number(raw, self.column)!r}",
+                f"{table.name}: column {self.column!r} has {self._not_a_number(table)!r}",
                 "it held numbers at training",
                 "Write numbers, or leave the cell empty.",
             )
         into[:, 0] = (np.where(np.isnan(values), self.median, values) - self.mean) / self.scale
         np.clip(into, -most, most, out=into)
 
-
-def _not_a_number(raw: RawTable, column: str) -> str:
-    """A value of a column that keeps it from being one of numbers."""
-    words = raw.words(column).different
-    return next((str(word)[:60] for word in words.slice(0, 10_000).to_pylist() if _odd(word, raw)), "no numbers")
-
-
-def _odd(word: str, raw: RawTable) -> bool:
-    try:
-        float(word.replace(",", ".") if raw.decimal_comma else word)
-    except ValueError:
-        return True
-    return False
+    def _not_a_number(self, table: Table) -> str:
+        """A value that keeps the column from being one of numbers."""
+        for word in table.words(self.column).different.slice(0, 10_000).to_pylist():
+            try:
+                float(word.replace(",", ".") if table.decimal_comma else word)
+            except ValueError:
+                return str(word)[:60]
+        return "no numbers"
 
 
 @dataclass(frozen=True)
@@ -80,10 +209,10 @@ class Category:
     def width(self) -> int:
         return len(self.values) + int(self.other)
 
-    def fill(self, into: Array, raw: RawTable, most: float = np.inf) -> None:
-        """Its features, of every row: 1 for the value that it has, 0 for all others."""
+    def fill(self, into: Array, table: Table, most: float = np.inf) -> None:
+        """Write its features, of every row: 1 for the value that it has, 0 for all others."""
         into[:] = 0.0
-        places = raw.words(self.column).places(self.values)
+        places = table.words(self.column).places(self.values)
         missing = self.values.index(MISSING) if MISSING in self.values else -2
         places = np.where(places == -1, missing, places)
         rows = np.flatnonzero(places >= 0)
@@ -133,47 +262,258 @@ class Preparation:
         }
 
     @staticmethod
-    def of(content: dict[str, Any]) -> Preparation:
+    def of(content: Mapping[str, Any]) -> Preparation:
         """From a record, which has checked it."""
-        columns: list[Number | Category] = []
-        for each in content["columns"]:
-            if each["kind"] == "number":
-                columns.append(Number(**each))
-            else:
-                columns.append(Category(each["column"], tuple(each["values"]), each["other"]))
-        dropped = tuple((each["column"], each["reason"]) for each in content["dropped"])
-        return Preparation(
-            content["label"],
-            content["text_labels"],
-            tuple(columns),
-            dropped,
-            tuple(content["names"]),
-            Coarse(**content["coarse"]) if content["coarse"] else None,
+        columns = tuple(
+            Number(**each)
+            if each["kind"] == "number"
+            else Category(each["column"], tuple(each["values"]), each["other"])
+            for each in content["columns"]
         )
+        dropped = tuple((each["column"], each["reason"]) for each in content["dropped"])
+        coarse = Coarse(**content["coarse"]) if content["coarse"] else None
+        return Preparation(content["label"], content["text_labels"], columns, dropped, tuple(content["names"]), coarse)
 
-    def features(self, raw: RawTable) -> Array:
+    def features(self, table: Table) -> Array:
         """A table's features, in float64; its columns may be in any order, and others may be there too."""
-        require_columns(raw, self.column_names, "the model was trained on a column of that name")
-        require_room(3 * 8 * len(raw) * self.width, Path(raw.name), f"{len(raw):,} rows of {self.width:,} features")
-        made = np.empty((len(raw), self.width), dtype=np.float64)
+        require_columns(table, self.column_names, "the model was trained on a column of that name")
+        what = f"{len(table):,} rows of {self.width:,} features"
+        require_room(3 * 8 * len(table) * self.width, Path(table.name), what)
+        features = np.empty((len(table), self.width), dtype=np.float64)
         place, most = 0, np.inf if self.coarse is None else self.coarse.most
         for column in self.columns:
-            column.fill(made[:, place : place + column.width], raw, most)
+            column.fill(features[:, place : place + column.width], table, most)
             place += column.width
-        return made
+        return features
 
-    def labels(self, raw: RawTable, label: str | None = None) -> Array:
+    def labels(self, table: Table, label: str | None = None) -> Array:
         """Its labels, as they were at training: numbers or text."""
-        require_columns(raw, [label or self.label], "the label column is needed", LABELLED)
-        return as_labels_of(raw, label or self.label, self.text_labels)
+        require_columns(table, [label or self.label], "the label column is needed", LABELLED)
+        return table.labels(label or self.label, self.text_labels)
 
 
-LABELLED = (
-    "Where it has another name here, give that with --label; where there is none, add it: rows are known, and scored, "
-    "by their labels too (expunge predict needs none)."
-)
+# Learnt --------------------------------------------------------------------------------------------------------------
 
 
-def label_named(columns: Sequence[str], label: str | None) -> str | None:
-    """The label column: the one that is named, or one that is called y or label."""
-    return label if label is not None else next((name for name in ("y", "label") if name in columns), None)
+def learn(
+    table: Table,
+    label: str | None = None,
+    columns: Sequence[str] | None = None,
+    *,
+    elsewhere: Table | None = None,
+    coarse: bool = True,
+    rare: int = RARE,
+) -> tuple[Preparation, tuple[str, ...]]:
+    """What becomes of each column of a table, or of those that are named, and every decision in a sentence.
+
+    With another table `elsewhere` everything but the label is learnt there. Values that fewer than `rare` rows have are
+    one; what is not `coarse` is exact, and then tells of everybody whom it was learnt from.
+    """
+    coarseness = Coarse(rare=require_rare(rare, 2)) if coarse else None
+    require_rare(rare)
+    target = choose_label(table.names, label)
+    if target is None or target not in table.names:
+        bare = not table.typed and table.has_header and looks_like_data(table.names)
+        raise label_error(table.name, label, table.names, bare)
+    chosen = [name for name in table.names if name != target] if columns is None else list(columns)
+    require_columns(table, chosen, "every column that is named with --columns is needed")
+    if target in chosen:
+        raise DataError(
+            f"--columns has the label column {target!r}", "features are other columns", "Leave it out of --columns."
+        )
+    labels = table.labels(target)
+    _require_classes(labels, target, table)
+    if elsewhere is not None:
+        require_columns(elsewhere, chosen, "the table of --prepare-from needs the feature columns of the source")
+    kinds = _Kinds(table if elsewhere is None else elsewhere, coarseness)
+    for name in chosen:
+        kinds.decide(name, asked=columns is not None)
+    if not kinds.numbers and not kinds.words:
+        raise DataError(
+            f"{table.name}: none of the columns {show_columns(chosen)} can be used",
+            "at least one column of numbers or categories is needed",
+            "; ".join(f"{name}: {reason}" for name, reason in kinds.dropped[:5]) + ".",
+        )
+    learnt: list[Number | Category] = [*_learn_numbers(kinds), *_learn_categories(kinds, rare)]
+    fitted = {each.column: each for each in learnt}
+    others = [(name, "not among --columns") for name in table.names if name not in chosen and name != target]
+    preparation = Preparation(
+        target,
+        labels.dtype.kind == "U",
+        tuple(fitted[name] for name in chosen if name in fitted),
+        (*kinds.dropped, *others),
+        () if table.has_header else tuple(table.names),
+        coarseness,
+    )
+    return preparation, _describe(preparation, kinds)
+
+
+def _require_classes(labels: Array, target: str, table: Table) -> None:
+    """Refuse a label column that is no list of classes: measured numbers, or another one in most rows."""
+    different = len(np.unique(labels))
+    measured = labels.dtype.kind == "f" and bool((labels != np.rint(labels)).any())
+    if measured or (len(table) >= FEW_ROWS and different > MANY * len(table)):
+        others = show_columns([name for name in table.names if name != target])
+        raise DataError(
+            f"{table.name}: label column {target!r} has {different:,} different values in {len(table):,} rows",
+            "a label is one of a few classes",
+            f"Name the column with the classes with --label; the others are {others}.",
+        )
+    if different < 2:
+        raise DataError(
+            f"{table.name}: label column {target!r} has one class, {labels[0].item()!r}",
+            "a classifier needs two or more",
+            "Check the label column.",
+        )
+
+
+class _Kinds:
+    """What each column is: numbers, words, or left out with the reason; where it is coarse, a few rows decide none."""
+
+    def __init__(self, table: Table, coarse: Coarse | None) -> None:
+        self.table, self.coarse = table, coarse
+        self.numbers: dict[str, Array] = {}
+        self.moments: dict[str, tuple[float, float]] = {}  # centre and scale of each of them, where it is coarse
+        self.words: dict[str, Words] = {}
+        self.dropped: list[tuple[str, str]] = []
+
+    def few(self) -> int:
+        """How many rows decide nothing; another number each time."""
+        return 0 if self.coarse is None else self.coarse.few(len(self.table))
+
+    def decide(self, name: str, asked: bool) -> None:
+        """Put a column where it belongs; one that was `asked` for is left out only if nothing can be made of it."""
+        table, kind = self.table, self.table.arrow[name].type
+        reason: str | None
+        if table.has_dates(name):
+            reason = "dates"
+        elif table.typed and (pa.types.is_null(kind) or is_list(kind)):
+            reason = "no values, or values that are neither numbers nor words"
+        elif table.typed and (is_text(kind) or pa.types.is_dictionary(kind)):
+            reason = self._decide_words(name, table.words(name), asked)
+        elif (values := table.numbers(name)) is not None:
+            reason = self._decide_numbers(name, values, asked)
+        else:
+            reason = self._decide_words(name, table.words(name), asked)
+        if reason is not None:
+            self.dropped.append((name, reason))
+
+    def _decide_numbers(self, name: str, values: Array, asked: bool) -> str | None:
+        there, moments = values[~np.isnan(values)], (0.0, 0.0)
+        if len(there) <= self.few():
+            return "no values" if self.coarse is None else ALMOST_SAME
+        if not asked and is_row_number(name, values, self.few()):
+            return "row numbers, or the number of a person"
+        if self.coarse is None and there.min() == there.max():
+            return SAME
+        if self.coarse is not None and (moments := self.coarse.moments(there))[1] == 0.0:
+            return ALMOST_SAME
+        self.numbers[name], self.moments[name] = values, moments
+        return None
+
+    def _decide_words(self, name: str, words: Words, asked: bool) -> str | None:
+        n_rows, different = len(self.table), len(words.different)
+        if self.coarse is not None and n_rows - words.most_frequent <= self.few():
+            return ALMOST_SAME
+        if different == 0:
+            return "no values"
+        if different == 1 and not words.missing:
+            return SAME
+        if not asked and n_rows >= FEW_ROWS and different - self.few() > MANY * n_rows:
+            return "a different text in most rows"
+        if words.longer_than(LONGEST_VALUE) > self.few() or different > n_rows // 2 + MOST_VALUES * RARE:
+            return "free text"
+        self.words[name] = words
+        return None
+
+
+def is_row_number(name: str, values: Array, few: int = 0) -> bool:
+    """Whether a column numbers the rows, or is called like a number of somebody and differs in every row, `few` apart.
+
+    >>> is_row_number("age", np.array([40.0, 31.0, 31.0])), is_row_number("Unnamed: 0", np.array([0.0, 1.0, 2.0]))
+    (False, True)
+    """
+    if INDEX.fullmatch(name):
+        return True
+    whole = values[values == np.rint(values)]
+    if len(values) < FEW_ROWS or len(values) - len(whole) > few:
+        return False
+    different = len(whole) - len(np.unique(whole)) <= few
+    counts_up = bool((np.diff(whole) != 1).sum() <= 2 * few)
+    named = NUMBERED.fullmatch(name) is not None or re.search(r"[a-z](Id|ID|Nr|No)$", name) is not None
+    return different and (counts_up or named)
+
+
+def _learn_numbers(kinds: _Kinds) -> list[Number]:
+    columns, coarse = kinds.numbers, kinds.coarse
+    if coarse is not None:
+        learnt = []
+        for name, values in columns.items():
+            centre, scale = kinds.moments[name]
+            median = coarse.quantile(values[~np.isnan(values)], 0.5)
+            learnt.append(Number(name, coarse.centre(median, scale, FILLED), centre, scale))
+        return learnt
+    if not columns:
+        return []
+    from sklearn.impute import SimpleImputer
+    from sklearn.preprocessing import StandardScaler
+
+    table = np.column_stack(list(columns.values()))
+    imputer = SimpleImputer(strategy="median").fit(table)
+    scaler = StandardScaler().fit(imputer.transform(table))
+    numbers = zip(columns, imputer.statistics_, scaler.mean_, scaler.scale_, strict=True)
+    return [Number(name, float(median), float(mean), float(scale)) for name, median, mean, scale in numbers]
+
+
+def _learn_categories(kinds: _Kinds, rare: int) -> list[Category]:
+    """Of each column of words the values that have a feature: those of `rare` rows, and no more than can be many."""
+    learnt = []
+    for name, words in kinds.words.items():
+        listed = [*words.listed(), MISSING]
+        values, places = np.unique(np.array(listed, dtype=object), return_inverse=True)
+        counts = np.bincount(places[words.codes], minlength=len(values))
+        blurred = counts if kinds.coarse is None else kinds.coarse.blur(counts)
+        frequent = np.flatnonzero(blurred >= rare)
+        pooled = kinds.coarse is not None or len(frequent) < np.count_nonzero(counts)
+        if len(frequent) + pooled > MOST_VALUES:
+            pooled, most = True, np.argsort(-blurred[frequent], kind="stable")[: MOST_VALUES - 1]
+            frequent = np.sort(frequent[most])
+        if not len(frequent):
+            kinds.dropped.append((name, f"no value that {rare} rows have"))
+        else:  # that there were rare ones would itself tell of somebody
+            learnt.append(Category(name, tuple(values[frequent].tolist()), bool(pooled)))
+    return learnt
+
+
+def _describe(preparation: Preparation, kinds: _Kinds) -> tuple[str, ...]:
+    """What was decided, a sentence a kind of decision."""
+    numbers = [each for each in preparation.columns if isinstance(each, Number)]
+    categories = [
+        f"{each.column} ({len(each.values)} values{', rare ones together' if each.other else ''})"
+        for each in preparation.columns
+        if isinstance(each, Category)
+    ]
+    empty = ((each, int(np.isnan(kinds.numbers[each.column]).sum())) for each in numbers)
+    filled = [f"{each.column} ({count:,} cells: {each.median:g})" for each, count in empty if count]
+    dropped, coarse = [f"{name} ({reason})" for name, reason in preparation.dropped], preparation.coarse
+    sentences = [f"label: {preparation.label} ({'text' if preparation.text_labels else 'numbers'})"]
+    if numbers:
+        sentences.append(f"numbers, standardised: {show_columns([each.column for each in numbers])}")
+    if filled:
+        sentences.append(f"empty cells filled with the median: {show_columns(filled, longest=80)}")
+    if categories:
+        sentences.append(f"categories, one-hot encoded: {show_columns(categories, longest=80)}")
+    if dropped:
+        sentences.append(f"left out: {show_columns(dropped, longest=120)}")
+    if any(reason == "dates" for _, reason in preparation.dropped):
+        sentences.append("a date is no number by itself: add a column such as an age or a year if it matters")
+    if coarse is None:
+        how = "exact: what was learnt of those who will be forgotten stays, and certificates say so first"
+    else:
+        how = (
+            f"coarse: numbers of {coarse.digits} digits, rounded by chance, at most {coarse.most:g} scales out; values "
+            f"that fewer than {coarse.rare} rows have (by chance up to {2 * coarse.rare - 1}), and unknown ones, are "
+            "one"
+        )
+    n_columns, width = len(preparation.columns), preparation.width
+    return *sentences, how, f"learnt from {kinds.table.name}: {n_columns} columns become {width} features"

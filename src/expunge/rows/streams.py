@@ -1,14 +1,16 @@
-"""Rows that are read anew, block by block, in each pass: raw arrays in files, Parquet row groups, iterators.
+"""Rows that are read anew, block by block, in each pass: arrays in files, Parquet row groups, a caller's function.
 
 Nothing is mapped: what is read lies in buffers that are used again, so that a pass takes as much memory for a thousand
-rows as for a billion. Each process of a group reads its own share.
+rows as for a billion. Each process of a group reads its own share. `StreamedRows` makes them ready for an objective.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import queue
 import threading
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,18 +21,38 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import torch
+from torch import Tensor
 
 from expunge.errors import DataError, FileError
-from expunge.record import MOST_NAMES
-from expunge.rows.files import DAMAGE, not_whole
-from expunge.rows.parquet_pages import Wanted, opened, require_group_bearable
-from expunge.rows.raw import RawArray
-from expunge.rows.tables import feature_names, is_list, require_types, table_arrays, table_columns
-from expunge.runtime.memory import require_room
+from expunge.heads import Block, RowSet
+from expunge.heads.rows import block_rows, device_room
+from expunge.heads.scaling import Lengths, Scaling
+from expunge.record import MOST_NAMES, Label
+from expunge.rows.arrays import DAMAGE, StoredArray, damage_error
+from expunge.rows.features import (
+    as_labels,
+    as_table,
+    bound_features,
+    encode,
+    norm_limit,
+    require_finite,
+    require_range,
+    require_width,
+    row_norms,
+)
+from expunge.rows.parquet import ReadColumns, is_list, open_parquet, require_group_bearable
+from expunge.rows.tables import Table, choose_columns, name_features, require_types
+from expunge.runtime.group import ALONE, Group
+from expunge.runtime.memory import Memory, require_room
 
 READ_BYTES = 1 << 24  # of features at once: long enough for a disk, short enough for memory
 ARRAY_ROWS = 8192
+REMEMBERED_SHARE = 0.25  # of the memory that may be kept, for labels and norms
+FIRST_ROWS = 1 << 16  # room for so many is made where nobody knows how many there are
+HELD_SHARE = 0.5  # of it, for whole sets: what is computed from them needs the rest
 Chunk = tuple[Any, Any]  # features (rows x d) and labels, or None for labels
+Watch = Callable[[int, int | None], None]
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -58,7 +80,7 @@ class Stream(ABC):
     own_rows: bool = False  # whether each process of a group gives its own rows, whatever its share
     n_rows: int | None = None
     n_features: int | None = None
-    opened_as: Any = None  # the stamp when it was made
+    first_stamp: Any = None  # the stamp when it was made
 
     @abstractmethod
     def chunks(self, share: Share) -> Iterator[Chunk]:
@@ -68,9 +90,9 @@ class Stream(ABC):
         """Something that changes when the rows do."""
         return None
 
-    def require_as_opened(self) -> None:
+    def require_unchanged(self) -> None:
         """Refuse files that are no longer those whose sizes were read when this was made."""
-        if self.stamp() != self.opened_as:
+        if self.stamp() != self.first_stamp:
             raise FileError(
                 f"{self.name} was changed after it was opened",
                 "where its rows lie was read then",
@@ -82,22 +104,30 @@ class Stream(ABC):
         """What all features would take in float64, where that is known."""
         return None if self.n_rows is None or self.n_features is None else 8 * self.n_rows * self.n_features
 
+    def take_over(self, stream: Stream) -> None:
+        """Say of these rows what is known of the stream they come from."""
+        self.name, self.encoder, self.encoder_trained = stream.name, stream.encoder, stream.encoder_trained
+        self.labelled, self.own_rows, self.unprepared = stream.labelled, stream.own_rows, stream.unprepared
+        self.n_rows, self.n_features, self.first_stamp = stream.n_rows, stream.n_features, stream.first_stamp
+
 
 @dataclass(frozen=True)
 class Segment:
     """Features and labels of one file."""
 
-    features: RawArray
-    labels: RawArray | None
+    features: StoredArray
+    labels: StoredArray | None
 
 
-class RawStream(Stream):
+class StoredStream(Stream):
     """Arrays that lie in files as they lie in memory: .npy, .npz (not compressed), .safetensors."""
 
     owned = True
 
-    def __init__(self, name: str, segments: Sequence[Segment], encoder: str | None = None) -> None:
-        self.name, self.segments, self.encoder = name, tuple(segments), encoder
+    def __init__(
+        self, name: str, segments: Sequence[Segment], encoder: str | None = None, trained: str | None = None
+    ) -> None:
+        self.name, self.segments, self.encoder, self.encoder_trained = name, tuple(segments), encoder, trained
         widths = {segment.features.shape[1] for segment in segments}
         if len(widths) != 1:
             raise FileError(
@@ -108,15 +138,11 @@ class RawStream(Stream):
         self.n_features = widths.pop()
         self.n_rows = sum(segment.features.shape[0] for segment in segments)
         self.labelled = all(segment.labels is not None for segment in segments)
-        self.opened_as = self.stamp()
+        self.first_stamp = self.stamp()
 
     def stamp(self) -> Any:
-        return tuple(
-            array.stamp()
-            for segment in self.segments
-            for array in (segment.features, segment.labels)
-            if array is not None
-        )
+        arrays = (array for segment in self.segments for array in (segment.features, segment.labels))
+        return tuple(array.stamp() for array in arrays if array is not None)
 
     def chunks(self, share: Share) -> Iterator[Chunk]:
         assert self.n_rows is not None
@@ -126,24 +152,24 @@ class RawStream(Stream):
             first, last = max(wanted.start - before, 0), min(wanted.stop - before, count)
             before += count
             if first < last:
-                yield from _read(segment, range(first, last))
+                yield from _read_segment(segment, range(first, last))
 
 
-def _read(segment: Segment, wanted: range) -> Iterator[Chunk]:
+def _read_segment(segment: Segment, wanted: range) -> Iterator[Chunk]:
     features = segment.features
     size = max(1, READ_BYTES // max(1, features.row_bytes))
     if features.row_bytes > READ_BYTES:
         require_room(8 * features.row_bytes, features.path, "a row, read ahead and made ready,")
     buffers = [np.empty((min(size, len(wanted)), *features.shape[1:]), features.stored) for _ in range(4)]
-    with features.opened() as file, contextlib.ExitStack() as stack:
-        labels = None if segment.labels is None else stack.enter_context(segment.labels.opened())
+    with features.open() as file, contextlib.ExitStack() as stack:
+        label_file = None if segment.labels is None else stack.enter_context(segment.labels.open())
         for turn, start in enumerate(range(wanted.start, wanted.stop, size)):
             stop = min(start + size, wanted.stop)
             values = features.read(file, start, stop, buffers[turn % len(buffers)])
-            named = None
-            if segment.labels is not None and labels is not None:
-                named = segment.labels.read(labels, start, stop, None)
-            yield values, named
+            labels = None
+            if segment.labels is not None and label_file is not None:
+                labels = segment.labels.read(label_file, start, stop, None)
+            yield values, labels
 
 
 class ParquetStream(Stream):
@@ -155,47 +181,44 @@ class ParquetStream(Stream):
     def __init__(self, name: str, files: Sequence[Path], label: str | None, columns: Sequence[str] | None) -> None:
         self.name, self.files = name, tuple(files)
         self.metadata: dict[Path, Any] = {}
-        self.borne: set[tuple[Path, int]] = set()  # row groups whose pages were looked at
+        self.bearable: set[tuple[Path, int]] = set()  # row groups whose pages were looked at
         self.groups: list[tuple[Path, int, int]] = []
-        schemas, metadata = [], self.metadata
+        schemas = []
         for path in self.files:
             try:
-                metadata[path] = opened(path)
-                schemas.append(pa.parquet.ParquetFile(path, metadata=metadata[path]).schema_arrow)
-                for index in range(metadata[path].num_row_groups):
-                    self.groups.append((path, index, metadata[path].row_group(index).num_rows))
+                self.metadata[path], schema = open_parquet(path)
+                schemas.append(schema)
+                for index in range(self.metadata[path].num_row_groups):
+                    self.groups.append((path, index, self.metadata[path].row_group(index).num_rows))
             except DAMAGE as error:
-                raise not_whole(path, error) from error
+                raise damage_error(path, error) from error
         if any(not schema.equals(schemas[0], check_metadata=False) for schema in schemas):
             raise FileError(
                 f"{name}: files with different columns", "all need the same, of the same types", "Write them again."
             )
-        self.label, self.columns = table_columns(schemas[0], self.files[0], label, columns)
+        self.label, self.columns = choose_columns(schemas[0], self.files[0], label, columns)
         require_types(schemas[0], self.files[0], self.label, self.columns)
-        self.wanted = Wanted.of(schemas[0], self.label, self.columns)
-        self.n_features, by_list = len(self.columns), {}
-        lists = [name for name in self.columns if is_list(schemas[0].field(name).type)]
-        if lists:
-            groups = (metadata[path].row_group(index) for path, index, rows in self.groups if rows)
-            lengths = {tuple(_values_a_row(group, name) for name in lists) for group in groups}
-            if len(lengths) > 1:
-                raise DataError(
-                    f"{name}: columns {', '.join(lists)} have lists of different lengths in different files or row "
-                    "groups",
-                    "all rows need as many features",
-                    "Pad or drop them as was done for training.",
-                )
-            by_list = dict(zip(lists, map(int, next(iter(lengths), (0,) * len(lists))), strict=True))
-            self.n_features += sum(length - 1 for length in by_list.values())
+        self.wanted = ReadColumns.of(schemas[0], self.label, self.columns)
+        lists = [column for column in self.columns if is_list(schemas[0].field(column).type)]
+        groups = (self.metadata[path].row_group(index) for path, index, rows in self.groups if rows)
+        lengths = {tuple(_values_a_row(group, column) for column in lists) for group in groups if lists}
+        if len(lengths) > 1:
+            raise DataError(
+                f"{name}: columns {', '.join(lists)} have lists of different lengths in different files or row groups",
+                "all rows need as many features",
+                "Pad or drop them as was done for training.",
+            )
+        by_list = dict(zip(lists, map(int, next(iter(lengths), (0,) * len(lists))), strict=True))
+        self.n_features = len(self.columns) + sum(length - 1 for length in by_list.values())
         if self.n_features > MOST_NAMES:
             raise FileError(
                 f"{name} has {self.n_features:,} features", f"at most {MOST_NAMES:,} are read", "Save the rows as .npy."
             )
-        self.feature_names = feature_names(self.columns, by_list)
+        self.feature_names = name_features(self.columns, by_list)
         self.n_rows = sum(rows for _, _, rows in self.groups)
         if self.n_rows == 0:
             raise DataError(f"{name} has no rows", "at least one is needed", "Check how the files were written.")
-        self.opened_as = self.stamp()
+        self.first_stamp = self.stamp()
 
     def stamp(self) -> Any:
         return tuple((path.stat().st_size, path.stat().st_mtime_ns) for path in self.files)
@@ -206,31 +229,30 @@ class ParquetStream(Stream):
         wanted = share.of(self.n_rows)
         for path, index, rows in self.groups:
             if before in wanted and rows:  # a row group is read by the process whose share it begins in
-                yield from self._group(path, index)
+                yield from self._read_group(path, index)
             before += rows
 
-    def _group(self, path: Path, index: int) -> Iterator[Chunk]:
+    def _read_group(self, path: Path, index: int) -> Iterator[Chunk]:
         size = max(64, READ_BYTES // (8 * max(1, self.n_features or 1)))
         text = sorted(self.wanted.text) or None
         try:
-            if (path, index) not in self.borne:
+            if (path, index) not in self.bearable:
                 require_group_bearable(path, self.metadata[path], index, self.wanted, size)
-                self.borne.add((path, index))
+                self.bearable.add((path, index))
             options = {"memory_map": False, "pre_buffer": False, "buffer_size": 1 << 16, "read_dictionary": text}
             file = pa.parquet.ParquetFile(path, metadata=self.metadata[path], **options)
-            batches = file.iter_batches(size, [index], [*self.columns, self.label], use_threads=False)
-            for batch in batches:
-                yield table_arrays(pa.Table.from_batches([batch]), path, self.label, self.columns)
+            for batch in file.iter_batches(size, [index], [*self.columns, self.label], use_threads=False):
+                table = Table(pa.Table.from_batches([batch]), str(path), True)
+                yield table.features(self.columns), table.labels(self.label)
         except DAMAGE as error:
-            raise not_whole(path, error) from error
+            raise damage_error(path, error) from error
 
 
 def _values_a_row(group: Any, column: str) -> float:
     """How many numbers a row group has in a column of lists, for each row."""
     leaves = (group.column(place) for place in range(group.num_columns))
-    return float(
-        sum(leaf.num_values for leaf in leaves if leaf.path_in_schema.startswith(column + ".")) / group.num_rows
-    )
+    counts = (leaf.num_values for leaf in leaves if leaf.path_in_schema.startswith(column + "."))
+    return float(sum(counts) / group.num_rows)
 
 
 class ArrayStream(Stream):
@@ -249,8 +271,8 @@ class ArrayStream(Stream):
     def chunks(self, share: Share) -> Iterator[Chunk]:
         wanted = share.of(len(self.features))
         for start in range(wanted.start, wanted.stop, ARRAY_ROWS):
-            part = slice(start, min(start + ARRAY_ROWS, wanted.stop))
-            yield self.features[part], None if self.labels is None else self.labels[part]
+            rows = slice(start, min(start + ARRAY_ROWS, wanted.stop))
+            yield self.features[rows], None if self.labels is None else self.labels[rows]
 
 
 class OrderedStream(Stream):
@@ -260,10 +282,7 @@ class OrderedStream(Stream):
 
     def __init__(self, stream: Stream, order: Any, names: tuple[str, ...]) -> None:
         self.stream, self.order, self.feature_names = stream, order, names
-        self.name, self.encoder, self.encoder_trained = stream.name, stream.encoder, stream.encoder_trained
-        self.labelled, self.own_rows, self.opened_as = stream.labelled, stream.own_rows, stream.opened_as
-        self.unprepared = stream.unprepared
-        self.n_rows, self.n_features = stream.n_rows, stream.n_features
+        self.take_over(stream)
 
     def stamp(self) -> Any:
         return self.stream.stamp()
@@ -284,15 +303,15 @@ class IteratorStream(Stream):
     def chunks(self, share: Share) -> Iterator[Chunk]:
         for item in self.make():
             features, labels = item if isinstance(item, tuple) else (item, None)
-            yield _copied(features), _copied(labels)
+            yield _copy(features), _copy(labels)
 
 
-def _copied(values: Any) -> Any:
+def _copy(values: Any) -> Any:
     """The values, whatever the caller, asked for more while these are used, does with the memory they came in."""
     if isinstance(values, dict):
-        return {name: _copied(column) for name, column in values.items()}
-    copy = getattr(values, "clone", None) or getattr(values, "copy", None)  # of tensors; of arrays, lists and tables
-    return values if copy is None else copy()
+        return {name: _copy(column) for name, column in values.items()}
+    copied = getattr(values, "clone", None) or getattr(values, "copy", None)  # of tensors; of arrays, lists and tables
+    return values if copied is None else copied()
 
 
 def stream(
@@ -319,7 +338,7 @@ def stream(
 
 
 def read_ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """The same, the next one being read by another thread while this one is used."""
+    """The chunks, the next one being read by another thread while one is used."""
     ready: queue.Queue[tuple[Chunk | None, BaseException | None]] = queue.Queue(maxsize=1)
     stopped = threading.Event()
 
@@ -355,3 +374,345 @@ def read_ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         stopped.set()
         reader.join()
         torch.set_num_threads(threads)
+
+
+# Made ready for an objective -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Form:
+    """What rows are made into: see `bound_rows`."""
+
+    classes: Sequence[Label]
+    max_norm: float
+    bias: bool
+    dtype: torch.dtype
+    device: torch.device
+    width: int
+    name: str
+
+    @property
+    def row_bytes(self) -> int:
+        return (self.width + int(self.bias)) * self.dtype.itemsize
+
+
+class _Memo:
+    """Something of every row, in one piece of memory, as long as that is not larger than allowed; then nothing.
+
+    One piece: many small ones that stay, allocated between large ones that do not, would leave holes the system never
+    gets back.
+    """
+
+    def __init__(self, width: int, dtype: torch.dtype, device: torch.device, known: int | None, allowed: float) -> None:
+        self.width, self.allowed = width, allowed
+        self.row_bytes = max(1, width) * dtype.itemsize
+        self.values: Tensor | None = torch.empty(0, dtype=dtype, device=device)
+        self._reserve(FIRST_ROWS if known is None else known)
+
+    def _reserve(self, rows: int) -> None:
+        if self.values is not None and rows * self.row_bytes <= self.allowed:
+            shape = (rows, self.width) if self.width else (rows,)
+            grown = self.values.new_empty(shape)
+            grown[: len(self.values)] = self.values.reshape(-1, *shape[1:])
+            self.values = grown
+        else:
+            self.values = None
+
+    def put(self, start: int, values: Tensor) -> None:
+        stop = start + len(values)
+        if self.values is not None and stop > len(self.values):
+            self._reserve(max(stop, 2 * len(self.values)))
+        if self.values is not None:
+            self.values[start:stop] = values
+
+    @property
+    def used(self) -> int:
+        return 0 if self.values is None else len(self.values) * self.row_bytes
+
+
+class StreamedRows(RowSet):
+    """Rows of a stream. The first pass checks them; that every later one gives the same rows is checked too."""
+
+    def __init__(
+        self, stream: Stream, form: Form, memory: Memory, group: Group = ALONE, watch: Watch = lambda *_: None
+    ) -> None:
+        self.stream, self.form, self.group, self.watch = stream, form, group, watch
+        self._spare, self._on_device = memory.spare, memory.on_device
+        self._share = Share(group.rank, group.size)
+        stream.require_unchanged()
+        self._stamp = stream.stamp()
+        self._prints: list[int] | None = None
+        self.scaling: Scaling | None = None
+        self._norms = _Memo(0, torch.float64, form.device, None, 0.0)
+        self._some_long = False
+        self._labels = _Memo(0, torch.int32, form.device, None, 0.0)
+        self._held = _Memo(0, form.dtype, form.device, None, 0.0)
+        self._shares: Tensor | None = None
+        self._n_rows = self._mine = self._before = 0
+        self._counts = torch.zeros(len(form.classes), dtype=torch.int64)
+        self._largest_weight, self._effective = 1.0, 0.0
+        self.n_scaled, self._lengths = 0, Lengths(form.max_norm)
+
+    # What it is
+
+    def __len__(self) -> int:
+        self._require_first_pass()
+        return self._n_rows
+
+    @property
+    def n_features(self) -> int:
+        return self.form.width + int(self.form.bias)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.form.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.form.device
+
+    @property
+    def has_weights(self) -> bool:
+        return self._shares is not None
+
+    @property
+    def largest_weight(self) -> float:
+        return self._largest_weight
+
+    @property
+    def effective(self) -> float:
+        return self._effective
+
+    def of_classes(self, shares: Tensor, counts: Tensor) -> StreamedRows:
+        rows = copy.copy(self)
+        rows._shares = shares.to(self.device)
+        rows._n_rows = int(counts.sum())
+        rows._mine = int(self._counts[shares.cpu() > 0].sum())
+        rows._before = self.group.before(rows._mine)
+        rows._largest_weight = float(shares[counts > 0].max())
+        rows._effective = rows._n_rows**2 / float((counts * shares.square()).sum())
+        return rows
+
+    def affords(self, n_bytes: int) -> bool:
+        return self.group.largest(float(not self._has_room(n_bytes))) == 0.0
+
+    def keeps(self, bytes_per_row: int) -> bool:
+        return self._has_room(bytes_per_row * self.n_mine)
+
+    def _has_room(self, n_bytes: int) -> bool:
+        if self.device.type != "cpu":
+            return n_bytes <= HELD_SHARE * device_room(self.device, self._on_device)
+        return n_bytes <= self._spare - self._held.used - self._norms.used - self._labels.used
+
+    @property
+    def n_mine(self) -> int:
+        self._require_first_pass()
+        return self._mine
+
+    @property
+    def n_before(self) -> int:
+        self._require_first_pass()
+        return self._before
+
+    def total(self, part: Tensor) -> Tensor:
+        return self.group.total(part)
+
+    def largest(self, part: float) -> float:
+        return self.group.largest(part)
+
+    def agreed(self, value: Tensor) -> Tensor:
+        return self.group.agreed(value)
+
+    @property
+    def n_expected(self) -> int | None:
+        known = self.stream.n_rows
+        return int(self._counts.sum()) or (None if known is None else len(self._share.of(known)))
+
+    # A pass
+
+    def blocks(self) -> Iterable[Block]:
+        held = self._held.values is not None and self._labels.values is not None and self._prints is not None
+        blocks = self._held_blocks() if held else self._read_blocks()
+        return blocks if self._shares is None else self._weight(blocks, self._shares)
+
+    def _held_blocks(self) -> Iterator[Block]:
+        assert self._held.values is not None
+        assert self._labels.values is not None
+        size, count = self._block_rows, int(self._counts.sum())
+        for start in range(0, count, size):
+            rows = slice(start, min(start + size, count))
+            yield Block(self._held.values[rows], self._labels.values[rows].long(), None, start)
+
+    @property
+    def _block_rows(self) -> int:
+        return block_rows(self.n_features, self.form.dtype.itemsize, self.device)
+
+    def _weight(self, blocks: Iterable[Block], shares: Tensor) -> Iterator[Block]:
+        """The blocks without rows of classes that do not count, the others weighted."""
+        start = 0
+        for block in blocks:
+            each = shares[block.labels]
+            chosen = each > 0
+            features, labels = block.features, block.labels
+            if not bool(chosen.all()):
+                features, labels, each = features[chosen], labels[chosen], each[chosen]
+            if len(labels):
+                yield Block(features, labels, each, start)
+            start += len(labels)
+
+    def _read_blocks(self) -> Iterator[Block]:
+        form, first, size = self.form, self._prints is None, self._block_rows
+        if first:
+            self._begin()
+        if self.stream.stamp() != self._stamp:
+            raise self._change_error()
+        out = torch.empty((size, self.n_features), dtype=form.dtype, device=self.device)
+        prints: list[int] = []
+        start = 0
+        counts = torch.zeros(len(form.classes), dtype=torch.int64)
+        for turn, (values, given) in enumerate(read_ahead(self.stream.chunks(self._share))):
+            chunk = as_table(values, form.name) if len(values) else torch.empty((0, form.width))
+            require_width(chunk.shape[1], form.width, form.name)
+            if first:
+                require_finite(chunk, form.name, start)
+            labels = self._label_indices(given, start, len(chunk), first)
+            prints.append(_fingerprint(chunk, labels, whole=self._stamp is None))
+            if self._prints is not None and self._prints[turn : turn + 1] != prints[-1:]:
+                raise self._change_error()
+            counts += torch.bincount(labels.cpu(), minlength=len(counts))
+            for begin in range(0, len(chunk), size):
+                rows = chunk[begin : begin + size]
+                features = bound_features(
+                    rows,
+                    self._measure(rows, start + begin, first),
+                    max_norm=form.max_norm,
+                    bias=form.bias,
+                    dtype=form.dtype,
+                    device=form.device,
+                    out=out,
+                    owned=self.stream.owned,
+                )
+                if first:
+                    self._held.put(start + begin, features)
+                yield Block(features, labels[begin : begin + size].to(self.device), None, start + begin)
+            start += len(chunk)
+            self.watch(start, self.n_expected)
+        if self.stream.stamp() != self._stamp or (self._prints is not None and self._prints != prints):
+            raise self._change_error()
+        if first:
+            self._finish_first_pass(counts, prints)
+
+    def _begin(self) -> None:
+        self._lengths = Lengths(self.form.max_norm)
+        known, half = self.n_expected, REMEMBERED_SHARE / 2 * self._spare
+        self._norms = _Memo(0, torch.float64, CPU, known, half)
+        self._labels = _Memo(0, torch.int32, self.device, known, half)
+        room = self._spare if self.device.type == "cpu" else device_room(self.device, self._on_device)
+        self._held = _Memo(self.n_features, self.dtype, self.device, known, HELD_SHARE * room)
+
+    def _finish_first_pass(self, counts: Tensor, prints: list[int]) -> None:
+        """What the first pass found, over all processes."""
+        if not self._some_long:
+            self._norms = _Memo(0, torch.float64, CPU, 0, 0.0)
+        self._counts, self._mine, self._prints = counts, int(counts.sum()), prints
+        self._before = self.group.before(self._mine)
+        self.scaling = self._lengths.scaling(self.group.total)
+        self._n_rows, self.n_scaled = self.scaling.n_rows, self.scaling.n_scaled
+        self._effective = float(self._n_rows)
+        self._require_shared_out(prints)
+        if self._n_rows == 0:
+            raise DataError(f"{self.form.name}: no rows", "at least one row is needed", "Check how it was written.")
+
+    def _require_shared_out(self, prints: list[int]) -> None:
+        """Refuse rows that would be counted twice, or left out, because processes disagree on who has which."""
+        if self.group.size == 1:
+            return
+        if not self.stream.own_rows:
+            counts = sorted(set(self.group.each(float(self.stream.n_rows or 0))))
+            if len(counts) > 1:
+                raise DataError(
+                    f"{self.form.name}: {self.stream.name} has {' and '.join(f'{n:,.0f}' for n in counts)} rows, "
+                    "depending on the process",
+                    "all processes must see the same files",
+                    "Put them on a file system that all hosts share, or copy them anew.",
+                )
+            return
+        seen = self.group.each(float(zlib.crc32(np.array(prints, np.uint64).tobytes())) if self._mine else -1.0)
+        first_prints = [value for value in seen if value >= 0]
+        if len(set(first_prints)) < len(first_prints):
+            raise DataError(
+                f"{self.form.name}: two processes gave the same rows",
+                "each must give its own, or every row would be counted more than once",
+                "Let the function give the rows of this process alone: every so many blocks, by its rank.",
+            )
+
+    def _label_indices(self, given: Any, start: int, count: int, first: bool) -> Tensor:
+        """Class indices of a chunk."""
+        if not first and self._labels.values is not None:
+            return self._labels.values[start : start + count].long()
+        if not self.stream.labelled or not count:
+            indices = torch.zeros(count, dtype=torch.int64)
+        elif given is None:
+            raise DataError(
+                f"{self.form.name}: {count:,} rows without labels after {start:,}",
+                "all rows have labels, or none",
+                "Give (features, labels) in every block, or say that there are none: stream(blocks, labelled=False).",
+            )
+        else:
+            indices = encode(as_labels(given, count, self.form.name), self.form.classes, self.form.name)
+        if first:
+            self._labels.put(start, indices)
+        return indices
+
+    def _measure(self, rows: Tensor, start: int, first: bool) -> Tensor | None:
+        """Norms of a block's rows, None where none is too long; in the first pass they are counted by length."""
+        if not (first or self._some_long):
+            return None
+        known = None if first else self._norms.values
+        norms = row_norms(rows) if known is None else known[start : start + len(rows)]
+        if first:
+            require_range(norms, bias=self.form.bias, name=self.form.name, before=start)
+            self._norms.put(start, norms)
+            self._lengths.add(norms)
+        long = bool((norms > norm_limit(self.form.max_norm, self.form.dtype)).any())
+        self._some_long |= long
+        return norms if long else None
+
+    def _require_first_pass(self) -> None:
+        if self._prints is None:
+            for _ in self.blocks():
+                pass
+
+    def _change_error(self) -> DataError:
+        return DataError(
+            f"{self.form.name}: {self.stream.name} gave other rows than in the first pass",
+            "every pass must give the same rows, in the same order",
+            "Leave the files alone while they are read; a stream of blocks must begin anew each time.",
+        )
+
+
+def _fingerprint(chunk: Tensor, labels: Tensor, whole: bool) -> int:
+    """A checksum of a chunk's size, labels and rows; of the first and last row where something else watches others."""
+    if not len(chunk):
+        return 0
+    rows = (chunk if whole else chunk[[0, -1]]).contiguous().cpu().view(torch.uint8).numpy()
+    return zlib.crc32(labels.cpu().numpy().tobytes(), zlib.crc32(rows.data, len(chunk)))
+
+
+def load(stream: Stream) -> tuple[Any, Any]:
+    """All rows of a stream in memory, as (features, labels)."""
+    stream.require_unchanged()
+    chunks = [(np.array(values), np.array(labels)) for values, labels in stream.chunks(Share())]
+    stream.require_unchanged()
+    if not chunks:
+        raise DataError(f"{stream.name} has no rows", "at least one is needed", "Check how it was written.")
+    features = np.concatenate([values for values, _ in chunks])
+    return features, np.concatenate([labels for _, labels in chunks]) if stream.labelled else None
+
+
+def fits(stream: Stream, form: Form, memory: Memory) -> bool:
+    """Whether the whole set may be held in memory, beside a copy of it while it is made ready."""
+    if stream.n_rows is None:
+        return False
+    computed = 16 * len(form.classes)  # what the step and the moments keep of each row
+    return stream.n_rows * (form.row_bytes + 8 * form.width + computed) <= memory.spare

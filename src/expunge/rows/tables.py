@@ -1,75 +1,362 @@
-"""Columns of a table as arrays: a label column and feature columns, checked."""
+"""Tables: of CSV and Parquet files and of data frames, each as one Arrow table, whose columns are numbers or words.
+
+How much a file takes is known before it is read: a compressed one is inflated piece by piece, separators of a CSV file
+are counted, a Parquet file's own headers are read first (parquet.py); what is too much is refused.
+"""
 
 from __future__ import annotations
 
+import csv
 import difflib
+import gzip
+import io
 import json
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
-from numpy.typing import NDArray
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.interchange
+import pyarrow.parquet
 
-from expunge.errors import DataError, FileError
-from expunge.runtime.memory import require_fits
+from expunge.errors import DataError, ExpungeError, FileError
+from expunge.record import MOST_NAMES
+from expunge.rows.arrays import DAMAGE, Array, damage_error, duplicate_error
+from expunge.rows.parquet import ReadColumns, is_list, is_text, open_parquet, require_bearable
+from expunge.runtime.memory import out_of_memory, require_fits, require_room
+from expunge.runtime.paths import readable
 
-Array = NDArray[Any]
-LABEL_COLUMNS = ("y", "label")
+CSV, PARQUET = (".csv", ".tsv", ".csv.gz", ".tsv.gz"), (".parquet", ".pq")
+TABLES = (*CSV, *PARQUET)
+SEPARATORS = ("\t", ";", "|", ",")  # a comma may stand in a number or a sentence, so it is the last that is tried
+SAMPLE, LINES = 1 << 16, 50  # bytes and lines that are looked at for what stands between cells
+PIECE = 1 << 22  # bytes of a file that are looked at, or inflated, at a time
+TEXT_COPIES = 3  # the file's bytes, as blocks, as parsed, as text
+VALUE_BYTES = 24  # of a number: where its text is, Arrow's own, ours
+COLUMN_BYTES = 10_000  # that Arrow takes for a column, whatever is in it; 8,300 were measured
+WIDE, CELL_BYTES = 4_000, 120  # columns beyond which lines are read one by one; of a cell, in Python and in Arrow
 LONGEST_LABEL = 1_000  # characters
+EMPTY = ("", "?", "na", "n/a", "#n/a", "nan", "null", "nil")  # in any case, spaces around it apart
+NO_NUMBER = (*EMPTY, "none", "-", ".", "missing", "unknown")  # in a column of numbers also these
+MISSING = "(missing)"  # what a cell without a value is called among categories
+DECIMAL_COMMA = r"^[+-]?\d+(,\d+)?$"
+WHOLE, WITH_ZEROS = r"^([+-]?\d+)$", r"^([+-]?\d+)\.0+$"
+DATES = (
+    r"^\d{4}-\d{1,2}-\d{1,2}([T ]\d{1,2}:\d{2}.*)?$|^\d{1,2}[./-]\d{1,2}[./-](\d{4}|\d{2})( \d{1,2}:\d{2}.*)?$"
+    r"|^\d{4}/\d{1,2}/\d{1,2}( \d{1,2}:\d{2}.*)?$|^\d{1,2}:\d{2}(:\d{2})?$"
+)
+AS_IT_STANDS = "Give the name as it stands in the table."
+CHECK_FILE = "Check how the file was written."
 
 
-def table_columns(
+@dataclass(frozen=True)
+class Table:
+    """Columns as a file or a frame holds them.
+
+    `typed`: their types were chosen by somebody, so that text is text; the cells of a CSV file that is read as text
+    have none. `decimal_comma`: numbers may be written as 1,5, since a semicolon stands between cells. `has_header`: the
+    table itself says what its columns are called.
+    """
+
+    arrow: pa.Table
+    name: str
+    typed: bool
+    decimal_comma: bool = False
+    has_header: bool = True
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.arrow.column_names)
+
+    def __len__(self) -> int:
+        return int(self.arrow.num_rows)
+
+    def numbers(self, column: str) -> Array | None:
+        """The column in float64, NaN where there is no finite value; None if some cell holds something else."""
+        return as_numbers(self.arrow[column], self.decimal_comma)
+
+    def words(self, column: str) -> Words:
+        """The column as words."""
+        return as_words(self.arrow[column])
+
+    def has_dates(self, column: str) -> bool:
+        """Whether the column holds days or times: by its type or, of cells without one, by how each is written."""
+        values, kind = self.arrow[column], _plain_type(self.arrow[column].type)
+        if pa.types.is_temporal(kind) or self.typed or not is_text(kind):
+            return bool(pa.types.is_temporal(kind))
+        text = pc.utf8_trim_whitespace(values)
+        filled = pc.filter(text, pc.invert(pc.is_in(pc.utf8_lower(text), value_set=pa.array(EMPTY))))
+        return len(filled) > 0 and bool(pc.all(pc.match_substring_regex(filled, DATES)).as_py())
+
+    def features(self, columns: Sequence[str]) -> Array:
+        """These columns as rows x features; a column of lists, all of one length, gives as many features as that.
+
+        Refuses empty cells and anything but numbers.
+        """
+        require_filled(self, columns)
+        blocks = [self._feature_block(name) for name in columns]
+        features = np.empty((len(self), sum(block.shape[1] for block in blocks)))
+        place = 0
+        for block in blocks:
+            features[:, place : place + block.shape[1]] = block
+            place += block.shape[1]
+        return features
+
+    def _feature_block(self, name: str) -> Array:
+        values = self.arrow[name]
+        if not self.typed and (numbers := self.numbers(name)) is not None:
+            return numbers[:, None]
+        if is_list(values.type):
+            lengths = pc.unique(pc.list_value_length(values)).to_pylist()
+            values = pc.list_flatten(values)
+            if len(lengths) > 1 or values.null_count:
+                raise DataError(
+                    f"{self.name}: column {name!r} has lists of {len(lengths)} lengths, or with empty places",
+                    "all rows need as many features",
+                    "Pad or drop them as was done for training.",
+                )
+        require_numbers(values.type, name, self.name)
+        return np.asarray(values.cast(pa.float64(), safe=False).to_numpy()).reshape(len(self), -1)
+
+    def feature_names(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """What the features of these columns are called; those of lists by their place in it."""
+        lists = [name for name in columns if is_list(self.arrow.schema.field(name).type)]
+        return name_features(columns, {name: pc.list_value_length(self.arrow[name])[0].as_py() for name in lists})
+
+    def labels(self, column: str, text: bool | None = None) -> Array:
+        """The label column: whole numbers or text. `text` says which, where it is known already."""
+        values, kind = self.arrow[column], self.arrow[column].type
+        require_label(kind, self.name, column)
+        if pa.types.is_integer(kind) and not text and not values.null_count:
+            return np.asarray(values.to_numpy())
+        words = self.words(column)
+        if words.missing:
+            raise DataError(
+                f"{self.name}: {words.missing:,} of {len(self):,} rows have no value in the label column {column!r}",
+                "every row needs its class",
+                "Remove those rows, or name another label column with --label.",
+            )
+        if words.longest > LONGEST_LABEL:
+            raise DataError(
+                f"{self.name}: column {column!r} has a label of {words.longest:,} characters",
+                f"a label is the name of a class, of at most {LONGEST_LABEL:,}",
+                "Name the label column with --label, or shorten the names.",
+            )
+        typed_text = self.typed and is_text(_plain_type(kind))
+        numbers = None if text or (text is None and typed_text) else self.numbers(column)
+        if numbers is None or np.isnan(numbers).any():
+            require_fits(4 * words.longest * len(self), Path(self.name), f"label column {column!r}")
+            return np.array(words.listed(), dtype=str)[words.codes]
+        whole = (numbers == np.rint(numbers)).all() and (np.abs(numbers) < 2.0**53).all()
+        return numbers.astype(np.int64) if whole else numbers
+
+
+@dataclass(frozen=True)
+class Words:
+    """The different words of a column (Arrow's), and for each row the place of its own; -1 where there is none."""
+
+    different: Any
+    codes: Array
+
+    @property
+    def missing(self) -> int:
+        return int((self.codes < 0).sum())
+
+    @property
+    def longest(self) -> int:
+        """Characters of the longest word."""
+        return int(pc.max(pc.utf8_length(self.different)).as_py() or 0)
+
+    @property
+    def most_frequent(self) -> int:
+        """Rows that have the most frequent word, or none."""
+        return int(np.bincount(self.codes + 1).max())
+
+    def longer_than(self, limit: int) -> int:
+        """Rows whose word has more characters."""
+        longer = pc.greater(pc.utf8_length(self.different), limit).to_numpy(zero_copy_only=False)
+        return int(np.append(longer.astype(bool), False)[self.codes].sum())
+
+    def listed(self) -> list[str]:
+        """The words; ask first how many there are."""
+        words: list[str] = self.different.to_pylist()
+        return words
+
+    def places(self, wanted: Sequence[str]) -> Array:
+        """For each row where its word is among those wanted; -1 where it has none, -2 where it is another.
+
+        A whole number that is not among them as it is written may be with a point and zeros, or without: a file of
+        1.0 holds the rows that a table of numbers called 1.
+        """
+        among, words = pa.array(wanted, pa.large_string()), self.different.cast(pa.large_string())
+        short = pc.replace_substring_regex(words, WITH_ZEROS, r"\1")
+        long = pc.replace_substring_regex(words, WHOLE, r"\1.0")
+        places = pc.coalesce(*(pc.index_in(each, value_set=among) for each in (words, short, long))).fill_null(-2)
+        own: Array = np.append(np.asarray(places.to_numpy(zero_copy_only=False), dtype=np.int64), -1)
+        return own[self.codes]
+
+
+# Cells ---------------------------------------------------------------------------------------------------------------
+
+
+def as_numbers(column: Any, decimal_comma: bool = False) -> Array | None:
+    """A column in float64, NaN where a cell has no value or one that is not finite; None where one is no number."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        own, codes = _dictionary(column)
+        numbers = as_numbers(own, decimal_comma)
+        return None if numbers is None else np.append(numbers, np.nan)[codes]
+    if is_text(kind):
+        return _parse_numbers(column, decimal_comma)
+    if pa.types.is_null(kind):
+        return np.full(len(column), np.nan)
+    if not (is_number(kind) or pa.types.is_decimal(kind)):
+        return None
+    return _finite(column.cast(pa.uint8()) if pa.types.is_boolean(kind) else column)
+
+
+def _finite(column: Any) -> Array:
+    values = np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def _parse_numbers(column: Any, decimal_comma: bool) -> Array | None:
+    text = pc.utf8_lower(pc.utf8_trim_whitespace(column.cast(pa.large_string())))
+    filled = pc.if_else(pc.is_in(text, value_set=pa.array(NO_NUMBER, pa.large_string())), None, text)
+    if decimal_comma and pc.all(pc.match_substring_regex(filled, DECIMAL_COMMA)).as_py():
+        filled = pc.replace_substring(filled, ",", ".")
+    try:
+        return _finite(filled.cast(pa.float64()))
+    except pa.ArrowInvalid:
+        yes_or_no = pa.array(["true", "false"], pa.large_string())
+        if pc.all(pc.is_in(filled.drop_null(), value_set=yes_or_no)).as_py():
+            return as_numbers(pc.equal(filled, "true"))
+        return None
+
+
+def as_words(column: Any) -> Words:
+    """A column as words: text without spaces around it; whole numbers without a point; no word where it is empty."""
+
+    def without_point(values: Any) -> Any:
+        try:
+            return values.cast(pa.int64()) if pa.types.is_floating(values.type) else values
+        except pa.ArrowInvalid:
+            return values  # some have a fraction
+
+    if not pa.types.is_dictionary(column.type):
+        column = without_point(column).dictionary_encode()
+    own, codes = _dictionary(column)
+    text = pc.utf8_trim_whitespace(without_point(own).cast(pa.large_string()))
+    empty = pc.is_in(pc.utf8_lower(text), value_set=pa.array(EMPTY, pa.large_string()))
+    merged = pc.if_else(empty, pa.scalar(None, pa.large_string()), text).dictionary_encode()
+    different, places = _dictionary(merged)
+    return Words(different, np.append(places, -1)[codes])
+
+
+def _dictionary(column: Any) -> tuple[Any, Array]:
+    """The different values of a coded column, and where each row's is; -1 for none."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.unify_dictionaries().combine_chunks()
+    if isinstance(column, pa.ChunkedArray):  # of no chunks
+        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    codes = column.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+    return column.dictionary, np.asarray(codes, dtype=np.int64)
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds numbers, or true and false."""
+    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
+
+
+def require_numbers(kind: pa.DataType, name: str, table: str) -> None:
+    """Refuse a column whose values, or those of its lists, are no numbers."""
+    kind = kind.value_type if is_list(kind) else kind
+    if not is_number(kind):
+        raise DataError(
+            f"{table}: column {name!r} holds {'string' if is_text(kind) else kind}",
+            "features must be numbers",
+            "Encode it as numbers the way it was encoded for training, or drop it.",
+        )
+
+
+def require_label(kind: pa.DataType, table: str, column: str) -> None:
+    """Refuse a label column that holds neither numbers nor text."""
+    plain = _plain_type(kind)
+    if not (is_text(plain) or is_number(plain) or pa.types.is_decimal(plain) or pa.types.is_null(plain)):
+        raise DataError(
+            f"{table}: label column {column!r} holds {kind}", "labels are whole numbers or text", "Convert them."
+        )
+
+
+def require_filled(table: Table, names: Sequence[str]) -> None:
+    """Refuse columns with empty cells."""
+    for name in names:
+        values = table.arrow[name]
+        coded = pa.types.is_dictionary(values.type)
+        empty = values.null_count + sum(chunk.dictionary.null_count for chunk in values.chunks if coded)
+        if empty:
+            raise DataError(
+                f"{table.name}: column {name!r} has {empty:,} empty cells",
+                "every cell needs a value",
+                "Fill them in or drop those rows, as was done for training.",
+            )
+
+
+# Names of columns ----------------------------------------------------------------------------------------------------
+
+
+def choose_label(names: Sequence[str], label: str | None) -> str | None:
+    """The label column: the one that is named, or one that is called y or label."""
+    return label if label is not None else next((name for name in ("y", "label") if name in names), None)
+
+
+def choose_columns(
     schema: pa.Schema, path: Path, label: str | None, columns: Sequence[str] | None
 ) -> tuple[str, tuple[str, ...]]:
     """The label column and the feature columns: those named, or all others."""
-    there = schema.names
-    known = set(there)
-    column = label if label is not None else next((name for name in LABEL_COLUMNS if name in known), None)
-    if column is None or column not in known:
-        raise no_label(path, label, there)
-    if len(known) != len(there):
-        raise FileError(f"{path} has two columns of one name", "column names must differ", "Rename one of them.")
-    names = tuple(name for name in there if name != column) if columns is None else tuple(columns)
-    unknown = [name for name in names if name not in known or name == column]
+    known, names = set(schema.names), schema.names
+    target = choose_label(names, label)
+    if target is None or target not in known:
+        raise label_error(path, label, names)
+    if len(known) != len(names):
+        raise duplicate_error(path)
+    chosen = tuple(name for name in names if name != target) if columns is None else tuple(columns)
+    unknown = [name for name in chosen if name not in known or name == target]
     if unknown:
         raise FileError(
             f"{path} has no feature column {unknown[0]!r}",
             "every column named must be there",
-            f"The columns are {columns_shown(there)}.",
+            f"The columns are {show_columns(names)}.",
         )
-    if not names:
+    if not chosen:
         raise DataError(
-            f"{path} has only the label column {column!r}", "at least one feature column is needed", "Add the features."
+            f"{path} has only the label column {target!r}", "at least one feature column is needed", "Add the features."
         )
-    numbers = [name for name in pandas_index(schema) if name in names]
-    if numbers and columns is None:
+    index = [name for name in _pandas_index(schema) if name in chosen]
+    if index and columns is None:
         raise FileError(
-            f"{path}: column {numbers[0]!r} is the index of a pandas frame",
+            f"{path}: column {index[0]!r} is the index of a pandas frame",
             "features are columns",
             "Write it with reset_index(drop=True); if it is a feature or the label, with reset_index().",
         )
-    return column, names
+    return target, chosen
 
 
-def no_label(name: Path | str, label: str | None, there: Sequence[str], bare: bool = False) -> FileError:
-    """The error for a label column that is not there, or was not named; the columns are listed once.
-
-    `bare`: the first line looks like data.
-    """
-    close = None if label is None else nearest(label, there)
-    shown, remedy = (
-        columns_shown(there),
-        f"Did you mean --label {close}?" if close else "Name it with --label (label=).",
-    )
+def label_error(name: Path | str, label: str | None, names: Sequence[str], bare: bool = False) -> FileError:
+    """The error for a label column that is not there, or was not named; `bare`: the first line looks like data."""
+    close, shown = None if label is None else nearest(label, names), show_columns(names)
+    remedy = f"Did you mean --label {close}?" if close else "Name it with --label (label=)."
     if label is not None:
-        remedy = (
-            f"{remedy} The columns are {shown}."
-            if close
-            else f"Name it with --label (label=); the columns are {shown}."
-        )
+        remedy = f"{remedy} The columns are {shown}." if close else f"{remedy[:-1]}; the columns are {shown}."
     return FileError(
         f"{name} has no column {label!r}" if label is not None else f"{name} has columns {shown}, and none is called y",
         "a label column is needed",
@@ -77,30 +364,51 @@ def no_label(name: Path | str, label: str | None, there: Sequence[str], bare: bo
     )
 
 
-def nearest(name: str, there: Sequence[str]) -> str | None:
+def require_columns(table: Table, wanted: Sequence[str], what: str, remedy: str = AS_IT_STANDS) -> None:
+    """Refuse a table that lacks columns, with the names that are nearest to theirs."""
+    missing = [name for name in wanted if name not in table.names]
+    if missing:
+        raise missing_error(table, missing, what, remedy)
+
+
+def missing_error(table: Table, missing: Sequence[str], what: str, remedy: str = AS_IT_STANDS) -> ExpungeError:
+    """The error for columns that are not there."""
+    close = nearest(missing[0], table.names)
+    more = f" (nor {len(missing) - 1} more)" if len(missing) > 1 else ""
+    hints = [f"Did you mean {close}?"] if close else []
+    if not table.typed and table.has_header and looks_like_data(table.names):
+        hints.append("The first line looks like data: a file without a header is read with --no-header.")
+    return FileError(
+        f"{table.name} has no column {missing[0]!r}{more}; its columns are {show_columns(table.names)}",
+        what,
+        " ".join([*hints, remedy]),
+    )
+
+
+def nearest(name: str, names: Sequence[str]) -> str | None:
     """The name that is written most alike, if any is.
 
     >>> nearest("defualt", ["age", "default"])
     'default'
     """
-    folded = {each.casefold(): each for each in there}
-    found = difflib.get_close_matches(name.casefold(), folded, 1, 0.6)
-    return folded[found[0]] if found else None
+    folded = {each.casefold(): each for each in names}
+    close = difflib.get_close_matches(name.casefold(), folded, 1, 0.6)
+    return folded[close[0]] if close else None
 
 
-def columns_shown(there: Sequence[str], most: int = 14, longest: int = 40) -> str:
+def show_columns(names: Sequence[str], most: int = 14, longest: int = 40) -> str:
     """Names of columns in a line: all of few; of many the first, and the last, which is often the label.
 
-    >>> columns_shown([f"f{place}" for place in range(40)], 4)
+    >>> show_columns([f"f{place}" for place in range(40)], 4)
     'f0, f1, f2 ... f39 (40 columns)'
     """
-    names = [name if len(name) <= longest else name[: longest - 3] + "..." for name in there]
-    if len(names) <= most:
-        return ", ".join(names)
-    return f"{', '.join(names[: most - 1])} ... {names[-1]} ({len(names):,} columns)"
+    short = [name if len(name) <= longest else name[: longest - 3] + "..." for name in names]
+    if len(short) <= most:
+        return ", ".join(short)
+    return f"{', '.join(short[: most - 1])} ... {short[-1]} ({len(short):,} columns)"
 
 
-def pandas_index(schema: pa.Schema) -> list[str]:
+def _pandas_index(schema: pa.Schema) -> list[str]:
     """Columns that were an index, by what pandas writes beside a table; those it named itself are known by name."""
     try:
         written = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
@@ -111,16 +419,10 @@ def pandas_index(schema: pa.Schema) -> list[str]:
     return [name for name in own if not name.startswith("__index_level_")]
 
 
-def list_lengths(table: pa.Table, names: Sequence[str]) -> dict[str, int]:
-    """How many features each column of lists has, of a table whose rows have as many."""
-    lists = [name for name in names if is_list(table.schema.field(name).type)]
-    return {name: int(pa.compute.list_value_length(table[name])[0].as_py()) for name in lists}
+def name_features(names: Sequence[str], lengths: Mapping[str, int]) -> tuple[str, ...]:
+    """What the features of these columns are called, of which some hold lists of these lengths.
 
-
-def feature_names(names: Sequence[str], lengths: Mapping[str, int]) -> tuple[str, ...]:
-    """What the features of these columns are called; those of a column of lists by their place in it.
-
-    >>> feature_names(["age", "pixels"], {"pixels": 2})
+    >>> name_features(["age", "pixels"], {"pixels": 2})
     ('age', 'pixels[0]', 'pixels[1]')
     """
     named: list[str] = []
@@ -129,111 +431,381 @@ def feature_names(names: Sequence[str], lengths: Mapping[str, int]) -> tuple[str
     return tuple(named)
 
 
-def table_arrays(table: pa.Table, path: Path, column: str, names: Sequence[str]) -> tuple[Array, Array]:
-    """Features (float64) and labels. A feature column of lists, all of one length, gives as many features."""
-    require_filled(table, path, [*names, column])
-    return _features(table, path, names), label_array(table, path, column)
+def looks_like_data(first: Sequence[str]) -> bool:
+    """Whether a first line has a number in it, as a header has not.
+
+    >>> looks_like_data(["39", "State-gov"]), looks_like_data(["age", "job"])
+    (True, False)
+    """
+
+    def is_float(cell: str) -> bool:
+        try:
+            float(cell)
+        except ValueError:
+            return False
+        return True
+
+    return any(map(is_float, first))
 
 
-def require_filled(table: pa.Table, path: Path, names: Sequence[str]) -> None:
-    """Refuse columns with empty cells."""
-    for name in names:
-        coded = pa.types.is_dictionary(table.schema.field(name).type)
-        empty = table[name].null_count + sum(chunk.dictionary.null_count for chunk in table[name].chunks if coded)
-        if empty:
-            raise DataError(
-                f"{path}: column {name!r} has {empty:,} empty cells",
-                "every cell needs a value",
-                "Fill them in or drop those rows, as was done for training.",
+# Files ---------------------------------------------------------------------------------------------------------------
+
+
+def table_ending(path: Path) -> str:
+    """How the name of a file ends, `.csv.gz` as a whole.
+
+    >>> table_ending(Path("Credit.CSV.gz"))
+    '.csv.gz'
+    """
+    endings = [suffix.lower() for suffix in path.suffixes[-2:]]
+    return "".join(endings) if endings[-1:] == [".gz"] else "".join(endings[-1:])
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file of this name is a table."""
+    return table_ending(path) in TABLES
+
+
+def read_table(
+    path: Path, *, header: bool = True, names: Sequence[str] | None = None, known: Sequence[str] | None = None
+) -> Table:
+    """A table's columns of numbers, words and dates, as they are; every cell of a CSV file as text.
+
+    Without a `header` they are called `names`, or by their place from 0. `known` are the columns of the table that a
+    model was trained on, where that had no header: a file that does not begin with them is taken to have none either.
+    """
+    readable(path)
+    if table_ending(path) in CSV:
+        file = CsvFile.open(path)
+        if known is not None and file.first != tuple(known) and len(file.first) == len(known):
+            header, names = False, known
+        if header and names is not None:
+            raise FileError(
+                f"{path}: --names with a header",
+                "names are for files without one",
+                "Add --no-header if the first line is data; else leave --names out.",
             )
+        return file.read(header, names, text=True)
+    if not header or names is not None:
+        raise FileError(
+            f"{path}: --no-header", "a Parquet file names its columns itself", "Leave --no-header and --names out."
+        )
+    try:
+        metadata, schema = open_parquet(path)
+        if len(set(schema.names)) != len(schema.names):
+            raise duplicate_error(path)
+        plain = [name for name in schema.names if _is_plain(schema.field(name).type)]
+        table = _read_parquet(path, metadata, schema, plain)
+    except DAMAGE as error:
+        raise damage_error(path, error) from error
+    for name in schema.names:
+        if name not in plain:  # what has no number, word or date stays where it is
+            table = table.append_column(name, pa.nulls(table.num_rows))
+    return Table(table.replace_schema_metadata(None), str(path), True)
 
 
-def require_types(schema: pa.Schema, path: Path, column: str, names: Sequence[str]) -> None:
+def read_columns(
+    path: Path, label: str | None, columns: Sequence[str] | None, header: bool, names: Sequence[str] | None
+) -> tuple[Array, Array, tuple[str, ...]]:
+    """Features, labels and names of the features of a table whose feature columns are numbers."""
+    if table_ending(path) in CSV:
+        file = CsvFile.open(path)
+        if file.is_wide and header:
+            try:
+                return _read_wide(file, label, columns)
+            except (pa.ArrowException, ValueError) as error:
+                raise file.error(error) from error
+        table = file.read(header, names, text=False)
+        target, chosen = choose_columns(table.arrow.schema, path, label, columns)
+    else:
+        metadata, schema = open_parquet(path)
+        target, chosen = choose_columns(schema, path, label, columns)
+        require_types(schema, path, target, chosen)
+        table = Table(_read_parquet(path, metadata, schema, chosen, target), str(path), True)
+    return table.features(chosen), table.labels(target), table.feature_names(chosen)
+
+
+def require_types(schema: pa.Schema, path: Path, label: str, columns: Sequence[str]) -> None:
     """Refuse columns that are neither numbers nor, for the label, text: before they are read."""
-    for name in names:
-        kind = schema.field(name).type
-        require_numbers(kind.value_type if is_list(kind) else kind, name, path)
-    require_label(schema.field(column).type, path, column)
+    for name in columns:
+        require_numbers(schema.field(name).type, name, str(path))
+    require_label(schema.field(label).type, str(path), label)
 
 
-def require_numbers(kind: pa.DataType, name: str, path: Path) -> None:
-    """Refuse a column whose values are no numbers."""
-    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
-        raise DataError(
-            f"{path}: column {name!r} holds {kind}",
-            "features must be numbers",
-            "Encode it as numbers the way it was encoded for training, or drop it.",
-        )
+def _read_parquet(
+    path: Path, metadata: Any, schema: pa.Schema, columns: Sequence[str], label: str | None = None
+) -> pa.Table:
+    wanted = ReadColumns.of(schema, label, columns)
+    require_bearable(path, metadata, wanted)
+    file = pa.parquet.ParquetFile(path, metadata=metadata, read_dictionary=sorted(wanted.text) or None)
+    table = file.read(columns=list(wanted.names))
+    if table.num_rows == 0:
+        raise DataError(f"{path} has no rows", "at least one is needed", CHECK_FILE)
+    return table
 
 
-def require_label(kind: pa.DataType, path: Path, column: str) -> None:
-    """Refuse a label column that holds neither numbers nor text."""
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not (is_text(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        raise DataError(
-            f"{path}: label column {column!r} holds {kind}", "labels are whole numbers or text", "Convert them."
-        )
+def _is_plain(kind: pa.DataType) -> bool:
+    """Whether a column of this type has one number, word or date a row."""
+    kind = _plain_type(kind)
+    return is_text(kind) or is_number(kind) or bool(pa.types.is_decimal(kind) or pa.types.is_temporal(kind))
 
 
-def is_text(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds text."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+def holds_features(path: Path) -> bool:
+    """Whether a table has so many columns, or columns of lists, that it is made of features already."""
+    if table_ending(path) in CSV:
+        return CsvFile.open(path).is_wide
+    try:
+        return any(is_list(field.type) for field in open_parquet(path)[1])
+    except (ValueError, OSError, KeyError):
+        return False  # reading it says what is wrong
 
 
-def _features(table: pa.Table, path: Path, names: Sequence[str]) -> Array:
-    parts = [(name, table.schema.field(name).type) for name in names]
-    if not any(is_list(kind) for _, kind in parts):
-        features = np.empty((table.num_rows, len(names)), dtype=np.float64)
-        for index, (name, kind) in enumerate(parts):
-            features[:, index] = _numbers(table[name], kind, name, path)
-        return features
-    return np.concatenate([_wide(table, name, kind, path) for name, kind in parts], axis=1)
+# CSV -----------------------------------------------------------------------------------------------------------------
 
 
-def is_list(kind: pa.DataType) -> bool:
-    """Whether a column of this type has several features."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+@dataclass(frozen=True)
+class CsvFile:
+    """A table as text, also compressed: how it is laid out, and how much it holds at most."""
 
+    path: Path
+    content: bytes | None  # of a compressed file, inflated
+    separator: str
+    first: tuple[str, ...]  # cells of the first line that is not empty
+    first_lines: int  # of the file, up to the end of it
+    columns: int
+    values: int
 
-def _wide(table: pa.Table, name: str, kind: pa.DataType, path: Path) -> Array:
-    """A column as rows x features: one feature, or as many as its lists are long."""
-    if not is_list(kind):
-        return _numbers(table[name], kind, name, path)[:, None]
-    lengths = pa.compute.unique(pa.compute.list_value_length(table[name])).to_pylist()
-    values = pa.compute.list_flatten(table[name])
-    if len(lengths) > 1 or values.null_count:
-        raise DataError(
-            f"{path}: column {name!r} has lists of {len(lengths)} lengths, or with empty places",
-            "all rows need as many features",
-            "Pad or drop them as was done for training.",
-        )
-    return _numbers(values, kind.value_type, name, path).reshape(table.num_rows, -1)
+    @classmethod
+    def open(cls, path: Path) -> CsvFile:
+        """Look a file over; refuses one that would take too much memory."""
+        content = _inflate(path) if path.suffix.lower() == ".gz" else None
+        with path.open("rb") if content is None else io.BytesIO(content) as stream:
+            sample = stream.read(SAMPLE)
+            line = sample if b"\n" in sample else sample + stream.readline(50 * MOST_NAMES)
+        separator = find_separator(sample)
+        cells, n_lines = next(_cells(line, separator), ([], 1))
+        columns, values = _count(path, separator, content)
+        return cls(path, content, separator, tuple(cell.strip() for cell in cells), n_lines, columns, values)
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether Arrow would take more for its columns than for what is in them."""
+        return self.columns > WIDE
 
-def _numbers(values: pa.ChunkedArray, kind: pa.DataType, name: str, path: Path) -> Array:
-    require_numbers(kind, name, path)
-    numbers: Array = values.cast(pa.float64(), safe=False).to_numpy()
-    return numbers
-
-
-def label_array(table: pa.Table, path: Path, column: str) -> Array:
-    """The labels: numbers, or text as numpy has it, four bytes a character of the longest."""
-    require_label(table.schema.field(column).type, path, column)
-    labels = table[column].unify_dictionaries().combine_chunks()
-    coded = pa.types.is_dictionary(labels.type)
-    if is_text(labels.type.value_type if coded else labels.type):
-        longest = pa.compute.max(pa.compute.utf8_length(labels.dictionary if coded else labels)).as_py() or 0
-        if longest > LONGEST_LABEL:
+    def read(self, header: bool, names: Sequence[str] | None, text: bool) -> Table:
+        """All cells, as text or as what Arrow finds in them."""
+        listed = list(self.first if header else names or map(str, range(len(self.first))))
+        if len(listed) != len(self.first):
             raise DataError(
-                f"{path}: column {column!r} has a label of {longest:,} characters",
-                f"a label is the name of a class, of at most {LONGEST_LABEL:,}",
-                "Name the label column with --label, or shorten the names.",
+                f"{self.path} has {len(self.first)} columns",
+                f"{len(listed)} names were given for them",
+                "Give one name for each column.",
             )
-        require_fits(4 * longest * len(labels), path, f"label column {column!r}")
-        if not coded:
-            return np.array(labels.to_pylist(), dtype=str)
-        words = np.array(labels.dictionary.to_pylist(), dtype=str)
-        named: Array = words[labels.indices.to_numpy(zero_copy_only=False)]
-        return named
-    numbers: Array = (labels.cast(labels.type.value_type) if coded else labels).to_numpy(zero_copy_only=False)
-    return numbers
+        twice = next((name for name in listed if listed.count(name) > 1), None) if len(listed) < 5000 else None
+        if twice is not None:
+            hint = " A file without a header is read with --no-header." if looks_like_data(listed) else ""
+            raise duplicate_error(self.path, twice, f"Rename one of them.{hint}")
+        size = self.path.stat().st_size if self.content is None else len(self.content)
+        try:
+            table = pa.csv.read_csv(
+                self.path if self.content is None else pa.BufferReader(self.content),
+                read_options=pa.csv.ReadOptions(
+                    block_size=min(max(1 << 20, size), 1 << 30),
+                    column_names=listed,
+                    skip_rows=self.first_lines if header else 0,
+                ),
+                parse_options=pa.csv.ParseOptions(delimiter=self.separator, newlines_in_values=True),
+                convert_options=pa.csv.ConvertOptions(column_types=dict.fromkeys(listed, pa.string()) if text else {}),
+            )
+        except (pa.ArrowException, ValueError) as error:
+            raise self.error(error) from error
+        if table.num_rows == 0:
+            raise DataError(f"{self.path} has no rows", "at least one is needed", CHECK_FILE)
+        # where no semicolon stands between cells, a comma between digits may well group thousands
+        return Table(table, str(self.path), not text, self.separator == ";", header)
+
+    def error(self, error: BaseException) -> ExpungeError:
+        """The error for text whose lines are not equally long, or not text."""
+        sign = {"\t": "a tab"}.get(self.separator, repr(self.separator))
+        return out_of_memory(error) or FileError(
+            f"{self.path} is not a table ({str(error)[:200]}), read with {sign} between cells",
+            "a header line and equally long rows are needed",
+            "Write it again as CSV, in UTF-8; a file without a header is read with --no-header.",
+        )
+
+
+def _inflate(path: Path) -> bytes:
+    """A compressed file's text; refuses one that inflates to more than there is room for, before it has done so."""
+    pieces, total = [], 0
+    try:
+        with gzip.open(path) as stream:
+            while piece := stream.read(PIECE):
+                total += len(piece)
+                require_fits(total, path, "the text")
+                require_room(TEXT_COPIES * total, path, "the text")
+                pieces.append(piece)
+    except (OSError, EOFError, zlib.error) as error:
+        raise FileError(
+            f"{path} is not a whole .gz file ({error})", "a complete one is needed", "Compress or copy it again."
+        ) from error
+    if not total:
+        raise FileError(f"{path} is empty", "a file with data is needed", "Write it again.")
+    return b"".join(pieces)
+
+
+def _count(path: Path, separator: str, content: bytes | None) -> tuple[int, int]:
+    """Columns and values that a file holds at most, refused where they are too many: every separator counts."""
+    size = path.stat().st_size if content is None else len(content)
+    require_fits(size, path, "the text")
+    values = columns = 1
+    first, sign = True, separator.encode()
+    with path.open("rb") if content is None else io.BytesIO(content) as stream:
+        while piece := stream.read(PIECE):
+            values += piece.count(sign) + piece.count(b"\n")
+            if first:
+                line, newline, _ = piece.partition(b"\n")
+                columns += line.count(sign)
+                first = not newline
+            if columns > MOST_NAMES:
+                raise FileError(
+                    f"{path} has more than {MOST_NAMES:,} columns",
+                    f"at most {MOST_NAMES:,} are read",
+                    "Save the rows as .npz.",
+                )
+    per_column = CELL_BYTES if columns > WIDE else COLUMN_BYTES
+    require_room(TEXT_COPIES * size + VALUE_BYTES * values + per_column * columns, path, "the table")
+    return columns, values
+
+
+def find_separator(sample: bytes) -> str:
+    """What stands between cells: the sign that gives every line as many, and more than one; else a comma.
+
+    >>> find_separator(b"name;income\\nAnna;1,5\\nBen;2,5\\n")
+    ';'
+    """
+    text = sample if len(sample) < SAMPLE else sample[: sample.rfind(b"\n") + 1] or sample
+    for sign in SEPARATORS:
+        widths = {len(cells) for (cells, _), _ in zip(_cells(text, sign), range(LINES), strict=False)}
+        if len(widths) == 1 and min(widths) > 1:
+            return sign
+    return ","
+
+
+def _cells(sample: bytes, separator: str) -> Iterator[tuple[list[str], int]]:
+    """The cells of the lines of a sample, empty lines apart, with the number of the line in which each row ends."""
+    reader = csv.reader(io.StringIO(sample.decode("utf-8-sig", errors="replace"), newline=""), delimiter=separator)
+    try:
+        yield from ((cells, reader.line_num) for cells in reader if cells)
+    except csv.Error:
+        return
+
+
+def _read_wide(file: CsvFile, label: str | None, columns: Sequence[str] | None) -> tuple[Array, Array, tuple[str, ...]]:
+    """Features, labels and names of a file with more columns than Arrow reads cheaply, line by line."""
+    raw = file.path.open("rb") if file.content is None else io.BytesIO(file.content)
+    with io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as stream:
+        try:
+            lines = (cells for cells in csv.reader(stream, strict=True, delimiter=file.separator) if cells)
+            header = next(lines)
+            schema = pa.schema([(name, pa.float64()) for name in header])
+            target, chosen = choose_columns(schema, file.path, label, columns)
+            places = {name: place for place, name in enumerate(header)}
+            rows, labels = [], []
+            for number, cells in enumerate(lines):
+                if len(cells) != len(header):
+                    raise ValueError(f"Row {number}: Expected {len(header)} columns, got {len(cells)}")
+                labels.append(cells[places[target]])
+                rows.append(_parse_line([cells[places[name]] for name in chosen], file.path, number))
+        except csv.Error as error:
+            raise ValueError(str(error)) from error
+    if not rows:
+        raise DataError(f"{file.path} has no rows", "at least one is needed", CHECK_FILE)
+    text = io.StringIO()  # of the labels: Arrow finds their type
+    csv.writer(text, quoting=csv.QUOTE_ALL).writerows([[target], *([each] for each in labels)])
+    column = Table(pa.csv.read_csv(io.BytesIO(text.getvalue().encode())), str(file.path), True)
+    return np.stack(rows), column.labels(target), chosen
+
+
+def _parse_line(cells: list[str], path: Path, number: int) -> Array:
+    text = pc.utf8_trim_whitespace(pa.array(cells, pa.string()))
+    empty = pc.index(pc.is_in(text, value_set=pa.array(pa.csv.ConvertOptions().null_values)), True).as_py()
+    if empty >= 0:
+        raise DataError(
+            f"{path}: feature {empty} of row {number} is empty",
+            "every cell needs a value",
+            "Fill them in or drop those rows, as was done for training.",
+        )
+    try:
+        return np.asarray(text.cast(pa.float64()).to_numpy(zero_copy_only=False))
+    except pa.ArrowInvalid as error:
+        raise DataError(
+            f"{path}: row {number}: {error}", "features must be numbers", "Encode them as they were for training."
+        ) from error
+
+
+# Data frames ---------------------------------------------------------------------------------------------------------
+
+
+def is_frame(values: object) -> bool:
+    """Whether these have named columns: a frame of pandas, polars, Arrow or any other library, or a dict of columns."""
+    columns = hasattr(values, "columns") and hasattr(values, "__array__")
+    return isinstance(values, Mapping) or hasattr(values, "__dataframe__") or columns
+
+
+def frame_names(frame: Any) -> tuple[str, ...]:
+    """The names of its columns."""
+    names = getattr(frame, "column_names", None)  # Arrow's; its `columns` are the values
+    if not isinstance(names, list):
+        names = frame if isinstance(frame, Mapping) else getattr(frame, "columns", None)
+    return tuple(map(str, frame.__dataframe__().column_names() if names is None else names))
+
+
+def frame_table(frame: Any, name: str) -> Table:
+    """A data frame's columns as they are: of pandas, polars, Arrow, any other library, or a dict of columns."""
+    names = frame_names(frame)
+    if len(set(names)) != len(names):
+        raise DataError(f"{name} has two columns of one name", "column names must differ", "Rename one of them.")
+    try:
+        if isinstance(frame, Mapping):
+            table = _dict_table(frame, name)
+        elif hasattr(frame, "iloc"):  # pandas; its index is no column
+            table = pa.Table.from_pandas(frame.rename(columns=str), preserve_index=False)
+        elif hasattr(frame, "to_arrow"):  # polars, whose C stream has text of a newer kind
+            table = frame.to_arrow()
+        else:
+            stream = hasattr(frame, "__arrow_c_stream__")
+            table = pa.table(frame) if stream else pyarrow.interchange.from_dataframe(frame)
+    except DAMAGE as error:
+        raise DataError(
+            f"{name}: a column holds values of several kinds ({str(error)[:200]})",
+            "each column needs one kind: numbers, or text",
+            "Convert the column, for example with frame[column].astype(str).",
+        ) from error
+    return Table(table.replace_schema_metadata(None), name, True)
+
+
+def frame_values(frame: Any, name: str) -> Array:
+    """The columns of a frame as one array; refuses a column that has no numbers, by name."""
+    if hasattr(frame, "__array__"):
+        array = np.asarray(frame)
+        if array.dtype.kind in "fiub":
+            return array
+    table = frame_table(frame, name)
+    return table.features(table.names)
+
+
+def _dict_table(columns: Mapping[Any, Any], name: str) -> pa.Table:
+    """A dict of columns; refuses columns that differ in length, or hold more than a value a row."""
+    try:
+        arrays = {}
+        for key, values in columns.items():
+            known = isinstance(values, list) or hasattr(values, "__arrow_array__") or hasattr(values, "__array__")
+            tensor = hasattr(values, "detach")
+            arrays[str(key)] = pa.array(values.detach().cpu().numpy() if tensor else values if known else list(values))
+        return pa.table(arrays)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DataError(
+            f"{name}: a dict that is no table ({str(error)[:200]})",
+            "each column has one value a row, of one kind",
+            "Give columns of the same length, for example {'age': [31, 45], 'town': ['A', 'B']}.",
+        ) from error

@@ -23,8 +23,8 @@ from expunge.errors import DataError, ModelError, OptionError
 from expunge.model import LinearModel, from_matrix
 from expunge.record import LEARNT_ELSEWHERE, TrainingRecord
 from expunge.request.execution import computing_device
-from expunge.rows import EncodedRows, encode, prepare
-from expunge.rows.coarseness import by_chance
+from expunge.rows import EncodedRows, bound_rows, encode
+from expunge.rows.preparation import round_by_chance
 from expunge.runtime.progress import Progress, silent
 from expunge.sklearn.objectives import Objective, carrying, labels_of_classes, objective_of
 from expunge.sklearn.pipelines import Parts, put_together, taken_apart
@@ -128,10 +128,10 @@ def make(
     model = _with_record(objective, features, labels, None if parts.steps else parts.names, prepared)
     record = model.record
     assert record is not None
-    rows = prepare(
+    rows = bound_rows(
         features, encode(labels, record.classes, SOURCE), max_norm=record.max_norm, bias=record.bias,
         dtype=torch.float64, device=computing_device(device), width=model.n_features, name=SOURCE,
-    ).rows  # fmt: skip
+    )  # fmt: skip
     if rows.n_scaled:
         raise DataError("rows longer than the longest", "none is", "Give finite rows.")
     made = make_deposit(model, record, rows, (features, labels), progress=progress, seed=seed)
@@ -284,7 +284,7 @@ def _unit(weights: NDArray[np.float64], *, counted: bool) -> float:
     the largest: one of the next two, by chance.
     """
     largest = float(weights.max())
-    return 2.0 ** (by_chance(math.log2(largest)) + 1) if counted else largest
+    return 2.0 ** (round_by_chance(math.log2(largest)) + 1) if counted else largest
 
 
 def _as_classes(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[Any]:

@@ -23,7 +23,7 @@ from expunge.errors import ModelError
 from expunge.heads import Rows, head_for
 from expunge.model import LinearModel, checked_model, declared_record, one_row_a_class
 from expunge.record import LOGISTIC, RIDGE, SOFTMAX
-from expunge.rows import as_features, as_labels, encode, in_order, prepare
+from expunge.rows import as_features, as_labels, bound_rows, encode, order_columns
 from expunge.sklearn.objectives import require_own_classes
 from expunge.sklearn.refusals import Estimator, not_taken
 from expunge.train import residual_upper
@@ -64,7 +64,7 @@ def from_sklearn(
                 "the bound needs to know how far training stopped from the optimum",
                 "Pass source=(X, y) while the training rows exist, or the gradient's norm as training_residual.",
             )
-        source = in_order(source, names, model.n_features, "the source")
+        source = order_columns(source, names, model.n_features, "the source")
         training_residual = _measure(model, source, classes, n_source=n_source, l2=l2, loss=loss, max_norm=max_norm)
     record = declared_record(
         model,
@@ -220,9 +220,9 @@ def _measure(
             f"the source has {features.shape[0]} rows", f"n_source is {n_source}", "Give the rows that were trained on."
         )
     labels = encode(as_labels(source[1], features.shape[0], "the source"), classes, "the source")
-    rows: Rows = prepare(
+    rows: Rows = bound_rows(
         features, labels, max_norm=max_norm, bias=False, dtype=torch.float64, device=torch.device("cpu"),
         width=model.n_features, name="the source",
-    ).rows  # fmt: skip
+    )  # fmt: skip
     objective = head_for(loss, l2=l2, n_classes=model.n_classes, n_features=model.n_features, row_bound=max_norm)
     return residual_upper(objective, model.matrix(), rows)

@@ -9,8 +9,9 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from expunge.errors import DataError
-from expunge.rows.names import frame_names, is_frame, order_of
-from expunge.rows.prepare import as_features, as_labels
+from expunge.rows.columns import order_of
+from expunge.rows.features import as_features, as_labels
+from expunge.rows.tables import frame_names, is_frame
 from expunge.runtime.memory import room
 
 

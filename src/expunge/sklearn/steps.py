@@ -20,8 +20,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 from sklearn.utils import get_tags
 
 from expunge.errors import ModelError
-from expunge.rows.coarseness import RARE, Coarse, by_chance, require_rare
-from expunge.rows.learning import FILLED
+from expunge.rows.preparation import FILLED, RARE, Coarse, require_rare, round_by_chance
 from expunge.sklearn.objectives import COARSE_MARK
 from expunge.sklearn.refusals import Estimator, every_step, may_have_learnt
 
@@ -259,7 +258,7 @@ def _columns(X: Any, coarse: Coarse, missing: Any = math.nan, dtype: Any = np.fl
         columns = list(np.asarray(X, dtype=dtype).T)
     for column in columns:
         values = column[~_gaps(column, missing)]
-        enough = len(values) == len(column) or coarse.blurred(np.array([len(values)]))[0] >= coarse.rare
+        enough = len(values) == len(column) or coarse.blur(np.array([len(values)]))[0] >= coarse.rare
         yield values if enough else values[:0]
 
 
@@ -286,7 +285,7 @@ def _least_most(step: Any, X: Any, coarse: Coarse) -> Any:
     step.set_params(clip=True).fit(X)
     ends = []
     for column in _columns(X, coarse):
-        within = coarse.pulled_in(column) if len(column) else np.zeros(1)
+        within = coarse.pull_in(column) if len(column) else np.zeros(1)
         spread = coarse.scale(float(within.max() - within.min()))
         low, high = (coarse.centre(float(end), spread, ENDS) for end in (within.min(), within.max()))
         ends.append((low - spread / ENDS, high + spread / ENDS) if spread > 0.0 else (low, low + 1.0))
@@ -299,7 +298,7 @@ def _least_most(step: Any, X: Any, coarse: Coarse) -> Any:
 
 def _most_absolute(step: Any, X: Any, coarse: Coarse) -> Any:
     step.fit(X)
-    most = [coarse.scale(float(np.abs(coarse.pulled_in(c)).max())) if len(c) else 0.0 for c in _columns(X, coarse)]
+    most = [coarse.scale(float(np.abs(coarse.pull_in(c)).max())) if len(c) else 0.0 for c in _columns(X, coarse)]
     step.scale_ = np.where(np.array(most) > 0.0, most, 1.0)
     strip(step)
     return step
@@ -343,14 +342,14 @@ def _imputer(step: Any, X: Any, coarse: Coarse) -> Any:
     if step.add_indicator:
         table = X.toarray() if scipy.sparse.issparse(X) else np.asarray(X)
         counts = np.array([_gaps(column, step.missing_values).sum() for column in table.T])
-        step.indicator_.features_ = np.flatnonzero(coarse.blurred(counts) >= coarse.rare)
+        step.indicator_.features_ = np.flatnonzero(coarse.blur(counts) >= coarse.rare)
     return step
 
 
 def _frequent(column: NDArray[Any], coarse: Coarse) -> Any:
     """The value that most rows have, as far as chance lets that show; many rows have it in any case."""
     counts = Counter(column.tolist())
-    left = coarse.blurred(np.array(list(counts.values())))
+    left = coarse.blur(np.array(list(counts.values())))
     if left.max() < coarse.rare:
         raise ValueError("in a column no value is frequent, and strategy 'most_frequent' would show somebody's own")
     return list(counts)[int(left.argmax())]
@@ -366,7 +365,7 @@ def _encoder(step: Any, X: Any, coarse: Coarse) -> Any:
     frequent, start = [], 0
     for values, rare in zip(counting.categories_, counting.infrequent_categories_, strict=True):
         often = [value for value in values.tolist() if rare is None or not _among(value, rare.tolist())]
-        enough = coarse.blurred(counts[start : start + len(often)]) >= coarse.rare
+        enough = coarse.blur(counts[start : start + len(often)]) >= coarse.rare
         left = [value for value, kept in zip(often, enough, strict=True) if kept]
         start += len(often) + (rare is not None)
         numbers = values.dtype.kind in "iuf"
@@ -408,7 +407,7 @@ def _vectoriser(step: Any, X: Any, coarse: Coarse) -> Any:
     asked = step.min_df if isinstance(step.min_df, int) else math.ceil(step.min_df * len(documents))
     step.set_params(min_df=max(int(asked), coarse.rare)).fit(documents)
     counts = CountVectorizer.transform(step, documents)
-    enough = np.flatnonzero(coarse.blurred(np.bincount(counts.indices, minlength=counts.shape[1])) >= coarse.rare)
+    enough = np.flatnonzero(coarse.blur(np.bincount(counts.indices, minlength=counts.shape[1])) >= coarse.rare)
     words = step.get_feature_names_out()[enough]
     if not len(words):
         raise ValueError("no word is left")
@@ -424,7 +423,9 @@ def _frequencies(step: Any, X: Any, coarse: Coarse) -> Any:
     if step.use_idf:  # less what is the same for all words, the number of rows, and that to one digit
         n_rows = X.shape[0]
         moved = math.log(coarse.count(n_rows) / n_rows)
-        step.idf_ = np.array([by_chance(2.0 * (value + moved)) / 2.0 for value in step.idf_], dtype=step.idf_.dtype)
+        step.idf_ = np.array(
+            [round_by_chance(2.0 * (value + moved)) / 2.0 for value in step.idf_], dtype=step.idf_.dtype
+        )
     return step
 
 

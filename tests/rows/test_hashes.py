@@ -14,9 +14,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import expunge.rows.row_hashes as module
+import expunge.rows.hashes as module
 from expunge.errors import DataError, OptionError
-from expunge.rows.row_hashes import HASH_BYTES, PRECISIONS, RowHashes, matches, row_hashes
+from expunge.rows.hashes import HASH_BYTES, PRECISIONS, RowHashes, hash_rows, match_hashes
 
 KEY = bytes(range(32))
 ROWS = settings(max_examples=200, derandomize=True, deadline=None)
@@ -44,7 +44,7 @@ def naive(key: bytes, row: list[float], label: int | str, precision: int) -> str
 
 
 def test_a_known_answer() -> None:
-    hashes = row_hashes(KEY, [[0.1, -2.0, 3.5], [-0.0, 1e-7, 7.0]], ["a", "bc"])
+    hashes = hash_rows(KEY, [[0.1, -2.0, 3.5], [-0.0, 1e-7, 7.0]], ["a", "bc"])
     assert [hashes.hex(level) for level in range(3)] == KNOWN
     assert len(hashes) == 2
     assert all(part.shape == (2, HASH_BYTES) for part in hashes.digests)
@@ -63,25 +63,25 @@ def test_it_is_the_naive_form(values: list[float], label: Any) -> None:
     if isinstance(label, str) and (label.endswith("\x00") or not label.isprintable()):
         label = "printable"
     row = [0.5, *values]
-    hashes = row_hashes(KEY, [row], [label])
+    hashes = hash_rows(KEY, [row], [label])
     assert [hashes.hex(level)[0] for level in range(3)] == [naive(KEY, row, label, level) for level in range(3)]
 
 
 @ROWS
 @given(st.lists(VALUES, min_size=1, max_size=5))
 def test_a_copy_is_recognised_at_its_precision(values: list[float]) -> None:
-    original = row_hashes(KEY, table(values), [1])
+    original = hash_rows(KEY, table(values), [1])
     narrowed = table(values).astype(np.float32)
     written = io.StringIO()
     np.savetxt(written, table(values), fmt="%.6f")
     read = np.array([[float(value) for value in written.getvalue().split()]])
     in_python = np.array([[round(value, 6) for value in table(values)[0].tolist()]])
-    assert "float32" in agreeing(original, row_hashes(KEY, narrowed, [1]))
-    assert "float32" in agreeing(original, row_hashes(KEY, torch.from_numpy(narrowed).double(), [1.0]))
+    assert "float32" in agreeing(original, hash_rows(KEY, narrowed, [1]))
+    assert "float32" in agreeing(original, hash_rows(KEY, torch.from_numpy(narrowed).double(), [1.0]))
     for copy in (read, in_python):
         if np.abs(copy).max() < 2**31:  # beyond, float64 itself has hardly more than six decimals
-            assert "six decimals" in agreeing(original, row_hashes(KEY, copy, [1]))
-    assert agreeing(original, row_hashes(KEY, table(values), np.array([1], np.int8))) == list(PRECISIONS)
+            assert "six decimals" in agreeing(original, hash_rows(KEY, copy, [1]))
+    assert agreeing(original, hash_rows(KEY, table(values), np.array([1], np.int8))) == list(PRECISIONS)
 
 
 @ROWS
@@ -91,17 +91,17 @@ def test_neighbours_agree_where_they_should(values: list[float], step: int) -> N
     row = np.round(table(values), 7) + 2e-8 * (step + 1)  # off the ties of six decimals
     neighbour, other = np.nextafter(row, 2.0), row.copy()
     other[0, -1] += 1e-4
-    original = row_hashes(KEY, row, [1])
-    found = agreeing(original, row_hashes(KEY, neighbour, [1]))
+    original = hash_rows(KEY, row, [1])
+    found = agreeing(original, hash_rows(KEY, neighbour, [1]))
     assert "float64" not in found
     assert ("float32" in found) == bool((row.astype(np.float32) == neighbour.astype(np.float32)).all())
     assert ("six decimals" in found) == bool((np.round(row, 6) == np.round(neighbour, 6)).all())
-    assert agreeing(original, row_hashes(KEY, other, [1])) == []
+    assert agreeing(original, hash_rows(KEY, other, [1])) == []
 
 
 def test_almost_every_neighbour_one_ulp_apart_is_recognised() -> None:
     X = np.random.default_rng(0).normal(size=(2000, 20))
-    found = matches(row_hashes(KEY, np.nextafter(X, 9.0), np.zeros(2000)), row_hashes(KEY, X, np.zeros(2000)))
+    found = match_hashes(hash_rows(KEY, np.nextafter(X, 9.0), np.zeros(2000)), hash_rows(KEY, X, np.zeros(2000)))
     assert (found.row == np.arange(2000)).all()
     assert (found.precision == 1).sum() > 1990, "a boundary of float32 lies between the two once in 3e8 values"
 
@@ -111,12 +111,12 @@ def test_ties_are_rounded_as_texts_are() -> None:
     near = [float(f"{k}.{k % 999983:06d}5") for k in range(0, 40000, 7)]  # a decimal tie that no float64 holds
     values = np.array([ties + near])
     copy = np.array([[float(f"{value:.6f}") for value in values[0]]])
-    assert "six decimals" in agreeing(row_hashes(KEY, values, [1]), row_hashes(KEY, copy, [1]))
+    assert "six decimals" in agreeing(hash_rows(KEY, values, [1]), hash_rows(KEY, copy, [1]))
 
 
 def test_minus_zero_is_zero_at_every_precision() -> None:
-    zero, tiny = row_hashes(KEY, [[0.0, 1.0]], [1]), row_hashes(KEY, [[-1e-60, 1.0]], [1])
-    assert agreeing(zero, row_hashes(KEY, [[-0.0, 1.0]], [1])) == list(PRECISIONS)
+    zero, tiny = hash_rows(KEY, [[0.0, 1.0]], [1]), hash_rows(KEY, [[-1e-60, 1.0]], [1])
+    assert agreeing(zero, hash_rows(KEY, [[-0.0, 1.0]], [1])) == list(PRECISIONS)
     assert agreeing(zero, tiny) == ["float32", "six decimals"]
 
 
@@ -124,12 +124,12 @@ def test_rows_that_a_precision_cannot_hold_are_told_apart() -> None:
     """All of them would be infinite in float32, or zero in six decimals."""
     huge, tiny = np.array([[1e200, 0.0], [2e200, 0.0]]), np.array([[1e-8, 2e-8], [3e-8, 1e-8]])
     for rows in (huge, tiny):
-        hashes = row_hashes(KEY, rows, [1, 1])
+        hashes = hash_rows(KEY, rows, [1, 1])
         assert all(len(set(hashes.hex(level))) == 2 for level in range(3))
 
 
 def test_label_width_and_key_matter() -> None:
-    one = row_hashes(KEY, [[1.0, 2.0]], [1])
+    one = hash_rows(KEY, [[1.0, 2.0]], [1])
     others: list[tuple[bytes, Any, Any]] = [
         (KEY, [[1.0, 2.0]], ["1"]),
         (KEY, [[1.0, 2.0]], [2]),
@@ -137,42 +137,42 @@ def test_label_width_and_key_matter() -> None:
         (KEY, [[2.0, 1.0]], [1]),
         (KEY[::-1], [[1.0, 2.0]], [1]),
     ]
-    assert all(agreeing(one, row_hashes(*other)) == [] for other in others)
-    assert agreeing(one, row_hashes(KEY, [[1, 2]], [True])) == list(PRECISIONS)
+    assert all(agreeing(one, hash_rows(*other)) == [] for other in others)
+    assert agreeing(one, hash_rows(KEY, [[1, 2]], [True])) == list(PRECISIONS)
 
 
 def test_different_keys_give_unrelated_hashes() -> None:
     X, y = np.random.default_rng(0).normal(size=(500, 3)), np.zeros(500)
-    first, second = row_hashes(KEY, X, y), row_hashes(KEY[::-1], X, y)
+    first, second = hash_rows(KEY, X, y), hash_rows(KEY[::-1], X, y)
     bits = np.unpackbits(first.digests[0] ^ second.digests[0])
     assert abs(bits.mean() - 0.5) < 5 * 0.5 / np.sqrt(bits.size)
     every = [text for hashes in (first, second) for level in range(3) for text in hashes.hex(level)]
     assert len(set(every)) == len(every)
-    assert (matches(first, second).row == -1).all()
+    assert (match_hashes(first, second).row == -1).all()
 
 
 @pytest.mark.parametrize("key", [b"", bytes(31), bytes(64)])
 def test_a_key_has_32_bytes(key: bytes) -> None:
     with pytest.raises(OptionError, match="32 secret"):
-        row_hashes(key, [[1.0]], [1])
+        hash_rows(key, [[1.0]], [1])
 
 
 def test_what_is_not_a_row_is_refused() -> None:
     with pytest.raises(DataError, match="finite"):
-        row_hashes(KEY, [[np.nan]], [1])
+        hash_rows(KEY, [[np.nan]], [1])
     with pytest.raises(DataError, match="labels"):
-        row_hashes(KEY, [[1.0]], [1, 2])
+        hash_rows(KEY, [[1.0]], [1, 2])
 
 
 def test_rows_are_taken_once_each_and_the_finest_precision_comes_first() -> None:
     X = np.array([[1 / 3, 2.0], [1 / 3, 2.0], [0.1, 5.0], [0.2, 6.0]])
-    source = row_hashes(KEY, X, [1, 1, 2, 3])
+    source = hash_rows(KEY, X, [1, 1, 2, 3])
     asked = np.array([[np.float32(1 / 3), 2.0], [1 / 3, 2.0], [1 / 3, 2.0], [0.1, 5.0], [0.2, 6.0], [0.333333, 2.0]])
-    found = matches(row_hashes(KEY, asked, [1, 1, 1, 2, 2, 1]), source)
+    found = match_hashes(hash_rows(KEY, asked, [1, 1, 1, 2, 2, 1]), source)
     assert found.row.tolist() == [-1, 0, 1, 2, -1, -1], "two exact rows take both; nothing is left for their copies"
     assert found.precision.tolist() == [-1, 0, 0, 0, -1, -1]
     assert found.times.tolist() == [0, 2, 2, 1, 0, 0]
-    alone = matches(row_hashes(KEY, asked[[0, 5]], [1, 1]), source)
+    alone = match_hashes(hash_rows(KEY, asked[[0, 5]], [1, 1]), source)
     assert alone.precision.tolist() == [1, 2]
     assert alone.times.tolist() == [2, 2]
     assert sorted(alone.row.tolist()) == [0, 1]
@@ -183,7 +183,7 @@ def test_rows_are_taken_once_each_and_the_finest_precision_comes_first() -> None
 def test_as_many_are_found_as_there_are(asked: list[int], there: list[int]) -> None:
     if not asked:
         asked = [0]
-    found = matches(*(row_hashes(KEY, np.array([part]).T * 1.5, np.ones(len(part))) for part in (asked, there)))
+    found = match_hashes(*(hash_rows(KEY, np.array([part]).T * 1.5, np.ones(len(part))) for part in (asked, there)))
     given_rows = found.row[found.row >= 0].tolist()
     assert len(set(given_rows)) == len(given_rows)
     assert len(given_rows) == sum(min(asked.count(value), there.count(value)) for value in set(asked))
@@ -192,12 +192,12 @@ def test_as_many_are_found_as_there_are(asked: list[int], there: list[int]) -> N
 
 
 def test_hashes_that_begin_alike_are_not_the_same() -> None:
-    source = row_hashes(KEY, [[1.0], [2.0], [3.0]], [1, 1, 1])
+    source = hash_rows(KEY, [[1.0], [2.0], [3.0]], [1, 1, 1])
     other = np.array(source.digests[0])
     other[:, 8:] = other[::-1, 8:]  # first halves of some rows with second halves of others
     mixed = RowHashes((other, other, other))
-    assert matches(mixed, source).row.tolist() == [-1, 1, -1]
-    assert matches(source, mixed).row.tolist() == [-1, 1, -1]
+    assert match_hashes(mixed, source).row.tolist() == [-1, 1, -1]
+    assert match_hashes(source, mixed).row.tolist() == [-1, 1, -1]
 
 
 @pytest.mark.parametrize("cores", [1, 3, 64])
@@ -205,17 +205,17 @@ def test_many_threads_give_what_one_gives(cores: int, monkeypatch: pytest.Monkey
     """In order, whatever each has of the memory; a block that cannot be hashed is told, not lost."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(1000, 40)), rng.integers(3, size=1000)
-    alone = row_hashes(KEY, X, y)
+    alone = hash_rows(KEY, X, y)
     monkeypatch.setattr(module, "ALONE", 100)
     monkeypatch.setattr(module, "NUMBERS", 4096)
     monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
-    assert module.threads_for(1000, 40) == min(cores, module.MOST_THREADS)
-    together = row_hashes(KEY, X, y)
+    assert module.thread_count(1000, 40) == min(cores, module.MOST_THREADS)
+    together = hash_rows(KEY, X, y)
     assert all(np.array_equal(one, other) for one, other in zip(alone.digests, together.digests, strict=True))
-    assert module.threads_for(2, 50) == 1
+    assert module.thread_count(2, 50) == 1
     X[700, 3] = np.nan
     with pytest.raises(DataError):
-        row_hashes(KEY, X, y)
+        hash_rows(KEY, X, y)
     monkeypatch.delattr(module.os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(module.os, "cpu_count", lambda: None)
-    assert module.threads_for(1000, 40) == 1
+    assert module.thread_count(1000, 40) == 1

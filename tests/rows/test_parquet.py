@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from expunge import DataError, ExpungeError, FileError, open_data, read_data
-from expunge.rows.parquet_pages import Wanted, column_pages, opened
+from expunge.rows.parquet import ReadColumns, column_pages, open_parquet
 from expunge.rows.streams import ParquetStream, Share
 from hostile_parquet import (
     DOUBLE,
@@ -176,9 +176,8 @@ def test_honest_files_of_every_kind_are_read(options: dict[str, Any], tmp_path: 
 def test_pages_are_counted_as_arrow_counts_them(tmp_path: Path) -> None:
     path = tmp_path / "good.parquet"
     pq.write_table(honest(), path, row_group_size=700, data_page_size=500)
-    metadata = opened(path)
-    schema = pq.read_schema(path)
-    wanted = Wanted.of(schema, "y", [name for name in schema.names if name != "y"])
+    metadata, schema = open_parquet(path)
+    wanted = ReadColumns.of(schema, "y", [name for name in schema.names if name != "y"])
     assert wanted.text == {"y"}
     assert wanted.lists == {"e"}
     for index in range(metadata.num_row_groups):

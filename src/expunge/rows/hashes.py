@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.errors import OptionError
-from expunge.rows.prepare import as_features, as_labels
+from expunge.rows.features import as_features, as_labels
 from expunge.rows.streams import Share, Stream
 
 KEY_BYTES = 32
@@ -74,40 +75,44 @@ class Matches:
     times: NDArray[np.int64]
 
 
-def row_hashes(key: bytes, features: Any, labels: Any, name: str = "the rows") -> RowHashes:
-    """Hashes of rows and their labels, as they are given; refuses values that are not finite."""
+def hash_rows(key: bytes, features: Any, labels: Any, name: str = "the rows") -> RowHashes:
+    """Hash rows with their labels, as they are given; refuses values that are not finite."""
     if len(key) != KEY_BYTES:
         raise OptionError(f"a key of {len(key)} bytes", f"{KEY_BYTES} secret ones are needed", "Make one at random.")
     table = as_features(features, name)
-    named = as_labels(labels, table.shape[0], name)
-    kinds, kind_of = np.unique(named, return_inverse=True)
-    starts = [_started(key, table.shape[1], _label(value.item())) for value in kinds]
-    threads = threads_for(len(named), table.shape[1])
-    size = max(16, min(BLOCK, NUMBERS // threads // max(1, table.shape[1])))
+    labels = as_labels(labels, table.shape[0], name)
+    width = table.shape[1]
+    different, label_of = np.unique(labels, return_inverse=True)
+    prefixes = [_keyed_prefixes(key, width, value.item()) for value in different]
+    threads = thread_count(len(labels), width)
+    size = max(16, min(BLOCK, NUMBERS // threads // max(1, width)))
 
-    def of_block(start: int) -> tuple[bytes, ...]:
+    def hash_block(start: int) -> list[bytes]:
         values = table[start : start + size].cpu().double().numpy() + 0.0  # so that -0 is 0
-        begun = [starts[kind] for kind in kind_of[start : start + size].tolist()]
-        precise = enumerate((values, _float32(values), _six_decimals(values)))
-        return tuple(b"".join(_hashed(rows, (each[level] for each in begun))) for level, rows in precise)
+        digests = []
+        for level, rows in enumerate((values, _to_float32(values), _to_six_decimals(values))):
+            content = rows.astype("<f8", copy=False).tobytes()
+            for number, label in enumerate(label_of[start : start + size].tolist()):
+                digest = prefixes[label][level].copy()
+                digest.update(content[8 * width * number : 8 * width * (number + 1)])
+                digests.append(digest.digest())
+        return [b"".join(digests[level * len(values) : (level + 1) * len(values)]) for level in range(3)]
 
-    blocks = range(0, len(named), size)
+    blocks = range(0, len(labels), size)
     if threads == 1:
-        parts = list(map(of_block, blocks))
+        hashed = list(map(hash_block, blocks))
     else:
         with ThreadPoolExecutor(threads) as pool:  # hashes let go of the interpreter
-            parts = list(pool.map(of_block, blocks))
-    parts = parts or [(b"", b"", b"")]
-    first, second, third = (
-        np.frombuffer(b"".join(level), np.uint8).reshape(-1, HASH_BYTES) for level in zip(*parts, strict=True)
-    )
+            hashed = list(pool.map(hash_block, blocks))
+    levels = (np.frombuffer(b"".join(block[level] for block in hashed), np.uint8) for level in range(3))
+    first, second, third = (level.reshape(-1, HASH_BYTES) for level in levels)
     return RowHashes((first, second, third))
 
 
-def threads_for(rows: int, width: int) -> int:
+def thread_count(rows: int, width: int) -> int:
     """How many threads hash so many rows: few share the memory of one, and a little work is done by one.
 
-    >>> threads_for(10, 10), threads_for(0, 0)
+    >>> thread_count(10, 10), thread_count(0, 0)
     (1, 1)
     """
     if rows * width <= ALONE:
@@ -116,54 +121,39 @@ def threads_for(rows: int, width: int) -> int:
     return max(1, min(MOST_THREADS, len(known(0)) if known else os.cpu_count() or 1))
 
 
-def streamed_hashes(
+def hash_stream(
     key: bytes, rows: Stream, name: str = "the rows", advance: Callable[[int], None] = lambda _: None
 ) -> RowHashes:
-    """The same for all rows of a stream, in one pass; `advance` is told how many are done."""
-    made: list[RowHashes] = []
+    """Hash all rows of a stream in one pass; `advance` is told how many are done."""
+    hashed: list[RowHashes] = []
     done = 0
     for values, labels in rows.chunks(Share()):
         if len(values):
-            made.append(row_hashes(key, values, labels, name))
-            done += len(made[-1])
+            hashed.append(hash_rows(key, values, labels, name))
+            done += len(hashed[-1])
             advance(done)
-    first, second, third = (np.concatenate([NOTHING, *(each.digests[at] for each in made)]) for at in range(3))
+    first, second, third = (np.concatenate([NOTHING, *(each.digests[level] for each in hashed)]) for level in range(3))
     return RowHashes((first, second, third))
 
 
-def _started(key: bytes, width: int, label: bytes) -> list[hashlib.blake2b]:
+def _keyed_prefixes(key: bytes, width: int, label: int | str) -> list[hashlib.blake2b]:
     """One hash for each precision, with everything in it that comes before the values."""
-    before = width.to_bytes(8, "little") + label
+    text = isinstance(label, str)
+    content = label.encode() if isinstance(label, str) else label.to_bytes(8, "little", signed=True)
+    before = width.to_bytes(8, "little") + (b"s" if text else b"i") + len(content).to_bytes(8, "little") + content
     return [
         hashlib.blake2b(bytes([precision]) + before, digest_size=HASH_BYTES, key=key, person=PERSON)
         for precision in range(len(PRECISIONS))
     ]
 
 
-def _label(value: int | str) -> bytes:
-    kind, content = (
-        (b"s", value.encode()) if isinstance(value, str) else (b"i", value.to_bytes(8, "little", signed=True))
-    )
-    return kind + len(content).to_bytes(8, "little") + content
-
-
-def _hashed(rows: NDArray[np.float64], begun: Iterable[hashlib.blake2b]) -> list[bytes]:
-    content, size = rows.astype("<f8", copy=False).tobytes(), 8 * rows.shape[1]
-    digests = []
-    for number, start in enumerate(begun):
-        whole = start.copy()
-        whole.update(content[number * size : (number + 1) * size])
-        digests.append(whole.digest())
-    return digests
-
-
-def _float32(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _to_float32(values: NDArray[np.float64]) -> NDArray[np.float64]:
     with np.errstate(over="ignore", under="ignore"):
         narrowed = values.astype(np.float32).astype(np.float64) + 0.0
     return np.where(np.isfinite(narrowed).all(axis=1, keepdims=True), narrowed, values)
 
 
-def _six_decimals(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _to_six_decimals(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Each value as it reads from a text that gives it with six decimals."""
     small = np.abs(values) < EXACT_BELOW
     millionths = np.where(small, values, 0.0) * MILLION
@@ -185,8 +175,8 @@ def _lost(values: NDArray[np.float64], products: NDArray[np.float64]) -> NDArray
     return exact
 
 
-def matches(rows: RowHashes, among: RowHashes) -> Matches:
-    """Which of the rows occur in another set hashed with the same key, finest precision first.
+def match_hashes(rows: RowHashes, among: RowHashes) -> Matches:
+    """Pair rows with those of another set hashed with the same key, finest precision first.
 
     A row that is there twice in `rows` needs two in `among`.
     """
@@ -198,12 +188,12 @@ def matches(rows: RowHashes, among: RowHashes) -> Matches:
         if not len(asked):
             break
         wanted = rows.digests[level][asked]
-        near = _begin_alike(among.digests[level], wanted)
+        near = _candidates(among.digests[level], wanted)
         every = np.concatenate([wanted, among.digests[level][near]])
         kinds = np.unique(np.ascontiguousarray(every).view(f"V{HASH_BYTES}")[:, 0], return_inverse=True)[1]
         of_asked, of_all = kinds[: len(asked)], kinds[len(asked) :]
         left = np.flatnonzero(free[near])
-        found = _paired(of_asked, of_all[left])
+        found = _pair(of_asked, of_all[left])
         here = found >= 0
         given[asked[here]], precision[asked[here]] = near[left[found[here]]], level
         times[asked[here]] = np.bincount(of_all, minlength=int(kinds.max(initial=0)) + 1)[of_asked[here]]
@@ -211,16 +201,16 @@ def matches(rows: RowHashes, among: RowHashes) -> Matches:
     return Matches(given, precision, times)
 
 
-def occurring(rows: RowHashes, among: RowHashes) -> NDArray[np.bool_]:
-    """Which of the rows occur in another set at any precision, be it once for several of them."""
+def find_occurrences(rows: RowHashes, among: RowHashes) -> NDArray[np.bool_]:
+    """Whether each row occurs in another set at any precision, be it once for several of them."""
     found = np.zeros(len(rows), bool)
     for own, others in zip(rows.digests, among.digests, strict=True):
-        known = {digest.tobytes() for digest in others[_begin_alike(others, own)]} if len(own) else set()
+        known = {digest.tobytes() for digest in others[_candidates(others, own)]} if len(own) else set()
         found |= np.fromiter((digest.tobytes() in known for digest in own), bool, len(own))
     return found
 
 
-def _begin_alike(digests: NDArray[np.uint8], wanted: NDArray[np.uint8]) -> NDArray[np.int64]:
+def _candidates(digests: NDArray[np.uint8], wanted: NDArray[np.uint8]) -> NDArray[np.int64]:
     """The places of hashes whose first half is that of one that is wanted: few, and all that can be equal to one."""
     halves = np.unique(_first_halves(wanted))
     own = _first_halves(digests)
@@ -231,18 +221,9 @@ def _first_halves(digests: NDArray[np.uint8]) -> NDArray[np.uint64]:
     return np.ascontiguousarray(digests[:, : HASH_BYTES // 2]).view(np.uint64)[:, 0]
 
 
-def _paired(wanted: NDArray[np.int64], offered: NDArray[np.int64]) -> NDArray[np.int64]:
+def _pair(wanted: NDArray[np.int64], offered: NDArray[np.int64]) -> NDArray[np.int64]:
     """For each wanted number the place of an equal one that is offered, the k-th for the k-th; -1 without one."""
-    places = {key: place for place, key in enumerate(zip(offered.tolist(), _ordinals(offered).tolist(), strict=True))}
-    keys = zip(wanted.tolist(), _ordinals(wanted).tolist(), strict=True)
-    return np.array([places.get(key, -1) for key in keys], np.int64)
-
-
-def _ordinals(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many equal numbers come before each."""
-    order = np.argsort(numbers, kind="stable")
-    ranked = numbers[order]
-    first = np.flatnonzero(np.diff(ranked, prepend=ranked[:1] - 1))
-    ordinals = np.empty(len(numbers), np.int64)
-    ordinals[order] = np.arange(len(numbers)) - np.repeat(first, np.diff(np.append(first, len(numbers))))
-    return ordinals
+    places: dict[int, deque[int]] = {}
+    for place, number in enumerate(offered.tolist()):
+        places.setdefault(number, deque()).append(place)
+    return np.array([places[number].popleft() if places.get(number) else -1 for number in wanted.tolist()], np.int64)

@@ -10,9 +10,8 @@ from safetensors.numpy import save_file
 
 from expunge.errors import DataError, FileError
 from expunge.rows import open_data
-from expunge.rows.files import LabelledArrays
-from expunge.rows.streamed import loaded
-from expunge.rows.streams import Share
+from expunge.rows.files import EncodedRows
+from expunge.rows.streams import Share, load
 from stream_sources import WIDTH, X, Y, npy, opened
 
 pytestmark = pytest.mark.usefixtures("small_reads")
@@ -20,10 +19,10 @@ pytestmark = pytest.mark.usefixtures("small_reads")
 
 def test_other_arrays_beside_the_rows_do_not_matter(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", X=X, y=Y, scale=np.zeros((2, 2, 2)))
-    assert np.array_equal(loaded(opened(tmp_path / "a.npz", stream=True))[0], X)
+    assert np.array_equal(load(opened(tmp_path / "a.npz", stream=True))[0], X)
     np.savez(tmp_path / "b.npz", X=X, y=Y, encoder=np.array("a" * 64))
     found = open_data(tmp_path / "b.npz", stream=True)
-    assert isinstance(found, LabelledArrays)
+    assert isinstance(found, EncodedRows)
     assert found.encoder == "a" * 64
 
 
@@ -31,7 +30,7 @@ def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "X.npy", X[:0])
     np.save(tmp_path / "y.npy", Y[:0])
     with pytest.raises(DataError, match="has no rows"):
-        loaded(opened(tmp_path))
+        load(opened(tmp_path))
 
 
 def write_bad(folder: Path, kind: str) -> Path:

@@ -27,7 +27,7 @@ from expunge.model import LinearModel, read_model
 from expunge.record import TrainingRecord
 from expunge.request.declared import record_for
 from expunge.rows import names_of, open_data, read_data
-from expunge.rows.names import frame_values
+from expunge.rows.tables import frame_values
 from expunge.sklearn import from_sklearn
 from expunge.train import train
 
@@ -265,7 +265,7 @@ def test_a_record_without_names_says_that_names_were_not_compared(make: Any) -> 
 def test_frames_of_mixed_types_are_read_column_by_column() -> None:
     frame = pd.DataFrame({"a": [1, 2], "b": [True, False], "c": [0.5, 1.5]})
     assert frame_values(frame, "it").tolist() == [[1.0, 1.0, 0.5], [2.0, 0.0, 1.5]]
-    with pytest.raises(DataError, match="column 'b' without numbers"):
+    with pytest.raises(DataError, match="column 'b' holds string"):
         frame_values(frame.assign(b=["x", "y"]), "it")
 
 

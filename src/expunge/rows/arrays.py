@@ -1,0 +1,363 @@
+"""Arrays in files, .npz, .npy and .safetensors: read whole, read a few rows at a time, and written with their encoder.
+
+Nothing here unpickles, and nothing is allocated before the size a file declares has been checked against what it
+holds and against a limit.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+from expunge.errors import DataError, ExpungeError, FileError
+from expunge.record import TRAINED_ON_SOURCE
+from expunge.runtime.checks import choice
+from expunge.runtime.memory import file_bytes, out_of_memory, require_fits, require_room
+from expunge.runtime.paths import readable
+from expunge.runtime.safetensors import BFLOAT16, HEADER_LIMIT, raw_type, read_safetensors, safetensors_layout
+from expunge.runtime.strict_json import is_digest
+
+Array = NDArray[Any]
+
+# What a damaged or hostile file makes the libraries that read it raise.
+DAMAGE = (
+    ValueError, TypeError, KeyError, IndexError, OverflowError, OSError, EOFError, NotImplementedError, RuntimeError,
+    SyntaxError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error, pa.ArrowException,
+)  # fmt: skip
+
+# arrays of an npz, metadata of a safetensors file: the digest of what made the features, and whether that was trained
+# on rows of the source; an npz may also name its columns
+ENCODER, ENCODER_TRAINED, NAMES = "encoder", "encoder_trained_on_source", "feature_names"
+FEATURE_FILES = (".npz", ".safetensors")
+Origin = tuple[str | None, str | None]  # digest of the encoder, and whether it was trained on the source
+Layout = tuple[tuple[int, ...], bool, np.dtype[Any], int]  # shape, whether in Fortran's order, type, bytes of header
+
+
+def damage_error(path: Path, error: BaseException) -> ExpungeError:
+    """The error for a file that its reader choked on."""
+    return out_of_memory(error) or FileError(
+        f"{path} is not a whole {path.suffix} file ({type(error).__name__}: {error})",
+        "a complete one is needed",
+        "Write or copy it again.",
+    )
+
+
+def duplicate_error(path: Path | str, name: str | None = None, remedy: str = "Rename one of them.") -> FileError:
+    """The error for two columns of one name."""
+    which = f", {name!r}" if name else ""
+    return FileError(f"{path} has two columns of one name{which}", "column names must differ", remedy)
+
+
+# Read whole ----------------------------------------------------------------------------------------------------------
+
+
+def read_arrays(path: Path) -> tuple[Array, Array, Origin, tuple[str, ...] | None]:
+    """X and y of an .npz or .safetensors file, its encoder, and the names of its columns."""
+    if path.suffix.lower() == ".npz":
+        arrays = read_npz(path, ("X", "y"), optional=(ENCODER, ENCODER_TRAINED, NAMES))
+        extra = {
+            name: array.item() if array.size == 1 else str(array.shape)
+            for name, array in arrays.items()
+            if name in (ENCODER, ENCODER_TRAINED)
+        }
+        return arrays["X"], arrays["y"], origin(path, extra), _column_names(path, arrays)
+    tensors, metadata = read_safetensors(file_bytes(path, "the file"), path)
+    require_tensors(path, tensors, ("X", "y"))
+    return tensors["X"], tensors["y"], origin(path, metadata), None
+
+
+def require_tensors(path: Path, tensors: Any, names: tuple[str, ...]) -> None:
+    """Refuse a safetensors file that lacks X or y."""
+    if any(name not in tensors for name in names):
+        raise FileError(
+            f"{path} holds {', '.join(sorted(tensors)) or 'nothing'}",
+            "tensors X and y are needed",
+            "Save with safetensors.numpy.save_file({'X': features, 'y': labels}, path).",
+        )
+
+
+def origin(path: Path, extra: Any) -> Origin:
+    """The encoder a file names, if that is a digest, and whether it says that it was trained on the source."""
+    encoder, trained = extra.get(ENCODER), extra.get(ENCODER_TRAINED)
+    if encoder is not None and not is_digest(encoder):
+        raise FileError(
+            f"{path}: encoder {encoder!r}",
+            "it must be a SHA-256 digest in hexadecimal",
+            "Use the file as expunge embed wrote it, or leave the encoder out.",
+        )
+    if trained is not None and trained not in TRAINED_ON_SOURCE:
+        raise FileError(
+            f"{path}: {ENCODER_TRAINED} {trained!r}",
+            f"it is one of {', '.join(TRAINED_ON_SOURCE)}",
+            "Use the file as expunge embed wrote it.",
+        )
+    return encoder, trained
+
+
+def _column_names(path: Path, arrays: dict[str, Array]) -> tuple[str, ...] | None:
+    names, shape = arrays.get(NAMES), arrays["X"].shape
+    if names is None:
+        return None
+    if names.dtype.kind != "U" or names.ndim != 1 or len(shape) != 2 or len(names) != shape[1]:
+        raise FileError(
+            f"{path}: {NAMES} of dtype {names.dtype} and shape {names.shape} for X of shape {shape}",
+            "one name a column is needed",
+            f"Save them with {NAMES}=numpy.array([...], dtype=str), or leave them out.",
+        )
+    if len(set(names.tolist())) != len(names):
+        raise duplicate_error(path)
+    return tuple(names.tolist())
+
+
+def read_moments(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Arrays mean and covariance of an .npz file."""
+    location = readable(Path(path))
+    try:
+        arrays = read_npz(location, ("mean", "covariance"))
+    except DAMAGE as error:
+        raise damage_error(location, error) from error
+    for name, array in arrays.items():
+        if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+            raise DataError(
+                f"{location}: {name} of dtype {array.dtype}, or not finite",
+                "real numbers are needed",
+                "Compute it again.",
+            )
+    mean, covariance = (arrays[name].astype(np.float64) for name in ("mean", "covariance"))
+    if covariance.ndim != 2 or covariance.shape != covariance.T.shape or not np.allclose(covariance, covariance.T):
+        raise DataError(f"{location}: the covariance is not symmetric", "a covariance is", "Check how it was computed.")
+    return mean, covariance
+
+
+def read_npz(path: Path, names: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, Array]:
+    """Named arrays of an npz file; those that are `optional` where they are there."""
+    with zipfile.ZipFile(path) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        if any(name not in members for name in names):
+            raise FileError(
+                f"{path} holds {', '.join(sorted(members)) or 'nothing'}",
+                f"arrays {' and '.join(names)} are needed",
+                f"Save with numpy.savez(path, {', '.join(f'{name}=...' for name in names)}).",
+            )
+        wanted = [*names, *(name for name in optional if name in members)]
+        require_room(sum(_declared_bytes(archive, members[name], path, name) for name in wanted), path, "what it holds")
+        return {name: _read_member(archive, members[name], path, name) for name in wanted}
+
+
+def _declared_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, name: str) -> int:
+    """What an array takes in memory, from its header."""
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # a part of these may be of any size
+        raise FileError(
+            f"{path}: array {name!r} is compressed in way {info.compress_type} of zip files",
+            "it must be as numpy writes it, plain or deflated",
+            "Save with numpy.savez or numpy.savez_compressed.",
+        )
+    with archive.open(info) as stream:
+        shape, _, dtype, _ = _npy_layout(stream, path, name, info.file_size)
+    declared = math.prod(shape) * dtype.itemsize
+    require_fits(declared, path, f"array {name!r}")
+    return declared
+
+
+def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, name: str) -> Array:
+    with archive.open(info) as stream:
+        shape, fortran, dtype, _ = _npy_layout(stream, path, name, info.file_size)
+        declared = math.prod(shape) * dtype.itemsize
+        array: Array = np.empty(math.prod(shape), dtype=dtype)
+        view = array.view(np.uint8) if declared else np.empty(0, dtype=np.uint8)
+        filled = 0
+        while filled < declared:
+            chunk = stream.read(min(1 << 22, declared - filled))
+            if not chunk:
+                raise EOFError(f"array {name!r} ends after {filled:,} of {declared:,} bytes")
+            view[filled : filled + len(chunk)] = np.frombuffer(chunk, dtype=np.uint8)
+            filled += len(chunk)
+    return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
+
+
+def _npy_layout(stream: IO[bytes], path: Path, name: str, file_size: int) -> Layout:
+    """The header of an array in a stream of `file_size` bytes, all of it checked."""
+    try:
+        version = np.lib.format.read_magic(stream)
+        reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = reader(stream)
+    except ValueError as error:
+        raise FileError(
+            f"{path}: {name!r} is not an array ({error})", "npy members are needed", "Save with numpy.savez."
+        ) from error
+    if dtype.hasobject:
+        raise FileError(
+            f"{path}: array {name!r} holds Python objects",
+            "unpickling runs code from the file and is never done",
+            "Save plain numbers: numpy.savez(path, X=X.astype(float), y=y.astype(int)); labels that are words: "
+            "y=y.astype(str).",
+        )
+    if dtype.subdtype is not None or dtype.itemsize == 0 or any(type(size) is not int or size < 0 for size in shape):
+        raise FileError(
+            f"{path}: array {name!r} has dtype {dtype} and shape {shape}",
+            "plain numbers or text are needed",
+            "Save with numpy.savez(path, X=features, y=labels).",
+        )
+    declared, header = math.prod(shape) * dtype.itemsize, stream.tell()
+    if declared != file_size - header:
+        raise FileError(
+            f"{path}: array {name!r} declares {declared:,} bytes but {file_size - header:,} follow",
+            "the header must tell the truth",
+            "The file is damaged or made to deceive; write it again.",
+        )
+    return shape, fortran, dtype, header
+
+
+# Read a few rows at a time -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """An array that lies in a file as it lies in memory: its first byte, its shape, how its numbers are stored."""
+
+    path: Path
+    offset: int
+    shape: tuple[int, ...]
+    kind: str  # of numpy, or bf16, which numpy does not have
+
+    @property
+    def stored(self) -> np.dtype[Any]:
+        return raw_type(self.kind)
+
+    @property
+    def row_bytes(self) -> int:
+        return (self.shape[1] if len(self.shape) == 2 else 1) * self.stored.itemsize
+
+    def stamp(self) -> tuple[int, int, int]:
+        status = self.path.stat()
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
+    @contextmanager
+    def open(self) -> Iterator[int]:
+        file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+            yield file
+        finally:
+            os.close(file)
+
+    def read(self, file: int, start: int, stop: int, buffer: Array | None) -> Array:
+        """Rows `start` to `stop`, in the buffer if one is given."""
+        array = np.empty((stop - start, *self.shape[1:]), self.stored) if buffer is None else buffer[: stop - start]
+        view = array.reshape(-1).view(np.uint8).data
+        position, filled = self.offset + start * self.row_bytes, 0
+        while filled < len(view):
+            count = os.preadv(file, [view[filled:]], position + filled)
+            if count == 0:
+                raise FileError(
+                    f"{self.path} ends after {position + filled:,} bytes",
+                    f"{self.offset + self.shape[0] * self.row_bytes:,} are needed",
+                    "It was cut short while it was read; write it again.",
+                )
+            filled += count
+        return (array.astype(np.uint32) << 16).view(np.float32) if self.kind == BFLOAT16 else array
+
+
+def locate_npy(path: Path) -> StoredArray:
+    """The array of a .npy file."""
+    try:
+        with path.open("rb") as stream:
+            return _located(stream, path, path.stem, path.stat().st_size, 0)
+    except DAMAGE as error:
+        raise damage_error(path, error) from error
+
+
+def locate_npz(path: Path) -> dict[str, StoredArray] | None:
+    """X and y of an .npz file; None if they are compressed, or an encoder or columns are named beside them."""
+    arrays = {}
+    try:
+        with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            if members.keys() & {ENCODER, ENCODER_TRAINED, NAMES}:
+                return None  # what it names is read with the whole file
+            for name in members.keys() & {"X", "y"}:
+                info = members[name]
+                if info.compress_type != zipfile.ZIP_STORED:
+                    return None
+                file.seek(info.header_offset)
+                local = file.read(30)
+                if local[:4] != b"PK\x03\x04":
+                    raise zipfile.BadZipFile("no member where one is declared")
+                begin = info.header_offset + 30 + sum(struct.unpack("<HH", local[26:30]))
+                with archive.open(info) as member:
+                    arrays[name] = _located(member, path, name, info.file_size, begin)
+    except DAMAGE as error:
+        raise damage_error(path, error) from error
+    return arrays
+
+
+def locate_safetensors(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]]:
+    """The tensors and metadata of a safetensors file."""
+    size = path.stat().st_size
+    try:
+        with path.open("rb") as file:
+            length = struct.unpack("<Q", file.read(8))[0]
+            header = file.read(min(length, HEADER_LIMIT, size))
+    except DAMAGE as error:
+        raise damage_error(path, error) from error
+    entries, metadata = safetensors_layout(length, header, size, path)
+    arrays = {
+        name: StoredArray(path, 8 + length + start, shape, kind) for name, (start, shape, kind) in entries.items()
+    }
+    return arrays, metadata
+
+
+def _located(stream: IO[bytes], path: Path, name: str, file_size: int, begin: int) -> StoredArray:
+    shape, fortran, dtype, header = _npy_layout(stream, path, name, file_size)
+    if len(shape) not in (1, 2) or (fortran and len(shape) == 2 and 1 not in shape):
+        raise FileError(
+            f"{path}: {name!r} of shape {shape}" + (", column after column" if fortran else ""),
+            "rows, one after another, are needed",
+            "Save with numpy.save(path, numpy.ascontiguousarray(features)).",
+        )
+    return StoredArray(path, begin + header, shape, dtype.str)
+
+
+# Written: what an encoder made of examples ---------------------------------------------------------------------------
+
+
+def require_feature_file(path: Path) -> None:
+    """Refuse a name no feature file can have, before any work is done."""
+    if path.suffix.lower() not in FEATURE_FILES:
+        raise FileError(
+            f"{path}: unknown file type {path.suffix!r}",
+            f"feature files end in {' or '.join(FEATURE_FILES)}",
+            "Name it for example features.npz.",
+        )
+
+
+def feature_bytes(path: Path, features: Array, labels: Array, encoder: str, trained: str = "unknown") -> bytes:
+    """The content of a feature file, by the ending of its name; `trained`: whether the encoder was, on the source."""
+    require_feature_file(path)
+    extra = {ENCODER: encoder, ENCODER_TRAINED: choice(trained, TRAINED_ON_SOURCE, "trained on source")}
+    if path.suffix.lower() == ".npz":
+        stream = io.BytesIO()
+        texts = {name: np.array(text) for name, text in extra.items()}
+        np.savez(stream, allow_pickle=False, X=features, y=labels, **texts)
+        return stream.getvalue()
+    if labels.dtype.kind not in "iub":
+        raise DataError(
+            f"labels of dtype {labels.dtype}", "a .safetensors file holds whole numbers", "Write an .npz file."
+        )
+    return save({"X": np.ascontiguousarray(features), "y": np.ascontiguousarray(labels)}, metadata=extra)

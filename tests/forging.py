@@ -10,10 +10,8 @@ from typing import Any
 
 import torch
 
-from expunge.certificate.claim import OLD_SCHEMAS
 from expunge.certificate.derive import derive
-from expunge.certificate.dossier import Certificate, digest_of
-from expunge.certificate.verify import claim_of
+from expunge.certificate.dossier import Certificate, digest_of, read_claim
 from expunge.errors import ExpungeError
 from expunge.model import LinearModel, read_model
 from expunge.record import one_digit
@@ -46,7 +44,7 @@ def redone(content: Json) -> Certificate:
     sizes = {name: inputs[name]["value"] for name in ("n_source", "n_forget", "n_surrogate") if name in inputs}
     content["sizes"] |= sizes | {"n_retain": sizes["n_source"] - sizes["n_forget"]}
     try:
-        claim = claim_of(content)
+        claim = read_claim(content)
         found = derive(claim)
         assert found.noise is not None
     except (ExpungeError, ValueError, KeyError, TypeError, ArithmeticError, AssertionError):
@@ -65,7 +63,7 @@ def redone(content: Json) -> Certificate:
         "delta_for_noise": found.delta_for_noise,
         "delta_at_sigma": found.delta_at_sigma,
         "grid_exponent": found.noise.grid_exponent,
-        **({} if content["schema"] in OLD_SCHEMAS else {"required": found.required}),
+        "required": found.required,
     }
     if "published" in (model := content["model"]):
         rows = one_digit(max(1, int(content["sizes"]["n_retain"])))

@@ -71,7 +71,7 @@ def test_nothing_below_heads_loads_torch_by_a_detour() -> None:
 
 
 def model_of(certificate: Path) -> Path:
-    return certificate.with_name(certificate.name.replace("certificate", "model")).with_suffix(".safetensors")
+    return certificate.with_name(certificate.name.replace("dossier", "model")).with_suffix(".safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "command",
     [
         *("--help", "desk status --help", "desk status DESK", "desk verify DESK", "desk history DESK"),
-        *(f"verify {file} --model {model_of(file)}" for file in sorted(STORED.glob("certificate-1-*.json"))),
+        *(f"verify {file} --model {model_of(file)}" for file in sorted(STORED.glob("dossier-3-*.json"))),
     ],
 )
 def test_verifying_and_looking_at_a_desk_do_not_load_torch(command: str, desk: Path) -> None:

@@ -21,8 +21,7 @@ from asking import asked
 from expunge import ExpungeError, verify
 from expunge.certificate.claim import weakest
 from expunge.certificate.derive import bound_named, derive
-from expunge.certificate.dossier import Certificate, digest_of
-from expunge.certificate.verify import claim_of
+from expunge.certificate.dossier import Certificate, digest_of, read_claim
 from expunge.cli import main
 from expunge.desk import Policy
 from expunge.distance import KINDS, Distance, kind_named, parse_distance, register_kind
@@ -139,7 +138,7 @@ def test_a_name_is_taken_once() -> None:
 
 
 def stored() -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((STORED / "certificate-1-chi2.json").read_text())
+    content: dict[str, Any] = json.loads((STORED / "dossier-3-chi2.json").read_text())
     return content
 
 
@@ -154,7 +153,7 @@ def forged(path: tuple[str, ...], value: object) -> Certificate:
 
 
 def a_claim(**change: Any) -> Any:
-    return derive(replace(claim_of(stored()), **change))
+    return derive(replace(read_claim(stored()), **change))
 
 
 def a_record(**change: Any) -> Any:

@@ -12,7 +12,7 @@ import pytest
 import expunge
 from deposit_problems import made as made_deposit
 from desk_use import ask, opened
-from expunge.certificate.check import Check
+from expunge.certificate.rules import Check
 from expunge.certificate.sign import generate_keys
 from expunge.desk import run
 from expunge.desk.state import Secret, load_state

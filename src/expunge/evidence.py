@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from expunge.bounds.scale import Scale
 from expunge.certificate.claim import GENERATORS, Claim, Fact, Json, PublicNote, beyond_closed_form
-from expunge.certificate.derive import Derived, derive
+from expunge.certificate.derive import Conclusion, derive
 from expunge.certificate.wording import next_to_nothing
 from expunge.distance import Distance
 from expunge.noise import Noise
@@ -98,7 +98,7 @@ def build_claim(request: Request, measured: Measurement, generator: str = GENERA
     )
 
 
-def foresee(request: Request, measured: Measurement) -> tuple[Claim, Derived]:
+def foresee(request: Request, measured: Measurement) -> tuple[Claim, Conclusion]:
     """What `certify` would claim and derive, without drawing noise or refusing."""
     claim = build_claim(request, measured)
     return claim, derive(claim)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from expunge.certificate.claim import GENERATORS, INSECURE, KEYED, Claim
-from expunge.certificate.derive import Derived, derive
+from expunge.certificate.derive import Conclusion, derive
 from expunge.certificate.dossier import Certificate, build
 from expunge.certificate.statement import Statement, statement_of
 from expunge.deposit.evidence import DepositEvidence
@@ -96,7 +96,7 @@ def certify(
 
 def judge(
     request: Request, measured: Measurement, *, insecure: bool = False, keyed: bool = False
-) -> tuple[Claim, Derived]:
+) -> tuple[Claim, Conclusion]:
     """What is claimed and what follows from it, or a refusal; nothing is drawn yet."""
     claim = build_claim(request, measured, INSECURE if insecure else KEYED if keyed else GENERATORS[0])
     derived = derive(claim)  # derived.region is Delta, derived.noise is sigma
@@ -108,7 +108,7 @@ def hand_over(
     request: Request,
     measured: Measurement,
     claim: Claim,
-    derived: Derived,
+    derived: Conclusion,
     *,
     insecure_test_seed: int | None = None,
     keyed: KeyedSource | None = None,

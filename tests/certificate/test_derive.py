@@ -8,23 +8,22 @@ import pytest
 
 import expunge
 from certificates import made
-from expunge.bounds import Ball, Region
+from expunge.bounds import Ball
 from expunge.bounds.scale import EXACTLY, Scale
 from expunge.certificate import derive as judge
-from expunge.certificate.claim import OLD_SCHEMAS, SCHEMA, Fact
+from expunge.certificate.claim import Fact
 from expunge.certificate.derive import (
-    AVERAGED,
-    INDEPENDENT,
-    SEEN,
     bound_named,
     derive,
+    derive_region,
     held_region,
     rank_of,
-    region_of,
     sentences,
     status_of,
 )
-from expunge.certificate.verify import checks, claim_of
+from expunge.certificate.dossier import read_claim
+from expunge.certificate.verify import checks
+from expunge.certificate.wording import AVERAGED, CONSTANTS, INDEPENDENT, OPTIMUM, OWN_MEASURE, SEEN
 from expunge.distance import Distance
 from expunge.errors import OptionError
 from expunge.noise import Noise, needed
@@ -64,7 +63,7 @@ def test_a_declared_record_makes_a_source_certificate_conditional() -> None:
 
 
 def test_what_is_derived_depends_on_the_facts_alone(result) -> None:
-    claim = claim_of(result.certificate.content)
+    claim = read_claim(result.certificate.content)
     assert derive(claim).sigma == result.certificate.sigma
     needed = derive(claim).required
     assert derive(replace(claim, epsilon=2.0)).required < needed <= result.certificate.sigma
@@ -73,7 +72,7 @@ def test_what_is_derived_depends_on_the_facts_alone(result) -> None:
 
 @pytest.fixture(scope="module")
 def claim(result):
-    return claim_of(result.certificate.content)
+    return read_claim(result.certificate.content)
 
 
 def test_what_is_left_of_delta_is_for_the_noise(claim) -> None:
@@ -86,7 +85,7 @@ def test_what_is_left_of_delta_is_for_the_noise(claim) -> None:
 
 def test_the_region_that_holds_the_weights_takes_what_is_left_of_delta_for_its_tail(claim) -> None:
     spending = replace(claim, averaged=True, failures={"eigenvalue": 1e-4, "sampling": 5e-4})
-    region, held = region_of(spending), held_region(spending)
+    region, held = derive_region(spending), held_region(spending)
     assert region.tail is not None
     assert held.tail is None
     assert held.terms["sampling"] == region.terms["sampling"] + region.tail.quantile(claim.delta - 6e-4)
@@ -123,31 +122,6 @@ def test_an_unknown_bound_raises() -> None:
             bound_named(odd)
 
 
-@pytest.mark.parametrize("schema", [SCHEMA, *OLD_SCHEMAS])
-def test_what_is_assumed_of_rows_unlike_any_seen(claim, schema: str) -> None:
-    """First of all where it was asked for; not at all where they are counted, or nothing is sampled."""
-    said = SEEN if schema == SCHEMA else "seen on the surrogate stand for its population's"
-    for sampling in ("seen", "strict"):
-        distance = replace(claim.distance, sampling=sampling)
-        assumed = sentences(replace(claim, distance=distance, schema=schema), 1.0)[1]
-        assert any(said in sentence for sentence in assumed) == (sampling == "seen")
-        if schema == SCHEMA:
-            assert (assumed[0] == SEEN) == (sampling == "seen")
-            averaged = sentences(replace(claim, distance=distance, averaged=True), 1.0)[1]
-            assert (AVERAGED in averaged) == (sampling == "strict")
-    between = Distance("chi2", 0.1, "samples", sampling="seen")
-    assumed = sentences(replace(claim, distance=between, schema=schema), 1.0)[1]
-    assert not any(said in sentence for sentence in assumed)
-    assert INDEPENDENT not in assumed
-
-
-def test_an_estimate_is_said_to_be_one_from_schema_2_on(claim) -> None:
-    estimated = replace(claim, distance=Distance("chi2", 0.1, provenance="estimated"))
-    for schema, said in ((OLD_SCHEMAS[0], False), (OLD_SCHEMAS[1], True), (SCHEMA, True)):
-        assumed = sentences(replace(estimated, schema=schema), 1.0)[1]
-        assert any(sentence.startswith("NOT KNOWN, ESTIMATED: chi2:0.1") for sentence in assumed) == said
-
-
 def test_rows_declared_another_person_s_are_said_however_few(claim) -> None:
     for others in (0, 1, 2):
         assumed = sentences(replace(claim, others=others), 1.0)[1]
@@ -163,21 +137,6 @@ def test_a_status_is_that_of_the_weakest_fact(claim) -> None:
     assert status_of(replace(between, bound="paper"), "measured") == "conditional"
     source = replace(claim, distance=Distance("source", 0.0))
     assert status_of(source, "measured") == "conditional"
-    assert [status_of(replace(source, schema=schema), "measured") for schema in OLD_SCHEMAS] == ["proven"] * 2
-
-
-def test_certificates_of_schema_1_keep_the_first_revision_of_their_bound(claim, monkeypatch) -> None:
-    asked = []
-
-    def spied(facts, distance, revision):
-        asked.append(revision)
-        return Region("residual", {"solver": 1.0})
-
-    monkeypatch.setattr(judge, "residual_bound", spied)
-    monkeypatch.setattr(judge, "residual_facts", lambda facts: None)
-    for schema in OLD_SCHEMAS:
-        assert region_of(replace(claim, schema=schema)).terms == {"solver": 1.0}
-    assert asked == [1, 2]
 
 
 def test_all_but_the_paper_s_bound_can_be_proved() -> None:
@@ -199,42 +158,29 @@ def test_noise_that_is_endless_or_never_enough_is_none(claim, monkeypatch, scale
 def test_updates_are_ranked_at_an_epsilon_of_1_and_what_is_left_of_delta(claim, epsilon: float) -> None:
     spending = replace(claim, epsilon=epsilon, failures={"eigenvalue": 1e-4, "sampling": 5e-4})
     left = claim.delta - math.fsum((1e-4, 5e-4))
-    assert rank_of(spending) == needed(region_of(spending), 1.0, left)
+    assert rank_of(spending) == needed(derive_region(spending), 1.0, left)
 
 
-def test_a_promise_is_rounded_up_but_in_schemas_that_rounded_to_the_nearest(claim) -> None:
-    third = replace(claim, epsilon=1.0 / 3.0, delta=1e-3 / 3.0)
-    for schema, said in (
-        (SCHEMA, "(0.333334, 0.000333334)"),
-        *((old, "(0.333333, 0.000333333)") for old in OLD_SCHEMAS),
-    ):
-        promise = sentences(replace(third, schema=schema), 2.0 / 3.0)[0]
-        assert f"are {said}-indistinguishable" in promise
-        assert "deviation 0.666667 added" in promise
-
-
-@pytest.mark.parametrize("schema", [SCHEMA, *OLD_SCHEMAS])
-def test_what_was_declared_is_said_and_nothing_else_is(claim, schema: str) -> None:
+def test_what_was_declared_is_said_and_nothing_else_is(claim) -> None:
     """Facts by name, in their order; and the distance."""
     for declared in ((), ("l2",), ("row_bound", "l2")):
         facts = {
             name: replace(fact, provenance="declared" if name in declared else "measured")
             for name, fact in claim.facts.items()
         }
-        assumed = sentences(replace(claim, facts=facts, schema=schema), 1.0)[1]
+        assumed = sentences(replace(claim, facts=facts), 1.0)[1]
         said = "These facts were declared, not checked: " + ", ".join(sorted(declared)) + "."
         assert [sentence for sentence in assumed if sentence.startswith("These facts")] == ([said] if declared else [])
     for provenance in ("declared", "estimated"):
         distance = replace(claim.distance, provenance=provenance)
-        assumed = sentences(replace(claim, distance=distance, schema=schema), 1.0)[1]
+        assumed = sentences(replace(claim, distance=distance), 1.0)[1]
         assert sum(sentence.startswith("Declared: chi2:0.1") for sentence in assumed) == (provenance == "declared")
 
 
-@pytest.mark.parametrize("schema", [SCHEMA, *OLD_SCHEMAS])
 @pytest.mark.parametrize("bound", ["residual", "paper"])
-def test_only_the_paper_s_bound_assumes_an_exact_optimum_and_constants(claim, bound: str, schema: str) -> None:
-    assumed = sentences(replace(claim, bound=bound, schema=schema), 1.0)[1]
-    for sentence in (judge.OPTIMUM, judge.CONSTANTS):
+def test_only_the_paper_s_bound_assumes_an_exact_optimum_and_constants(claim, bound: str) -> None:
+    assumed = sentences(replace(claim, bound=bound), 1.0)[1]
+    for sentence in (OPTIMUM, CONSTANTS):
         assert (sentence in assumed) == (bound == "paper")
 
 
@@ -249,7 +195,30 @@ def test_a_law_s_own_assumption_is_said_where_it_has_one(claim, kind: str) -> No
 
 def test_only_sums_that_were_kept_measure_lengths_by_rows_that_are_taken_for_draws(claim) -> None:
     assert INDEPENDENT in sentences(claim, 1.0)[1]
-    assert judge.OWN_MEASURE not in sentences(claim, 1.0)[1]
+    assert OWN_MEASURE not in sentences(claim, 1.0)[1]
     between = replace(claim, bound="deposit", distance=Distance("chi2", 0.1, "samples"))
-    assert judge.OWN_MEASURE not in judge._assumptions(between)
-    assert judge.OWN_MEASURE in judge._assumptions(replace(claim, bound="deposit"))
+    assert OWN_MEASURE not in sentences(between, 1.0)[1]
+    assert OWN_MEASURE in sentences(replace(claim, bound="deposit"), 1.0)[1]
+
+
+@pytest.mark.parametrize("sampling", ["seen", "strict"])
+def test_what_is_assumed_of_rows_unlike_any_seen(claim, sampling: str) -> None:
+    """First of all where it was asked for; not at all where they are counted, or nothing is sampled."""
+    distance = replace(claim.distance, sampling=sampling)
+    assumed = sentences(replace(claim, distance=distance, averaged=True), 1.0)[1]
+    assert (assumed[0] == SEEN) == (SEEN in assumed) == (sampling == "seen")
+    assert (AVERAGED in assumed) == (sampling == "strict")
+    between = sentences(replace(claim, distance=Distance("chi2", 0.1, "samples", sampling=sampling)), 1.0)[1]
+    assert SEEN not in between
+    assert INDEPENDENT not in between
+
+
+def test_an_estimate_is_said_to_be_one(claim) -> None:
+    assumed = sentences(replace(claim, distance=Distance("chi2", 0.1, provenance="estimated")), 1.0)[1]
+    assert any(sentence.startswith("NOT KNOWN, ESTIMATED: chi2:0.1") for sentence in assumed)
+
+
+def test_a_promise_is_rounded_up(claim) -> None:
+    promise = sentences(replace(claim, epsilon=1.0 / 3.0, delta=1e-3 / 3.0), 2.0 / 3.0)[0]
+    assert "are (0.333334, 0.000333334)-indistinguishable" in promise
+    assert "deviation 0.666667 added" in promise

@@ -14,8 +14,8 @@ import pytest
 import expunge
 import honest
 from deposit_problems import made as made_deposit
-from expunge.certificate.check import Check, require_passed
 from expunge.certificate.dossier import Certificate, digest_of
+from expunge.certificate.rules import Check, require_passed
 from expunge.certificate.sign import verify_file
 from expunge.certificate.statement import Statement
 from expunge.certificate.verify import verify, verify_statement

@@ -1,36 +1,42 @@
-"""The statement: made from the dossier, and nothing in it that depends on who left."""
+"""The statement: made from the dossier, nothing in it depends on who left; every way of changing one is found."""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import hmac
 import json
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from expunge import FileError, Unlearned, train, unlearn
+from deposit_problems import made as made_deposit
+from expunge import FileError, LinearModel, Unlearned, VerificationFailed, train, unlearn
 from expunge.bounds.calibration import mu_for
-from expunge.bounds.scale import is_level
+from expunge.bounds.scale import is_power_of_four
 from expunge.certificate.claim import PublicNote
-from expunge.certificate.dossier import Certificate, digest_of
+from expunge.certificate.derive import sentences
+from expunge.certificate.dossier import Certificate, digest_of, read_claim
 from expunge.certificate.statement import (
     STATEMENT_SCHEMA,
     Statement,
     parse_document,
-    public_claim,
     read_document,
     read_statement,
+    rungs_of,
     statement_of,
 )
+from expunge.certificate.verify import verify_statement
+from expunge.distance import Distance
 from expunge.mechanism import certify, measure
 from expunge.request.door import ask
 from expunge.request.promise import Promise, wanted_distance
 
-STORED = Path(__file__).parent.parent / "stored"
+Json = dict[str, Any]
 
 
 def rows(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -95,7 +101,7 @@ def test_two_statements_differ_in_digests_alone_where_the_noise_was_set_beforeha
 def test_a_request_that_chooses_is_on_the_ladder_and_says_so(made: Unlearned) -> None:
     noise = made.statement.content["noise"]
     assert noise["choice"] == "ladder"
-    assert is_level(made.statement.sigma)
+    assert is_power_of_four(made.statement.sigma)
     assert made.certificate.content["noise"]["required"] <= made.statement.sigma
     assert noise["rungs"] > 10
     assert any("power of two" in sentence for sentence in made.statement.content["limits"])
@@ -129,7 +135,7 @@ def test_an_estimated_distance_is_named_and_not_told(made: Unlearned) -> None:
     said = statement_of(Certificate(content)).content
     assert said["distance"]["value"] is None
     assert "0.123" not in json.dumps(said)
-    assert public_claim(said).distance.value == 0.0
+    assert read_claim(said, public=True).distance.value == 0.0
     assert any("NOT KNOWN, ESTIMATED: means (" in sentence for sentence in said["assumptions"])
 
 
@@ -138,7 +144,6 @@ def test_reading(made: Unlearned, tmp_path: Path) -> None:
     (tmp_path / "d.json").write_text(made.certificate.to_json())
     assert read_statement(tmp_path / "s.json") == made.statement
     assert isinstance(read_document(tmp_path / "d.json"), Certificate)
-    assert isinstance(read_document(STORED / "certificate-1-same.json"), Certificate)
     assert isinstance(parse_document(made.statement.to_json().encode(), "s"), Statement)
     with pytest.raises(FileError, match="expunge/statement/3 is needed"):
         read_statement(tmp_path / "d.json")
@@ -146,3 +151,300 @@ def test_reading(made: Unlearned, tmp_path: Path) -> None:
         parse_document(b"{", "x")
     with pytest.raises(FileError, match="schema 'else'"):
         parse_document(b'{"schema": "else"}', "x")
+
+
+# Checking one ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model(made: Unlearned, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("published") / "model.safetensors"
+    path.write_bytes(made.model.to_bytes())
+    return path
+
+
+def test_what_was_issued_verifies(made: Unlearned, model: Path) -> None:
+    alone = len(verify_statement(made.statement))
+    with_model = len(verify_statement(made.statement, model))
+    assert alone < with_model < len(verify_statement(made.statement, model, made.certificate))
+
+
+@pytest.mark.parametrize(
+    "options", [{"noise": 0.25}, {"noise": "rows:2"}, {"distance": "chi2:0.1"}, {"step": "newton"}]
+)
+def test_so_does_every_kind(options: Json, tmp_path: Path) -> None:
+    found = result(**options)
+    (tmp_path / "model.safetensors").write_bytes(found.model.to_bytes())
+    verify_statement(found.statement, tmp_path / "model.safetensors", found.certificate)
+
+
+def forged(statement: Statement, change: Callable[[Json], object]) -> Statement:
+    """Changed, and its digest computed anew, as a forger would."""
+    content = copy.deepcopy(statement.content)
+    change(content)
+    content["digest"] = digest_of(content)
+    return Statement(content)
+
+
+def put(*path: str, value: Any) -> Callable[[Json], object]:
+    def change(content: Json) -> None:
+        for key in path[:-1]:
+            content = content[key]
+        content[path[-1]] = value
+
+    return change
+
+
+def at_no_distance(content: Json) -> None:
+    content["distance"] = asdict(Distance("deposit", 0.0)) | {"meaning": Distance("deposit", 0.0).meaning}
+
+
+def with_l2(value: float) -> Callable[[Json], object]:
+    """Another l2, and the ladder that goes with it."""
+
+    def change(content: Json) -> None:
+        content["model"]["l2"] = value
+        content["noise"]["rungs"] = rungs_of(content, content["noise"]["choice"])
+
+    return change
+
+
+UNREADABLE = "cannot be recomputed|do not hold|say what follows"
+FORGERIES: dict[str, tuple[Callable[[Json], object], str]] = {
+    "a stronger status": (put("status", value="proven"), "status"),
+    "a smaller epsilon": (put("epsilon", value=0.1), "mu"),
+    "a smaller delta": (put("delta", value=1e-6), "delta_for_noise"),
+    "an achieved mu": (put("mu", value=0.01), "mu"),
+    "an epsilon that is none": (put("epsilon", value=-1.0), UNREADABLE),
+    "a sigma between rungs": (put("sigma", value=0.003), "rung"),
+    "another rung": (put("sigma", value=2.0**-6), "guarantee"),
+    "noise said to be set beforehand": (put("noise", "choice", value="policy"), "limits"),
+    "noise that was not rounded": (put("noise", "choice", value="exact"), "set beforehand"),
+    "a shorter ladder": (put("noise", "rungs", value=2), "rungs"),
+    "another grid": (put("noise", "grid_exponent", value=-10), "grid"),
+    "noise of a test": (put("noise", "generator", value="INSECURE-TEST"), "secret"),
+    "a generator nobody knows": (put("noise", "generator", value="dice"), "secret"),
+    "an assumption left out": (lambda c: c["assumptions"].pop(), "assumptions"),
+    "a limit left out": (lambda c: c["limits"].pop(), "limits"),
+    "facts that were declared": (lambda c: c["bound"]["declared"].append("l2"), "assumptions"),
+    "a distance with another value": (put("distance", "value", value=3.0), UNREADABLE),
+    "a closer distance": (put("distance", "sampling", value="seen"), "assumptions"),
+    "another calibration": (put("noise", "calibration", value="classical"), "calibration"),
+    "fewer parameters": (put("sizes", "parameters", value=3), "parameters"),
+    "sizes that tell": (put("sizes", "n_forget", value=2), "sizes"),
+    "class counts": (put("class_counts", value=[1, 2, 3]), "keys"),
+    "an achieved delta": (put("noise", "delta_at_sigma", value=1e-9), "noise"),
+    "a time of day": (put("created", value="2026-01-31T11:12:13"), "day"),
+    "a digest that is none": (put("dossier", value="none"), "digests"),
+    "a place in a series that tells": (put("series", value={"forgotten_before": 3}), "series"),
+    "no noise": (lambda c: c.pop("noise"), UNREADABLE),
+    "no sigma": (put("sigma", value=None), UNREADABLE),
+    "an unknown bound": (put("bound", "kind", value="tight"), UNREADABLE),
+    "an unknown distance": (put("distance", "kind", value="near"), UNREADABLE),
+    "an unknown loss": (put("model", "loss", value="hinge"), UNREADABLE),
+    "an l2 that is none": (put("model", "l2", value=0.0), UNREADABLE),
+    "rows at no distance": (at_no_distance, "the distance is the bound's"),
+    "a free intercept": (put("model", "free_bias", value=True), "what only a deposit has"),
+    "a fixed C": (put("model", "fixed_c", value=1.0), "what only a deposit has"),
+    "a deposit's radii": (put("noise", "choice", value="radii"), UNREADABLE),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_statement_that_was_changed_is_refused(made: Unlearned, name: str) -> None:
+    change, words = FORGERIES[name]
+    with pytest.raises(VerificationFailed, match=words):
+        verify_statement(forged(made.statement, change))
+
+
+def test_a_change_without_a_new_digest_is_found(made: Unlearned) -> None:
+    content = made.statement.content | {"software": {}}
+    with pytest.raises(VerificationFailed, match="digest"):
+        verify_statement(Statement(content))
+
+
+def test_a_model_that_is_not_the_published_one_is_refused(made: Unlearned, tmp_path: Path) -> None:
+    (tmp_path / "before.safetensors").write_bytes(MODEL.to_bytes())
+    digest = put("model", "sha256", value=MODEL.sha256())
+    with pytest.raises(VerificationFailed, match=r"model\.sha256"):
+        verify_statement(made.statement, tmp_path / "before.safetensors")
+    with pytest.raises(VerificationFailed, match=r"has its noise.*no counts or weights of classes"):
+        verify_statement(forged(made.statement, digest), tmp_path / "before.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (put("model", "dtype", value="float32"), "type"),
+        (with_l2(0.2), "model.l2"),
+        (put("model", "max_norm", value=2.0), "max_norm"),
+        (lambda c: c["model"].pop("max_norm"), "max_norm"),
+        (put("model", "n_source", value=7), "n_source"),
+        (lambda c: c["model"].pop("record"), "record"),
+        (lambda c: c["model"].pop("dtype"), "type of the weights"),
+        (lambda c: c["sizes"].update(features=6, classes=2), "shape"),
+        (lambda c: c["model"].update(bias=True) or c["sizes"].update(features=3), "bias"),
+    ],
+)
+def test_a_model_unlike_what_is_stated_is_refused(made: Unlearned, model: Path, change: Any, words: str) -> None:
+    with pytest.raises(VerificationFailed, match=words):
+        verify_statement(forged(made.statement, change), model)
+
+
+def test_a_model_without_a_record_is_refused(made: Unlearned, tmp_path: Path) -> None:
+    (tmp_path / "bare.safetensors").write_bytes(LinearModel(made.model.weight).to_bytes())
+    with pytest.raises(VerificationFailed, match="record"):
+        verify_statement(made.statement, tmp_path / "bare.safetensors")
+
+
+def test_the_dossier_of_another_result_is_refused(made: Unlearned) -> None:
+    other = result()
+    with pytest.raises(VerificationFailed, match="the dossier is the one the statement names"):
+        verify_statement(made.statement, None, other.certificate)
+    with pytest.raises(FileError, match="dossier/3"):
+        verify_statement(made.statement, None, Certificate(made.certificate.content | {"schema": "else"}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        put("nonce", value="0" * 64),
+        put("nonce", value="short"),
+        put("noise", "required", value=1e-9),
+        put("public_notes", value=["made up"]),
+        put("noise", "choice", value="guess"),
+        put("bound", "inputs", "change_mean", "value", value=0.0),
+    ],
+)
+def test_a_dossier_that_was_changed_is_refused(made: Unlearned, change: Callable[[Json], object]) -> None:
+    content = json.loads(made.certificate.to_json())
+    change(content)
+    content["digest"] = digest_of(content)
+    with pytest.raises(VerificationFailed):
+        verify_statement(made.statement, None, Certificate(content))
+
+
+def test_a_statement_that_does_not_follow_from_its_dossier_is_refused(made: Unlearned) -> None:
+    note = forged(made.statement, lambda c: c["notes"].append("all is well"))
+    verify_statement(note)  # nobody but the auditor can tell
+    with pytest.raises(VerificationFailed, match="follows from the dossier"):
+        verify_statement(note, None, made.certificate)
+
+
+# With a deposit -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kept() -> Unlearned:
+    case = made_deposit("softmax", l2=0.05, n=300)
+    rows_given = case.X[:1], case.y[:1]
+    return unlearn(case.model, rows_given, epsilon=1.0, delta=1e-5, deposit=case.deposit, force=True)
+
+
+def test_a_deposit_s_statement_verifies_with_model_and_dossier(kept: Unlearned, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(kept.model.to_bytes())
+    verify_statement(kept.statement, tmp_path / "model.safetensors", kept.certificate)
+    assert kept.statement.status == "proven"
+    assert "inputs" not in kept.statement.content["bound"]
+    assert "convention" not in kept.statement.content["bound"]
+
+
+def at_epsilon(epsilon: float) -> Callable[[Json], object]:
+    """Another epsilon, and the mu and the sentences that go with it."""
+
+    def change(content: Json) -> None:
+        content |= {"epsilon": epsilon, "mu": mu_for(epsilon, content["noise"]["delta_for_noise"])}
+        content["guarantee"] = sentences(read_claim(content, public=True), content["sigma"])[0]
+
+    return change
+
+
+KEPT: dict[str, tuple[Callable[[Json], object], str]] = {
+    "a declared distance": (
+        lambda c: c.update(distance=asdict(Distance("same", 0.0)) | {"meaning": Distance("same", 0.0).meaning}),
+        "noise.failures",
+    ),
+    "nothing spent on arithmetic": (put("noise", "failures", value={}), "noise.failures"),
+    "a ladder": (put("noise", "choice", value="ladder"), UNREADABLE),
+    "a policy with levels": (put("noise", "choice", value="policy"), "one of six levels"),
+    "no level": (put("sigma", value=0.3), "one of six levels"),
+    "noise not rounded": (put("noise", "choice", value="exact"), UNREADABLE),
+    "many levels": (lambda c: c["noise"].update(rungs=50, rehearsed_rows=50), "one of six levels"),
+    "other rungs": (put("noise", "rungs", value=2), "noise.rungs"),
+    "no exact part": (put("noise", "smallest", value=0.0), UNREADABLE),
+    "another exact part": (put("noise", "smallest", value=1e3), "noise.grid_exponent"),
+    "outputs that tell more": (
+        put("noise", "outputs", value={"deviation": 1.0, "spread": 1.0}),
+        "noise is stated as",
+    ),
+    "a private number beside them": (put("model", "row_bound", value=3.0), "what model says beyond"),
+    "class weights": (put("model", "weighted", value=[0.5, 1.0]), "rows count by their class"),
+    "an average": (put("noise", "averaged", value=True), "noise.averaged"),
+    "an epsilon that no draw in float64 bears": (at_epsilon(60.0), "what float64 makes of the noise"),
+    "an epsilon that cannot be asked for": (at_epsilon(1e-7), "can be asked for"),
+    "another schema": (put("schema", value="expunge/statement/4"), "schema"),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_deposit_s_statement_that_was_changed_is_refused(kept: Unlearned, name: str) -> None:
+    change, words = KEPT[name]
+    with pytest.raises(VerificationFailed, match=words):
+        verify_statement(forged(kept.statement, change))
+
+
+@pytest.fixture(scope="module")
+def free() -> Unlearned:
+    case = made_deposit("logistic", l2=0.05, free=True, fixed_c=True)
+    return unlearn(case.model, (case.X[:1], case.y[:1]), epsilon=1.0, delta=1e-5, deposit=case.deposit, force=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda c: c["model"].pop("free_bias"), "free_bias"),
+        (put("model", "free_bias", value=False), "free_bias"),
+        (lambda c: c["model"].pop("fixed_c"), "fixed_c"),
+        (put("model", "fixed_c", value=17.0), "fixed_c"),
+        (put("sizes", "classes", value=3), "classes"),
+    ],
+)
+def test_another_reference_than_the_model_s_record_has_is_refused(
+    free: Unlearned, change: Any, words: str, tmp_path: Path
+) -> None:
+    """What retraining would have minimised is what the promise is about."""
+    (tmp_path / "model.safetensors").write_bytes(free.model.to_bytes())
+    verify_statement(free.statement, tmp_path / "model.safetensors")
+    with pytest.raises(VerificationFailed, match=words):
+        verify_statement(forged(free.statement, change), tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize("word", ["yes", "unknown"])
+def test_an_encoder_that_the_record_names_cannot_be_kept_quiet(made: Unlearned, word: str, tmp_path: Path) -> None:
+    assert made.model.record is not None
+    model = made.model.with_record(replace(made.model.record, encoder="0" * 64, encoder_trained=word))
+    (tmp_path / "model.safetensors").write_bytes(model.to_bytes())
+    for said in ({}, {"encoder": "0" * 64, "encoder_trained_on_source": "no"}):
+        statement = forged(made.statement, lambda c, said=said: c["model"].update(said, sha256=model.sha256()))
+        content = copy.deepcopy(statement.content)
+        content["limits"] = list(sentences(read_claim(content, public=True), content["sigma"])[2])
+        content["digest"] = digest_of(content)
+        with pytest.raises(VerificationFailed, match="encoder"):
+            verify_statement(Statement(content), tmp_path / "model.safetensors")
+
+
+def test_nothing_in_a_deposit_s_statement_depends_on_who_left() -> None:
+    """Two requests that take the same radius have the same statement, digests and day apart."""
+    case = made_deposit("softmax", l2=0.05, n=300)
+    said = []
+    for row in (0, 7):
+        found = unlearn(
+            case.model, (case.X[[row]], case.y[[row]]), epsilon=1.0, delta=1e-5, deposit=case.deposit, force=True
+        )
+        content = copy.deepcopy(found.statement.content)
+        for name in ("digest", "dossier", "created"):
+            content.pop(name)
+        content["model"].pop("sha256")
+        content["model"].pop("before")
+        said.append(content)
+    assert said[0] == said[1]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import beside_problems
-from expunge.certificate.check import Check
+from expunge.certificate.rules import Check
 from expunge.deposit.adding import with_surrogate
 from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.evidence import taken_out

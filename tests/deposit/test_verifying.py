@@ -18,7 +18,7 @@ import beside_problems
 from expunge.bounds.calibration import mu_for
 from expunge.bounds.region import ROUND_UP
 from expunge.certificate.claim import BESIDE_FACTS
-from expunge.certificate.dossier import Certificate, claim_of, digest_of
+from expunge.certificate.dossier import Certificate, digest_of, read_claim
 from expunge.deposit import verifying
 from expunge.deposit.beside import region_of
 from expunge.deposit.blocks import Blocks
@@ -96,7 +96,7 @@ def test_what_a_step_left_cannot_be_left_out_of_the_region() -> None:
     assert result is not None
     larger = replace(result, facts=replace(result.facts, solver=result.facts.rounding))  # as a rough step would have it
     content = deepcopy(made.certificate.content)
-    distance = claim_of(content).distance
+    distance = read_claim(content).distance
     checks = verifying._route_checks(content, made.deposit, larger, region_of(larger, distance).radius)
     failed = [check.name for check in checks if not check.passed]
     assert failed == ["deposit: bound.total is no less than the region"]
@@ -168,7 +168,7 @@ def test_a_region_that_is_next_to_nothing_beside_what_drawing_adds() -> None:
     content, after = deepcopy(result().certificate.content), result().deposit
     again = found(after.setting, after.sums, after.penalty(after.sums.count), after.shape)
     assert again is not None
-    radius, terms = region_of(again, claim_of(content).distance).radius, content["bound"]["terms"]
+    radius, terms = region_of(again, read_claim(content).distance).radius, content["bound"]["terms"]
     terms["drawing"] = 1e5 * radius
     content["bound"]["total"] = math.fsum(terms.values()) * ROUND_UP
     checks = verifying._route_checks(content, after, again, radius)
@@ -331,7 +331,7 @@ def test_a_larger_level_than_is_needed_is_told() -> None:
     content, after = deepcopy(result().certificate.content), result().deposit
     again = found(after.setting, after.sums, after.penalty(after.sums.count), after.shape)
     assert again is not None
-    radius = region_of(again, claim_of(content).distance).radius
+    radius = region_of(again, read_claim(content).distance).radius
     assert not [check.name for check in verifying._noise_checks(content, after, radius) if not check.passed]
     content["sigma"] *= 4.0
     failed = [check.name for check in verifying._noise_checks(content, after, radius) if not check.passed]

@@ -204,7 +204,7 @@ def test_noise_set_too_low_beforehand_is_refused_twice_and_found_by_an_audit(mon
     low = with_noise(task, mechanism.certify(task.request, task.measured).certificate.sigma / 2)
     with pytest.raises(BeyondPolicy):
         mechanism.certify(low.request, low.measured)
-    monkeypatch.setattr(certificate.Derived, "enough", True)
+    monkeypatch.setattr(certificate.Conclusion, "enough", True)
     with pytest.raises(VacuousClaim, match="the true delta is"):
         mechanism.certify(low.request, low.measured)
     monkeypatch.setattr(certificate, "delta_at", lambda *anything: 0.0)

@@ -18,8 +18,6 @@ class Target:
 BOUNDS = ("tests/bounds/test_*.py",)
 CERTIFICATES = (
     "tests/certificate/test_derive.py",
-    "tests/certificate/test_facts.py",
-    "tests/certificate/test_content.py",
     "tests/certificate/test_verify.py",
     "tests/test_reference.py",
 )

@@ -14,7 +14,7 @@ from expunge.bounds import Ball, Region
 from expunge.bounds.calibration import delta_of, mu_for, sigma_for
 from expunge.bounds.scale import ON_LADDER, POLICY, Scale, level_above
 from expunge.certificate.claim import ARITHMETIC_SHARE, Claim
-from expunge.certificate.derive import Derived
+from expunge.certificate.derive import Conclusion
 from expunge.certificate.dossier import digest_of
 from expunge.deposit.contents import Deposit
 from expunge.desk.policy import Policy
@@ -135,12 +135,12 @@ def test_noise_that_drowns_the_outputs_is_refused_unless_forced() -> None:
 CLAIM = Claim(1.0, 1e-3, "residual", {}, Distance("same", 0.0), {}, 100, "operating system")
 
 
-def derived(radius: float, claim: Claim = CLAIM, **changed: object) -> Derived:
+def derived(radius: float, claim: Claim = CLAIM, **changed: object) -> Conclusion:
     """What the judge would say of a region of this radius."""
     region = Region("residual", {"training": 0.25 * radius, "surrogate": 0.75 * radius}, Ball(100))
     region, noise = calibrated(region, claim.epsilon, claim.delta)
     delta = delta_of(claim.epsilon, region.radius / noise.scale)
-    made = Derived(region, noise, noise.scale, claim.delta, delta, "", "", (), ())
+    made = Conclusion(region, noise, noise.scale, claim.delta, delta, "", "", (), ())
     return replace(made, **changed)
 
 
@@ -161,7 +161,7 @@ def test_weights_as_long_as_the_noise_are_where_a_model_begins_to_be_of_use() ->
 
 def test_a_claim_that_says_nothing_is_refused_by_force_or_not() -> None:
     region = Region("paper", {"newton": 1.0, "surrogate": math.inf})
-    infinite = Derived(region, None, math.inf, 1e-3, 1.0, "none", "", (), ())
+    infinite = Conclusion(region, None, math.inf, 1e-3, 1.0, "none", "", (), ())
     wrong = derived(1e-3, delta_at_sigma=1.1e-3)
     for force in (False, True):
         with pytest.raises(expunge.VacuousClaim, match=r"infinite \(surrogate\)"):

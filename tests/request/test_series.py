@@ -12,7 +12,7 @@ from dp_accounting import pld
 
 from asking import asked
 from expunge.certificate.claim import spread_failures
-from expunge.certificate.derive import region_of
+from expunge.certificate.derive import derive_region
 from expunge.desk import Policy, accept, create_desk, models, run, verify_desk
 from expunge.distance import parse_distance
 from expunge.evaluate.demo import digits
@@ -98,7 +98,7 @@ def test_a_series_with_distances_that_are_known(loss: str, bias: bool, seed: int
         past = request.next_past()
         retrained = train(X[~gone], y[~gone], l2=0.05, max_norm=1.0, loss=loss, bias=bias)
         distance = float((retrained.matrix() - request.weights - measured.step.update).norm())
-        radius = region_of(build_claim(request, measured)).radius
+        radius = derive_region(build_claim(request, measured)).radius
         assert distance <= radius
         assert request.n_forget == gone.sum()
     assert distance > 1e-3 * radius, "a bound this loose would show nothing"
@@ -121,7 +121,7 @@ def test_what_was_forgotten_before_counts() -> None:
     for request in (second, alone):
         measured = measure(request, seed=1)
         distances.append(float((retrained - request.weights - measured.step.update).norm()))
-        radii.append(region_of(build_claim(request, measured)).radius)
+        radii.append(derive_region(build_claim(request, measured)).radius)
     assert distances[0] <= radii[0]
     assert distances[1] > radii[1], "so the test can fail"
 

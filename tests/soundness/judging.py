@@ -12,7 +12,7 @@ from scipy.stats import binom
 import reference
 from expunge.bounds.calibration import delta_of
 from expunge.certificate.claim import Claim
-from expunge.certificate.derive import derive, region_of
+from expunge.certificate.derive import derive, derive_region
 from expunge.evidence import build_claim
 from expunge.mechanism import measure
 from soundness.problems import Array, Problem, exact, request_of
@@ -47,7 +47,7 @@ class Outcome:
 
 def radius_of(claim: Claim, failure: float) -> tuple[float, float]:
     """A distance that is exceeded with at most the probability beside it, which is `failure` where a tail is left to ask."""
-    region, spent = region_of(claim), math.fsum(claim.failures.values())
+    region, spent = derive_region(claim), math.fsum(claim.failures.values())
     tail = getattr(region, "tail", None)
     if tail is None:
         return region.radius, spent

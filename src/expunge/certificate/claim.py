@@ -1,4 +1,4 @@
-"""A claim: every number a certificate follows from, and where each comes from."""
+"""A claim: every number a certificate follows from, where each comes from, and what issuing spends of delta."""
 
 from __future__ import annotations
 
@@ -6,36 +6,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
-from expunge.bounds import Beside, DepositFacts, EllipsoidNumbers, ResidualFacts, RetainedFacts
-from expunge.bounds.retained import WEIGHT_FACTS
+from expunge.bounds import Beside, DepositFacts, EllipsoidNumbers, RetainedFacts
 from expunge.bounds.scale import EXACTLY, Scale
 from expunge.distance import Distance
 from expunge.errors import OptionError
 from expunge.record import Constants
 
+Json = dict[str, Any]
+
 SCHEMA = "expunge/dossier/3"
-# 1 knew neither row weights nor estimates; 1 and 2 let the surrogate stand for the forgotten rows too
-OLD_SCHEMAS = ("expunge/certificate/1", "expunge/certificate/2")
-SCHEMAS = (*OLD_SCHEMAS, SCHEMA)
+STATEMENT_SCHEMA = "expunge/statement/3"
 INSECURE = "INSECURE-TEST"
 KEYED = "desk key"  # a pseudorandom function, under a desk's secret key, of everything that determines the model
 SECRET = ("operating system", KEYED)  # whoever has only the model and its statement cannot tell the two apart
 GENERATORS = (*SECRET, INSECURE)
-NOISE_LIMITS = {  # what is said first, where the noise is not fresh from the operating system
-    INSECURE: f"{INSECURE}: the noise was made from a seed for a test; this model protects nobody.",
-    KEYED: "The noise is made under the desk's secret key, so that one deletion is published in one way however often "
-    "it is run; it hides nothing from somebody who has that key.",
-}
 SIZE_NAMES = ("n_source", "n_forget", "n_surrogate")
-
-Json = dict[str, Any]
+STEPS = ("converged", "newton", "balanced")
+FORM = "retained rows"  # of the residual bound: what the surrogate stands for
+SMALLEST_EPSILON, LARGEST_EPSILON = 1e-6, 1e6  # below the first the calibration loses its digits
+SMALLEST_DELTA = 1e-300
+MEANINGFUL_EPSILON = 10.0  # above it whoever guesses may be right more than 99.99 % of the time
+MOST_PLANNED = 1_000_000
+WEAKEST_LAST = ("derived", "measured", "declared", "estimated")
 
 
 class PublicNote(str):
     """A note that would be the same whoever had left; any other is for the dossier alone."""
-
-
-WEAKEST_LAST = ("derived", "measured", "declared", "estimated")
 
 
 def weakest(provenances: Sequence[str]) -> str:
@@ -88,48 +84,53 @@ class Claim:
     scale: Scale = EXACTLY
     others: int = 0
     public: bool = False
-    schema: str = SCHEMA
 
     @property
-    def said_of_others(self) -> str:
-        """What is assumed of rows that were declared another person's."""
-        return (
-            f"Declared: {self.others} of the forgotten rows equal rows that were asked for before, and are another "
-            "person's, which were trained on as often; if they were one person's, the bound counts rows that were not "
-            "there."
-        )
+    def provenance(self) -> str:
+        """That of the weakest fact, the distance included."""
+        return weakest([self.distance.provenance, *(fact.provenance for fact in self.facts.values())])
 
 
-def residual_facts(facts: Mapping[str, Fact]) -> ResidualFacts:
-    """The numbers of the bound of schemas 1 and 2, without their provenance."""
-    return ResidualFacts(**_values(facts))
+# Which facts a bound needs, and their numbers without provenance.
 
-
-def retained_facts(facts: Mapping[str, Fact]) -> RetainedFacts:
-    """The residual bound's numbers without their provenance."""
-    return RetainedFacts(**_values(facts))
-
-
+WEIGHT_FACTS = tuple(field.name for field in fields(RetainedFacts) if field.default is not MISSING)
+RETAINED_FACTS = tuple(field.name for field in fields(RetainedFacts) if field.default is MISSING)
 SHAPE_FACTS = ("shape_largest", "shape_least", "shape_inverse_trace")  # of the noise's matrix
 OUTPUT_FACTS = ("weights_length", "output_noise", "output_spread")  # what the noise is held against
-
-
 OWN_FACTS = tuple(field.name for field in fields(DepositFacts) if field.name != "route")  # of a deposit's region
 # what a deposit's region takes of surrogate rows beside it: lengths are measured otherwise, so that l2 is 1, and of
 # step and arithmetic the deposit has its own
 UNSCALED = {"l2": 1.0, "training_residual": 0.0, "solver_residual": 0.0, "rounding": 0.0}
-RETAINED_FACTS = tuple(field.name for field in fields(RetainedFacts) if field.default is MISSING)
 EACH, TOGETHER = "change_each", "change_together"  # of retained rows, which a deposit knows more of
 BESIDE_FACTS = (*(name for name in RETAINED_FACTS if name not in UNSCALED), EACH, TOGETHER)
+PAPER_FACTS = (*(*SIZE_NAMES, "alpha", "beta", "lipschitz", "gamma", "lipschitz_power", "gradient_norm", "tv_upper"),)
+
+
+def needed_facts(bound: str, distance: Distance) -> set[str] | None:
+    """The names of the facts that a bound follows from; None of one that is not known."""
+    weights = set(WEIGHT_FACTS) if distance.matched else set()
+    if bound == "paper":
+        return set(PAPER_FACTS)
+    if bound == "residual":
+        return {*RETAINED_FACTS} | weights
+    if bound == "deposit":
+        own = {*OWN_FACTS, "n_source", "n_forget", "row_bound", *SHAPE_FACTS, *OUTPUT_FACTS}
+        return own | ({*BESIDE_FACTS} | weights if distance.law.stands_in else set())
+    return None
+
+
+def retained_facts(facts: Mapping[str, Fact]) -> RetainedFacts:
+    """The residual bound's numbers."""
+    return RetainedFacts(**_values(facts))
 
 
 def deposit_facts(facts: Mapping[str, Fact], route: str) -> DepositFacts:
-    """The deposit bound's numbers without their provenance."""
+    """The deposit bound's numbers."""
     return DepositFacts(route, **{name: facts[name].value for name in OWN_FACTS})
 
 
 def beside_facts(facts: Mapping[str, Fact]) -> Beside:
-    """What surrogate rows beside a deposit say, without provenance."""
+    """What surrogate rows beside a deposit say."""
     names = [name for name in (*RETAINED_FACTS, *WEIGHT_FACTS) if name in facts and name not in UNSCALED]
     moments = _values({name: facts[name] for name in names}) | UNSCALED
     return Beside(RetainedFacts(**moments), facts[EACH].value, facts[TOGETHER].value)
@@ -157,31 +158,16 @@ def beyond_closed_form(facts: Mapping[str, Fact], closed: Constants) -> bool:
     )
 
 
-# What issuing allows and spends; whoever checks a certificate asks for the same.
-
-
-STEPS = ("converged", "newton", "balanced")
-SMALLEST_EPSILON, LARGEST_EPSILON = 1e-6, 1e6  # below the first the calibration loses its digits
-SMALLEST_DELTA = 1e-300
-MEANINGFUL_EPSILON = 10.0  # above it whoever guesses may be right more than 99.99 % of the time
-MOST_PLANNED = 1_000_000
-ARITHMETIC_SHARE = 1e-4  # of delta: for draws of noise with a shape that float64 makes worse than is counted
-FORM = "retained rows"  # of the residual bound: what the surrogate stands for
+# What issuing spends of delta; whoever checks a certificate asks for the same.
 
 SAMPLING_SHARE = 0.4  # of delta: the probability that source or surrogate is an unlucky sample
 EVENTS_SHARE = 0.05  # the same where the deviation itself is averaged, and only what else may be unlucky is left
 EIGENVALUE_SHARE = 1e-2  # of delta: the probability that Lanczos started in an unlucky direction
+ARITHMETIC_SHARE = 1e-4  # of delta: for draws of noise with a shape that float64 makes worse than is counted
 MOST_ROUTES = 6  # by which surrogate rows beside a deposit can be measured; the smallest region is taken of them all
 
 
-def due_failures(
-    delta: float,
-    distance: Distance,
-    *,
-    averaged: bool,
-    planned: int = 1,
-    shares: tuple[float, float] = (SAMPLING_SHARE, EIGENVALUE_SHARE),
-) -> dict[str, float]:
+def due_failures(delta: float, distance: Distance, *, averaged: bool, planned: int = 1) -> dict[str, float]:
     """What the residual bound spends out of delta, by what it is spent on, for one model of `planned`.
 
     >>> due_failures(0.5, Distance("same", 0.0), averaged=True)
@@ -189,11 +175,23 @@ def due_failures(
     """
     failures = {}
     if distance.samples_rows:
-        share = EVENTS_SHARE if averaged and distance.sampling == "strict" else shares[0]
+        share = EVENTS_SHARE if averaged and distance.sampling == "strict" else SAMPLING_SHARE
         failures["sampling"] = share * delta
     if distance.needs_eigenvalue:
-        failures["eigenvalue"] = shares[1] * delta
+        failures["eigenvalue"] = EIGENVALUE_SHARE * delta
     return spread_failures(failures, planned)
+
+
+def spread_failures(failures: dict[str, float], planned: int) -> dict[str, float]:
+    """The failure probabilities of one step of `planned`, with what the other steps spend under `sequence`.
+
+    >>> spread_failures({"sampling": 0.4}, 4)
+    {'sampling': 0.1, 'sequence': 0.30000000000000004}
+    """
+    if planned == 1 or not failures:
+        return failures
+    own = {name: value / planned for name, value in failures.items()}
+    return {**own, "sequence": (planned - 1) * sum(own.values())}
 
 
 def kept_failures(delta: float, distance: Distance) -> dict[str, float]:
@@ -213,15 +211,3 @@ def route_failure(delta: float, distance: Distance) -> float:
     0.2
     """
     return kept_failures(delta, distance).get("sampling", 0.0) / MOST_ROUTES
-
-
-def spread_failures(failures: dict[str, float], planned: int) -> dict[str, float]:
-    """The failure probabilities of one step of `planned`, with what the other steps spend under `sequence`.
-
-    >>> spread_failures({"sampling": 0.4}, 4)
-    {'sampling': 0.1, 'sequence': 0.30000000000000004}
-    """
-    if planned == 1 or not failures:
-        return failures
-    own = {name: value / planned for name, value in failures.items()}
-    return {**own, "sequence": (planned - 1) * sum(own.values())}

@@ -1,1161 +1,832 @@
-"""Facts that contradict one another, or that no run of Expunge states: each rule's name says what must be so.
+"""What `expunge verify` checks, in one table: what about, when it applies, left side, relation, right side.
 
-Rules allow for the rounding of honest facts. `docs/certificate.md` lists them.
+Rules recompute what follows, and name what no honest file has: words that Expunge does not know, facts that a slip of
+arithmetic or two mixed-up files would make contradict one another. They do not try to keep a forger from writing
+numbers that could be: only a signature tells. Inequalities between facts allow for rounding, a relative 1e-6; what is
+recomputed may differ by 1e-12. A side is the name of a fact, a dotted path into the file, a product or sum of these, a
+plain value, or a `Value` with its own words. Every rule's sentence, and the list in docs/certificate.md, is made of
+its row (`python -m expunge.certificate.rules`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import operator
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import InitVar, dataclass, field
+from datetime import date
 from functools import cached_property
+from typing import Any
 
+import numpy as np
+
+from expunge.bounds import Ball
+from expunge.bounds.calibration import mu_for
 from expunge.bounds.deposit import EXACT, LONG_ROWS, PLAIN, RANGE, ROUTES, way_of
-from expunge.bounds.deposit_surrogate import sigmoid_bend, softmax_bend, together
 from expunge.bounds.ellipsoid import drawing_delta
 from expunge.bounds.paper import SIZE_CONVENTIONS
 from expunge.bounds.retained import FEWEST_SAMPLED_ROWS
 from expunge.bounds.scale import EXACT as UNROUNDED
-from expunge.bounds.scale import LEVELS, POLICY, is_power_of_four
-from expunge.certificate.check import POSSIBLE, Check
+from expunge.bounds.scale import LADDER, LEVELS, POLICY, is_power_of_four, is_level
 from expunge.certificate.claim import (
-    EIGENVALUE_SHARE,
+    EACH,
     FORM,
-    GENERATORS,
     LARGEST_EPSILON,
     MOST_PLANNED,
     MOST_ROUTES,
-    OLD_SCHEMAS,
-    SAMPLING_SHARE,
+    SCHEMA,
+    SECRET,
     SIZE_NAMES,
     SMALLEST_DELTA,
     SMALLEST_EPSILON,
+    STATEMENT_SCHEMA,
     STEPS,
+    TOGETHER,
+    WEIGHT_FACTS,
     Claim,
     Json,
-    deposit_facts,
+    beyond_closed_form,
     due_failures,
     kept_failures,
 )
-from expunge.certificate.derive import BOUNDS
-from expunge.certificate.dossier import number
-from expunge.certificate.model_file import FLOATS
-from expunge.errors import ExpungeError
+from expunge.certificate.derive import BOUNDS, Conclusion, bound_named, derive, sentences, status_of
+from expunge.certificate.dossier import LARGEST_NUMBER, Certificate, number
+from expunge.certificate.model_file import FLOATS, ModelFile
+from expunge.certificate.statement import (
+    DAY,
+    MODEL,
+    NOISE,
+    PUBLISHED,
+    REFERENCE,
+    SERIES,
+    SIZES,
+    rungs_of,
+    statement_of,
+)
+from expunge.distance.declared import ROUTES as ESTIMATES
+from expunge.distance.inequalities import tv_upper_from_kl
+from expunge.errors import ExpungeError, VerificationFailed
+from expunge.noise import grid_exponent, public_grid
 from expunge.record import (
-    LOGISTIC,
     LOSSES,
     MOST_ROWS,
-    ONE_VS_REST,
     RIDGE,
-    SOFTMAX,
     TANGENT,
     Loss,
+    TrainingRecord,
     are_class_weights,
     loss_named,
+    one_digit,
 )
 from expunge.runtime.checks import LARGEST, SMALLEST
+from expunge.runtime.safetensors import Array
 from expunge.runtime.strict_json import is_digest
 
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, ExpungeError)
+TOLERANCE = 1e-12  # relative: what another machine's mathematical library may change of what is recomputed
 SLACK = 1e-6  # relative: what float64, and float32 rows, may change of a moment
 SMALL = 1e-300  # absolute: where squares leave float64
-LOST = 1e-8  # of the square of the mean: what cancellation adds to second moments that are far below it
+N_LEVELS = 6  # of noise with a deposit: which of them was taken tells less than three bits
+QUADRATIC = (RIDGE, TANGENT)
+
+
+# A check: one thing that was looked at, and what to say if it is not so. What should have been there is compared and
+# dropped: nobody who asks what is wrong with a forgery is told what to paste.
+
+MOST_SHOWN = 5
+MOST_BITS = 256  # of a whole number that is shown; Python refuses to write very long ones
+FOLLOWS, POSSIBLE, OF_MODEL, DEPOSIT = "follows", "possible", "model", "deposit"  # what a check is about
+REQUIRED = {
+    POSSIBLE: (
+        "what it states must be possible, and no run of Expunge gives this",
+        "Do not rely on this certificate: somebody wrote or changed it.",
+    ),
+    FOLLOWS: ("the file must say what follows from its own numbers", "Do not rely on this certificate."),
+    OF_MODEL: (
+        "the model must be the one that the certificate was issued for",
+        "Give the published model's file as it was written; if it is that one, rely on neither.",
+    ),
+    DEPOSIT: (
+        "the deposits must be the one the rows were taken out of and the one that was left, and the dossier must say "
+        "what follows from them",
+        "Give the deposits of this deletion, as they were written; if they are, rely on none of these files.",
+    ),
+}
 
 
 @dataclass(frozen=True)
-class Stated:
-    """A certificate's content and its claim."""
+class Check:
+    """What a certificate claims, and whether it is as `recomputed`, which is not kept; `why` is what to say if not."""
+
+    name: str
+    claimed: Any = field(repr=False)
+    recomputed: InitVar[Any]
+    why: str = ""
+    about: str = FOLLOWS
+    passed: bool = field(init=False)
+
+    def __post_init__(self, recomputed: Any) -> None:
+        object.__setattr__(self, "passed", equal(self.claimed, recomputed))
+
+    @property
+    def words(self) -> str:
+        """What is wrong, where something is; never what would be right."""
+        if self.why or (self.claimed is False and " " in self.name):
+            return f"it is not so that {self.name}{self.why and f' ({self.why})'}"
+        rest = "is not so of the model" if self.about == OF_MODEL else "does not follow from the rest"
+        return f"{self.name} is stated as {shown(self.claimed)}, which {rest}"
+
+
+def equal(claimed: Any, recomputed: Any) -> bool:
+    """Whether they are the same, floats up to what another machine may change."""
+    if isinstance(recomputed, dict):
+        return (
+            isinstance(claimed, dict)
+            and claimed.keys() == recomputed.keys()
+            and all(equal(claimed[k], v) for k, v in recomputed.items())
+        )
+    if isinstance(recomputed, (list, tuple)):
+        return isinstance(claimed, list) and len(claimed) == len(recomputed) and all(map(equal, claimed, recomputed))
+    if isinstance(recomputed, float):
+        is_number = isinstance(claimed, (int, float)) and not isinstance(claimed, bool)
+        near = is_number and abs(claimed) <= LARGEST_NUMBER
+        return near and math.isclose(claimed, recomputed, rel_tol=TOLERANCE, abs_tol=0.0)
+    return type(claimed) is type(recomputed) and bool(claimed == recomputed)
+
+
+def require_passed(checks: Sequence[Check]) -> None:
+    """Raise, with what is wrong in words, unless every check passed; what is impossible is said first."""
+    said = {about: [check.words for check in checks if not check.passed and check.about == about] for about in REQUIRED}
+    for about, (required, remedy) in REQUIRED.items():
+        if wrong := said[about]:
+            more = f"; and {len(wrong) - MOST_SHOWN} more" if len(wrong) > MOST_SHOWN else ""
+            everything = tuple(words for part in said.values() for words in part)
+            raise VerificationFailed("; ".join(wrong[:MOST_SHOWN]) + more, required, remedy, everything)
+
+
+def shown(value: Any) -> str:
+    """A claimed value for a message, whatever it is."""
+    try:
+        text = "a number of very many digits" if type(value) is int and value.bit_length() > MOST_BITS else str(value)
+    except (ValueError, RecursionError):  # a very long number somewhere in it, or lists in lists in lists
+        text = f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+# What rules look at.
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A dossier or a statement with its claim; with a statement the published model and the dossier, where given."""
 
     content: Json
     claim: Claim
+    model: ModelFile | None = None
+    dossier: Certificate | None = None
 
-    def __getitem__(self, name: str) -> float:
-        """A fact's value."""
-        return self.claim.facts[name].value
-
-    def has(self, name: str) -> bool:
-        return name in self.claim.facts
-
-    @property
-    def old(self) -> bool:
-        """Whether it is of schema 1 or 2."""
-        return self.claim.schema in OLD_SCHEMAS
-
-    @property
-    def residual(self) -> bool:
-        return self.claim.bound == "residual"
-
-    @property
-    def paper(self) -> bool:
-        return self.claim.bound == "paper"
-
-    @property
-    def kept(self) -> bool:
-        """Whether a deposit was kept of the source."""
-        return self.claim.bound == "deposit"
-
-    @property
-    def beside(self) -> bool:
-        """Whether surrogate rows stand beside a deposit."""
-        return self.kept and self.claim.distance.law.stands_in
-
-    @property
-    def linear(self) -> bool:
-        """Whether weights are a matrix, one row a class."""
-        return not self.loss.one_vector
+    def __getitem__(self, path: str) -> Any:
+        """The value of a fact, or what stands at a dotted path of the file."""
+        if path in self.claim.facts:
+            return self.claim.facts[path].value
+        place: Any = self.content
+        for key in path.split("."):
+            place = place[key]
+        return place
 
     @cached_property
+    def conclusion(self) -> Conclusion:
+        return derive(self.claim)
+
+    @cached_property
+    def made(self) -> Json:
+        """The statement that follows from the dossier."""
+        assert self.dossier is not None
+        return statement_of(self.dossier).content
+
+    @property
+    def file(self) -> ModelFile:
+        """The published model's."""
+        assert self.model is not None
+        return self.model
+
+    @property
+    def record(self) -> TrainingRecord:
+        assert self.file.record is not None
+        return self.file.record
+
+    @property
     def loss(self) -> Loss:
         return loss_named(self.content["model"]["loss"])
 
     @property
-    def sequence(self) -> Json | None:
-        """The place in a series, where there is one."""
-        place: Json | None = self.content["data"].get("sequence")
-        return place
+    def kept(self) -> bool:
+        return bound_named(self.claim.bound).kept
 
     @property
-    def planned(self) -> int:
-        return 1 if self.sequence is None else int(self.sequence["planned"])
+    def provable(self) -> bool:
+        return bound_named(self.claim.bound).provable
 
     @property
-    def n_retain(self) -> float:
-        return self["n_source"] - self["n_forget"]
+    def beside(self) -> bool:
+        """Whether surrogate rows have a part in a deposit's region."""
+        return self.kept and self.claim.distance.law.stands_in
 
     @property
-    def row_rounding(self) -> float:
-        """What float64 may have changed of one row's change: the bound's own rounding, for each retained row.
-
-        A deposit's is of the mean already.
-        """
-        return 2.0 * self["rounding"] / (1.0 if self.kept else self.n_retain)
-
-    @property
-    def longest(self) -> float:
-        """The largest change seen; schemas 1 and 2 state only how far from the mean it can be."""
-        return self["change_longest"] if self.has("change_longest") else self["change_largest"] + self["change_mean"]
+    def sequence(self) -> Json:
+        """The place in a series; empty where there is none."""
+        return self.content["data"].get("sequence", {})  # type: ignore[no-any-return]
 
 
-def at_most(smaller: float, larger: float, more: float = 0.0) -> bool:
-    """`smaller <= larger`, up to rounding and `more`."""
-    return smaller <= larger * (1.0 + SLACK) + more + SMALL
+@dataclass(frozen=True)
+class Value:
+    """A side of a rule that is worked out, and how its sentence calls it."""
+
+    words: str
+    of: Callable[[Inspection], Any]
+
+
+@dataclass(frozen=True)
+class When:
+    """When a rule applies, in words and as a condition."""
+
+    words: str
+    holds: Callable[[Inspection], bool]
+
+
+RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
+    "is": equal,
+    "is not": lambda left, right: not equal(left, right),
+    "is one of": lambda left, right: any(equal(left, each) for each in right),
+    "is at most": lambda left, right: left <= right * (1.0 + SLACK) + SMALL,
+    "does not exceed": lambda left, right: left <= right,
+    "is below": lambda left, right: left < right,
+    "is at least": lambda left, right: left * (1.0 + SLACK) >= right,
+    "is above": lambda left, right: left > right,
+}
+IS, IS_NOT, ONE_OF, AT_MOST, WITHIN, BELOW, AT_LEAST, ABOVE = RELATIONS
+Side = Any  # a str is an expression of facts and paths, a Value is worked out, all else is what it is
+Row = tuple[Any, ...]  # left, relation, right, and what is wrong where that is not what the sentence says
+Rows = tuple[Row, ...]
+KEYS = (  # of a statement
+    *("schema", "status", "epsilon", "delta", "mu", "sigma", "guarantee", "assumptions", "limits", "notes", "bound"),
+    *("distance", "noise", "sizes", "model", "dossier", "software", "created", "digest"),
+)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Something that every certificate of this library satisfies. Its name says what, `why` what is wrong if not."""
+    """A row of the table. A row without a relation says with its left side alone what must be so."""
 
-    name: str
-    why: str
-    holds: Callable[[Stated], bool]
-    applies: Callable[[Stated], bool] | None = None
+    when: When
+    left: Side
+    relation: str = ""
+    right: Side = True
+    note: str = ""  # what is wrong where it does not hold, for a rule that does not say so itself
 
-    def check(self, stated: Stated) -> Check | None:
-        """None where it says nothing of such a certificate; what cannot be read does not hold."""
+    @property
+    def sentence(self) -> str:
+        """The rule in words, as docs/certificate.md lists it."""
+        return (
+            f"{self._name(self.left)} {self.relation} {self._name(self.right)}"
+            if self.relation
+            else self._name(self.left)
+        )
+
+    @property
+    def name(self) -> str:
+        """What a check of it is called: what is recomputed goes by its own name alone."""
+        return self._name(self.left) if self.recomputes else self.sentence
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether the left side is what the file says, and the right side what it should say."""
+        return self.relation in ("", IS) and not isinstance(self.right, str)
+
+    @staticmethod
+    def _name(side: Side) -> str:
+        if isinstance(side, (str, Value)):
+            return side if isinstance(side, str) else side.words
+        if isinstance(side, (tuple, dict, list)):
+            return " or ".join(f"{each}" for each in side) or "none"
+        return str(side).lower() if isinstance(side, bool) else f"{side:g}"
+
+    def check(self, seen: Inspection, about: str, prefix: str = "") -> Check:
+        """Whether it holds; what cannot be read does not."""
+        name = prefix + self.name
         try:
-            if self.applies is not None and not self.applies(stated):
-                return None
-            holds = bool(self.holds(stated))
-        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, ExpungeError):
-            return Check(self.name, "unreadable", True, f"{self.why}, or it is not there to be read", POSSIBLE)
-        return Check(self.name, holds, True, self.why if holds else self.why + _stated(self.why, stated), POSSIBLE)
-
-
-def _stated(why: str, stated: Stated) -> str:
-    """The values of what a sentence names, to go with it."""
-    named = {"epsilon": stated.claim.epsilon, "delta": stated.claim.delta}
-    named |= {name: fact.value for name, fact in stated.claim.facts.items()}
-    values = [f"{word} {named[word]:.6g}" for word in dict.fromkeys(re.findall(r"\w+", why)) if word in named]
-    return f"; stated: {', '.join(values)}" if values else ""
-
-
-# Rules on what is promised and on what is spent of delta: as issuing allows it, and as it spends.
-
-
-EARLY_SHARES = (0.2, 1e-3)  # of delta, for sampling and eigenvalue: what the first certificates of schema 1 spent
-
-
-def _due(stated: Stated) -> bool:
-    """Whether the failures are those that issuing spends, of this schema."""
-    claim = stated.claim
-    if stated.kept:
-        return _alike(claim.failures, kept_failures(claim.delta, claim.distance))
-    if claim.bound != "residual":
-        return not claim.failures
-    possible_shares = [(SAMPLING_SHARE, EIGENVALUE_SHARE)]
-    if claim.schema == OLD_SCHEMAS[0]:
-        possible_shares.append(EARLY_SHARES)
-    averaged = claim.averaged and not stated.old
-    return any(
-        _alike(
-            claim.failures,
-            due_failures(claim.delta, claim.distance, averaged=averaged, planned=stated.planned, shares=shares),
-        )
-        for shares in possible_shares
-    )
-
-
-def _alike(given: Mapping[str, float], due: Mapping[str, float]) -> bool:
-    return given.keys() == due.keys() and all(math.isclose(given[k], due[k], rel_tol=1e-9) for k in due)
-
-
-def _sampling_spent(stated: Stated) -> bool:
-    """The term was computed with what is spent on it; without a sample nothing is. Beside a deposit routes share it."""
-    spent = stated.claim.failures.get("sampling", 0.0)
-    return (spent / MOST_ROUTES if stated.beside else spent) == stated["sampling_failure"]
-
-
-BUDGET = (
-    Rule(
-        "epsilon is one that can be asked for",
-        f"Expunge issues certificates for epsilon from {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}",
-        lambda c: (SMALLEST if c.old else SMALLEST_EPSILON) <= c.claim.epsilon <= LARGEST_EPSILON,
-    ),
-    Rule(
-        "delta is one that can be asked for",
-        f"Expunge issues certificates for delta from {SMALLEST_DELTA:g} to below 1",
-        lambda c: SMALLEST_DELTA <= c.claim.delta < 1.0,
-    ),
-    Rule(
-        "no failure probability is negative",
-        "one that is would make up for what the others spend",
-        lambda c: all(value >= 0.0 for value in c.claim.failures.values()),
-    ),
-    Rule(
-        "failures have the names of what is spent",
-        "probability is spent on sampling, eigenvalue, sequence and arithmetic only",
-        lambda c: set(c.claim.failures) <= {"sampling", "eigenvalue", "sequence", "arithmetic"},
-    ),
-    Rule(
-        "less is spent than there is",
-        "the failure probabilities leave nothing of delta",
-        lambda c: math.fsum(c.claim.failures.values()) < c.claim.delta,
-    ),
-    Rule("failures are the shares that issuing spends", "other shares of delta are spent than Expunge spends", _due),
-    Rule(
-        "the sampling term was computed with what is spent on it",
-        "sampling_failure is not the failure probability stated for sampling",
-        _sampling_spent,
-        lambda c: c.residual or c.beside,
-    ),
-    Rule(
-        "only a single published model of a converged step is averaged",
-        "delta is an average for one model alone whose step leaves nothing that varies with the surrogate, and for "
-        "such a one it is",
-        lambda c: c.claim.averaged == (c.planned == 1 and c.content["step"]["kind"] == "converged" and not c.kept),
-        lambda c: not c.old,
-    ),
-    Rule(
-        "float64 makes less of the noise than is spent on it",
-        "epsilon is too large for this delta: more may be lost when noise is drawn than is set aside",
-        lambda c: drawing_delta(c.claim.n_parameters, c.claim.epsilon) <= c.claim.failures["arithmetic"],
-        lambda c: c.kept,
-    ),
-)
-
-
-# Rules on the training, the step, and where each fact is said to come from.
-
-
-UNIT_ROUNDOFF = 2.0**-53
-CARRIED = ("derived", "declared", "estimated")  # what a residual carried in a series of schemas 1 and 2 may be
-MEASURED = (
-    *("n_forget", "n_surrogate", "solver_residual", "change_mean", "change_eigenvalue", "change_trace"),
-    *("change_fourth", "change_fourth_eigenvalue", "change_largest", "change_longest", "longest_row", "directions"),
-    *("gradient_norm", "solver", "shape_ratio", "reach", "update_curved", "concordance", "gauge", "kappa"),
-    *(
-        "curvature_ratio",
-        "spread",
-        "weight_ratio",
-        "shape_largest",
-        "shape_least",
-        "shape_inverse_trace",
-        "weights_length",
-    ),
-    *("output_noise", "output_spread"),
-)
-DERIVED = ("change_supremum", "change_each", "change_together", "sampling_failure", "tv_upper")
-OF_THE_RECORD = (
-    *("n_source", "l2", "row_bound"),
-    *("weight_largest", "sampled_trace", "sampled_eigenvalue", "sampled_largest"),
-)
-CONSTANTS = ("alpha", "beta", "lipschitz", "gamma", "lipschitz_power")
-
-
-def _come_from(stated: Stated, names: tuple[str, ...], provenance: object) -> bool:
-    facts = stated.claim.facts
-    return all(facts[name].provenance == provenance for name in names if name in facts)
-
-
-def _residual_known(stated: Stated) -> bool:
-    """The training's residual is the record's, or measured anew on the source; schemas 1 and 2 carried it."""
-    told = stated.claim.facts["training_residual"].provenance
-    if stated.claim.distance.is_source:
-        return told == "measured"
-    carried = stated.old and stated.sequence is not None and stated.sequence["position"] > 1
-    return told in CARRIED if carried else told == stated.content["model"]["record"]
-
-
-def _row_bound(stated: Stated) -> bool:
-    model = stated.content["model"]
-    max_norm = number(model["max_norm"])
-    bound = math.sqrt(max_norm**2 + 1.0) if model["bias"] else max_norm
-    return math.isclose(number(model["row_bound"]), bound, rel_tol=1e-9)
-
-
-def _least_rounding(stated: Stated) -> bool:
-    """Two gradients over the surrogate lose at least this, whatever the weights."""
-    if stated.loss not in (SOFTMAX, RIDGE):
-        return stated["rounding"] > 0.0
-    least = stated.n_retain * UNIT_ROUNDOFF * stated["row_bound"] * stated["n_surrogate"]
-    return stated["rounding"] > 0.0 and at_most(least, stated["rounding"])
-
-
-def _least_training(stated: Stated) -> bool:
-    """A measured residual counts what float64 lost of the gradient over the source."""
-    if stated.loss not in (SOFTMAX, RIDGE):
-        return stated["training_residual"] > 0.0
-    least = UNIT_ROUNDOFF * stated["row_bound"] * stated["n_source"]
-    return stated["training_residual"] > 0.0 and at_most(least, stated["training_residual"])
-
-
-def _in_range(value: object) -> bool:
-    return type(value) in (int, float) and SMALLEST <= number(value) <= LARGEST
-
-
-TRAINING = (
-    Rule(
-        "before and after are different models",
-        "the published model has the digest of the one before noise",
-        lambda c: c.content["model"]["before"] != c.content["model"]["after"],
-    ),
-    Rule(
-        "the digests are digests",
-        "model.after.sha256 or model.encoder is no SHA-256",
-        lambda c: (
-            is_digest(c.content["model"]["after"]["sha256"]) and is_digest(c.content["model"].get("encoder", "0" * 64))
-        ),
-    ),
-    Rule(
-        "l2 and max_norm are ones that can be trained with",
-        f"they lie between {SMALLEST:g} and {LARGEST:g}",
-        lambda c: (
-            _in_range(c.content["model"]["l2"]) and (not c.loss.convex or _in_range(c.content["model"]["max_norm"]))
-        ),
-    ),
-    Rule(
-        "the row bound follows from max_norm and bias",
-        "row_bound is max_norm, or with a bias the root of its square plus 1",
-        _row_bound,
-        lambda c: c.loss.convex,
-    ),
-    Rule(
-        "directions are features, and the bias",
-        "directions is not the number of a row's features, constant feature included",
-        lambda c: c["directions"] == c.content["sizes"]["features"] + int(c.content["model"]["bias"]),
-        lambda c: c.has("directions"),
-    ),
-    Rule(
-        "float64 rounds",
-        "rounding is less than float64 loses of two gradients over the surrogate",
-        _least_rounding,
-        lambda c: c.residual,
-    ),
-    Rule(
-        "a measured training residual counts what float64 lost",
-        "training_residual is less than float64 loses of a gradient over the source",
-        _least_training,
-        lambda c: c.residual and c.claim.facts["training_residual"].provenance == "measured",
-    ),
-    Rule(
-        "the bound charges what the step left",
-        "solver_residual is below step.residual",
-        lambda c: at_most(number(c.content["step"]["residual"]), c["solver_residual"]),
-        lambda c: c.residual and not c.old and c.content["step"]["kind"] != "newton",
-    ),
-    Rule(
-        "a step that was not made changes nothing",
-        "step.pull says that no update was made, and change_supremum is above 0",
-        lambda c: c["change_supremum"] == 0.0,
-        lambda c: c.residual and c.content["step"].get("pull", 0.0) is None,
-    ),
-    Rule(
-        "the paper's bound is of one Newton step",
-        "step.kind is another",
-        lambda c: c.content["step"]["kind"] == "newton",
-        lambda c: c.paper,
-    ),
-    Rule(
-        "the paper's step had a positive definite system",
-        "step.positive_definite is not true, and the bound is for such steps only",
-        lambda c: c.content["step"]["positive_definite"] is True,
-        lambda c: c.paper and c.loss.convex,
-    ),
-    Rule(
-        "the paper's constants are such",
-        "alpha, beta and L are above 0, the power of L is 1 or 2",
-        lambda c: min(c["alpha"], c["beta"], c["lipschitz"]) > 0.0 and c["lipschitz_power"] in (1, 2),
-        lambda c: c.paper,
-    ),
-)
-
-ORIGINS = (
-    Rule(
-        "facts of the training come from where the record does",
-        "n_source, l2, row_bound or weights are said to be known otherwise than model.record",
-        lambda c: _come_from(c, OF_THE_RECORD, c.content["model"]["record"]),
-    ),
-    Rule(
-        "the training residual comes from where the record does",
-        "it is measured with the source at hand, else as model.record says",
-        _residual_known,
-        lambda c: c.residual,
-    ),
-    Rule(
-        "facts of the rows are measured",
-        "what Expunge measures is said to come from elsewhere",
-        lambda c: _come_from(c, MEASURED, "measured"),
-    ),
-    Rule(
-        "what follows is derived",
-        "what follows by a formula is said to come from elsewhere",
-        lambda c: _come_from(c, DERIVED, "derived"),
-    ),
-    Rule(
-        "rounding is declared where it is not derived",
-        "what a network loses is declared, what a linear model loses derived",
-        lambda c: _come_from(c, ("rounding",), "derived" if c.loss.rounding_derived else "declared"),
-    ),
-    Rule(
-        "the paper's constants are declared",
-        "nothing measures them",
-        lambda c: _come_from(c, CONSTANTS, "declared"),
-        lambda c: c.paper,
-    ),
-)
-
-
-# Moments that no data can have: rules on the residual bound's `change_*` and on weights.
-
-
-def _residual(stated: Stated) -> bool:
-    """Also of surrogate rows beside a deposit, where f is how the gradient bends, and lengths are a matrix's."""
-    return stated.residual or stated.beside
-
-
-def _plain(stated: Stated) -> bool:
-    return _residual(stated) and not stated.claim.distance.matched
-
-
-def _weighted(stated: Stated) -> bool:
-    return _residual(stated) and stated.claim.distance.matched
-
-
-def _knows_longest(stated: Stated) -> bool:
-    return _residual(stated) and stated.has("change_longest")
-
-
-def _least_together(stated: Stated) -> float:
-    """What self-concordance lets a share of the retained rows bend together, for one output."""
-    return together(deposit_facts(stated.claim.facts, stated.claim.convention), 1)
-
-
-def _lost(stated: Stated) -> float:
-    return LOST * stated["change_mean"] ** 2
-
-
-def _effective(stated: Stated) -> float:
-    return number(stated.content["data"]["effective_surrogate_rows"])
-
-
-CHANGES = (
-    Rule(
-        "rows that differ from their mean have a variance",
-        "change_largest is above 0 although change_trace is 0",
-        lambda c: c["change_trace"] > 0.0 or c["change_largest"] ** 2 == 0.0,
-        _residual,
-    ),
-    Rule(
-        "no mean square exceeds the largest square",
-        "change_trace is above the square of change_largest",
-        lambda c: at_most(c["change_trace"], c["change_largest"] ** 2),
-        _residual,
-    ),
-    Rule(
-        "the largest square is no more than all squares together",
-        "the square of change_largest is above n_surrogate times change_trace",
-        lambda c: at_most(c["change_largest"] ** 2, c["n_surrogate"] * c["change_trace"]),
-        _plain,
-    ),
-    Rule(
-        "no eigenvalue exceeds the trace",
-        "change_eigenvalue is above change_trace",
-        lambda c: at_most(c["change_eigenvalue"], c["change_trace"]),
-        _residual,
-    ),
-    Rule(
-        "the largest eigenvalue is at least their mean",
-        "change_eigenvalue is below change_trace over the number of weights",
-        lambda c: at_most(c["change_trace"], c["change_eigenvalue"] * c.claim.n_parameters, _lost(c)),
-        _residual,
-    ),
-    Rule(
-        "a mean fourth power is at least the square of the mean square",
-        "change_fourth is below the square of change_trace",
-        lambda c: at_most(c["change_trace"] ** 2, c["change_fourth"]),
-        _residual,
-    ),
-    Rule(
-        "a mean fourth power is at most the largest square times the mean square",
-        "change_fourth is above the square of change_largest times change_trace",
-        lambda c: at_most(c["change_fourth"], c["change_largest"] ** 2 * c["change_trace"]),
-        _residual,
-    ),
-    Rule(
-        "the fourth moment's eigenvalue is at most the largest square times the covariance's",
-        "change_fourth_eigenvalue is above the square of change_largest times change_eigenvalue",
-        lambda c: at_most(c["change_fourth_eigenvalue"], c["change_largest"] ** 2 * c["change_eigenvalue"]),
-        _residual,
-    ),
-    Rule(
-        "the fourth moment's largest eigenvalue is at least their mean",
-        "change_fourth_eigenvalue is below change_fourth over the number of weights",
-        lambda c: at_most(
-            c["change_fourth"],
-            c["change_fourth_eigenvalue"] * c.claim.n_parameters,
-            2.0 * LOST * (c.longest**2 + c["change_mean"] ** 2) * c["change_trace"],
-        ),
-        _residual,
-    ),
-    Rule(
-        "the mean is no longer than the longest change",
-        "change_mean is above change_longest",
-        lambda c: at_most(c["change_mean"], c["change_longest"]),
-        _knows_longest,
-    ),
-    Rule(
-        "the mean square about zero is at most the longest change's square",
-        "change_trace and the square of change_mean add up to more than the square of change_longest",
-        lambda c: at_most(c["change_trace"] + c["change_mean"] ** 2, c["change_longest"] ** 2),
-        _knows_longest,
-    ),
-    Rule(
-        "no row is farther from the mean than both are long",
-        "change_largest is above change_longest and change_mean together",
-        lambda c: at_most(c["change_largest"], c["change_longest"] + c["change_mean"]),
-        _knows_longest,
-    ),
-    Rule(
-        "no row is longer than the mean and the way to it",
-        "change_longest is above change_largest and change_mean together",
-        lambda c: at_most(c["change_longest"], c["change_largest"] + c["change_mean"]),
-        _knows_longest,
-    ),
-    Rule(
-        "no row changes more than any row can",
-        "change_longest is above change_supremum",
-        lambda c: at_most(c["change_longest"], c["change_supremum"], c.row_rounding),
-        _knows_longest,
-    ),
-    Rule(
-        "the mean is no longer than any change can be",
-        "change_mean is above change_supremum",
-        lambda c: at_most(c["change_mean"], c["change_supremum"], c.row_rounding),
-        _residual,
-    ),
-    Rule(
-        "no row is farther from the mean than any row can be",
-        "change_largest is above change_supremum and change_mean together",
-        lambda c: at_most(c["change_largest"], c["change_supremum"] + c["change_mean"], c.row_rounding),
-        _residual,
-    ),
-    Rule(
-        "no surrogate row is longer than rows can be",
-        "longest_row is above row_bound",
-        lambda c: at_most(c["longest_row"], c["row_bound"]),
-        _residual,
-    ),
-    Rule(
-        "no retained row bends more than any row can",
-        "change_each is above change_supremum",
-        lambda c: at_most(c["change_each"], c["change_supremum"]),
-        lambda c: c.beside,
-    ),
-    Rule(
-        "rows together bend as far as one output's can",
-        "change_together is below what reach and curvature_ratio allow",
-        lambda c: at_most(_least_together(c), c["change_together"]),
-        lambda c: c.beside,
-    ),
-)
-
-WEIGHTS = (
-    Rule(
-        "rows that were not weighted all count (effective_surrogate_rows)",
-        "classes were not matched, and another number of rows than n_surrogate is said to count",
-        lambda c: at_most(abs(_effective(c) - c["n_surrogate"]), 0.0, 1e-9 * c["n_surrogate"]),
-        lambda c: not c.claim.distance.matched and "effective_surrogate_rows" in c.content["data"],
-    ),
-    Rule(
-        "only rows of linear models are weighted",
-        "classes are said to be matched for a model that knows no weights of rows",
-        lambda c: c.linear,
-        lambda c: c.claim.distance.matched,
-    ),
-    Rule(
-        "the largest weight is at least the mean of all",
-        "weight_largest is below 1",
-        lambda c: at_most(1.0, c["weight_largest"]),
-        _weighted,
-    ),
-    Rule(
-        "no row weighs more than all together",
-        "weight_largest is above n_surrogate",
-        lambda c: at_most(c["weight_largest"], c["n_surrogate"]),
-        _weighted,
-    ),
-    Rule(
-        "weights let no more rows count than there are",
-        "effective_surrogate_rows is above n_surrogate",
-        lambda c: at_most(_effective(c), c["n_surrogate"]),
-        _weighted,
-    ),
-    Rule(
-        "weights let no fewer rows count than the largest of them allows",
-        "effective_surrogate_rows is below n_surrogate over weight_largest",
-        lambda c: at_most(c["n_surrogate"], c["weight_largest"] * _effective(c)),
-        _weighted,
-    ),
-    Rule(
-        "enough rows count for their moments to mean something",
-        f"fewer than {FEWEST_SAMPLED_ROWS} surrogate rows, or weights that let fewer count",
-        lambda c: at_most(
-            FEWEST_SAMPLED_ROWS, c["n_surrogate"] / (c["weight_largest"] if c.claim.distance.matched else 1.0)
-        ),
-        lambda c: _residual(c) and c.claim.distance.samples_rows,
-    ),
-    Rule(
-        "a weighted change is at most the largest weight times the largest change",
-        "sampled_largest is above weight_largest times change_largest",
-        lambda c: at_most(c["sampled_largest"], c["weight_largest"] * c["change_largest"]),
-        _weighted,
-    ),
-    Rule(
-        "a weighted mean square is at most the largest weight times the mean square",
-        "sampled_trace is above weight_largest times change_trace",
-        lambda c: at_most(c["sampled_trace"], c["weight_largest"] * c["change_trace"]),
-        _weighted,
-    ),
-    Rule(
-        "no weighted mean square exceeds the largest weighted square",
-        "sampled_trace is above the square of sampled_largest",
-        lambda c: at_most(c["sampled_trace"], c["sampled_largest"] ** 2),
-        _weighted,
-    ),
-    Rule(
-        "weights cannot hide the variance",
-        "sampled_trace is below what the square of change_trace over that of change_largest allows",
-        lambda c: at_most(c["change_trace"] ** 2, c["sampled_trace"] * c["change_largest"] ** 2),
-        _weighted,
-    ),
-    Rule(
-        "no weighted eigenvalue exceeds its trace",
-        "sampled_eigenvalue is above sampled_trace",
-        lambda c: at_most(c["sampled_eigenvalue"], c["sampled_trace"]),
-        _weighted,
-    ),
-    Rule(
-        "the largest weighted eigenvalue is at least their mean",
-        "sampled_eigenvalue is below sampled_trace over the number of weights",
-        lambda c: at_most(
-            c["sampled_trace"], c["sampled_eigenvalue"] * c.claim.n_parameters, c["weight_largest"] * _lost(c)
-        ),
-        _weighted,
-    ),
-)
-
-
-# Rules on deposits: numbers of a region and of a shape that no deposit has, and what only a deposit may say.
-
-
-GRID = 2.0**-9  # that rows are rounded to where the noise takes its shape from them
-TRIED = 4.0
-N_LEVELS = 6  # of noise with a deposit: which of them was taken tells less than three bits
-QUADRATIC = (RIDGE, TANGENT)
-CURVE = {SOFTMAX.name: 0.5, ONE_VS_REST.name: 0.25, LOGISTIC.name: 0.25}  # the largest eigenvalue of C(p); others 1
-USED = {  # the numbers of a route beside those that all have
-    RANGE: ("reach", "update_curved", "concordance", "curvature_ratio"),
-    LONG_ROWS: ("reach", "update_curved", "gauge", "kappa", "curvature_ratio", "spread", "weight_ratio"),
-    PLAIN: ("reach", "update_curved", "curvature_ratio"),
-    EXACT: (),
-}
-ABOVE = (
-    "concordance",
-    "gauge",
-    "kappa",
-    "curvature_ratio",
-    "spread",
-    "weight_ratio",
-)  # what is used of them is above 0
-
-
-def _way(stated: Stated) -> str:
-    """The route, whatever the order of its remainder."""
-    return way_of(stated.claim.convention)
-
-
-def _numbers_of_the_route(stated: Stated) -> bool:
-    used = USED[_way(stated)]
-    others = {name for names in USED.values() for name in names} - set(used)
-    return all(stated[name] == 0.0 for name in others) and all(stated[name] > 0.0 for name in used if name in ABOVE)
-
-
-def _largest_curvature(stated: Stated) -> float:
-    """Of a mean Hessian: `C(p)` times the square of the longest row."""
-    return CURVE.get(stated.loss.name, 1.0) * stated["row_bound"] ** 2
-
-
-def _longest(stated: Stated) -> float:
-    """Of a row as the noise's shape sees it: rounded to a grid, a bias included."""
-    return stated["row_bound"] + GRID * math.sqrt(stated.content["sizes"]["features"] + 1)
-
-
-def _largest_hessian(stated: Stated) -> float:
-    return _largest_curvature(stated) + stated["l2"]
-
-
-def _free(stated: Stated) -> bool:
-    return bool(stated.content["model"].get("free_bias", False))
-
-
-def _matrix(stated: Stated) -> bool:
-    """Trace, largest and least eigenvalue of an inverse."""
-    largest, least, trace = (stated[f"shape_{name}"] for name in ("largest", "least", "inverse_trace"))
-    weights = stated.claim.n_parameters
-    ordered = 0.0 < least <= largest
-    return ordered and at_most(weights / largest, trace) and at_most(trace, weights / least)
-
-
-def _shape_of_rows(stated: Stated) -> bool:
-    """`c G^t + reg` of the retained rows, up to a power of four: no larger than they allow, no smaller than l2."""
-    l2 = number(stated["l2"])
-    largest = CURVE.get(stated.loss.name, 1.0) * _longest(stated) ** 2 + l2
-    small = at_most(stated["shape_largest"], 4.0 * TRIED * largest)
-    return (
-        is_power_of_four(stated["shape_largest"])
-        and small
-        and (_free(stated) or at_most(l2 / TRIED, stated["shape_least"]))
-    )
-
-
-def _ratio(stated: Stated) -> bool:
-    """M is at most a Hessian, so M_0 over it at least as much as their least eigenvalues say; on the plain route M is
-    I."""
-    ratio = stated["shape_ratio"]
-    if _way(stated) == PLAIN:
-        return at_most(stated["shape_largest"] / (4.0 * TRIED), ratio) and at_most(ratio, stated["shape_largest"])
-    return at_most(stated["shape_least"] / _largest_hessian(stated) / TRIED, ratio)
-
-
-def _reach(stated: Stated) -> bool:
-    """A variance is at most a quarter of the square of the range, in every class that is a model of its own."""
-    classes = stated.content["sizes"]["classes"] if stated.loss == ONE_VS_REST else 1
-    longest = 2.0 * 0.5 * math.sqrt(classes) * stated["reach"]  # twice: what H' may be off by
-    if _way(stated) == LONG_ROWS:
-        return at_most(stated["reach"], stated["kappa"] * stated["gauge"]) and at_most(
-            stated["update_curved"], stated["kappa"] * longest
-        )
-    return at_most(stated["update_curved"], longest)
-
-
-def _long_rows(stated: Stated) -> bool:
-    """`H_2 <= kappa^2 H`, and `e' H e` is at most a quarter of the largest squared range."""
-    square = stated["kappa"] ** 2
-    return at_most(stated["weight_ratio"], TRIED * square * stated["curvature_ratio"]) and at_most(
-        stated["curvature_ratio"], TRIED * square * stated["spread"]
-    )
-
-
-def _step_charged(stated: Stated) -> bool:
-    """In the dual norm of M, which is at most the Hessian; on the plain route as it is."""
-    residual = number(stated.content["step"]["residual"])
-    return at_most(
-        residual if _way(stated) == PLAIN else residual / math.sqrt(_largest_hessian(stated)), stated["solver"]
-    )
-
-
-def _least_bend(stated: Stated) -> float:
-    """The bound on one row's `||c||` is no smaller, whatever row has this range: differences are `sqrt 2` lengths."""
-    if stated.loss == SOFTMAX:
-        return softmax_bend(stated["reach"], stated["reach"] / math.sqrt(2.0))
-    return sigmoid_bend(stated["reach"], stated["reach"])
-
-
-def _least_supremum(stated: Stated) -> float:
-    return _least_bend(stated) * stated["row_bound"] / math.sqrt(_largest_hessian(stated))
-
-
-def _least_each(stated: Stated) -> float:
-    farthest = stated["concordance"] / (math.sqrt(2.0) if stated.loss == SOFTMAX else 1.0)
-    return min(_least_bend(stated) * farthest, stated["change_supremum"])
-
-
-def _step_made(stated: Stated) -> bool:
-    step = stated.content["step"]
-    return step["kind"] == ("converged" if stated.beside else "newton") and step["positive_definite"] is True
-
-
-def _declared(stated: Stated) -> bool:
-    distance = stated.claim.distance
-    return distance.provenance == "declared" and not distance.is_source
-
-
-def _rounded(stated: Stated) -> bool:
-    """The gradient over the source alone loses so much."""
-    least = UNIT_ROUNDOFF * stated["row_bound"] * stated["n_source"]
-    least = least if _way(stated) == PLAIN else least / math.sqrt(_largest_hessian(stated))
-    return stated["rounding"] > 0.0 and at_most(least, stated["rounding"])
-
-
-def _outputs(stated: Stated) -> bool:
-    """A row as long as rows can be, along the direction with most noise; a constant feature along that with least."""
-    noise = stated["output_noise"]
-    most = at_most(noise, _longest(stated) / math.sqrt(stated["shape_least"]))
-    seen = 0.5 if stated.loss == SOFTMAX else 1.0  # of two classes half is common to both, and no output sees it
-    constant = seen / stated["shape_largest"] if stated.content["model"]["bias"] else 0.0
-    return noise > 0.0 and most and at_most(constant, noise**2)
-
-
-def _fixed_c(stated: Stated) -> bool:
-    """Of the retained rows; before this deletion it was that of more of them, at most all there were."""
-    constant, before = (number(stated.content["model"][name]) for name in ("fixed_c", "l2"))
-    own = math.isclose(stated["l2"] * constant * stated.n_retain, 1.0, rel_tol=1e-9)
-    return own and stated.n_retain * (1.0 - 1e-9) <= 1.0 / (before * constant) <= stated["n_source"] * (1.0 + 1e-9)
-
-
-def _class_weights(stated: Stated) -> bool:
-    weights = stated.content["model"].get("class_weights")
-    if weights is None:
-        return "class_weights" not in stated.content["model"]
-    alone = stated.kept and not stated.beside
-    return alone and isinstance(weights, list) and are_class_weights(weights, stated.content["sizes"]["classes"])
-
-
-def _levels(stated: Stated) -> bool:
-    count, kind = stated.content["noise"]["rehearsed_rows"], stated.claim.scale.kind
+            left, right = (value_of(side, seen) for side in (self.left, self.right))
+            if self.recomputes:
+                return Check(name, left, right, self.note, about)
+            holds = bool(RELATIONS[self.relation](left, right))
+        except UNREADABLE:
+            why = self.note or ("" if self.recomputes and self.relation else "it is not there to be read")
+            return Check(name, "nothing that can be read", True, why, about)
+        return Check(name, holds, True, "" if holds else self._stated(seen), about)
+
+    def _stated(self, seen: Inspection) -> str:
+        """The values of what the sentence names, to go with it."""
+        stated = {}
+        for path in dict.fromkeys(re.findall(r"[a-z]\w*(?:\.\w+)*", self.sentence)):
+            with contextlib.suppress(*UNREADABLE):  # most of it are words
+                if not isinstance(seen[path], (dict, list)):
+                    stated[path] = seen[path]
+        told = ", ".join(f"{path} {shown(value)}" for path, value in stated.items())
+        return "; ".join(words for words in (self.note, told and f"stated: {told}") if words)
+
+
+def rules(table: dict[When, Rows]) -> tuple[Rule, ...]:
+    """The rows of a table as rules."""
+    return tuple(Rule(when, *row) for when, rows in table.items() for row in rows)
+
+
+def value_of(side: Side, seen: Inspection) -> Any:
+    """What a side comes to: `a^2 b + c` is worked out of facts and paths, a `Value` by its function."""
+    if isinstance(side, Value):
+        return side.of(seen)
+    if not isinstance(side, str):
+        return side
+    if re.fullmatch(r"[\w.]+", side):
+        return seen[side]
+    return sum(math.prod(_power(factor, seen) for factor in term.split()) for term in side.split(" + "))
+
+
+def _power(factor: str, seen: Inspection) -> float:
+    path, _, power = factor.partition("^")
+    return number(seen[path]) ** int(power or 1)
+
+
+def run(group: Iterable[Rule], seen: Inspection, about: str, prefix: str = "") -> list[Check]:
+    """Check what applies; `prefix` is what the checks' names begin with."""
+    checks = []
+    for rule in group:
+        try:
+            applies = rule.when.holds(seen)
+        except UNREADABLE:
+            applies = True  # and says itself what cannot be read
+        if applies:
+            checks.append(rule.check(seen, about, prefix))
+    return checks
+
+
+# When rules apply, and sides that are worked out.
+
+# fmt: off
+ALWAYS = When("", lambda _: True)
+RESIDUAL = When("with a surrogate alone", lambda c: c.claim.bound == "residual")
+PAPER = When("with the paper's bound", lambda c: c.claim.bound == "paper")
+PAPER_CONVEX = When("with the paper's bound for a convex loss", lambda c: c.claim.bound == "paper" and c.loss.convex)
+PAPER_OTHER = When("with the paper's bound for another loss", lambda c: c.claim.bound == "paper" and not c.loss.convex)
+PROVABLE = When("with another bound than the paper's", lambda c: c.provable)
+KEPT = When("with a deposit", lambda c: c.kept)
+KEPT_ALONE = When("with a deposit alone", lambda c: c.kept and not c.beside)
+BESIDE = When("with a deposit and a surrogate", lambda c: c.beside)
+NOT_KEPT = When("without a deposit", lambda c: not c.kept)
+CONVEX = When("for a convex loss", lambda c: c.loss.convex)
+ONE_VECTOR = When("where weights are one vector", lambda c: c.loss.one_vector)
+NO_ROWS = When("where no rows stand in for the source", lambda c: not c.claim.distance.law.stands_in)
+MOMENTS = When("with a surrogate", lambda c: c.claim.bound == "residual" or c.beside)
+COUNTED = When("with a surrogate, by any bound", lambda c: "n_surrogate" in c.claim.facts)
+SAMPLED = When("where rows are sampled", lambda c: MOMENTS.holds(c) and c.claim.distance.samples_rows)
+UNMATCHED = When("with rows that all count alike", lambda c: (
+    not c.claim.distance.matched and "effective_surrogate_rows" in c["data"]))
+MATCHED = When("with matched classes", lambda c: c.claim.distance.matched)
+OWN_ROWS = When("with the source's own rows", lambda c: c.claim.distance.is_source and c.loss.convex)
+IN_SERIES = When("in a series", lambda c: bool(c.sequence))
+OTHERS = When("where rows were declared another person's", lambda c: "another_person" in c.sequence)
+MEASURED = When("with a measured training residual", lambda c: (
+    c.claim.bound == "residual" and c.claim.facts["training_residual"].provenance == "measured"))
+CHARGED = When("with a surrogate alone, after another step than the paper's", lambda c: (
+    c.claim.bound == "residual" and c["step.kind"] != "newton"))
+FREE = When("with a free intercept", lambda c: "free_bias" in c["model"])
+WEIGHTED = When("with class weights", lambda c: "class_weights" in c["model"])
+ESTIMATED = When("with evidence of an estimate", lambda c: "estimate" in c.content)
+ESTIMATED_KL = When("with an estimated KL", lambda c: "estimate" in c.content and c["estimate.route"] == "kl")
+REPEATED = When("where the published record is repeated", lambda c: "published" in c["model"])
+RECORDED = When("where the model has a record", lambda c: c.model is not None and c.model.record is not None)
+STORED = When("of any model but a whole network", lambda c: c.model is not None and bool(c.model.tensors))
+# fmt: on
+
+
+def _counts_are_whole(seen: Inspection) -> bool:
+    inputs, place = seen["bound.inputs"], seen.sequence
+    counted = [inputs[name]["value"] for name in (*SIZE_NAMES, "directions") if name in inputs]
+    counted += [place[name] for name in ("planned", "position", "forgotten_before") if place]
+    return all(type(each) is int and 0 <= each <= MOST_ROWS for each in (*counted, *seen["sizes"].values()))
+
+
+def _failures(seen: Inspection) -> dict[str, float]:
+    claim = seen.claim
+    if seen.kept:
+        return kept_failures(claim.delta, claim.distance)
+    averaged, planned = claim.averaged, int(seen.sequence.get("planned", 1))
+    return due_failures(claim.delta, claim.distance, averaged=averaged, planned=planned) if seen.provable else {}
+
+
+def _averaged(seen: Inspection) -> bool:
+    return seen.sequence.get("planned", 1) == 1 and seen["step.kind"] == "converged" and not seen.kept
+
+
+def _row_bound(seen: Inspection) -> float:
+    max_norm = number(seen["model.max_norm"])
+    return math.sqrt(max_norm**2 + 1.0) if seen["model.bias"] else float(max_norm)
+
+
+def _l2(seen: Inspection, rows: float) -> float:
+    """That of so many rows: a fixed C is shared by fewer, l2 stays as it is."""
+    model = seen["model"]
+    return 1.0 / (number(model["fixed_c"]) * rows) if "fixed_c" in model else float(number(model["l2"]))
+
+
+def _published_rows(seen: Inspection) -> int:
+    return one_digit(max(1, int(seen["sizes.n_retain"])))
+
+
+def _from_elsewhere(seen: Inspection) -> list[str]:
+    """Facts with another provenance than Expunge gives them."""
+    record = seen["model.record"]
+    known = dict.fromkeys(("n_source", "l2", "row_bound", "training_residual", *WEIGHT_FACTS), record)
+    known |= dict.fromkeys(("change_supremum", EACH, TOGETHER, "sampling_failure", "tv_upper"), "derived")
+    known |= dict.fromkeys(("alpha", "beta", "lipschitz", "gamma", "lipschitz_power"), "declared")
+    known["rounding"] = "derived" if seen.loss.rounding_derived else "declared"
+    if seen.claim.distance.is_source:
+        known["training_residual"] = "measured"
+    return sorted(name for name, fact in seen.claim.facts.items() if fact.provenance != known.get(name, "measured"))
+
+
+def _class_counts(seen: Inspection) -> bool:
+    counts = seen["data.class_counts"]
+    whole = all(type(count) is int and count >= 0 for count in counts)
+    return whole and len(counts) == seen["sizes.classes"] and sum(counts) == seen["sizes.n_retain"]
+
+
+def _class_weights(seen: Inspection) -> bool:
+    weights = seen["model.class_weights"]
+    return not seen.beside and isinstance(weights, list) and are_class_weights(weights, seen["sizes.classes"])
+
+
+def _only_a_deposit(seen: Inspection) -> list[str]:
+    levels = {"levels"} if seen.claim.scale.kind == LEVELS else set()
+    return sorted(({*REFERENCE, "class_weights"} & set(seen["model"])) | levels)
+
+
+def _is_of_levels(seen: Inspection) -> bool:
+    count, kind = seen["noise.rehearsed_rows"], seen["noise.choice"]
     if kind in (UNROUNDED, POLICY):
         return count is None
-    return kind == LEVELS and count == N_LEVELS and is_power_of_four(stated.content["sigma"])
+    return bool(kind == LEVELS and equal(count, N_LEVELS) and is_power_of_four(seen["sigma"]))
 
 
-KEPT_WORDS = (
-    Rule(
-        "the route to the region is known",
-        f"a deposit's region is found by one of {', '.join(ROUTES)}",
-        lambda c: not c.kept or c.claim.convention in ROUTES,
-    ),
-    Rule(
-        "only a deposit has a free intercept or a fixed C",
-        "model.free_bias or model.fixed_c: without a deposit every weight is regularised, with one l2 for any rows",
-        lambda c: c.kept or not {"free_bias", "fixed_c"} & set(c.content["model"]),
-    ),
-    Rule(
-        "only a deposit has class weights, one for each class, none above 1",
-        "model.class_weights are of another number, not above 0, above 1, or of no deposit",
-        _class_weights,
-    ),
-    Rule(
-        "only a bias is free",
-        "model.free_bias is true where it is there, and there is a bias",
-        lambda c: (
-            c.content["model"].get("free_bias", True) is True and (not _free(c) or c.content["model"]["bias"] is True)
-        ),
-    ),
-    Rule(
-        "only a deposit has levels of noise",
-        "noise with a deposit is one of few levels, powers of four, or was set beforehand",
-        lambda c: _levels(c) if c.kept else c.claim.scale.kind != LEVELS,
-    ),
-)
-
-KEPT = tuple(
-    Rule(name, why, holds, lambda c: c.kept)
-    for name, why, holds in (
-        (
-            "surrogate rows beside a deposit are those that the bound counts",
-            "sizes.n_surrogate is not that of the facts, or above 0 where the deposit alone was enough",
-            lambda c: c.content["sizes"]["n_surrogate"] == (c["n_surrogate"] if c.beside else 0),
-        ),
-        (
-            "surrogate rows beside a deposit are at a declared distance",
-            "the distance is an estimate, or says that the rows are the source's own",
-            lambda c: not c.beside or _declared(c),
-        ),
-        (
-            "surrogate rows beside a deposit are for one model",
-            "data.sequence: with a deposit a series is one of the deposit alone",
-            lambda c: not c.beside or c.sequence is None,
-        ),
-        (
-            "surrogate rows are measured by a matrix",
-            "the route measures in plain length, or its loss does not bend, and surrogate rows have a part in neither",
-            lambda c: not c.beside or c.claim.convention in (RANGE, LONG_ROWS),
-        ),
-        (
-            "the row bound of the deposit is the model's",
-            "row_bound is not model.row_bound",
-            lambda c: math.isclose(c["row_bound"], number(c.content["model"]["row_bound"]), rel_tol=1e-9),
-        ),
-        (
-            "a deposit's step is Newton's, and with surrogate rows a converged one",
-            "step.kind is another, or its system was not positive definite",
-            _step_made,
-        ),
-        (
-            "quadratic losses go the exact route, and no others",
-            "a softmax or a sigmoid bends, a square does not",
-            lambda c: (_way(c) == EXACT) == (c.loss in QUADRATIC),
-        ),
-        (
-            "the plain route leaves no weight free",
-            "it divides by l2, which a free intercept does not have",
-            lambda c: _way(c) != PLAIN or not _free(c),
-        ),
-        (
-            "a route has its own numbers and no others",
-            "a number that the route uses is 0, or one that it does not use is not",
-            _numbers_of_the_route,
-        ),
-        (
-            "the shape's numbers are those of one matrix",
-            "shape_least is at most shape_largest, and shape_inverse_trace between so many of either",
-            _matrix,
-        ),
-        (
-            "the shape is that of a regularised Hessian",
-            "shape_largest is more than rows allow, or shape_least less than the regulariser",
-            _shape_of_rows,
-        ),
-        (
-            "rows that leave shrink the matrix by no more than their share",
-            "shape_ratio is below what is retained of the source, or on the plain route not about shape_largest",
-            _ratio,
-        ),
-        (
-            "the reach covers the update",
-            "update_curved, or reach itself, is more than reach, kappa and gauge allow",
-            lambda c: _way(c) == EXACT or _reach(c),
-        ),
-        (
-            "the range route's matrix is the Hessian's, shrunk by its range",
-            "curvature_ratio is below e to the power of reach",
-            lambda c: _way(c) != RANGE or at_most(math.exp(min(c["reach"], 700.0)), c["curvature_ratio"]),
-        ),
-        (
-            "long rows weigh no more than kappa allows",
-            "weight_ratio, curvature_ratio and spread cannot belong to one matrix with this kappa",
-            lambda c: _way(c) != LONG_ROWS or _long_rows(c),
-        ),
-        (
-            "some row bends as far as its reach lets it",
-            "change_supremum is below what reach and the longest row allow",
-            lambda c: not c.beside or at_most(_least_supremum(c), c["change_supremum"]),
-        ),
-        (
-            "a retained row bends as far as its reach lets it",
-            "change_each is below what reach and concordance allow, and below change_supremum",
-            lambda c: not c.beside or _way(c) != RANGE or at_most(_least_each(c), c["change_each"]),
-        ),
-        (
-            "the region charges what the step left",
-            "solver is below step.residual in the norm of the route",
-            _step_charged,
-        ),
-        (
-            "float64 rounds what was kept",
-            "rounding is less than float64 loses of the gradient over the source",
-            _rounded,
-        ),
-        (
-            "noise moves outputs as far as its shape allows",
-            "output_noise is more than a row's length allows, or less than a constant feature has",
-            _outputs,
-        ),
-        (
-            "l2 is that of the fixed C",
-            "l2 is not 1/(C n) for the retained rows",
-            lambda c: "fixed_c" not in c.content["model"] or _fixed_c(c),
-        ),
-    )
-)
+def _sizes(seen: Inspection) -> Json:
+    facts = seen.claim.facts
+    sizes: Json = {name: int(facts[name].value) if name in facts else 0 for name in SIZE_NAMES}
+    named = {name: int(number(seen[f"sizes.{name}"])) for name in ("classes", "features")}
+    return {**sizes, "n_retain": sizes["n_source"] - sizes["n_forget"], "parameters": _parameters(seen), **named}
 
 
-# Facts that contradict one another, or that no run of Expunge states: each rule's name says what must be so.
+def _parameters(seen: Inspection) -> int:
+    width = int(number(seen["sizes.features"])) + int(seen["model.bias"] is True)
+    return seen.loss.weight_rows(int(number(seen["sizes.classes"]))) * width
 
 
-def possible(content: Json, claim: Claim) -> list[Check]:
-    """What the rules say of a certificate; of one whose words are unknown or whose numbers are none, only that."""
-    stated = Stated(content, claim)
-    compared = _checks(WORDS, stated)
-    return compared if not all(check.passed for check in compared) else compared + _checks(CONTRADICTIONS, stated)
+def _tuned(seen: Inspection) -> bool:
+    assert seen.loss.constants is not None
+    l2, row_bound, classes = (number(seen[path]) for path in ("model.l2", "model.row_bound", "sizes.classes"))
+    return beyond_closed_form(seen.claim.facts, seen.loss.constants(l2, int(classes), row_bound, 0.0))
 
 
-def _checks(rules: tuple[Rule, ...], stated: Stated) -> list[Check]:
-    return [check for check in (rule.check(stated) for rule in rules) if check is not None]
+def _estimated_tv(seen: Inspection) -> float:
+    upper = seen["estimate.kl.upper"]
+    return tv_upper_from_kl(math.inf if upper is None else number(upper))
 
 
-def _whole(value: object) -> bool:
-    return type(value) is int and 0 <= value <= MOST_ROWS
+def _is_text(seen: Inspection) -> bool:
+    notes, software = seen["notes"], seen["software"]
+    kinds = isinstance(notes, list) and isinstance(software, dict) and "expunge" in software
+    return kinds and all(isinstance(text, str) for text in (*notes, *software.values(), seen["created"]))
 
 
-def _whole_sizes(stated: Stated) -> bool:
-    inputs = stated.content["bound"]["inputs"]
-    counted = [inputs[name]["value"] for name in (*SIZE_NAMES, "directions") if name in inputs]
-    return all(map(_whole, [*counted, *stated.content["sizes"].values()]))
+def _keys(path: str) -> Value:
+    return Value(path or "keys", lambda c: sorted(c[path] if path else c.content))
 
 
-def _class_counts(stated: Stated) -> bool:
-    counts, sizes = stated.content["data"]["class_counts"], stated.content["sizes"]
-    counted = sizes["n_source" if stated.old else "n_retain"]
-    return len(counts) == sizes["classes"] and all(map(_whole, counts)) and sum(counts) == counted
+def _statement_digests(seen: Inspection) -> bool:
+    head = seen.content.get("series", {}).get("ledger_head")
+    named = [seen["model.sha256"], seen["model.before"], seen["dossier"], *([] if head is None else [head])]
+    return all(map(is_digest, named))
 
 
-def _scaled(stated: Stated) -> bool:
-    """Rows of classes that do not count are left out of the surrogate, not of the count."""
-    scaled = stated.content["data"]["rows_scaled_to_max_norm"]
-    few = scaled["forget"] <= stated["n_forget"]
-    few = few and (stated.claim.distance.matched or scaled["surrogate"] <= stated.content["sizes"]["n_surrogate"])
-    return _whole(scaled["forget"]) and _whole(scaled["surrogate"]) and few
+def _is_day(seen: Inspection) -> bool:
+    text = seen["created"]
+    return len(text) == DAY and date.fromisoformat(text).isoformat() == text
 
 
-def _place(stated: Stated) -> bool:
-    place = stated.sequence or {}
-    planned, position = place["planned"], place["position"]
-    return type(planned) is type(position) is int and 1 <= position <= planned <= MOST_PLANNED
+def off_grid(values: Array, exponent: int) -> int:
+    """How many values are no multiples of 2^exponent.
 
+    A multiple that a narrower type had to round is one still: rounded numbers have fewer digits, not finer ones. So the
+    check is exact for every type; but float16 and bfloat16 have so few digits that nearly all of theirs pass.
 
-def _before(stated: Stated) -> bool:
-    """Every earlier model of the series forgot at least a row; the first has none before it.
-
-    A deposit may have lost rows before its series began.
+    >>> off_grid(np.array([0.75, 0.5, 0.25]), -1)
+    2
     """
-    place = stated.sequence or {}
-    earlier, position = place["forgotten_before"], place["position"]
-    few = earlier < stated["n_forget"] and earlier >= position - 1
-    return _whole(earlier) and few and (position > 1 or earlier == 0 or stated.kept)
+    scaled = np.ldexp(values.astype(np.float64), -exponent)
+    return int(np.count_nonzero(scaled != np.rint(scaled)))
 
 
-def _others(stated: Stated) -> bool:
-    declared = (stated.sequence or {})["another_person"]
-    return _whole(declared) and 1 <= declared <= stated["n_forget"] and not stated.kept
+def _shape(seen: Inspection) -> list[int]:
+    loss, features = seen.loss, seen["sizes.features"]
+    return [seen["sizes.parameters"]] if loss.one_vector else [loss.weight_rows(seen["sizes.classes"]), features]
 
 
-WORDS = (
-    Rule("the bound is known", "it names a bound that Expunge does not have", lambda c: c.claim.bound in BOUNDS),
-    Rule(
-        "the distance is one that the bound can have",
-        "that a deposit was kept goes with the deposit's bound, which alone uses it",
-        lambda c: c.claim.distance.law.stands_in or c.kept,
+def _of_record(name: str, of: Callable[[TrainingRecord], Any]) -> Row:
+    """What the record says too is the same; what a statement is silent on, the record may not have."""
+    return Value(f"model.{name}", lambda c: c["model"].get(name)), IS, Value("the record's", lambda c: of(c.record))
+
+
+# The table. First a dossier's words and counts, since nothing else can be read without them.
+
+# fmt: off
+WORDS = rules({
+    ALWAYS: (
+        ("bound.kind", ONE_OF, tuple(BOUNDS)),
+        ("model.loss", ONE_OF, LOSSES),
+        ("model.dtype", ONE_OF, FLOATS),
+        ("model.record", ONE_OF, ("measured", "declared")),
+        ("model.bias", ONE_OF, (True, False)),
+        ("step.kind", ONE_OF, STEPS),
+        (Value("counts are whole numbers", _counts_are_whole),),
+        (Value("no fact is negative", lambda c: all(fact.value >= 0.0 for fact in c.claim.facts.values())),),
     ),
-    Rule(
-        "the form of the bound is known",
-        f"the residual bound of this schema is that of the {FORM}",
-        lambda c: c.content["bound"].get("form") == (FORM if (c.residual or c.kept) and not c.old else None),
+    NO_ROWS: (("bound.kind", ONE_OF, ("deposit",)),),
+    PROVABLE: (("bound.form", ONE_OF, (FORM,)), (Value("the loss is convex", lambda c: c.loss.convex),)),
+    PAPER: (("bound.convention", ONE_OF, SIZE_CONVENTIONS),),
+    KEPT: (("bound.convention", ONE_OF, ROUTES),),
+    ONE_VECTOR: (("model.bias", IS, False),),
+})
+
+FACTS = rules({  # that fit one another
+    ALWAYS: (
+        ("epsilon", AT_LEAST, SMALLEST_EPSILON),
+        ("epsilon", WITHIN, LARGEST_EPSILON),
+        ("delta", AT_LEAST, SMALLEST_DELTA),
+        ("delta", BELOW, 1.0),
+        ("noise.failures", IS, Value("what issuing spends of delta", _failures)),
+        ("noise.averaged", IS, Value("true for a single model of a converged step, without a deposit", _averaged)),
+        ("n_forget", AT_LEAST, 1),
+        ("n_forget", BELOW, "n_source"),
+        ("sizes.features", AT_LEAST, 1),
+        ("model.before.sha256", IS_NOT, "model.after.sha256"),
+        (Value("model.after.sha256 is a digest", lambda c: is_digest(c["model.after.sha256"])),),
+        (Value("model.encoder is a digest", lambda c: is_digest(c["model"].get("encoder", "0" * 64))),),
+        (SMALLEST, WITHIN, "model.l2"),
+        ("model.l2", WITHIN, LARGEST),
+        (Value("facts that come from elsewhere than Expunge has them", _from_elsewhere), IS, []),
     ),
-    Rule(
-        "the loss is known",
-        "it names a loss that Expunge does not have",
-        lambda c: c.content["model"]["loss"] in LOSSES,
+    CONVEX: (
+        ("sizes.classes", AT_LEAST, 2),
+        ("model.row_bound", IS, Value("model.max_norm, and the constant feature of a bias", _row_bound)),
     ),
-    Rule(
-        "the step is one that Expunge makes",
-        f"the step is none of {', '.join(STEPS)}",
-        lambda c: c.content["step"]["kind"] in STEPS,
+    PROVABLE: (
+        ("l2", IS, Value("model.l2, or what a fixed C makes of it for the retained rows",
+                         lambda c: _l2(c, c["n_source"] - c["n_forget"]))),
+        ("row_bound", IS, "model.row_bound"),
+        ("rounding", ABOVE, 0),
     ),
-    Rule(
-        "the convention of sizes is known",
-        "the paper's bound weights the surrogate's Hessian by the size of source or surrogate",
-        lambda c: (
-            c.claim.convention in SIZE_CONVENTIONS if c.paper else c.kept or "convention" not in c.content["bound"]
-        ),
+    PAPER: (
+        ("step.kind", ONE_OF, ("newton",)),
+        ("alpha", ABOVE, 0),
+        ("beta", ABOVE, 0),
+        ("lipschitz", ABOVE, 0),
+        ("lipschitz_power", ONE_OF, (1.0, 2.0)),
     ),
-    Rule(
-        "the type of the weights is known",
-        "weights are stored as no such numbers",
-        lambda c: c.content["model"]["dtype"] in FLOATS,
+    PAPER_CONVEX: (("step.positive_definite", IS, True),),
+    MEASURED: (("training_residual", ABOVE, 0),),
+    CHARGED: (("step.residual", AT_MOST, "solver_residual"),),
+    COUNTED: (("n_surrogate", AT_LEAST, 1),),
+    OWN_ROWS: (("n_surrogate", IS, "n_source"),),
+    MOMENTS: (
+        ("sampling_failure", IS, Value("what is spent on one way to sample", lambda c: (
+            c.claim.failures.get("sampling", 0.0) / (MOST_ROUTES if c.kept else 1)))),
+        ("directions", IS, Value("the features, and one for a bias",
+                                 lambda c: c["sizes.features"] + int(c["model.bias"]))),
+        ("change_eigenvalue", AT_MOST, "change_trace"),
+        ("change_trace", AT_MOST, "change_largest^2"),
+        ("change_trace^2", AT_MOST, "change_fourth"),
+        ("change_fourth", AT_MOST, "change_largest^2 change_trace"),
+        ("change_fourth_eigenvalue", AT_MOST, "change_largest^2 change_eigenvalue"),
+        ("change_mean", AT_MOST, "change_longest"),
+        ("change_largest", AT_MOST, "change_longest + change_mean"),
+        ("change_longest", AT_MOST, Value("change_supremum, and what float64 lost of a row", lambda c: (
+            c["change_supremum"] + 2.0 * c["rounding"] / (1 if c.kept else c["n_source"] - c["n_forget"])))),
+        ("longest_row", AT_MOST, "row_bound"),
     ),
-    Rule(
-        "the generator of the noise is known",
-        "noise was drawn from no such generator",
-        lambda c: c.claim.generator in GENERATORS,
+    SAMPLED: (
+        (Value("n_surrogate over the largest weight", lambda c: (
+            c["n_surrogate"] / (c["weight_largest"] if c.claim.distance.matched else 1.0))),
+         AT_LEAST, FEWEST_SAMPLED_ROWS),
     ),
-    Rule(
-        "the record is measured or declared",
-        "a training record is nothing else",
-        lambda c: c.content["model"]["record"] in ("measured", "declared"),
+    UNMATCHED: (("data.effective_surrogate_rows", IS, Value("n_surrogate", lambda c: float(c["n_surrogate"]))),),
+    MATCHED: (
+        ("weight_largest", AT_LEAST, 1),
+        ("sampled_eigenvalue", AT_MOST, "sampled_trace"),
+        ("sampled_trace", AT_MOST, "sampled_largest^2"),
+        ("sampled_largest", AT_MOST, "weight_largest change_largest"),
+        ("data.effective_surrogate_rows", AT_MOST, "n_surrogate"),
+        (Value("rows of a linear model are weighted", lambda c: not c.loss.one_vector),),
+        (Value("data.class_counts are whole, one a class, and add up to the retained rows", _class_counts),),
     ),
-    Rule(
-        "there is a bias or there is none",
-        "model.bias is neither true nor false, or true for weights that are one vector",
-        lambda c: type(c.content["model"]["bias"]) is bool and (c.linear or not c.content["model"]["bias"]),
+    IN_SERIES: (
+        ("data.sequence.position", AT_LEAST, 1),
+        ("data.sequence.position", WITHIN, "data.sequence.planned"),
+        ("data.sequence.planned", WITHIN, MOST_PLANNED),
+        ("data.sequence.forgotten_before", BELOW, "n_forget"),
+        ("bound.kind", ONE_OF, ("residual", "deposit")),
     ),
-    Rule("sizes are whole numbers", "a count of rows, classes, features or weights is not whole", _whole_sizes),
-    Rule(
-        "no fact is negative",
-        "a fact is below 0",
-        lambda c: all(fact.value >= 0.0 for fact in c.claim.facts.values()),
+    OTHERS: (
+        ("data.sequence.another_person", AT_LEAST, 1),
+        ("data.sequence.another_person", WITHIN, "n_forget"),
+        ("bound.kind", ONE_OF, ("residual",)),
     ),
-    *KEPT_WORDS,
+    NOT_KEPT: ((Value("what only a deposit has", _only_a_deposit), IS, []),),
+    FREE: (("model.free_bias", IS, True), ("model.bias", IS, True)),
+    WEIGHTED: ((Value("model.class_weights are one a class, at most 1, and beside no surrogate", _class_weights),),),
+    KEPT: (
+        (Value("what float64 makes of the noise", lambda c: drawing_delta(c.claim.n_parameters, c.claim.epsilon)),
+         WITHIN, "noise.failures.arithmetic"),
+        (Value("noise with a deposit is one of six levels, powers of four, or was set beforehand", _is_of_levels),),
+        ("step.positive_definite", IS, True),
+        (Value("quadratic losses, and no others, go the exact route", lambda c: (
+            (way_of(c.claim.convention) == EXACT) == (c.loss in QUADRATIC))),),
+        (Value("the plain route, which divides by l2, leaves no weight free", lambda c: (
+            way_of(c.claim.convention) != PLAIN or "free_bias" not in c["model"])),),
+        ("shape_least", ABOVE, 0),
+        ("shape_least", AT_MOST, "shape_largest"),
+        ("sizes.parameters", AT_MOST, "shape_largest shape_inverse_trace"),
+        ("shape_least shape_inverse_trace", AT_MOST, "sizes.parameters"),
+    ),
+    KEPT_ALONE: (("step.kind", ONE_OF, ("newton",)),),
+    BESIDE: (
+        ("step.kind", ONE_OF, ("converged",)),
+        ("bound.convention", ONE_OF, (RANGE, LONG_ROWS)),
+        ("distance.provenance", ONE_OF, ("declared",)),
+        (Value("the surrogate is not the source", lambda c: not c.claim.distance.is_source),),
+        (Value("a surrogate beside a deposit is for one model", lambda c: not c.sequence),),
+        ("change_each", AT_MOST, "change_supremum"),
+    ),
+})
+
+COMMON: Rows = (  # to dossier and statement
+    ("noise.delta_for_noise", IS, Value("delta less what is spent", lambda c: (
+        c["delta"] - math.fsum(c["noise.failures"].values())))),
+    ("noise.calibration", IS, Value("the bound's", lambda c: bound_named(c.claim.bound).calibration)),
+    ("noise.generator", ONE_OF, SECRET, "the noise is not secret: whoever knows its seed can take it off"),
+    ("status", IS, Value("what the weakest fact is worth", lambda c: status_of(c.claim, c.claim.provenance))),
+    ("guarantee", IS, Value("what follows, word for word", lambda c: sentences(c.claim, c["sigma"])[0])),
+    ("assumptions", IS, Value("what follows, word for word", lambda c: sentences(c.claim, c["sigma"])[1])),
+    ("limits", IS, Value("what follows, word for word", lambda c: sentences(c.claim, c["sigma"])[2])),
+    ("distance.meaning", IS, Value("the kind's, word for word", lambda c: c.claim.distance.meaning)),
+    (Value("notes, software and created are text", _is_text),),
 )
+DERIVED = rules({
+    ALWAYS: (
+        ("bound.terms", IS, Value("what the facts give", lambda c: dict(c.conclusion.region.terms))),
+        ("bound.total", IS, Value("their sum, rounded up", lambda c: c.conclusion.region.radius)),
+        ("noise.required", IS, Value("the noise that the region needs", lambda c: c.conclusion.required)),
+        ("sigma", IS, Value("the noise that was chosen", lambda c: c.conclusion.sigma)),
+        (Value("the noise that was chosen is enough", lambda c: c.conclusion.enough), "", True, "the bound needs more"),
+        ("noise.mu", IS, Value("bound.total over sigma", lambda c: c.conclusion.mu)),
+        ("noise.delta_at_sigma", IS, Value("what the noise reaches", lambda c: c.conclusion.delta_at_sigma)),
+        (Value("delta is not exceeded", lambda c: c.conclusion.delta_at_sigma <= c.claim.delta),),
+        ("noise.grid_exponent", IS, Value("the grid of this sigma", lambda c: (
+            c.conclusion.noise and c.conclusion.noise.grid_exponent))),
+        ("sizes", IS, Value("what facts and model give", _sizes)),
+        *COMMON,
+        (Value("the distance is declared, or there is evidence of its estimate", lambda c: (
+            "estimate" in c.content or c.claim.distance.law.provenances != ("estimated",))),),
+        (Value("public notes are notes", lambda c: all(note in c["notes"] for note in c["public_notes"])),),
+        (Value("nonce is 64 hexadecimal digits", lambda c: is_digest(c["nonce"])),),
+        (Value("model.before.sha256 is a digest", lambda c: is_digest(c["model.before.sha256"])),),
+    ),
+    PAPER_CONVEX: (
+        ("bound.tuned", IS, Value("whether the loss can have other constants", _tuned)),
+        ("tv_upper", IS, Value("what the distance allows", lambda c: float(c.claim.distance.tv_upper))),
+    ),
+    PAPER_OTHER: (("bound.tuned", IS, True),),
+    ESTIMATED: (
+        ("distance.provenance", ONE_OF, ("estimated",)),
+        ("distance.kind", IS, Value("that of the route", lambda c: ESTIMATES[c["estimate.route"]])),
+    ),
+    ESTIMATED_KL: (("distance.value", IS, Value("what estimate.kl.upper allows", _estimated_tv)),),
+    REPEATED: (
+        ("model.published.n_source", IS, Value("the retained rows to one digit", _published_rows)),
+        ("model.published.l2", IS, Value("model.l2, or what a fixed C makes of it",
+                                         lambda c: _l2(c, _published_rows(c)))),
+        (Value("model.published.max_norm is model.max_norm, or none", lambda c: (
+            c["model.published.max_norm"] in (c["model.max_norm"], LARGEST))),),
+    ),
+})
 
-SIZES = (
-    Rule("some rows were forgotten", "n_forget is 0", lambda c: c["n_forget"] >= 1),
-    Rule("some rows are retained", "n_forget is not below n_source", lambda c: c["n_forget"] < c["n_source"]),
-    Rule("the surrogate has rows", "n_surrogate is 0", lambda c: c["n_surrogate"] >= 1, lambda c: c.has("n_surrogate")),
-    Rule(
-        "there are classes to tell apart, and features",
-        "a classifier has at least two classes and one feature",
-        lambda c: c.content["sizes"]["classes"] >= (2 if c.loss.convex else 1) and c.content["sizes"]["features"] >= 1,
+STATEMENT = rules({
+    ALWAYS: (
+        ("schema", ONE_OF, (STATEMENT_SCHEMA,)),
+        (_keys(""), IS, Value("those of a statement", lambda c: sorted({*KEYS} | ({"series"} & set(c.content))))),
+        (_keys("noise"), IS, Value("named as in a statement", lambda c: (
+            sorted({*NOISE, "rungs", *(["smallest"] if c.kept else [])})))),
+        (_keys("sizes"), IS, Value("those of a statement", lambda _: sorted(SIZES))),
+        (Value("what model says beyond a statement", lambda c: (
+            sorted(set(c["model"]) - {"sha256", "before", *MODEL, *PUBLISHED, *REFERENCE}))), IS, []),
+        (Value("series", lambda c: sorted(c.content.get("series", SERIES))), IS,
+         Value("named as in a statement", lambda _: sorted(SERIES))),
+        (Value("epsilon and delta can be asked for", lambda c: (
+            SMALLEST_EPSILON <= c["epsilon"] <= LARGEST_EPSILON and SMALLEST_DELTA <= c["delta"] < 1.0)),),
+        ("mu", IS, Value("the most that delta allows", lambda c: mu_for(c["epsilon"], c["noise.delta_for_noise"]))),
+        *COMMON,
+        (Value("the distance is the bound's", lambda c: c.claim.distance.law.stands_in or c.kept),),
+        (Value("sizes are whole numbers", lambda c: (
+            all(type(c["sizes"][name]) is int and c["sizes"][name] >= 1 for name in SIZES))),),
+        ("sizes.parameters", IS, Value("classes times features, bias included", _parameters)),
+        (Value("model.l2 is above 0", lambda c: 0.0 < c["model.l2"] < math.inf),),
+        (Value("rows count by their class or they do not", lambda c: c["model"].get("weighted", True)),),
+        (Value("digests are digests", _statement_digests),),
+        (Value("created is a day", _is_day),),
     ),
-    Rule(
-        "the source has as many rows as the source",
-        "the rows given are said to be the source's own, and are not as many",
-        lambda c: c["n_surrogate"] == c["n_source"],
-        lambda c: c.claim.distance.is_source and c.loss.convex,
+    NOT_KEPT: (
+        (Value("what only a deposit has", _only_a_deposit), IS, []),
+        ("noise.choice", ONE_OF, (POLICY, LADDER), "the noise was set beforehand or is a rung"),
+        (Value("sigma is a rung, a power of two, where nobody set it", lambda c: (
+            (c["noise.choice"] == POLICY and c["noise.rehearsed_rows"] is None) or is_level(c["sigma"]))),),
+        ("noise.rungs", IS, Value("those of l2 and sizes", lambda c: rungs_of(c.content, c["noise.choice"]))),
+        ("noise.grid_exponent", IS, Value("the grid of this sigma", lambda c: (
+            public_grid(c["sigma"], Ball(c.claim.n_parameters), c["mu"])))),
     ),
-    Rule(
-        "class counts are those of the classes and add up",
-        "there is one for each class, none is negative, and together they are the rows they count",
-        _class_counts,
-        lambda c: c.claim.distance.matched,
+    KEPT: (
+        ("noise.failures", IS, Value("what issuing spends of delta", _failures)),
+        (Value("what float64 makes of the noise", lambda c: drawing_delta(c.claim.n_parameters, c.claim.epsilon)),
+         WITHIN, "noise.failures.arithmetic"),
+        ("noise.choice", ONE_OF, (LEVELS, POLICY)),
+        ("noise.rungs", IS, "noise.rehearsed_rows"),
+        (Value("the noise is one of six levels, powers of four, or was set beforehand", _is_of_levels),),
+        ("noise.averaged", IS, False),
+        (Value("noise.smallest is a part of sigma", lambda c: 0.0 < c["noise.smallest"] <= c["sigma"] * LARGEST),),
+        ("noise.grid_exponent", IS, Value("the grid of the smallest", lambda c: grid_exponent(c["noise.smallest"]))),
     ),
-    Rule(
-        "no more rows were scaled than there are",
-        "data.rows_scaled_to_max_norm counts more rows than were given",
-        _scaled,
-        lambda c: "rows_scaled_to_max_norm" in c.content["data"],
-    ),
-    Rule("the place in the series is one of those planned", "data.sequence names a place that is not", _place,
-         lambda c: c.sequence is not None),
-    Rule(
-        "rows forgotten before fit the place in the series",
-        "data.sequence.forgotten_before is not what earlier models of the series can have forgotten",
-        _before,
-        lambda c: c.sequence is not None and not c.old,
-    ),
-    Rule(
-        "rows declared another person's are some of those forgotten",
-        "data.sequence.another_person counts none or more than n_forget, or a deposit decided",
-        _others,
-        lambda c: c.sequence is not None and "another_person" in c.sequence,
-    ),
-    Rule(
-        "only the residual bound has a series",
-        "the paper's bound is of one deletion",
-        lambda c: c.residual or c.kept,
-        lambda c: c.sequence is not None,
-    ),
-)  # fmt: skip
+})
 
-CONTRADICTIONS = (*BUDGET, *SIZES, *TRAINING, *ORIGINS, *CHANGES, *WEIGHTS, *KEPT)
-RULES = (*WORDS, *CONTRADICTIONS)
+PUBLISHED_MODEL = rules({
+    STORED: (
+        (Value("the model has a record", lambda c: c.file.record is not None),),
+        (Value("the shape of the weights", _shape), IS, Value("the file's", lambda c: list(c.file.weight.shape))),
+        (Value("the type of the weights", lambda c: [c["model.dtype"]]), IS,
+         Value("the file's", lambda c: sorted({tensor.dtype for tensor in c.file.tensors}))),
+        (Value("the weights are on the noise's grid", lambda c: (
+            sum(off_grid(tensor.values, c["noise.grid_exponent"]) for tensor in c.file.tensors) == 0)), "", True,
+         "some are no multiples of 2^grid_exponent: they were not noised as stated, or changed since"),
+    ),
+    RECORDED: (
+        (Value("the model has its noise", lambda c: c.record.noised and c.record.residual is None), "", True,
+         "its record says that none was added: this is the trained model, not the published one"),
+        (Value("the model's record has no counts or weights of classes", lambda c: (
+            c.record.class_counts is None and c.record.class_weights is None)), "", True, "they would say who left"),
+        ("sizes.classes", IS, Value("the record's", lambda c: len(c.record.classes))),
+        *(_of_record(name, operator.attrgetter(name))
+          for name in ("l2", "loss", "max_norm", "n_source", "bias", "encoder", "preparation", "fixed_c")),
+        _of_record("free_bias", lambda record: record.free_bias or None),
+        _of_record("record", lambda record: record.provenance),
+        _of_record("encoder_trained_on_source", lambda it: it.encoder and (it.encoder_trained or "unknown")),
+    ),
+})
+
+LINKS = rules({ALWAYS: (
+    (Value("the dossier is the one the statement names", lambda c: c["dossier"] == c.made["dossier"]),),
+    (Value("the model before is the dossier's", lambda c: c["model.before"] == c.made["model"]["before"]),),
+    (Value("the statement follows from the dossier", lambda c: equal(c.content, c.made)),),
+)})
+# fmt: on
+
+TABLE = {
+    f"Words and counts of a dossier (`{SCHEMA}`), which come first": WORDS,
+    "Facts of a dossier that fit one another": FACTS,
+    "What follows in a dossier": DERIVED,
+    f"What follows in a statement (`{STATEMENT_SCHEMA}`)": STATEMENT,
+    "The published model, with `--model`": PUBLISHED_MODEL,
+    "Statement and dossier, with `--dossier`": LINKS,
+}
+
+
+def listed() -> str:
+    """The table as docs/certificate.md has it."""
+    lines = []
+    for title, group in TABLE.items():
+        lines += [f"{title}:", ""]
+        for words in dict.fromkeys(rule.when.words for rule in group):
+            same = "; ".join(rule.sentence for rule in group if rule.when.words == words)
+            lines.append(f"* {words}: {same}" if words else f"* {same}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(listed())

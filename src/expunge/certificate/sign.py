@@ -6,7 +6,6 @@
 
 The signature is checked before the payload is parsed, on bytes that include the payload's type and length. A file must
 be, byte for byte, what `seal` writes: JSON and base64 have many spellings of one value, and none but ours is accepted.
-Certificates of schemas 1 and 2, which were signed themselves, are still opened.
 
 What was verified or audited is said to other tools in the words of in-toto alone:
 
@@ -44,11 +43,11 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from expunge import __version__
-from expunge.certificate.check import UNSIGNED, Check, Verdict, verdict_sentence
 from expunge.certificate.claim import Json
 from expunge.certificate.dossier import SIZE_LIMIT, Certificate, bytes_of_at_most, require_at_most
+from expunge.certificate.rules import Check
 from expunge.certificate.statement import Statement, parse_document
-from expunge.certificate.verify import verify, verify_statement
+from expunge.certificate.verify import UNSIGNED, Verdict, verdict_sentence, verify, verify_statement
 from expunge.errors import FileError, VerificationFailed
 from expunge.runtime.paths import readable
 from expunge.runtime.strict_json import read_json
@@ -148,7 +147,6 @@ def as_file(content: Json) -> bytes:
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 PREDICATE_TYPE = "https://expunge.invalid/statement/3"  # a name, not a place: nothing is fetched
-OLD_PREDICATE_TYPE = "https://expunge.invalid/certificate/1"
 KEY_LIMIT = 10_000
 ENVELOPE_LIMIT = 2 * SIZE_LIMIT
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -248,23 +246,23 @@ def pae(payload_type: str, payload: bytes) -> bytes:
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
 
 
-def in_toto(document: Statement | Certificate) -> Json:
+def in_toto(document: Statement) -> Json:
     """An in-toto statement about the published model."""
     return {
         "_type": STATEMENT_TYPE,
         "subject": [{"name": MODEL_NAME, "digest": {"sha256": document.model_sha256}}],
-        "predicateType": PREDICATE_TYPE if isinstance(document, Statement) else OLD_PREDICATE_TYPE,
+        "predicateType": PREDICATE_TYPE,
         "predicate": document.content,
     }
 
 
-def seal(document: Statement | Certificate, key: Ed25519PrivateKey) -> bytes:
+def seal(document: Statement, key: Ed25519PrivateKey) -> bytes:
     """The signed statement's file."""
     return seal_in_toto(in_toto(document), key)
 
 
 def seal_in_toto(content: Json, key: Ed25519PrivateKey) -> bytes:
-    """The signed file of any in-toto statement (attest.py has others)."""
+    """The signed file of any in-toto statement that may be handed out."""
     payload = json.dumps(content, allow_nan=False).encode()
     signature = key.sign(pae(PAYLOAD_TYPE, payload))
     return _envelope(payload, keyid_of(key.public_key()), signature)
@@ -284,7 +282,7 @@ def is_envelope(content: bytes) -> bool:
     return b'"payloadType"' in content[:ENVELOPE_LIMIT] and b'"schema"' not in content[:2000]
 
 
-def open_envelope(content: bytes, key: Ed25519PublicKey, name: str) -> Statement | Certificate:
+def open_envelope(content: bytes, key: Ed25519PublicKey, name: str) -> Statement:
     """What is inside, if this key signed these very bytes; the payload is parsed only after that."""
     payload = _verified_payload(content, key, name)
     try:
@@ -292,7 +290,7 @@ def open_envelope(content: bytes, key: Ed25519PublicKey, name: str) -> Statement
         if signed["_type"] != STATEMENT_TYPE:
             raise ValueError(f"{signed['_type']!r}")
         document = parse_document(json.dumps(signed["predicate"]).encode(), name)
-        if signed != in_toto(document):
+        if not isinstance(document, Statement) or signed != in_toto(document):
             raise ValueError("its type is another, or its subject is not the model it speaks of")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise VerificationFailed(
@@ -328,7 +326,7 @@ def document_bytes(path: str | Path) -> bytes:
 
 
 @dataclass(frozen=True)
-class Opened:
+class StatementFile:
     """What was in a statement's file, the digest of that file, and what was checked to open it."""
 
     document: Statement | Certificate
@@ -341,7 +339,9 @@ class Opened:
         return () if self.signed_by is None else (Check("signature", self.signed_by, self.signed_by),)
 
 
-def open_file(path: str | Path, public_key: str | Path | None = None, *, require_signature: bool = False) -> Opened:
+def open_file(
+    path: str | Path, public_key: str | Path | None = None, *, require_signature: bool = False
+) -> StatementFile:
     """A statement's file, read once: with a key the signature is checked before anything is parsed."""
     content = document_bytes(path)
     digest = hashlib.sha256(content).hexdigest()
@@ -353,7 +353,7 @@ def open_file(path: str | Path, public_key: str | Path | None = None, *, require
         )
     if public_key is not None:
         key = read_public_key(public_key)
-        return Opened(open_envelope(content, key, str(path)), digest, keyid_of(key))
+        return StatementFile(open_envelope(content, key, str(path)), digest, keyid_of(key))
     if is_envelope(content):
         raise FileError(
             f"{path} is signed",
@@ -361,7 +361,7 @@ def open_file(path: str | Path, public_key: str | Path | None = None, *, require
             "Give it with --public-key, or check the unsigned statement.json beside it.",
         )
     require_at_most(SIZE_LIMIT, len(content), Path(path), "a statement")
-    return Opened(parsed(parse_document, content, Path(path)), digest)
+    return StatementFile(parsed(parse_document, content, Path(path)), digest)
 
 
 def parsed(parse: Callable[[bytes, str], Parsed], content: bytes, path: Path) -> Parsed:
@@ -384,15 +384,14 @@ def verify_file(
 ) -> tuple[Statement | Certificate, Verdict]:
     """A statement's file and the verdict on it: with a key the signature first; raises if anything differs.
 
-    With `require_signature` what nobody has signed fails too. A dossier, and certificates of earlier schemas, are
-    checked by themselves.
+    With `require_signature` what nobody has signed fails too. A dossier is checked by itself.
     """
     opened = open_file(path, public_key, require_signature=require_signature)
     return opened.document, verify_opened(opened, path, model, dossier)
 
 
 def verify_opened(
-    opened: Opened, path: str | Path, model: str | Path | None = None, dossier: str | Path | None = None
+    opened: StatementFile, path: str | Path, model: str | Path | None = None, dossier: str | Path | None = None
 ) -> Verdict:
     """The same for a file that is open; `path` is what it is called in messages."""
     document = opened.document
@@ -418,5 +417,5 @@ def read_dossier(path: str | Path) -> Certificate:
     return document
 
 
-def _signed(opened: Opened, verdict: Verdict) -> Verdict:
-    return Verdict([*opened.checks, *verdict], verdict.status, opened.signed_by, verdict.found_since)
+def _signed(opened: StatementFile, verdict: Verdict) -> Verdict:
+    return Verdict([*opened.checks, *verdict], verdict.status, opened.signed_by)

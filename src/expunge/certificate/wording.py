@@ -1,9 +1,9 @@
-"""What a certificate does not prove, in words: the limits that go with every guarantee."""
+"""A certificate in words: what is promised, what is assumed for it, and what it does not prove."""
 
 from __future__ import annotations
 
 from expunge.bounds.scale import EXACT, LADDER, LEVELS, POLICY
-from expunge.certificate.claim import MEANINGFUL_EPSILON, NOISE_LIMITS, OLD_SCHEMAS, Claim, Json
+from expunge.certificate.claim import INSECURE, KEYED, MEANINGFUL_EPSILON, Claim, Json
 from expunge.record import CLASS_WEIGHT, LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE, prepared_by
 from expunge.runtime.rounding import up
 
@@ -96,6 +96,115 @@ def headline(content: Json) -> str:
     return f"{status.upper()} for the weights. {beyond}" if beyond else status
 
 
+# The guarantee.
+
+
+def next_to_nothing(epsilon: float) -> str:
+    """What is said first of a certificate whose epsilon is so large that it means nothing; empty for others.
+
+    >>> next_to_nothing(10.0), next_to_nothing(30.0)[:30]
+    ('', 'NEXT TO NOTHING IS PROMISED: a')
+    """
+    if epsilon <= MEANINGFUL_EPSILON:
+        return ""
+    return (
+        f"NEXT TO NOTHING IS PROMISED: at epsilon {up(epsilon)} whoever tries to tell the two models apart may be "
+        "right more than 99.99 % of the time."
+    )
+
+
+def guarantee(claim: Claim, sigma: float, *, kept: bool) -> str:
+    """The promise in one sentence; `kept` where it was issued with a deposit."""
+    noise = (
+        "(the minimiser of the same objective on the retained rows), with Gaussian noise added whose covariance is "
+        "made from the retained rows alone, rounded to the same grid and stored in the same type."
+        if kept
+        else f"with Gaussian noise of the same standard deviation {up(sigma)} added to each, rounded to the same grid "
+        "and stored in the same type."
+    )
+    promise = (
+        f"The published weights are ({up(claim.epsilon)}, {up(claim.delta)})-indistinguishable from the weights that "
+        f"retraining without the forgotten rows would have given{'' if kept else ','} {noise}"
+    )
+    return f"{next_to_nothing(claim.epsilon)} {promise} {outside(claim.preparation)}".strip()
+
+
+# What is assumed.
+
+SEEN = (
+    "What was seen on the surrogate (spread and largest size of the gradient's change) stands for its population. This "
+    "was asked for (sampling seen); it fails for categorical rows, rare groups and heavy tails, and then the guarantee "
+    "does."
+)
+FALSE_CONSTANTS = (
+    "FALSE for this model: the constants given are smaller than this loss can have, so the bound may be exceeded."
+)
+MATCHED_TO = (
+    "Surrogate rows are weighted by class to the class counts of the retained rows, and are labelled the way the "
+    "source was."
+)
+INDEPENDENT = (
+    "Given the forgotten rows and everything published, the retained rows are independent draws of the declared law, "
+    "and surrogate rows of theirs; trained weights and update are treated as fixed (they are not quite: the weights "
+    "depend on the source, the update on the surrogate)."
+)
+NOT_CHOSEN = (
+    "The forgotten rows were not chosen by somebody who looked at source and surrogate: rows picked along the "
+    "direction in which the two differ most can exceed the bound."
+)
+OWN_MEASURE = (
+    "Lengths are measured by the retained rows' own Hessian, which was kept; it depends on those rows, and is treated "
+    "as fixed where they are taken for draws."
+)
+AVERAGED = (
+    "delta is an average over the drawing of the data sets: given the data at hand, the probability exceeds k delta "
+    "for at most one drawing in k."
+)
+OWN_ROWS = (
+    "The rows given are the source's own. Their number, their class counts, the gradient on them and that the "
+    "forgotten rows are among them were checked; rows that were made to pass these checks would pass."
+)
+OPTIMUM = "Training reached its optimum exactly, and the Hessians of finite sets equal those of their populations."
+CONSTANTS = "The constants alpha, beta, L and gamma hold for every example."
+
+
+def assumptions(claim: Claim, *, kept: bool, provable: bool) -> tuple[str, ...]:
+    """What has to be true for the guarantee, in plain words, the most doubtful first; empty for a proven one."""
+    distance = claim.distance
+    declared = sorted(name for name, fact in claim.facts.items() if fact.provenance == "declared")
+    sampled = distance.samples_rows and provable
+    said = {
+        SEEN: sampled and distance.sampling == "seen",
+        FALSE_CONSTANTS: claim.tuned,
+        f"NOT KNOWN, ESTIMATED: {distance.kind if claim.public else distance} ({distance.meaning}). Nothing is "
+        "guaranteed about the error of this estimate; the true distance may be larger, and then the guarantee does "
+        "not hold.": distance.provenance == "estimated",
+        f"Declared: {distance} between {distance.between} ({distance.meaning}); for the source's rows read the rows "
+        "that are retained.": distance.provenance == "declared",
+        "These facts were declared, not checked: " + ", ".join(declared) + ".": bool(declared),
+        f"Declared: {claim.others} of the forgotten rows equal rows that were asked for before, and are another "
+        "person's, which were trained on as often; if they were one person's, the bound counts rows that were not "
+        "there.": claim.others > 0,
+        MATCHED_TO: distance.matched,
+        str(distance.law.assumption): distance.law.assumption is not None,
+        INDEPENDENT: sampled,
+        NOT_CHOSEN: sampled,
+        OWN_MEASURE: sampled and kept,
+        AVERAGED: sampled and claim.averaged and distance.sampling == "strict",
+        OWN_ROWS: distance.is_source,
+        OPTIMUM: not provable,
+        CONSTANTS: not provable,
+    }
+    return tuple(sentence for sentence, applies in said.items() if applies)
+
+
+# What is not proved.
+
+NOISE_LIMITS = {  # what is said first, where the noise is not fresh from the operating system
+    INSECURE: f"{INSECURE}: the noise was made from a seed for a test; this model protects nobody.",
+    KEYED: "The noise is made under the desk's secret key, so that one deletion is published in one way however often "
+    "it is run; it hides nothing from somebody who has that key.",
+}
 GIVEN_ROWS = (
     "It does not prove that the rows given were in the training set, or that they are all that the person contributed."
 )
@@ -114,38 +223,6 @@ WEIGHTED = (
     "anew from the retained rows."
 )
 BESIDE = "That by the deposit alone this request would have needed more noise is known to whoever reads this."
-
-
-def limits_of(claim: Claim, *, kept: bool) -> tuple[str, ...]:
-    """What the certificate does not prove; `kept` where it was issued with a deposit."""
-    sentences = [
-        KEPT_ROWS if kept else GIVEN_ROWS,
-        "It does not protect against somebody who holds the model from before as well as this one.",
-        "It does not prove that no copy of the earlier model or of the data exists elsewhere.",
-        _about_itself(claim),
-        "It speaks of this one published model; several published models compose to a weaker guarantee.",
-        "It cannot show from the weights alone that the noise was drawn as stated; it binds digests, it is not a "
-        "proof of execution.",
-    ]
-    if kept:
-        sentences.append(KEPT)
-        if claim.weighted:
-            sentences.append(WEIGHTED)
-        if claim.distance.law.stands_in:
-            sentences.append(BESIDE)
-    if claim.encoder is not None and claim.schema not in OLD_SCHEMAS:
-        sentences.append(ENCODERS[claim.encoder])
-    if claim.preparation is not None:
-        word, _ = prepared_by(claim.preparation) or (claim.preparation, ())
-        sentences.append(PREPARATIONS[word])
-    of_noise = NOISE_LIMITS.get(claim.generator)
-    return tuple(sentences) if of_noise is None else (of_noise, *sentences)
-
-
-OWN_NUMBERS = (
-    "Its own numbers (sigma, the bound and what entered it) depend on the forgotten rows and carry no noise; share it "
-    "with those who must check it."
-)
 DOSSIER = (
     "This dossier tells who left: the bound and what entered it depend on the forgotten rows and carry no noise. It is "
     "for the auditor; what may be handed out is the statement."
@@ -160,22 +237,22 @@ CHOSEN = {
 }
 
 
-def _about_itself(claim: Claim) -> str:
-    """What the file itself gives away."""
-    if claim.schema in OLD_SCHEMAS:
-        return OWN_NUMBERS
-    return CHOSEN[claim.scale.kind] if claim.public else DOSSIER
-
-
-def next_to_nothing(epsilon: float) -> str:
-    """What is said first of a certificate whose epsilon is so large that it means nothing; empty for others.
-
-    >>> next_to_nothing(10.0), next_to_nothing(30.0)[:30]
-    ('', 'NEXT TO NOTHING IS PROMISED: a')
-    """
-    if epsilon <= MEANINGFUL_EPSILON:
-        return ""
-    return (
-        f"NEXT TO NOTHING IS PROMISED: at epsilon {up(epsilon)} whoever tries to tell the two models apart may be "
-        "right more than 99.99 % of the time."
-    )
+def limits(claim: Claim, *, kept: bool) -> tuple[str, ...]:
+    """What the certificate does not prove; `kept` where it was issued with a deposit."""
+    word, _ = prepared_by(claim.preparation) or (claim.preparation, ())
+    said = {
+        NOISE_LIMITS.get(claim.generator, ""): claim.generator in NOISE_LIMITS,
+        KEPT_ROWS if kept else GIVEN_ROWS: True,
+        "It does not protect against somebody who holds the model from before as well as this one.": True,
+        "It does not prove that no copy of the earlier model or of the data exists elsewhere.": True,
+        CHOSEN[claim.scale.kind] if claim.public else DOSSIER: True,
+        "It speaks of this one published model; several published models compose to a weaker guarantee.": True,
+        "It cannot show from the weights alone that the noise was drawn as stated; it binds digests, it is not a "
+        "proof of execution.": True,
+        KEPT: kept,
+        WEIGHTED: kept and claim.weighted,
+        BESIDE: kept and claim.distance.law.stands_in,
+        ENCODERS.get(claim.encoder or "", ""): claim.encoder is not None,
+        PREPARATIONS.get(word or "", ""): claim.preparation is not None,
+    }
+    return tuple(sentence for sentence, applies in said.items() if applies)

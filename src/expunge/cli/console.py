@@ -26,7 +26,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from expunge.certificate.check import FAILED
+from expunge.certificate.verify import FAILED
 from expunge.errors import ExpungeError, FileError, Refused, VerificationFailed
 from expunge.runtime.launched import launched_as_group
 from expunge.runtime.memory import out_of_memory

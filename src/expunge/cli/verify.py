@@ -121,9 +121,8 @@ def verify(
     you have from the issuer, authenticates one.
 
     Fails (exit status 1) on any difference, on a damaged file and on another model, and never says what would have
-    passed. What the statement assumes it lists. A dossier, and certificates of earlier versions, are checked by the
-    same command: facts are held against each other, every term, Delta, sigma and delta at sigma recomputed; and what
-    was found since such a certificate was issued is said.
+    passed. What the statement assumes it lists. A dossier is checked by the same command: facts are held against each
+    other, every term, Delta, sigma and delta at sigma recomputed.
 
     \b
     expunge verify result/statement.json --model result/model.safetensors
@@ -176,7 +175,6 @@ def verify(
         **checked,
         **({"deposits_are": GENUINE} if checked["deposits_checked"] else {}),
         "checks": [check.name for check in verdict],
-        "found_since": list(verdict.found_since),
     }
 
 
@@ -199,7 +197,8 @@ def _require_attestable(document: Any, model: Path | None) -> None:
 
 def _print_failure(failed: Any, verbose: bool) -> None:
     """The verdict, what is wrong in words, and what to do; never what would have passed."""
-    from expunge.certificate.check import FAILED, MOST_SHOWN
+    from expunge.certificate.rules import MOST_SHOWN
+    from expunge.certificate.verify import FAILED
 
     err.print(f"verdict: {FAILED}", style="bold")
     for words in failed.wrong if verbose else failed.wrong[:MOST_SHOWN]:
@@ -222,20 +221,19 @@ def _print_verdict(document: Any, verdict: Any, verbose: bool) -> None:
     for name, words in _grounds(document, verdict).items():
         out.print(f"  {name:<10} {words}")
     out.listing(document.content["assumptions"], "  assumes: ")
-    out.listing(verdict.found_since, "  found since it was issued: ")
     if verbose:
         out.listing([check.name for check in verdict], "  ok  ")
 
 
 def _grounds(document: Any, checks: list[Any]) -> dict[str, str]:
     """What was looked at, in a line each; and what was not."""
-    from expunge.certificate.check import DEPOSIT, MODEL
+    from expunge.certificate.rules import DEPOSIT, OF_MODEL
     from expunge.certificate.statement import Statement
 
     public = isinstance(document, Statement)
     counts = {"signature": 0, "model": 0, "deposits": 0, "dossier": 0, "file": 0}
     for check in checks:
-        about = {MODEL: "model", DEPOSIT: "deposits"}.get(check.about, "file")
+        about = {OF_MODEL: "model", DEPOSIT: "deposits"}.get(check.about, "file")
         if check.name == "signature":
             about = "signature"
         elif public and about == "file" and "dossier" in check.name:

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from expunge.certificate.check import DEPOSIT, Check
 from expunge.certificate.claim import Json, PublicNote
+from expunge.certificate.rules import DEPOSIT, Check
 from expunge.deposit.adding import FORGET, counted
 from expunge.deposit.beside import Answer, require_seen
 from expunge.deposit.contents import Deposit

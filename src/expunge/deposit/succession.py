@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from expunge.certificate.check import DEPOSIT, Check
+from expunge.certificate.rules import DEPOSIT, Check
 from expunge.deposit.asking import as_given
 from expunge.deposit.blocks import Blocks, is_definite
 from expunge.deposit.contents import Deposit

@@ -22,11 +22,11 @@ from expunge.bounds.deposit import LOST as ARITHMETIC
 from expunge.bounds.ellipsoid import EXACT_SHARE
 from expunge.bounds.region import DRAWING, ROUND_UP
 from expunge.bounds.scale import LEVELS
-from expunge.certificate.check import DEPOSIT, Check, require_passed
 from expunge.certificate.claim import Json, route_failure
 from expunge.certificate.derive import bound_named
-from expunge.certificate.dossier import Certificate, claim_of
+from expunge.certificate.dossier import Certificate, read_claim
 from expunge.certificate.model_file import read_published
+from expunge.certificate.rules import DEPOSIT, Check, require_passed
 from expunge.certificate.verify import checks
 from expunge.deposit.beside import Asked, begun_beside, found_beside, region_of, stated_of
 from expunge.deposit.blocks import (
@@ -71,7 +71,7 @@ def verify_deposits(
         )
     try:
         _require_kept(content)
-        distance = claim_of(content).distance
+        distance = read_claim(content).distance
         _require_surrogate(distance, surrogate)
         compared: list[Check] = []
         if surrogate is None:
@@ -142,7 +142,7 @@ def _as_stated(content: Json, distance: Distance, after: Deposit, result: Found 
 
 def deposit_checks(content: Json, after: Deposit, result: Found | None) -> list[Check]:
     """What the deposit of what is retained says, beside what the dossier does; `result` is step and region anew."""
-    distance = claim_of(content).distance
+    distance = read_claim(content).distance
     radius = None if result is None else region_of(result, distance).radius
     return [
         *_same_model(content, after),
@@ -228,7 +228,7 @@ def _route_checks(content: Json, after: Deposit, result: Found | None, radius: f
     for name, lost in _moved(result.facts, after).items():
         slack[name] += lost
     as_stated = replace(result, facts=replace(result.facts, solver=stated["solver"]))
-    by_stated = region_of(as_stated, claim_of(content).distance)
+    by_stated = region_of(as_stated, read_claim(content).distance)
     # what drawing the noise added is left out term by term: beside it a region can be next to nothing
     terms = content["bound"]["terms"]
     total = math.fsum(term for name, term in terms.items() if name != DRAWING.name) * ROUND_UP

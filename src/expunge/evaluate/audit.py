@@ -43,7 +43,6 @@ from expunge.bounds.calibration import mu_for
 from expunge.bounds.ellipsoid import Ellipsoid
 from expunge.bounds.region import Shape
 from expunge.bounds.scale import EXACT
-from expunge.certificate.claim import OLD_SCHEMAS
 from expunge.certificate.derive import bound_named
 from expunge.certificate.dossier import Certificate
 from expunge.certificate.sign import MODEL_NAME, Subject, subjects_of
@@ -713,7 +712,7 @@ def audited_subjects(certificate_file: Path | None, published: Path | None) -> t
             )
         return (Subject(MODEL_NAME, hashlib.sha256(readable(published).read_bytes()).hexdigest()),)
     dossier = read_document(certificate_file)
-    if isinstance(dossier, Statement) or dossier.content["schema"] in OLD_SCHEMAS:
+    if isinstance(dossier, Statement):
         raise FileError(
             f"{certificate_file} has schema {dossier.content['schema']!r}",
             "a result for others is about the statement of a dossier",

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
-from expunge.certificate.check import Check
 from expunge.certificate.dossier import read_certificate
+from expunge.certificate.rules import Check
 from expunge.certificate.statement import read_statement
 from expunge.certificate.verify import verify_statement
 from expunge.deposit.asking import ask_deposit, deposit_promise

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from expunge import __version__
-from expunge.certificate.check import verdict_sentence
 from expunge.certificate.derive import bound_named
+from expunge.certificate.verify import verdict_sentence
 from expunge.certificate.wording import next_to_nothing, outside
 from expunge.errors import one_line
 from expunge.report.page import showing, status_words

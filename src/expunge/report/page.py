@@ -17,9 +17,9 @@ from jinja2 import TemplateError
 from expunge import __version__
 from expunge.bounds import TERMS
 from expunge.bounds.calibration import right_at_most, sigma_for
-from expunge.certificate.check import verdict_sentence
 from expunge.certificate.claim import INSECURE
 from expunge.certificate.derive import bound_named
+from expunge.certificate.verify import verdict_sentence
 from expunge.certificate.wording import next_to_nothing, outside
 from expunge.distance.kinds import kind_named
 from expunge.errors import FileError, OptionError

@@ -10,13 +10,13 @@ from expunge.bounds.calibration import epsilon_for, mu_for
 from expunge.bounds.ellipsoid import drawing_delta
 from expunge.bounds.scale import LADDER, POLICY, is_level, level_above
 from expunge.certificate.claim import ARITHMETIC_SHARE, MEANINGFUL_EPSILON, Claim
-from expunge.certificate.derive import Derived, bound_named
+from expunge.certificate.derive import Conclusion, bound_named
 from expunge.errors import BeyondPolicy, UselessModel, VacuousClaim
 from expunge.noise import epsilon_hiding
 from expunge.runtime.rounding import up
 
 
-def refuse_unsound(claim: Claim, derived: Derived, weights: Tensor, force: bool) -> None:
+def refuse_unsound(claim: Claim, derived: Conclusion, weights: Tensor, force: bool) -> None:
     """Refuse a claim that says nothing and, unless forced, noise that swamps the weights."""
     if derived.noise is None or not math.isfinite(derived.noise.scale):
         terms = ", ".join(name for name, value in derived.region.terms.items() if not math.isfinite(value))
@@ -61,7 +61,7 @@ def refuse_unsound(claim: Claim, derived: Derived, weights: Tensor, force: bool)
         )
 
 
-def _refuse_loud(claim: Claim, derived: Derived, force: bool) -> None:
+def _refuse_loud(claim: Claim, derived: Conclusion, force: bool) -> None:
     """Refuse an epsilon that what may be lost of delta in a draw is multiplied with too often, and noise with a shape
     that would drown the outputs.
 

@@ -90,7 +90,7 @@ def test_names_are_one_line() -> None:
 
 @pytest.mark.parametrize(("epsilon", "said"), [(1.0, False), (5.0, True)])
 def test_a_page_says_where_a_promise_is_weak_and_what_delta_is_one_in(epsilon: float, said: bool) -> None:
-    stored = json.loads((Path(__file__).parents[1] / "stored" / "certificate-1-same.json").read_text())
+    stored = json.loads((Path(__file__).parents[1] / "stored" / "dossier-3-same.json").read_text())
     page = run_page(stored | {"epsilon": epsilon, "delta": 1e-5})
     assert ("this promise, by itself, protects little" in page) is said
     assert "fails, 1 in 100,000" in page

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from expunge.bounds import TERMS, DepositFacts, ResidualFacts, RetainedFacts
+from expunge.bounds import TERMS, DepositFacts, RetainedFacts
 from expunge.bounds.deposit import TERMS as DEPOSIT_TERMS
 from expunge.certificate.claim import BESIDE_FACTS, OUTPUT_FACTS, SHAPE_FACTS, WEAKEST_LAST
 from expunge.errors import OptionError
 from expunge.report.page import FACTS, FAILURES, PROVENANCE, STATUS, plain, status_words
 
 KEPT = {field.name for field in fields(DepositFacts)} - {"route"} | {*SHAPE_FACTS, *OUTPUT_FACTS}
-STORED = sorted((Path(__file__).parents[1] / "stored").glob("certificate-*.json"))
+STORED = sorted((Path(__file__).parents[1] / "stored").glob("dossier-3-*.json"))
 
 
 def test_every_provenance_and_every_status_has_words() -> None:
@@ -35,7 +35,7 @@ def test_every_term_of_every_certificate_has_words(path: Path) -> None:
 
 
 def test_every_fact_has_words_and_no_words_are_for_a_fact_that_there_is_not() -> None:
-    retained = {field.name for facts in (RetainedFacts, ResidualFacts) for field in fields(facts)}
+    retained = {field.name for field in fields(RetainedFacts)}
     paper = {"alpha", "beta", "gamma", "lipschitz", "lipschitz_power", "gradient_norm", "tv_upper"}
     assert set(FACTS) == KEPT | retained | paper | {*BESIDE_FACTS}
     assert all(FACTS.values())

@@ -29,7 +29,7 @@ from expunge.bounds.ellipsoid import drawing_delta
 from expunge.bounds.paper import SIZE_CONVENTIONS
 from expunge.bounds.retained import FEWEST_SAMPLED_ROWS
 from expunge.bounds.scale import EXACT as UNROUNDED
-from expunge.bounds.scale import LADDER, LEVELS, POLICY, is_power_of_four, is_level
+from expunge.bounds.scale import LADDER, LEVELS, POLICY, is_level, is_power_of_four
 from expunge.certificate.claim import (
     EACH,
     FORM,

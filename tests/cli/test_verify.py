@@ -16,7 +16,6 @@ from expunge.certificate.derive import derive, sentences
 from expunge.certificate.dossier import digest_of, read_claim
 from expunge.certificate.rules import Check
 from expunge.certificate.sign import generate_keys, keyid_of, read_public_key
-from expunge.certificate.statement import public_claim
 from expunge.cli import main
 from private_values import leaves, private_values
 
@@ -166,7 +165,7 @@ def test_nobody_is_told_what_a_statement_would_have_to_say(box: Any) -> None:
         path.write_text(json.dumps(forged))
         told = printed(path, "--model", model)
         mu = mu_for(epsilon, content["noise"]["delta_for_noise"])
-        claim = public_claim(forged)
+        claim = read_claim(forged, public=True)
         promise, assumptions, limits = sentences(claim, forged["sigma"])
         right = {digest_of(forged), str(mu), f"{mu:.4g}", promise, *assumptions, *limits}
         right |= {text[:40] for text in right} - {text[:40] for text in map(str, leaves_of(forged))}

@@ -12,10 +12,9 @@ import pytest
 
 from beside_problems import MANY, SOURCE, SURROGATE, N, first, kept
 from expunge.certificate.claim import ARITHMETIC_SHARE, MOST_ROUTES, SAMPLING_SHARE
-from expunge.certificate.derive import INDEPENDENT, NOT_CHOSEN, OWN_MEASURE
 from expunge.certificate.dossier import Certificate, digest_of
 from expunge.certificate.verify import checks, verify_statement
-from expunge.certificate.wording import BESIDE
+from expunge.certificate.wording import BESIDE, INDEPENDENT, NOT_CHOSEN, OWN_MEASURE
 from expunge.deposit.adding import with_surrogate
 from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.distance import Distance, Estimation

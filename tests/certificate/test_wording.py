@@ -31,7 +31,7 @@ from expunge.report.page import decision
 from expunge.request.door import ask
 from expunge.request.promise import Promise, wanted_distance
 from expunge.rows import EncodedRows, read_data
-from expunge.rows.features import feature_bytes
+from expunge.rows.arrays import feature_bytes
 from small_deposit import rows as small_rows
 from small_deposit import source as small_source
 from small_deposit import trained

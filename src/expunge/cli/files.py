@@ -184,16 +184,16 @@ def write_result(target: Path, result: Any, key: Any = None, *, deposit: Path | 
 
     JSON, which programs log, has public things and paths alone; the screen also shows the bound, which is private.
     """
-    from expunge.rows import results
+    from expunge.rows import output
 
     names = [path.name for path in result.save(target, key)]
-    dossier, left = target / results.PRIVATE / results.DOSSIER, target / results.PRIVATE / results.DEPOSIT
+    dossier, left = target / output.PRIVATE_PART / output.DOSSIER, target / output.PRIVATE_PART / output.DEPOSIT
     print_certificate(result.certificate.content)
     out.print("may be handed out: " + ", ".join(str(target / name) for name in names))
     out.print(f"private, for the auditor alone, since it tells who left: {dossier}")
     content = {
-        "model": str(target / results.MODEL),
-        "statement_file": str(target / results.STATEMENT),
+        "model": str(target / output.MODEL),
+        "statement_file": str(target / output.STATEMENT),
         "statement": result.statement.content,
         "dossier_file": str(dossier),
     }

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 import expunge
-from expunge.distance.gaussian import gaussian_kl
+from experiments.shared.closed_forms import gaussian_kl
 from expunge.estimate import donsker_varadhan
 
 ROWS = 15_000

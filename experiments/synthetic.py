@@ -17,10 +17,10 @@ from experiments.datasets.folder import DataFolder
 from experiments.datasets.synthetic import L2, MAX_NORM, N_FEATURES, surrogate_covariance, surrogate_kl
 from experiments.protocol.experiment import Case, Config, Record, Table, spread
 from experiments.shared.checks import checked
+from experiments.shared.closed_forms import gaussian_chi_square
 from experiments.shared.comparison import Scores, comparison, scores_of
 from experiments.shared.paper_task import paper_methods, paper_splits, published_splits
 from expunge.distance import Distance
-from expunge.distance.gaussian import gaussian_chi_square
 from expunge.evaluate.case import make_case
 from expunge.evaluate.evaluation import evaluate
 from expunge.evaluate.methods import UnlearnMinus

@@ -19,10 +19,10 @@ from torch import Tensor
 from experiments.datasets.folder import DataSet
 from experiments.datasets.splits import dirichlet_split
 from experiments.shared.checks import check, paper_delta
+from experiments.shared.closed_forms import discrete_chi_square, discrete_kl
 from experiments.shared.mixture import ROUNDING, of_length
 from expunge.certificate.derive import held_region
 from expunge.distance import Distance
-from expunge.distance.discrete import discrete_chi_square, discrete_kl
 from expunge.evaluate.case import Labelled, Splits, make_case
 from expunge.evaluate.methods import Outcome
 from expunge.evidence import Measurement, build_claim, foresee

@@ -18,10 +18,10 @@ from torch import Tensor
 from experiments.datasets.folder import DataSet
 from experiments.datasets.splits import dirichlet_split, random_split
 from experiments.shared.checks import checked
+from experiments.shared.closed_forms import discrete_chi_square, discrete_kl, discrete_tv
 from experiments.shared.comparison import scores_of
 from experiments.shared.paper_noise import PaperNoise
 from expunge.distance import Distance
-from expunge.distance.discrete import discrete_chi_square, discrete_kl, discrete_tv
 from expunge.evaluate.case import Case, Splits, make_case
 from expunge.evaluate.evaluation import evaluate
 from expunge.evaluate.methods import Method, Original, Retrain, UnlearnMinus, UnlearnPlus

@@ -28,7 +28,7 @@ def test_routes() -> None:
     ("options", "match"),
     [
         ({"support": "cube"}, "support 'cube'"),
-        ({"chains": 99}, "99 chains"),
+        ({"chains": 99}, "chains 99"),
         ({"box": 1.0}, "box 1.0"),
         ({"support": "box", "box": -1.0}, "box -1.0"),
         ({"mean": np.zeros(2)}, "one of mean and covariance"),

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from expunge.distance.gaussian import gaussian_kl
+from experiments.shared.closed_forms import gaussian_kl
 from expunge.errors import OptionError
 from expunge.estimate import DonskerVaradhanLower, donsker_varadhan
 from gaussian_rows import QUICK, family, normal

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from expunge.distance.discrete import discrete_chi_square
-from expunge.distance.gaussian import gaussian_chi_square
+from experiments.shared.closed_forms import discrete_chi_square, gaussian_chi_square
 from expunge.errors import DataError
 from expunge.estimate.groups import FEWEST, MOST_PAIRED, REST, GroupDistances, compare_groups
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.datasets.synthetic import angle_labels, source_rows, surrogate_covariance, surrogate_kl, surrogate_rows
-from expunge.distance.gaussian import gaussian_kl
+from experiments.shared.closed_forms import gaussian_kl
 from expunge.errors import OptionError
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 import reference
+from experiments.shared.closed_forms import discrete_chi_square, discrete_kl, discrete_tv
 from expunge.distance import Distance
-from expunge.distance.discrete import discrete_chi_square, discrete_kl, discrete_tv
 from soundness.problems import Array, Problem, exact
 
 Rng = np.random.Generator

@@ -41,66 +41,66 @@ class Distance:
         law = kind_named(self.kind)
         if not self.provenance:
             object.__setattr__(self, "provenance", law.provenances[0])
-        for problem_of in (self._value_problem, self._setting_problem, self._matching_problem, self._sampling_problem):
-            problem = problem_of(law)
-            if problem is not None:
-                raise problem
-
-    def _value_problem(self, law: Kind) -> OptionError | None:
-        if not math.isfinite(self.value) or self.value < 0:
-            return OptionError(
-                f"distance {self.kind}:{self.value}",
+        most, named = law.largest_value, f"distance {self.kind}:{self.value}"
+        checks = (
+            (
+                not math.isfinite(self.value) or self.value < 0,
+                named,
                 "it must be a finite number, at least 0",
                 "If it is unbounded, no certificate can be issued for this surrogate; choose one closer to the source.",
-            )
-        if not law.takes_value and self.value != 0:
-            return OptionError(
-                f"distance {self.kind}:{self.value}", f"{self.kind!r} takes no value", f"Write {self.kind} alone."
-            )
-        if law.largest_value is not None and self.value > law.largest_value:
-            return OptionError(
+            ),
+            (
+                not law.takes_value and self.value != 0,
+                named,
+                f"{self.kind!r} takes no value",
+                f"Write {self.kind} alone.",
+            ),
+            (
+                most is not None and self.value > most,
                 f"{law.meaning.split(' between ')[0]} {self.value}",
-                f"it lies between 0 and {law.largest_value:g}",
+                f"it lies between 0 and {most or 0.0:g}",
                 "Declare a smaller value, or another kind such as chi2.",
-            )
-        return None
-
-    def _setting_problem(self, law: Kind) -> OptionError | None:
-        if self.between not in BETWEEN:
-            return OptionError(
-                f"distance between {self.between!r}", f"it must be one of {', '.join(BETWEEN)}", "See Distance.between."
-            )
-        if self.provenance not in law.provenances:
-            return OptionError(
+            ),
+            (
+                self.between not in BETWEEN,
+                f"distance between {self.between!r}",
+                f"it must be one of {', '.join(BETWEEN)}",
+                "See Distance.between.",
+            ),
+            (
+                self.provenance not in law.provenances,
                 f"a distance {self.kind!r} that is {self.provenance!r}",
                 "'source' is measured, 'means' estimated; others are declared or estimated",
                 "Leave the provenance out.",
-            )
-        return None
-
-    def _matching_problem(self, law: Kind) -> OptionError | None:
-        if type(self.matched) is not bool:
-            return OptionError(f"matched {self.matched!r}", "it is True or False", "Leave it out, or write True.")
-        if self.matched and not (law.stands_in and not law.is_source):
-            return OptionError(
+            ),
+            (
+                type(self.matched) is not bool,
+                f"matched {self.matched!r}",
+                "it is True or False",
+                "Leave it out, or write True.",
+            ),
+            (
+                self.matched and (law.is_source or not law.stands_in),
                 f"matched classes with distance {law.name!r}",
                 "the source's classes are its own",
                 "Leave --match-classes (match_classes) out.",
-            )
-        return None
-
-    def _sampling_problem(self, law: Kind) -> OptionError | None:
-        if self.between == "samples" and not law.between_samples:
-            return OptionError(
+            ),
+            (
+                self.between == "samples" and not law.between_samples,
                 f"distance {self.kind!r} between samples",
                 "two samples of one population are not the same set",
                 "Leave --between (between) out, or declare source if the surrogate is the source itself.",
-            )
-        if self.sampling not in SAMPLING:
-            return OptionError(
-                f"sampling {self.sampling!r}", f"it must be one of {', '.join(SAMPLING)}", "See Distance.sampling."
-            )
-        return None
+            ),
+            (
+                self.sampling not in SAMPLING,
+                f"sampling {self.sampling!r}",
+                f"it must be one of {', '.join(SAMPLING)}",
+                "See Distance.sampling.",
+            ),
+        )
+        for wrong, *said in checks:
+            if wrong:
+                raise OptionError(*said)
 
     @property
     def law(self) -> Kind:
@@ -218,26 +218,26 @@ class Estimation:
     matched: bool = False
 
     def __post_init__(self) -> None:
-        for name, value, options in (("route", self.route, ROUTES), ("support", self.support, SUPPORTS)):
+        for name, value, options in (
+            ("route", self.route, ROUTES),
+            ("support", self.support, SUPPORTS),
+            ("sampling", self.sampling, SAMPLING),
+        ):
             if value not in options:
+                known = ", ".join(options)
                 raise OptionError(
-                    f"{name} {value!r} of an estimate",
-                    f"it must be one of {', '.join(options)}",
-                    f"Use {next(iter(options))}.",
+                    f"{name} {value!r} of an estimate", f"it must be one of {known}", f"Use {next(iter(options))}."
                 )
-        if not 100 <= self.chains <= MOST:
-            raise OptionError(f"{self.chains} chains", f"from 100 to {MOST:,} are possible", "The paper uses 1,000.")
-        if not 8 <= self.steps <= MOST:
-            raise OptionError(f"{self.steps} steps", f"from 8 to {MOST:,} are possible", "The paper uses 4,000.")
-        if self.epochs < 1:
-            raise OptionError(f"{self.epochs} epochs", "at least 1 is needed", "The paper uses 500.")
-        if not 0 <= self.seed < 2**62:
-            raise OptionError(f"chain seed {self.seed}", "it lies from 0 to 2^62", "Use a small number.")
-        if self.sampling not in SAMPLING:
-            raise OptionError(f"sampling {self.sampling!r}", f"it must be one of {', '.join(SAMPLING)}", "Use seen.")
-        for name, number in (("box", self.box), ("step size", self.step_size)):
-            if number is not None and not SMALLEST <= number <= LARGEST:
-                raise OptionError(f"{name} {number}", f"it lies from {SMALLEST:g} to {LARGEST:g}", "Leave it out.")
+        for name, number, least, most, usual in (
+            ("chains", self.chains, 100, MOST, "The paper uses 1,000."),
+            ("steps", self.steps, 8, MOST, "The paper uses 4,000."),
+            ("epochs", self.epochs, 1, math.inf, "The paper uses 500."),
+            ("chain seed", self.seed, 0, 2**62 - 1, "Use a small number."),
+            ("box", self.box, SMALLEST, LARGEST, "Leave it out."),
+            ("step size", self.step_size, SMALLEST, LARGEST, "Leave it out."),
+        ):
+            if number is not None and not least <= number <= most:
+                raise OptionError(f"{name} {number}", f"from {least:g} to {most:g} is possible", usual)
         if self.box is not None and self.support != "box":
             raise OptionError(
                 f"box {self.box} with support {self.support}",

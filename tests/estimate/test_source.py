@@ -1,4 +1,4 @@
-"""Estimated distances from end to end: what is sampled, what enters the certificate, and what is refused."""
+"""The source as a model remembers it, how far the surrogate is from it, and the certificate that follows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import reference
 from asking import asked
 from digit_rows import digit_case
 from expunge import train, unlearn, verify
@@ -19,10 +20,25 @@ from expunge.distance.inequalities import tv_upper_from_kl
 from expunge.errors import DataError, OptionError, UselessModel, VerificationFailed
 from expunge.estimate.comparison import compare
 from expunge.estimate.donsker_varadhan import DonskerVaradhanLower
-from expunge.estimate.source import ConditionalDivergence, KullbackLeiblerEstimate, require_converged, sample_source
+from expunge.estimate.source import (
+    ConditionalDivergence,
+    KullbackLeiblerEstimate,
+    _fluctuations,
+    conditional_divergence,
+    means_difference,
+    require_converged,
+    sample_source,
+)
+from expunge.heads import Rows, Softmax
+from expunge.runtime.budget import Budget
+from expunge.train import minimise
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
 QUICK = Estimation(support="ball", chains=200, steps=400, step_size=0.005, epochs=3)
+
+
 BUDGET = {"epsilon": 5.0, "delta": 1e-3}
 
 
@@ -37,8 +53,6 @@ def request_of(digits: dict[str, Any], wanted: Any, **options: Any) -> Any:
 
 
 # Sampling -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("options", "words", "step"),
     [
@@ -115,8 +129,6 @@ def test_a_sampler_that_has_not_arrived_is_refused(digits: dict[str, Any]) -> No
 
 
 # From KL to a distance ------------------------------------------------------------------------------------------
-
-
 def kl_of(conditional: float, raw: float, error: float = 0.0, ceiling: float = 9.0) -> KullbackLeiblerEstimate:
     marginal = DonskerVaradhanLower(
         value=max(0.0, raw), raw=raw, standard_error=error, ceiling=ceiling, epochs=1, best_epoch=1, n_nu=100, n_rho=100
@@ -146,8 +158,6 @@ def test_what_may_be_infinite_never_becomes_a_small_number(kl: KullbackLeiblerEs
 
 
 # Certificates ---------------------------------------------------------------------------------------------------
-
-
 def test_an_estimate_never_makes_more_than_an_estimated_certificate(digits: dict[str, Any]) -> None:
     result = unlearn(digits["model"], digits["forget"], digits["surrogate"], distance=QUICK, force=True, **BUDGET)
     content = result.certificate.content
@@ -182,7 +192,11 @@ def test_the_paper_s_route_is_recomputed_from_its_kl(digits: dict[str, Any]) -> 
 def test_the_paper_s_bound_takes_the_paper_s_estimate(digits: dict[str, Any]) -> None:
     options = BUDGET | {"bound": "paper", "constants": "paper", "force": True, "epsilon": 0.9}
     result = unlearn(
-        digits["model"], digits["forget"], digits["surrogate"], distance=replace(QUICK, route="kl"), **options
+        digits["model"],
+        digits["forget"],
+        digits["surrogate"],
+        distance=replace(QUICK, route="kl"),
+        **options,
     )
     content = result.certificate.content
     assert content["status"] == "estimated"
@@ -201,12 +215,16 @@ def test_an_estimate_goes_with_matched_classes_and_the_balanced_step(digits: dic
 
 def test_noise_that_swamps_the_weights_is_refused_as_ever(digits: dict[str, Any]) -> None:
     with pytest.raises(UselessModel):
-        unlearn(digits["model"], digits["forget"], digits["surrogate"], distance=replace(QUICK, route="kl"), **BUDGET)
+        unlearn(
+            digits["model"],
+            digits["forget"],
+            digits["surrogate"],
+            distance=replace(QUICK, route="kl"),
+            **BUDGET,
+        )
 
 
 # Refused at the door --------------------------------------------------------------------------------------------
-
-
 def test_a_surrogate_of_five_rows(digits: dict[str, Any]) -> None:
     X, y = digits["surrogate"]
     with pytest.raises(DataError, match="5 rows"):
@@ -230,3 +248,142 @@ def test_an_estimate_without_its_evidence_or_of_another_route_is_found_out(digit
     for forged in (bare, other):
         with pytest.raises(VerificationFailed):
             verify(Certificate(forged | {"digest": digest_of(forged)}))
+
+
+def coin(share: float, rows: int, l2: float = 1e-6) -> tuple[Softmax, Rows]:
+    """A constant feature, and two labels with this share of the first."""
+    head = Softmax(l2=l2, n_classes=2, n_features=1, row_bound=1.0)
+    labels = (torch.arange(rows) >= share * rows).long()
+    return head, Rows(torch.ones(rows, 1, dtype=torch.float64), labels)
+
+
+def test_two_coins_differ_by_their_kl() -> None:
+    head, rows = coin(0.8, 4000)
+    found = conditional_divergence(head, torch.zeros(2, 1, dtype=torch.float64), rows)
+    exact = 0.8 * math.log(1.6) + 0.2 * math.log(0.4)
+    assert found.value == pytest.approx(exact, abs=2e-3)
+    deviation = math.sqrt(0.8 * math.log(1.6) ** 2 + 0.2 * math.log(0.4) ** 2 - exact**2)
+    assert found.standard_error == pytest.approx(deviation / math.sqrt(4000), rel=0.02)
+
+
+def test_row_weights_count() -> None:
+    head, rows = coin(0.8, 4000)
+    even = Rows(rows.features, rows.labels, torch.where(rows.labels == 0, 0.5 / 0.8, 0.5 / 0.2).double())
+    found = conditional_divergence(head, torch.zeros(2, 1, dtype=torch.float64), even)
+    assert abs(found.value) < 2e-3
+    assert found.standard_error < 1e-3
+
+
+def test_without_time_for_more_one_fold_alone_is_judged() -> None:
+    head, rows = coin(0.8, 4000)
+    found = conditional_divergence(head, torch.zeros(2, 1, dtype=torch.float64), rows, budget=Budget(0.0))
+    exact = 0.8 * math.log(1.6) + 0.2 * math.log(0.4)
+    assert (found.folds, found.n_rows) == (1, 800)
+    assert abs(found.value - exact) < 4 * found.standard_error
+    deviation = math.sqrt(0.8 * math.log(1.6) ** 2 + 0.2 * math.log(0.4) ** 2 - exact**2)
+    assert found.standard_error == pytest.approx(deviation / math.sqrt(800), rel=0.1)
+
+
+def random_rows(rows: int, width: int, seed: int, rule: np.ndarray | None = None) -> Rows:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(rows, width)) / math.sqrt(width)
+    logits = np.zeros((rows, 3)) if rule is None else X @ rule
+    y = (logits + rng.gumbel(size=(rows, 3))).argmax(axis=1)
+    return Rows(torch.tensor(X), torch.tensor(y))
+
+
+def test_two_samples_of_one_distribution_differ_by_nothing() -> None:
+    rule = np.random.default_rng(1).normal(size=(5, 3)) * 4
+    head = Softmax(l2=1e-3, n_classes=3, n_features=5, row_bound=3.0)
+    trained = minimise(head, random_rows(4000, 5, 2, rule))
+    found = conditional_divergence(head, trained, random_rows(4000, 5, 3, rule))
+    assert abs(found.value) < 3 * found.standard_error + 2e-3
+
+
+def test_a_surrogate_model_is_not_judged_on_its_own_rows() -> None:
+    """Labels are pure chance, and there are as many features as a model needs to learn them by heart."""
+    rows = random_rows(120, 60, 4)
+    head = Softmax(l2=1e-4, n_classes=3, n_features=60, row_bound=3.0)
+    uniform = torch.zeros(3, 60, dtype=torch.float64)
+    by_heart = minimise(head, rows)
+    outputs = rows.features @ by_heart.T
+    in_sample = math.log(3) - float(head.losses(outputs, rows.labels).mean())
+    assert in_sample > 0.5
+    assert conditional_divergence(head, uniform, rows).value < 0.0
+
+
+def test_a_label_the_model_rules_out_makes_it_infinite() -> None:
+    head, rows = coin(0.8, 100)
+    found = conditional_divergence(head, torch.tensor([[1e308], [-1e308]], dtype=torch.float64) * 1.5, rows)
+    assert found.value == math.inf
+
+
+def test_weights_that_are_no_numbers_are_an_error() -> None:
+    head, rows = coin(1.0, 100)
+    with pytest.raises(DataError, match="not a number"):
+        conditional_divergence(head, torch.tensor([[math.inf], [-math.inf]], dtype=torch.float64), rows)
+
+
+def test_the_seed_decides_the_folds_and_nothing_else_is_touched() -> None:
+    rows = random_rows(90, 3, 5)
+    head = Softmax(l2=1e-2, n_classes=3, n_features=3, row_bound=3.0)
+    weights = torch.zeros(3, 3, dtype=torch.float64)
+    state = torch.random.get_rng_state()
+    first, again, other = (conditional_divergence(head, weights, rows, seed=seed) for seed in (0, 0, 1))
+    assert first == again
+    assert first.value != other.value
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+HEAD = Softmax(l2=0.1, n_classes=3, n_features=4, row_bound=1.0)
+
+
+RNG = np.random.default_rng(0)
+
+
+W, U = RNG.normal(size=(3, 4)), RNG.normal(size=(3, 4))
+
+
+def rows_of(rows: int, seed: int, shift: float = 0.0, weights: torch.Tensor | None = None) -> Rows:
+    X = np.random.default_rng(seed).normal(size=(rows, 4)) * 0.3 + shift
+    return Rows(torch.tensor(X), torch.zeros(rows, dtype=torch.int64), weights)
+
+
+def found_for(samples: Rows, surrogate: Rows, seed: int = 0):
+    return means_difference(HEAD, torch.tensor(W), torch.tensor(U), samples, surrogate, seed=seed)
+
+
+def test_the_value_is_that_of_the_tables_of_all_phi() -> None:
+    samples, surrogate = rows_of(50, 1, 0.3), rows_of(70, 2)
+    tables = [reference.change_table(W, U, rows.features.numpy(), "softmax") for rows in (samples, surrogate)]
+    difference = np.linalg.norm(tables[0].mean(axis=0) - tables[1].mean(axis=0))
+    found = found_for(samples, surrogate)
+    assert found.value == pytest.approx(difference, rel=1e-12)
+    assert found.upper > found.value
+    assert (found.n_samples, found.n_surrogate, found.confidence) == (50, 70, 0.95)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_bootstrap_moves_a_mean_as_another_sample_would(weighted: bool) -> None:
+    weights = torch.tensor(np.random.default_rng(5).uniform(0.1, 3.0, 400)) if weighted else None
+    if weights is not None:
+        weights = weights / weights.mean()
+    rows = rows_of(400, 3, weights=weights)
+    drawn = _fluctuations(HEAD, torch.tensor(W), torch.tensor(U), rows, 4000, torch.Generator().manual_seed(0)).numpy()
+    phi = reference.change_table(W, U, rows.features.numpy(), "softmax")
+    each = np.ones(400) if weights is None else weights.numpy()
+    centred = each[:, None] * (phi - (each[:, None] * phi).mean(axis=0))
+    covariance = centred.T @ centred / 400**2
+    sampled = drawn.T @ drawn / len(drawn)
+    assert np.abs(sampled - covariance).max() < 6 * covariance.max() / np.sqrt(4000)
+
+
+def test_the_upper_value_is_above_the_truth_as_often_as_it_says() -> None:
+    weights, update = torch.tensor(W), torch.tensor(U)
+    large = [HEAD.change_mean(weights, update, rows_of(400_000, seed, shift)) for seed, shift in ((90, 0.1), (91, 0.0))]
+    truth = float((large[0] - large[1]).norm())
+    above = sum(found_for(rows_of(200, 2 * k, 0.1), rows_of(300, 2 * k + 1), seed=k).upper >= truth for k in range(100))
+    assert above >= 95 - 7
+
+
+OPTIONS: dict[str, Any] = {"epsilon": 5.0, "delta": 1e-3, "force": True, "insecure_test_seed": 3}

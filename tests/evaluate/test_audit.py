@@ -1,31 +1,49 @@
-"""The audit's arithmetic in closed form, its validity by simulation, and the real mechanism under it."""
+"""Audits: confidence bounds, runs of the mechanism, tasks, certificates, and the audit without a source."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import norm
 
 from evaluate.reference import binomial_tail
 from expunge.bounds.calibration import delta_of, mu_for
-from expunge.errors import OptionError
+from expunge.errors import DataError, ModelError, OptionError
+from expunge.evaluate import audit as audit_campaign
 from expunge.evaluate.audit import (
     TASKS,
+    Runs,
     audit,
+    certificate_task,
     clopper_pearson_upper,
+    conclude,
     lower_bound,
     make_task,
     mu_lower,
     noised_runs,
+    run_audits,
+    setting_of,
     shaped_runs,
+    source_free_from_files,
     statistics,
+    task_from_files,
     unlearned_runs,
+    whiten,
 )
 from expunge.evaluate.metrics import epsilon_lower
+from expunge.evaluate.source_free import smaller_losses, source_free
+from expunge.heads import Rows, head_for
 from expunge.mechanism import certify, judge
+from expunge.model import one_row_a_class
+from expunge.rows.output import open_run
+from expunge.runtime.progress import silent
+from expunge.train import minimise, train
 
 
 @pytest.mark.parametrize(("count", "total"), [(0, 10), (3, 10), (9, 10), (120, 1000)])
@@ -56,13 +74,6 @@ def test_bounds_hold_as_often_as_they_say() -> None:
         one, two = {"x": 1.0 + generator.standard_normal(1000)}, {"x": generator.standard_normal(1000)}
         above += lower_bound(one, two, 1e-3, confidence=0.9).mu > 1.0
     assert above <= 20 + 3 * math.sqrt(18)
-
-
-def test_power_is_what_theory_says() -> None:
-    generator = np.random.default_rng(1)
-    found = lower_bound({"x": 1 + generator.standard_normal(20_000)}, {"x": generator.standard_normal(20_000)}, 1e-5)
-    assert 0.85 < found.mu < 1.0
-    assert found.runs == 10_000
 
 
 def test_the_other_direction_and_the_better_statistic_are_found() -> None:
@@ -97,11 +108,6 @@ def test_the_claim_is_what_the_noise_has_left_of_delta() -> None:
     left = certify(task.request, task.measured, insecure_test_seed=0).certificate.content["noise"]["delta_for_noise"]
     assert left < 1e-2
     assert found.mu_claimed == pytest.approx(mu_for(2.0, left), rel=1e-9)
-
-
-def test_few_runs_are_refused() -> None:
-    with pytest.raises(OptionError, match="100 runs"):
-        lower_bound({"x": np.zeros(100)}, {"x": np.zeros(100)}, 1e-3)
 
 
 def test_runs_of_the_mechanism_do_not_contradict_it() -> None:
@@ -183,3 +189,169 @@ def test_a_bound_above_the_claim_is_called_a_contradiction() -> None:
     assert worse.contradicted
     assert "CONTRADICTED" in worse.sentence
     assert replace(found, lower=replace(found.lower, epsilon=5.1)).contradicted
+
+
+def test_parts_are_joined_and_kept_ones_are_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_campaign, "PART", 300)
+    task, collect, parts = make_task("tight", 1.0, 1e-2), audit_campaign.collect, []
+
+    def counting(*given: Any) -> Any:
+        parts.append(collect(*given))
+        return parts[-1]
+
+    monkeypatch.setattr(audit_campaign, "collect", counting)
+    setting = setting_of([task], 800)
+    first = run_audits([task], 800, 0.95, open_run(tmp_path / "p", setting), silent)
+    assert [len(next(iter(part.unlearned.values()))) for part in parts] == [300, 300, 200]
+    assert first["tight"] == conclude(task.request, task.measured, task.retrained, Runs.join(parts), confidence=0.95)
+    again = run_audits([task], 800, 0.95, open_run(tmp_path / "p", setting), silent)
+    assert len(parts) == 3
+    assert again == first
+
+
+def test_the_setting_names_claim_model_and_facts() -> None:
+    task = make_task("tight", 1.0, 1e-2)
+    (described,) = setting_of([task], 10)["tasks"]
+    assert (described["task"], described["epsilon"], described["delta"]) == ("tight", 1.0, 1e-2)
+    assert described["model"] == task.request.subject.sha256
+    assert described["facts"]["l2"] == task.request.record.l2
+    assert np.isfinite(list(described["facts"].values())).all()
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(OptionError, match="--model, --forget"):
+        task_from_files(Path("c.json"), None, Path("r.npz"), None, None, None)
+    with pytest.raises(OptionError, match="--published, --forget, --fresh"):
+        source_free_from_files(None, None, None, None, None)
+
+
+def test_a_model_of_one_vector_is_compared_with_the_two_rows_it_became(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    X = rng.standard_normal((300, 3))
+    y = np.where(X[:, 0] + rng.standard_normal(300) > 0.0, "yes", "no")
+    one = train(X[:200], y[:200], l2=0.05, max_norm=5.0, loss="logistic", bias=True)
+    two, other = one_row_a_class(one), train(X[:200, :2], y[:200], l2=0.05, max_norm=5.0, bias=True)
+    for name, model in (("one", one), ("two", two), ("other", other)):
+        model.save(tmp_path / f"{name}.safetensors")
+    for name, part in (("forget", slice(0, 30)), ("fresh", slice(200, 300))):
+        np.savez(tmp_path / f"{name}.npz", X=X[part], y=y[part])
+    rows = (tmp_path / "forget.npz", tmp_path / "fresh.npz", None)
+    found = source_free_from_files(tmp_path / "two.safetensors", tmp_path / "one.safetensors", *rows)
+    assert found.before == found.after
+    assert found.before_p == found.after_p
+    same = source_free_from_files(tmp_path / "one.safetensors", tmp_path / "one.safetensors", *rows)
+    assert same.before == same.after
+    with pytest.raises(ModelError, match=r"--before .* shape \(2, 3\).*Give the model that it was unlearned from"):
+        source_free_from_files(tmp_path / "two.safetensors", tmp_path / "other.safetensors", *rows)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_tasks_are_sound_and_their_bound_covers_the_truth(name: str) -> None:
+    task = make_task(name, 1.0, 1e-3)
+    shape = None if task.request.deposit is None else task.request.deposit.ellipsoid
+    away = (task.request.weights + task.measured.step.update - task.retrained).numpy()
+    true = float(np.linalg.norm(whiten(shape, away[None])))
+    total = certify(task.request, task.measured, insecure_test_seed=0).certificate.total
+    assert 0 < true <= total
+    if name == "tight":
+        assert total < true * (1 + 1e-4)
+    if name == "deposit":
+        assert total < true * 1.45
+
+
+def test_a_certificate_can_be_audited_in_its_own_setting() -> None:
+    task = make_task("sampled", 1.0, 1e-3)
+    issued = certify(task.request, task.measured, insecure_test_seed=1).certificate
+    model, digest = task.request.subject.model, task.request.subject.sha256
+    generator = np.random.default_rng(0)  # the task's own rows
+    labels = np.arange(500) % 3
+    features = np.eye(3, 5)[labels] + 0.7 * generator.standard_normal((500, 5))
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    surrogate = (task.request.surrogate.features.numpy(), task.request.surrogate.labels.numpy())
+    rows = (features[30:300], labels[30:300]), (features[:30], labels[:30])
+    again = certificate_task(issued, model, digest, *rows, surrogate)
+    assert again.request.promise.epsilon == task.request.promise.epsilon
+    assert again.request.promise.delta == task.request.promise.delta
+    assert again.request.distance == task.request.distance
+    assert torch.equal(again.retrained, task.retrained)
+    with pytest.raises(ModelError, match="digests"):
+        certificate_task(issued, model, "0" * 64, *rows, surrogate)
+    with pytest.raises(DataError, match="source of 300"):
+        certificate_task(issued, model, digest, rows[1], rows[1], surrogate)
+    with pytest.raises(DataError, match="no surrogate"):
+        certificate_task(issued, model, digest, *rows, None)
+
+
+def test_a_certificate_of_a_deposit_can_be_audited_in_its_own_setting() -> None:
+    from expunge.unlearn import unlearn
+    from small_deposit import N_SOURCE, kept, rows, trained
+
+    before, digest = kept().deposit, trained().sha256()
+    issued = unlearn(trained(), rows(1, 2), epsilon=1.0, delta=1e-3, deposit=before)
+    stays = rows(0, *range(3, N_SOURCE))
+    task = certificate_task(issued.certificate, trained(), digest, stays, rows(1, 2), None, before)
+    assert certify(task.request, task.measured, insecure_test_seed=0).certificate.sigma == issued.certificate.sigma
+    for deposit in (None, issued.deposit):
+        with pytest.raises(DataError, match="from before"):
+            certificate_task(issued.certificate, trained(), digest, stays, rows(1, 2), None, deposit)
+    with pytest.raises(DataError, match="398"):
+        certificate_task(issued.certificate, trained(), digest, rows(3), rows(1, 2), None, before)
+
+
+def rows(count: int, seed: int) -> Rows:
+    generator = np.random.default_rng(seed)
+    return Rows(
+        torch.from_numpy(generator.standard_normal((count, 90))), torch.from_numpy(generator.integers(0, 2, count))
+    )
+
+
+HEAD = head_for("softmax", l2=1e-3, n_classes=2, n_features=90, row_bound=20.0)
+
+
+FORGET, REST, FRESH = rows(60, 1), rows(60, 2), rows(200, 3)
+
+
+WHOLE = Rows(torch.cat([FORGET.features, REST.features]), torch.cat([FORGET.labels, REST.labels]))
+
+
+def test_forgetting_that_was_skipped_is_found() -> None:
+    trained = minimise(HEAD, WHOLE)
+    found = source_free(HEAD, trained, FORGET, FRESH, before=trained)
+    assert found.after_p < 0.001
+    assert "TRACE FOUND" in found.sentence
+    assert found.outcome == "FAILED"
+
+
+def test_retraining_leaves_no_trace() -> None:
+    found = source_free(HEAD, minimise(HEAD, REST), FORGET, FRESH, before=minimise(HEAD, WHOLE))
+    assert found.before_p < 0.001
+    assert "no trace found, though" in found.sentence
+    assert found.outcome == "PASSED"
+    assert abs(found.after.value - 0.5) < 4 * found.after.error
+
+
+def test_no_power_is_said_to_be_none() -> None:
+    retrained = minimise(HEAD, REST)
+    same, alone = (source_free(HEAD, retrained, FORGET, FRESH, before=before) for before in (retrained, None))
+    assert "no power" in same.sentence
+    assert "not known" in alone.sentence
+    assert same.outcome == alone.outcome == "WARNED"
+
+
+def test_the_area_is_the_share_of_pairs() -> None:
+    generator = np.random.default_rng(0)
+    forget, fresh = generator.integers(0, 5, 25).astype(float), generator.integers(0, 5, 30).astype(float)
+    score, chance = smaller_losses(forget, fresh, 0)
+    pairs = [1.0 if a < b else 0.5 if a == b else 0.0 for a in forget for b in fresh]
+    assert score.value == pytest.approx(np.mean(pairs), rel=1e-12)
+    assert 0 < chance <= 1
+
+
+def test_meaningless_comparisons_are_refused() -> None:
+    weights = torch.zeros(2, 90, dtype=torch.float64)
+    assert "equal" in source_free(HEAD, weights, FORGET, FRESH).sentence
+    assert source_free(HEAD, weights, FORGET, FRESH).outcome == "WARNED"
+    few = Rows(FORGET.features[:19], FORGET.labels[:19])
+    assert "at least 20" in source_free(HEAD, minimise(HEAD, REST), few, FRESH).sentence
+    other = Rows(FORGET.features, torch.zeros_like(FORGET.labels))
+    assert "other classes" in source_free(HEAD, minimise(HEAD, REST), other, FRESH).sentence

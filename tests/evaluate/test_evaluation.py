@@ -1,19 +1,56 @@
-"""Every metric on every method."""
+"""Methods behind one interface, every metric on each of them, the table, and several seeds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import csv
+import io
+import json
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
-from experiments.datasets.synthetic import surrogate_rows
-from experiments.shared.paper_noise import PaperNoise
+from experiments.datasets.synthetic import surrogate_kl, surrogate_rows
+from experiments.shared.paper_noise import VACUOUS, PaperNoise
+from experiments.shared.paper_task import paper_splits
+from expunge import unlearn
+from expunge.bounds import PaperConstants, paper_bound
+from expunge.errors import DataError, ModelError, OptionError
 from expunge.evaluate.case import Case, Splits, make_case
-from expunge.evaluate.evaluation import METRICS, MethodScores, evaluate
-from expunge.evaluate.methods import GivenModel, Original, Outcome, Retrain, UnlearnMinus, UnlearnPlus, plain_noise
+from expunge.evaluate.evaluation import (
+    MEANINGS,
+    METRICS,
+    Campaign,
+    Cell,
+    MethodScores,
+    evaluate,
+    files_campaign,
+    legend,
+    remarks,
+    summarise,
+    to_csv,
+    to_json,
+    to_markdown,
+)
+from expunge.evaluate.methods import (
+    CertifiedNoise,
+    GivenModel,
+    Original,
+    Outcome,
+    Retrain,
+    UnlearnMinus,
+    UnlearnPlus,
+    plain_noise,
+)
 from expunge.evaluate.metrics import Score
 from expunge.model import from_matrix
+from expunge.request.promise import check_budget
+from expunge.rows.output import open_run
+from expunge.runtime.progress import Progress, silent
+from expunge.train import train
 
 
 @dataclass(frozen=True)
@@ -54,13 +91,6 @@ def test_every_metric_runs_on_every_method(case: Case) -> None:
     assert rows["Original"]["lira"].value > 0.9
 
 
-def test_without_models_or_noise_the_scores_of_many_models_are_left_out(case: Case) -> None:
-    (row,) = evaluate(case, [Retrain()], 0, n_models=0)
-    assert "fs1" not in row.scores
-    (row,) = evaluate(case, [Retrain()], 0, n_models=32)
-    assert row.scores["fs1"].value is None
-
-
 def test_results_follow_from_the_seed(case: Case) -> None:
     first, second, third = (evaluate(case, [UnlearnPlus(PaperNoise())], seed, n_models=32) for seed in (1, 1, 2))
     assert first == second
@@ -80,3 +110,137 @@ def test_few_forget_rows_are_flagged_everywhere(case: Case) -> None:
 
 def scores(value: float | None, name: str = "a", *flags: str) -> list[MethodScores]:
     return [MethodScores(name, {"test": Score(value, 0.1, flags)}, ("note",))]
+
+
+def test_retraining_is_the_optimum_of_the_retained_rows(case: Case) -> None:
+    gradient = case.objective.gradient(Retrain().run(case).updated, case.rows["retain"])
+    assert float(gradient.norm()) < 1e-10
+    assert float(case.objective.gradient(case.weights, case.rows["train"]).norm()) < 1e-10
+
+
+def test_unlearning_with_the_source_comes_nearer_than_with_a_surrogate(case: Case) -> None:
+    surrogate = surrogate_rows(np.random.default_rng(0), 0.1, 1000)
+    distances = [
+        float((method.run(case).updated - case.retrained).norm())
+        for method in (UnlearnPlus(PaperNoise()), UnlearnMinus(PaperNoise(kl=0.1), surrogate=surrogate), Original())
+    ]
+    assert distances == sorted(distances)
+
+
+def test_the_papers_noise_is_its_formula_and_called_vacuous(case: Case) -> None:
+    surrogate = surrogate_rows(np.random.default_rng(0), 0.1, 1000)
+    kl = surrogate_kl(0.1)
+    found = UnlearnMinus(PaperNoise(kl=kl), surrogate=surrogate).run(case)
+    gradient = float(case.objective.gradient(case.weights, case.rows["forget"]).norm())
+    bound = paper_bound(
+        PaperConstants(1.01, 1.0, 1.0, 1.0), n_source=900, n_forget=90, n_surrogate=1000, gradient_norm=gradient, kl=kl
+    )
+    assert found.sigma == pytest.approx(bound.radius * math.sqrt(2 * math.log(1.25)) / (5 * math.e**3), rel=1e-12)
+    assert found.notes == (VACUOUS,)
+    assert PaperNoise(error=0.4).unlearn(case, True).sigma == pytest.approx(0.4 * 0.66805 / 100.4277, rel=1e-4)
+    with pytest.raises(OptionError, match="strictly between 0 and 1"):
+        check_budget(PaperNoise().epsilon, PaperNoise().delta)  # the mechanism itself still refuses it
+
+
+def test_certified_noise_is_that_of_the_mechanism(case: Case) -> None:
+    rows = paper_splits(8, 1000).retain
+    found = UnlearnMinus(CertifiedNoise(5.0, 1e-3), surrogate=rows).run(case)
+    issued = unlearn(case.trained, case.splits.forget, rows, epsilon=5.0, delta=1e-3, distance="same", force=True)
+    assert found.sigma == pytest.approx(issued.certificate.sigma, rel=0.05)  # Lanczos starts at random there
+    proven = UnlearnPlus(CertifiedNoise(5.0, 1e-3)).run(case)
+    assert proven.sigma < found.sigma
+    assert float((proven.updated - case.retrained).norm()) < 1e-6
+
+
+def test_what_does_not_fit_together_is_refused(case: Case) -> None:
+    with pytest.raises(DataError, match="surrogate"):
+        UnlearnMinus(PaperNoise()).run(case)
+    with pytest.raises(DataError, match="trained on 900"):
+        make_case(replace(case.splits, retain=case.splits.forget), trained=case.trained)
+    with pytest.raises(ModelError, match="l2 and max_norm"):
+        make_case(case.splits)
+    with pytest.raises(ModelError, match="record"):
+        make_case(case.splits, trained=from_matrix(case.weights, bias=False, dtype=torch.float64))
+    record = replace(case.record, bias=True, free_bias=True)
+    with pytest.raises(ModelError, match=r"free bias.*without --free-bias"):
+        make_case(case.splits, trained=replace(case.trained, record=record))
+    with pytest.raises(ModelError, match="shape"):
+        GivenModel("odd", from_matrix(torch.zeros(3, 3), bias=False, dtype=torch.float64)).run(case)
+
+
+def test_means_and_spreads_are_over_seeds() -> None:
+    table = summarise([scores(0.5), scores(0.7), scores(None, "a", "odd")])
+    cell = table.cells["a"]["test"]
+    assert cell == Cell(pytest.approx(0.6), pytest.approx(math.sqrt(0.02)), 2, ("odd",))
+    assert summarise([scores(0.5)]).cells["a"]["test"].spread is None
+    assert summarise([scores(None)]).cells["a"]["test"].mean is None
+
+
+def test_the_table_is_written_three_ways() -> None:
+    table = summarise([scores(0.5, "=sum(1)", "odd"), scores(0.7, "=sum(1)")])
+    page = to_markdown(table)
+    assert "| =sum(1) | 60.0 ± 14.1 |" in page
+    assert "- =sum(1) (Test): odd" in page
+    (line,) = list(csv.DictReader(io.StringIO(to_csv(table))))
+    assert line["method"] == "'=sum(1)"
+    assert float(line["mean"]) == pytest.approx(0.6)
+    assert (
+        json.loads(json.dumps(to_json(table), allow_nan=False))["methods"]["=sum(1)"]["metrics"]["test"]["seeds"] == 2
+    )
+
+
+def test_a_formula_behind_a_space_that_is_none_in_ascii_is_text_in_csv() -> None:
+    for name in ("\u00a0=1+1", "\u3000@x"):
+        (line,) = list(csv.DictReader(io.StringIO(to_csv(summarise([scores(0.5, name, "-odd")])))))
+        assert (line["method"], line["flags"]) == ("'" + name, "'-odd")
+
+
+def test_what_is_said_of_several_is_said_once() -> None:
+    table = summarise([scores(0.5, "a", "odd") + scores(0.6, "b", "odd")])
+    assert remarks(table) == ["a, b (Test): odd", "a, b: note"]
+    assert legend(table) == [f"Test: {MEANINGS['test']}"]
+
+
+def test_a_stopped_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
+    ran: list[int] = []
+
+    def one(seed: int, progress: Progress) -> list[MethodScores]:
+        ran.append(seed)
+        if len(ran) == 3:
+            raise KeyboardInterrupt
+        return [MethodScores("a", {"test": Score(seed / 10, 0.1, ("odd",))}, ("note",))]
+
+    campaign = Campaign({"task": "x"}, one)
+    with pytest.raises(KeyboardInterrupt):
+        campaign.run([4, 5, 6], open_run(tmp_path / "p", campaign.setting), silent)
+    told: list[tuple[str, int, int | None]] = []
+    found = campaign.run([4, 5, 6], open_run(tmp_path / "p", campaign.setting), lambda *given: told.append(given))
+    assert ran == [4, 5, 6, 6]
+    assert [rows[0].scores["test"] for rows in found] == [Score(seed / 10, 0.1, ("odd",)) for seed in (4, 5, 6)]
+    assert told == [("Seeds", done, 3) for done in range(4)]
+
+
+def test_own_files_must_all_be_there() -> None:
+    options = {"label": None, "epsilon": 1.0, "delta": 1e-3, "distance": "same", "n_models": 0}
+    with pytest.raises(OptionError, match="no --forget, --test, --model"):
+        files_campaign(None, {"retain": Path("r.npz")}, [], **options)
+
+
+def test_one_weight_vector_is_compared_by_every_way(tmp_path: Path) -> None:
+    generator = np.random.default_rng(5)
+    features = generator.standard_normal((260, 3))
+    labels = (features[:, 0] + generator.standard_normal(260) > 0).astype(int)
+    model = train(features[:200], labels[:200], l2=0.05, max_norm=4.0, loss="logistic")
+    model.save(tmp_path / "model.safetensors")
+    parts = {}
+    sets = {"retain": slice(25, 200), "forget": slice(0, 25), "test": slice(200, 260), "surrogate": slice(100, 260)}
+    for name, part in sets.items():
+        parts[name] = tmp_path / f"{name}.npz"
+        np.savez(parts[name], X=features[part], y=labels[part])
+    options = {"label": None, "epsilon": 1.0, "delta": 1e-3, "distance": "same", "n_models": 20}
+    campaign = files_campaign(tmp_path / "model.safetensors", parts, [], with_deposit=True, **options)
+    rows = {row.method: row.scores for row in campaign.run(range(1), open_run(tmp_path / "p", {}), silent)[0]}
+    assert list(rows) == ["Original", "Retrain", "Unlearn (+)", "Unlearn (-)", "Deposit"]
+    right = np.mean(model.predict(features[200:]) == labels[200:])
+    assert rows["Original"]["test"].value == pytest.approx(float(right))
+    assert rows["Deposit"]["fs1"].value is not None

@@ -1,4 +1,4 @@
-"""Planning: what is foreseen is what then happens."""
+"""Plans: the noise foreseen is the noise used, with a surrogate and with a deposit."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 
 from expunge import unlearn
-from expunge.errors import OptionError, UselessModel
+from expunge.bounds.calibration import mu_for
+from expunge.errors import DataError, OptionError, UselessModel
 from expunge.evaluate.demo import digits
-from expunge.evaluate.plan import DRAWS, plan
-from expunge.report.figures import frontier
+from expunge.evaluate.plan import DRAWS, plan, plan_deposit
 from expunge.train import train
+from small_deposit import N_SOURCE, kept, rows, source, trained
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
 DELTA = 1e-4
 
 
@@ -54,15 +57,6 @@ def test_the_noise_foreseen_is_the_noise_used(distance: str, step: str, model, d
         assert outlook.total == used.total
 
 
-def test_without_a_seed_it_agrees_to_twelve_digits(model, data) -> None:
-    (outlook,) = plan(
-        model, data["forget"], data["surrogate"], delta=DELTA, epsilons=(1.0,), distances=("same",)
-    ).outlooks
-    used = unlearn(model, data["forget"], data["surrogate"], epsilon=1.0, delta=DELTA, distance="same")
-    assert outlook.sigma == used.certificate.sigma, "a power of two"
-    assert outlook.total == pytest.approx(used.certificate.total, rel=1e-12)
-
-
 def test_what_it_calls_refused_is_refused_and_accuracy_is_what_comes(model, data) -> None:
     found = plan(model, data["forget"], data["surrogate"], delta=DELTA, epsilons=(0.05, 2.0), distances=("same",))
     worse, better = found.outlooks
@@ -102,12 +96,44 @@ def test_advice_is_what_the_formula_says(model, data) -> None:
     assert shares["twice the l2 at the next training (the model itself changes too)"] == pytest.approx(0.5, rel=1e-3)
 
 
-def test_the_figure_is_a_picture_and_labels_may_be_missing(model, data) -> None:
-    found = plan(model, data["forget"], data["surrogate"][0], delta=DELTA, epsilons=(1.0, 2.0), distances=("same",))
-    assert found.accuracy_before is None
-    assert all(outlook.accuracy is None for outlook in found.outlooks)
-    for plain in (found, plan(model, data["forget"], data["surrogate"], delta=DELTA)):
-        png = frontier(plain.to_json()["outlooks"], plain.accuracy_before)
-        assert png.startswith(b"\x89PNG")
-    with pytest.raises(OptionError):
-        plan(model, data["forget"], data["surrogate"], delta=DELTA, epsilons=())
+def test_the_noise_foreseen_is_the_noise_used_deposit_plan() -> None:
+    planned = plan_deposit(kept().deposit, rows(1, 2), delta=1e-3, epsilons=(0.5, 2.0), test=source())
+    assert (planned.n_rows, planned.n_forget, planned.forgotten) == (N_SOURCE, 2, 0)
+    for each in planned.outlooks:
+        made = unlearn(trained(), rows(1, 2), epsilon=each.epsilon, delta=1e-3, deposit=kept().deposit)
+        assert made.statement.sigma == each.sigma
+        assert planned.total is not None
+        # what drawing adds goes with epsilon, and a plan tells the least
+        assert made.certificate.total == pytest.approx(planned.total, rel=1e-6, abs=0.0)
+        share = made.statement.sigma * made.deposit.output_noise / made.deposit.output_spread
+        assert each.output_share == pytest.approx(share, rel=1e-9)
+        assert each.accuracy is not None
+        assert each.accuracy > 0.7
+        assert each.refused is None
+    assert planned.accuracy_before is not None
+    assert planned.total is not None
+    assert planned.reach is not None
+    largest = kept().deposit.levels[-1] * mu_for(2.0, 1e-3)
+    assert planned.total / largest <= planned.reach * 1.01 < 1.0
+    more = plan_deposit(kept().deposit, rows(1, 2, 3, 4), delta=1e-3, epsilons=(0.5,))
+    assert more.reach is not None
+    assert planned.reach < more.reach < 1.0
+
+
+def test_it_says_what_would_be_refused() -> None:
+    much = plan_deposit(kept().deposit, rows(*range(1, N_SOURCE - 5)), delta=1e-3, epsilons=(1.0,))
+    assert much.total is None
+    assert much.reach is None
+    assert much.outlooks[0].refused
+    assert much.outlooks[0].accuracy is None
+    loud = plan_deposit(kept().deposit, rows(1), delta=1e-9, epsilons=(3e-3, 1e-4))
+    assert loud.outlooks[0].refused == "more noise than signal in the outputs"
+    assert str(loud.outlooks[1].refused).startswith("these rows need more noise than any of the levels")
+
+
+def test_rows_are_looked_up_and_an_epsilon_is_needed() -> None:
+    features, labels = rows(1)
+    with pytest.raises(DataError, match="not in what is left"):
+        plan_deposit(kept().deposit, (features + 1.0, labels), delta=1e-3)
+    with pytest.raises(OptionError, match="no epsilon"):
+        plan_deposit(kept().deposit, rows(1), delta=1e-3, epsilons=())

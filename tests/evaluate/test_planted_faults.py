@@ -20,6 +20,7 @@ import expunge.bounds.retained as retained
 import expunge.certificate.derive as certificate
 import expunge.mechanism as mechanism
 import expunge.noise as noise_module
+import expunge.surrogate.evidence as surrogate_evidence
 from expunge.bounds import Ball, RetainedFacts, retained_bound
 from expunge.bounds.calibration import sigma_classical, sigma_for
 from expunge.bounds.sampling import Tail
@@ -227,13 +228,13 @@ def test_an_update_that_is_wrong_when_it_is_measured_is_charged(
     change: Callable[[torch.Tensor], torch.Tensor], monkeypatch: Patch
 ) -> None:
     """The bound holds for any update: one that the solver got wrong costs noise, and makes no claim false."""
-    solved, step = make_task("single-step", 5.0, 1e-2), mechanism.newton_step
+    solved, step = make_task("single-step", 5.0, 1e-2), surrogate_evidence.newton_step
 
     def changed(*given: Any, **options: Any) -> Any:
         done = step(*given, **options)
         return replace(done, update=change(done.update))
 
-    monkeypatch.setattr(mechanism, "newton_step", changed)
+    monkeypatch.setattr(surrogate_evidence, "newton_step", changed)
     wrong = make_task("single-step", 5.0, 1e-2)
     found, usual = audited(wrong), audited(solved)
     assert found.true_distance > 10 * usual.true_distance

@@ -1,20 +1,30 @@
-"""Data sets in their published forms; what is missing or different is said."""
+"""Data sets of the experiments: digests, forms, splits, and what is missing."""
 
 from __future__ import annotations
 
 import bz2
+import copy
 import gzip
+import json
+import math
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from PIL import Image
 
+from experiments import census
 from experiments.datasets.catalogue import CATALOGUE, OWN_FEATURES
+from experiments.datasets.census import FILES, encode_census
 from experiments.datasets.folder import DataFolder
-from experiments.datasets.formats import part_npz
-from experiments.datasets.sst2 import sentences
+from experiments.datasets.splits import class_split, dirichlet_split, random_split
+from experiments.datasets.synthetic import angle_labels, source_rows, surrogate_covariance, surrogate_kl, surrogate_rows
+from experiments.protocol.config import config_of
+from experiments.shared.closed_forms import gaussian_kl
 from expunge.errors import DataError, FileError, OptionError
 
 RANDOM = np.random.default_rng(5)
@@ -68,16 +78,6 @@ def test_usps_has_one_digest_in_every_form(tmp_path: Path) -> None:
     for one in read.values():
         np.testing.assert_allclose(one.X.reshape(5, -1), pixels, atol=1e-6)
         np.testing.assert_array_equal(one.y, digits)
-
-
-@pytest.mark.parametrize(
-    "text", [b"", b"3 1:0.5 257:0.1\n", b"12 1:0.5\n", b"1 x\n"], ids=["empty", "pixel", "label", "words"]
-)
-def test_usps_that_is_none(tmp_path: Path, text: bytes) -> None:
-    for name in ("usps.bz2", "usps.t.bz2"):
-        (tmp_path / name).write_bytes(bz2.compress(text))
-    with pytest.raises((FileError, DataError), match="usps"):
-        DataFolder(tmp_path).load("usps")
 
 
 def test_what_is_missing_is_said_and_never_replaced(tmp_path: Path) -> None:
@@ -137,14 +137,6 @@ def test_adult_is_prepared_as_its_training_file_asks(tmp_path: Path) -> None:
     assert "contents differ" in data.label
 
 
-@pytest.mark.parametrize("text", ["", "1, 2, 3", ", ".join(["x"] * 15), ", ".join(["1"] * 15)])
-def test_adult_that_is_none(tmp_path: Path, text: str) -> None:
-    for name in ("adult.data.csv.gz", "adult.test.csv.gz"):
-        (tmp_path / name).write_bytes(people(text))
-    with pytest.raises(FileError, match="is not Adult"):
-        DataFolder(tmp_path).load("adult")
-
-
 @pytest.mark.parametrize(("name", "inside"), [("stanford-dogs", "Images"), ("caltech256", "256_ObjectCategories")])
 def test_images_as_they_are_published(tmp_path: Path, name: str, inside: str) -> None:
     """Pictures of all sizes and modes become squares of three channels; features are asked for, never made up."""
@@ -186,15 +178,126 @@ def test_a_part_is_the_same_cut_from_the_whole_or_alone(
     assert DataFolder(alone).load(name).sha256 == first.sha256
 
 
-def test_parts_are_the_first_rows_and_columns(tmp_path: Path) -> None:
-    X, y = np.arange(30.0).reshape(5, 6), np.arange(5)
-    np.savez(tmp_path / "a.npz", X=X, y=y, X_test=X, y_test=y)
-    found = part_npz(tmp_path, ("a.npz",), rows=(3, 2), columns=4)
-    for given, wanted in zip(found, (X[:3, :4], y[:3], X[:2, :4], y[:2]), strict=True):
-        np.testing.assert_array_equal(given, wanted)
+@pytest.mark.parametrize(("rows", "share", "apart"), [(15_000, 0.1, 1500), (13_500, 0.1, 1350), (7, 0.5, 3)])
+def test_a_random_split_is_a_partition(rows: int, share: float, apart: int) -> None:
+    first, second = random_split(rows, share, np.random.default_rng(0))
+    assert len(second) == apart
+    assert sorted([*first, *second]) == list(range(rows))
+    again = random_split(rows, share, np.random.default_rng(0))
+    assert np.array_equal(first, again[0])
+    assert not np.array_equal(second, np.arange(apart))
 
 
-def test_each_sentence_counts_once(tmp_path: Path) -> None:
-    text = 'sentence\tlabel\na "good film \t1\nnot so\t0\na "good film\t1\n'
-    (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(text.encode()))
-    assert sentences(tmp_path / "a.tsv.gz") == {'a "good film': 1, "not so": 0}
+def test_a_split_without_rows_is_refused() -> None:
+    with pytest.raises(DataError):
+        random_split(5, 0.1, np.random.default_rng(0))
+
+
+def test_a_class_goes_whole() -> None:
+    labels = np.array(["a", "b", "a", "c"])
+    stay, go = class_split(labels, ["a"])
+    assert stay.tolist() == [1, 3]
+    assert go.tolist() == [0, 2]
+    for classes in (["z"], ["a", "b", "c"]):
+        with pytest.raises(DataError):
+            class_split(labels, classes)
+
+
+@pytest.mark.parametrize("concentration", [0.5, 13.0, 100.0])
+def test_a_dirichlet_split_has_the_proportions_drawn(concentration: float) -> None:
+    labels = np.random.default_rng(0).integers(0, 10, 20_000)
+    source, surrogate, proportions = dirichlet_split(labels, concentration, np.random.default_rng(1))
+    assert not set(source) & set(surrogate)
+    for part, wanted in zip((source, surrogate), proportions, strict=True):
+        shares = np.bincount(labels[part], minlength=10) / len(part)
+        np.testing.assert_allclose(shares, wanted, atol=10 / len(part))
+    used = np.bincount(labels[np.concatenate([source, surrogate])], minlength=10)
+    assert max(used / np.bincount(labels)) > 0.99  # no larger pair of this kind fits
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def people_of_census(count: int, years: tuple[int, ...], seed: int, share: float = 0.5) -> Any:
+    generator = np.random.default_rng(seed)
+    age = generator.integers(0, 96, count).astype(float)
+    sex = np.where(generator.random(count) < share, "1", "2")
+    working = ((age > 18) & (age < 66) & (generator.random(count) < 0.8)).astype(np.int64)
+    columns = {"AGEP": age, "SEX": pa.array(sex).dictionary_encode(), "employed": working}
+    columns |= {"year": np.resize(years, count), "prediction": working, "predicted_probability": working * 1.0}
+    return pa.table(columns)
+
+
+def test_rows_have_one_entry_a_question_and_no_answer_of_another_model() -> None:
+    found = encode_census(people_of_census(50, (2015,), 0), people_of_census(80, (2016, 2017), 1))
+    assert found.columns[-2:] == ("SEX=1", "SEX=2")
+    assert len(found.columns) == 22
+    np.testing.assert_allclose(np.linalg.norm(found.source.X, axis=1), 1.0)
+    assert set(np.count_nonzero(found.source.X, axis=1)) == {2}
+    assert set(found.later.year.tolist()) == {2016, 2017}
+
+
+def test_drift_is_small_within_a_population_and_large_between_two() -> None:
+    same, other, shifted = (
+        encode_census(people_of_census(4000, (2016,), 9), people_of_census(4000, (2016,), seed, share)).later.X
+        for seed, share in ((1, 0.5), (2, 0.5), (3, 0.8))
+    )
+    assert census.drift(same, other) < 0.05
+    exact = (0.8 - 0.5) ** 2 / 0.5 + (0.2 - 0.5) ** 2 / 0.5
+    assert census.drift(shifted, same) == pytest.approx(exact, rel=0.3)
+
+
+def test_the_case_small(tmp_path: Path) -> None:
+    later = people_of_census(900, (2016, 2017), 1)
+    pa.parquet.write_table(people_of_census(400, (2015,), 0), tmp_path / FILES[0])
+    pa.parquet.write_table(later.drop_columns(["employed"]), tmp_path / FILES[1])
+    pa.parquet.write_table(later.select(["employed"]), tmp_path / FILES[2])
+    alone = DataFolder(tmp_path).load("employment-2015")
+    assert (len(alone.y), len(alone.y_test)) == (320, 80)
+    config = copy.deepcopy(dict(config_of("census")))
+    config["run"] |= {"l2": 0.05, "draws": 3, "distances": ["same", "chi2:0.1"], "epsilons": [1.0, 5.0]}
+    config["run"]["rehearsal"] |= {"l2": [0.05]}
+    records = []
+    for case in census.cases(config, 1):
+        result = json.loads(json.dumps(census.run(case, config, DataFolder(tmp_path)), allow_nan=False))
+        records.append(
+            {
+                "key": case.key,
+                "seed": case.seed,
+                "options": dict(case.options),
+                "result": result,
+                "seconds": 0.0,
+                "run": 0,
+            }
+        )
+    checks = records[1]["result"]["checks"]
+    assert len(checks) == 3
+    assert all(one["true"] <= one["residual"] for one in checks)
+    rehearsed, drifts, certified = census.tables(config, records)  # type: ignore[arg-type]
+    assert len(rehearsed.rows) == 1
+    assert len(drifts.rows) == 3
+    assert [row[0] for row in certified.rows] == ["same", "chi2:0.1", "chi2:0.1, classes matched"]
+    assert census.figures(config, records)["census.png"].startswith(b"\x89PNG")  # type: ignore[arg-type]
+
+
+def test_classes_are_sectors_of_equal_angle() -> None:
+    for index in range(10):
+        middle = -math.pi + (index + 0.5) * 2 * math.pi / 10
+        assert angle_labels(np.array([[math.cos(middle), math.sin(middle), 9.0]]), 10).tolist() == [index]
+    assert angle_labels(np.array([[-1.0, 0.0]]), 10).tolist() == [0]  # the angle pi itself wraps around
+    features, labels = source_rows(np.random.default_rng(0), 20_000)
+    assert features.shape == (20_000, 50)
+    np.testing.assert_allclose(np.bincount(labels) / 20_000, 0.1, atol=0.01)
+
+
+@pytest.mark.parametrize("zeta", [0.0, 0.02, 0.1, 0.9])
+def test_the_surrogate_has_its_covariance(zeta: float) -> None:
+    rows, _ = surrogate_rows(np.random.default_rng(0), zeta, 100_000, 6)
+    np.testing.assert_allclose(np.cov(rows.T), surrogate_covariance(zeta, 6), atol=0.03)
+
+
+@pytest.mark.parametrize("zeta", [0.02, 0.04, 0.1])
+def test_its_divergence_is_the_gaussian_one(zeta: float) -> None:
+    zero = np.zeros(50)
+    expected = gaussian_kl(zero, surrogate_covariance(zeta), zero, np.eye(50))
+    assert surrogate_kl(zeta) == pytest.approx(expected, rel=1e-10)

@@ -211,7 +211,11 @@ def test_what_is_measured_once_serves_every_epsilon(task: Task, name: str) -> No
         alone = measure(own, seed=0)
         shared = asked._measured(request, evidence, epsilon)
         assert torch.equal(shared.step.update, alone.step.update)
-        assert (shared.facts, shared.failures, shared.scale) == (alone.facts, alone.failures, alone.scale)
+        assert (shared.facts, shared.failures, shared.retained.scale) == (
+            alone.facts,
+            alone.failures,
+            alone.retained.scale,
+        )
 
 
 def test_of_a_sequence_the_last_request_is_that_of_requests_made_one_by_one(task: Task) -> None:
@@ -225,7 +229,7 @@ def test_of_a_sequence_the_last_request_is_that_of_requests_made_one_by_one(task
         measured = measure(one, seed=0)
         kept = measured.retained.deposit
     assert torch.equal(last.step.update, measured.step.update)
-    assert (last.facts, last.scale) == (measured.facts, measured.retained.scale)
+    assert (last.facts, last.retained.scale) == (measured.facts, measured.retained.scale)
     assert kept.numbers.forgotten == 3
 
 
@@ -250,7 +254,7 @@ def test_a_refusal_is_a_cell_without_accuracy(task: Task, monkeypatch: pytest.Mo
     def refused(*_: Any, **__: Any) -> Any:
         raise BeyondPolicy("a", "b", "c")
 
-    monkeypatch.setattr(ours, "gather", refused)
+    monkeypatch.setattr(ours.DepositEvidence, "gather", refused)
     asked = Asked(DEPOSIT, task, task.usual, task.cases(1, 0)[task.usual], False)
     checks: list[Any] = []
     found = asked.cells({"epsilons": [0.1, 1.0], "draws": 2, "choosing_draws": 1}, checks)

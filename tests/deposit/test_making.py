@@ -117,7 +117,7 @@ def test_of_the_noises_the_first_that_is_quiet_is_taken(loud: int) -> None:
 
 
 def test_an_anchor_has_no_more_noise_than_nearly_all_can_leave_with() -> None:
-    """Of many rows it may be long; few rows have no room, and there it is the least."""
+    """Of many rows it may be long; few have no room for that."""
     rng = np.random.default_rng(3)
     scales = {}
     for count in (200, 6_000):
@@ -126,7 +126,7 @@ def test_an_anchor_has_no_more_noise_than_nearly_all_can_leave_with() -> None:
         kept = deposit_of(train(X, y, l2=1.0 / count, loss="logistic", max_norm="largest"), X, y, seed=4)
         scales[count] = kept.numbers.anchor_noise, anchor_scales(kept.anchor.numel(), count, quadratic=False)
     assert scales[6_000][0] == scales[6_000][1][0]
-    assert scales[200][0] == scales[200][1][-1]
+    assert scales[200][0] < scales[200][1][0] / 2.0
 
 
 @pytest.mark.parametrize("loss", ["softmax", "logistic", "one-vs-rest", "ridge"])

@@ -81,17 +81,18 @@ def _one_hot(generator: np.random.Generator, rows: int) -> tuple[Array, Array]:
 
 
 def _words(generator: np.random.Generator, rows: int) -> tuple[Array, Array]:
-    """Fifteen words of a hundred, rare ones weighing more, and one that is a person's own."""
-    chances = 1.0 / np.arange(3, 103)
+    """Fifteen words of a hundred (of forty in many rows), rare ones weighing more, and one that is a person's own."""
+    words = 100 if rows <= ROWS else 40
+    chances = 1.0 / np.arange(3, 3 + words)
     chances /= chances.sum()
 
     def made(count: int, *, own: bool) -> Array:
-        features = np.zeros((count, 120))
+        features = np.zeros((count, words + 20))
         for row in features:
-            np.add.at(row, generator.choice(100, size=15, p=chances), 1.0)
-        features[:, :100] *= -np.log(chances)
+            np.add.at(row, generator.choice(words, size=15, p=chances), 1.0)
+        features[:, :words] *= -np.log(chances)
         if own:
-            features[np.arange(count), 100 + np.arange(count) % 20] = 8.0
+            features[np.arange(count), words + np.arange(count) % 20] = 8.0
         return features / np.linalg.norm(features, axis=1, keepdims=True)
 
     return made(rows, own=False), made(PEOPLE, own=True)

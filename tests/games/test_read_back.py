@@ -27,7 +27,7 @@ from games.worlds import FALSE_ALARM
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FEW, MANY = 5, 24
-ENOUGH, TIMES = {"one-hot": 10_000, "TF-IDF": 32_000, "digits": 16_000}, 12
+ENOUGH, TIMES = {"one-hot": 16_000, "TF-IDF": 16_000, "digits": 32_000}, 12
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from expunge.bounds.scale import LARGEST_SCALE, power_of_two
 from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.deposit.blocks import Norm
 from expunge.deposit.classes import by_class
-from expunge.deposit.contents import SCHEMA, Deposit, Numbers, kept_head, stiff_of
+from expunge.deposit.contents import HARMLESS, SCHEMA, Deposit, Numbers, kept_head, stiff_of
 from expunge.deposit.routes import found
 from expunge.deposit.setting import Penalty, Setting, not_definite
 from expunge.deposit.shape import Gram, gram_of, rested, shape_of
@@ -50,8 +50,8 @@ ANCHOR_STEP = math.sqrt(2.0)  # scales goes down in such steps, to where the noi
 AS_PEOPLE = 25  # in all is as long as so many rows that leave together move the optimum: taken without being tried
 SHARE_OF_SOURCE = 1 / 200  # that they are of the source, at most
 FREE_FACTOR = 16.0  # where it costs nothing
-NEARLY_ALL = 0.9  # of single rows that must be able to leave at epsilon 1 with one of
-QUIET_LEVELS = 2  # the first noise levels, for a scale to be taken
+NEARLY_ALL = 0.9  # of single rows that must be able to leave at epsilon 1, for a scale to be taken, with
+QUIET = 0.25  # of the noise that moves outputs by a hundredth: a desk has such noise, for many who leave
 
 
 @dataclass(frozen=True)
@@ -185,9 +185,9 @@ def with_most_noise(
 
 
 def _quiet(deposit: Deposit, rows: RowSet, seed: int | None) -> bool:
-    """Whether nearly all single rows can leave at epsilon 1 with one of the first noise levels."""
+    """Whether nearly all single rows can leave at epsilon 1 with noise that hardly moves outputs."""
     (tried,) = rehearse(deposit, rows, (1,), GROUPS[0][1], seed=seed) or (Rehearsal(1, ()),)
-    most = deposit.levels[QUIET_LEVELS - 1] * mu_for(1.0, (1.0 - ARITHMETIC_SHARE) / max(2, len(rows)))
+    most = QUIET * HARMLESS / deposit.output_noise * mu_for(1.0, (1.0 - ARITHMETIC_SHARE) / max(2, len(rows)))
     return sum(each.radius < most for each in tried.trials) > NEARLY_ALL * len(tried.trials)
 
 

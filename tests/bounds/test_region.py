@@ -105,3 +105,23 @@ def test_a_tail_that_is_held_is_added_to_what_was_sampled():
 @pytest.mark.parametrize("scale", [0.0, 0.5, 1e9])
 def test_drawing_a_ball_s_noise_adds_nothing(scale):
     assert Ball(3).drawing(scale) == 0.0
+
+
+@pytest.mark.parametrize(("parameters", "grid"), [(9, 2.0**-20), (1, 1.0), (10**7, 0.3)])
+def test_the_grid_term_is_the_root_of_the_number_of_weights_times_the_grid(parameters: int, grid: float) -> None:
+    assert Ball(parameters).grid_term(grid) == pytest.approx(parameters**0.5 * grid, rel=1e-15)
+
+
+def test_rounding_two_vectors_moves_them_apart_by_at_most_the_grid_term():
+    rng = np.random.default_rng(51)
+    for parameters in (1, 3, 50):
+        for _ in range(200):
+            one, other = rng.normal(size=(2, parameters))
+            grid = float(2.0 ** rng.integers(-6, 2))
+            moved = np.linalg.norm(np.rint(one / grid) * grid - np.rint(other / grid) * grid) - np.linalg.norm(
+                one - other
+            )
+            assert moved <= Ball(parameters).grid_term(grid)
+    # just to either side of half a step in every coordinate: nothing smaller would do
+    one, other = np.full(50, 0.5 + 1e-9), np.full(50, 0.5 - 1e-9)
+    assert np.linalg.norm(np.rint(one) - np.rint(other)) - np.linalg.norm(one - other) > 0.999 * Ball(50).grid_term(1.0)

@@ -31,6 +31,8 @@ from expunge.bounds.retained import (
 )
 from expunge.bounds.sampling import Tail, raised_moment, unlike_rows
 from expunge.distance import Distance
+from expunge.errors import DataError
+from expunge.request.rows import require_enough
 
 REPRODUCIBLE = settings(derandomize=True, deadline=None, max_examples=100)
 FACTS = RetainedFacts(
@@ -322,3 +324,13 @@ def test_the_longest_vector_of_few_retained_rows_in_closed_form(weight: float, d
     shift = 0.5 * math.sqrt(eigenvalue) if distance.kind == "chi2" else 0.0
     due = (2.75 + 0.5 + off + shift) / 20 * (2 if distance.matched else 1)
     assert deviation(facts, distance, 2.0).step == pytest.approx(due, rel=1e-12, abs=0.0)
+
+
+@pytest.mark.parametrize("weight", [1.0, 4.0])
+def test_a_hundred_rows_that_count_are_enough_and_one_fewer_is_not(weight: float) -> None:
+    class Rows(list[int]):
+        largest_weight = weight
+
+    require_enough(Rows(range(int(100 * weight))))
+    with pytest.raises(DataError, match="at least 100 are needed"):
+        require_enough(Rows(range(int(100 * weight) - 1)))

@@ -386,7 +386,6 @@ def test_what_each_kind_allows_and_needs():
     assert those("uses_deviation") == {"chi2", "kl"}
     assert those("moves_moments") == {"tv", "chi2", "kl"}
     assert of("largest_value") == {**dict.fromkeys(KINDS), "tv": 1.0}
-    assert of("first_schema") == {**dict.fromkeys(KINDS, 1), "means": 2}
     assert {kind for kind, sentence in of("assumption").items() if sentence} == {"means"}
 
 
@@ -403,6 +402,6 @@ def test_a_new_kind_stands_in_may_be_declared_between_sets_and_has_rows_the_surr
     kind = Plain()
     assert (kind.takes_value, kind.stands_in, kind.between_samples, kind.moves_moments) == (True, True, True, True)
     assert (kind.one_population, kind.is_source, kind.rows_unlike_any, kind.uses_deviation) == (False,) * 4
-    assert (kind.largest_value, kind.assumption, kind.first_schema) == (None, None, 1)
+    assert (kind.largest_value, kind.assumption) == (None, None)
     assert kind.provenances == ("declared", "estimated")
     assert kind.mean_shift(0.5, 3.0, 7.0, 9.0) == 1.5

@@ -8,7 +8,6 @@ from expunge.bounds.deposit_surrogate import Beside, kept_bound
 from expunge.bounds.ellipsoid import EllipsoidNumbers
 from expunge.bounds.paper import PaperConstants, paper_bound
 from expunge.bounds.region import DRAWING, GRID, Ball, Region
-from expunge.bounds.residual import ResidualFacts, residual_bound
 from expunge.bounds.retained import RetainedFacts, retained_bound
 
 TERMS = {term.name: term for term in (*retained.TERMS, *paper.TERMS, *deposit.TERMS, GRID, DRAWING)}
@@ -21,11 +20,9 @@ __all__ = [
     "EllipsoidNumbers",
     "PaperConstants",
     "Region",
-    "ResidualFacts",
     "RetainedFacts",
     "deposit_bound",
     "kept_bound",
     "paper_bound",
-    "residual_bound",
     "retained_bound",
 ]

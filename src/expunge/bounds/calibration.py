@@ -115,8 +115,7 @@ class AveragedDelta:
 
     The delta rises with the deviation and its tail falls, so sums over a grid bound the integral from above:
     `d(s_0) + sum P(S > s_i) (d(s_{i+1}) - d(s_i)) + P(S > s_N) (1 - d(s_N))`. The grid depends on the tail and on the
-    delta
-    that is aimed at, not on sigma.
+    delta that is aimed at, not on sigma.
     """
 
     radius: float

@@ -185,8 +185,7 @@ def reach_used(facts: DepositFacts) -> float:
 
 
 def deposit_bound(facts: DepositFacts, instead: Mapping[str, float] | None = None) -> Region:
-    """The region in the norm of the shape of the noise; its terms share the radius in the proportion of what entered
-    it.
+    """The region in the norm of the noise's shape; its terms share the radius in the proportion of what entered it.
 
     `instead` are the terms, in the norm of the route, that surrogate rows put in the place of the second order.
     """

@@ -138,9 +138,7 @@ def tail_of(beside: Beside, distance: Distance, log_failure: float, most: float)
 
 
 def apart(beside: Beside, distance: Distance, log_failure: float, most: float) -> float:
-    """What is charged beforehand: the cut at what was seen, and retained rows unlike any where they are not counted in
-    the tail.
-    """
+    """What is charged beforehand: the cut at what was seen, and rows unlike any where the tail does not count them."""
     facts = beside.moments
     known = set_apart(replace(facts, change_supremum=0.0), distance, log_failure)
     if exchangeable(facts, distance) or events(facts, distance) == 0:

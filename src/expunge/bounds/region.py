@@ -97,9 +97,7 @@ class Region:
     """`{v + e : ||e|| <= radius}`, the length measured by a shape; the radius is the sum of named terms.
 
     `shape` and `provenance` (the weakest of what entered it) are added by the judge, who knows the whole claim. A
-    `tail` is
-    that of a deviation which comes on top of the radius: the noise is then calibrated to its average
-    (`noise.calibrated`).
+    `tail` is that of a deviation which comes on top of the radius: the noise is then calibrated to its average.
 
     >>> region = Region("residual", {"training": 0.25, "solver": 0.5})
     >>> 0.75 < region.radius < 0.7500001

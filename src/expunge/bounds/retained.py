@@ -10,8 +10,7 @@ objective gives
                           + float64 error of the above ]        rounding
 
 The forget rows, which u was made from, are charged exactly and not as part of a sample. What is declared is declared
-of the
-retained rows. docs/theory.md, sections 3 and 8.
+of the retained rows. docs/theory.md, sections 3 and 8.
 """
 
 from __future__ import annotations
@@ -45,21 +44,15 @@ class RetainedFacts:
     """Every number that enters the bound.
 
     `change_*` describe f = phi_u on the surrogate, c its mean: `mean` is ||c||; `eigenvalue` bounds the largest
-    eigenvalue
-    of the covariance and `trace` is its trace; `fourth` is the mean of ||f - c||^4 and `fourth_eigenvalue` bounds the
-    largest eigenvalue of the mean of ||f - c||^2 (f - c)(f - c)^T; `largest` is the largest ||f - c|| seen, `longest`
-    the
-    largest ||f||, `supremum` a bound on ||f|| over every admissible row. `rounding` bounds the float64 error of (n-m)
-    g_R(v).
-    `longest_row` is the longest surrogate row, `row_bound` the longest a row can be. `directions` is how many
-    directions a
-    row has: its features, or the weights of a network that was linearised.
+    eigenvalue of the covariance and `trace` is its trace; `fourth` is the mean of ||f - c||^4 and `fourth_eigenvalue`
+    bounds the largest eigenvalue of the mean of ||f - c||^2 (f - c)(f - c)^T; `largest` is the largest ||f - c|| seen,
+    `longest` the largest ||f||, `supremum` a bound on ||f|| over every admissible row. `rounding` bounds the float64
+    error of (n-m) g_R(v). `longest_row` is the longest surrogate row, `row_bound` the longest a row can be.
+    `directions` is how many directions a row has: its features, or the weights of a network that was linearised.
 
     Surrogate rows may be weighted by class; the `change_*` are then weighted, `weight_largest` is the largest weight
-    (their
-    mean is 1), and `sampled_*` are trace, eigenvalue and largest norm of the weight times f - c, which is what the
-    weighted
-    mean varies by. None, without weights: they are then those of f - c itself.
+    (their mean is 1), and `sampled_*` are trace, eigenvalue and largest norm of the weight times f - c, which is what
+    the weighted mean varies by. None, without weights: they are then those of f - c itself.
     """
 
     n_source: int
@@ -149,8 +142,7 @@ def events(facts: RetainedFacts, distance: Distance) -> int:
     """Events that share the probability `sampling_failure`, the deviation itself apart.
 
     strict: trace, eigenvalue and centre of the population, and for rows unlike any seen their mass and their number,
-    unless
-    they are exchangeable. seen: mass and number of rows longer than any seen, where there can be such.
+    unless they are exchangeable. seen: mass and number of rows longer than any seen, where there can be such.
     """
     if strict(distance):
         return 3 if exchangeable(facts, distance) else 5
@@ -163,12 +155,10 @@ def log_share(facts: RetainedFacts, distance: Distance, more: int = 0) -> float:
 
 
 def population_moments(facts: RetainedFacts, log_failure: float) -> RetainedFacts:
-    """The facts with moments, now about 0, raised to bound the population's, among rows that change no more than
-    those seen.
+    """The facts with moments, now about 0, raised to bound the population's among rows that change no more than those.
 
     For the largest eigenvalue take the population's own eigenvector, which is fixed: one mean, no factor for the
-    dimension.
-    Weights of at most q act like s/q rows, and multiply second moments by q at most.
+    dimension. Weights of at most q act like s/q rows, and multiply second moments by q at most.
     """
     reach, rows, square = facts.change_longest, facts.n_surrogate / facts.weight_largest, facts.change_mean**2
     trace = raised_moment(facts.change_trace + square, reach, rows, log_failure)
@@ -186,13 +176,11 @@ def population_moments(facts: RetainedFacts, log_failure: float) -> RetainedFact
 
 
 def retained_moments(facts: RetainedFacts, distance: Distance, reach: float) -> tuple[float, float]:
-    """Upper values for trace and largest eigenvalue of f's covariance under the RETAINED rows' law, from the
-    surrogate's.
+    """Upper values for trace and largest eigenvalue of f's covariance under the RETAINED rows' law.
 
     Both are at most means under rho of a non-negative function, g = ||f - c||^2 or (v.(f - c))^2 for the worst unit
-    v, so
-    the inequalities that shift the mean of f shift them too. Under nu the first has variance `fourth - trace^2`, the
-    second at most `fourth_eigenvalue`, since (v.(f - c))^4 <= ||f - c||^2 (v.(f - c))^2. Both lie between 0 and
+    v, so the inequalities that shift the mean of f shift them too. Under nu the first has variance `fourth - trace^2`,
+    the second at most `fourth_eigenvalue`, since (v.(f - c))^4 <= ||f - c||^2 (v.(f - c))^2. Both lie between 0 and
     reach^2.
     """
     square = reach**2
@@ -208,8 +196,7 @@ def unlike_any(facts: RetainedFacts, distance: Distance, log_failure: float) -> 
     """Bound on how many retained rows may change like no row that was seen, where they are not exchangeable.
 
     The surrogate's population has mass at most q = ln(1/f)/s beyond its sample's maximum (times the largest weight,
-    where
-    rows are weighted), the retained rows' at most that plus its shift.
+    where rows are weighted), the retained rows' at most that plus its shift.
     """
     mass = min(1.0, log_failure * facts.weight_largest / facts.n_surrogate)
     mass = min(1.0, mass + distance.moment_shift(math.sqrt(mass), 0.5, 1.0))
@@ -217,9 +204,7 @@ def unlike_any(facts: RetainedFacts, distance: Distance, log_failure: float) -> 
 
 
 def deviation(facts: RetainedFacts, distance: Distance, log_failure: float) -> Tail:
-    """The tail of `||(E_R - E_rho) f - (E_S - E_nu) f||`, not yet divided by l2; what must be charged apart is
-    `set_apart`.
-    """
+    """The tail of `||(E_R - E_rho) f - (E_S - E_nu) f||`, not divided by l2; `set_apart` is charged beside it."""
     return _strict_tail(facts, distance, log_failure) if strict(distance) else _seen_tail(facts, distance)
 
 
@@ -275,11 +260,9 @@ def _seen_tail(facts: RetainedFacts, distance: Distance) -> Tail:
 
 
 def set_apart(facts: RetainedFacts, distance: Distance, log_failure: float) -> float:
-    """What is charged beforehand, not in the tail: the cut at what was seen, and rows unlike any where those are not
-    counted there.
-    """
-    # what was seen is cut off at the surrogate's own largest: given that, one of its rows is known, and the rest
-    # drawn below
+    """What is charged beforehand: the cut at what was seen, and rows unlike any where the tail does not count them."""
+    # what was seen is cut off at the surrogate's own largest: given that, one of its rows is known, the rest drawn
+    # below
     cut = 2.0 * facts.weight_largest * facts.change_longest / facts.n_surrogate if strict(distance) else 0.0
     if exchangeable(facts, distance) or events(facts, distance) == 0:
         return cut

@@ -1,12 +1,11 @@
 """How far sample means can be from their expectations, as tails: bounded at every size, not at one.
 
 A deviation Z is the norm of one sum of independent centred vectors (retained rows and surrogate rows together), plus
-what a
-few rows unlike any that was seen may add. Two inequalities bound the sum, and the smaller is taken:
+what a few rows unlike any that was seen may add. Two inequalities bound the sum, and the smaller is taken; E bounds the
+mean, V is the total variance:
 
-    Klein and Rio 2005        P(Z >= E + x) <= exp(-x^2 / (2 v + 3 b x)),  v = variance + 2 b E      E the mean's bound
-    Pinelis 1994 (Hilbert)    P(Z >= x) <= 2 exp(-(V/b^2) h(b x / V)),  h(t) = (1+t) ln(1+t) - t     V the total
-    variance
+    Klein and Rio 2005        P(Z >= E + x) <= exp(-x^2 / (2 v + 3 b x)),  v = variance + 2 b E
+    Pinelis 1994 (Hilbert)    P(Z >= x) <= 2 exp(-(V/b^2) h(b x / V)),  h(t) = (1+t) ln(1+t) - t
 
 Every function is of plain numbers, so that a certificate can be recomputed from its file alone. docs/theory.md,
 section 8.
@@ -62,8 +61,7 @@ def hilbert_tail(x: Values, total_variance: float, step: float) -> Values:
 
 
 def more_than(n_new: int, n_seen: int, count: Values) -> Values:
-    """`P(N > k)` for the number N of new rows that exceed the largest of those seen, all exchangeable:
-    `(n/(n+s))^(k+1)`.
+    """`(n/(n+s))^(k+1)`, at least `P(N > k)` for the number N of new rows above the largest of s seen, exchangeable.
 
     The exact value is `prod_{i<=k} (n-i)/(n+s-i)`, which is no larger, and 0 for all n of them: more there are not.
     Fewer than no rows are always exceeded.
@@ -82,10 +80,9 @@ class Tail:
 
     `expected` bounds the mean of the sum's norm (its square the total variance), `variance` its variance along any
     direction, `step` its longest vector. Rows unlike any seen add `charge` each; of `n_new` new rows and `n_seen`
-    seen ones, as many
-    exceed all of those seen as exchangeable draws would, or, with `n_seen` 0, none: whoever counts them otherwise
-    charges them apart. Where k of them are known to add no more than `together sqrt(k)`, or than `most` however many
-    they are, the smallest of the three is charged; `counted` is charged for each in any case.
+    seen ones, as many exceed all of those seen as exchangeable draws would, or, with `n_seen` 0, none: whoever counts
+    them otherwise charges them apart. Where k of them are known to add no more than `together sqrt(k)`, or than `most`
+    however many they are, the smallest of the three is charged; `counted` is charged for each in any case.
     """
 
     expected: float
@@ -139,9 +136,7 @@ class Tail:
         return smallest
 
     def _counts(self) -> Values:
-        """Numbers of unlike rows that the minimum is taken over: all small ones, then ever fewer, until no chance is
-        left.
-        """
+        """Numbers of unlike rows that the minimum is taken over: all small ones, then ever fewer until no chance."""
         last = min(self.n_new, math.ceil(math.log(SMALLEST_CHANCE) / math.log(self.n_new / (self.n_new + self.n_seen))))
         some = np.unique(np.concatenate([np.arange(min(32, last + 1)), np.geomspace(1, max(last, 1), 48).round()]))
         return some.astype(np.float64)

@@ -36,7 +36,6 @@ class Kind(ABC):
     one_population: ClassVar[bool] = False  # rows of both sets are draws of one law
     largest_value: ClassVar[float | None] = None
     provenances: ClassVar[tuple[str, ...]] = ("declared", "estimated")  # the first is the usual one
-    first_schema: ClassVar[int] = 1  # of certificates: older ones do not know it
     is_source: ClassVar[bool] = False  # the rows given are the source's own
     stands_in: ClassVar[bool] = True  # rows that are not the source's stand in for its
     between_samples: ClassVar[bool] = True  # whether it can be declared of two finite sets
@@ -144,7 +143,6 @@ class Means(Kind):
     meaning = "norm of the difference between source and surrogate in the mean change of gradient at this update"
     assumption = "The source's spread in the gradient's change is the surrogate's."
     provenances = ("estimated",)
-    first_schema = 2
     moves_moments = False
 
     def shift(self, value: float, deviation: float, supremum: float, centred_supremum: float) -> float:

@@ -18,7 +18,7 @@ from expunge.solve.lanczos import EIGENVALUE_SLACK, lanczos_steps, largest_eigen
 class Moments:
     """What the residual bound needs to know of `f = phi_u` on the surrogate.
 
-    Under the names it has there (`ResidualFacts`).
+    Under the names it has there (`RetainedFacts`).
 
     c is f's mean; rows count by their weights. The eigenvalues are bounds from above. `sampled_*` are what a weighted
     mean varies by: of the weight times `f - c`. Without weights they equal those of `f - c`.

@@ -261,12 +261,11 @@ RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
     "is not": lambda left, right: not equal(left, right),
     "is one of": lambda left, right: any(equal(left, each) for each in right),
     "is at most": lambda left, right: left <= right * (1.0 + SLACK) + SMALL,
-    "does not exceed": lambda left, right: left <= right,
     "is below": lambda left, right: left < right,
     "is at least": lambda left, right: left * (1.0 + SLACK) >= right,
     "is above": lambda left, right: left > right,
 }
-IS, IS_NOT, ONE_OF, AT_MOST, WITHIN, BELOW, AT_LEAST, ABOVE = RELATIONS
+IS, IS_NOT, ONE_OF, AT_MOST, BELOW, AT_LEAST, ABOVE = RELATIONS
 Side = Any  # a str is an expression of facts and paths, a Value is worked out, all else is what it is
 Row = tuple[Any, ...]  # left, relation, right, and what is wrong where that is not what the sentence says
 Rows = tuple[Row, ...]
@@ -289,29 +288,18 @@ class Rule:
     @property
     def sentence(self) -> str:
         """The rule in words, as docs/certificate.md lists it."""
-        return (
-            f"{self._name(self.left)} {self.relation} {self._name(self.right)}"
-            if self.relation
-            else self._name(self.left)
-        )
+        sides = (self.left, self.relation, self.right) if self.relation else (self.left,)
+        return " ".join(map(words_of, sides))
 
     @property
     def name(self) -> str:
         """What a check of it is called: what is recomputed goes by its own name alone."""
-        return self._name(self.left) if self.recomputes else self.sentence
+        return words_of(self.left) if self.recomputes else self.sentence
 
     @property
     def recomputes(self) -> bool:
         """Whether the left side is what the file says, and the right side what it should say."""
         return self.relation in ("", IS) and not isinstance(self.right, str)
-
-    @staticmethod
-    def _name(side: Side) -> str:
-        if isinstance(side, (str, Value)):
-            return side if isinstance(side, str) else side.words
-        if isinstance(side, (tuple, dict, list)):
-            return " or ".join(f"{each}" for each in side) or "none"
-        return str(side).lower() if isinstance(side, bool) else f"{side:g}"
 
     def check(self, seen: Inspection, about: str, prefix: str = "") -> Check:
         """Whether it holds; what cannot be read does not."""
@@ -337,6 +325,15 @@ class Rule:
         return "; ".join(words for words in (self.note, told and f"stated: {told}") if words)
 
 
+def words_of(side: Side) -> str:
+    """A side, or a relation, as a sentence has it."""
+    if isinstance(side, (str, Value)):
+        return side if isinstance(side, str) else side.words
+    if isinstance(side, (tuple, dict, list)):
+        return " or ".join(f"{each}" for each in side) or "none"
+    return str(side).lower() if isinstance(side, bool) else f"{side:g}"
+
+
 def rules(table: dict[When, Rows]) -> tuple[Rule, ...]:
     """The rows of a table as rules."""
     return tuple(Rule(when, *row) for when, rows in table.items() for row in rows)
@@ -344,18 +341,12 @@ def rules(table: dict[When, Rows]) -> tuple[Rule, ...]:
 
 def value_of(side: Side, seen: Inspection) -> Any:
     """What a side comes to: `a^2 b + c` is worked out of facts and paths, a `Value` by its function."""
-    if isinstance(side, Value):
-        return side.of(seen)
     if not isinstance(side, str):
-        return side
+        return side.of(seen) if isinstance(side, Value) else side
     if re.fullmatch(r"[\w.]+", side):
         return seen[side]
-    return sum(math.prod(_power(factor, seen) for factor in term.split()) for term in side.split(" + "))
-
-
-def _power(factor: str, seen: Inspection) -> float:
-    path, _, power = factor.partition("^")
-    return number(seen[path]) ** int(power or 1)
+    terms = [[factor.partition("^") for factor in term.split()] for term in side.split(" + ")]
+    return sum(math.prod(number(seen[path]) ** int(power or 1) for path, _, power in term) for term in terms)
 
 
 def run(group: Iterable[Rule], seen: Inspection, about: str, prefix: str = "") -> list[Check]:
@@ -378,7 +369,6 @@ ALWAYS = When("", lambda _: True)
 RESIDUAL = When("with a surrogate alone", lambda c: c.claim.bound == "residual")
 PAPER = When("with the paper's bound", lambda c: c.claim.bound == "paper")
 PAPER_CONVEX = When("with the paper's bound for a convex loss", lambda c: c.claim.bound == "paper" and c.loss.convex)
-PAPER_OTHER = When("with the paper's bound for another loss", lambda c: c.claim.bound == "paper" and not c.loss.convex)
 PROVABLE = When("with another bound than the paper's", lambda c: c.provable)
 KEPT = When("with a deposit", lambda c: c.kept)
 KEPT_ALONE = When("with a deposit alone", lambda c: c.kept and not c.beside)
@@ -492,7 +482,9 @@ def _parameters(seen: Inspection) -> int:
 
 
 def _tuned(seen: Inspection) -> bool:
-    assert seen.loss.constants is not None
+    """Whether the loss has other constants; one that is not convex has none."""
+    if seen.loss.constants is None:
+        return True
     l2, row_bound, classes = (number(seen[path]) for path in ("model.l2", "model.row_bound", "sizes.classes"))
     return beyond_closed_form(seen.claim.facts, seen.loss.constants(l2, int(classes), row_bound, 0.0))
 
@@ -537,8 +529,8 @@ def off_grid(values: Array, exponent: int) -> int:
 
 
 def _shape(seen: Inspection) -> list[int]:
-    loss, features = seen.loss, seen["sizes.features"]
-    return [seen["sizes.parameters"]] if loss.one_vector else [loss.weight_rows(seen["sizes.classes"]), features]
+    matrix = [seen.loss.weight_rows(seen["sizes.classes"]), seen["sizes.features"]]
+    return [seen["sizes.parameters"]] if seen.loss.one_vector else matrix
 
 
 def _of_record(name: str, of: Callable[[TrainingRecord], Any]) -> Row:
@@ -570,7 +562,7 @@ WORDS = rules({
 FACTS = rules({  # that fit one another
     ALWAYS: (
         ("epsilon", AT_LEAST, SMALLEST_EPSILON),
-        ("epsilon", WITHIN, LARGEST_EPSILON),
+        ("epsilon", AT_MOST, LARGEST_EPSILON),
         ("delta", AT_LEAST, SMALLEST_DELTA),
         ("delta", BELOW, 1.0),
         ("noise.failures", IS, Value("what issuing spends of delta", _failures)),
@@ -581,8 +573,8 @@ FACTS = rules({  # that fit one another
         ("model.before.sha256", IS_NOT, "model.after.sha256"),
         (Value("model.after.sha256 is a digest", lambda c: is_digest(c["model.after.sha256"])),),
         (Value("model.encoder is a digest", lambda c: is_digest(c["model"].get("encoder", "0" * 64))),),
-        (SMALLEST, WITHIN, "model.l2"),
-        ("model.l2", WITHIN, LARGEST),
+        ("model.l2", AT_LEAST, SMALLEST),
+        ("model.l2", AT_MOST, LARGEST),
         (Value("facts that come from elsewhere than Expunge has them", _from_elsewhere), IS, []),
     ),
     CONVEX: (
@@ -640,14 +632,14 @@ FACTS = rules({  # that fit one another
     ),
     IN_SERIES: (
         ("data.sequence.position", AT_LEAST, 1),
-        ("data.sequence.position", WITHIN, "data.sequence.planned"),
-        ("data.sequence.planned", WITHIN, MOST_PLANNED),
+        ("data.sequence.position", AT_MOST, "data.sequence.planned"),
+        ("data.sequence.planned", AT_MOST, MOST_PLANNED),
         ("data.sequence.forgotten_before", BELOW, "n_forget"),
         ("bound.kind", ONE_OF, ("residual", "deposit")),
     ),
     OTHERS: (
         ("data.sequence.another_person", AT_LEAST, 1),
-        ("data.sequence.another_person", WITHIN, "n_forget"),
+        ("data.sequence.another_person", AT_MOST, "n_forget"),
         ("bound.kind", ONE_OF, ("residual",)),
     ),
     NOT_KEPT: ((Value("what only a deposit has", _only_a_deposit), IS, []),),
@@ -655,7 +647,7 @@ FACTS = rules({  # that fit one another
     WEIGHTED: ((Value("model.class_weights are one a class, at most 1, and beside no surrogate", _class_weights),),),
     KEPT: (
         (Value("what float64 makes of the noise", lambda c: drawing_delta(c.claim.n_parameters, c.claim.epsilon)),
-         WITHIN, "noise.failures.arithmetic"),
+         AT_MOST, "noise.failures.arithmetic"),
         (Value("noise with a deposit is one of six levels, powers of four, or was set beforehand", _is_of_levels),),
         ("step.positive_definite", IS, True),
         (Value("quadratic losses, and no others, go the exact route", lambda c: (
@@ -711,10 +703,9 @@ DERIVED = rules({
         (Value("model.before.sha256 is a digest", lambda c: is_digest(c["model.before.sha256"])),),
     ),
     PAPER_CONVEX: (
-        ("bound.tuned", IS, Value("whether the loss can have other constants", _tuned)),
         ("tv_upper", IS, Value("what the distance allows", lambda c: float(c.claim.distance.tv_upper))),
     ),
-    PAPER_OTHER: (("bound.tuned", IS, True),),
+    PAPER: (("bound.tuned", IS, Value("whether the loss can have other constants", _tuned)),),
     ESTIMATED: (
         ("distance.provenance", ONE_OF, ("estimated",)),
         ("distance.kind", IS, Value("that of the route", lambda c: ESTIMATES[c["estimate.route"]])),
@@ -765,7 +756,7 @@ STATEMENT = rules({
     KEPT: (
         ("noise.failures", IS, Value("what issuing spends of delta", _failures)),
         (Value("what float64 makes of the noise", lambda c: drawing_delta(c.claim.n_parameters, c.claim.epsilon)),
-         WITHIN, "noise.failures.arithmetic"),
+         AT_MOST, "noise.failures.arithmetic"),
         ("noise.choice", ONE_OF, (LEVELS, POLICY)),
         ("noise.rungs", IS, "noise.rehearsed_rows"),
         (Value("the noise is one of six levels, powers of four, or was set beforehand", _is_of_levels),),

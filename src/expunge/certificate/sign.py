@@ -22,14 +22,15 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import json
 import stat
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -69,20 +70,17 @@ class Subject:
 
     name: str
     sha256: str
+    annotations: Json = field(default_factory=dict)
 
     def to_json(self) -> Json:
-        return {"name": self.name, "digest": {"sha256": self.sha256}}
+        told = {"annotations": self.annotations} if self.annotations else {}
+        return {"name": self.name, "digest": {"sha256": self.sha256}, **told}
 
 
 def subjects_of(statement: Statement, file_sha256: str, *, signed: bool = False) -> tuple[Subject, Subject]:
     """The published model and the statement's file."""
     name = SIGNED_NAME if signed else STATEMENT_NAME
     return Subject(MODEL_NAME, statement.model_sha256), Subject(name, file_sha256)
-
-
-def now() -> str:
-    """This moment as in-toto writes it: UTC, with a Z."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def verification_result(
@@ -107,15 +105,13 @@ def verification_result(
     model, document = subjects_of(statement, file_sha256, signed=signed_by is not None)
     said = {"verdict": verdict_sentence(signed_by), "status": statement.status}
     promised = said | {"epsilon": statement.epsilon, "delta": statement.delta}
-    return _in_toto(
-        [model.to_json(), document.to_json() | {"annotations": promised}],
-        SVR_TYPE,
-        {
-            "verifier": {"id": VERIFIER},
-            "timeCreated": time or now(),
-            "properties": [PREFIX + name for name in held],
-        },
-    )
+    moment = time or datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    predicate = {
+        "verifier": {"id": VERIFIER},
+        "timeCreated": moment,
+        "properties": [PREFIX + name for name in held],
+    }
+    return _in_toto([model, replace(document, annotations=promised)], SVR_TYPE, predicate)
 
 
 def audit_result(subjects: Sequence[Subject], outcomes: dict[str, str], setting: Json) -> Json:
@@ -126,15 +122,12 @@ def audit_result(subjects: Sequence[Subject], outcomes: dict[str, str], setting:
         for kind in (PASSED, WARNED, FAILED)
     }
     configuration = [{"name": "expunge audit", "uri": AUDITOR, "annotations": setting}]
-    return _in_toto(
-        [subject.to_json() for subject in subjects],
-        TEST_RESULT_TYPE,
-        {"result": worst, "configuration": configuration, **named},
-    )
+    return _in_toto(subjects, TEST_RESULT_TYPE, {"result": worst, "configuration": configuration, **named})
 
 
-def _in_toto(subjects: list[Json], kind: str, predicate: Json) -> Json:
-    return {"_type": STATEMENT_TYPE, "subject": subjects, "predicateType": kind, "predicate": predicate}
+def _in_toto(subjects: Sequence[Subject], kind: str, predicate: Json) -> Json:
+    named = [subject.to_json() for subject in subjects]
+    return {"_type": STATEMENT_TYPE, "subject": named, "predicateType": kind, "predicate": predicate}
 
 
 def as_file(content: Json) -> bytes:
@@ -151,7 +144,6 @@ KEY_LIMIT = 10_000
 ENVELOPE_LIMIT = 2 * SIZE_LIMIT
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 MISTAKEN = (".safetensors", ".deposit")  # another file of the same result, given by mistake
-Parsed = TypeVar("Parsed")
 
 
 @dataclass(frozen=True)
@@ -182,58 +174,48 @@ def keyid_of(key: Ed25519PublicKey) -> str:
 
 def read_private_key(path: str | Path) -> Ed25519PrivateKey:
     """An Ed25519 private key from a PEM file that nobody but its owner can read."""
-    location = readable(Path(path))
-    _require_kind(location, "private", "public")
-    if b"-----BEGIN " not in _key_bytes(location):
-        raise _not_a_key(location, "private")
+    location, content = _key_bytes(path, "private")
     mode = stat.S_IMODE(location.stat().st_mode)
-    if mode & OTHERS:
+    if b"-----BEGIN " in content and mode & OTHERS:
         raise FileError(
             f"{location} has mode {mode:04o}",
             "a private key must be readable by its owner alone",
             "Run chmod 600 on it.",
         )
-    try:
-        key = load_pem_private_key(_key_bytes(location), password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise _not_a_key(location, "private") from error
-    if not isinstance(key, Ed25519PrivateKey):
-        raise _not_a_key(location, "private")
+    key: Ed25519PrivateKey = _parse_key(
+        location, "private", Ed25519PrivateKey, lambda: load_pem_private_key(content, password=None)
+    )
     return key
 
 
 def read_public_key(path: str | Path) -> Ed25519PublicKey:
     """An Ed25519 public key from a PEM file."""
-    location = readable(Path(path))
-    _require_kind(location, "public", "private")
-    try:
-        key = load_pem_public_key(_key_bytes(location))
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise _not_a_key(location, "public") from error
-    if not isinstance(key, Ed25519PublicKey):
-        raise _not_a_key(location, "public")
+    location, content = _key_bytes(path, "public")
+    key: Ed25519PublicKey = _parse_key(location, "public", Ed25519PublicKey, lambda: load_pem_public_key(content))
     return key
 
 
-def _key_bytes(path: Path) -> bytes:
-    if path.stat().st_size > KEY_LIMIT:
+def _key_bytes(path: str | Path, kind: str) -> tuple[Path, bytes]:
+    """A key's file; the other half of a pair is refused by its first line, before anything is asked of the mode."""
+    location = readable(Path(path))
+    if location.stat().st_size > KEY_LIMIT:
+        size = location.stat().st_size
+        raise FileError(f"{location} has {size:,} bytes", f"a key has at most {KEY_LIMIT:,}", "Check the path.")
+    content, other = location.read_bytes(), "public" if kind == "private" else "private"
+    if f"-----BEGIN {other.upper()} KEY-----".encode() in content:
+        shared = "keep it to yourself" if other == "private" else "it may be handed out"
+        name = "the file with .pub appended" if kind == "public" else "the file without .pub"
         raise FileError(
-            f"{path} has {path.stat().st_size:,} bytes", f"a key has at most {KEY_LIMIT:,}", "Check the path."
+            f"{location} is a {other} key ({shared})", f"the {kind} key of the pair is needed", f"Give {name}."
         )
-    return path.read_bytes()
+    return location, content
 
 
-def _require_kind(path: Path, kind: str, other: str) -> None:
-    """Refuse the other half of a key pair by its first line, before anything is asked of the file's mode."""
-    if f"-----BEGIN {other.upper()} KEY-----".encode() not in _key_bytes(path):
-        return
-    shared = "keep it to yourself" if other == "private" else "it may be handed out"
-    name = "the file with .pub appended" if kind == "public" else "the file without .pub"
-    raise FileError(f"{path} is a {other} key ({shared})", f"the {kind} key of the pair is needed", f"Give {name}.")
-
-
-def _not_a_key(path: Path, kind: str) -> FileError:
-    return FileError(f"{path} is not an Ed25519 {kind} key", "a PEM file is needed", "Make one with expunge keygen.")
+def _parse_key(path: Path, kind: str, kind_of_key: Any, load: Callable[[], object]) -> Any:
+    with contextlib.suppress(ValueError, TypeError, UnsupportedAlgorithm):
+        if isinstance(key := load(), kind_of_key):
+            return key
+    raise FileError(f"{path} is not an Ed25519 {kind} key", "a PEM file is needed", "Make one with expunge keygen.")
 
 
 def pae(payload_type: str, payload: bytes) -> bytes:
@@ -248,12 +230,7 @@ def pae(payload_type: str, payload: bytes) -> bytes:
 
 def in_toto(document: Statement) -> Json:
     """An in-toto statement about the published model."""
-    return {
-        "_type": STATEMENT_TYPE,
-        "subject": [{"name": MODEL_NAME, "digest": {"sha256": document.model_sha256}}],
-        "predicateType": PREDICATE_TYPE,
-        "predicate": document.content,
-    }
+    return _in_toto([Subject(MODEL_NAME, document.model_sha256)], PREDICATE_TYPE, document.content)
 
 
 def seal(document: Statement, key: Ed25519PrivateKey) -> bytes:
@@ -320,32 +297,22 @@ def _verified_payload(content: bytes, key: Ed25519PublicKey, name: str) -> bytes
     return payload
 
 
-def document_bytes(path: str | Path) -> bytes:
-    """The bytes of a statement's file, signed or not."""
-    return bytes_of_at_most(ENVELOPE_LIMIT, path, "a signed statement")
-
-
 @dataclass(frozen=True)
 class StatementFile:
-    """What was in a statement's file, the digest of that file, and what was checked to open it."""
+    """What was in a statement's file, the digest of that file, and the key that signed it, where that was checked."""
 
     document: Statement | Certificate
     sha256: str
     signed_by: str | None = None
-
-    @property
-    def checks(self) -> tuple[Check, ...]:
-        """What was checked to open it."""
-        return () if self.signed_by is None else (Check("signature", self.signed_by, self.signed_by),)
 
 
 def open_file(
     path: str | Path, public_key: str | Path | None = None, *, require_signature: bool = False
 ) -> StatementFile:
     """A statement's file, read once: with a key the signature is checked before anything is parsed."""
-    content = document_bytes(path)
-    digest = hashlib.sha256(content).hexdigest()
-    if not is_envelope(content) and (require_signature or public_key is not None):
+    content = bytes_of_at_most(ENVELOPE_LIMIT, path, "a signed statement")
+    digest, signed = hashlib.sha256(content).hexdigest(), is_envelope(content)
+    if not signed and (require_signature or public_key is not None):
         raise VerificationFailed(
             f"{path}: {UNSIGNED}",
             "a statement signed by its issuer was asked for",
@@ -354,20 +321,20 @@ def open_file(
     if public_key is not None:
         key = read_public_key(public_key)
         return StatementFile(open_envelope(content, key, str(path)), digest, keyid_of(key))
-    if is_envelope(content):
+    if signed:
         raise FileError(
             f"{path} is signed",
             "the issuer's public key is needed to check it",
             "Give it with --public-key, or check the unsigned statement.json beside it.",
         )
     require_at_most(SIZE_LIMIT, len(content), Path(path), "a statement")
-    return StatementFile(parsed(parse_document, content, Path(path)), digest)
+    return StatementFile(_parse(content, Path(path)), digest)
 
 
-def parsed(parse: Callable[[bytes, str], Parsed], content: bytes, path: Path) -> Parsed:
+def _parse(content: bytes, path: Path) -> Statement | Certificate:
     """What is in a file that was read; what is damaged fails the check, and another file was given by mistake."""
     try:
-        return parse(content, str(path))
+        return parse_document(content, str(path))
     except FileError as error:
         if path.suffix in MISTAKEN:
             raise
@@ -393,21 +360,21 @@ def verify_file(
 def verify_opened(
     opened: StatementFile, path: str | Path, model: str | Path | None = None, dossier: str | Path | None = None
 ) -> Verdict:
-    """The same for a file that is open; `path` is what it is called in messages."""
-    document = opened.document
+    """The verdict on a file that is open; `path` is what it is called in messages."""
+    document, by = opened.document, opened.signed_by
     if isinstance(document, Statement):
-        private = None if dossier is None else read_dossier(dossier)
-        return _signed(opened, verify_statement(document, model, private))
-    if dossier is not None:
-        raise FileError(
-            f"{path} has schema {document.content['schema']!r}", "a dossier goes with a statement", "Check the paths."
-        )
-    return _signed(opened, verify(document, model))
+        verdict = verify_statement(document, model, None if dossier is None else read_dossier(dossier))
+    elif dossier is not None:
+        schema = document.content["schema"]
+        raise FileError(f"{path} has schema {schema!r}", "a dossier goes with a statement", "Check the paths.")
+    else:
+        verdict = verify(document, model)
+    return Verdict([*([] if by is None else [Check("signature", by, by)]), *verdict], verdict.status, by)
 
 
 def read_dossier(path: str | Path) -> Certificate:
     """A dossier that is to be checked: a damaged one fails the check."""
-    document = parsed(parse_document, bytes_of_at_most(SIZE_LIMIT, path, "a dossier"), Path(path))
+    document = _parse(bytes_of_at_most(SIZE_LIMIT, path, "a dossier"), Path(path))
     if isinstance(document, Statement):
         raise FileError(
             f"{path} is a statement",
@@ -415,7 +382,3 @@ def read_dossier(path: str | Path) -> Certificate:
             "A statement is given first; the dossier is private/dossier.json, which was written with it.",
         )
     return document
-
-
-def _signed(opened: StatementFile, verdict: Verdict) -> Verdict:
-    return Verdict([*opened.checks, *verdict], verdict.status, opened.signed_by)

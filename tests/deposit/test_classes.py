@@ -175,7 +175,7 @@ def test_statement_dossier_file_and_auditor_agree_on_the_weights() -> None:
     assert "class_weights" not in made.statement.content["model"]
     forged = copy.deepcopy(made.certificate)
     forged.content["model"]["class_weights"] = [1.0, 2.0, 0.5]
-    refused = "only a deposit has class weights, one for each class, none above 1"
+    refused = "model.class_weights are one a class, at most 1, and beside no surrogate"
     assert refused in {check.name for check in checks(forged) if not check.passed}
 
 

@@ -25,6 +25,7 @@ import numpy as np
 from expunge.bounds import Ball
 from expunge.bounds.calibration import mu_for
 from expunge.bounds.deposit import EXACT, LONG_ROWS, PLAIN, RANGE, ROUTES, way_of
+from expunge.bounds.deposit_surrogate import together
 from expunge.bounds.ellipsoid import drawing_delta
 from expunge.bounds.paper import SIZE_CONVENTIONS
 from expunge.bounds.retained import FEWEST_SAMPLED_ROWS
@@ -48,6 +49,7 @@ from expunge.certificate.claim import (
     Claim,
     Json,
     beyond_closed_form,
+    deposit_facts,
     due_failures,
     kept_failures,
 )
@@ -667,6 +669,8 @@ FACTS = rules({  # that fit one another
         (Value("the surrogate is not the source", lambda c: not c.claim.distance.is_source),),
         (Value("a surrogate beside a deposit is for one model", lambda c: not c.sequence),),
         ("change_each", AT_MOST, "change_supremum"),
+        (Value("what reach and curvature allow one output", lambda c: (
+            together(deposit_facts(c.claim.facts, c.claim.convention), 1))), AT_MOST, "change_together"),
     ),
 })
 
@@ -757,7 +761,7 @@ STATEMENT = rules({
         ("noise.failures", IS, Value("what issuing spends of delta", _failures)),
         (Value("what float64 makes of the noise", lambda c: drawing_delta(c.claim.n_parameters, c.claim.epsilon)),
          AT_MOST, "noise.failures.arithmetic"),
-        ("noise.choice", ONE_OF, (LEVELS, POLICY)),
+        ("noise.choice", ONE_OF, (LEVELS, POLICY), "the noise is a level or was set beforehand"),
         ("noise.rungs", IS, "noise.rehearsed_rows"),
         (Value("the noise is one of six levels, powers of four, or was set beforehand", _is_of_levels),),
         ("noise.averaged", IS, False),

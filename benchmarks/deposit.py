@@ -41,8 +41,8 @@ from startup import measured as measured_process
 
 import expunge.sklearn
 from expunge.deposit.asking import ask_deposit, deposit_promise
-from expunge.deposit.contents import Deposit, read_deposit
-from expunge.deposit.making import optimum
+from expunge.deposit.file import Deposit, read_deposit
+from expunge.deposit.make import optimum
 from expunge.errors import BeyondPolicy, VacuousClaim
 from expunge.heads import Rows
 from expunge.mechanism import certify, measure

@@ -24,9 +24,9 @@ from imagenet_head import CHUNK, basis, made_up
 
 from deposit import Clock
 from expunge.deposit.asking import ask_deposit, deposit_promise
-from expunge.deposit.contents import Deposit
-from expunge.deposit.keeping import keep
-from expunge.deposit.verifying import whitened
+from expunge.deposit.file import Deposit
+from expunge.deposit.make import make_deposit
+from expunge.deposit.verify import whitened
 from expunge.mechanism import certify, measure
 from expunge.model import from_matrix
 from expunge.request.declared import Declared
@@ -62,7 +62,9 @@ def kept(rows: Labelled, given: argparse.Namespace) -> tuple[Deposit, Clock]:
     told("rows checked")
     declared = Declared(l2=given.l2, loss="ridge", max_norm=1.0, classes=tuple(range(given.classes)))
     execution = Execution(device=given.device, progress=told)
-    made = keep(from_matrix(zero, bias=False, dtype=torch.float64), rows, declared=declared, execution=execution)
+    made = make_deposit(
+        from_matrix(zero, bias=False, dtype=torch.float64), rows, declared=declared, execution=execution
+    )
     clock.now("")
     return made.deposit.on(execution.place), clock
 

@@ -27,8 +27,8 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 from examples.deposit_tables import DELTA, HELD_OUT, adult_rows, away
-from expunge.deposit.contents import Deposit, read_deposit
-from expunge.deposit.routes import found
+from expunge.deposit.file import Deposit, read_deposit
+from expunge.deposit.region import smallest_region
 from expunge.desk import Desk, Policy, accept, create_desk, models, open_desk, requests, run, status, verify_desk
 from expunge.model import read_model
 from expunge.rows.hashes import hash_rows
@@ -65,7 +65,7 @@ def by_call(desk: Desk) -> dict[str, Any]:
 
 def updated(kept: Deposit) -> Any:
     """The weights before noise of the last model, which follow from the deposit that it left."""
-    result = found(kept.setting, kept.sums, kept.penalty(kept.sums.count), kept.shape)
+    result = smallest_region(kept.problem)
     assert result is not None
     return (kept.anchor + result.update).numpy()
 

@@ -27,12 +27,11 @@ import torch
 from expunge.bounds.calibration import mu_for
 from expunge.deposit.adding import with_surrogate
 from expunge.deposit.asking import ask_deposit, deposit_promise
-from expunge.deposit.beside import begun_beside
-from expunge.deposit.contents import Deposit
-from expunge.deposit.evidence import DepositEvidence, Taken, taken_out
-from expunge.deposit.keeping import keep
-from expunge.deposit.making import optimum
-from expunge.deposit.verifying import whitened
+from expunge.deposit.evidence import DepositEvidence, Removal
+from expunge.deposit.file import Deposit
+from expunge.deposit.make import make_deposit, optimum
+from expunge.deposit.verify import whitened
+from expunge.deposit.with_surrogate import step_with_surrogate
 from expunge.distance import parse_distance
 from expunge.errors import ExpungeError
 from expunge.evidence import foresee
@@ -150,7 +149,7 @@ class Group:
     kept: Deposit
     forget: Labelled
     execution: Execution
-    taken: Taken | None = None
+    removal: Removal | None = None
 
     def measured(self, with_deposit: bool, distance: Any, budget: tuple[float, float], seed: int) -> tuple[Any, Any]:
         """A request with a deposit, with a surrogate, or both, and what was measured for it."""
@@ -162,11 +161,12 @@ class Group:
         promise = deposit_promise(*budget, force=True)
         request = ask_deposit(self.kept, forget, promise, model=model, execution=self.execution)
         request = with_surrogate(request, forget, None if distance is None else surrogate, distance)
-        if self.taken is None:
-            self.taken = taken_out(request)
-        elif request.surrogate is not None and self.taken.begun is None:
-            self.taken = replace(self.taken, begun=begun_beside(self.taken.retained, request.surrogate))
-        return request, weigh(DepositEvidence.gather(request, seed=seed, taken=self.taken))
+        if self.removal is None:
+            self.removal = Removal.of(request)
+        elif request.surrogate is not None and self.removal.with_surrogate is None:
+            step = step_with_surrogate(self.removal.deposit, request.surrogate)
+            self.removal = replace(self.removal, with_surrogate=step)
+        return request, weigh(DepositEvidence.gather(request, removal=self.removal))
 
 
 def one(
@@ -224,7 +224,7 @@ def measured_rows(options: Any, store: Path) -> list[dict[str, Any]]:
             drawn.cache_clear()  # a deposit may take all of a GPU's memory
             began, kept = time.perf_counter(), None
             model = train(*task.source, l2=task.l2, max_norm=1.0, bias=False, loss=task.loss, device=options.device)
-            kept = keep(model, task.source, execution=execution, seed=seed).deposit.on(execution.place)
+            kept = make_deposit(model, task.source, execution=execution, seed=seed).deposit.on(execution.place)
             print(
                 f"{task.name}, l2 {task.l2:.2g}, seed {seed}: deposit {time.perf_counter() - began:.0f} s", flush=True
             )

@@ -26,8 +26,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from expunge.deposit.asking import ask_deposit, deposit_promise
-from expunge.deposit.contents import Deposit
-from expunge.deposit.verifying import whitened
+from expunge.deposit.file import Deposit
+from expunge.deposit.verify import whitened
 from expunge.errors import ExpungeError
 from expunge.mechanism import measure
 from expunge.sklearn import deposit, unlearn

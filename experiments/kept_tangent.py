@@ -26,8 +26,8 @@ from experiments.shared.comparison import ACCURACIES, PAPER_METRICS, shown
 from experiments.shared.network_scores import tangent_task
 from experiments.shared.pretraining import PASS, pretrained
 from expunge.deposit.asking import deposit_promise
-from expunge.deposit.contents import Deposit
-from expunge.deposit.verifying import whitened
+from expunge.deposit.file import Deposit
+from expunge.deposit.verify import whitened
 from expunge.evaluate.evaluation import PERCENT, TITLES
 from expunge.mechanism import measure
 from expunge.networks.tangent import (

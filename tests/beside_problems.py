@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from deposit_problems import noised_gauges
-from expunge.deposit.beside import Asked
-from expunge.deposit.blocks import Blocks
-from expunge.deposit.making import optimum
-from expunge.deposit.setting import Penalty, Setting
+from expunge.deposit.make import optimum
+from expunge.deposit.matrices import Blocks
 from expunge.deposit.shape import gram_of, shape_of
+from expunge.deposit.step import Penalty, RetainedProblem, Setting
 from expunge.deposit.sums import is_joint, sums_of
+from expunge.deposit.with_surrogate import SurrogateTerms
 from expunge.distance import Distance
 from expunge.heads import LinearHead, Rows, head_for
 from expunge.train import train
@@ -39,18 +39,19 @@ class Problem:
     penalty: Penalty
     forget: Rows
     kept: Rows
-    asked: Asked
+    surrogate: Rows
+    asked: SurrogateTerms
 
     @property
     def setting(self) -> Setting:
-        setting: Setting = self.retained.setting
+        setting: Setting = self.retained.problem.setting
         return setting
 
     def off(self, update: Tensor) -> float:
         """How far the retrained weights are from the updated ones, in the norm of the noise's shape."""
         updated = self.setting.anchor + update
         retrained = optimum(self.head, self.kept, replace(self.setting, anchor=updated), self.penalty)
-        shape = Blocks(self.retained.shape @ self.retained.shape.mT, joint=False)
+        shape = Blocks(self.retained.problem.shape @ self.retained.problem.shape.mT, joint=False)
         return math.sqrt(max(0.0, shape.form(self.setting.centred(retrained - updated))))
 
 
@@ -81,8 +82,9 @@ def assembled(
     shape = shape_of(head, gram_of(kept), penalty.diagonal(anchor)[0])
     if shape is None:
         return None
-    retained = SimpleNamespace(setting=setting, sums=left, penalty=lambda _: penalty, shape=shape, head=head)
-    return Problem(retained, head, penalty, forget, kept, Asked(surrogate, distance, len(rows), n_forget, failure))
+    retained = SimpleNamespace(problem=RetainedProblem(setting, left, penalty, shape), anchor=anchor, head=head)
+    terms = SurrogateTerms(distance, len(rows), n_forget, failure)
+    return Problem(retained, head, penalty, forget, kept, surrogate, terms)
 
 
 def random_problem(family: str, seed: int, *, failure: float = 0.2) -> Problem | None:
@@ -174,7 +176,7 @@ SOURCE, SURROGATE = tame(N, 1), tame(N, 2)
 def kept(loss: str = "softmax") -> tuple[Any, Any]:
     """The model trained on the source, and its deposit, without third derivatives: with them no surrogate is needed."""
     model = train(*SOURCE, l2=1e-3, max_norm=6.0, loss=loss, bias=True)
-    with patch("expunge.deposit.making.has_third", lambda head: False):
+    with patch("expunge.deposit.make.has_third", lambda head: False):
         return model, deposit(model, *SOURCE, seed=1)
 
 

@@ -14,13 +14,12 @@ import numpy as np
 import torch
 
 from expunge.deposit.asking import BOUND, DISTANCE, ask_deposit
-from expunge.deposit.blocks import Norm
-from expunge.deposit.contents import Deposit
-from expunge.deposit.making import anchor_noise, anchor_scales
-from expunge.deposit.setting import Penalty, Setting, not_definite
-from expunge.deposit.shape import gram_of, shape_of
-from expunge.deposit.sums import Gauge, Sums, gauges_of, sums_of
-from expunge.deposit.third import has_third
+from expunge.deposit.file import Deposit
+from expunge.deposit.make import anchor_noise, anchor_scales
+from expunge.deposit.matrices import Norm
+from expunge.deposit.shape import gram_of, not_definite, shape_of
+from expunge.deposit.step import Penalty, Setting
+from expunge.deposit.sums import Gauge, Sums, gauges_of, has_third, sums_of
 from expunge.heads import LinearHead, Rows, head_for
 from expunge.model import LinearModel, from_matrix
 from expunge.record import TrainingRecord

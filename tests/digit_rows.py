@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
-from expunge.deposit.keeping import Kept, keep
+from expunge.deposit.make import NewDeposit, make_deposit
 from expunge.evaluate.demo import L2, digits
 from expunge.train import train
 
@@ -22,7 +22,7 @@ def digit_case(*, bias: bool = False) -> dict[str, Any]:
 
 
 @functools.cache
-def demo_deposit() -> Kept:
+def demo_deposit() -> NewDeposit:
     """The deposit of the demo, made once: rehearsing is nearly all that the demo takes."""
     source = digits()["source"]
-    return keep(train(*source, l2=L2, max_norm=1.0), source)
+    return make_deposit(train(*source, l2=L2, max_norm=1.0), source)

@@ -18,7 +18,7 @@ import expunge.request.door
 import expunge.rows.streams
 import expunge.surrogate.evidence
 from asking import asked
-from expunge.deposit.keeping import keep
+from expunge.deposit.make import make_deposit
 from expunge.model import read_model
 from expunge.request.execution import Execution
 from expunge.rows import open_data, read_data
@@ -88,7 +88,7 @@ def deposit(folder: Path, target: Path) -> None:
     model, _ = read_model(folder / "model.safetensors")
     with joined_group("cpu", timeout=60.0) as group:
         execution = Execution(group=group)
-        made = keep(model, open_data(folder / "rows", stream=True), execution=execution, seed=3).deposit
+        made = make_deposit(model, open_data(folder / "rows", stream=True), execution=execution, seed=3).deposit
         if group.first:
             target.write_bytes(made.to_bytes())
         else:

@@ -25,11 +25,11 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from expunge.deposit import making
+from expunge.deposit import forecast
 from expunge.deposit.asking import ask_deposit, deposit_promise
-from expunge.deposit.contents import Deposit
 from expunge.deposit.evidence import DepositEvidence
-from expunge.deposit.verifying import whitened
+from expunge.deposit.file import Deposit
+from expunge.deposit.verify import whitened
 from expunge.sklearn import deposit
 from expunge.sklearn.keeping import FORGET, _given
 from expunge.sklearn.objectives import objective_of
@@ -124,7 +124,7 @@ CASES = {
 def fitted(name: str) -> tuple[Any, Deposit]:
     """The model and its deposit; two groups are rehearsed of a size, which is enough."""
     case = CASES[name]
-    with warnings.catch_warnings(), patch.object(making, "GROUPS", ((10**9, 2),)):
+    with warnings.catch_warnings(), patch.object(forecast, "GROUPS", ((10**9, 2),)):
         warnings.simplefilter("ignore")  # of scikit-learn's, on defaults that will change
         model = case.model.fit(*case.rows())
         return model, deposit(model, *case.rows(), seed=1)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from expunge.deposit.contents import Deposit
-from expunge.deposit.keeping import Kept, keep
+from expunge.deposit.file import Deposit
+from expunge.deposit.make import NewDeposit, make_deposit
 from expunge.model import LinearModel
 from expunge.train import train
 
@@ -34,8 +34,8 @@ def trained() -> LinearModel:
 
 
 @functools.cache
-def kept() -> Kept:
-    return keep(trained(), source(), seed=3)
+def kept() -> NewDeposit:
+    return make_deposit(trained(), source(), seed=3)
 
 
 def rows(*numbers: int) -> tuple[np.ndarray, np.ndarray]:

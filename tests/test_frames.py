@@ -19,8 +19,9 @@ import pytest
 
 import expunge
 from expunge.deposit.asking import ask_deposit, deposit_promise
+from expunge.deposit.make import make_deposit
 from expunge.deposit.membership import answers
-from expunge.deposit.verifying import verify_deposits
+from expunge.deposit.verify import verify_deposits
 from expunge.desk import Policy, accept, create_desk
 from expunge.desk.run import check_test_rows
 from expunge.distance import Estimation
@@ -187,9 +188,8 @@ ENTRIES: dict[str, Callable[[Given], Any]] = {
 
 
 def _of_stream(source: Any) -> expunge.Deposit:
-    from expunge.deposit.keeping import keep
 
-    return keep(trained(), source, seed=1).deposit
+    return make_deposit(trained(), source, seed=1).deposit
 
 
 def _sums(made: expunge.Deposit) -> Any:

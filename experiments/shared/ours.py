@@ -15,10 +15,11 @@ from experiments.shared.rivals import CHOSEN, USUAL, Rivals, Task, accuracies, d
 from expunge.certificate.derive import held_region
 from expunge.deposit.adding import with_surrogate
 from expunge.deposit.asking import ask_deposit, deposit_promise
-from expunge.deposit.contents import Deposit
 from expunge.deposit.evidence import DepositEvidence
-from expunge.deposit.leaving import Membership, gone, left
-from expunge.deposit.verifying import whitened
+from expunge.deposit.file import Deposit
+from expunge.deposit.membership import Membership
+from expunge.deposit.remove import remove_rows
+from expunge.deposit.verify import whitened
 from expunge.errors import ExpungeError
 from expunge.evaluate.case import Case, Labelled
 from expunge.evidence import Measurement, build_claim, foresee
@@ -143,8 +144,7 @@ class Asked:
         for row in range(len(forget[1]) - 1, 0, -1):
             request = self._with_deposit(kept, (forget[0][row : row + 1], forget[1][row : row + 1]))
             assert isinstance(request.membership, Membership)  # of every request to a deposit
-            taken = gone(kept, request.forget, request.membership)
-            kept = left(kept, request.forget, request.membership, taken)
+            kept = remove_rows(kept, request.forget, request.membership)
         return kept, (forget[0][:1], forget[1][:1])
 
     def _gathered(self, kept: Deposit | None, forget: Labelled) -> tuple[Request, DepositEvidence | None]:

@@ -16,7 +16,7 @@ import torch
 from experiments.shared.certified import Parts
 from experiments.shared.ours import RIDGE, Asked, best_of, checked, deposit_of
 from experiments.shared.rivals import CHOSEN, RETRAIN_RIDGE, USUAL, Task, accuracies, device_name, task_of
-from expunge.deposit.verifying import whitened
+from expunge.deposit.verify import whitened
 from expunge.evaluate.case import Case
 from expunge.evidence import Measurement
 from expunge.heads import Ridge

@@ -28,8 +28,8 @@ from experiments.other_methods.certified_removal import rehearsed
 from experiments.other_methods.models import Clock
 from experiments.shared.certified import Parts
 from experiments.shared.mixture import ROUNDING
-from expunge.deposit.contents import Deposit
-from expunge.deposit.keeping import keep
+from expunge.deposit.file import Deposit
+from expunge.deposit.make import make_deposit
 from expunge.evaluate.case import Case, Splits, make_case
 from expunge.evaluate.methods import Method
 from expunge.heads import Ridge, Rows
@@ -87,7 +87,7 @@ def task_of(parts: Parts, wanted: Mapping[str, Any], device: str = "cpu") -> Tas
     }
     execution = Execution(device=device)
     kept = {
-        l2: keep(model, parts.source, execution=execution, seed=0).deposit.on(execution.place)
+        l2: make_deposit(model, parts.source, execution=execution, seed=0).deposit.on(execution.place)
         for l2, model in models.items()
     }
     return Task(parts, models, kept, usual, device)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from expunge.certificate.sign import verify_file
     from expunge.certificate.statement import Statement, read_statement
     from expunge.certificate.verify import verify, verify_statement
-    from expunge.deposit.contents import Deposit, read_deposit
+    from expunge.deposit.file import Deposit, read_deposit
     from expunge.distance import Distance, parse_distance
     from expunge.mechanism import Unlearned
     from expunge.model import LinearModel, read_model
@@ -85,7 +85,7 @@ load_lazily(
     __name__,
     {
         "Certificate": "certificate.dossier",
-        "Deposit": "deposit.contents",
+        "Deposit": "deposit.file",
         "Distance": "distance",
         "LinearModel": "model",
         "PaperConstants": "bounds",
@@ -99,7 +99,7 @@ load_lazily(
         "parse_distance": "distance",
         "read_certificate": "certificate.dossier",
         "read_data": "rows",
-        "read_deposit": "deposit.contents",
+        "read_deposit": "deposit.file",
         "read_model": "model",
         "read_statement": "certificate.statement",
         "stream": "rows",

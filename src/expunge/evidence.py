@@ -16,7 +16,7 @@ from expunge.request.door import Request
 from expunge.solve.outcome import Step
 
 if TYPE_CHECKING:
-    from expunge.deposit.contents import Deposit
+    from expunge.deposit.file import Deposit
 
 NO_UPDATE = (
     "no update was made: with this surrogate every update had a larger bound, so the noise alone covers the forgotten "

@@ -9,9 +9,9 @@ from expunge.bounds import PaperConstants
 from expunge.bounds.scale import Scale
 from expunge.deposit.adding import with_surrogate
 from expunge.deposit.asking import ask_deposit, deposit_promise, require_fitting
-from expunge.deposit.contents import Deposit
-from expunge.deposit.keeping import keep
-from expunge.deposit.outlook import warn_if_few
+from expunge.deposit.file import Deposit
+from expunge.deposit.forecast import warn_if_few
+from expunge.deposit.make import make_deposit
 from expunge.distance import Distance, Estimation
 from expunge.errors import ModelError, OptionError
 from expunge.mechanism import Unlearned, carry_out
@@ -57,9 +57,9 @@ def deposit(
             "the model has no training record", "a deposit is of a trained model", "Train it with expunge."
         )
     execution = Execution(device=device, progress=progress)
-    kept = keep(model, (features, labels), execution=execution, free_bias=free_bias, seed=seed)
-    warn_if_few(kept.made)
-    return kept.deposit
+    new = make_deposit(model, (features, labels), execution=execution, free_bias=free_bias, seed=seed)
+    warn_if_few(new.deposit, new.rehearsals)
+    return new.deposit
 
 
 # Over 60 lines, nearly all of them signature and docstring: every argument is spelled out, so that help() teaches.

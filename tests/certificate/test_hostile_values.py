@@ -19,7 +19,7 @@ from expunge.certificate.rules import Check, require_passed
 from expunge.certificate.sign import verify_file
 from expunge.certificate.statement import Statement
 from expunge.certificate.verify import verify, verify_statement
-from expunge.deposit.contents import METADATA, parse_deposit
+from expunge.deposit.file import METADATA, parse_deposit
 from expunge.desk.ledger import read_head
 from expunge.errors import ExpungeError, VerificationFailed
 from expunge.record import METADATA_KEY

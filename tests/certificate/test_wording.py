@@ -15,7 +15,7 @@ from expunge.certificate.derive import derive
 from expunge.certificate.dossier import read_claim
 from expunge.certificate.verify import model_checks, verify_statement
 from expunge.certificate.wording import ENCODERS, PREPARATIONS, headline, limits, outside
-from expunge.deposit.keeping import keep
+from expunge.deposit.make import make_deposit
 from expunge.errors import DataError, FileError, ModelError, OptionError, VerificationFailed
 from expunge.evidence import build_claim
 from expunge.mechanism import measure
@@ -110,7 +110,7 @@ def test_a_feature_file_says_it(ending: str, tmp_path: Path) -> None:
 def unlearned(preparation: str | None) -> expunge.Unlearned:
     assert trained().record is not None
     model = trained().with_record(replace(trained().record, preparation=preparation))
-    kept = keep(model, small_source(), seed=3).deposit
+    kept = make_deposit(model, small_source(), seed=3).deposit
     return expunge.unlearn(model, small_rows(1), epsilon=1.0, delta=1e-3, deposit=kept)
 
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 import beside_problems
 from expunge.cli import main
-from expunge.deposit.contents import read_deposit
+from expunge.deposit.file import read_deposit
 from reference_cases import together
 from small_deposit import kept, source, write_files
 

@@ -15,7 +15,7 @@ import expunge
 from deposit_problems import made
 from expunge.bounds.scale import POLICY, Scale
 from expunge.deposit.asking import as_given, ask_deposit, deposit_promise, require_alone, require_its_model
-from expunge.deposit.contents import Deposit
+from expunge.deposit.file import Deposit
 from expunge.desk import Policy, create_desk
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.model import LinearModel

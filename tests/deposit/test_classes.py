@@ -14,16 +14,16 @@ import torch
 from expunge.bounds.deposit import deposit_bound
 from expunge.certificate.verify import checks, verify_statement
 from expunge.certificate.wording import WEIGHTED
-from expunge.deposit import making
+from expunge.deposit import forecast
 from expunge.deposit.asking import ask_deposit, deposit_promise
-from expunge.deposit.classes import by_class, require_equal
-from expunge.deposit.contents import Deposit, parse_deposit
 from expunge.deposit.evidence import DepositEvidence
-from expunge.deposit.leaving import gone
-from expunge.deposit.making import Made, make_deposit
-from expunge.deposit.routes import found
-from expunge.deposit.sums import sums_of
-from expunge.deposit.verifying import verify_deposits
+from expunge.deposit.file import Deposit, parse_deposit
+from expunge.deposit.make import NewDeposit, make_from_rows
+from expunge.deposit.region import smallest_region
+from expunge.deposit.remove import charged_sums
+from expunge.deposit.step import RetainedProblem
+from expunge.deposit.sums import by_class, require_equal, sums_of
+from expunge.deposit.verify import verify_deposits
 from expunge.errors import ModelError, OptionError
 from expunge.heads import Rows, head_for
 from expunge.model import LinearModel
@@ -48,11 +48,11 @@ def kept(weights: tuple[float, ...] | None = WEIGHTS, loss: str = "softmax") -> 
     return made_of(weights, loss).deposit
 
 
-def made_of(weights: tuple[float, ...] | None = WEIGHTS, loss: str = "softmax") -> Made:
+def made_of(weights: tuple[float, ...] | None = WEIGHTS, loss: str = "softmax") -> NewDeposit:
     features, labels = drawn()
     rows = Rows(torch.from_numpy(features), torch.from_numpy(labels))
     model = LinearModel(torch.zeros((3, 3), dtype=torch.float64)).with_record(record(weights, loss))
-    return make_deposit(model, model.record, rows, (features, labels), seed=1)
+    return make_from_rows(model, model.record, rows, (features, labels), seed=1)
 
 
 def test_a_weight_of_a_quarter_is_a_quarter_of_four_rows() -> None:
@@ -123,15 +123,17 @@ def test_the_refit_with_the_same_weights_is_inside_whatever_the_weights(loss: st
     told = TrainingRecord(count, (0, 1, 2), counts, l2, loss, bound, False, 0.0, class_weights=weights)
     rows = Rows(torch.from_numpy(features), torch.from_numpy(labels))
     model = LinearModel(torch.zeros((3, width), dtype=torch.float64)).with_record(told)
-    with patch.object(making, "GROUPS", ((10**9, 2),)):
-        deposit = make_deposit(model, told, rows, (features, labels), seed=1).deposit
+    with patch.object(forecast, "GROUPS", ((10**9, 2),)):
+        deposit = make_from_rows(model, told, rows, (features, labels), seed=1).deposit
     finite = 0
     for gone_rows in (1, 3, 8):
         chosen = generator.choice(count, gone_rows, replace=False)
         keep = np.setdiff1d(np.arange(count), chosen)
         request = ask_deposit(deposit, (features[chosen], labels[chosen]), deposit_promise(1.0, 1e-3))
-        retained = deposit.sums.without(gone(deposit, request.forget, request.membership))
-        result = found(deposit.setting, retained, deposit.penalty(retained.count), deposit.shape)
+        retained = deposit.sums.without(charged_sums(deposit, request.forget, request.membership))
+        result = smallest_region(
+            RetainedProblem(deposit.setting, retained, deposit.penalty(retained.count), deposit.shape)
+        )
         if result is None:
             continue
         finite += 1

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from expunge.bounds.ellipsoid import TWICE, Ellipsoid, _left, _unseen
-from expunge.deposit import drawing
-from expunge.deposit.drawing import DeviceEllipsoid
+from expunge.deposit import shape
+from expunge.deposit.shape import DeviceEllipsoid
 from expunge.noise import seeded_bytes
 
 Array = Any
@@ -31,7 +31,7 @@ def both(factors: Array, parts: int, condition: float) -> tuple[Ellipsoid, Devic
 @pytest.mark.parametrize("blocks", [1, 3])
 @pytest.mark.parametrize("together", [1, 40, 1 << 25])
 def test_the_same_bits_give_the_same_noise(blocks: int, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "TOGETHER", together)
+    monkeypatch.setattr(shape, "TOGETHER", together)
     factors = np.stack([factor_of(seed, 7, 1e6) for seed in range(blocks)])
     here, there = both(factors, 3, 1e6)
     drawn = here.rest(2.0, seeded_bytes(1)), there.rest(2.0, seeded_bytes(1))

@@ -19,8 +19,8 @@ from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.certificate.statement import statement_of
 from expunge.certificate.verify import checks, verify_statement
 from expunge.deposit.adding import with_surrogate
-from expunge.deposit.contents import Deposit
-from expunge.deposit.evidence import COVERED, DepositEvidence, reach_of, taken_out
+from expunge.deposit.evidence import COVERED, DepositEvidence, Removal, reach_of
+from expunge.deposit.file import Deposit
 from expunge.distance import Distance
 from expunge.errors import BeyondPolicy, VacuousClaim
 from expunge.mechanism import carry_out, gather, measure, weigh
@@ -91,9 +91,9 @@ def test_the_noise_is_the_smallest_level_that_covers() -> None:
     assert isinstance(evidence, DepositEvidence)
     retained = evidence.retained()
     scale, kept = retained.scale, retained.deposit
-    assert retained.route == evidence.result.facts.route
+    assert retained.route == evidence.solution.facts.route
     assert kept is evidence.deposit
-    needed = deposit_bound(evidence.result.facts).radius * COVERED / MU
+    needed = deposit_bound(evidence.solution.facts).radius * COVERED / MU
     assert scale.kind == "levels"
     assert scale.value == min(each for each in kept.levels if each >= needed)
     assert scale.rows == len(kept.levels) == 6
@@ -101,7 +101,7 @@ def test_the_noise_is_the_smallest_level_that_covers() -> None:
 
 def test_a_level_must_exceed_what_is_needed_by_a_trifle(monkeypatch: pytest.MonkeyPatch) -> None:
     evidence = gather(made("softmax", l2=0.05, n=300).request(np.arange(2)))
-    needed = deposit_bound(evidence.result.facts).radius / MU
+    needed = deposit_bound(evidence.solution.facts).radius / MU
     for given, taken in (((needed, 9.0), 9.0), ((needed * 1.001, 9.0), needed * 1.001)):
         monkeypatch.setattr(Deposit, "levels", given)
         assert evidence.retained().scale.value == taken
@@ -112,7 +112,7 @@ def test_a_level_must_exceed_what_is_needed_by_a_trifle(monkeypatch: pytest.Monk
 
 def test_noise_that_was_set_covers_or_the_request_is_refused() -> None:
     case = made("softmax", l2=0.05, n=300)
-    needed = deposit_bound(gather(case.request(np.arange(2))).result.facts).radius / MU
+    needed = deposit_bound(gather(case.request(np.arange(2))).solution.facts).radius / MU
     scale = gather(case.request(np.arange(2), noise=Scale(POLICY, needed * 1.001))).retained().scale
     assert scale == Scale(POLICY, needed * 1.001)
     with pytest.raises(BeyondPolicy, match=r"more noise than was set"):
@@ -142,11 +142,11 @@ def test_an_epsilon_that_draws_of_the_noise_cannot_keep_is_refused() -> None:
 def test_a_larger_level_is_taken_where_float64_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside long weights, noise as short as the first level would be lost in their last digits."""
     evidence = gather(made("softmax", l2=0.05, n=300).request(np.arange(2)))
-    needed = deposit_bound(evidence.result.facts).radius / MU
+    needed = deposit_bound(evidence.solution.facts).radius / MU
     monkeypatch.setattr(Deposit, "levels", (needed * 1.01, needed * 1e5))
     for length, taken in ((1e3, needed * 1.01), (1e12, needed * 1e5)):
-        long_weights = replace(evidence.result, update=evidence.result.update + length)
-        assert replace(evidence, result=long_weights)._scale().value == taken
+        long_weights = replace(evidence.solution, update=evidence.solution.update + length)
+        assert replace(evidence, solution=long_weights)._scale().value == taken
 
 
 def test_what_drawing_adds_to_the_region_is_in_the_certificate() -> None:
@@ -195,7 +195,7 @@ def test_what_is_used_of_the_reach_is_the_nearer_of_two_ends() -> None:
     facts, route, found = (
         evidence.facts(evidence.step()),
         evidence.retained().route,
-        evidence.result,
+        evidence.solution,
     )  # type: ignore[arg-type]
     assert found is not None
     radius, used = deposit_bound(found.facts).radius, reach_used(found.facts)
@@ -267,17 +267,17 @@ def test_what_was_taken_out_serves_other_promises_and_no_other_rows() -> None:
     case = made("softmax", l2=0.05, n=300)
     which = np.arange(3)
     plain, matched = beside(case, which, matched=False), beside(case, which, matched=True)
-    taken = taken_out(plain)
+    taken = Removal.of(plain)
     alike = [
         replace(plain, promise=replace(plain.promise, epsilon=0.2)),
         beside(case, which, matched=False, value=0.2),
         case.request(which, force=True),
     ]
     for request in alike:
-        own, shared = DepositEvidence.gather(request), DepositEvidence.gather(request, taken=taken)
+        own, shared = DepositEvidence.gather(request), DepositEvidence.gather(request, removal=taken)
         assert weigh(shared).facts == weigh(own).facts
     for request in (matched, beside(case, which[1:], matched=False), case.request(which[1:], force=True)):
         assert not taken.serves(request)
         with pytest.raises(ValueError, match="other rows"):
-            DepositEvidence.gather(request, taken=taken)
-    assert taken_out(case.request(which, force=True)).serves(matched), "it has no step with surrogate rows"
+            DepositEvidence.gather(request, removal=taken)
+    assert Removal.of(case.request(which, force=True)).serves(matched), "it has no step with surrogate rows"

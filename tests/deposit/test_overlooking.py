@@ -13,9 +13,8 @@ import beside_problems
 from expunge.certificate.rules import Check
 from expunge.deposit.adding import with_surrogate
 from expunge.deposit.asking import ask_deposit, deposit_promise
-from expunge.deposit.evidence import taken_out
-from expunge.deposit.overlooking import looked_over
-from expunge.deposit.verifying import verify_deposits
+from expunge.deposit.evidence import Removal
+from expunge.deposit.verify import surrogate_checks, verify_deposits
 from expunge.distance import parse_distance
 from expunge.errors import ExpungeError, UselessModel, VerificationFailed
 from expunge.mechanism import Unlearned
@@ -60,7 +59,7 @@ def test_rows_that_forget_rows_refute_are_seen() -> None:
     seen = replace(SAME, sampling="seen")
     with pytest.raises(ExpungeError, match="the surrogate must show the largest there is"):
         made_with(short, distance=seen)
-    with patch("expunge.deposit.evidence.require_seen"):
+    with patch("expunge.deposit.with_surrogate.SurrogateRegion.require_seen"):
         forged = made_with(short, distance=seen)
     with pytest.raises(VerificationFailed, match="surrogate: no forget row is unlike what is seen"):
         verified(forged, short)
@@ -79,14 +78,14 @@ def test_what_somebody_insisted_on_has_to_be_noted(odd: str) -> None:
     with pytest.raises(UselessModel):
         asked(surrogate, force=False)
     request = asked(surrogate)
-    after, notes = taken_out(replace(request, surrogate=None)).retained, [str(note) for note in request.notes]
+    after, notes = Removal.of(replace(request, surrogate=None)).deposit, [str(note) for note in request.notes]
     content = {"notes": notes, "public_notes": notes}
-    assert passing(looked_over(content, SAME, after, surrogate)[1])
+    assert passing(surrogate_checks(content, SAME, after, surrogate)[1])
     silent = [note for note in notes if not note.startswith(FORCED)]
     assert len(silent) < len(notes)
     for name in ("public_notes",) if odd == "rows are squashed" else content:  # what is public is a note elsewhere
         (failed,) = [
-            check for check in looked_over(content | {name: silent}, SAME, after, surrogate)[1] if not check.passed
+            check for check in surrogate_checks(content | {name: silent}, SAME, after, surrogate)[1] if not check.passed
         ]
         assert failed.name == "surrogate: what somebody had to insist on is noted"
 
@@ -108,7 +107,7 @@ def test_of_routes_that_tie_it_is_the_one_that_was_found() -> None:
 
     source, surrogate = rows(1_000), rows(1_500)
     model = train(*source, l2=1e-3, max_norm=7.0, loss="softmax", bias=False)
-    with patch("expunge.deposit.making.has_third", lambda _: False):
+    with patch("expunge.deposit.make.has_third", lambda _: False):
         before = deposit(model, *source, seed=0)
     forget = source[0][100:200], source[1][100:200]
     asked: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-3, "force": True, "distance": "same", "noise": "exact"}

@@ -17,8 +17,9 @@ from sklearn.linear_model import LogisticRegression
 from expunge.certificate import rules as kept_rules
 from expunge.deposit import shape
 from expunge.deposit.asking import ask_deposit, deposit_promise
-from expunge.deposit.contents import HARMLESS, LEVELS, Deposit
-from expunge.deposit.leaving import gone, left, look_up
+from expunge.deposit.file import HARMLESS, LEVELS, Deposit
+from expunge.deposit.membership import look_up
+from expunge.deposit.remove import remove_rows
 from expunge.deposit.shape import (
     EXACT_BELOW,
     FEW_FEATURES,
@@ -29,15 +30,15 @@ from expunge.deposit.shape import (
     Gram,
     centred_shape,
     gram_of,
+    gram_share,
     powered,
     rested,
     shape_of,
-    share_of,
     split,
     unsure,
     unused,
 )
-from expunge.deposit.verifying import whitened
+from expunge.deposit.verify import whitened
 from expunge.errors import DataError
 from expunge.evidence import foresee
 from expunge.heads import Rows, head_for
@@ -248,11 +249,13 @@ def head(loss: str, classes: int = 3, width: int = 2) -> Any:
 
 def test_the_share_of_the_moments_in_a_hessian() -> None:
     """Where all classes are as likely: the largest eigenvalue of C(p) is 1/K, a sigmoid's slope 1/4."""
-    assert share_of(head("ridge")) == 1.0
-    assert share_of(head("logistic", 1)) == share_of(head("one-vs-rest", 7)) == 0.25
+    assert gram_share(head("ridge")) == 1.0
+    assert gram_share(head("logistic", 1)) == gram_share(head("one-vs-rest", 7)) == 0.25
     for classes in (2, 3, 10):
         p = np.full(classes, 1.0 / classes)
-        assert share_of(head("softmax", classes)) == pytest.approx(np.linalg.eigvalsh(np.diag(p) - np.outer(p, p))[-1])
+        assert gram_share(head("softmax", classes)) == pytest.approx(
+            np.linalg.eigvalsh(np.diag(p) - np.outer(p, p))[-1]
+        )
 
 
 @pytest.mark.parametrize("loss", ["softmax", "logistic", "one-vs-rest", "ridge"])
@@ -267,7 +270,7 @@ def test_the_shape_is_a_power_of_the_moments_and_the_regulariser(loss: str) -> N
     G = gram.mean.numpy()
     scale = np.trace(G) / 3
     power = G if loss == "ridge" else scale * fractional_matrix_power(G / scale, 0.75)
-    expected = share_of(own) * power + np.diag([0.1, 0.1, 0.0])
+    expected = gram_share(own) * power + np.diag([0.1, 0.1, 0.0])
     assert (factor[0] @ factor[0].T).numpy() == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
@@ -322,7 +325,7 @@ def kept(X: Array, y: Array, loss: str, fixed_c: bool, seed: int) -> Deposit:
 def without(before: Deposit, X: Array, y: Array) -> Deposit:
     membership = look_up(before, X, y)
     rows = rows_of(np.column_stack([X, np.ones(len(X))]), torch.from_numpy(y))
-    return left(before, rows, membership, gone(before, rows, membership))
+    return remove_rows(before, rows, membership)
 
 
 @pytest.mark.parametrize("loss", ["softmax", "logistic", "one-vs-rest", "ridge"])

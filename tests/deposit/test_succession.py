@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from expunge.deposit.contents import Deposit
-from expunge.deposit.succession import succession_checks
+from expunge.deposit.file import Deposit
+from expunge.deposit.verify import succession_checks
 from expunge.train import train
 from expunge.unlearn import deposit, unlearn
 from small_deposit import kept, rows, trained

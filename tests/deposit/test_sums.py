@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from deposit_problems import LONG, LOSSES, Problem, drawn, gradient, hessian, whole
 from expunge.bounds.scale import power_of_two
-from expunge.deposit.blocks import UNIT_ROUNDOFF, Blocks
+from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks
 from expunge.deposit.shape import Gram, gram_of
 from expunge.deposit.sums import (
     COARSE,
@@ -23,11 +23,9 @@ from expunge.deposit.sums import (
     KAPPA_SLACK,
     NU,
     Gauge,
-    Gauged,
     Sums,
     gauges_of,
     is_joint,
-    mean_square,
     sums_of,
 )
 from expunge.heads import Rows
@@ -191,7 +189,6 @@ def test_errors_by_hand() -> None:
     sums, weights_norm = problem.sums, math.sqrt(0.5)
     mean = 13.0
     of_sum, of_link = 66 * math.sqrt(0.5), math.sqrt(2.0) * 66 * (1.0 + weights_norm * problem.row_bound)
-    assert mean_square(problem.rows(slice(None))) == mean
     assert math.sqrt(0.5) == CURVATURE_SIZE
     of_curvature = UNIT_ROUNDOFF * mean * (of_sum + of_link)
     assert sums.curvature_error == power_of_two(of_curvature)
@@ -437,27 +434,3 @@ def test_every_row_is_inside_its_gauge_and_no_range_exceeds_it(problem: Problem)
         assert math.log2(gauge.kappa**2) == pytest.approx(round(math.log2(gauge.kappa**2)), abs=1e-12)
         length = gauge.length(torch.from_numpy(u)[None]).item()
         assert np.all(np.abs(problem.X @ u) <= np.sqrt(squares) * length)
-
-
-def test_gauged_rows_are_the_same_rows_with_other_weights() -> None:
-    problem = drawn(2, "softmax", n=20)
-    rows, gauge = problem.rows(slice(None)), problem.gauges[0]
-    gauged = Gauged(rows, gauge)
-    (block,) = gauged.blocks()
-    assert torch.equal(block.features, rows.features)
-    assert torch.equal(block.weights, gauge.squares(rows.features))
-    assert (len(gauged), gauged.n_features, gauged.has_weights, gauged.n_mine, gauged.n_before) == (20, 5, True, 20, 0)
-    assert gauged.largest_weight == gauge.kappa**2
-    assert (gauged.dtype, gauged.device) == (torch.float64, rows.device)
-    assert not Gauged(rows, None).has_weights
-    assert Gauged(rows, None).largest_weight == 1.0
-    shares = torch.linspace(0.5, 1.5, 20, dtype=torch.float64)
-    (block,) = Gauged(replace(rows, weights=shares), gauge).blocks()
-    assert torch.equal(block.weights, gauge.squares(rows.features) * shares)
-    assert Gauged(replace(rows, weights=shares), gauge).largest_weight == 1.5 * gauge.kappa**2
-    assert gauged.affords(10)
-    assert gauged.keeps(10)
-    with pytest.raises(NotImplementedError):
-        _ = gauged.effective
-    with pytest.raises(NotImplementedError):
-        gauged.of_classes(shares, shares)

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from deposit_problems import LONG, Problem, drawn, gradient, hessian, minimiser
 from expunge.bounds.deposit import THIRD, bend_third, bend_third_slope, radius_in_route
 from expunge.bounds.scale import power_of_two
-from expunge.deposit import steps, third
-from expunge.deposit.routes import Found, found, smallest
-from expunge.deposit.setting import Penalty
-from expunge.deposit.steps import step_of, third_step
-from expunge.deposit.sums import COARSE, Sums, lengths_of, sums_of
-from expunge.deposit.third import (
+from expunge.deposit import step
+from expunge.deposit import sums as third
+from expunge.deposit.matrices import Norm
+from expunge.deposit.region import Routes, Solution, smallest_region
+from expunge.deposit.step import RetainedProblem
+from expunge.deposit.sums import (
+    COARSE,
     MOST_NUMBERS,
     SIGMOID_SIZES,
     SOFTMAX_SIZES,
@@ -28,9 +29,11 @@ from expunge.deposit.third import (
     copy_error,
     folded_size,
     has_third,
+    lengths_of,
     n_lines,
     pull,
     pull_error,
+    sums_of,
     third_error,
     third_of,
     threes,
@@ -343,19 +346,20 @@ def form(matrix: Array, vector: Array) -> float:
 # The step and its region ---------------------------------------------------------------------------------------------------------
 
 
-def leaving(problem: Problem, m: int) -> tuple[Sums, Penalty]:
+def leaving(problem: Problem, m: int) -> RetainedProblem:
     sums = problem.sums.without(problem.of(np.arange(m)))
-    return sums, problem.penalty(problem.n - m)
+    return RetainedProblem(problem.setting, sums, problem.penalty(problem.n - m), problem.shape)
 
 
-def in_order(problem: Problem, m: int, *, third: bool) -> Found | None:
-    sums, penalty = leaving(problem, m)
-    stepped = step_of(problem.setting, sums, penalty)
-    assert stepped is not None
-    update, left, system = stepped
+def routes_in_order(given: RetainedProblem, *, third: bool) -> Routes:
+    update, left, _ = given.third_order_step()
     if third:
-        update, left, _ = third_step(problem.setting, sums, penalty, update, system)
-    return smallest(problem.setting, sums, penalty, problem.shape, update, left, system, third=third)
+        return Routes(given, update, left, third=True)
+    return Routes(given, given.linear_step, given.left(given.linear_step))
+
+
+def in_order(problem: Problem, m: int, *, third: bool) -> Solution | None:
+    return routes_in_order(leaving(problem, m), third=third).solution()
 
 
 def away(problem: Problem, m: int, update: torch.Tensor) -> float:
@@ -383,7 +387,7 @@ def test_the_region_is_smaller_and_holds_the_retrained_weights(problem: Problem,
     truths = [away(problem, m, each.update) for each in (second, third)]
     assert truths[1] < sizes[1]
     assert truths[1] < truths[0]
-    taken = found(problem.setting, *leaving(problem, m), problem.shape)
+    taken = smallest_region(leaving(problem, m))
     assert taken is not None
     assert taken.facts == third.facts
     assert torch.equal(taken.update, third.update)
@@ -393,18 +397,17 @@ def test_the_region_is_smaller_and_holds_the_retrained_weights(problem: Problem,
 
 def by_the_hessian_alone(problem: Problem, m: int) -> tuple[torch.Tensor, int]:
     """Towards the same root by `H' + reg` at every step, as far as what is left falls."""
-    sums, penalty = leaving(problem, m)
-    stepped = step_of(problem.setting, sums, penalty)
-    assert stepped is not None
-    (at, _, system), setting = stepped, problem.setting
-    gradient = setting.centred(sums.gradient + penalty.diagonal(setting.anchor) * setting.anchor)
+    given = leaving(problem, m)
 
     def left_at(u: torch.Tensor) -> torch.Tensor:
-        assert sums.third is not None
-        return setting.centred(gradient + system.matrix.product(u) + pull(sums.third, u, joint=joint(problem)))
+        assert given.sums.third is not None
+        return problem.setting.centred(given.left(u) + pull(given.sums.third, u, joint=joint(problem)))
 
+    at = given.linear_step
     left, steps = left_at(at), 0
-    while float(left_at(further := setting.centred(at - system.solved(left))).norm()) < float(left.norm()):
+    while float(left_at(further := problem.setting.centred(at - given.system.solved(left))).norm()) < float(
+        left.norm()
+    ):
         at, left, steps = further, left_at(further), steps + 1
     return at, steps
 
@@ -415,7 +418,7 @@ def test_the_jacobian_leads_to_the_same_root_in_fewer_steps() -> None:
         made = in_order(problem, 3, third=True)
         assert made is not None
         assert torch.allclose(made.update, expected, rtol=1e-9, atol=1e-13)
-        taken = found(problem.setting, *leaving(problem, 3), problem.shape)
+        taken = smallest_region(leaving(problem, 3))
         assert taken is not None
         assert taken.steps <= max(4, needed)
 
@@ -423,31 +426,31 @@ def test_the_jacobian_leads_to_the_same_root_in_fewer_steps() -> None:
 @pytest.mark.parametrize("broken", ["none", "wrong way"])
 def test_a_jacobian_that_leads_nowhere_is_done_without(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is not definite, or points away, `H' + reg` goes on to the same root."""
-    real = steps.factored
-    monkeypatch.setattr(steps, "factored", lambda matrix: None if broken == "none" else 0.2 * real(matrix))
+    real = Norm.of
     for problem in ORDINARY:
-        made = in_order(problem, 3, third=True)
-        assert made is not None
-        assert torch.allclose(made.update, by_the_hessian_alone(problem, 3)[0], rtol=1e-9, atol=1e-13)
+        given = leaving(problem, 3)
+        assert given.solvable
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                Norm, "of", lambda m: None if broken == "none" else replace(made := real(m), factor=0.2 * made.factor)
+            )
+            update, _, _ = given.third_order_step()
+        assert torch.allclose(update, by_the_hessian_alone(problem, 3)[0], rtol=1e-9, atol=1e-13)
 
 
 @pytest.mark.parametrize("third", [True, False], ids=["third", "second"])
 def test_routes_that_cannot_be_smaller_are_not_tried(third: bool) -> None:
     for problem in ORDINARY:
-        (sums, penalty), made = leaving(problem, 3), in_order(problem, 3, third=third)
-        assert made is not None
-        work = (problem.setting, sums, penalty, problem.shape, made.update, made.update * 0.0)
-        stepped = step_of(problem.setting, sums, penalty)
-        assert stepped is not None
-        assert smallest(*work, stepped[2], third=third, below=0.0) is None
-        assert smallest(*work, stepped[2], third=third, below=1e9) == smallest(*work, stepped[2], third=third)
+        work = routes_in_order(leaving(problem, 3), third=third)
+        assert work.solution(below=0.0) is None
+        assert work.solution(below=1e9).facts == work.solution().facts  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.5, 2.0])
 def test_a_pull_that_is_wrong_by_a_factor_is_seen(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: with `T[u, u]` for its half, or none of it, retrained weights are outside."""
-    monkeypatch.setattr(steps, "pull", lambda *a, **k: factor * pull(*a, **k))
-    monkeypatch.setattr(steps, "along", lambda *a, **k: along(*a, **k).times(factor))
+    monkeypatch.setattr(step, "pull", lambda *a, **k: factor * pull(*a, **k))
+    monkeypatch.setattr(step, "along", lambda *a, **k: along(*a, **k).times(factor))
     outside = 0
     for problem in ORDINARY:
         for m in (1, 3):
@@ -460,9 +463,9 @@ def test_a_pull_that_is_wrong_by_a_factor_is_seen(factor: float, monkeypatch: py
 
 def test_what_the_third_derivatives_may_be_off_by_is_charged() -> None:
     problem = ORDINARY[0]
-    sums, penalty = leaving(problem, 3)
-    honest = found(problem.setting, sums, penalty, problem.shape)
-    worse = found(problem.setting, replace(sums, third_error=1e-3), penalty, problem.shape)
+    given = leaving(problem, 3)
+    honest = smallest_region(given)
+    worse = smallest_region(replace(given, sums=replace(given.sums, third_error=1e-3)))
     assert honest is not None
     assert worse is not None
     assert worse.facts.route.endswith(THIRD)
@@ -475,9 +478,9 @@ def test_where_the_third_order_is_of_no_use_the_second_is_taken() -> None:
     """An update so long that the quadratic has no root near it: the step stays where it falls least, and nothing is worse."""
     for seed in range(40):
         problem = drawn(seed, "logistic", n=30, l2=1e-3, width=2)
-        sums, penalty = leaving(problem, 12)
-        plain = found(problem.setting, replace(sums, third=None), penalty, problem.shape)
-        both = found(problem.setting, sums, penalty, problem.shape)
+        given = leaving(problem, 12)
+        plain = smallest_region(replace(given, sums=replace(given.sums, third=None)))
+        both = smallest_region(given)
         if plain is None:
             continue
         assert both is not None

@@ -25,8 +25,8 @@ import torch
 
 from expunge.certificate.dossier import read_certificate
 from expunge.certificate.sign import verify_file
-from expunge.deposit.contents import Deposit, read_deposit
-from expunge.deposit.verifying import verify_deposits
+from expunge.deposit.file import Deposit, read_deposit
+from expunge.deposit.verify import verify_deposits
 from expunge.desk import Desk, Policy, accept, create_desk, models, open_desk, requests, run, verify_desk, withdraw
 from expunge.desk.state import load_state
 from expunge.errors import ExpungeError

@@ -28,7 +28,7 @@ from expunge.bounds.deposit import deposit_bound
 from expunge.bounds.scale import is_power_of_four
 from expunge.certificate.claim import ARITHMETIC_SHARE, deposit_facts
 from expunge.deposit.asking import ask_deposit, deposit_promise
-from expunge.deposit.contents import Deposit
+from expunge.deposit.file import Deposit
 from expunge.desk import Policy, accept, create_desk, run, verify_desk
 from expunge.desk.desk import Desk
 from expunge.errors import RetrainNow
@@ -64,8 +64,8 @@ def world() -> tuple[Rows, LinearModel, Deposit]:
     features[NOBODY], labels[NOBODY] = 1e-3 * np.eye(3, 4)[0], 0
     features[OTHER], labels[OTHER] = 0.97 * features[TWIN], labels[TWIN]
     model = train(features, labels, l2=L2, max_norm=1.0)
-    least = patch("expunge.deposit.making.QUIET", 0.0)  # with more in the anchor all need the same
-    with patch("expunge.deposit.making.has_third", lambda head: False), least:  # noise that hides more than it must
+    least = patch("expunge.deposit.make.QUIET", 0.0)  # with more in the anchor all need the same
+    with patch("expunge.deposit.make.has_third", lambda head: False), least:  # noise that hides more than it must
         return (features, labels), model, deposit(model, features, labels, seed=1)
 
 

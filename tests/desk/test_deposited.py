@@ -19,10 +19,10 @@ from expunge.bounds.calibration import mu_for
 from expunge.certificate.claim import ARITHMETIC_SHARE, Fact
 from expunge.certificate.dossier import read_certificate
 from expunge.certificate.sign import verify_file
-from expunge.deposit.contents import Deposit, read_deposit
 from expunge.deposit.evidence import reach_of
+from expunge.deposit.file import Deposit, read_deposit
 from expunge.deposit.membership import answers
-from expunge.deposit.verifying import verify_deposits
+from expunge.deposit.verify import verify_deposits
 from expunge.desk import (
     Desk,
     Policy,

@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 
 from examples import deposit_desk
 from examples.deposit_desk import contained, marks_of, searched, through
-from expunge.deposit.contents import read_deposit
+from expunge.deposit.file import read_deposit
 from expunge.desk import Desk, Policy, accept, create_desk, run, status, verify_desk
 from expunge.sklearn import deposit
 

@@ -23,13 +23,12 @@ from sklearn.datasets import load_digits
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script
 
 from expunge.deposit.asking import ask_deposit, deposit_promise
-from expunge.deposit.blocks import UNIT_ROUNDOFF, Norm
-from expunge.deposit.contents import Deposit, parse_deposit
-from expunge.deposit.leaving import gone, left
-from expunge.deposit.making import optimum
+from expunge.deposit.file import Deposit, parse_deposit
+from expunge.deposit.make import optimum
+from expunge.deposit.matrices import UNIT_ROUNDOFF, Norm
+from expunge.deposit.remove import remove_rows
 from expunge.deposit.shape import gram_of, rested
-from expunge.deposit.sums import CURVATURE_SIZE, GAUGE_MU, sums_of
-from expunge.deposit.third import threes
+from expunge.deposit.sums import CURVATURE_SIZE, GAUGE_MU, sums_of, threes
 from expunge.heads import Ridge
 from expunge.heads import Rows as HeadRows
 from expunge.rows.hashes import hash_rows
@@ -384,7 +383,7 @@ ATTACKS = EXACT | NOISY
 
 DESIGNS = {  # as it is, and each mistake that was made before
     "as it is": {},
-    "an anchor without noise": {"making.anchor_scales": lambda *_, **__: (0.0,)},
+    "an anchor without noise": {"make.anchor_scales": lambda *_, **__: (0.0,)},
     "all digits": {"sums._on_grid": lambda values, _: values, "sums._rounded_up": lambda error: error},
 }
 
@@ -430,7 +429,7 @@ def begun(kind: str, seed: int, design: str = "as it is", rows: int | None = Non
             stack.enter_context(patch(f"expunge.deposit.{name}", replaced))
         before = kept_of(joined(retained, person), loss, seed=1000 + seed, n_rows=len(retained[0]))
         request = ask_deposit(before, person, deposit_promise(1.0, 1e-3))
-        after = left(before, request.forget, request.membership, gone(before, request.forget, request.membership))
+        after = remove_rows(before, request.forget, request.membership)
     read = [parse_deposit(each.to_bytes(), Path("deposit")) for each in (before, after)]
     moved = Seen(read[1], np.zeros(0), retained).moved
     noise = np.random.default_rng([seed, 2]).normal(size=moved.shape) @ np.linalg.inv(after.shape[0].numpy())

@@ -17,9 +17,9 @@ import pytest
 import torch
 
 from expunge.bounds.calibration import compose
-from expunge.deposit.contents import Deposit
-from expunge.deposit.making import optimum
-from expunge.deposit.setting import Setting
+from expunge.deposit.file import Deposit
+from expunge.deposit.make import optimum
+from expunge.deposit.step import Setting
 from expunge.evaluate.audit import lower_bound, shaped_runs
 from expunge.heads import Rows as HeadRows
 from games.worlds import (

@@ -20,7 +20,7 @@ import torch
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from expunge.deposit.outlook import traces_of
+from expunge.deposit.forecast import traces_of
 from expunge.heads import Rows as HeadRows
 from games.read_back import ATTACKS, EXACT, KINDS, Round, Seen, anchor_moves, begun, by_trained
 from games.worlds import FALSE_ALARM

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from expunge.certificate.statement import Statement
-from expunge.deposit.contents import Deposit
+from expunge.deposit.file import Deposit
 from expunge.desk import Policy, create_desk
 from expunge.desk.desk import Desk
 from expunge.mechanism import Unlearned

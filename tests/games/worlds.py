@@ -11,7 +11,7 @@ import numpy as np
 from scipy.stats import beta
 
 from expunge.deposit.asking import ask_deposit, deposit_promise
-from expunge.deposit.contents import Deposit
+from expunge.deposit.file import Deposit
 from expunge.evidence import Measurement, foresee
 from expunge.mechanism import Unlearned, hand_over, judge, measure
 from expunge.model import LinearModel
@@ -91,7 +91,7 @@ def trained(rows: Rows, loss: str, n_rows: int = ROWS) -> LinearModel:
 
 def kept_of(rows: Rows, loss: str, seed: int | None = None, n_rows: int = ROWS) -> Deposit:
     """A deposit, without rehearsals: they take long, and leave nothing in it."""
-    with patch("expunge.deposit.making.sizes_for", lambda count: ((), ())):
+    with patch("expunge.deposit.forecast.sizes_for", lambda count: ((), ())):
         return deposit(trained(rows, loss, n_rows), *rows, seed=seed)
 
 

@@ -47,7 +47,7 @@ TARGETS = (
         "surrogate/evidence.py",
         (*EVIDENCE, *CERTIFICATES, "tests/request/test_*.py", "tests/networks/test_mixed_linear.py", *WHOLE),
     ),
-    Target("deposit/shape.py", ("tests/deposit/test_shape.py", "tests/deposit/test_making.py")),
+    Target("deposit/shape.py", ("tests/deposit/test_shape.py", "tests/deposit/test_make.py")),
     Target("solve/lanczos.py", ("tests/solve/test_*.py", *EVIDENCE, *WHOLE)),
     Target("heads/softmax.py", (*HEADS, "tests/test_train.py", *WHOLE)),
     Target("heads/ridge.py", (*HEADS, "tests/test_train.py", *WHOLE)),

@@ -16,7 +16,7 @@ from expunge.bounds.scale import ON_LADDER, POLICY, Scale, level_above
 from expunge.certificate.claim import ARITHMETIC_SHARE, Claim
 from expunge.certificate.derive import Conclusion
 from expunge.certificate.dossier import digest_of
-from expunge.deposit.contents import Deposit
+from expunge.deposit.file import Deposit
 from expunge.desk.policy import Policy
 from expunge.distance import Distance
 from expunge.noise import calibrated

@@ -18,7 +18,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import expunge
-from expunge.deposit.keeping import keep
+from expunge.deposit.make import make_deposit
 from expunge.errors import FileError, OptionError
 from expunge.rows.output import (
     UnfinishedRun,
@@ -474,7 +474,7 @@ def test_files_of_others_are_never_removed(tmp_path: Path, linked: bool) -> None
 
 @pytest.fixture(scope="module")
 def result() -> expunge.Unlearned:
-    kept = keep(trained(), source(), seed=3).deposit
+    kept = make_deposit(trained(), source(), seed=3).deposit
     return expunge.unlearn(trained(), rows(1), epsilon=1.0, delta=1e-3, deposit=kept)
 
 

@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import check_estimator
 
-from expunge.deposit import making
+from expunge.deposit import forecast
 from expunge.errors import DataError, ModelError, VacuousClaim
 from expunge.sklearn import ForgettingClassifier, ServesFew
 from sklearn_models import numbers
@@ -29,11 +29,11 @@ ASKED = {"epsilon": 1.0, "delta": 1e-3}
 @pytest.fixture(autouse=True)
 def _few_rehearsals(monkeypatch: pytest.MonkeyPatch) -> None:
     """How many groups are rehearsed is tested beside making.py."""
-    monkeypatch.setattr(making, "GROUPS", ((10**9, 4),))
+    monkeypatch.setattr(forecast, "GROUPS", ((10**9, 4),))
 
 
 def test_scikit_learn_s_own_checks_pass() -> None:
-    with warnings.catch_warnings(), patch("expunge.deposit.making.GROUPS", ((10**9, 1),)):
+    with warnings.catch_warnings(), patch("expunge.deposit.forecast.GROUPS", ((10**9, 1),)):
         warnings.simplefilter("ignore")
         found = check_estimator(ForgettingClassifier(), on_fail="raise")
     status = {each["check_name"]: each["status"] for each in found}

@@ -23,9 +23,9 @@ from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScale
 
 import expunge.sklearn
 from expunge.certificate.wording import PREPARATIONS
-from expunge.deposit import making
-from expunge.deposit.making import GROUPS
-from expunge.deposit.routes import found
+from expunge.deposit import forecast
+from expunge.deposit.forecast import GROUPS
+from expunge.deposit.region import smallest_region
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.record import LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE
 from expunge.runtime.checks import LARGEST
@@ -38,8 +38,8 @@ ASKED = {"epsilon": 1.0, "delta": 1e-3}
 
 @pytest.fixture(autouse=True)
 def _few_rehearsals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two groups of each size are enough; how many are rehearsed is tested beside making.py."""
-    monkeypatch.setattr(making, "GROUPS", ((10**9, 2),))
+    """Two groups of each size are enough; how many are rehearsed is tested in tests/deposit/test_make.py."""
+    monkeypatch.setattr(forecast, "GROUPS", ((10**9, 2),))
 
 
 def drawn(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -52,8 +52,8 @@ def test_a_deletion_of_many_with_a_surrogate_beside_the_deposit() -> None:
     (x, y), other = drawn(3000, 1), drawn(20_000, 2)
     fitted = LogisticRegression().fit(x, y)
     with (
-        patch("expunge.deposit.making.has_third", lambda head: False),  # with it none would be needed
-        patch("expunge.deposit.making.GROUPS", GROUPS),
+        patch("expunge.deposit.make.has_third", lambda head: False),  # with it none would be needed
+        patch("expunge.deposit.forecast.GROUPS", GROUPS),
     ):
         kept, many = expunge.sklearn.deposit(fitted, x, y, seed=1), (x[:1500], y[:1500])
     asked = {"epsilon": 1.0, "delta": 1e-3, "force": True}
@@ -282,7 +282,7 @@ def test_balanced_weights_are_warned_of_and_coarse_ones_do_not_tell_the_class_of
             word = LEARNT_COARSE if coarse else LEARNT_FROM_SOURCE
             assert whole.record.preparation == f"{word}: class_weight"
             kept = unlearn(model, (somebody, [label]), whole, **ASKED).deposit
-            step = found(kept.setting, kept.sums, kept.penalty(kept.sums.count), kept.shape)
+            step = smallest_region(kept.problem)
             assert step is not None
             means.append(kept.anchor + step.update)
         assert kept is not None

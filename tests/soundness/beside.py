@@ -25,9 +25,14 @@ from scipy.stats import binom  # noqa: E402
 
 from beside_problems import FAMILIES, Problem, random_problem  # noqa: E402
 from expunge.bounds.deposit_surrogate import beside_terms  # noqa: E402
-from expunge.deposit.bending import bending  # noqa: E402
-from expunge.deposit.beside import Answer, found_beside, region_of  # noqa: E402
-from expunge.deposit.routes import found  # noqa: E402
+from expunge.deposit.region import smallest_region  # noqa: E402
+from expunge.deposit.with_surrogate import (  # noqa: E402
+    SurrogateRegion,
+    region_of,
+    remainder_of,
+    smallest_with_surrogate,
+    step_with_surrogate,
+)
 
 ROOT = HERE.parents[1]
 PAGE = Path(__file__).with_name("README.md")
@@ -72,22 +77,22 @@ def outcome_of(family: str, seed: int, failure: float = FAILURE) -> Outcome | No
     if problem is None:
         return None
     retained = problem.retained
-    single = found(problem.setting, retained.sums, problem.penalty, retained.shape)
+    single = smallest_region(retained.problem)
     alone = math.inf if single is None else region_of(single, problem.asked.distance).radius
-    answer = found_beside(retained, problem.asked)
+    answer = smallest_with_surrogate(step_with_surrogate(retained, problem.surrogate), problem.asked)
     if answer is None:
         return Outcome(family, seed, math.inf, alone, math.nan, math.nan, math.nan)
-    result, distance = answer.found, problem.asked.distance
-    assert result.beside is not None
+    result, distance = answer.solution, problem.asked.distance
+    assert result.surrogate is not None
     radius, truth = region_of(result, distance).radius, problem.off(result.update)
-    charged = math.fsum(beside_terms(result.facts, result.beside, distance).values())
+    charged = math.fsum(beside_terms(result.facts, result.surrogate, distance).values())
     return Outcome(family, seed, radius, alone, truth, charged, deviation_of(problem, answer))
 
 
-def deviation_of(problem: Problem, answer: Answer) -> float:
+def deviation_of(problem: Problem, answer: SurrogateRegion) -> float:
     """`||(E_R - E_S) psi||` in the norm of the route, from the retained rows, which nobody who issues has."""
-    kept = bending(problem.head, problem.setting.anchor, answer.found.update, problem.kept)
-    return answer.best.norm.dual(kept.mean - answer.solved.bends.mean)
+    kept = remainder_of(problem.head, problem.setting.anchor, answer.step.update, problem.kept)
+    return answer.norm.dual(kept.mean - answer.step.remainder.mean)
 
 
 def most(count: int, failure: float = FAILURE) -> int:

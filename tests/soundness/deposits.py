@@ -25,11 +25,12 @@ from torch import Tensor  # noqa: E402
 
 from deposit_problems import LOSSES, Problem, anchored, noised  # noqa: E402
 from expunge.bounds.deposit import EXACT, deposit_bound  # noqa: E402
-from expunge.deposit.contents import SCHEMA, Deposit, Numbers  # noqa: E402
-from expunge.deposit.leaving import gone, left, look_up, require_members  # noqa: E402
-from expunge.deposit.routes import Found, found, smallest  # noqa: E402
+from expunge.deposit.file import SCHEMA, Deposit, Numbers  # noqa: E402
+from expunge.deposit.membership import look_up, require_members  # noqa: E402
+from expunge.deposit.region import Routes, Solution, smallest_region  # noqa: E402
+from expunge.deposit.remove import remove_rows  # noqa: E402
 from expunge.deposit.shape import gram_of  # noqa: E402
-from expunge.deposit.steps import step_of  # noqa: E402
+from expunge.deposit.step import RetainedProblem  # noqa: E402
 from expunge.deposit.sums import Sums  # noqa: E402
 from expunge.errors import DataError, ModelError  # noqa: E402
 from expunge.heads import Rows  # noqa: E402
@@ -105,7 +106,7 @@ def few(problem: Problem, rng: np.random.Generator) -> int:
 
 
 def judged(
-    family: str, seed: int, problem: Problem, kept: Array, result: Found | None, anchor: Tensor, shape: Tensor
+    family: str, seed: int, problem: Problem, kept: Array, result: Solution | None, anchor: Tensor, shape: Tensor
 ) -> Outcome:
     """How far the retrained weights are from the anchor with its update, by this shape."""
     if result is None:
@@ -131,20 +132,17 @@ def one_deletion(
 
 def made(
     problem: Problem, sums: Sums, n_kept: int, shape: Tensor, spoilt: float, rng: np.random.Generator
-) -> Found | None:
+) -> Solution | None:
     """The region of the step, or of another update than the step."""
-    penalty = problem.penalty(n_kept)
+    given = RetainedProblem(problem.setting, sums, problem.penalty(n_kept), shape)
     if not spoilt:
-        return found(problem.setting, sums, penalty, shape)
-    stepped = step_of(problem.setting, sums, penalty)
-    if stepped is None:
+        return smallest_region(given)
+    if not given.solvable:
         return None
-    update, _, system = stepped
+    update = given.linear_step
     noise = problem.setting.centred(torch.from_numpy(rng.normal(size=tuple(update.shape))))
     update = update + spoilt * (update.norm() / noise.norm()) * noise
-    g = problem.setting.centred(sums.gradient + penalty.diagonal(update) * problem.setting.anchor)
-    remaining = problem.setting.centred(g + system.matrix.product(update))
-    return smallest(problem.setting, sums, penalty, shape, update, remaining, system)
+    return Routes(given, update, given.left(update)).solution()
 
 
 # Deletions from a deposit ------------------------------------------------------------------------------------------------------------
@@ -188,10 +186,9 @@ def leave(problem: Problem, deposit: Deposit, which: Array, kind: str) -> Deposi
     ready[:, :-1] *= np.minimum(1.0, deposit.record.max_norm / np.maximum(lengths, 1e-300))[:, None]
     rows = Rows(torch.from_numpy(ready), torch.from_numpy(problem.y[which]))
     try:
-        removed = gone(deposit, rows, membership)
+        return remove_rows(deposit, rows, membership)
     except DataError:
         return None
-    return left(deposit, rows, membership, removed)
 
 
 def deletions(
@@ -210,7 +207,7 @@ def deletions(
         if after is None:
             return
         deposit = after
-        result = found(deposit.setting, deposit.sums, deposit.penalty(len(order)), deposit.shape)
+        result = smallest_region(deposit.problem)
         yield judged(family, seed, problem, order, result, deposit.anchor, deposit.shape)
 
 

@@ -130,11 +130,11 @@ class Ellipsoid(EllipsoidNumbers):
         goal = SOLVE_GOAL * math.sqrt(self.inverse_trace * self.least / self._parts[0])
         solutions, beyond, left = np.zeros_like(normals), np.zeros_like(normals), normals
         for _ in range(REFINEMENTS):
-            solutions, lost = _two_sum(solutions, self._backward(factor, left))
+            solutions, lost = two_sum(solutions, self._backward(factor, left))
             beyond = beyond + lost
             left, unseen = self._left(factor, solutions, beyond, normals)
             if float((np.linalg.norm(left, axis=1) + unseen).max()) <= goal:
-                return solutions
+                return np.asarray(solutions)
         raise ModelError(
             "the noise's shape is too ill-conditioned to draw from",
             "its error must be far below the noise",
@@ -149,10 +149,10 @@ def _left(factor: Array, solutions: Array, beyond: Array, normals: Array) -> Arr
     def work(start: int) -> None:
         columns = slice(start, start + step)
         transposed = np.ascontiguousarray(factor[start:, columns].T)  # above the diagonal there is nothing
-        products, lost = _two_product(transposed, solutions[:, None, start:])
+        products, lost = two_product(transposed, solutions[:, None, start:])
         smaller = (lost + transposed * beyond[:, None, start:]).sum(axis=2)
-        total, off = _exact_sum(products)
-        difference, rounded = _two_sum(normals[:, columns], -total)
+        total, off = exact_sum(products)
+        difference, rounded = two_sum(normals[:, columns], -total)
         left[:, columns] = difference + (rounded - off - smaller)
 
     starts = range(0, len(factor), step)
@@ -176,34 +176,34 @@ def _unseen(factor: Array, solutions: Array) -> Array:
     return np.asarray(np.linalg.norm(np.abs(solutions) @ np.abs(factor), axis=1) * counted)
 
 
-def _two_sum(first: Array, second: Array) -> tuple[Array, Array]:
-    """The sum in float64, and exactly what it lost (Knuth)."""
+def two_sum(first: Any, second: Any) -> tuple[Any, Any]:
+    """The sum in float64, of arrays or tensors, and exactly what it lost (Knuth)."""
     total = first + second
     added = total - first
     return total, (first - (total - added)) + (second - added)
 
 
-def _two_product(first: Array, second: Array) -> tuple[Array, Array]:
+def two_product(first: Any, second: Any) -> tuple[Any, Any]:
     """The product in float64, and exactly what it lost (Dekker)."""
     product = first * second
     (high, low), (other_high, other_low) = _halves(first), _halves(second)
     return product, ((high * other_high - product) + high * other_low + low * other_high) + low * other_low
 
 
-def _halves(values: Array) -> tuple[Array, Array]:
+def _halves(values: Any) -> tuple[Any, Any]:
     scaled = TWO_FACTORS * values
     high = scaled - (scaled - values)
     return high, values - high
 
 
-def _exact_sum(terms: Array) -> tuple[Array, Array]:
+def exact_sum(terms: Any, join: Callable[..., Any] = np.concatenate) -> tuple[Any, Any]:
     """Sums along the last axis, in pairs, and what they lost."""
-    lost = np.zeros(terms.shape[:-1])
+    lost: Any = 0.0
     while terms.shape[-1] > 1:
         half = terms.shape[-1] // 2
-        pairs, off = _two_sum(terms[..., :half], terms[..., half : 2 * half])
-        lost += off.sum(axis=-1)
-        terms = np.concatenate([pairs, terms[..., 2 * half :]], axis=-1)
+        pairs, off = two_sum(terms[..., :half], terms[..., half : 2 * half])
+        lost = lost + off.sum(axis=-1)
+        terms = join([pairs, terms[..., 2 * half :]], axis=-1)
     return terms[..., 0], lost
 
 

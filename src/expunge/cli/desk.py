@@ -91,7 +91,7 @@ def init(
                       --epsilon 1 --delta 1e-5 --distance chi2:0.1
     """
     from expunge.deposit.asking import require_alone
-    from expunge.deposit.contents import read_deposit
+    from expunge.deposit.file import read_deposit
     from expunge.desk import create_desk
     from expunge.errors import OptionError
     from expunge.model import read_model

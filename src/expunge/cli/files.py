@@ -110,7 +110,7 @@ def read_prepared(path: Path) -> tuple[Any, Any]:
 
 def _kind_of(path: Path) -> str:
     """What kind of file this seems to be, by its name and the names of what it holds; data where nothing tells."""
-    from expunge.deposit.contents import METADATA
+    from expunge.deposit.file import METADATA
     from expunge.errors import ExpungeError
     from expunge.rows.arrays import locate_safetensors
 

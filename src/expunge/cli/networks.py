@@ -214,7 +214,7 @@ def unlearn(
     expunge tangent unlearn --model model.safetensors --network mynets:pretrained --forget forget.npz
                             --deposit model.deposit --epsilon 0.1 --delta 1e-6 --out result/
     """
-    from expunge.deposit.contents import read_deposit
+    from expunge.deposit.file import read_deposit
     from expunge.networks.encoders import imported_module
     from expunge.networks.tangent import read_tangent, unlearn_tangent
 

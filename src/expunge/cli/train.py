@@ -298,20 +298,21 @@ def keep_with_outlook(
     model: Any, source: Any, declared: Any, execution: Any, *, free_bias: bool = False
 ) -> tuple[Any, dict[str, Any]]:
     """A deposit and what is known of it: what it took, and what forgetting would cost."""
-    from expunge.deposit.keeping import keep
+    from expunge.deposit.make import make_deposit
 
     return with_outlook(
-        lambda: keep(model, source, declared=declared, execution=execution, free_bias=free_bias), execution.progress
+        lambda: make_deposit(model, source, declared=declared, execution=execution, free_bias=free_bias),
+        execution.progress,
     )
 
 
 def with_outlook(keep: Callable[[], Any], progress: Any) -> tuple[Any, dict[str, Any]]:
     """A deposit of any model, and what is known of it."""
-    from expunge.deposit.outlook import outlook
+    from expunge.deposit.forecast import forecast
 
     start = time.monotonic()
     kept = keep()
-    expected = outlook(kept.deposit, kept.rehearsed, kept.rows, progress=progress)
+    expected = forecast(kept.deposit, kept.rehearsals, kept.rows, progress=progress)
     return kept.deposit, {"seconds": round(time.monotonic() - start, 3), "outlook": expected.to_json()}
 
 
@@ -414,7 +415,7 @@ def member(
     \b
     expunge member --deposit model.deposit --rows person.csv --label income
     """
-    from expunge.deposit.contents import read_deposit
+    from expunge.deposit.file import read_deposit
     from expunge.deposit.membership import answers
 
     require_deposit(deposit)

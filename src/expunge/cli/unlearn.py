@@ -162,7 +162,7 @@ def _ask_with_deposit(
     """How to ask with a deposit, and a surrogate beside it where one is given."""
     from expunge.deposit.adding import with_surrogate
     from expunge.deposit.asking import ask_deposit, deposit_promise, require_fitting
-    from expunge.deposit.contents import read_deposit
+    from expunge.deposit.file import read_deposit
     from expunge.request.rows import Reading
     from expunge.runtime.memory import Memory
 
@@ -208,7 +208,7 @@ def plan(
                  --delta 1e-5 --distance same --distance chi2:0.1 --figure plan.png
     """
     from expunge.deposit.asking import require_alone
-    from expunge.deposit.contents import read_deposit
+    from expunge.deposit.file import read_deposit
     from expunge.errors import OptionError
     from expunge.evaluate.plan import DISTANCES, EPSILONS, plan_deposit
     from expunge.evaluate.plan import plan as foresee

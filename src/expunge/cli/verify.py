@@ -50,8 +50,8 @@ class Deposits:
         if all(value is None for name, value in vars(self).items() if name != "label"):
             return []
         from expunge.certificate.sign import read_dossier  # after that: they load torch
-        from expunge.deposit.contents import read_deposit
-        from expunge.deposit.verifying import verify_deposits
+        from expunge.deposit.file import read_deposit
+        from expunge.deposit.verify import verify_deposits
         from expunge.errors import OptionError
         from expunge.request.rows import of_class
 

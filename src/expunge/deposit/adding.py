@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from expunge.certificate.claim import PublicNote
-from expunge.deposit.classes import require_equal
-from expunge.deposit.contents import Deposit
+from expunge.deposit.file import Deposit
+from expunge.deposit.sums import require_equal
 from expunge.distance import Distance, Estimation
 from expunge.errors import OptionError
 from expunge.heads.rows import RowSet

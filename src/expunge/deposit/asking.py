@@ -11,8 +11,8 @@ import torch
 
 from expunge.bounds.scale import REHEARSAL, asked_scale
 from expunge.certificate.claim import PublicNote
-from expunge.deposit.contents import Deposit
-from expunge.deposit.leaving import Membership, look_up, require_members
+from expunge.deposit.file import Deposit
+from expunge.deposit.membership import Membership, look_up, require_members
 from expunge.distance import Distance
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.heads import Rows

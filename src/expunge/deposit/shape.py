@@ -9,7 +9,9 @@ any rounding, in whatever order. Then `M_0 = c G_R^t + reg`, the same for every 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +20,9 @@ from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpstrf
 from torch import Tensor
 
-from expunge.deposit.blocks import UNIT_ROUNDOFF, Blocks, factored
-from expunge.errors import DataError
+from expunge.bounds.ellipsoid import TWICE, Ellipsoid, exact_sum, two_product, two_sum
+from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, factored
+from expunge.errors import DataError, ModelError
 from expunge.heads import LinearHead, Ridge, RowSet, Softmax
 from expunge.heads.jacobians import JacobianRows
 
@@ -29,6 +32,7 @@ HALF = 2.0**15  # two parts of a feature: whole numbers of 15 bits each, sign in
 EXACT_BELOW = 2.0**53  # sums of such products are exact in float64
 POWER = 0.75  # t: predictions that are sure make the Hessian flatter than the second moments
 FEW_FEATURES = 1_000  # up to which that power is taken: it needs all eigenvalues, at every deletion
+TOGETHER = 1 << 25  # products at a time, where noise is drawn on a device
 NEARLY = 1e-9  # of a feature's square: what of it may be left beside others to be looked at as nothing
 
 
@@ -52,6 +56,16 @@ class Gram:
         high, mixed, low = self.parts
         mean: Tensor = (high * HALF**2 + mixed * HALF + low) * (GRID**2 / self.count)
         return mean
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether these are whole numbers that float64 holds exactly, and counts."""
+        counts = torch.stack([self.support, self.off])
+        return (
+            bool((self.parts == self.parts.round()).all() and (counts == counts.round()).all())
+            and float(self.parts.abs().max()) < EXACT_BELOW
+            and float(counts.min()) >= 0.0
+        )
 
     @property
     def unseen(self) -> Tensor:
@@ -103,6 +117,7 @@ def split(features: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _whole(features: Tensor) -> Tensor:
+    """On the grid, in its steps."""
     limit = HALF / 2 - 1
     return torch.round(features / GRID + OFFSET).clamp(-limit * HALF - limit, limit * HALF + limit)
 
@@ -113,7 +128,7 @@ def unsure(features: Tensor, away: Tensor) -> Tensor:
     return (_whole(features.double() - farther) != _whole(features.double() + farther)).any(dim=1)
 
 
-def share_of(head: LinearHead) -> float:
+def gram_share(head: LinearHead) -> float:
     """c: by how much the second moments enter a Hessian where all classes are as likely."""
     if isinstance(head, Ridge):
         return 1.0
@@ -126,7 +141,7 @@ def shape_of(head: LinearHead, gram: Gram, regulariser: Tensor) -> Tensor | None
     `regulariser` is the diagonal of one class.
     """
     exponent = 1.0 if isinstance(head, Ridge) or len(gram.support) > FEW_FEATURES else POWER
-    matrix = share_of(head) * powered(gram.mean, exponent)
+    matrix = gram_share(head) * powered(gram.mean, exponent)
     matrix.diagonal().add_(regulariser)
     return factored(Blocks(matrix[None], joint=False))
 
@@ -200,3 +215,84 @@ def rested(weights: Tensor, gram: Gram, regulariser: Tensor) -> tuple[Tensor, fl
         made = made - shares @ directions
         lost += float((shares.abs() @ directions.abs()).norm()) + float(made.norm())
     return made, 2.0 * (len(directions) + 2) * UNIT_ROUNDOFF * lost
+
+
+def not_definite() -> ModelError:
+    """Why there can be no deposit of some models."""
+    return ModelError(
+        "the second moments of the rows, with the regulariser, are not positive definite, as far as float64 can tell",
+        "the noise takes its shape from them",
+        "Train with a larger l2, or leave out features that are combinations of others.",
+    )
+
+
+def too_small() -> DataError:
+    """Why there can be no noise for rows that are nothing where they are rounded for it."""
+    return DataError(
+        "every feature of every row is zero, or smaller than a thousandth",
+        "noise takes its shape from features that are rounded to 1/512",
+        "Scale the features to ordinary size; where all rows but such have left, delete the model and its deposit.",
+    )
+
+
+# Drawing noise of this shape on a GPU ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DeviceEllipsoid(Ellipsoid):
+    """Noise whose factors, b x q x q, are on a device; it is drawn there, by the same arithmetic.
+
+    Of n weights the shape has n^2 numbers; to send them over and to go through them with twice the digits on a
+    processor takes many times as long as all the rest of a request. Sums and products of float64 are rounded on a GPU
+    as they are anywhere: none of those below is fused with another, since each is a call of its own.
+    """
+
+    shape: Tensor | None = None
+
+    def whitened(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+        parts = torch.from_numpy(vectors.reshape(len(vectors), *self._parts)).to(self._factors)
+        if len(self._factors) == 1:
+            return np.asarray((parts @ self._factors[0]).reshape(len(vectors), -1).cpu())
+        by_block = torch.bmm(parts.transpose(0, 1), self._factors)  # a broadcast product would copy them for each
+        return np.asarray(by_block.transpose(0, 1).reshape(len(vectors), -1).cpu())
+
+    @property
+    def _factors(self) -> Tensor:
+        assert self.shape is not None
+        return self.shape
+
+    @property
+    def _parts(self) -> tuple[int, int]:
+        size = int(self._factors.shape[-1])
+        return self.n_parameters // size, size
+
+    def _shared(self, normals: NDArray[np.float64]) -> Iterator[tuple[Any, NDArray[np.float64]]]:
+        if len(self._factors) == 1:
+            yield self._factors[0], normals
+        else:
+            yield from zip(self._factors, normals[:, None], strict=True)
+
+    def _backward(self, factor: Any, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        columns = torch.from_numpy(np.ascontiguousarray(rows.T)).to(factor)
+        return np.asarray(torch.linalg.solve_triangular(factor.T, columns, upper=True).T.cpu())
+
+    def _left(
+        self, factor: Any, solutions: NDArray[np.float64], beyond: NDArray[np.float64], normals: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """`z - L' (y + beyond)` with twice the digits of float64, some columns of L at a time."""
+        own, more, goal = (
+            torch.from_numpy(np.ascontiguousarray(each)).to(factor) for each in (solutions, beyond, normals)
+        )
+        left, squares = torch.empty_like(goal), torch.zeros(len(own), dtype=torch.float64, device=factor.device)
+        step = max(1, TOGETHER // own.numel())
+        for start in range(0, len(factor), step):
+            columns = slice(start, start + step)
+            transposed = factor[start:, columns].T.contiguous()  # above the diagonal there is nothing
+            products, lost = two_product(transposed, own[:, None, start:])
+            smaller = (lost + transposed * more[:, None, start:]).sum(dim=2)
+            total, off = exact_sum(products, torch.concatenate)
+            difference, rounded = two_sum(goal[:, columns], -total)
+            left[:, columns] = difference + (rounded - off - smaller)
+            squares += (own[:, start:].abs() @ transposed.abs().T).square().sum(dim=1)
+        unseen = squares.sqrt() * ((len(factor) + 64) * TWICE)
+        return np.asarray(left.cpu()), np.asarray(unseen.cpu())

@@ -1,13 +1,19 @@
-"""What a set of rows adds up to at the anchor: gradient and Hessian of its mean loss, without the regulariser.
+"""What a set of rows adds up to at the anchor: gradient, Hessian and third derivatives of its mean loss, without the
+regulariser.
 
-They are sums over rows, so rows leave them exactly: `n' = n - m`, `g' = (n g - m g_U)/n'`, and the Hessians alike. The
+They are sums over rows, so rows leave them exactly: `n' = n - m`, `g' = (n g - m g_U)/n'`, and all others alike. The
 last digits of what is left are not the retained rows' but rounding's, which knows who left: where no retained row has
 two features together, they would be all that there is. So sums are rounded when rows leave. With each goes a bound on
 what float64 made of it, from powers of two: to the last digit it would tell the mean square of rows that are gone.
 
 A gauge is an ellipsoid that held every source row when it was made, `x' Q^-1 x <= kappa^2`; it stays as it is when rows
 leave, so it is made of shortened rows and noise that hides each of them, and kappa is a power of two. With it goes
-`H_2`, the mean of `x' Q^-1 x h(x)`. Of narrow tables the third derivatives are summed too (third.py).
+`H_2`, the mean of `x' Q^-1 x h(x)`.
+
+Third derivatives are kept of narrow tables. A row's is `c (x) x (x) x (x) x`, with c the third cumulants of its
+predicted classes: of a sigmoid `s''`, one number a weight vector; of softmax a number for every three classes. Of three
+features and of three classes only `i >= j >= k` are kept. With them what is unknown of the gradient at `w + u` is of
+third order in u, and a region is smaller by about a third of the largest range of `u x`.
 """
 
 from __future__ import annotations
@@ -15,29 +21,36 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from expunge.bounds.scale import power_of_two
-from expunge.deposit.blocks import UNIT_ROUNDOFF, Blocks, factored
+from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, factored, inverse_of
 from expunge.deposit.shape import Gram
-from expunge.deposit.third import third_error, third_of, threes, whole_size
-from expunge.heads import Block, LinearHead, Ridge, RowSet, Softmax
+from expunge.errors import OptionError
+from expunge.heads import Block, LinearHead, Logistic, OneVsRest, Ridge, RowSet, Softmax
+from expunge.heads.curvature import product_means
+from expunge.heads.rows import in_memory
+from expunge.record import TrainingRecord
 
 NU = (0.0, 0.1)  # multiples of the mean eigenvalue that gauges are widened by beyond their noise: which serves differs
 GAUGE_MU = 1.0  # deviations of its noise that a row with all its entries zero instead moves a gauge by, at most
 KAPPA_SLACK = 1.0 + 1e-6  # for rows whose entries are rounded otherwise when they leave
 CURVATURE_SIZE = math.sqrt(0.5)  # Frobenius norm of C(p) at most, for softmax; less for a sigmoid
 COARSE = 2.0**-44  # of what is left of a feature: sums from which rows left keep no digits below it
+MOST_NUMBERS = 2**23  # third derivatives that are summed over every row
+AT_ONCE = 2**23  # products of three features that are in memory at one time
+# For a loss: by how much c enters at most (in the root of the sum of squares over its classes), and c's own derivative
+SIGMOID_SIZES = (1.0 / (6.0 * math.sqrt(3.0)), 0.125)
+SOFTMAX_SIZES = (2.0 * math.sqrt(2.0), 7.0)
 
 
 @dataclass(frozen=True, repr=False)
 class Gauge:
-    """`Q = factor factor'`, d x d, and a power of two that no source row's `x' Q^-1 x` is above, as `kappa^2`:
-    frozen."""
+    """`Q = factor factor'`, d x d, and a power of two, `kappa^2`, that no source row's `x' Q^-1 x` is above: frozen."""
 
     factor: Tensor
     kappa: float
@@ -45,9 +58,7 @@ class Gauge:
     @cached_property
     def inverse(self) -> Tensor:
         """Of the factor."""
-        unit = torch.eye(len(self.factor), dtype=self.factor.dtype, device=self.factor.device)
-        inverse: Tensor = torch.linalg.solve_triangular(self.factor, unit, upper=False)
-        return inverse
+        return inverse_of(self.factor)
 
     @cached_property
     def lost(self) -> float:
@@ -84,51 +95,54 @@ class Sums:
     third_error: float = 0.0
     gram: Gram | None = None
 
+    def on(self, device: torch.device) -> Sums:
+        return replace(
+            self,
+            gradient=self.gradient.to(device),
+            curvature=self.curvature.on(device),
+            weighted=tuple(each.on(device) for each in self.weighted),
+            third=None if self.third is None else self.third.to(device),
+            gram=None if self.gram is None else self.gram.on(device),
+        )
+
     def without(self, gone: Sums) -> Sums:
         """The means over what is left when these rows go."""
         left = self.count - gone.count
         if left < 1:
             raise ValueError(f"{gone.count} of {self.count} rows")
-        own, other = self.count / left, gone.count / left
         if (self.third is None) != (gone.third is None):
             raise ValueError("third derivatives of one of the two")
+        own, other = self.count / left, gone.count / left
         curvature = coarse(self.curvature.combined(own, gone.curvature, -other))
         lengths = lengths_of(curvature, self.gradient.shape[1])
-        third = self.third
-        if third is not None and gone.third is not None:
+        third = None
+        if self.third is not None and gone.third is not None:
             # own - other = 1, so that this is T + other (T - T_U): the largest of all
-            third = _on_grid(torch.lerp(third, gone.third, -other), _products(lengths))
+            third = _on_grid(torch.lerp(self.third, gone.third, -other), _threefold(lengths))
         made = Sums(
             left,
             _on_grid(self.gradient * own - gone.gradient * other, lengths),
             curvature,
-            tuple(
-                coarse(one.combined(own, their, -other))
-                for one, their in zip(self.weighted, gone.weighted, strict=True)
-            ),
+            tuple(coarse(a.combined(own, b, -other)) for a, b in zip(self.weighted, gone.weighted, strict=True)),
             0.0,
             0.0,
             (),
             third,
-            0.0,
-            None if self.gram is None or gone.gram is None else self.gram.without(gone.gram),
+            gram=None if self.gram is None or gone.gram is None else self.gram.without(gone.gram),
         )
-        gradient_error, curvature_error, weighted_errors, third_error = self.errors_without(gone, made)
+        return made.with_errors(*self.errors_without(gone, made))
+
+    def with_errors(self, gradient: float, curvature: float, weighted: tuple[float, ...], third: float) -> Sums:
         return replace(
-            made,
-            gradient_error=gradient_error,
-            curvature_error=curvature_error,
-            weighted_errors=weighted_errors,
-            third_error=third_error,
+            self, gradient_error=gradient, curvature_error=curvature, weighted_errors=weighted, third_error=third
         )
 
     def errors_without(
         self, gone: Sums, made: Sums, *, inherited: float = 1.0
     ) -> tuple[float, float, tuple[float, ...], float]:
-        """What may be off of the gradient, the curvature, the weighted ones and the third derivatives when rows go and
-        these sums are made of what is left.
+        """What may be off of gradient, curvature, weighted curvatures and third derivatives of what is left, `made`.
 
-        With nothing `inherited` only what taking them out adds.
+        With nothing `inherited` only what taking the rows out adds.
         """
         own, other = self.count / made.count, gone.count / made.count
 
@@ -137,37 +151,24 @@ class Sums:
             # to the last digit what is added would be a number of the rows that go
             return (inherited * own * error + power_of_two(added)) * (1.0 + 2.0**-40)
 
+        def of_matrix(error: float, theirs: float, one: Blocks, other: Blocks, new: Blocks) -> float:
+            return less(error, theirs, float(one.values.norm()) + float(other.values.norm()), coarse_error(new))
+
         classes, width = made.gradient.shape
-        size = float(lengths_of(made.curvature, width).norm())
-        step, lines = 0.5 * COARSE, 0 if made.third is None else len(made.third)
+        size, third = float(lengths_of(made.curvature, width).norm()), 0.0
+        if self.third is not None and gone.third is not None and made.third is not None:
+            # no three classes are there more than six times
+            rounded = 0.5 * COARSE * math.sqrt(6 * len(made.third)) * size**3
+            third = less(self.third_error, gone.third_error, whole_size(self.third) + whole_size(gone.third), rounded)
+        gradients = float(self.gradient.norm() + gone.gradient.norm())
         pairs = zip(
             self.weighted_errors, gone.weighted_errors, self.weighted, gone.weighted, made.weighted, strict=True
         )
         return (
-            less(
-                self.gradient_error,
-                gone.gradient_error,
-                float(self.gradient.norm() + gone.gradient.norm()),
-                step * math.sqrt(classes) * size,
-            ),
-            less(
-                self.curvature_error,
-                gone.curvature_error,
-                _size(self.curvature) + _size(gone.curvature),
-                coarse_error(made.curvature),
-            ),
-            tuple(
-                less(error, theirs, _size(one) + _size(their), coarse_error(new))
-                for error, theirs, one, their, new in pairs
-            ),
-            0.0
-            if self.third is None or gone.third is None
-            else less(
-                self.third_error,
-                gone.third_error,
-                whole_size(self.third) + whole_size(gone.third),
-                step * math.sqrt(6 * lines) * size**3,  # no three classes are there more than six times
-            ),
+            less(self.gradient_error, gone.gradient_error, gradients, 0.5 * COARSE * math.sqrt(classes) * size),
+            of_matrix(self.curvature_error, gone.curvature_error, self.curvature, gone.curvature, made.curvature),
+            tuple(of_matrix(*each) for each in pairs),
+            third,
         )
 
 
@@ -184,8 +185,8 @@ def coarse(matrix: Blocks) -> Blocks:
 
 
 def coarse_error(matrix: Blocks) -> float:
-    """By how much that changes a matrix at most, in norm; of one that it was done to, since when a
-    length may be half of what it was."""
+    """By how much that changes a matrix at most, in norm; of one that it was done to, since when a length may be half
+    of what it was."""
     return 2.0 * COARSE * float(_lengths(matrix).square().sum(dim=1).max())
 
 
@@ -195,17 +196,15 @@ def lengths_of(matrix: Blocks, width: int) -> Tensor:
 
 
 def _lengths(matrix: Blocks) -> Tensor:
-    """The same row by row of each block."""
-    diagonal = matrix.values.diagonal(dim1=-2, dim2=-1)
-    least = max(float(diagonal.max()) * 2.0**-100, 2.0**-1000)
-    return torch.exp2(torch.ceil(torch.log2(diagonal.clamp(min=least)) / 2.0))
+    """Row by row of each block."""
+    least = max(float(matrix.diagonal.max()) * 2.0**-100, 2.0**-1000)
+    return torch.exp2(torch.ceil(torch.log2(matrix.diagonal.clamp(min=least)) / 2.0))
 
 
-def _products(lengths: Tensor) -> Tensor:
-    """Of every three of them."""
+def _threefold(lengths: Tensor) -> Tensor:
     first, second, third = (lengths[part.to(lengths.device)] for part in threes(len(lengths)))
-    products: Tensor = first * second * third
-    return products
+    product: Tensor = first * second * third
+    return product
 
 
 def _on_grid(values: Tensor, sizes: Tensor) -> Tensor:
@@ -213,8 +212,8 @@ def _on_grid(values: Tensor, sizes: Tensor) -> Tensor:
     return values.div_(sizes).div_(COARSE).round_().mul_(COARSE).mul_(sizes)
 
 
-def _size(matrix: Blocks) -> float:
-    return float(matrix.values.norm())
+def _rounded_up(error: float) -> float:
+    return power_of_two(error)
 
 
 def sums_of(
@@ -227,36 +226,57 @@ def sums_of(
     gram: Gram | None = None,
 ) -> Sums:
     """The sums over these rows at these weights, with third derivatives and exact second moments if asked for."""
-    plain = replace(head, l2=0.0)
-    squares = mean_square(rows) * rows.largest_weight
-    weighted, errors = [], []
-    for gauge in gauges:
-        weighted.append(_curvature(plain, weights, rows, gauge))
-        of_lengths = 3.0 * gauge.lost * CURVATURE_SIZE * squares
-        errors.append(_rounded_up((_curvature_error(plain, weights, rows, squares) + of_lengths) * gauge.kappa**2))
+    plain, largest = replace(head, l2=0.0), rows.largest_weight
+    squares = _mean_power(rows, 2) * largest
+    curvature_error = _curvature_error(plain, weights, rows, squares)
+    of_lengths = (3.0 * gauge.lost * CURVATURE_SIZE * squares for gauge in gauges)
     return Sums(
         len(rows),
         plain.gradient(weights, rows),
         _curvature(plain, weights, rows, None),
-        tuple(weighted),
-        _rounded_up(plain.rounding(weights, rows) * max(1.0, rows.largest_weight)),
-        _rounded_up(_curvature_error(plain, weights, rows, squares)),
-        tuple(errors),
+        tuple(_curvature(plain, weights, rows, gauge) for gauge in gauges),
+        _rounded_up(plain.rounding(weights, rows) * max(1.0, largest)),
+        _rounded_up(curvature_error),
+        tuple(
+            _rounded_up((curvature_error + lost) * gauge.kappa**2)
+            for gauge, lost in zip(gauges, of_lengths, strict=True)
+        ),
         third_of(plain, weights, rows) if third else None,
         _rounded_up(third_error(plain, weights, rows)) if third else 0.0,
         gram,
     )
 
 
-def _rounded_up(error: float) -> float:
-    return power_of_two(error) if error > 0.0 else 0.0
+def by_class(rows: RowSet, record: TrainingRecord) -> RowSet:
+    """The rows, each with the weight of its class where a record has such weights: they were fixed at training, and
+    stay as they are when rows leave.
+
+    The objective is `mean of s_y ell + (l2/2) ||W||^2` with one s for each class. It has the same optimum as with all s
+    and l2 divided by the largest s, and so it is kept: no weight is above 1, and everything that bounds a row (its
+    gradient, its curvature, what float64 loses of it) bounds a weighted one.
+    """
+    if record.class_weights is None:
+        return rows
+    held = in_memory(rows, "weights by class")
+    weights = torch.tensor(record.class_weights, dtype=torch.float64, device=held.device)
+    return replace(held, weights=weights[held.labels])
 
 
-def mean_square(rows: RowSet) -> float:
-    """Mean of `||x||^2`."""
+def require_equal(record: TrainingRecord) -> None:
+    """Refuse weights by class where a surrogate is given with a deposit: its rows would need the same weights."""
+    if record.class_weights is not None:
+        raise OptionError(
+            "a surrogate with the deposit of a model that has class weights",
+            "surrogate rows are taken to count alike",
+            "Leave surrogate and distance out: the deposit alone is enough.",
+        )
+
+
+def _mean_power(rows: RowSet, power: int) -> float:
+    """Mean of `||x||^power`."""
     total = torch.zeros((), dtype=torch.float64, device=rows.device)
     for block in rows.blocks():
-        total += block.features.double().square().sum()
+        total += block.features.double().norm(dim=1).pow(power).sum()
     return float(rows.total(total)) / len(rows)
 
 
@@ -265,97 +285,35 @@ def is_joint(head: LinearHead) -> bool:
     return isinstance(head, Softmax)
 
 
+def _weighted(rows: RowSet, gauge: Gauge | None) -> Iterator[Block]:
+    """Blocks in float64, each row weighted by `x' Q^-1 x` too where there is a gauge."""
+    for block in rows.blocks():
+        features, weights = block.features.double(), block.weights
+        if gauge is not None:
+            squares = gauge.squares(features)
+            weights = squares if weights is None else squares * weights
+        yield replace(block, features=features, weights=weights)
+
+
 def _curvature(head: LinearHead, weights: Tensor, rows: RowSet, gauge: Gauge | None) -> Blocks:
     """Mean of `h(x)`, or of `x' Q^-1 x h(x)`."""
     if is_joint(head):
-        return Blocks(_joint(head, weights, rows, gauge), joint=True)
-    width = weights.shape[1]
-    n_blocks = 1 if isinstance(head, Ridge) else len(weights)
+        blocks = ((each, head.predictions(each.features @ weights.T).T) for each in _weighted(rows, gauge))
+        total = product_means(rows, blocks, head.curvature_entries, head.n_classes)[None]
+        return Blocks((total + total.mT) / 2, joint=True)
+    quadratic, width = isinstance(head, Ridge), weights.shape[1]
+    n_blocks = 1 if quadratic else len(weights)
     total = torch.zeros((n_blocks, width, width), dtype=torch.float64, device=weights.device)
-    for block in rows.blocks():
-        features = block.features.double()
-        shares = features.new_ones((len(features), 1)) if isinstance(head, Ridge) else _slopes(features @ weights.T)
-        if gauge is not None:
-            shares = shares * gauge.squares(features)[:, None]
-        shares = block.weighted(shares, 0)
+    for block in _weighted(rows, gauge):
+        features = block.features
+        outputs = features @ weights.T
+        # `p (1 - p)` of a sigmoid, to full relative accuracy
+        slopes = features.new_ones((len(features), 1)) if quadratic else outputs.sigmoid() * (-outputs).sigmoid()
+        shares = block.weighted(slopes, 0)
         for index in range(n_blocks):
             total[index].addmm_((features * shares[:, index : index + 1]).T, features)
     total = rows.total(total) / len(rows)
     return Blocks((total + total.mT) / 2, joint=False)
-
-
-def _slopes(outputs: Tensor) -> Tensor:
-    """`p (1 - p)` of a sigmoid, to full relative accuracy."""
-    return torch.sigmoid(outputs) * torch.sigmoid(-outputs)
-
-
-def _joint(head: LinearHead, weights: Tensor, rows: RowSet, gauge: Gauge | None) -> Tensor:
-    """The K d x K d matrix."""
-    total = head.curvature(weights, Gauged(rows, gauge)).dense()
-    return ((total + total.T) / 2)[None]
-
-
-@dataclass(frozen=True)
-class Gauged(RowSet):
-    """The same rows in float64, each weighted by `x' Q^-1 x`, where there is a gauge. Their mean weight is not 1."""
-
-    rows: RowSet
-    gauge: Gauge | None
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def n_features(self) -> int:
-        return self.rows.n_features
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.float64
-
-    @property
-    def device(self) -> torch.device:
-        return self.rows.device
-
-    @property
-    def has_weights(self) -> bool:
-        return self.gauge is not None or self.rows.has_weights
-
-    @property
-    def largest_weight(self) -> float:
-        return self.rows.largest_weight * (1.0 if self.gauge is None else self.gauge.kappa**2)
-
-    @property
-    def effective(self) -> float:
-        raise NotImplementedError
-
-    @property
-    def n_mine(self) -> int:
-        return self.rows.n_mine
-
-    @property
-    def n_before(self) -> int:
-        return self.rows.n_before
-
-    def blocks(self) -> Iterator[Block]:
-        for block in self.rows.blocks():
-            features, weights = block.features.double(), block.weights
-            if self.gauge is not None:
-                squares = self.gauge.squares(features)
-                weights = squares if weights is None else squares * weights
-            yield replace(block, features=features, weights=weights)
-
-    def of_classes(self, shares: Tensor, counts: Tensor) -> RowSet:
-        raise NotImplementedError
-
-    def affords(self, n_bytes: int) -> bool:
-        return self.rows.affords(n_bytes)
-
-    def keeps(self, bytes_per_row: int) -> bool:
-        return self.rows.keeps(bytes_per_row)
-
-    def total(self, part: Tensor) -> Tensor:
-        return self.rows.total(part)
 
 
 def _curvature_error(head: LinearHead, weights: Tensor, rows: RowSet, squares: float) -> float:
@@ -394,16 +352,179 @@ def gauges_of(rows: RowSet, gram: Gram, generator: np.random.Generator, count: i
     drawn = torch.from_numpy(generator.normal(size=(width, width)) * deviation).tril().to(rows.device)
     noisy = (moments + moments.T) / 2 + drawn + drawn.tril(-1).T
     least = 2.2 * deviation * math.sqrt(width)
-    made = []
+    gauges = []
     for widened in NU[:count]:
-        matrix = noisy.clone()
-        matrix.diagonal().add_(least + widened * square / width)
-        factor = factored(Blocks(matrix[None], joint=False))
+        factor = factored(Blocks(noisy[None], joint=False).plus(least + widened * square / width))
         if factor is None:  # noise longer than nearly all is
             continue
         gauge = Gauge(factor[0], 0.0)
         squares = (gauge.squares(block.features.double()) for block in rows.blocks() if len(block))
         largest = rows.largest(max((float(each.max()) for each in squares), default=0.0))
         farthest = power_of_two(largest * ((1.0 + gauge.lost) * KAPPA_SLACK) ** 2)
-        made.append(replace(gauge, kappa=math.sqrt(farthest)))
-    return tuple(made)
+        gauges.append(replace(gauge, kappa=math.sqrt(farthest)))
+    return tuple(gauges)
+
+
+# Third derivatives ----------------------------------------------------------------------------------------------------
+
+
+def has_third(head: LinearHead) -> bool:
+    """Whether the third derivatives of this head are kept: of softmax and sigmoids with few features."""
+    if not isinstance(head, Softmax | Logistic | OneVsRest):
+        return False
+    lines = n_lines(head, 1 if isinstance(head, Logistic) else head.n_classes)
+    return lines * folded_size(head.n_features) <= MOST_NUMBERS
+
+
+def n_lines(head: LinearHead, vectors: int) -> int:
+    """Rows of the table of numbers that are kept: three classes each, or a weight vector."""
+    return folded_size(vectors) if isinstance(head, Softmax) else vectors
+
+
+def sizes_of(head: LinearHead) -> tuple[float, float]:
+    """Upper bounds on a row's c and on how fast it changes with the outputs."""
+    return SOFTMAX_SIZES if isinstance(head, Softmax) else SIGMOID_SIZES
+
+
+def third_of(head: LinearHead, weights: Tensor, rows: RowSet) -> Tensor:
+    """The mean over these rows: a line for every three classes or weight vector, a column for every three features."""
+    vectors, width = weights.shape
+    total = torch.zeros((n_lines(head, vectors), folded_size(width)), dtype=torch.float64, device=weights.device)
+    one, other = torch.tril_indices(width, width, device=weights.device)
+    some = max(1, AT_ONCE // len(one))
+    for block in rows.blocks():
+        features = block.features.double()
+        outputs = features @ weights.T
+        shares = block.weighted(_cumulants(outputs) if isinstance(head, Softmax) else _second_slopes(outputs), 0)
+        for start in range(0, len(features), some):
+            part, own = features[start : start + some], shares[start : start + some]
+            pairs, begin = part[:, one] * part[:, other], 0
+            for index in range(width):  # those of three whose first is this one go with all pairs up to it
+                size = (index + 1) * (index + 2) // 2
+                total[:, begin : begin + size].addmm_((own * part[:, index, None]).T, pairs[:, :size])
+                begin += size
+    return rows.total(total).div_(len(rows))
+
+
+def _second_slopes(outputs: Tensor) -> Tensor:
+    """`s'' = s (1 - s)(1 - 2 s)`, each factor to full relative accuracy."""
+    return torch.sigmoid(outputs) * torch.sigmoid(-outputs) * -torch.tanh(outputs / 2.0)
+
+
+def _cumulants(outputs: Tensor) -> Tensor:
+    """`E[(e_j - p_j)(e_k - p_k)(e_l - p_l)]` for one class drawn by p, j >= k >= l."""
+    chances = torch.softmax(outputs, dim=1)
+    others = chances.sum(dim=1, keepdim=True) - chances
+    first, second, third = (part.to(outputs.device) for part in threes(outputs.shape[1]))
+    p, q, r = chances[:, first], chances[:, second], chances[:, third]
+    upper, lower = first == second, second == third
+    value = torch.where(lower, q * (2.0 * q - 1.0), 2.0 * q * r)  # the last two are one class, or none are
+    value = torch.where(upper, r * (2.0 * p - 1.0), value)  # the first two are
+    return p * torch.where(upper & lower, others[:, first] * (1.0 - 2.0 * p), value)
+
+
+def third_error(head: LinearHead, weights: Tensor, rows: RowSet) -> float:
+    """Upper bound on what float64 makes of it, as a form: |T[a, u, u]| for a and u of length 1.
+
+    As for the Hessian: a sum of k terms in any order is off by at most (k + 1) units times the mean of their sizes,
+    outputs by `(d + 1) u ||W|| ||x||`, and c by at most so much times that.
+    """
+    size, change = sizes_of(head)
+    of_sum = (len(rows) + 64) * size
+    of_link = 8.0 * change * math.sqrt(len(weights)) * (weights.shape[1] + 64)
+    of_link *= 1.0 + float(weights.norm()) * head.row_bound
+    return UNIT_ROUNDOFF * _mean_power(rows, 3) * rows.largest_weight * (of_sum + of_link)
+
+
+def copy_error(head: LinearHead, weights: Tensor) -> float:
+    """By how much a row's third derivatives change for each unit that a copy of it is away."""
+    (size, change), bound = sizes_of(head), head.row_bound
+    return change * float(torch.linalg.matrix_norm(weights, 2)) * bound**3 + 3.0 * size * bound**2
+
+
+def pull(third: Tensor, update: Tensor, *, joint: bool) -> Tensor:
+    """`T[u, u]/2`, K x d: of every weight vector by itself, or of all classes together."""
+    one, other, own, pairs, parts = _lines(len(update), joint, update.device)
+    places, first, second = (part.to(update.device) for part in _places(update.shape[1]))
+    left, right = update[one], update[other]
+    both = left[:, first] * right[:, second] + left[:, second] * right[:, first]
+    # the products for every pair j >= k, the diagonal once: what half of a symmetric form is summed by
+    halves = both * torch.where(first == second, 0.25, 0.5).to(both)
+    halves = (halves * torch.where(one == other, 1.0, 2.0)[:, None])[pairs]
+    made = update.new_empty((len(own), len(places)))
+    for form, part in _forms(third, places, parts):
+        torch.mm(halves[part], form.T, out=made[part])
+    return torch.zeros_like(update).index_put_((own,), made, accumulate=True)
+
+
+def along(third: Tensor, update: Tensor, *, joint: bool) -> Blocks:
+    """`T[u]`, the matrix by which the Hessian changes along u but for what is of second order in u."""
+    classes, width = update.shape
+    one, other, own, pairs, parts = _lines(classes, joint, update.device)
+    places, first, second = (part.to(update.device) for part in _places(width))
+    vectors, made = update[own], update.new_empty((len(own), len(first)))
+    for form, part in _forms(third, places, parts):
+        torch.mm(vectors[part], form, out=made[part])
+    folded = update.new_zeros((len(one), len(first))).index_put_((pairs,), made, accumulate=True)
+    blocks = update.new_zeros((len(one), width, width))
+    blocks[:, first, second] = blocks[:, second, first] = folded
+    if not joint:
+        return Blocks(blocks, joint=False)
+    whole = update.new_zeros((classes, classes, width, width))
+    whole[one, other] = whole[other, one] = blocks
+    return Blocks(whole.transpose(1, 2).reshape(1, classes * width, classes * width), joint=True)
+
+
+def _forms(third: Tensor, places: Tensor, parts: list[slice]) -> Iterator[tuple[Tensor, slice]]:
+    """Each line as d x d(d + 1)/2, a feature by a pair, with the part it has; the next takes the place of the last."""
+    form, where = third.new_empty(places.shape), places.reshape(-1)
+    for line, part in zip(third, parts, strict=True):
+        torch.index_select(line, 0, where, out=form.view(-1))
+        yield form, part
+
+
+def pull_error(third: Tensor, update: Tensor, error: float) -> float:
+    """Upper bound on the error of a pull, in length: of the third derivatives, and of the product."""
+    terms = update.numel() ** 2 + 32
+    return 0.5 * (error + terms * UNIT_ROUNDOFF * whole_size(third)) * float(update.norm()) ** 2
+
+
+def whole_size(third: Tensor) -> float:
+    """At least the root of the sum of squares of all entries: none is there more than six times six."""
+    return 6.0 * float(third.norm())
+
+
+def folded_size(width: int) -> int:
+    """How many of three are kept."""
+    return width * (width + 1) * (width + 2) // 6
+
+
+@lru_cache(maxsize=8)
+def threes(width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """`i >= j >= k`, in the order of i, j and k."""
+    first, second = torch.tril_indices(width, width)
+    third = torch.cat([torch.arange(int(j) + 1) for j in second])
+    return first.repeat_interleave(second + 1), second.repeat_interleave(second + 1), third
+
+
+@lru_cache(maxsize=8)
+def _places(width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """For i and the pair `j >= k`, d x d(d + 1)/2: where the three are among those kept; and the pairs."""
+    first, second = torch.tril_indices(width, width)
+    third = torch.arange(width)[:, None].expand(width, len(first))
+    low, middle, high = torch.stack([third, first.expand_as(third), second.expand_as(third)]).sort(dim=0).values
+    return high * (high + 1) * (high + 2) // 6 + middle * (middle + 1) // 2 + low, first, second
+
+
+@lru_cache(maxsize=8)
+def _lines(classes: int, joint: bool, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor, list[slice]]:
+    """Pairs of classes; then, line by line, the classes a line is of, each with the number of the pair that is left."""
+    if not joint:
+        alone = torch.arange(classes, device=device)
+        return alone, alone, alone, alone, [slice(index, index + 1) for index in range(classes)]
+    lines, one, other = _places(classes)
+    order = lines.reshape(-1).argsort(stable=True)
+    ends = lines.reshape(-1).bincount().cumsum(0).tolist()
+    parts = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+    one, other, own, pairs = (each.to(device) for each in (one, other, order // len(one), order % len(one)))
+    return one, other, own, pairs, parts

@@ -48,7 +48,7 @@ from expunge.rows.hashes import find_occurrences, hash_rows
 from expunge.runtime.durable import remove, write_whole
 
 if TYPE_CHECKING:
-    from expunge.deposit.contents import Deposit
+    from expunge.deposit.file import Deposit
 
 LONGEST_REFERENCE = 200
 REFERENCE_BYTES = 16  # of a reference that the desk makes: nobody guesses it
@@ -299,7 +299,7 @@ def prepare_request(desk: Desk, state: State, given: EncodedRows) -> RequestedRo
 
 def find_missing(deposit: Deposit, pending: Sequence[tuple[Any, Any]], asked: tuple[Any, Any]) -> list[int]:
     """Rows, pending ones first, that are not left in the source, or not as often as they are asked for."""
-    from expunge.deposit.leaving import look_up
+    from expunge.deposit.membership import look_up
 
     features, labels = (np.concatenate([np.asarray(rows[at]) for rows in (*pending, asked)]) for at in (0, 1))
     return look_up(deposit, features, labels).missing

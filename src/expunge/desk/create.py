@@ -17,8 +17,8 @@ from expunge.bounds.calibration import mu_for
 from expunge.bounds.scale import LADDER, LOWEST_LEVEL, POLICY, REHEARSAL, Scale, asked_scale
 from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.deposit.asking import require_fitting, require_its_model, require_linear
-from expunge.deposit.contents import HARMLESS
-from expunge.deposit.shape import share_of
+from expunge.deposit.file import HARMLESS
+from expunge.deposit.shape import gram_share
 from expunge.desk.desk import Desk, Rows, open_desk
 from expunge.desk.layout import Layout
 from expunge.desk.ledger import DeskCreated, Ledger, write_seal
@@ -44,7 +44,7 @@ from expunge.runtime.durable import PRIVATE_FOLDER, PUBLIC_FOLDER, sync_folder, 
 from expunge.surrogate.rehearsal import rehearsed_scale
 
 if TYPE_CHECKING:
-    from expunge.deposit.contents import Deposit
+    from expunge.deposit.file import Deposit
 
 DEFAULT_NOISE = "rows:1"  # a model
 WITH_SURROGATE = {"step": "converged", "match_classes": False}  # the defaults; a deposit has its own
@@ -199,7 +199,7 @@ def default_noise(deposit: Deposit) -> float:
     tell whether somebody was there who has a column to themselves.
     """
     features = deposit.anchor.shape[1]
-    return max(HARMLESS * math.sqrt(share_of(deposit.head) / features), LOWEST_LEVEL)
+    return max(HARMLESS * math.sqrt(gram_share(deposit.head) / features), LOWEST_LEVEL)
 
 
 # With a surrogate -----------------------------------------------------------------------------------------------------

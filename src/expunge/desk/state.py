@@ -34,7 +34,7 @@ from expunge.rows.hashes import PRECISIONS, hash_rows
 from expunge.runtime.keyed import KeyedBytes, derived_key
 
 if TYPE_CHECKING:
-    from expunge.deposit.contents import Deposit
+    from expunge.deposit.file import Deposit
 
 # Digests --------------------------------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ def load_state(desk: Desk, ledger: Ledger) -> State:
     if not desk.policy.with_deposit:
         model, past = read_anchored(path)
         return State(number, model, past, published, created.store, expected)
-    from expunge.deposit.contents import read_deposit
+    from expunge.deposit.file import read_deposit
 
     deposit = read_deposit(path)
     return State(number, deposit.model, None, published, created.store, expected, deposit)

@@ -50,9 +50,8 @@ from expunge.certificate.statement import Statement, read_document, statement_of
 from expunge.certificate.verify import verify
 from expunge.deposit.adding import with_surrogate
 from expunge.deposit.asking import ask_deposit, deposit_promise
-from expunge.deposit.contents import Deposit, read_deposit
-from expunge.deposit.keeping import keep
-from expunge.deposit.making import optimum
+from expunge.deposit.file import Deposit, read_deposit
+from expunge.deposit.make import make_deposit, optimum
 from expunge.distance import Distance
 from expunge.errors import DataError, FileError, ModelError, OptionError
 from expunge.evaluate.case import Labelled, Splits, make_rows, read_part
@@ -437,7 +436,7 @@ def deposit_task(
     features, labels = np.ones((n_source, 1)), (np.arange(n_source) % one_in == 0).astype(int)
     gone = np.flatnonzero(labels == 1)[:n_forget]
     stays = np.setdiff1d(np.arange(n_source), gone)
-    kept = keep(train(features, labels, l2=1e-4, max_norm=1.0), (features, labels), seed=seed).deposit
+    kept = make_deposit(train(features, labels, l2=1e-4, max_norm=1.0), (features, labels), seed=seed).deposit
     kept = replace(kept, sums=replace(kept.sums, third=None))  # with third derivatives the bound would be less tight
     promise = deposit_promise(epsilon, delta, force=True, noise=EXACT)
     request = ask_deposit(kept, (features[gone], labels[gone]), promise)

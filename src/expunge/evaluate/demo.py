@@ -19,8 +19,8 @@ from expunge.certificate.rules import Check
 from expunge.certificate.statement import read_statement
 from expunge.certificate.verify import verify_statement
 from expunge.deposit.asking import ask_deposit, deposit_promise
-from expunge.deposit.contents import Deposit
-from expunge.deposit.keeping import keep
+from expunge.deposit.file import Deposit
+from expunge.deposit.make import make_deposit
 from expunge.deposit.membership import answers
 from expunge.distance import Distance
 from expunge.evaluate.audit import whiten
@@ -98,7 +98,7 @@ def run(
     trained = train(*data["source"], l2=L2, max_norm=1.0)
     retrained = train(*data["retain"], l2=L2, max_norm=1.0)
     write_file(folder / MODEL, trained.to_bytes())
-    kept = keep(trained, data["source"]).deposit
+    kept = make_deposit(trained, data["source"]).deposit
     endings = {WITH: _with_deposit(folder, trained, retrained, kept, data, (epsilon, delta), say)}
     ended(WITH, endings[WITH])
     say("Without one: nobody thought of it in time.\n")

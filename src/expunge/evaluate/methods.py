@@ -17,7 +17,7 @@ from torch import Tensor
 
 from expunge.bounds import Ball
 from expunge.deposit.asking import ask_deposit, deposit_promise
-from expunge.deposit.keeping import keep
+from expunge.deposit.make import make_deposit
 from expunge.distance import Distance, Estimation
 from expunge.errors import ModelError
 from expunge.evaluate.case import Case, Labelled
@@ -173,7 +173,7 @@ class UnlearnDeposit:
     name: str = "Deposit"
 
     def run(self, case: Case) -> Outcome:
-        kept = keep(case.trained, case.splits.source, seed=0).deposit
+        kept = make_deposit(case.trained, case.splits.source, seed=0).deposit
         # forced: an evaluation is to show a useless model, not to refuse it
         promise = deposit_promise(self.epsilon, self.delta, force=True)
         request = ask_deposit(kept, case.splits.forget, promise)

@@ -18,8 +18,8 @@ from expunge.bounds.calibration import deletions_left
 from expunge.certificate.claim import Claim
 from expunge.certificate.derive import bound_named, derive
 from expunge.deposit.asking import ask_deposit, deposit_promise
-from expunge.deposit.contents import Deposit
 from expunge.deposit.evidence import reach_of
+from expunge.deposit.file import Deposit
 from expunge.errors import ExpungeError, OptionError, Refused
 from expunge.evaluate.case import make_rows
 from expunge.evaluate.metrics import classify
@@ -291,7 +291,7 @@ def plan_deposit(
         delta=delta,
         total=total if finite else None,
         reach=used if finite else None,
-        accuracy_before=None if shown is None else _accuracy(shown, deposit.settled),
+        accuracy_before=None if shown is None else _accuracy(shown, deposit.reference_weights),
         outlooks=tuple(outlooks),
         notes=asked.notes,
     )

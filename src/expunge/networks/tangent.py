@@ -19,17 +19,10 @@ from torch import Tensor, nn
 
 from expunge.bounds.scale import Scale
 from expunge.certificate.claim import Json
-from expunge.deposit.asking import (
-    deposit_promise,
-    notes_on,
-    require_alone,
-    require_its_record,
-    require_some_left,
-)
-from expunge.deposit.contents import Deposit, kept_head
-from expunge.deposit.keeping import Kept
-from expunge.deposit.leaving import Membership, look_up, require_members
-from expunge.deposit.making import make_deposit, require_size
+from expunge.deposit.asking import deposit_promise, notes_on, require_alone, require_its_record, require_some_left
+from expunge.deposit.file import Deposit, deposit_head
+from expunge.deposit.make import NewDeposit, make_from_rows, require_size
+from expunge.deposit.membership import Membership, look_up, require_members
 from expunge.distance import Distance
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.heads import LinearHead, Rows
@@ -283,8 +276,8 @@ def keep_tangent(
     device: str = "cpu",
     progress: Progress = silent,
     seed: int | None = None,
-) -> Kept:
-    """The same with what was rehearsed and the rows."""
+) -> NewDeposit:
+    """A deposit of tangent weights, with what was rehearsed and the rows."""
     record, anchor = model.record, from_matrix(model.weights[None], bias=False, dtype=torch.float64)
     if record.noised:
         raise ModelError(
@@ -292,13 +285,13 @@ def keep_tangent(
             "a deposit is of a model as it was trained",
             "Give the model from before the deletion.",
         )
-    require_size(kept_head(anchor, record), computing_device(device))
+    require_size(deposit_head(anchor, record), computing_device(device))
     objective = objective_of(network, model, block, device)
     progress("Jacobian norms", 0, None)
     rows = jacobian_rows(objective, (inputs, labels), record, SOURCE)
     _require_trained_on(model, rows)
     given = (torch.as_tensor(inputs).flatten(1), as_labels(labels, len(rows), SOURCE))
-    return Kept(make_deposit(anchor, record, rows, given, progress=progress, seed=seed), rows)
+    return make_from_rows(anchor, record, rows, given, progress=progress, seed=seed)
 
 
 def jacobian_rows(objective: Tangent, arrays: tuple[Any, Any], record: TrainingRecord, name: str) -> JacobianRows:
@@ -353,7 +346,7 @@ def ask_tangent_deposit(
 
 
 def _require_the_same(membership: Membership) -> None:
-    copies = [int(row) + 1 for row in np.flatnonzero(membership.found.precision > 0)]
+    copies = [int(row) + 1 for row in np.flatnonzero(membership.matches.precision > 0)]
     if copies:
         raise DataError(
             f"{len(copies):,} examples (row {', '.join(map(str, copies[:5]))}) are rounded copies of source examples",

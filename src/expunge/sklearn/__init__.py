@@ -6,7 +6,7 @@ that values of single rows cannot be read off. `ForgettingClassifier` does both 
 one estimator. `from_sklearn` and `to_sklearn` are for models of whose source nothing was kept.
 """
 
-from expunge.deposit.outlook import ServesFew
+from expunge.deposit.forecast import ServesFew
 from expunge.sklearn.estimator import ForgettingClassifier, NoDeposit
 from expunge.sklearn.keeping import ExactPreparation, NotAtOptimum, Unlearned, deposit, unlearn
 from expunge.sklearn.plain import from_sklearn, to_sklearn

@@ -15,9 +15,9 @@ from expunge.bounds.scale import power_of_two
 from expunge.certificate.dossier import Certificate
 from expunge.certificate.statement import Statement
 from expunge.certificate.wording import headline, outside
-from expunge.deposit.contents import Deposit
-from expunge.deposit.making import Made, make_deposit, most_weights
-from expunge.deposit.outlook import warn_if_few
+from expunge.deposit.file import Deposit
+from expunge.deposit.forecast import warn_if_few
+from expunge.deposit.make import NewDeposit, make_from_rows, most_weights
 from expunge.distance import Distance
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.model import LinearModel, from_matrix
@@ -114,7 +114,7 @@ def make(
     device: str = "cpu",
     progress: Progress = silent,
     seed: int | None = None,
-) -> Made:
+) -> NewDeposit:
     """A deposit with what was rehearsed for it, and the optimum."""
     parts = taken_apart(estimator, learnt_elsewhere=preparation == LEARNT_ELSEWHERE)
     objective = objective_of(parts.final)
@@ -134,9 +134,9 @@ def make(
     )  # fmt: skip
     if rows.n_scaled:
         raise DataError("rows longer than the longest", "none is", "Give finite rows.")
-    made = make_deposit(model, record, rows, (features, labels), progress=progress, seed=seed)
+    made = make_from_rows(model, record, rows, (features, labels), progress=progress, seed=seed)
     _warn_if_moved(objective, made.optimum, features, type(parts.final).__name__)
-    warn_if_few(made)
+    warn_if_few(made.deposit, made.rehearsals)
     return made
 
 

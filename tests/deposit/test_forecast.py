@@ -8,8 +8,17 @@ import pytest
 
 from expunge.bounds.calibration import mu_for
 from expunge.certificate.claim import ARITHMETIC_SHARE
-from expunge.deposit.making import Rehearsal, Trial
-from expunge.deposit.outlook import Forecast, Outlook, Size, Verdict, covering, outlook, verdict_of
+from expunge.deposit.forecast import (
+    Forecast,
+    Rehearsal,
+    Size,
+    SizeForecast,
+    Trial,
+    Verdict,
+    forecast,
+    smallest_level,
+    verdict_of,
+)
 from small_deposit import N_SOURCE, kept
 
 VERDICT = Verdict(1.0, 0, 0, 0)
@@ -18,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def test_more_privacy_and_more_rows_cost_more() -> None:
     made = kept()
-    found = outlook(made.deposit, made.rehearsed, made.rows)
+    found = forecast(made.deposit, made.rehearsals, made.rows)
     assert found.delta == 1 / N_SOURCE
     assert [size.rows for size in found.sizes] == [1, 4, 10, 100]
     assert 0.7 < found.accuracy < 1.0
@@ -39,18 +48,18 @@ def test_more_privacy_and_more_rows_cost_more() -> None:
 def test_the_noise_is_the_smallest_level_that_covers() -> None:
     deposit = kept().deposit
     levels = deposit.levels
-    assert covering(deposit, levels[1] * 0.999) == levels[1]
-    assert covering(deposit, levels[1]) == levels[2]
-    assert covering(deposit, levels[0] * 1.001) == levels[1]
-    assert covering(deposit, math.inf) is None
+    assert smallest_level(deposit, levels[1] * 0.999) == levels[1]
+    assert smallest_level(deposit, levels[1]) == levels[2]
+    assert smallest_level(deposit, levels[0] * 1.001) == levels[1]
+    assert smallest_level(deposit, math.inf) is None
 
 
 def test_groups_without_a_region_are_counted_not_averaged() -> None:
     made = kept()
     trials = (Trial(math.inf, None), Trial(made.deposit.levels[-1] * 100, made.deposit.model.matrix()))
-    found = outlook(made.deposit, [Rehearsal(7, trials)], made.rows, epsilons=(1.0,))
+    found = forecast(made.deposit, [Rehearsal(7, trials)], made.rows, epsilons=(1.0,))
     assert found.sizes == (Size(7, 2, 1),)
-    assert found.forecasts == (Forecast(7, 1.0, None, None, 2),)
+    assert found.forecasts == (SizeForecast(7, 1.0, None, None, 2),)
     assert found.affordable[0].at_once == 0
     assert found.verdict == Verdict(1.0, 0, 0, 0), "no single row was tried"
 
@@ -71,7 +80,7 @@ def test_the_verdict_by_hand() -> None:
 
 def test_affordable_ends_at_the_first_size_that_is_not() -> None:
     sizes = (Size(1, 4, 0), Size(10, 4, 3), Size(100, 4, 0))
-    forecasts = tuple(Forecast(size.rows, 1.0, 0.0, 0.002, size.refused) for size in sizes)
-    assert Outlook(1e-3, 0.9, sizes, forecasts, VERDICT).affordable[0].at_once == 1
-    costly = (Forecast(1, 1.0, 0.0, 0.02, 0), *forecasts[1:])
-    assert Outlook(1e-3, 0.9, sizes, costly, VERDICT).affordable[0].one_at_a_time == 0
+    forecasts = tuple(SizeForecast(size.rows, 1.0, 0.0, 0.002, size.refused) for size in sizes)
+    assert Forecast(1e-3, 0.9, sizes, forecasts, VERDICT).affordable[0].at_once == 1
+    costly = (SizeForecast(1, 1.0, 0.0, 0.02, 0), *forecasts[1:])
+    assert Forecast(1e-3, 0.9, sizes, costly, VERDICT).affordable[0].one_at_a_time == 0

@@ -1,4 +1,4 @@
-"""A deposit: what is kept of a source before it goes. No row is in it. PRIVATE.
+"""A deposit: what is kept of a source before it goes, and its file. No row is in it. PRIVATE.
 
 It holds the anchor (weights near the optimum, with its record), the gradient and Hessian of the source's mean loss
 there, of narrow tables the third derivatives, the exact second moments that the noise takes its shape from, gauges,
@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import json
 import math
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +22,10 @@ from torch import Tensor
 
 from expunge.bounds.ellipsoid import Ellipsoid
 from expunge.bounds.scale import power_of_four
-from expunge.deposit.blocks import Blocks, Norm, cholesky_error, largest, square_of
-from expunge.deposit.drawing import DeviceEllipsoid
-from expunge.deposit.setting import Penalty, Setting, not_definite, too_small
-from expunge.deposit.shape import EXACT_BELOW, Gram, shape_of
-from expunge.deposit.steps import step_of
-from expunge.deposit.sums import Gauge, Sums, is_joint
-from expunge.deposit.third import folded_size, has_third, n_lines
+from expunge.deposit.matrices import Blocks, Norm, cholesky_error, inverse_of, largest, square_of
+from expunge.deposit.shape import DeviceEllipsoid, Gram, not_definite, shape_of, too_small
+from expunge.deposit.step import Penalty, RetainedProblem, Setting
+from expunge.deposit.sums import Gauge, Sums, folded_size, has_third, is_joint, n_lines
 from expunge.errors import FileError, ModelError
 from expunge.heads import LinearHead, Logistic, OneVsRest, Ridge, Softmax
 from expunge.heads.jacobians import JacobianRidge
@@ -47,7 +43,8 @@ METADATA = "expunge deposit"
 LEVELS = 6  # sizes that noise may have: which of them a request took tells less than three bits
 HARMLESS = 0.01  # of an output: what the first of them moves it by at most
 KNOWN_HEADS = (Softmax, Logistic, OneVsRest, Ridge)  # by exact type; tangent weights are one of their own
-TILE = 256  # rows and columns of a matrix that stay in cache
+TILE = 256  # rows of a matrix that stay in cache
+TENSORS = ("weight", "gradient", "curvature", "moments", "support", "off", "third")
 
 
 @dataclass(frozen=True, repr=False)
@@ -111,31 +108,23 @@ class Deposit:
         return self.model.matrix(self.device)
 
     @cached_property
-    def settled(self) -> Tensor:
+    def reference_weights(self) -> Tensor:
         """The weights that outputs and accuracy are judged by, K x d: of a square the optimum of the rows that are
         left, since noise in its anchor may be long; else the anchor, whose noise moves no output by much."""
-        stepped = step_of(self.setting, self.sums, self.penalty(self.sums.count)) if self.setting.quadratic else None
-        return self.anchor if stepped is None else self.anchor + stepped[0]
+        exact = self.setting.quadratic and self.problem.solvable
+        return self.anchor + self.problem.linear_step if exact else self.anchor
 
     def on(self, device: torch.device) -> Deposit:
-        """The same with its matrices on a device."""
+        """With its matrices on a device."""
         if device == self.device:
             return self
-        sums = replace(
-            self.sums,
-            gradient=self.sums.gradient.to(device),
-            curvature=self.sums.curvature.on(device),
-            weighted=tuple(each.on(device) for each in self.sums.weighted),
-            third=None if self.sums.third is None else self.sums.third.to(device),
-            gram=self.gram.on(device),
-        )
         gauges = tuple(replace(gauge, factor=gauge.factor.to(device)) for gauge in self.gauges)
-        return replace(self, sums=sums, gauges=gauges)
+        return replace(self, sums=self.sums.on(device), gauges=gauges)
 
     @property
     def head(self) -> LinearHead:
         """What is minimised, rows bounded as they were."""
-        head = replace(kept_head(self.model, self.record), row_bound=self.numbers.row_bound)
+        head = replace(deposit_head(self.model, self.record), row_bound=self.numbers.row_bound)
         return replace(head, longest_target=self.numbers.longest_target) if isinstance(head, JacobianRidge) else head
 
     @property
@@ -146,20 +135,21 @@ class Deposit:
     @property
     def setting(self) -> Setting:
         head = self.head
-        return Setting(
-            self.anchor,
-            self.numbers.row_bound,
-            self.gauges,
-            isinstance(head, Ridge),
-            isinstance(head, Softmax),
-            stiff_of(self.sums),
-        )
+        # what is added to the direction common to all classes: of the size of the Hessian, and of what is left alone
+        stiff = float(self.sums.curvature.diagonal.mean())
+        kind = isinstance(head, Ridge), isinstance(head, Softmax)
+        return Setting(self.anchor, self.numbers.row_bound, self.gauges, *kind, stiff)
 
     def penalty(self, n_rows: int) -> Penalty:
         """The regulariser of so many rows: l2 stays as it is, a fixed C is shared by fewer."""
         record = self.record
         l2 = record.l2 if record.fixed_c is None else 1.0 / (record.fixed_c * n_rows)
         return Penalty(l2, bool(record.free_bias))
+
+    @cached_property
+    def problem(self) -> RetainedProblem:
+        """What the step and the region of the rows that are left follow from."""
+        return RetainedProblem(self.setting, self.sums, self.penalty(self.sums.count), self.shape)
 
     @property
     def gram(self) -> Gram:
@@ -179,9 +169,7 @@ class Deposit:
     @cached_property
     def _inverse(self) -> Tensor:
         """Of the factor."""
-        unit = torch.eye(self.shape.shape[-1], dtype=self.shape.dtype, device=self.shape.device)
-        inverse: Tensor = torch.linalg.solve_triangular(self.shape[0], unit, upper=False)
-        return inverse
+        return inverse_of(self.shape[0])
 
     @cached_property
     def ellipsoid(self) -> Ellipsoid:
@@ -194,13 +182,14 @@ class Deposit:
             raise not_definite()
         trace = len(self.anchor) * float(self._inverse.square().sum()) * (1.0 + 2.0**-30)
         known = (
+            self.model.matrix().numel(),
             power_of_four(largest(matrix.plus(error)) * (1.0 + 2.0**-20)),
             norm.least / (1.0 + 2.0**-20),
             trace,
         )
         if self.device.type == "cpu":
-            return Ellipsoid(self.model.matrix().numel(), *known, factors=self.shape.numpy())
-        return DeviceEllipsoid(self.model.matrix().numel(), *known, shape=self.shape)
+            return Ellipsoid(*known, factors=self.shape.numpy())
+        return DeviceEllipsoid(*known, shape=self.shape)
 
     @cached_property
     def output_noise(self) -> float:
@@ -215,7 +204,7 @@ class Deposit:
         """How far the model's own outputs are from zero on a typical row; a network's are what its targets are."""
         if self.of_network:
             return 1.0 / math.sqrt(self._outputs)
-        centred = self.setting.centred(self.settled)
+        centred = self.setting.centred(self.reference_weights)
         return math.sqrt(float((centred @ self.gram.mean * centred).sum()) / len(centred))
 
     @property
@@ -235,7 +224,7 @@ class Deposit:
         return b"".join(self.to_parts())
 
     def to_parts(self) -> list[bytes | memoryview]:
-        """The same in parts, one after the other: symmetric matrices by their lower half, all else as it is here."""
+        """The file in parts, one after the other: symmetric matrices by their lower half, all else as it is here."""
         tensors = {
             "weight": self.model.matrix(),
             "gradient": self.sums.gradient,
@@ -256,23 +245,7 @@ class Deposit:
         return safetensors_parts({name: tensor.cpu().numpy() for name, tensor in tensors.items()}, {METADATA: text})
 
 
-def stiff_of(sums: Sums) -> float:
-    """What is added to the direction common to all classes: of the size of the Hessian, and of what is left alone."""
-    return float(sums.curvature.diagonal.mean())
-
-
-def is_whole(gram: Gram) -> bool:
-    """Whether these are whole numbers that float64 holds exactly."""
-    parts, counts = gram.parts, torch.stack([gram.support, gram.off])
-    return (
-        bool((parts == torch.round(parts)).all())
-        and float(parts.abs().max()) < EXACT_BELOW
-        and bool((counts == torch.round(counts)).all())
-        and float(counts.min()) >= 0.0
-    )
-
-
-def kept_head(model: LinearModel, record: TrainingRecord) -> LinearHead:
+def deposit_head(model: LinearModel, record: TrainingRecord) -> LinearHead:
     """What weights minimise of which a deposit is kept: a linear head, or tangent weights as one.
 
     Its sums, errors and routes are written for these losses: another one, though made from one of them, is refused.
@@ -289,48 +262,35 @@ def kept_head(model: LinearModel, record: TrainingRecord) -> LinearHead:
     return head
 
 
+# The file -------------------------------------------------------------------------------------------------------------
+
+
 def packed(matrices: Tensor) -> Tensor:
-    """The lower half of each matrix, row by row."""
+    """The lower half of each matrix, row by row: a mask of the whole takes many times as long as these parts."""
     size = matrices.shape[-1]
     halves = matrices.new_empty((len(matrices), size * (size + 1) // 2))
-    for row, start in enumerate(_starts(size)):
+    for row in range(size):
+        start = row * (row + 1) // 2
         halves[:, start : start + row + 1] = matrices[:, row, : row + 1]
     return halves.cpu()
 
 
 def unpacked(halves: NDArray[np.float64], *, symmetric: bool) -> Tensor:
-    """Matrices from their lower halves; `symmetric`, or triangular. Tiles of rows side by side, by torch's threads."""
+    """Matrices from their lower halves; `symmetric`, or triangular."""
     size = int((2 * halves.shape[1]) ** 0.5)
     if size * (size + 1) // 2 != halves.shape[1]:
         raise ValueError(f"{halves.shape[1]} numbers are half of no matrix")
-    matrices, starts = np.zeros((len(halves), size, size), dtype=halves.dtype), _starts(size)
-
-    def filled(top: int) -> None:
-        for row in range(top, min(top + TILE, size)):
-            matrices[:, row, : row + 1] = halves[:, starts[row] : starts[row] + row + 1]
-
-    for work in (filled, partial(_mirror, matrices)) if symmetric else (filled,):
-        if size <= TILE:
-            work(0)
-            continue
-        with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-            list(threads.map(work, range(0, size, TILE)))
-    return torch.from_numpy(matrices)
-
-
-def _mirror(matrices: NDArray[np.float64], top: int) -> None:
-    """Copy what a tile of rows has below the diagonal above it, in tiles: whole columns would go in leaps."""
-    rows = slice(top, top + TILE)
-    for first in range(0, top, TILE):
-        columns = slice(first, first + TILE)
-        matrices[:, columns, rows] = matrices[:, rows, columns].swapaxes(1, 2)
-    own = matrices[:, rows, rows]
-    own += np.tril(own, -1).swapaxes(1, 2)  # above the diagonal there was nothing
-
-
-def _starts(size: int) -> list[int]:
-    """Where each row of a lower half begins: a mask of the whole matrix takes many times as long as these parts."""
-    return [row * (row + 1) // 2 for row in range(size)]
+    filled = np.zeros((len(halves), size, size), dtype=halves.dtype)
+    for row in range(size):
+        start = row * (row + 1) // 2
+        filled[:, row, : row + 1] = halves[:, start : start + row + 1]
+    matrices = torch.from_numpy(filled)
+    for top in range(0, size if symmetric else 0, TILE):
+        rows = slice(top, top + TILE)
+        matrices[:, :top, rows] = matrices[:, rows, :top].mT
+        own = matrices[:, rows, rows]
+        own += own.tril(-1).mT  # above the diagonal there was nothing
+    return matrices
 
 
 def read_deposit(path: str | Path) -> Deposit:
@@ -340,14 +300,18 @@ def read_deposit(path: str | Path) -> Deposit:
 
 
 def parse_deposit(content: bytes | bytearray, path: Path) -> Deposit:
-    """The same from the file's bytes, which it may keep for its own where they can be written to."""
+    """A deposit from its file's bytes, which it may keep for its own where they can be written to."""
     tensors, metadata = read_safetensors(content, path)
     try:
         told = read_json(metadata[METADATA])
         numbers = read_as(Numbers, told["numbers"])
         if numbers.schema != SCHEMA:
             raise ValueError(f"schema {numbers.schema!r}")
-        _require_no_more(numbers, [*tensors], [*told, *(name for name in metadata if name != METADATA)])
+        names = {*TENSORS, *(f"{name}.{i}" for i in range(len(numbers.kappas)) for name in ("gauge", "weighted"))}
+        names |= {f"hashes.{i}" for i in range(len(PRECISIONS))}
+        more = sorted(tensors.keys() - names | told.keys() - {"numbers", "record"} | metadata.keys() - {METADATA})
+        if more:  # nothing may travel in one unseen
+            raise ValueError(f"it also has {', '.join(more[:3])}")
         record = TrainingRecord.from_json(json.dumps(told["record"]), str(path))
         return _assembled(numbers, record, tensors)
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
@@ -358,36 +322,14 @@ def parse_deposit(content: bytes | bytearray, path: Path) -> Deposit:
         ) from error
 
 
-def _require_no_more(numbers: Numbers, tensors: list[str], told: list[str]) -> None:
-    """Refuse what no deposit has: nothing may travel in one unseen."""
-    gauged = [f"{name}.{index}" for index in range(len(numbers.kappas)) for name in ("gauge", "weighted")]
-    hashed = [f"hashes.{index}" for index in range(len(PRECISIONS))]
-    own = {
-        "weight",
-        "gradient",
-        "curvature",
-        "moments",
-        "support",
-        "off",
-        "third",
-        *gauged,
-        *hashed,
-        "numbers",
-        "record",
-    }
-    more = sorted({*tensors, *told} - own)
-    if more:
-        raise ValueError(f"it also has {', '.join(more[:3])}")
-
-
 def _assembled(numbers: Numbers, record: TrainingRecord, tensors: dict[str, NDArray[np.generic]]) -> Deposit:
+    stored, n_gauges = sum(values.nbytes for values in tensors.values()), len(numbers.kappas)
+
     def finite(name: str) -> NDArray[np.float64]:
         values = tensors[name]
         if values.dtype != np.float64 or not np.isfinite(values).all():
             raise ValueError(f"{name} is not finite float64 numbers")
         return values  # type: ignore[return-value]
-
-    stored = sum(values.nbytes for values in tensors.values())
 
     def tensor(name: str) -> Tensor:
         """What is most of the file stays where it is; all else would keep the file in memory."""
@@ -395,54 +337,50 @@ def _assembled(numbers: Numbers, record: TrainingRecord, tensors: dict[str, NDAr
         shared = 2 * values.nbytes > stored and values.flags.writeable and values.flags.aligned
         return torch.from_numpy(values if shared else values.copy())
 
-    model = from_matrix(tensor("weight"), bias=record.bias, dtype=torch.float64)
-    model = replace(model, record=record)
-    joint, n_gauges = is_joint(kept_head(model, record)), len(numbers.kappas)
-    gauges = tuple(
-        Gauge(unpacked(finite(f"gauge.{index}"), symmetric=False)[0], numbers.kappas[index])
-        for index in range(n_gauges)
-    )
+    def symmetric(name: str) -> Tensor:
+        return unpacked(finite(name), symmetric=True)
+
+    model = replace(from_matrix(tensor("weight"), bias=record.bias, dtype=torch.float64), record=record)
+    joint = is_joint(deposit_head(model, record))
+    factors = (unpacked(finite(f"gauge.{index}"), symmetric=False)[0] for index in range(n_gauges))
     sums = Sums(
         numbers.n_rows,
         tensor("gradient"),
-        Blocks(unpacked(finite("curvature"), symmetric=True), joint),
-        tuple(Blocks(unpacked(finite(f"weighted.{index}"), symmetric=True), joint) for index in range(n_gauges)),
+        Blocks(symmetric("curvature"), joint),
+        tuple(Blocks(symmetric(f"weighted.{index}"), joint) for index in range(n_gauges)),
         numbers.gradient_error,
         numbers.curvature_error,
         numbers.weighted_errors,
         tensor("third") if "third" in tensors else None,
         numbers.third_error,
-        Gram(numbers.n_rows, unpacked(finite("moments"), symmetric=True), tensor("support"), tensor("off")),
+        Gram(numbers.n_rows, symmetric("moments"), tensor("support"), tensor("off")),
     )
-    digests = [np.array(tensors[f"hashes.{index}"]) for index in range(len(PRECISIONS))]
-    _require_fit(model, numbers, sums, gauges, digests)
-    return Deposit(model, numbers, sums, gauges, RowHashes((digests[0], digests[1], digests[2])))
+    first, second, third = (np.array(tensors[f"hashes.{index}"]) for index in range(len(PRECISIONS)))
+    gauges = tuple(map(Gauge, factors, numbers.kappas))
+    deposit = Deposit(model, numbers, sums, gauges, RowHashes((first, second, third)))
+    _require_fit(deposit)
+    return deposit
 
 
-def _require_fit(
-    model: LinearModel,
-    numbers: Numbers,
-    sums: Sums,
-    gauges: tuple[Gauge, ...],
-    digests: list[NDArray[np.generic]],
-) -> None:
-    """Refuse parts that do not belong together."""
-    classes, width = model.matrix().shape
+def _require_fit(deposit: Deposit) -> None:
+    """Refuse parts that do not belong together, and numbers that no deposit has."""
+    numbers, sums, record, gauges, gram = deposit.numbers, deposit.sums, deposit.record, deposit.gauges, deposit.gram
+    classes, width = deposit.model.matrix().shape
     size = classes * width if sums.curvature.joint else width
-    head = kept_head(model, model.record)  # type: ignore[arg-type]
+    head = deposit_head(deposit.model, record)
     third = (n_lines(head, classes), folded_size(width)) if has_third(head) else None
     fitting = (
         sums.gradient.shape == (classes, width)
-        and sums.curvature.size == size
-        and sums.gram is not None
-        and sums.gram.parts.shape == (3, width, width)
-        and sums.gram.support.shape == sums.gram.off.shape == (width,)
-        and is_whole(sums.gram)
-        and all(each.size == size for each in sums.weighted)
+        and all(each.size == size for each in (sums.curvature, *sums.weighted))
+        and gram.parts.shape == (3, width, width)
+        and gram.support.shape == gram.off.shape == (width,)
+        and gram.is_whole
         and all(gauge.factor.shape == (width, width) for gauge in gauges)
         and (sums.third is None or sums.third.shape == third)
-        and len(numbers.weighted_errors) == len(numbers.kappas) == len(gauges)
-        and all(each.shape == (numbers.n_rows, HASH_BYTES) and each.dtype == np.uint8 for each in digests)
+        and len(numbers.weighted_errors) == len(gauges)
+        and all(
+            each.shape == (numbers.n_rows, HASH_BYTES) and each.dtype == np.uint8 for each in deposit.hashes.digests
+        )
         and len(numbers.key) == 2 * KEY_BYTES
         and bytes.fromhex(numbers.key).hex() == numbers.key
         and sum(numbers.class_counts) == numbers.n_rows
@@ -450,28 +388,21 @@ def _require_fit(
     )
     if not fitting:
         raise ValueError("its parts do not fit together")
-    _require_possible(numbers, model.record, [gauge.factor for gauge in gauges])  # type: ignore[arg-type]
-    if model.weights_sha256() != model.record.weights_sha256:  # type: ignore[union-attr]
-        raise ValueError("its weights are not those of its record")
-
-
-def _require_possible(numbers: Numbers, record: TrainingRecord, factors: list[Tensor]) -> None:
-    """Refuse numbers that no deposit has."""
-    counted = (numbers.n_rows, numbers.forgotten, numbers.generation, *numbers.class_counts)
-    of_sums = (numbers.gradient_error, numbers.curvature_error, *numbers.weighted_errors, numbers.third_error)
-    errors = (numbers.anchor_noise, *of_sums)
-    sizes = (numbers.row_bound, *numbers.kappas)
+    counts = (numbers.n_rows, numbers.forgotten, numbers.generation, *numbers.class_counts)
+    errors = (numbers.anchor_noise, sums.gradient_error, sums.curvature_error, *sums.weighted_errors, sums.third_error)
     possible = (
-        min(counted) >= 0
+        min(counts) >= 0
         and numbers.n_rows == record.n_source
         and numbers.generation <= numbers.forgotten  # somebody left in each
         and (numbers.generation == 0) == (numbers.forgotten == 0)
         and record.noised
         and all(0.0 <= error < math.inf for error in errors)
-        and all(0.0 < size < math.inf for size in sizes)
+        and all(0.0 < each < math.inf for each in (numbers.row_bound, *numbers.kappas))
         and 0.0 <= numbers.longest_target < math.inf
-        and (numbers.longest_target > 0.0) == loss_named(record.loss).one_vector
-        and all(bool((factor.diagonal(dim1=-2, dim2=-1) > 0.0).all()) for factor in factors)
+        and (numbers.longest_target > 0.0) == deposit.of_network
+        and all(bool((gauge.factor.diagonal() > 0.0).all()) for gauge in gauges)
     )
     if not possible:
         raise ValueError("its numbers cannot be those of a deposit")
+    if deposit.model.weights_sha256() != record.weights_sha256:
+        raise ValueError("its weights are not those of its record")

@@ -15,7 +15,7 @@ from safetensors.torch import load, save
 from deposit_problems import made, prepared
 from expunge.bounds.ellipsoid import Ellipsoid
 from expunge.bounds.scale import is_power_of_four
-from expunge.deposit.contents import METADATA, Deposit, packed, parse_deposit, read_deposit, unpacked
+from expunge.deposit.file import METADATA, Deposit, packed, parse_deposit, read_deposit, unpacked
 from expunge.errors import FileError
 
 pytestmark = pytest.mark.usefixtures("one_thread")

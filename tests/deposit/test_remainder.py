@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from deposit_problems import noised_gauges
-from expunge.deposit import bending as module
-from expunge.deposit.bending import Bending, bending, bent
-from expunge.deposit.blocks import Blocks, Norm, norm_of
+from expunge.deposit import with_surrogate as module
+from expunge.deposit.matrices import Blocks, Norm
+from expunge.deposit.with_surrogate import GradientRemainder, remainder_of
 from expunge.heads import Rows, head_for
 
 CASES = [("softmax", 4), ("softmax", 2), ("one-vs-rest", 3), ("logistic", 1)]
 WIDTH, ROWS, BOUND = 5, 120, 3.0
 
 
-def example(loss: str, classes: int, *, weighted: bool = False, size: float = 0.3) -> Bending:
+def example(loss: str, classes: int, *, weighted: bool = False, size: float = 0.3) -> GradientRemainder:
     generator = torch.Generator().manual_seed(classes)
 
     def normal(*shape: int) -> Tensor:
@@ -36,21 +36,21 @@ def example(loss: str, classes: int, *, weighted: bool = False, size: float = 0.
     if loss == "softmax":
         update -= update.mean(dim=0)
     rows = Rows(features, torch.zeros(ROWS, dtype=torch.int64), weights)
-    return bending(head, normal(classes, WIDTH), update, rows)
+    return remainder_of(head, normal(classes, WIDTH), update, rows)
 
 
-def norm_for(bends: Bending, seed: int = 0) -> tuple[Norm, Tensor]:
+def norm_for(bends: GradientRemainder, seed: int = 0) -> tuple[Norm, Tensor]:
     """A random norm in the head's own blocks, and its matrix over all weights."""
     classes, joint = len(bends.weights), bends.head.name == "softmax"
     size, count = (classes * WIDTH, 1) if joint else (WIDTH, classes)
     drawn = torch.randn((count, size, size), dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     values = drawn @ drawn.mT + torch.eye(size, dtype=torch.float64)
-    norm = norm_of(Blocks(values, joint))
+    norm = Norm.of(Blocks(values, joint))
     assert norm is not None
     return norm, torch.block_diag(*values)
 
 
-def naive(bends: Bending) -> Tensor:
+def naive(bends: GradientRemainder) -> Tensor:
     """psi of every row by automatic differentiation, rows x weights."""
     made = []
     for x in bends.rows.blocks()[0].features:  # type: ignore[index]
@@ -61,6 +61,12 @@ def naive(bends: Bending) -> Tensor:
         _, linear = torch.autograd.functional.jvp(gradient, bends.weights, bends.update)
         made.append((gradient(bends.weights + bends.update) - gradient(bends.weights) - linear).reshape(-1))
     return torch.stack(made)
+
+
+def largest_of(bends: GradientRemainder, features: Tensor) -> Tensor:
+    """c of other rows."""
+    rows = Rows(features, torch.zeros(len(features), dtype=torch.int64))
+    return torch.cat([c for _, c in replace(bends, rows=rows).pieces()])
 
 
 def close(value: float, expected: Any) -> None:
@@ -116,7 +122,7 @@ def test_rows_are_solved_for_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
     bends = example("softmax", 4)
     norm, _ = norm_for(bends)
     at_once = torch.cat([squares for _, _, squares in bends.squares(norm)])
-    monkeypatch.setattr(module, "SOLVED", 1)
+    monkeypatch.setattr(module, "AT_ONCE", 1)
     assert torch.allclose(torch.cat([squares for _, _, squares in bends.squares(norm)]), at_once, rtol=1e-13)
 
 
@@ -129,11 +135,11 @@ def test_no_admissible_row_bends_more_than_the_largest(loss: str, classes: int, 
     reach = BOUND * float(difference.norm(dim=1).max())
     directions = torch.randn((4000, WIDTH), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     longest = directions / directions.norm(dim=1, keepdim=True) * BOUND
-    assert float(bent(bends.head, bends.weights, bends.update, longest).norm(dim=1).max()) <= bends.largest(reach)
+    assert float(largest_of(bends, longest).norm(dim=1).max()) <= bends.largest(reach)
     held = bends.rows.blocks()[0].features  # type: ignore[index]
     inside = min(gauge.kappa * float(gauge.length(difference).max()) for gauge in gauges)
     within = bends.largest(min(reach, inside), gauges)
-    assert float(bent(bends.head, bends.weights, bends.update, held).norm(dim=1).max()) <= within
+    assert float(largest_of(bends, held).norm(dim=1).max()) <= within
     assert within <= bends.largest(reach) * (1 + 1e-12)
 
 
@@ -149,13 +155,13 @@ def test_the_supremum_is_in_the_norm() -> None:
 def test_what_float64_loses_of_a_row_is_within_its_bound(loss: str, classes: int) -> None:
     bends = example(loss, classes)
     exact = _in_longer_numbers(bends)
-    off = (bent(bends.head, bends.weights, bends.update, bends.rows.blocks()[0].features) - exact).abs()  # type: ignore[index]
+    off = (largest_of(bends, bends.rows.blocks()[0].features) - exact).abs()  # type: ignore[index]
     assert float(off.norm(dim=1).max()) * BOUND <= bends.row_error
     assert bends.row_error < 1e-10
     assert bends.mean_error >= bends.row_error
 
 
-def _in_longer_numbers(bends: Bending) -> Tensor:
+def _in_longer_numbers(bends: GradientRemainder) -> Tensor:
     from mpmath import exp, matrix, mp
 
     mp.dps = 40
@@ -178,7 +184,7 @@ def _in_longer_numbers(bends: Bending) -> Tensor:
         ]
         rows.append([float(a - p - c) for a, p, c in zip(after, before, curved, strict=True)])
     made = torch.tensor(rows, dtype=torch.float64)
-    rest = bent(bends.head, bends.weights, bends.update, bends.rows.blocks()[0].features[20:])  # type: ignore[index]
+    rest = largest_of(bends, bends.rows.blocks()[0].features[20:])  # type: ignore[index]
     return torch.cat([made, rest])
 
 

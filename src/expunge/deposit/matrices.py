@@ -10,6 +10,7 @@ shows that a matrix is positive definite but for `(q + 4) u trace` (Rump 2006), 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -37,10 +38,6 @@ class Blocks:
         """Rows of a block."""
         return int(self.values.shape[-1])
 
-    def vectors(self, weights: Tensor) -> Tensor:
-        """K x d weights as the blocks see them."""
-        return weights.reshape(1, -1) if self.joint else weights
-
     def columns(self, weights: Tensor) -> Tensor:
         """K x d weights as columns that the blocks act on, b x q x k: one block that serves all has one a class."""
         if self.joint:
@@ -49,8 +46,7 @@ class Blocks:
 
     def from_columns(self, columns: Tensor, like: Tensor) -> Tensor:
         """The way back, K x d."""
-        turned = columns if self.joint or len(self.values) > 1 else columns.mT
-        return turned.reshape(like.shape)
+        return (columns if self.joint or len(self.values) > 1 else columns.mT).reshape(like.shape)
 
     def product(self, weights: Tensor) -> Tensor:
         """The matrix times the weights, K x d."""
@@ -70,12 +66,11 @@ class Blocks:
         """`own A + factor B`."""
         return Blocks((self.values * own).add_(other.values, alpha=factor), self.joint)
 
-    def on(self, device: torch.device) -> Blocks:
-        """The same on a device."""
-        return Blocks(self.values.to(device), self.joint)
-
     def times(self, factor: float) -> Blocks:
         return Blocks(self.values * factor, self.joint)
+
+    def on(self, device: torch.device) -> Blocks:
+        return Blocks(self.values.to(device), self.joint)
 
     @property
     def diagonal(self) -> Tensor:
@@ -94,7 +89,7 @@ class Blocks:
     @property
     def trace(self) -> float:
         """Sum of the sizes on the diagonal, of the largest block."""
-        return float(self.values.diagonal(dim1=-2, dim2=-1).abs().sum(dim=-1).max())
+        return float(self.diagonal.abs().sum(dim=-1).max())
 
     def row_sum(self) -> float:
         """Upper bound on the largest eigenvalue's size: the largest sum of sizes along a row."""
@@ -113,22 +108,15 @@ def cholesky_error(matrix: Blocks) -> float:
     return 2.0 * (matrix.size + 4) * UNIT_ROUNDOFF * matrix.trace
 
 
-def is_definite(matrix: Blocks, lost: float = 0.0) -> bool:
-    """Whether every block is positive definite, for certain; `lost` is what forming it may have changed of it."""
-    return factored(matrix.plus(-(cholesky_error(matrix) + lost))) is not None
+def is_definite(matrix: Blocks, lost: float = 0.0, *, in_place: bool = False) -> bool:
+    """Whether every block is positive definite, for certain; `lost` is what forming it may have changed of it.
 
-
-def passing_is_definite(matrix: Blocks, lost: float = 0.0) -> bool:
-    """The same of a matrix that nobody needs afterwards: its diagonal is changed."""
+    `in_place` changes the diagonal of a matrix that nobody needs afterwards.
+    """
+    if not in_place:
+        matrix = matrix.plus(0.0)
     matrix.diagonal.sub_(cholesky_error(matrix) + lost)
     return factored(matrix) is not None
-
-
-def solved_by(factor: Tensor, columns: Tensor) -> Tensor:
-    """`(L L')^-1` of columns: two triangular solves are many times faster on a CPU than torch's `cholesky_solve`."""
-    half = torch.linalg.solve_triangular(factor, columns, upper=False)
-    solution: Tensor = torch.linalg.solve_triangular(factor.mT, half, upper=True)
-    return solution
 
 
 def square_of(factor: Tensor) -> Tensor:
@@ -147,12 +135,40 @@ def square_of(factor: Tensor) -> Tensor:
     return product
 
 
+def inverse_of(factor: Tensor) -> Tensor:
+    """Of a lower triangular matrix."""
+    unit = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
+    inverse: Tensor = torch.linalg.solve_triangular(factor, unit, upper=False)
+    return inverse
+
+
 @dataclass(frozen=True)
 class Norm:
-    """A positive definite matrix M with its factor."""
+    """A positive definite matrix M with its factor L, from `M = L L'`."""
 
     matrix: Blocks
     factor: Tensor
+
+    @classmethod
+    def of(cls, matrix: Blocks) -> Norm | None:
+        """None where the matrix is not positive definite. A factorisation that runs to its end proves nothing near
+        zero: whether it is definite for certain, `least` says."""
+        factor = factored(matrix)
+        return None if factor is None else cls(matrix, factor)
+
+    def half(self, columns: Tensor) -> Tensor:
+        """`L^-1` of columns."""
+        solution: Tensor = torch.linalg.solve_triangular(self.factor, columns, upper=False)
+        return solution
+
+    def other_half(self, columns: Tensor) -> Tensor:
+        """`L'^-1` of columns."""
+        solution: Tensor = torch.linalg.solve_triangular(self.factor.mT, columns, upper=True)
+        return solution
+
+    def solved(self, gradient: Tensor) -> Tensor:
+        """`M^-1 g`; two triangular solves are many times faster on a CPU than torch's `cholesky_solve`."""
+        return self.matrix.from_columns(self.other_half(self.half(self.matrix.columns(gradient))), gradient)
 
     def dual(self, gradient: Tensor) -> float:
         """Certain upper bound on `||g||_{M^-1}`; infinite where the factors say nothing.
@@ -160,55 +176,37 @@ class Norm:
         The factors' product L L' is at most `d` from M, hence at most `(1 + d/least) M`, and at least `least - d`; the
         solve is exact for an L whose entries are off by `(q+1) u` of their size.
         """
-        half = torch.linalg.solve_triangular(self.factor, self.matrix.columns(gradient), upper=False)
         error = cholesky_error(self.matrix)
         if not self.least > 2.0 * error:
             return math.inf
         of_solve = 2.0 * (self.matrix.size + 4) * UNIT_ROUNDOFF * math.sqrt(2.0 * self.matrix.trace / self.least)
-        return float(half.norm()) * math.sqrt(1.0 + error / self.least) * (1.0 + 2.0 * of_solve) * (1.0 + 2.0**-30)
-
-    def solved(self, gradient: Tensor) -> Tensor:
-        """`M^-1 g`."""
-        return self.matrix.from_columns(solved_by(self.factor, self.matrix.columns(gradient)), gradient)
-
-    def length(self, weights: Tensor) -> float:
-        """`||w||_M`."""
-        return math.sqrt(max(0.0, self.matrix.form(weights)))
-
-    def about_most(self, other: Blocks, slack: float = 0.0) -> float:
-        """About `lambda_max(M^-1 (A + slack I))`, from below."""
-
-        def image(vectors: Tensor) -> Tensor:
-            inner = torch.linalg.solve_triangular(self.factor.mT, vectors, upper=True)
-            moved = torch.add(other.values @ inner, inner, alpha=slack)
-            outer: Tensor = torch.linalg.solve_triangular(self.factor, moved, upper=False)
-            return outer
-
-        return max(top_of(image, self.factor), 1e-300)
+        size = float(self.half(self.matrix.columns(gradient)).norm())
+        return size * math.sqrt(1.0 + error / self.least) * (1.0 + 2.0 * of_solve) * (1.0 + 2.0**-30)
 
     def most(self, other: Blocks, slack: float = 0.0, below: float = math.inf) -> float:
         """Certain upper bound on `lambda_max(M^-1 (A + slack I))`; infinite where none was found, or none `below`."""
-        bound = self.about_most(other, slack) * CLOSE
+
+        def image(vectors: Tensor) -> Tensor:
+            inner = self.other_half(vectors)
+            return self.half(torch.add(other.values @ inner, inner, alpha=slack))
+
         own, others = self.matrix.frobenius, other.frobenius + slack * math.sqrt(other.size)
-        for attempt in range(TRIES):
-            if bound >= below:
-                return math.inf
-            lost = slack + 4.0 * UNIT_ROUNDOFF * (
-                bound * own + others
-            )  # what is left may be far smaller than its parts
-            if passing_is_definite(self.matrix.combined(bound, other, -1.0), lost):
-                return bound * (1.0 + 2.0**-40)
-            bound *= 1.0 + 2.0 ** min(attempt - 6, 1)
-        return math.inf
+
+        def holds(bound: float) -> bool:
+            # what is left may be far smaller than its parts
+            lost = slack + 4.0 * UNIT_ROUNDOFF * (bound * own + others)
+            return is_definite(self.matrix.combined(bound, other, -1.0), lost, in_place=True)
+
+        return _raised(max(top_of(image, self.factor), 1e-300) * CLOSE, holds, below) * (1.0 + 2.0**-40)
 
     @cached_property
     def least(self) -> float:
         """Certain lower bound on `lambda_min(M)`; 0 where none was found."""
-
-        bound = 1.0 / max(top_of(lambda vectors: solved_by(self.factor, vectors), self.factor), 1e-300) / CLOSE
-        hopeless = cholesky_error(self.matrix) / 64.0  # a bound so small is lost beside what a factorisation may hide
+        top = top_of(lambda vectors: self.other_half(self.half(vectors)), self.factor)
+        bound = 1.0 / max(top, 1e-300) / CLOSE
+        hopeless = cholesky_error(self.matrix) / 64.0  # a bound so small is lost in what a factorisation may hide
         for attempt in range(TRIES):
-            if passing_is_definite(self.matrix.plus(-bound)):
+            if is_definite(self.matrix.plus(-bound), in_place=True):
                 return bound
             if bound <= hopeless:
                 break
@@ -216,28 +214,25 @@ class Norm:
         return 0.0
 
 
-def norm_of(matrix: Blocks) -> Norm | None:
-    """The matrix with its factor; None where it is not positive definite.
-
-    A factorisation that runs to its end proves nothing near zero: whether it is definite for certain, `least` says.
-    """
-    factor = factored(matrix)
-    return None if factor is None else Norm(matrix, factor)
+def _raised(bound: float, holds: Callable[[float], bool], below: float = math.inf) -> float:
+    """The bound, raised until it holds; infinite where it does not in so many tries, or is not `below`."""
+    for attempt in range(TRIES):
+        if bound >= below:
+            break
+        if holds(bound):
+            return bound
+        bound *= 1.0 + 2.0 ** min(attempt - 6, 1)
+    return math.inf
 
 
 def largest(matrix: Blocks) -> float:
     """Certain upper bound on the largest eigenvalue."""
-    bound = max(top_of(lambda vectors: matrix.values @ vectors, matrix.values), 1e-300) * CLOSE
-    for attempt in range(TRIES):
-        negative = matrix.times(-1.0)
-        negative.diagonal.add_(bound)
-        if passing_is_definite(negative):
-            return bound * (1.0 + 2.0**-40)
-        bound *= 1.0 + 2.0 ** min(attempt - 6, 1)
-    return matrix.row_sum()
+    start = max(top_of(lambda vectors: matrix.values @ vectors, matrix.values), 1e-300) * CLOSE
+    bound = _raised(start, lambda bound: is_definite(matrix.times(-1.0).plus(bound), in_place=True))
+    return bound * (1.0 + 2.0**-40) if math.isfinite(bound) else matrix.row_sum()
 
 
-def top_of(image, like: Tensor) -> float:  # type: ignore[no-untyped-def]
+def top_of(image: Callable[[Tensor], Tensor], like: Tensor) -> float:
     """About the largest eigenvalue over all blocks; of large ones by Lanczos' iteration, fully orthogonalised."""
     blocks, size = like.shape[0], like.shape[-1]
     if size <= SMALL:
@@ -245,21 +240,19 @@ def top_of(image, like: Tensor) -> float:  # type: ignore[no-untyped-def]
         return float(torch.linalg.eigvalsh((whole + whole.mT) / 2).max())
     generator = torch.Generator().manual_seed(0)
     start = torch.randn((blocks, size, 1), dtype=torch.float64, generator=generator).to(like.device)
-    basis = [start / start.norm(dim=1, keepdim=True)]
-    steps = min(STEPS, size)
-    diagonal = torch.zeros((blocks, steps), dtype=torch.float64)
-    beside = torch.zeros((blocks, max(steps - 1, 0)), dtype=torch.float64)
-    for step in range(steps):
-        moved = image(basis[-1])
-        diagonal[:, step] = (moved * basis[-1]).sum(dim=(1, 2)).cpu()
-        if step == steps - 1:
+    basis = start / start.norm(dim=1, keepdim=True)
+    tridiagonal = torch.zeros((blocks, STEPS, STEPS), dtype=torch.float64)
+    for step in range(STEPS):
+        moved = image(basis[:, :, -1:])
+        tridiagonal[:, step, step] = (moved * basis[:, :, -1:]).sum(dim=(1, 2)).cpu()
+        if step == STEPS - 1:
             break
-        known, size_of_image = torch.cat(basis, dim=2), moved.norm(dim=1, keepdim=True)
+        size_of_image = moved.norm(dim=1, keepdim=True)
         for _ in range(2):
-            moved = moved - known @ (known.mT @ moved)
+            moved = moved - basis @ (basis.mT @ moved)
         length = moved.norm(dim=1, keepdim=True)
         more = length > NOTHING_NEW * size_of_image  # else what is left is rounding, and no direction
-        beside[:, step] = torch.where(more, length, 0.0)[:, 0, 0].cpu()
-        basis.append(torch.where(more, moved / length.clamp(min=1e-300), 0.0))
-    tridiagonal = torch.diag_embed(diagonal) + torch.diag_embed(beside, 1) + torch.diag_embed(beside, -1)
+        off = torch.where(more, length, 0.0)[:, 0, 0].cpu()
+        tridiagonal[:, step, step + 1] = tridiagonal[:, step + 1, step] = off
+        basis = torch.cat([basis, torch.where(more, moved / length.clamp(min=1e-300), 0.0)], dim=2)
     return float(torch.linalg.eigvalsh(tridiagonal).max())

@@ -19,12 +19,12 @@ from expunge.bounds.calibration import mu_for
 from expunge.bounds.region import ROUND_UP
 from expunge.certificate.claim import BESIDE_FACTS
 from expunge.certificate.dossier import Certificate, digest_of, read_claim
-from expunge.deposit import verifying
-from expunge.deposit.beside import region_of
-from expunge.deposit.blocks import Blocks
-from expunge.deposit.contents import Deposit, Numbers, parse_deposit
-from expunge.deposit.routes import found
-from expunge.deposit.verifying import verify_deposits
+from expunge.deposit import verify
+from expunge.deposit.file import Deposit, Numbers, parse_deposit
+from expunge.deposit.matrices import Blocks
+from expunge.deposit.region import smallest_region
+from expunge.deposit.verify import verify_deposits
+from expunge.deposit.with_surrogate import region_of
 from expunge.distance import Distance
 from expunge.errors import FileError, OptionError, VerificationFailed
 from expunge.mechanism import Unlearned
@@ -90,14 +90,12 @@ def test_what_a_step_left_cannot_be_left_out_of_the_region() -> None:
     model = train(*source(), l2=0.05, max_norm=3.0, loss="ridge")
     before = deposit(model, *source(), seed=1)
     made = unlearn(model, rows(4, 7), epsilon=1.0, delta=1e-3, deposit=before)
-    result = found(
-        made.deposit.setting, made.deposit.sums, made.deposit.penalty(made.deposit.sums.count), made.deposit.shape
-    )
+    result = smallest_region(made.deposit.problem)
     assert result is not None
     larger = replace(result, facts=replace(result.facts, solver=result.facts.rounding))  # as a rough step would have it
     content = deepcopy(made.certificate.content)
     distance = read_claim(content).distance
-    checks = verifying._route_checks(content, made.deposit, larger, region_of(larger, distance).radius)
+    checks = verify.region_checks(content, made.deposit, larger, region_of(larger, distance).radius)
     failed = [check.name for check in checks if not check.passed]
     assert failed == ["deposit: bound.total is no less than the region"]
 
@@ -166,12 +164,12 @@ def test_another_machine_s_last_digits_change_nothing(problem: Callable[..., Any
 
 def test_a_region_that_is_next_to_nothing_beside_what_drawing_adds() -> None:
     content, after = deepcopy(result().certificate.content), result().deposit
-    again = found(after.setting, after.sums, after.penalty(after.sums.count), after.shape)
+    again = smallest_region(after.problem)
     assert again is not None
     radius, terms = region_of(again, read_claim(content).distance).radius, content["bound"]["terms"]
     terms["drawing"] = 1e5 * radius
     content["bound"]["total"] = math.fsum(terms.values()) * ROUND_UP
-    checks = verifying._route_checks(content, after, again, radius)
+    checks = verify.region_checks(content, after, again, radius)
     assert not [check.name for check in checks if not check.passed]
 
 
@@ -329,16 +327,16 @@ def test_what_the_deposits_do_not_show_is_checked_too() -> None:
 
 def test_a_larger_level_than_is_needed_is_told() -> None:
     content, after = deepcopy(result().certificate.content), result().deposit
-    again = found(after.setting, after.sums, after.penalty(after.sums.count), after.shape)
+    again = smallest_region(after.problem)
     assert again is not None
     radius = region_of(again, read_claim(content).distance).radius
-    assert not [check.name for check in verifying._noise_checks(content, after, radius) if not check.passed]
+    assert not [check.name for check in verify.noise_checks(content, after, radius) if not check.passed]
     content["sigma"] *= 4.0
-    failed = [check.name for check in verifying._noise_checks(content, after, radius) if not check.passed]
+    failed = [check.name for check in verify.noise_checks(content, after, radius) if not check.passed]
     assert failed == ["deposit: no smaller level covers the region"]
     for sigma in (content["sigma"] * 1.5, after.levels[-1] * 4.0, after.levels[0] / 4.0):
         content["sigma"] = sigma
-        failed = [check.name for check in verifying._noise_checks(content, after, radius) if not check.passed]
+        failed = [check.name for check in verify.noise_checks(content, after, radius) if not check.passed]
         assert "deposit: sigma is one of the levels" in failed
 
 
@@ -379,7 +377,7 @@ def test_other_rows_are_not_those_that_left() -> None:
 
 def test_weights_without_their_noise_or_with_more_are_seen(published: Path) -> None:
     made, left = result(), result().deposit
-    step = found(left.setting, left.sums, left.penalty(left.sums.count), left.shape)
+    step = smallest_region(left.problem)
     assert step is not None
     updated = from_matrix(left.anchor + step.update, bias=True, dtype=torch.float64)
     for weights in (updated, LinearModel(3 * made.model.weight, made.model.bias)):

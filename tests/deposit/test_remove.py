@@ -14,21 +14,13 @@ from hypothesis import strategies as st
 
 from deposit_problems import LONG, Made, gradient, hessian, made, prepared, problem_of, slopes, whole
 from expunge.bounds.deposit import deposit_bound
-from expunge.deposit.contents import Deposit
 from expunge.deposit.evidence import DepositEvidence
-from expunge.deposit.leaving import (
-    SMOOTHNESS,
-    Membership,
-    copied,
-    gone,
-    left,
-    look_up,
-    require_members,
-)
-from expunge.deposit.routes import found
+from expunge.deposit.file import Deposit
+from expunge.deposit.membership import Membership, look_up, require_members
+from expunge.deposit.region import smallest_region
+from expunge.deposit.remove import SMOOTHNESS, charged_sums, distances, remove_rows
 from expunge.deposit.shape import unsure
-from expunge.deposit.sums import Sums
-from expunge.deposit.third import threes
+from expunge.deposit.sums import Sums, threes
 from expunge.errors import DataError
 from expunge.heads import Rows
 from expunge.rows.hashes import Matches
@@ -52,7 +44,7 @@ def leave(deposit: Deposit, case: Made, which: Array, copy: Array | None = None)
     membership = look_up(deposit, given_rows, case.y[which])
     require_members(membership)
     rows = rows_of(case, given_rows, which)
-    return left(deposit, rows, membership, gone(deposit, rows, membership))
+    return remove_rows(deposit, rows, membership)
 
 
 def matches(*precisions: int) -> Membership:
@@ -87,9 +79,9 @@ def test_rows_are_known_by_values_and_label_as_often_as_they_occurred() -> None:
     assert look_up(case.deposit, case.X[[4, 4]], case.y[[4, 4]]).missing == [1]
     assert look_up(case.deposit, case.X[:2] + 1e-3, case.y[:2]).missing == [0, 1]
     both = look_up(case.deposit, np.concatenate([case.X[:1], case.X[1:2].astype(np.float32)]), case.y[:2])
-    assert both.found.precision.tolist() == [0, 1]
+    assert both.matches.precision.tolist() == [0, 1]
     assert [both.count(level) for level in range(3)] == [1, 1, 0]
-    assert look_up(case.deposit, np.round(case.X[:2], 6), case.y[:2]).found.precision.tolist() == [2, 2]
+    assert look_up(case.deposit, np.round(case.X[:2], 6), case.y[:2]).matches.precision.tolist() == [2, 2]
 
 
 def test_rows_that_were_never_there_are_refused_by_number() -> None:
@@ -125,13 +117,13 @@ def test_a_row_that_is_given_too_often_is_told_apart_from_one_that_was_never_the
 def test_the_distance_of_copies_by_hand() -> None:
     """Twice half a step: 2^-23 of the length in float32, a millionth a column in six decimals."""
     rows = Rows(torch.tensor([[3.0, 4.0, 0.0, 0.0], [0.0, 0.0, 6.0, 8.0]], dtype=torch.float64), torch.tensor([0, 1]))
-    assert copied(matches(0, 0), rows) == 0.0
-    assert copied(matches(1, 0), rows) == pytest.approx(5.0 * 2.0**-23 * 1.001, rel=1e-12, abs=0.0)
-    assert copied(matches(1, 1), rows) == pytest.approx(15.0 * 2.0**-23 * 1.001, rel=1e-12, abs=0.0)
-    assert copied(matches(2, 0), rows) == pytest.approx(2e-6 * 1.001, rel=1e-12, abs=0.0)
-    assert copied(matches(2, 1), rows) == pytest.approx((2e-6 + 10.0 * 2.0**-23) * 1.001, rel=1e-12, abs=0.0)
+    assert distances(matches(0, 0), rows).sum() == 0.0
+    assert distances(matches(1, 0), rows) == pytest.approx(5.0 * 2.0**-23 * 1.001, rel=1e-12, abs=0.0).sum()
+    assert distances(matches(1, 1), rows) == pytest.approx(15.0 * 2.0**-23 * 1.001, rel=1e-12, abs=0.0).sum()
+    assert distances(matches(2, 0), rows) == pytest.approx(2e-6 * 1.001, rel=1e-12, abs=0.0).sum()
+    assert distances(matches(2, 1), rows) == pytest.approx((2e-6 + 10.0 * 2.0**-23) * 1.001, rel=1e-12, abs=0.0).sum()
     nothing = Rows(torch.zeros((1, 4), dtype=torch.float64), torch.tensor([0]))
-    assert copied(matches(1), nothing) == pytest.approx(2.0 * 2.0**-149 * 1.001, rel=1e-12, abs=0.0)
+    assert distances(matches(1), nothing) == pytest.approx(2.0 * 2.0**-149 * 1.001, rel=1e-12, abs=0.0).sum()
 
 
 @given(st.integers(0, 10_000), st.floats(-45.0, 4.0))
@@ -146,12 +138,12 @@ def test_copies_that_round_alike_are_no_farther_apart_than_is_charged(seed: int,
         step = np.spacing(np.abs(X).astype(np.float32)).astype(np.float64)
     other = np.clip(2 * narrow - X, narrow - 0.49 * step, narrow + 0.49 * step)
     for copy in (narrow, other):
-        assert np.linalg.norm(copy - X, axis=1).sum() <= copied(matches(*[1] * 5), rows)
+        assert np.linalg.norm(copy - X, axis=1).sum() <= distances(matches(*[1] * 5), rows).sum()
     if exponent > -3.0:
         decimals = np.round(X, 6)
-        assert np.linalg.norm(decimals - X, axis=1).sum() <= copied(matches(*[2] * 5), rows)
+        assert np.linalg.norm(decimals - X, axis=1).sum() <= distances(matches(*[2] * 5), rows).sum()
         far = decimals + (decimals - X) * 0.99
-        assert np.linalg.norm(far - X, axis=1).sum() <= copied(matches(*[2] * 5), rows)
+        assert np.linalg.norm(far - X, axis=1).sum() <= distances(matches(*[2] * 5), rows).sum()
 
 
 def test_scaling_to_a_norm_bound_brings_rows_no_further_apart() -> None:
@@ -192,10 +184,10 @@ def test_what_copies_change_of_the_sums_is_charged(loss: str, precision: int) ->
     which = np.arange(10)
     copy = case.X[which].astype(np.float32).astype(float) if precision == 1 else np.round(case.X[which], 6)
     membership = look_up(case.deposit, copy, case.y[which])
-    assert set(membership.found.precision.tolist()) == {precision}
+    assert set(membership.matches.precision.tolist()) == {precision}
     rows = rows_of(case, copy, which)
-    sums = gone(case.deposit, rows, membership)
-    plain = gone(case.deposit, rows, Membership(replace(membership.found, precision=np.zeros(10, np.int64))))
+    sums = charged_sums(case.deposit, rows, membership)
+    plain = charged_sums(case.deposit, rows, Membership(replace(membership.matches, precision=np.zeros(10, np.int64))))
     charged = 0
     for (error, stated), (_, without) in zip(off(case, sums, which), off(case, plain, which), strict=True):
         assert error <= stated
@@ -210,9 +202,9 @@ def test_the_charge_for_copies_by_hand(loss: str) -> None:
     deposit, which = case.deposit, np.arange(4)
     copy = case.X[which].astype(np.float32).astype(float)
     membership, rows = look_up(deposit, copy, case.y[which]), rows_of(case, copy, which)
-    sums = gone(deposit, rows, membership)
-    plain = gone(deposit, rows, Membership(replace(membership.found, precision=np.zeros(4, np.int64))))
-    t, (slope, curve, bend) = copied(membership, rows) / 4, SMOOTHNESS[loss]
+    sums = charged_sums(deposit, rows, membership)
+    plain = charged_sums(deposit, rows, Membership(replace(membership.matches, precision=np.zeros(4, np.int64))))
+    t, (slope, curve, bend) = float(distances(membership, rows).sum()) / 4, SMOOTHNESS[loss]
     B, W = deposit.numbers.row_bound, float(np.linalg.norm(deposit.model.matrix().numpy(), 2))
     residual = {
         "softmax": math.sqrt(2.0),
@@ -241,8 +233,8 @@ def test_copies_of_tiny_rows_may_lie_outside_the_gauge() -> None:
     which = np.arange(6)
     copy = np.round(scaled.X[which], 6)
     membership = look_up(deposit, copy, scaled.y[which])
-    assert membership.found.precision.tolist() == [2] * 6
-    sums = gone(deposit, rows_of(replace(scaled, deposit=deposit), copy, which), membership)
+    assert membership.matches.precision.tolist() == [2] * 6
+    sums = charged_sums(deposit, rows_of(replace(scaled, deposit=deposit), copy, which), membership)
     for error, stated in off(replace(scaled, deposit=deposit), sums, which):
         assert error <= stated
 
@@ -319,7 +311,7 @@ def test_a_feature_that_nobody_retained_has_leaves_with_its_rows(loss: str) -> N
     problem, kept = problem_of(case), np.arange(2, 120)
     anew = replace(problem, anchor=after.anchor.numpy())
     assert np.abs(after.sums.gradient.numpy() - gradient(anew.anchor, anew.X[kept], anew.y[kept], loss)).max() < 1e-12
-    result = found(after.setting, after.sums, after.penalty(118), after.shape)
+    result = smallest_region(after.problem)
     assert result is not None
     v = (after.anchor + result.update).numpy()
     W, uncertain = problem.retrained(kept, v, after.shape)
@@ -334,8 +326,8 @@ def test_the_update_goes_from_the_anchor_as_it_was_given() -> None:
     updated = request.weights + taken.step().update
     assert torch.equal(request.weights, case.deposit.anchor)
     assert taken.deposit is not None
-    assert taken.result is not None
-    torch.testing.assert_close(updated, taken.deposit.anchor + taken.result.update, rtol=0, atol=1e-15)
+    assert taken.solution is not None
+    torch.testing.assert_close(updated, taken.deposit.anchor + taken.solution.update, rtol=0, atol=1e-15)
     assert float(updated[:, 2].abs().max()) == 0.0
 
 
@@ -346,7 +338,7 @@ def test_a_copy_that_has_a_little_where_its_original_has_nothing_is_refused(tiny
     one = leave(case.deposit, case, np.array([0]))
     copy = case.X[5:6].copy()
     copy[0, 2] = tiny
-    assert look_up(one, copy, case.y[5:6]).found.precision.tolist() == [precision]
+    assert look_up(one, copy, case.y[5:6]).matches.precision.tolist() == [precision]
     with pytest.raises(DataError, match=r"row 1\) are rounded copies"):
         leave(one, case, np.array([5]), copy)
     assert leave(one, case, np.array([5])).gram.support.tolist() == [118.0, 118.0, 1.0, 118.0]
@@ -409,7 +401,7 @@ def test_ten_deletions_one_after_another_keep_the_retrained_weights_inside(loss:
         which = kept[:2]
         copy = case.X[which].astype(np.float32).astype(float) if step % 3 == 2 else None
         deposit, kept = leave(deposit, case, which, copy), kept[2:]
-        result = found(deposit.setting, deposit.sums, deposit.penalty(len(kept)), deposit.shape)
+        result = smallest_region(deposit.problem)
         assert result is not None
         v = (deposit.model.matrix() + result.update).numpy()
         W, uncertain = problem.retrained(kept, v, deposit.shape)

@@ -1,0 +1,385 @@
+"""Making a deposit of a source that is still there: everything is checked, then it is made."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from expunge.bounds.calibration import mu_for
+from expunge.bounds.scale import power_of_two
+from expunge.certificate.claim import ARITHMETIC_SHARE
+from expunge.deposit.file import HARMLESS, SCHEMA, Deposit, Numbers, deposit_head
+from expunge.deposit.forecast import Rehearsal, rehearse, rehearse_sizes
+from expunge.deposit.matrices import Norm
+from expunge.deposit.shape import Gram, gram_of, not_definite, rested, shape_of
+from expunge.deposit.step import Penalty, Setting
+from expunge.deposit.sums import NU, by_class, gauges_of, has_third, is_joint, sums_of
+from expunge.errors import DataError, ModelError, OptionError
+from expunge.heads import LinearHead, Logistic, Ridge, RowSet, Softmax
+from expunge.heads.jacobians import JacobianRidge, JacobianRows
+from expunge.model import LinearModel, from_matrix
+from expunge.record import TrainingRecord, require_range
+from expunge.request.declared import NOTHING_DECLARED, Declared, record_for
+from expunge.request.description import timestamp
+from expunge.request.door import HERE
+from expunge.request.execution import Execution
+from expunge.request.rows import Reading, is_labelled, rows_of
+from expunge.request.subject import head_of
+from expunge.rows.columns import match_record, prepare_frames
+from expunge.rows.hashes import KEY_BYTES, NOTHING, RowHashes, hash_rows, hash_stream
+from expunge.rows.streams import Stream
+from expunge.runtime.group import ALONE, Group
+from expunge.runtime.memory import Memory
+from expunge.runtime.progress import Progress, silent
+
+NAME = "the source"
+NO_HASHES = RowHashes((NOTHING, NOTHING, NOTHING))
+MOST_WEIGHTS = 12_000  # of one block: a matrix of their square is kept, and several while it is made
+COPIES = 18  # matrices of that size that a deletion needs room for at once
+FEW_WEIGHTS = 2_000  # up to here all gauges are kept, beyond one
+MAX_NEWTON = 100
+NEAR = 1e-11  # of the objective: gains of this size are lost in its rounding long before the weights are at rest
+HASHING = "Row hashes (rows)"
+ANCHOR_FACTOR = 4.0  # of the anchor's noise at most: times how far one ordinary row moves the optimum; the list of
+ANCHOR_STEP = math.sqrt(2.0)  # scales goes down in such steps, to where the noise
+AS_PEOPLE = 25  # in all is as long as so many rows that leave together move the optimum: taken without being tried
+SHARE_OF_SOURCE = 1 / 200  # that they are of the source, at most
+FREE_FACTOR = 16.0  # where it costs nothing
+NEARLY_ALL = 0.9  # of single rows that must be able to leave at epsilon 1, for a scale to be taken, with
+QUIET = 0.25  # of the noise that moves outputs by a hundredth: a desk has such noise, for many who leave
+
+
+@dataclass(frozen=True)
+class NewDeposit:
+    """The deposit, what was rehearsed with it, the rows it is of, and the optimum itself, K x d: no part of the
+    deposit, which has noise."""
+
+    deposit: Deposit
+    rehearsals: tuple[Rehearsal, ...]
+    optimum: Tensor
+    rows: RowSet
+
+    def model(self, dtype: torch.dtype) -> LinearModel:
+        """The model at the optimum, in the type it is to be stored in; the deposit's own anchor has noise."""
+        own = self.deposit.record
+        stored = from_matrix(self.optimum, bias=own.bias, dtype=dtype)
+        record = replace(own, residual=0.0, noised=False, provenance="measured")
+        size, lost = _gradient_size(stored, record, by_class(self.rows, record))
+        return stored.with_record(replace(record, residual=size + lost))
+
+
+def make_deposit(
+    model: LinearModel,
+    source: tuple[Any, Any] | Stream,
+    *,
+    declared: Declared = NOTHING_DECLARED,
+    execution: Execution = HERE,
+    free_bias: bool = False,
+    seed: int | None = None,
+) -> NewDeposit:
+    """A deposit of the rows a model was trained on, as they were given then; in a group the first process has it.
+
+    Of a model without a record, `declared` says what it minimised (l2, loss, max_norm); the rest is measured here.
+    With `free_bias` the bias is no longer regularised: the deposit's own model is the one trained so. `seed` fixes
+    key and rehearsal for tests.
+    """
+    if model.record is not None:
+        source = prepare_frames(source, model.record, NAME)
+    if not is_labelled(source):
+        raise DataError(f"{NAME}: no labels", "its gradient needs them", "Give the rows as they were trained on.")
+    if isinstance(source, Stream) and source.own_rows and execution.group.size > 1:
+        raise DataError(
+            f"{NAME}: a stream that gives every process its own rows",
+            "the first process hashes all of them",
+            "Give files that all processes see, or make the deposit in one process.",
+        )
+    if model.record is None:  # what the source itself says need not be declared
+        known = source.n_rows if isinstance(source, Stream) else len(source[0])
+        declared = replace(declared, n_source=declared.n_source or known, training_residual=0.0)
+    record = record_for(model, declared)
+    if record.noised:
+        raise ModelError(
+            "the model is an unlearned, noised one",
+            "a deposit is of a model as it was trained",
+            "Give the model from before the deletion.",
+        )
+    place = execution.place
+    require_size(deposit_head(model, record), place)
+    reading = Reading(Memory.of(execution.memory), execution.group, execution.progress)
+    rows = rows_of(source, model, record, torch.float64, place, NAME, reading)
+    _require_trained_on(model, record, by_class(rows, record))
+    if free_bias and not record.bias:
+        raise OptionError(
+            "a free bias of a model without one", "there is nothing to free", "Train with a bias (--bias, bias=True)."
+        )
+    if free_bias:  # the optimum is another, so nothing is known of the gradient here
+        record = replace(record, free_bias=True, residual=0.0, provenance="declared")
+    given = match_record(source, record, model.n_features, NAME)
+    given = given if isinstance(given, Stream) else (given[0], given[1])
+    return make_from_rows(model, record, rows, given, group=execution.group, progress=execution.progress, seed=seed)
+
+
+def make_from_rows(
+    model: LinearModel,
+    record: TrainingRecord,
+    rows: RowSet,
+    given: tuple[Any, Any] | Stream,
+    *,
+    group: Group = ALONE,
+    progress: Progress = silent,
+    seed: int | None = None,
+) -> NewDeposit:
+    """A deposit of these rows for this model; `given` are the same rows as they came, for their hashes.
+
+    The anchor is the optimum, reached from the model's weights, and noise; tangent weights, whose loss is a square, are
+    taken for the optimum as they are. `seed` fixes key, noise and rehearsal for tests. In a group only the first
+    process looks at the rows as they came, and its deposit alone is whole.
+    """
+    require_range(record)
+    head = replace(deposit_head(model, record), l2=0.0)
+    require_size(head, rows.device)
+    tangent, given_rows = isinstance(rows, JacobianRows), rows
+    if isinstance(rows, JacobianRows) and isinstance(head, JacobianRidge):
+        head = replace(head, longest_target=power_of_two(rows.longest_target))
+    require_whole(record, rows)
+    rows = by_class(rows, record)
+    penalty = Penalty(record.l2, bool(record.free_bias))
+    setting = Setting(model.matrix(rows.device), head.row_bound, (), isinstance(head, Ridge), isinstance(head, Softmax))
+    best = setting.anchor if tangent else optimum(head, rows, setting, penalty, progress)
+    progress("Sums over the source", 0, None)
+    gram, secret = gram_of(rows), secret_numbers(rows, seed)
+    noise = setting.centred(anchor_noise(head, gram, penalty, best, 1.0, secret))
+    n_gauges = len(NU) if best.numel() <= FEW_WEIGHTS else 1
+    gauges = () if setting.quadratic else gauges_of(rows, gram, secret, n_gauges)
+    key = secrets.token_bytes(KEY_BYTES) if seed is None else np.random.default_rng(seed).bytes(KEY_BYTES)
+    counts, created = class_counts(head, rows), timestamp()
+    known = replace(record, class_counts=counts, residual=None, noised=True, provenance="measured")
+
+    def with_noise(scale: float) -> Deposit:
+        anchor = rested(best + scale * noise, gram, penalty.diagonal(best)[0])[0]
+        sums = sums_of(head, anchor, rows, gauges, third=has_third(head), gram=gram)
+        numbers = Numbers(
+            schema=SCHEMA,
+            key=key.hex(),
+            n_rows=len(rows),
+            forgotten=0,
+            generation=0,
+            class_counts=counts,
+            row_bound=head.row_bound,
+            anchor_noise=scale,
+            kappas=tuple(gauge.kappa for gauge in gauges),
+            gradient_error=sums.gradient_error,
+            curvature_error=sums.curvature_error,
+            weighted_errors=sums.weighted_errors,
+            third_error=sums.third_error,
+            created=created,
+            longest_target=head.longest_target if isinstance(head, JacobianRidge) else 0.0,
+        )
+        stored = from_matrix(anchor, bias=record.bias, dtype=torch.float64).with_record(known)
+        return Deposit(stored, numbers, sums, gauges, NO_HASHES)
+
+    scales = anchor_scales(best.numel(), len(rows), quadratic=setting.quadratic)
+    deposit = with_most_noise(with_noise, scales, lambda candidate: _is_quiet(candidate, rows, seed))
+    rehearsals = rehearse(deposit, rows, progress=progress, seed=seed)
+    hashes = hashes_of(key, given, len(rows), progress) if group.first else NO_HASHES
+    return NewDeposit(replace(deposit, hashes=hashes).on(torch.device("cpu")), rehearsals, best.cpu(), given_rows)
+
+
+# Checks ---------------------------------------------------------------------------------------------------------------
+
+
+def most_weights(device: torch.device) -> int:
+    """How many weights a block may have: a fixed number, or on a GPU what its memory holds if that is more."""
+    if device.type != "cuda":
+        return MOST_WEIGHTS
+    memory = torch.cuda.get_device_properties(device).total_memory
+    return max(MOST_WEIGHTS, math.isqrt(memory // (8 * COPIES)))
+
+
+def require_size(head: LinearHead, device: torch.device) -> None:
+    """Refuse a head whose Hessian is too large to be kept."""
+    size, most = head.n_parameters if is_joint(head) else head.n_features, most_weights(device)
+    if size > most:
+        raise ModelError(
+            f"a Hessian of {size:,} x {size:,}",
+            f"a deposit keeps one of at most {most:,} weights",
+            "Train the tangent weights of fewer parameters (--last), or a linear head on what the network makes."
+            if isinstance(head, JacobianRidge)
+            else "Train one-vs-rest or ridge, whose Hessian is of features by features, or use fewer features (for "
+            "example their principal components).",
+        )
+
+
+def require_whole(record: TrainingRecord, rows: RowSet) -> None:
+    """Refuse rows that are not as many as the model was trained on, or another C than the record's l2 is of."""
+    if len(rows) != record.n_source:
+        raise DataError(
+            f"{len(rows):,} rows",
+            f"the model was trained on {record.n_source:,}",
+            "Give all the rows it was trained on, and no others.",
+        )
+    if record.fixed_c is not None and not math.isclose(record.l2 * record.fixed_c * len(rows), 1.0, rel_tol=1e-9):
+        raise ModelError(
+            f"l2 {record.l2:g} with C {record.fixed_c:g} on {len(rows):,} rows",
+            "a fixed C is l2 = 1/(C n)",
+            "Record one of the two.",
+        )
+
+
+def _require_trained_on(model: LinearModel, record: TrainingRecord, rows: RowSet) -> None:
+    """Refuse rows that are not those the model says it was trained on, as far as that can be seen."""
+    remedy = "Give the rows the model was trained on, all of them, as they were given then."
+    if len(rows) != record.n_source:
+        raise DataError(f"{NAME} has {len(rows):,} rows", f"the model was trained on {record.n_source:,}", remedy)
+    if record.provenance != "measured" or record.residual is None:
+        return
+    size, lost = _gradient_size(model, record, rows)
+    allowed = record.residual * (1.0 + 1e-6) + 2.0 * lost
+    if record.rows_dtype != "float64":  # it was measured on rounded rows
+        allowed += 2.0**-20 * (1.0 + record.row_bound) * (1.0 + float(model.matrix().norm()))
+    if size > allowed:
+        raise DataError(
+            f"on the rows given as the source the gradient has norm {size:.3g}",
+            f"at training it was {record.residual:.3g}",
+            remedy,
+        )
+
+
+def _gradient_size(model: LinearModel, record: TrainingRecord, rows: RowSet) -> tuple[float, float]:
+    """The norm of the objective's gradient at the model's weights, and what float64 may hide of it."""
+    head, weights = head_of(model, record), model.matrix(rows.device)
+    penalty = Penalty(record.l2, bool(record.free_bias)).diagonal(weights)
+    gradient = replace(head, l2=0.0).gradient(weights, rows) + penalty * weights
+    return float(gradient.norm()), head.rounding(weights, rows)
+
+
+# Anchor, hashes, counts -----------------------------------------------------------------------------------------------
+
+
+def optimum(head: LinearHead, rows: RowSet, setting: Setting, penalty: Penalty, progress: Progress = silent) -> Tensor:
+    """Newton's method with the dense Hessian, from the given weights to where float64 ends.
+
+    Near the optimum rounding hides what a step gains: there the gradient, measured by the Hessian, decides.
+    It begins at zero where the objective is lower there: far out, where predictions are all certain, it is nearly flat.
+    """
+    weights = setting.centred(setting.anchor.clone())
+    stiff = replace(setting, stiff=1.0)
+
+    def objective(at: Tensor) -> float:
+        return head.loss(at, rows) + 0.5 * float((penalty.diagonal(at) * at.square()).sum())
+
+    value, at_zero = objective(weights), objective(torch.zeros_like(weights))
+    if not value <= at_zero:
+        weights, value = torch.zeros_like(weights), at_zero
+    least = math.inf
+    for iteration in range(MAX_NEWTON):
+        progress("Newton iterations to the anchor", iteration, None)
+        sums = sums_of(head, weights, rows)
+        gradient = setting.centred(sums.gradient + penalty.diagonal(weights) * weights)
+        matrix = stiff.penalised(stiff.stiffened(sums.curvature), penalty)
+        factor, damping = torch.linalg.cholesky_ex(matrix.values), 1e-14 * matrix.largest_entry
+        while bool(factor.info.any()):
+            factor, damping = torch.linalg.cholesky_ex(matrix.plus(damping).values), 10.0 * damping
+        direction = setting.centred(-Norm(matrix, factor.L).solved(gradient))
+        length, slope, moved = 1.0, float((gradient * direction).sum()), False
+        near = -slope <= NEAR * (1.0 + abs(value))
+        while length > 1e-8 and not moved:
+            trial = weights + length * direction
+            reached = objective(trial)
+            moved = -slope < 0.5 * least if near else reached <= value + 1e-4 * length * slope
+            length = 0.0 if near else length / 2
+        least = -slope if near else least
+        small = float(direction.norm()) <= 1e-12 * (1.0 + float(weights.norm()))
+        if not moved or small:
+            return weights + direction if small else weights
+        weights, value = trial, reached
+    return weights
+
+
+def secret_numbers(rows: RowSet, seed: int | None) -> np.random.Generator:
+    """The source of noise that is drawn once and kept nowhere; the same in every process of a group."""
+    words = torch.tensor([secrets.randbits(53) for _ in range(5)], dtype=torch.float64)
+    return np.random.default_rng([int(rows.agreed(word)) for word in words] if seed is None else seed)
+
+
+def anchor_scales(n_weights: int, n_rows: int, *, quadratic: bool) -> tuple[float, ...]:
+    """The scales that the noise in an anchor may have, by its shape, from the largest: where one ordinary row moves the
+    optimum by about `sqrt(p)/n`, a few times that in every direction, and down to noise that is in all no longer than
+    so many ordinary rows move it together. With that the noise hides what a row was still, if not that it was there.
+
+    Where the loss is a square, noise costs nothing. With many weights there is no room for more than the least.
+    """
+    root, n_rows = math.sqrt(n_weights), 1 << (n_rows - 1).bit_length()
+    if quadratic:
+        return (FREE_FACTOR * root / n_rows,)
+    most, least = ANCHOR_FACTOR * root, math.sqrt(min(AS_PEOPLE, SHARE_OF_SOURCE * n_rows))
+    if most <= least or n_weights > FEW_WEIGHTS:
+        return (min(most, least) / n_rows,)
+    steps = math.ceil(math.log(most / least) / math.log(ANCHOR_STEP) - 1e-9)
+    return *(most / ANCHOR_STEP**step / n_rows for step in range(steps)), least / n_rows
+
+
+def with_most_noise(
+    with_noise: Callable[[float], Deposit], scales: tuple[float, ...], is_quiet: Callable[[Deposit], bool]
+) -> Deposit:
+    """The deposit with the first of these scales that is quiet, by bisection; with the last where none is."""
+    best, first, last = None, 0, len(scales) - 1
+    while first < last:
+        middle = (first + last) // 2
+        candidate = with_noise(scales[middle])
+        if is_quiet(candidate):
+            best, last = candidate, middle
+        else:
+            first = middle + 1
+    return best if best is not None and best.numbers.anchor_noise == scales[last] else with_noise(scales[last])
+
+
+def _is_quiet(deposit: Deposit, rows: RowSet, seed: int | None) -> bool:
+    """Whether nearly all single rows can leave at epsilon 1 with noise that hardly moves outputs."""
+    trials = [trial for each in rehearse_sizes(deposit, rows, (1,), seed=seed) for trial in each.trials]
+    most = QUIET * HARMLESS / deposit.output_noise * mu_for(1.0, (1.0 - ARITHMETIC_SHARE) / max(2, len(rows)))
+    return sum(each.radius < most for each in trials) > NEARLY_ALL * len(trials)
+
+
+def anchor_noise(
+    head: LinearHead, gram: Gram, penalty: Penalty, weights: Tensor, scale: float, generator: np.random.Generator
+) -> Tensor:
+    """`N(0, s^2 M_0^-1)`, K x d."""
+    factor = shape_of(head, gram, penalty.diagonal(weights)[0])
+    if factor is None:
+        raise not_definite()
+    normals = torch.from_numpy(generator.normal(size=tuple(weights.shape))).to(weights)
+    drawn: Tensor = torch.linalg.solve_triangular(factor[0].T, normals.T, upper=True).T
+    return scale * drawn
+
+
+def hashes_of(key: bytes, given: tuple[Any, Any] | Stream, n_rows: int, progress: Progress = silent) -> RowHashes:
+    """Hashes of the rows as they came, in the order of the first hash: the order of the source is nobody's business."""
+    if isinstance(given, Stream):
+        hashes = hash_stream(key, given, NAME, lambda done: progress(HASHING, done, n_rows))
+        given.require_unchanged()
+    else:
+        progress(HASHING, 0, n_rows)
+        hashes = hash_rows(key, *given, NAME)
+    if len(hashes) != n_rows:
+        raise DataError(f"{len(hashes)} rows as given, {n_rows} as used", "they are the same rows", "Check them.")
+    order = np.lexsort(hashes.digests[0].T[::-1])
+    first, second, third = (each[order] for each in hashes.digests)
+    return RowHashes((first, second, third))
+
+
+def class_counts(head: LinearHead, rows: RowSet) -> tuple[int, ...]:
+    """Rows of each class."""
+    if isinstance(rows, JacobianRows):
+        return tuple(torch.bincount(rows.labels, minlength=rows.outputs).tolist())
+    counts = torch.zeros(2 if isinstance(head, Logistic) else head.n_classes, dtype=torch.float64)
+    for block in rows.blocks():
+        counts += torch.bincount(block.labels.cpu(), minlength=len(counts)).double()
+    return tuple(int(count) for count in rows.total(counts))

@@ -1,0 +1,419 @@
+"""Where the retrained weights are around the step: the region by every route, of which the smallest is taken.
+
+A route measures the error by a matrix M of its own and finds a radius in that norm; bounds/deposit.py has the formula
+of each. Here are the numbers that they follow from, each rounded up. A route also knows a `floor` that its size is not
+below, from diagonals alone, so that most are never worked out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from expunge.bounds.deposit import (
+    EXACT,
+    LONG_ROWS,
+    PLAIN,
+    RANGE,
+    THIRD,
+    DepositFacts,
+    bend,
+    bend_slope,
+    bend_third,
+    bend_third_slope,
+    radius_in_route,
+    weighted_radius,
+)
+from expunge.bounds.deposit_surrogate import Beside
+from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, Norm, largest, square_of
+from expunge.deposit.shape import centred_shape
+from expunge.deposit.step import RetainedProblem
+from expunge.deposit.sums import Gauge, pull_error
+
+RouteFacts = tuple[DepositFacts, Norm | None]  # the numbers of a route, and the norm it measures by (plain has none)
+LARGEST_REACH = 600.0  # beyond it e^R is of no use
+UP = 1.0 + 2.0**-30  # for the float64 arithmetic of one number
+GAIN = 1.1  # a route that can be smaller by no more than this factor is not tried
+FACTORS = (0.25, 4.0)  # of the balance of the two parts of a long-row matrix, which is tried first
+MOST_MISSING = 0.5  # of M's least eigenvalue: a matrix that is mostly error is of no use
+MANY = 1500  # weights: from here on that alone is tried
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The step, how it was made, and the numbers of the smallest region; `surrogate` are those of surrogate rows.
+
+    `steps` counts solutions of the system.
+    """
+
+    update: Tensor
+    facts: DepositFacts
+    residual: float
+    surrogate: Beside | None = None
+    steps: int = 1
+
+
+def smallest_region(problem: RetainedProblem, *, like: DepositFacts | None = None) -> Solution | None:
+    """The step and its smallest region; None where no route has a finite one.
+
+    Where several are as small as each other the last digit decides which it is. A verifier, whose last digit is
+    another, says what the region wanted is `like`: then it is the one that is most like it, small or not.
+    """
+    if not problem.solvable:
+        return None
+    linear = Routes(problem, problem.linear_step, problem.left(problem.linear_step))
+    if problem.sums.third is None:
+        return linear.solution(like)
+    update, left, steps = problem.third_order_step()
+    third = Routes(problem, update, left, third=True)
+    if like is not None:
+        return _with_steps(third.solution(like), steps) if like.route.endswith(THIRD) else linear.solution(like)
+    best = _with_steps(third.solution(), steps)
+    other = linear.solution(below=math.inf if best is None else size_of(best.facts))
+    return min((each for each in (best, other) if each is not None), key=lambda each: size_of(each.facts), default=None)
+
+
+def _with_steps(solution: Solution | None, steps: int) -> Solution | None:
+    return None if solution is None else replace(solution, steps=steps)
+
+
+def size_of(facts: DepositFacts) -> float:
+    """The radius in the norm of the shape of the noise."""
+    return radius_in_route(facts) * math.sqrt(facts.shape_ratio)
+
+
+def difference(one: DepositFacts, other: DepositFacts) -> tuple[bool, float, float]:
+    """Whether it is another route, how far its gauge is another, and the sum of relative differences of its numbers.
+
+    What a step left is rounding. Where the update is so too its lengths can be anything, but are those of all routes by
+    the same gauge. Of l2 routes say nothing, or the same.
+    """
+    left_out = ("route", "kappa", "solver", "l2")
+    pairs = [(value, asdict(other)[name]) for name, value in asdict(one).items() if name not in left_out]
+    apart = math.fsum(abs(a - b) / max(abs(a), abs(b), 1e-300) for a, b in pairs)
+    return one.route != other.route, abs(one.kappa - other.kappa), apart
+
+
+@dataclass(frozen=True)
+class Routes:
+    """Every route for one update, and what they share.
+
+    `left_over` is what its equation left, `lost` what float64 lost of that beyond the deposit's own sums; `third` if
+    third derivatives are in it.
+    """
+
+    problem: RetainedProblem
+    update: Tensor
+    left_over: Tensor
+    lost: float = 0.0
+    third: bool = False
+
+    def solution(self, like: DepositFacts | None = None, *, below: float = math.inf) -> Solution | None:
+        """The smallest region of this update, or the one most `like` what is said; routes that cannot be `below` a
+        size are not tried."""
+        found = self.measurements(GAIN, below) if like is None else self.measurements(ties=True)
+        candidates = [facts for facts, _ in found if math.isfinite(size_of(facts))]
+        if not candidates:
+            return None
+        best = min(candidates, key=size_of if like is None else lambda each: difference(each, like))
+        return Solution(self.update, best, float(self.left_over.norm()))
+
+    @cached_property
+    def every(self) -> tuple[RouteFacts, ...]:
+        """All of them, worked out once."""
+        return tuple(self.measurements())
+
+    def measurements(self, gain: float = 0.0, below: float = math.inf, *, ties: bool = False) -> Iterator[RouteFacts]:
+        """The numbers of each route, those that can give least first.
+
+        With a `gain` the others are left out once none of them could be smaller than the smallest by such a factor.
+        Factors are tried of the smallest on long rows, and with `ties` of all of them.
+        """
+        smallest_yet, long_rows = math.inf, []
+        for route in sorted(self.routes, key=lambda each: each.floor):
+            if gain * route.floor >= smallest_yet or route.floor > below:
+                break
+            for facts, norm in route.facts():
+                smallest_yet = min(smallest_yet, size_of(facts))
+                if isinstance(route, LongRowsRoute) and math.isfinite(size_of(facts)):
+                    long_rows.append((size_of(facts), route))
+                yield facts, norm
+        again = long_rows if ties else sorted(long_rows, key=lambda each: each[0])[:1]
+        for _, route in again:
+            if self.update.numel() <= MANY and gain * route.floor < smallest_yet:
+                for factor in FACTORS:
+                    yield from route.facts(factor)
+
+    @cached_property
+    def routes(self) -> list[Route]:
+        if self.problem.setting.quadratic:
+            return [ExactRoute(self)]
+        routes: list[Route] = []
+        if self.reach <= LARGEST_REACH:
+            routes = [RangeRoute(self), *(LongRowsRoute(self, index) for index in range(len(self.lengths)))]
+        return routes if self.problem.penalty.free else [*routes, PlainRoute(self)]
+
+    # How long the update is ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def lengths(self) -> list[float]:
+        """r of each gauge."""
+        return [self._differences(gauge.length) for gauge in self.problem.setting.gauges]
+
+    @cached_property
+    def plain_reach(self) -> float:
+        """R from the row bound alone: of every admissible row."""
+        return self.problem.setting.row_bound * self._differences(lambda vectors: vectors.norm(dim=-1))
+
+    @cached_property
+    def reach(self) -> float:
+        """R: the largest range of `u x` over the rows, by the row bound and by every gauge."""
+        gauges = self.problem.setting.gauges
+        return min([self.plain_reach, *(g.kappa * length for g, length in zip(gauges, self.lengths, strict=True))])
+
+    def _differences(self, lengths) -> float:  # type: ignore[no-untyped-def]
+        """The largest length of `u_j - u_k`, or of `u_k` where classes do not compete."""
+        if not self.problem.setting.shift_free:
+            return float(lengths(self.update).max()) * UP
+        pairs = (self.update[:, None] - self.update[None]).reshape(-1, self.update.shape[1])
+        return float(lengths(pairs).max()) * UP
+
+    def curved(self, matrix: Blocks, error: float, longest: float = math.inf) -> float:
+        """`||u||` by a matrix that is off by at most `error`; it is known not to be above `longest`."""
+        size = float(self.update.norm())
+        lost = error + 2 * (self.update.numel() + 16) * UNIT_ROUNDOFF * matrix.frobenius
+        return min(math.sqrt(max(0.0, matrix.form(self.update)) + lost * size**2), longest) * UP
+
+    @property
+    def widest(self) -> float:
+        """`||u||` by H' is no more: a variance is at most a quarter of the square of the range, in every model."""
+        return 0.5 * math.sqrt(1 if self.problem.sums.curvature.joint else len(self.update)) * self.reach
+
+    # Matrices and what float64 lost of them --------------------------------------------------------------------------
+
+    def matrix(self, curvature: Blocks, parts: float) -> tuple[Blocks, float]:
+        """M, and by how much it was lowered for what float64 made of it; `parts` are the sizes that curvature is of."""
+        setting = self.problem.setting
+        whole = setting.penalised(setting.stiffened(curvature), self.problem.penalty)
+        lowered = 8 * UNIT_ROUNDOFF * (parts + whole.frobenius)
+        return whole.plus(-lowered), lowered
+
+    def of_gradient(self) -> float:
+        """What is lost of the gradient at v, in plain length: by the sums, the product and the step's residual."""
+        sums, size, update = self.problem.sums, self.update.numel(), float(self.update.norm())
+        weights = float(self.problem.setting.anchor.norm()) + update
+        parts = float(sums.gradient.norm()) + self.problem.penalty.l2 * weights
+        parts += self.problem.system.matrix.frobenius * update
+        evaluated = (size + 32) * UNIT_ROUNDOFF * parts
+        known = sums.gradient_error + sums.curvature_error * update
+        pulled = pull_error(sums.third, self.update, sums.third_error) if self.third and sums.third is not None else 0.0
+        return (known + evaluated + pulled + self.lost) * UP
+
+    def displaced(self) -> float:
+        """How far the sum w + u in float64 is from v, and v from weights whose classes sum to zero, in plain length."""
+        setting = self.problem.setting
+        updated = setting.anchor + self.update
+        lost = (len(updated) + 4) * UNIT_ROUNDOFF * float(setting.anchor.norm() + self.update.norm())
+        if not setting.shift_free:
+            return lost * UP
+        common = updated.mean(dim=0)[: -1 if self.problem.penalty.free else None]
+        return (lost + math.sqrt(len(updated)) * float(common.norm())) * UP
+
+    @cached_property
+    def shape_seen(self) -> Blocks:
+        """M_0: one block for all classes; where they compete, without what is common to them."""
+        if not self.problem.sums.curvature.joint:
+            return Blocks(square_of(self.problem.shape), joint=False)
+        return Blocks(centred_shape(self.problem.shape, len(self.update))[None], joint=True)
+
+    @property
+    def shape_error(self) -> float:
+        """What float64 may have changed of the product of its factors."""
+        shape = self.problem.shape
+        return 4 * (shape.shape[-1] + 4) * UNIT_ROUNDOFF * float(shape.square().sum(dim=(-1, -2)).max())
+
+    @cached_property
+    def shape_largest(self) -> float:
+        """The largest eigenvalue of M_0, what is common to all classes included."""
+        return largest(Blocks(square_of(self.problem.shape), joint=False).plus(self.shape_error))
+
+    def by_norm(self, route: str, norm: Norm | None, **known: float) -> Iterator[tuple[DepositFacts, Norm]]:
+        """The numbers of a route that measures by this norm, where it is certainly one."""
+        if norm is None or norm.least <= 0.0:
+            return
+        ratio = norm.most(self.shape_seen, self.shape_error)  # `lambda_max(M^-1 M_0)` over what classes see
+        # v may be off in what is common to all classes too, where M_0 is another than M
+        steepest = max(norm.matrix.row_sum(), self.shape_largest / ratio)
+        rounding = self.of_gradient() / math.sqrt(norm.least) + self.displaced() * math.sqrt(steepest)
+        yield DepositFacts(route, norm.dual(self.left_over), rounding * UP, ratio, **known), norm
+
+    def spread(self, norm: Norm, gauge: Gauge, below: float = math.inf) -> float:
+        """tau^2: the largest `max ||e_j - e_k||_Q^2` for an e of length 1 in M; infinite where it is not `below`."""
+        moments = gauge.factor @ gauge.factor.T
+        error = 4 * (len(moments) + 4) * UNIT_ROUNDOFF * float(gauge.factor.square().sum())
+        if not self.problem.setting.shift_free:
+            return norm.most(Blocks(moments.expand(norm.matrix.values.shape), joint=False), error, below)
+        classes = len(self.update)
+        centred = torch.eye(classes, dtype=moments.dtype, device=moments.device) - 1.0 / classes
+        return 2.0 * norm.most(Blocks(torch.kron(centred, moments)[None], joint=True), error, below / 2.0)
+
+    # Floors ----------------------------------------------------------------------------------------------------------
+
+    def stretch(self, diagonal: Tensor, gone: Tensor) -> float:
+        """`lambda_max(M^-1 A)` is not below this: unit vectors, with the diagonal of A, and of what M lacks."""
+        setting = self.problem.setting
+        # of each number on a diagonal, what the stiff direction has in it: the other classes can take it away
+        common = setting.stiff / len(self.update) if setting.shift_free else 0.0
+        left = self.problem.system.matrix.diagonal - common - gone
+        return float((diagonal / left.clamp(min=1e-300)).max()) if bool((left > 0.0).all()) else math.inf
+
+    @property
+    def least_remainder(self) -> float:
+        """What range and plain route have beyond what is known, but for their own factor."""
+        beyond = bend_third(self.reach) if self.third else bend(self.reach)
+        return beyond * self.curved(self.problem.sums.curvature, 0.0)
+
+
+@dataclass(frozen=True)
+class Route:
+    """A way to a region: its size is not below `floor`; `facts` are the numbers that the formula of its radius takes,
+    for a factor where there is one to choose."""
+
+    of: Routes
+    name: ClassVar[str]
+
+    @property
+    def label(self) -> str:
+        """The name, with the order of the remainder."""
+        return self.name + THIRD if self.of.third else self.name
+
+    @property
+    def floor(self) -> float:
+        return 0.0
+
+    def facts(self, factor: float = 1.0) -> Iterator[RouteFacts]:
+        raise NotImplementedError
+
+
+class ExactRoute(Route):
+    """Of quadratic losses, whose Hessian is the same everywhere: M is that of the retained rows."""
+
+    name = EXACT
+
+    def facts(self, factor: float = 1.0) -> Iterator[RouteFacts]:
+        sums = self.of.problem.sums
+        curvature = sums.curvature.plus(-sums.curvature_error)
+        yield from self.of.by_norm(EXACT, Norm.of(self.of.matrix(curvature, curvature.frobenius)[0]))
+
+
+class RangeRoute(Route):
+    """`M = e^-R H' + reg`: along u no row's Hessian changes by more than e^R."""
+
+    name = RANGE
+
+    @property
+    def floor(self) -> float:
+        of = self.of
+        gone = -math.expm1(-of.reach) * of.problem.sums.curvature.diagonal
+        stretched = math.sqrt(of.stretch(of.shape_seen.diagonal, gone))
+        return of.least_remainder * math.exp(of.reach / 2.0) * stretched
+
+    def facts(self, factor: float = 1.0) -> Iterator[RouteFacts]:
+        of, reach, sums = self.of, self.of.reach, self.of.problem.sums
+        shrunk, error = math.exp(-reach) / UP, sums.curvature_error
+        curvature = sums.curvature.plus(-error).times(shrunk)
+        matrix, lowered = of.matrix(curvature, curvature.frobenius)
+        norm = Norm.of(matrix)
+        # H' itself is at most e^R M but for what was taken off M
+        if norm is None or not (missing := 2.0 * error * shrunk + lowered) <= MOST_MISSING * norm.least:
+            return
+        more = 1.0 + missing / norm.least
+        curved = of.curved(sums.curvature, error, of.widest) * math.sqrt(more) * UP
+        ratio = math.exp(reach) * more * UP**2
+        for facts, _ in of.by_norm(self.label, norm, reach=reach, update_curved=curved, curvature_ratio=ratio):
+            yield replace(facts, concordance=self.concordance(norm)), norm
+
+    def concordance(self, norm: Norm) -> float:
+        """c: the largest range of `e x` over rows, for an e of length 1 in M."""
+        setting, least = self.of.problem.setting, norm.least
+        pairs = math.sqrt(2.0) if setting.shift_free else 1.0
+        best = pairs * setting.row_bound / math.sqrt(least) if least > 0.0 else math.inf
+        for gauge in setting.gauges:
+            best = min(best, gauge.kappa * math.sqrt(self.of.spread(norm, gauge, below=(best / gauge.kappa) ** 2)))
+        return best * UP
+
+
+@dataclass(frozen=True)
+class LongRowsRoute(Route):
+    """`M = (1 - a/2) H' - (r^2/2a) H_2' + reg`, by one gauge, whatever the share a: for rows of unequal length."""
+
+    index: int
+
+    name = LONG_ROWS
+
+    @property
+    def floor(self) -> float:
+        """M lacks at least `r sqrt(H_2 H)`, whatever the share."""
+        of, sums, length = self.of, self.of.problem.sums, self.of.lengths[self.index]
+        own, weighted = (each.diagonal.clamp(min=0.0) for each in (sums.curvature, sums.weighted[self.index]))
+        gone = length * (own * weighted).sqrt()
+        moments = of.problem.setting.gauges[self.index].factor.square().sum(dim=-1)
+        moments = moments.repeat(of.problem.system.matrix.size // len(moments))
+        slope = bend_third_slope(of.reach) * length if of.third else bend_slope(of.reach)
+        beyond = slope * length * of.curved(sums.weighted[self.index], 0.0)
+        rho = beyond * math.sqrt(of.stretch(weighted if of.third else own, gone))
+        steep = of.stretch(moments, gone) * of.stretch(weighted, gone) * math.exp(of.reach)
+        return weighted_radius(math.sqrt(steep), rho) * math.sqrt(of.stretch(of.shape_seen.diagonal, gone))
+
+    def facts(self, factor: float = 1.0) -> Iterator[RouteFacts]:
+        of, sums, length = self.of, self.of.problem.sums, self.of.lengths[self.index]
+        gauge, weighted = of.problem.setting.gauges[self.index], sums.weighted[self.index]
+        error = sums.weighted_errors[self.index]
+        # the share, of which any is sound, at which both parts of the matrix weigh about the same, times the factor
+        share = factor * length * math.sqrt(of.problem.system.most(weighted, error))
+        if not 0.0 < share < 2.0:
+            return
+        own, other = (1.0 - share / 2.0) / UP, length**2 / (2.0 * share) * UP
+        curvature = sums.curvature.plus(-sums.curvature_error)
+        parts = own * curvature.frobenius + other * (weighted.frobenius + error)
+        norm = Norm.of(of.matrix(curvature.combined(own, weighted.plus(error), -other), parts)[0])
+        curved = of.curved(weighted, error, gauge.kappa * of.widest)
+        known = {"reach": of.reach, "gauge": length, "kappa": gauge.kappa, "update_curved": curved}
+        for facts, measure in of.by_norm(self.label, norm, **known):
+            ratio = measure.most(sums.curvature, sums.curvature_error)
+            # H_2 is at most kappa^2 H, whatever copies are charged for
+            heavy = min(measure.most(weighted, error), gauge.kappa**2 * ratio * UP)
+            spread = of.spread(measure, gauge)
+            yield replace(facts, curvature_ratio=ratio, spread=spread, weight_ratio=heavy), measure
+
+
+class PlainRoute(Route):
+    """M = I, for a regulariser that leaves no weight free."""
+
+    name = PLAIN
+
+    @property
+    def floor(self) -> float:
+        of = self.of
+        largest_two = of.problem.sums.curvature.diagonal.max() * of.shape_seen.diagonal.max()
+        return of.least_remainder * math.sqrt(max(0.0, float(largest_two))) / of.problem.penalty.l2
+
+    def facts(self, factor: float = 1.0) -> Iterator[RouteFacts]:
+        of, sums, l2 = self.of, self.of.problem.sums, self.of.problem.penalty.l2
+        facts = DepositFacts(
+            self.label,
+            float(of.left_over.norm()) * UP,
+            (of.of_gradient() + l2 * of.displaced()) * UP,
+            of.shape_largest,
+            reach=of.reach,
+            update_curved=of.curved(sums.curvature, sums.curvature_error, of.widest),
+            curvature_ratio=largest(sums.curvature.plus(sums.curvature_error)),
+            l2=l2,
+        )
+        yield facts, None

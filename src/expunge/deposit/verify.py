@@ -1,0 +1,561 @@
+"""For the auditor who has the deposits: the facts of a dossier worked out anew from what is left of the source.
+
+From the deposit of what is retained alone: the step, its region, the shape's numbers, the radius the noise was taken
+from, and that the published weights are where that noise puts them. Where surrogate rows had a part in it, from them
+too, and what the door would have said to them. With the deposit from before, that one is the other without some rows:
+what is frozen is the same, counts and hashes are fewer, and what left of each sum is no more than so many rows can be.
+With the forgotten rows at hand the later deposit is worked out from the earlier one, and compared number by number. The
+two may differ by what the later one is charged for taking these rows out, and by nothing of what it inherits: else a
+series of them could drift from the truth unseen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import chi2
+from torch import Tensor
+
+from expunge.bounds.calibration import mu_for
+from expunge.bounds.deposit import LONG_ROWS, LOST, PLAIN, DepositFacts, way_of
+from expunge.bounds.ellipsoid import EXACT_SHARE
+from expunge.bounds.region import DRAWING, ROUND_UP
+from expunge.bounds.scale import LEVELS
+from expunge.certificate.claim import Json, PublicNote, route_failure
+from expunge.certificate.derive import bound_named
+from expunge.certificate.dossier import Certificate, read_claim
+from expunge.certificate.model_file import read_published
+from expunge.certificate.rules import DEPOSIT, Check, require_passed
+from expunge.certificate.verify import checks
+from expunge.deposit.adding import FORGET, counted
+from expunge.deposit.asking import as_given
+from expunge.deposit.file import Deposit
+from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, is_definite
+from expunge.deposit.membership import look_up
+from expunge.deposit.region import Solution, smallest_region
+from expunge.deposit.remove import charged_sums, remove_rows, sum_rows
+from expunge.deposit.shape import GRID, rested
+from expunge.deposit.sums import Sums, sizes_of
+from expunge.deposit.with_surrogate import (
+    SurrogateRegion,
+    SurrogateTerms,
+    facts_of,
+    region_of,
+    smallest_with_surrogate,
+    step_with_surrogate,
+)
+from expunge.distance import Distance
+from expunge.errors import FileError, OptionError, VacuousClaim, VerificationFailed
+from expunge.heads import Rows, RowSet
+from expunge.heads.rows import in_memory
+from expunge.model import read_model
+from expunge.record import loss_named
+from expunge.request.multiplicities import Multiplicities
+from expunge.request.rows import is_labelled, rows_of
+from expunge.request.scaling import FORCED, SURROGATE, refuse_squashed
+from expunge.request.survey import against_the_distance, survey
+from expunge.rows.hashes import PRECISIONS
+
+ALIKE = 1e-6  # relative: what another machine's linear algebra may change of a fact
+SAME = 1e-9  # relative: what float64 may change of a sum
+NEAR = 1.05  # how far above the eigenvalue itself a bound on it may be
+MOST_LOST = 1e-3  # relative: what an ill-conditioned shape may change of a fact, and rounding of a bound on it
+UNLIKELY = 1e-9  # of noise as stated, to be taken for noise that is not
+FROZEN = ("schema", "key", "row_bound", "anchor_noise", "kappas", "created", "longest_target")
+LEAVES = ("n_source", "class_counts", "weights_sha256")  # of a record: what changes when rows leave
+WITHOUT = "deposits: without the forgotten rows: "
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
+
+
+def verify_deposits(
+    dossier: Certificate,
+    after: Deposit,
+    before: Deposit | None = None,
+    forget: Any = None,
+    model: str | Path | None = None,
+    surrogate: Any = None,
+) -> list[Check]:
+    """Check a dossier with the deposit of what is retained, and the one before; raises if anything differs.
+
+    What follows from the dossier by itself is checked too: the deposits do not show it. With the published model's
+    file, also that it lies where the noise puts it; with the rows that were forgotten, that the one deposit is the
+    other without them. Where surrogate rows had a part in it they are needed.
+    """
+    content, alone = dossier.content, checks(dossier)
+    if forget is not None and after.of_network:
+        raise OptionError(
+            "forgotten examples of a network's tangent weights",
+            "their rows cannot be worked out from files alone",
+            "Leave --forget out: everything else is checked.",
+        )
+    try:
+        if not bound_named(content["bound"]["kind"]).kept:
+            raise FileError(
+                f"the dossier's bound is {content['bound']['kind']!r}",
+                "it was issued without a deposit",
+                "Leave --deposit and --deposit-after out.",
+            )
+        distance = read_claim(content).distance
+        if distance.law.stands_in == (surrogate is None):
+            raise OptionError(
+                "no surrogate" if surrogate is None else "a surrogate",
+                f"the dossier's region was found {'with one' if surrogate is None else 'with the deposit alone'}",
+                "Give --surrogate, the rows that the request was made with." if surrogate is None else "Leave it out.",
+            )
+        compared: list[Check] = []
+        if surrogate is None:
+            smallest = smallest_region(after.problem)
+            stated = smallest_region(after.problem, like=_stated_region(content))
+        else:
+            rows, compared = surrogate_checks(content, distance, after, surrogate)
+            step, terms = step_with_surrogate(after, rows), _terms(content, distance, after)
+            smallest = _solution(smallest_with_surrogate(step, terms))
+            found = smallest_with_surrogate(step, terms, like=_stated_region(content))
+            stated = _solution(found)
+            compared += _seen_checks(distance, after, found, forget)
+        compared += deposit_checks(content, after, stated, smallest)
+        if model is not None and stated is not None and all(check.passed for check in compared):
+            compared += published_checks(content, after, stated, model)
+        if before is not None:
+            compared += succession_checks(before, after, forget)
+    except UNREADABLE as error:
+        raise VerificationFailed(
+            f"dossier and deposits cannot be compared ({type(error).__name__}: {error})",
+            "everything they say must be there and possible",
+            "Do not rely on them.",
+        ) from error
+    require_passed(compared)
+    require_passed(alone)
+    return compared
+
+
+def _check(name: str, claimed: Any, recomputed: Any, why: str = "") -> Check:
+    return Check(name, claimed, recomputed, why, DEPOSIT)
+
+
+def _holds(name: str, condition: bool, why: str = "") -> Check:
+    return Check(name, condition, True, why, DEPOSIT)
+
+
+def _close(name: str, claimed: float, recomputed: float, slack: float = 0.0) -> Check:
+    """A number that is the same but for rounding."""
+    alike = math.isclose(claimed, recomputed, rel_tol=ALIKE, abs_tol=slack)
+    return _holds(name, alike, f"the dossier says {claimed:.9g}, the deposit does not")
+
+
+def _facts(content: Json) -> dict[str, float]:
+    return {name: float(fact["value"]) for name, fact in content["bound"]["inputs"].items()}
+
+
+def _stated_region(content: Json) -> DepositFacts:
+    """The numbers of the dossier's region: of several that are as small as each other this one is compared."""
+    stated = _facts(content)
+    names = [each.name for each in fields(DepositFacts) if each.name in stated]
+    return DepositFacts(route=content["bound"]["convention"], **{name: stated[name] for name in names})
+
+
+# With the deposit of what is retained ---------------------------------------------------------------------------------
+
+
+def deposit_checks(
+    content: Json, after: Deposit, result: Solution | None, smallest: Solution | None = None
+) -> list[Check]:
+    """What the deposit of what is retained says. `result` is step and region anew, by the route that is stated;
+    `smallest` is the smallest region there is."""
+    distance = read_claim(content).distance
+    compared = [*_model_checks(content, after), *_shape_checks(content, after)]
+    if result is None:
+        why = "no route has a finite one"
+        return [*compared, _check("deposit: a region", None, content["bound"]["convention"], why)]
+    radius = region_of(result, distance).radius
+    compared += [*region_checks(content, after, result, radius), *noise_checks(content, after, radius)]
+    if smallest is not None:
+        least = region_of(smallest, distance).radius
+        no_larger = radius <= (1.0 + MOST_LOST) * least + 2.0 * _slack(after, smallest) * least
+        compared.append(_holds("deposit: the region is the smallest", no_larger, f"another's radius is {least:.9g}"))
+    return compared
+
+
+def _model_checks(content: Json, after: Deposit) -> list[Check]:
+    record, numbers, head = after.record, after.numbers, after.head
+    sizes = {
+        "classes": len(record.classes),
+        "features": after.model.n_features,
+        "parameters": head.n_parameters,
+        "n_source": numbers.n_rows + numbers.forgotten,
+        "n_forget": numbers.forgotten,
+        "n_retain": numbers.n_rows,
+    }
+    stated = content["model"]
+    names = ("loss", "max_norm", "bias", "row_bound", "fixed_c", "preparation")
+    known = {name: getattr(record, name) for name in names} | {"free_bias": bool(record.free_bias)}
+    known["class_weights"] = None if record.class_weights is None else list(record.class_weights)
+    told = {name: stated.get(name) for name in known} | {"free_bias": stated.get("free_bias", False)}
+    return [
+        *(_check(f"deposit: sizes.{name}", content["sizes"].get(name), value) for name, value in sizes.items()),
+        *(_check(f"deposit: model.{name}", told[name], value) for name, value in known.items()),
+    ]
+
+
+def _shape_checks(content: Json, after: Deposit) -> list[Check]:
+    """The shape's numbers, worked out from the second moments of the rows that are left."""
+    facts, shape = _facts(content), after.ellipsoid
+    known = {"shape_inverse_trace": shape.inverse_trace}
+    known |= {"output_noise": after.output_noise, "output_spread": after.output_spread}
+    lost = min(MOST_LOST, 64.0 * UNIT_ROUNDOFF * shape.largest / shape.least)
+    return [
+        _check("deposit: row_bound", facts["row_bound"], after.numbers.row_bound),
+        _check("deposit: shape_largest", facts["shape_largest"], shape.largest),
+        _close("deposit: shape_least", facts["shape_least"], shape.least, NEAR * shape.least - shape.least),
+        *(_close(f"deposit: {name}", facts[name], value, lost * value) for name, value in known.items()),
+    ]
+
+
+def _slack(after: Deposit, result: Solution) -> float:
+    """What goes through the inverse of a shape loses as many digits as that has: the noise's, or the route's own."""
+    plain = way_of(result.facts.route) == PLAIN  # there it is no ratio
+    ratio = 1.0 if plain else max(1.0, result.facts.shape_ratio)
+    return min(MOST_LOST, 8.0 * UNIT_ROUNDOFF * after.ellipsoid.largest / after.ellipsoid.least * ratio)
+
+
+def region_checks(content: Json, after: Deposit, result: Solution, radius: float) -> list[Check]:
+    """The step and the facts of its region."""
+    stated, facts = _facts(content), asdict(result.facts)
+    route = facts.pop("route")
+    facts["l2"] = after.penalty(after.sums.count).l2
+    if result.surrogate is not None:
+        facts |= facts_of(result.surrogate, "weight_largest" in stated)
+    digits = _slack(after, result)
+    slack = {name: digits * abs(value) for name, value in facts.items()}
+    for name, lost in _moved(result.facts, after).items():
+        slack[name] += lost
+    as_stated = replace(result, facts=replace(result.facts, solver=stated["solver"]))
+    by_stated = region_of(as_stated, read_claim(content).distance)
+    # what drawing the noise added is left out term by term: beside it a region can be next to nothing
+    terms = content["bound"]["terms"]
+    total = math.fsum(term for name, term in terms.items() if name != DRAWING.name) * ROUND_UP
+    off = digits * by_stated.radius + MOST_LOST * by_stated.terms.get(LOST.name, 0.0)
+    length = float((after.anchor + result.update).norm()) * (1.0 + 1e-9)
+    enough = total >= (1.0 - MOST_LOST) * radius
+    return [
+        _check("deposit: route", content["bound"]["convention"], route),
+        *(_close(f"deposit: {name}", stated[name], value, slack[name]) for name, value in facts.items()),
+        _close("deposit: weights_length", stated["weights_length"], length, digits * length),
+        _close("deposit: bound.total is the sum", content["bound"]["total"], math.fsum(terms.values()) * ROUND_UP),
+        _close("deposit: bound.total", total, by_stated.radius, off),
+        _holds("deposit: bound.total is no less than the region", enough, f"the dossier says {total:.9g}"),
+    ]
+
+
+def _moved(facts: DepositFacts, after: Deposit) -> dict[str, float]:
+    """What the facts change by where the update does so by its rounding; what a step leaves is itself rounding."""
+    lost, way = facts.rounding, way_of(facts.route)
+    rows = math.sqrt(2.0) * after.numbers.row_bound if after.setting.shift_free else after.numbers.row_bound
+    ratio, reached = facts.curvature_ratio, facts.concordance
+    if way == LONG_ROWS:
+        ratio, reached = facts.weight_ratio, facts.kappa * math.sqrt(facts.spread)
+    elif way == PLAIN:
+        lost, reached = lost / facts.l2, rows
+    return {
+        "solver": facts.rounding,
+        "rounding": MOST_LOST * facts.rounding,  # a bound, part of which is rounding as it happened
+        "reach": reached * lost,
+        "gauge": math.sqrt(facts.spread) * lost,
+        "update_curved": math.sqrt(ratio) * lost,
+    }
+
+
+def noise_checks(content: Json, after: Deposit, radius: float) -> list[Check]:
+    """The noise covers the region; where it is one of the levels, no smaller one would have.
+
+    Exact noise, which is for audits, is no level.
+    """
+    noise, sigma, by_level = content["noise"], content["sigma"], content["noise"]["choice"] == LEVELS
+    mu = mu_for(content["epsilon"], noise["delta_for_noise"])
+    drawing = float(content["bound"]["terms"].get(DRAWING.name, 0.0))  # the dossier's own check is about that
+    shape = replace(after.ellipsoid, weights=_facts(content)["weights_length"])
+    smaller = [each for each in after.levels if each < sigma] if by_level else []
+    enough = [each for each in smaller if each * mu >= (radius + shape.drawing(each)) * (1.0 + MOST_LOST)]
+    compared = [
+        _holds("deposit: the noise covers the region", sigma * mu >= (radius + drawing) / (1.0 + ALIKE)),
+        _check("deposit: no smaller level covers the region", enough, []),
+    ]
+    if by_level:
+        name = "deposit: noise.rehearsed_rows is the number of levels"
+        compared.append(_check(name, noise["rehearsed_rows"], len(after.levels)))
+        compared.append(_holds("deposit: sigma is one of the levels", sigma in after.levels))
+    return compared
+
+
+def published_checks(content: Json, after: Deposit, result: Solution, path: str | Path) -> list[Check]:
+    """The published weights are the updated ones and noise of the shape: as far away as that is, all but surely."""
+    if after.of_network:
+        (stored,) = read_published(Path(path), loss_named(after.record.loss)).tensors
+        weights, dtype = torch.tensor(stored.values, dtype=torch.float64, device=after.device).reshape(1, -1), None
+    else:
+        model, _ = read_model(path)
+        weights, dtype = model.matrix(after.device), model.weight.dtype
+    if weights.shape != after.anchor.shape:
+        return [_holds("deposit: the published weights have its shape", False)]
+    away = whitened(after, weights - after.anchor - result.update)
+    sigma, count = content["sigma"], after.anchor.numel()
+    rounded = float(torch.finfo(dtype or torch.float64).eps) * float(weights.norm())
+    on_grid = math.sqrt(count) * math.ldexp(1.0, content["noise"]["grid_exponent"])  # no grid is finer than a last one
+    slack = (rounded + on_grid) * math.sqrt(after.ellipsoid.largest)
+    low = math.sqrt(chi2.ppf(UNLIKELY, count)) * sigma - slack
+    high = math.sqrt(chi2.isf(UNLIKELY, count) * (1.0 + EXACT_SHARE)) * sigma + slack
+    why = "they are not as far from the updated ones as noise of this size puts them"
+    return [_holds("deposit: the published weights are where the noise puts them", low <= away <= high, why)]
+
+
+def whitened(after: Deposit, difference: Tensor) -> float:
+    """`||e||` in the norm of the shape."""
+    return float((difference @ after.shape[0]).norm())
+
+
+# With the surrogate rows ----------------------------------------------------------------------------------------------
+
+
+def _terms(content: Json, distance: Distance, after: Deposit) -> SurrogateTerms:
+    numbers, failure = after.numbers, route_failure(content["delta"], distance)
+    return SurrogateTerms(distance, numbers.n_rows + numbers.forgotten, numbers.forgotten, failure)
+
+
+def _solution(region: SurrogateRegion | None) -> Solution | None:
+    return None if region is None else region.solution
+
+
+def surrogate_checks(content: Json, distance: Distance, after: Deposit, surrogate: Any) -> tuple[RowSet, list[Check]]:
+    """The surrogate rows made ready as they were then, and what the door would have said to them: rows that were copied
+    are refused, and where it refuses unless somebody insists, the dossier has to say that somebody did."""
+    record, labelled = after.record, is_labelled(surrogate)
+    left = replace(record, n_source=after.numbers.n_rows, class_counts=after.numbers.class_counts)
+    rows = rows_of(surrogate, after.model, record, torch.float64, after.device, SURROGATE)
+    nobody = Rows(torch.zeros((0, rows.n_features), dtype=rows.dtype), torch.zeros(0, dtype=torch.int64))
+    seen = survey(nobody, rows, len(record.classes), repeats=Multiplicities.of(distance))
+    insisted: tuple[str, ...] = refuse_squashed(rows.scaling, SURROGATE, record.max_norm, force=True)
+    if labelled:  # of what is left nobody is forgotten any more
+        insisted += against_the_distance(Counter(), seen, left, distance, force=True)
+    untold = [
+        str(note)
+        for note in insisted
+        if note.startswith(FORCED) and note not in content["public_notes" if isinstance(note, PublicNote) else "notes"]
+    ]
+    return counted(rows, left, distance, labelled, None), [
+        _check("surrogate: its rows were not copied", seen.copied, 0, "independent draws do not repeat as they do"),
+        _check("surrogate: what somebody had to insist on is noted", untold, []),
+    ]
+
+
+def _seen_checks(distance: Distance, after: Deposit, region: SurrogateRegion | None, forget: Any) -> list[Check]:
+    """With sampling `seen`: that no forget row shows more than the surrogate does."""
+    if region is None or forget is None or not distance.samples_rows or distance.sampling != "seen":
+        return []
+    rows, why = in_memory(rows_of(forget, after.model, after.record, torch.float64, after.device, FORGET), "it"), ""
+    try:
+        region.require_seen(after, rows)
+    except VacuousClaim as error:
+        why = str(error)
+    return [_holds("surrogate: no forget row is unlike what is seen", not why, why)]
+
+
+# With the deposit from before -----------------------------------------------------------------------------------------
+
+
+def succession_checks(before: Deposit, after: Deposit, forget: Any = None) -> list[Check]:
+    """What the two must agree on."""
+    compared = [*_frozen_checks(before, after), *_count_checks(before, after)]
+    if all(check.passed for check in compared):
+        compared += [*_sum_checks(before, after), *_gauge_checks(after)]
+    if forget is not None and all(check.passed for check in compared):
+        compared += _recomputed_checks(before, after, forget)
+    return compared
+
+
+def _frozen_checks(before: Deposit, after: Deposit) -> list[Check]:
+    one, other = asdict(before.numbers), asdict(after.numbers)
+    same_gauges = len(before.gauges) == len(after.gauges) and all(
+        torch.equal(a.factor, b.factor) for a, b in zip(before.gauges, after.gauges, strict=True)
+    )
+    anchor = before.anchor
+    same_anchor = anchor.shape == after.anchor.shape
+    if same_anchor:
+        anchor = rested(anchor, after.gram, after.penalty(after.sums.count).diagonal(anchor)[0])[0]
+        same_anchor = bool((anchor - after.anchor).norm() <= SAME * after.anchor.norm())
+    leaves = LEAVES if before.record.fixed_c is None else (*LEAVES, "l2")  # which fewer rows have another of
+    first, second = (
+        {name: value for name, value in each.record.facts().items() if name not in leaves} for each in (before, after)
+    )
+    return [
+        *(_check(f"deposits: {name} is frozen", _plain(other[name]), _plain(one[name])) for name in FROZEN),
+        _holds("deposits: the anchor is frozen but for what no row has any more", same_anchor),
+        _holds("deposits: the record is frozen", first == second),
+        _holds("deposits: the gauges are frozen", same_gauges, "a factor differs"),
+    ]
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _count_checks(before: Deposit, after: Deposit) -> list[Check]:
+    """Counts fell by the rows that left; every row of the later one is a row of the earlier one, at every precision
+    together, and as often."""
+    one, other = before.numbers, after.numbers
+    gone = one.n_rows - other.n_rows
+    by_class = [a - b for a, b in zip(one.class_counts, other.class_counts, strict=True)]
+    earlier, later = (Counter(map(bytes, np.concatenate(each.hashes.digests, axis=1))) for each in (before, after))
+    hashes = zip(PRECISIONS, after.hashes.digests, strict=True)
+    return [
+        _holds("deposits: rows left", gone >= 1, f"{one.n_rows:,} before and {other.n_rows:,} after"),
+        _check("deposits: forgotten rows are those that left", other.forgotten - one.forgotten, gone),
+        _check("deposits: the generation is the next", other.generation, one.generation + 1),
+        _holds("deposits: no class has more rows than before", min(by_class) >= 0, f"changes are {by_class}"),
+        _check("deposits: class counts fell by the rows that left", sum(by_class), gone),
+        _check("deposits: row hashes are those of before, some gone", sum((later - earlier).values()), 0),
+        *(_check(f"deposits: there is a hash a row at {name}", len(each), other.n_rows) for name, each in hashes),
+    ]
+
+
+def _sum_checks(before: Deposit, after: Deposit) -> list[Check]:
+    """What left of each sum is what so many rows can be."""
+    one, other, head, bound = before.sums, after.sums, after.head, after.numbers.row_bound
+    count = one.count - other.count
+    compared = []
+    if before.numbers.generation == 0:
+        lost = replace(before.head, l2=0.0).rounding(before.anchor, range(one.count))
+        compared = [_holds("deposits: the gradient's error is what float64 loses", one.gradient_error >= lost)]
+
+    def is_less(name: str, size: float, most: float) -> Check:
+        why = f"it is {size:.4g}, of {count:,} rows at most {most:.4g}"
+        return _holds(f"deposits: what left of {name} is of so many rows", size <= most, why)
+
+    def of_matrix(name: str, a: Blocks, b: Blocks, weight: float) -> Check:
+        """Positive semi-definite, and no larger than so many rows, each at most `weight ||x||^2` in trace a class."""
+        removed = a.combined(float(one.count), b, -float(other.count))
+        errors = one.count * one.curvature_error + other.count * other.curvature_error
+        slack = 4.0 * weight * errors + 1e-12 * one.count * a.largest_entry
+        trace = float(removed.diagonal.sum(dim=-1).max())
+        most = count * weight * bound**2 * (1.0 + SAME) + slack * removed.size
+        return _holds(
+            f"deposits: what left of {name} is of so many rows",
+            trace <= most and is_definite(removed.plus(slack)),
+            f"its trace is {trace:.4g}, of {count:,} rows at most {most:.4g}, or it is not positive semi-definite",
+        )
+
+    gradient = float((one.gradient * one.count - other.gradient * other.count).norm())
+    lost = one.gradient_error * one.count + other.gradient_error * other.count
+    longest = count * head.residual_sup(after.anchor) * head.row_bound * (1.0 + SAME) + lost
+    share = min(one.count, other.count) / other.count * (1.0 - SAME)
+    larger = all(new >= share * old for old, new in zip(_errors(one), _errors(other), strict=True))
+    compared += [
+        is_less("the gradient", gradient, longest),
+        _holds("deposits: errors do not shrink", larger),
+        of_matrix("the curvature", one.curvature, other.curvature, 1.0),
+    ]
+    for index, gauge in enumerate(before.gauges):
+        name = f"the curvature weighted by gauge {index}"
+        compared.append(of_matrix(name, one.weighted[index], other.weighted[index], gauge.kappa**2))
+    if one.third is None or other.third is None:
+        kept = "deposits: third derivatives are kept by both or neither"
+        compared.append(_check(kept, other.third is None, one.third is None))
+    else:
+        removed = float((one.third * one.count - other.third * other.count).norm())
+        errors = one.count * one.third_error + other.count * other.third_error
+        lines = 1.0 if other.curvature.joint else math.sqrt(len(one.third))
+        most = lines * count * sizes_of(head)[0] * bound**3 * (1.0 + SAME) + 4.0 * errors
+        most += 1e-12 * one.count * float(one.third.norm())
+        compared.append(is_less("the third derivatives", removed, most))
+    gone = before.gram.without(after.gram)
+    diagonals = bool((gone.parts[[0, 2]].diagonal(dim1=-2, dim2=-1) >= 0.0).all())
+    # features are rounded to a grid, and rows are no longer than the row bound
+    most = count * (bound + GRID * math.sqrt(len(gone.support))) ** 2 * (1.0 + SAME)
+    trace = count * float(gone.mean.diagonal().sum()) if diagonals else math.inf
+    outputs = len(after.record.classes) if after.of_network else 1
+    counts = torch.stack([gone.support, gone.off])
+    few = bool((counts >= 0.0).all()) and bool((counts <= count * outputs).all())
+    return [
+        *compared,
+        is_less("the second moments", trace, most),
+        _holds("deposits: no feature left more rows than had it", few),
+    ]
+
+
+def _errors(sums: Sums) -> tuple[float, ...]:
+    return sums.gradient_error, sums.curvature_error, sums.third_error, *sums.weighted_errors
+
+
+def _gauge_checks(deposit: Deposit) -> list[Check]:
+    """Rows lie within a gauge on average, by the second moments."""
+    compared = []
+    for index, gauge in enumerate(deposit.gauges):
+        farther = GRID * math.sqrt(len(gauge.factor)) * float(gauge.inverse.norm())  # rounded to a grid, at most so
+        mean = float(((gauge.inverse @ deposit.gram.mean) * gauge.inverse).sum())
+        why = f"the mean square is {mean:.4g}, and none may be above {gauge.kappa**2:.4g}"
+        within = mean <= (gauge.kappa + farther) ** 2 * (1.0 + SAME)
+        compared.append(_holds(f"deposits: rows lie within gauge {index} on average", within, why))
+    return compared
+
+
+def _recomputed_checks(before: Deposit, after: Deposit, forget: Any) -> list[Check]:
+    """The later deposit, worked out from the earlier one and the rows that left."""
+    rows = in_memory(rows_of(forget, before.model, before.record, torch.float64, before.device, FORGET), "the rows")
+    gone = before.numbers.n_rows - after.numbers.n_rows
+    if len(rows) != gone:
+        why = f"{gone:,} left; give those, and with --forget-class the class that was forgotten"
+        return [_check("deposits: as many rows are given as left", len(rows), gone, why)]
+    membership = look_up(before, *as_given(forget, before))
+    compared = [_check("deposits: the forgotten rows were in the deposit before", len(membership.missing), 0)]
+    if membership.missing:
+        return compared
+    for index, gauge in enumerate(before.gauges):
+        farthest = math.sqrt(float(gauge.squares(rows.features.double()).max())) if len(rows) else 0.0
+        why = f"one is {farthest:.4g} out, and none may be more than {gauge.kappa:.4g}"
+        within = farthest <= gauge.kappa * (1.0 + 1e-5) + 1e-5
+        compared.append(_holds(f"deposits: the forgotten rows lie within gauge {index}", within, why))
+    sums = sum_rows(before, rows)
+    anew = remove_rows(before, rows, membership, charged_sums(before, rows, membership, check=False))
+    for name in ("n_rows", "forgotten", "generation", "class_counts"):
+        told, known = (_plain(getattr(each.numbers, name)) for each in (after, anew))
+        compared.append(_check(f"{WITHOUT}{name}", told, known))
+    for level, name in enumerate(PRECISIONS):
+        told, known = (sorted(map(bytes, each.hashes.digests[level])) for each in (after, anew))
+        compared.append(_check(f"{WITHOUT}hashes at {name}", told, known))
+    moments = (torch.equal(getattr(anew.gram, n), getattr(after.gram, n)) for n in ("parts", "support", "off"))
+    compared.append(_holds(f"{WITHOUT}the second moments", all(moments)))
+    return [*compared, *_alike(anew.sums, after.sums, before.sums.errors_without(sums, anew.sums, inherited=0.0))]
+
+
+def _alike(one: Sums, other: Sums, lost: tuple[float, float, tuple[float, ...], float]) -> list[Check]:
+    """`lost` is what taking the rows out may have changed."""
+    of_gradient, of_curvature, of_weighted, of_third = lost
+    off = "it differs; rows are to be given as they were when they were forgotten"
+
+    def near(name: str, a: Tensor | None, b: Tensor | None, error: float) -> Check:
+        alike = a is None and b is None
+        if a is not None and b is not None:
+            alike = float((a - b).norm()) <= error
+        return _holds(WITHOUT + name, alike, off)
+
+    def close(name: str, first: Sequence[float], second: Sequence[float]) -> Check:
+        pairs = zip(first, second, strict=True)
+        return _holds(f"{WITHOUT}{name}", all(math.isclose(a, b, rel_tol=1e-6) for a, b in pairs))
+
+    weighted = enumerate(zip(one.weighted, other.weighted, of_weighted, strict=True))
+    return [
+        near("the gradient", one.gradient, other.gradient, of_gradient),
+        near("the curvature", one.curvature.values, other.curvature.values, of_curvature),
+        *(near(f"the curvature weighted by gauge {i}", a.values, b.values, e) for i, (a, b, e) in weighted),
+        near("the third derivatives", one.third, other.third, of_third),
+        close("the third derivatives' error", [one.third_error], [other.third_error]),
+        close("the gradient's error", [one.gradient_error], [other.gradient_error]),
+        close("the curvature's error", [one.curvature_error], [other.curvature_error]),
+        close("the weighted errors", one.weighted_errors, other.weighted_errors),
+    ]

@@ -106,7 +106,7 @@ def desk_results(rows: Given) -> Any:
         policy = Policy(epsilon=1.0, delta=1e-3, distance="same", planned=2, force=True)
         desk = create_desk(Path(folder) / "desk", trained(), rows(TEST), policy, noise=1e-3)
         asked = accept(desk, *both(rows(FORGET)), "a case").request.id
-        stored = desk.pending_rows(asked)
+        stored = desk.rows_in(desk.layout.rows_of(asked))
         surrogate = np.load(desk.layout.surrogate)["X"]
         return stored[0].tolist(), np.asarray(stored[1]).tolist(), surrogate.tolist()
 

@@ -225,11 +225,6 @@ def test_two_processes_give_what_one_gives(prepared: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_one_two_and_four_processes_give_the_same_update_and_certificate(prepared: Path, tmp_path: Path) -> None:
-    require_alike(several((1, 2, 4), prepared, tmp_path))
-
-
-@pytest.mark.slow
 def test_so_they_do_with_conjugate_gradients(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     y = rng.integers(0, 10, 4000)

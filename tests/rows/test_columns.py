@@ -14,21 +14,18 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
 
 import expunge
 from expunge.desk import Policy, accept, create_desk
 from expunge.errors import DataError, ExpungeError, FileError, ModelError
 from expunge.estimate.comparison import prepare_sets
 from expunge.evaluate.case import Splits, make_case
-from expunge.evaluate.methods import GivenModel
 from expunge.evaluate.plan import plan
 from expunge.model import LinearModel, read_model
 from expunge.record import TrainingRecord
 from expunge.request.declared import record_for
 from expunge.rows import names_of, open_data, read_data
 from expunge.rows.tables import frame_values
-from expunge.sklearn import from_sklearn
 from expunge.train import train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -187,17 +184,6 @@ def test_names_that_no_record_can_keep_are_refused() -> None:
             train(*SOURCE, l2=0.05, max_norm=1.0, feature_names=names)
 
 
-def test_a_record_with_impossible_names_is_refused(model: LinearModel) -> None:
-    assert model.record is not None
-    good = json.loads(model.record.to_json())
-    for names in ([], ["a", "a", "b", "c"], ["a", 1, "b", "c"], "abcd", ["x" * 301, "b", "c", "d"]):
-        with pytest.raises(ModelError):
-            TrainingRecord.from_json(json.dumps(good | {"features": names}), "it")
-    for changes in ({"encoder_trained": "yes"}, {"encoder": "0" * 64, "encoder_trained": "perhaps"}, {"more": 1}):
-        with pytest.raises(ModelError):
-            TrainingRecord.from_json(json.dumps(good | changes), "it")
-
-
 def test_a_model_file_whose_names_are_not_as_many_as_its_columns_is_refused(model: LinearModel, tmp_path: Path) -> None:
     assert model.record is not None
     odd = replace(model, record=replace(model.record, features=NAMES[:3]))
@@ -237,15 +223,6 @@ def test_wrong_columns_are_refused_by_name(kind: str, which: str, mistake: str, 
     with pytest.raises(DataError, match=told(mistake)) as raised:
         expunge.unlearn(model, *sets, **UNLEARN)
     assert f"the {which} set" in str(raised.value)
-
-
-def test_an_index_that_was_trained_on_is_a_column_like_others(model: LinearModel) -> None:
-    assert model.record is not None
-    own = replace(model, record=replace(model.record, features=("", *NAMES[1:]))).with_record(
-        replace(model.record, features=("", *NAMES[1:]))
-    )
-    frame = framed(FORGET).rename(columns={"age": ""})[["hours", "", "debt", "rent"]]
-    assert np.array_equal(own.predict(frame), model.predict(FORGET[0]))
 
 
 def test_a_record_without_names_says_that_names_were_not_compared(make: Any) -> None:
@@ -330,28 +307,6 @@ def test_an_evaluation_compares_columns_by_name(kind: str, make: Any, model: Lin
         make_case(Splits(**given), trained=bare)
 
 
-def test_a_model_somebody_brings_is_compared_under_its_own_names(model: LinearModel) -> None:
-    case = make_case(Splits((SOURCE[0][3:], SOURCE[1][3:]), FORGET, TEST), trained=model)
-    other = train(shuffled(SOURCE), SOURCE[1], l2=0.05, max_norm=1.0, bias=False)
-    assert torch.allclose(GivenModel("theirs", other).run(case).updated, model.matrix(), atol=1e-10)
-    renamed = train(framed(SOURCE).rename(columns={"age": "years"}), SOURCE[1], l2=0.05, max_norm=1.0)
-    with pytest.raises(DataError, match="the model theirs has no column 'age'"):
-        GivenModel("theirs", renamed).run(case)
-
-
-def test_scikit_learn_s_names_are_taken_over() -> None:
-    fitted = LogisticRegression(fit_intercept=False, C=0.1).fit(framed(SOURCE), SOURCE[1])
-    facts = {"n_source": 240, "max_norm": 1.0}
-    straight = from_sklearn(fitted, **facts, source=(framed(SOURCE), SOURCE[1]))
-    found = from_sklearn(fitted, **facts, source=(shuffled(SOURCE), SOURCE[1]))
-    assert straight.record is not None
-    assert straight.record.features == NAMES
-    assert found.record is not None
-    assert found.record.residual == pytest.approx(straight.record.residual, rel=1e-9)
-    with pytest.raises(DataError, match="extra column 'shoe'"):
-        from_sklearn(fitted, **facts, source=(framed(SOURCE).assign(shoe=1.0), SOURCE[1]))
-
-
 # The desk ------------------------------------------------------------------------------------------------------------
 
 
@@ -361,12 +316,12 @@ POLICY = Policy(epsilon=5.0, delta=1e-3, distance="same", planned=3, force=True)
 @in_memory
 def test_a_desk_keeps_rows_in_the_model_s_order(kind: str, make: Any, model: LinearModel, tmp_path: Path) -> None:
     desk = create_desk(tmp_path / "desk", model, make(kind, shuffled(SURROGATE), SURROGATE[1]), POLICY)
-    assert np.array_equal(desk.surrogate()[0], SURROGATE[0])
+    assert np.array_equal(desk.rows_in(desk.layout.surrogate)[0], SURROGATE[0])
     given = make(kind, shuffled(FORGET), FORGET[1])
     first = accept(desk, *given, "case-1", feature_names=names_of(given))
     assert first.new
-    assert np.array_equal(desk.pending_rows(first.request.id)[0], FORGET[0])
-    assert names_of(desk.pending_rows(first.request.id)) == NAMES
+    assert np.array_equal(desk.rows_in(desk.layout.rows_of(first.request.id))[0], FORGET[0])
+    assert names_of(desk.rows_in(desk.layout.rows_of(first.request.id))) == NAMES
     again = make(kind, framed(FORGET), FORGET[1])
     assert not accept(desk, *again, "case-1", feature_names=names_of(again)).new
     assert accept(desk, *FORGET, "case-3").request.state == "aside", "the same rows, for somebody else"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 
 import numpy as np
@@ -14,7 +13,7 @@ from hypothesis.extra import numpy as arrays
 
 from expunge.errors import DataError
 from expunge.heads import Rows
-from expunge.rows import as_features, as_labels, bound_rows, encode, features
+from expunge.rows import as_features, as_labels, bound_rows, encode
 from expunge.rows.features import require_finite, row_norms
 
 CPU = torch.device("cpu")
@@ -59,27 +58,12 @@ def test_unusual_views_keep_their_values(layout: object) -> None:
     assert as_features(array, "rows").tolist() == array.tolist()
 
 
-def test_a_field_of_a_structured_array_is_read_or_refused() -> None:
-    table = np.zeros(3, dtype=[("x", "f8", (2,)), ("odd", "i1")])
-    table["x"] = [[1, 2], [3, 4], [5, 6]]
-    with contextlib.suppress(DataError):
-        assert as_features(table["x"], "rows").tolist() == table["x"].tolist()
-
-
-def test_lists_are_features_too() -> None:
-    assert as_features([[1, 2], [3, 4]], "rows").tolist() == [[1, 2], [3, 4]]
-
-
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.uint8, torch.bool]
 )
 def test_tensors_are_features_too(dtype: torch.dtype) -> None:
     tensor = torch.tensor([[0, 1], [1, 1]], dtype=dtype)
     assert ready(tensor, max_norm=9.0).features.tolist() == [[0, 1], [1, 1]]
-
-
-def test_gradients_are_not_carried_along() -> None:
-    assert not as_features(torch.ones(2, 2, requires_grad=True), "rows").requires_grad
 
 
 def test_plain_float64_is_not_copied() -> None:
@@ -113,13 +97,6 @@ def test_plain_float64_is_not_copied() -> None:
 def test_features_that_cannot_be_used(values: object, words: str) -> None:
     with pytest.raises(DataError, match=words):
         as_features(values, "rows")
-
-
-def test_a_bad_value_is_found_beyond_the_first_block() -> None:
-    array = np.zeros((20_001, 2), dtype=np.float32)
-    array[20_000, 1] = np.nan
-    with pytest.raises(DataError, match="row 20000, column 1 is nan"):
-        as_features(array, "rows")
 
 
 # Labels ---------------------------------------------------------------------------------------------------------
@@ -183,12 +160,6 @@ def test_encode_refuses_what_is_not_a_class(labels: np.ndarray, classes: tuple[i
     assert "capitals" not in str(caught.value)
 
 
-def test_encode_does_not_print_a_thousand_labels() -> None:
-    with pytest.raises(DataError) as caught:
-        encode(np.arange(5000), tuple(range(-5000, 0)), "rows")
-    assert len(str(caught.value)) < 400
-
-
 # Preparation ----------------------------------------------------------------------------------------------------
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=64)
@@ -232,21 +203,6 @@ def test_scaled_rows_are_counted() -> None:
     assert ready([[3.0, 4.0], [0.6, 0.8], [0.0, 2.0]]).n_scaled == 2
 
 
-def test_rows_already_on_the_bound_are_not_counted() -> None:
-    rows = np.random.default_rng(0).normal(size=(500, 7))
-    assert ready(rows / np.linalg.norm(rows, axis=1, keepdims=True)).n_scaled == 0
-
-
-def test_the_bias_column_is_not_part_of_the_bound() -> None:
-    prepared = ready([[3.0, 4.0]], bias=True)
-    assert np.allclose(prepared.features.numpy(), [[0.6, 0.8, 1.0]], rtol=1e-12)
-
-
-def test_another_width_is_refused() -> None:
-    with pytest.raises(DataError, match="2 features; the model takes 3"):
-        ready([[1.0, 2.0]], width=3)
-
-
 def test_training_and_unlearning_scale_alike() -> None:
     """A row is prepared the same alone as among many."""
     table = np.random.default_rng(1).normal(size=(9000, 3)) * 5
@@ -262,15 +218,6 @@ def test_norms_are_those_of_plain_arithmetic(table: np.ndarray) -> None:
     found = row_norms(torch.from_numpy(table))
     for row, norm in zip(table, found.tolist(), strict=True):
         assert norm == pytest.approx(math.hypot(*row), rel=1e-14, abs=1e-300)
-
-
-@pytest.mark.parametrize("kind", [torch.float16, torch.float32, torch.float64, torch.uint8, torch.bool], ids=str)
-def test_norms_of_many_rows_of_any_kind(kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In pieces, the last of which is smaller; a row of zeros is none."""
-    monkeypatch.setattr(features, "IN_CACHE", 40)
-    table = torch.tensor([[3.0, 4.0, 0.0], [0.0, 0.0, 0.0]] * 50 + [[1.0, 0.0, 0.0]]).to(kind)
-    first = 2**0.5 if kind == torch.bool else 5.0
-    assert row_norms(table).tolist() == pytest.approx([first, 0.0] * 50 + [1.0])
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

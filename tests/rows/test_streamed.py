@@ -1,7 +1,7 @@
 """Rows read anew in each pass: ready as those in memory, and refused where a pass differs."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,7 @@ import torch
 
 from expunge.errors import DataError
 from expunge.heads import Curvature, Rows, head_for
-from expunge.rows import bound_rows, stream, streams
-from expunge.rows.features import row_norms
+from expunge.rows import bound_rows, stream
 from expunge.rows.streams import Form, Share, StreamedRows
 from expunge.runtime.group import Group
 from expunge.runtime.memory import Memory
@@ -55,26 +54,6 @@ def test_streamed_rows_are_made_ready_as_those_in_memory(
         assert torch.equal(found.labels, wanted.labels)
     assert (len(rows), rows.n_scaled, rows.n_features) == (ROWS, wanted.n_scaled, WIDTH + bias)
     assert 0 < wanted.n_scaled < ROWS
-
-
-def test_norms_are_measured_once_where_no_row_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not kept; where one is, they are measured in every pass that has not kept them."""
-    calls: list[int] = []
-
-    def counted(rows: torch.Tensor) -> torch.Tensor:
-        calls.append(len(rows))
-        return row_norms(rows)
-
-    monkeypatch.setattr(streams, "row_norms", counted)
-    source = npy(tmp_path)
-    short = StreamedRows(source, replace(form(), max_norm=1e3), NOTHING)
-    long = StreamedRows(source, form(), NOTHING)
-    for rows, wanted in ((short, ROWS), (long, 3 * ROWS)):
-        calls.clear()
-        for _ in range(3):
-            gathered(rows)
-        assert sum(calls) == wanted
-        assert rows._norms.used == 0
 
 
 def test_rows_of_classes_are_weighted_and_others_left_out(tmp_path: Path) -> None:
@@ -251,7 +230,7 @@ def test_what_is_kept_stays_within_what_may_be(tmp_path: Path) -> None:
         memory = Memory(int(spare / 0.6) + (160 << 20), 0)
         rows = StreamedRows(iterator(tmp_path), form(), memory)
         gathered(rows)
-        kept = rows._norms.used + rows._labels.used + (rows._held.used if rows._held is not None else 0)
+        kept = rows._labels.used + (rows._held.used if rows._held is not None else 0)
         assert kept <= memory.spare
         assert rows.affords(memory.spare - kept)
         assert not rows.affords(memory.spare - kept + 1)

@@ -41,7 +41,7 @@ from expunge.rows.tables import (
     as_words,
     choose_label,
     frame_table,
-    holds_features,
+    has_lists,
     is_frame,
     is_table,
     label_error,
@@ -108,15 +108,9 @@ class EncodedRows(tuple[Any, Any]):
 
     def with_arrays(self, features: Any, labels: Any) -> EncodedRows:
         """Other rows of which the same is known."""
-        return EncodedRows(
-            features,
-            labels,
-            self.encoder,
-            self.feature_names,
-            self.encoder_trained,
-            name=self.name,
-            unprepared=self.unprepared,
-        )
+        rows = EncodedRows(features, labels)
+        rows.__dict__ |= self.__dict__
+        return rows
 
 
 def encoder_of(rows: object) -> str | None:
@@ -393,7 +387,7 @@ def read_source(
             else type_error(path)
         )
     if_numbers = prepare == "auto" and bounded and prepare_from is None
-    if is_table(path) and prepare != "none" and not (if_numbers and holds_features(path)):
+    if is_table(path) and prepare != "none" and not (if_numbers and has_lists(path)):
         table = read_table(path, header=header, names=names)
         if not (if_numbers and is_all_numbers(table, label, columns)):
             return prepare_source(

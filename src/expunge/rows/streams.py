@@ -47,12 +47,11 @@ from expunge.runtime.memory import Memory, require_room
 
 READ_BYTES = 1 << 24  # of features at once: long enough for a disk, short enough for memory
 ARRAY_ROWS = 8192
-REMEMBERED_SHARE = 0.25  # of the memory that may be kept, for labels and norms
+REMEMBERED_SHARE = 0.25  # of the memory that may be kept, for labels
 FIRST_ROWS = 1 << 16  # room for so many is made where nobody knows how many there are
 HELD_SHARE = 0.5  # of it, for whole sets: what is computed from them needs the rest
 Chunk = tuple[Any, Any]  # features (rows x d) and labels, or None for labels
 Watch = Callable[[int, int | None], None]
-CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -433,6 +432,13 @@ class _Memo:
 class StreamedRows(RowSet):
     """Rows of a stream. The first pass checks them; that every later one gives the same rows is checked too."""
 
+    n_features: int = 0
+    dtype: torch.dtype = torch.float64
+    device: torch.device = torch.device("cpu")
+    has_weights: bool = False
+    largest_weight: float = 1.0
+    effective: float = 0.0
+
     def __init__(
         self, stream: Stream, form: Form, memory: Memory, group: Group = ALONE, watch: Watch = lambda *_: None
     ) -> None:
@@ -443,14 +449,13 @@ class StreamedRows(RowSet):
         self._stamp = stream.stamp()
         self._prints: list[int] | None = None
         self.scaling: Scaling | None = None
-        self._norms = _Memo(0, torch.float64, form.device, None, 0.0)
         self._some_long = False
         self._labels = _Memo(0, torch.int32, form.device, None, 0.0)
         self._held = _Memo(0, form.dtype, form.device, None, 0.0)
         self._shares: Tensor | None = None
         self._n_rows = self._mine = self._before = 0
         self._counts = torch.zeros(len(form.classes), dtype=torch.int64)
-        self._largest_weight, self._effective = 1.0, 0.0
+        self.n_features, self.dtype, self.device = form.width + int(form.bias), form.dtype, form.device
         self.n_scaled, self._lengths = 0, Lengths(form.max_norm)
 
     # What it is
@@ -459,38 +464,14 @@ class StreamedRows(RowSet):
         self._require_first_pass()
         return self._n_rows
 
-    @property
-    def n_features(self) -> int:
-        return self.form.width + int(self.form.bias)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.form.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.form.device
-
-    @property
-    def has_weights(self) -> bool:
-        return self._shares is not None
-
-    @property
-    def largest_weight(self) -> float:
-        return self._largest_weight
-
-    @property
-    def effective(self) -> float:
-        return self._effective
-
     def of_classes(self, shares: Tensor, counts: Tensor) -> StreamedRows:
         rows = copy.copy(self)
-        rows._shares = shares.to(self.device)
+        rows._shares, rows.has_weights = shares.to(self.device), True
         rows._n_rows = int(counts.sum())
         rows._mine = int(self._counts[shares.cpu() > 0].sum())
         rows._before = self.group.before(rows._mine)
-        rows._largest_weight = float(shares[counts > 0].max())
-        rows._effective = rows._n_rows**2 / float((counts * shares.square()).sum())
+        rows.largest_weight = float(shares[counts > 0].max())
+        rows.effective = rows._n_rows**2 / float((counts * shares.square()).sum())
         return rows
 
     def affords(self, n_bytes: int) -> bool:
@@ -502,7 +483,7 @@ class StreamedRows(RowSet):
     def _has_room(self, n_bytes: int) -> bool:
         if self.device.type != "cpu":
             return n_bytes <= HELD_SHARE * device_room(self.device, self._on_device)
-        return n_bytes <= self._spare - self._held.used - self._norms.used - self._labels.used
+        return n_bytes <= self._spare - self._held.used - self._labels.used
 
     @property
     def n_mine(self) -> int:
@@ -531,17 +512,16 @@ class StreamedRows(RowSet):
     # A pass
 
     def blocks(self) -> Iterable[Block]:
-        held = self._held.values is not None and self._labels.values is not None and self._prints is not None
-        blocks = self._held_blocks() if held else self._read_blocks()
+        features, labels = self._held.values, self._labels.values
+        held = features is not None and labels is not None and self._prints is not None
+        blocks = self._held_blocks(features, labels) if held else self._read_blocks()  # type: ignore[arg-type]
         return blocks if self._shares is None else self._weight(blocks, self._shares)
 
-    def _held_blocks(self) -> Iterator[Block]:
-        assert self._held.values is not None
-        assert self._labels.values is not None
+    def _held_blocks(self, features: Tensor, labels: Tensor) -> Iterator[Block]:
         size, count = self._block_rows, int(self._counts.sum())
         for start in range(0, count, size):
             rows = slice(start, min(start + size, count))
-            yield Block(self._held.values[rows], self._labels.values[rows].long(), None, start)
+            yield Block(features[rows], labels[rows].long(), None, start)
 
     @property
     def _block_rows(self) -> int:
@@ -604,21 +584,18 @@ class StreamedRows(RowSet):
 
     def _begin(self) -> None:
         self._lengths = Lengths(self.form.max_norm)
-        known, half = self.n_expected, REMEMBERED_SHARE / 2 * self._spare
-        self._norms = _Memo(0, torch.float64, CPU, known, half)
-        self._labels = _Memo(0, torch.int32, self.device, known, half)
+        known = self.n_expected
+        self._labels = _Memo(0, torch.int32, self.device, known, REMEMBERED_SHARE * self._spare)
         room = self._spare if self.device.type == "cpu" else device_room(self.device, self._on_device)
         self._held = _Memo(self.n_features, self.dtype, self.device, known, HELD_SHARE * room)
 
     def _finish_first_pass(self, counts: Tensor, prints: list[int]) -> None:
         """What the first pass found, over all processes."""
-        if not self._some_long:
-            self._norms = _Memo(0, torch.float64, CPU, 0, 0.0)
         self._counts, self._mine, self._prints = counts, int(counts.sum()), prints
         self._before = self.group.before(self._mine)
         self.scaling = self._lengths.scaling(self.group.total)
         self._n_rows, self.n_scaled = self.scaling.n_rows, self.scaling.n_scaled
-        self._effective = float(self._n_rows)
+        self.effective = float(self._n_rows)
         self._require_shared_out(prints)
         if self._n_rows == 0:
             raise DataError(f"{self.form.name}: no rows", "at least one row is needed", "Check how it was written.")
@@ -668,11 +645,9 @@ class StreamedRows(RowSet):
         """Norms of a block's rows, None where none is too long; in the first pass they are counted by length."""
         if not (first or self._some_long):
             return None
-        known = None if first else self._norms.values
-        norms = row_norms(rows) if known is None else known[start : start + len(rows)]
+        norms = row_norms(rows)
         if first:
             require_range(norms, bias=self.form.bias, name=self.form.name, before=start)
-            self._norms.put(start, norms)
             self._lengths.add(norms)
         long = bool((norms > norm_limit(self.form.max_norm, self.form.dtype)).any())
         self._some_long |= long

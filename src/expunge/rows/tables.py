@@ -39,7 +39,6 @@ PIECE = 1 << 22  # bytes of a file that are looked at, or inflated, at a time
 TEXT_COPIES = 3  # the file's bytes, as blocks, as parsed, as text
 VALUE_BYTES = 24  # of a number: where its text is, Arrow's own, ours
 COLUMN_BYTES = 10_000  # that Arrow takes for a column, whatever is in it; 8,300 were measured
-WIDE, CELL_BYTES = 4_000, 120  # columns beyond which lines are read one by one; of a cell, in Python and in Arrow
 LONGEST_LABEL = 1_000  # characters
 EMPTY = ("", "?", "na", "n/a", "#n/a", "nan", "null", "nil")  # in any case, spaces around it apart
 NO_NUMBER = (*EMPTY, "none", "-", ".", "missing", "unknown")  # in a column of numbers also these
@@ -52,6 +51,7 @@ DATES = (
 )
 AS_IT_STANDS = "Give the name as it stands in the table."
 CHECK_FILE = "Check how the file was written."
+FILL = "Fill them in or drop those rows, as was done for training."
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,6 @@ class Table:
 
         Refuses empty cells and anything but numbers.
         """
-        require_filled(self, columns)
         blocks = [self._feature_block(name) for name in columns]
         features = np.empty((len(self), sum(block.shape[1] for block in blocks)))
         place = 0
@@ -109,6 +108,10 @@ class Table:
 
     def _feature_block(self, name: str) -> Array:
         values = self.arrow[name]
+        coded = pa.types.is_dictionary(values.type)
+        empty = values.null_count + sum(chunk.dictionary.null_count for chunk in values.chunks if coded)
+        if empty:
+            raise DataError(f"{self.name}: column {name!r} has {empty:,} empty cells", "every cell needs a value", FILL)
         if not self.typed and (numbers := self.numbers(name)) is not None:
             return numbers[:, None]
         if is_list(values.type):
@@ -295,20 +298,6 @@ def require_label(kind: pa.DataType, table: str, column: str) -> None:
         raise DataError(
             f"{table}: label column {column!r} holds {kind}", "labels are whole numbers or text", "Convert them."
         )
-
-
-def require_filled(table: Table, names: Sequence[str]) -> None:
-    """Refuse columns with empty cells."""
-    for name in names:
-        values = table.arrow[name]
-        coded = pa.types.is_dictionary(values.type)
-        empty = values.null_count + sum(chunk.dictionary.null_count for chunk in values.chunks if coded)
-        if empty:
-            raise DataError(
-                f"{table.name}: column {name!r} has {empty:,} empty cells",
-                "every cell needs a value",
-                "Fill them in or drop those rows, as was done for training.",
-            )
 
 
 # Names of columns ----------------------------------------------------------------------------------------------------
@@ -509,13 +498,7 @@ def read_columns(
 ) -> tuple[Array, Array, tuple[str, ...]]:
     """Features, labels and names of the features of a table whose feature columns are numbers."""
     if table_ending(path) in CSV:
-        file = CsvFile.open(path)
-        if file.is_wide and header:
-            try:
-                return _read_wide(file, label, columns)
-            except (pa.ArrowException, ValueError) as error:
-                raise file.error(error) from error
-        table = file.read(header, names, text=False)
+        table = CsvFile.open(path).read(header, names, text=False)
         target, chosen = choose_columns(table.arrow.schema, path, label, columns)
     else:
         metadata, schema = open_parquet(path)
@@ -550,12 +533,10 @@ def _is_plain(kind: pa.DataType) -> bool:
     return is_text(kind) or is_number(kind) or bool(pa.types.is_decimal(kind) or pa.types.is_temporal(kind))
 
 
-def holds_features(path: Path) -> bool:
-    """Whether a table has so many columns, or columns of lists, that it is made of features already."""
-    if table_ending(path) in CSV:
-        return CsvFile.open(path).is_wide
+def has_lists(path: Path) -> bool:
+    """Whether a Parquet file has columns of lists: they are features already."""
     try:
-        return any(is_list(field.type) for field in open_parquet(path)[1])
+        return table_ending(path) in PARQUET and any(is_list(field.type) for field in open_parquet(path)[1])
     except (ValueError, OSError, KeyError):
         return False  # reading it says what is wrong
 
@@ -572,8 +553,6 @@ class CsvFile:
     separator: str
     first: tuple[str, ...]  # cells of the first line that is not empty
     first_lines: int  # of the file, up to the end of it
-    columns: int
-    values: int
 
     @classmethod
     def open(cls, path: Path) -> CsvFile:
@@ -584,13 +563,8 @@ class CsvFile:
             line = sample if b"\n" in sample else sample + stream.readline(50 * MOST_NAMES)
         separator = find_separator(sample)
         cells, n_lines = next(_cells(line, separator), ([], 1))
-        columns, values = _count(path, separator, content)
-        return cls(path, content, separator, tuple(cell.strip() for cell in cells), n_lines, columns, values)
-
-    @property
-    def is_wide(self) -> bool:
-        """Whether Arrow would take more for its columns than for what is in them."""
-        return self.columns > WIDE
+        _require_csv_bearable(path, separator, content)
+        return cls(path, content, separator, tuple(cell.strip() for cell in cells), n_lines)
 
     def read(self, header: bool, names: Sequence[str] | None, text: bool) -> Table:
         """All cells, as text or as what Arrow finds in them."""
@@ -618,20 +592,16 @@ class CsvFile:
                 convert_options=pa.csv.ConvertOptions(column_types=dict.fromkeys(listed, pa.string()) if text else {}),
             )
         except (pa.ArrowException, ValueError) as error:
-            raise self.error(error) from error
+            sign = {"\t": "a tab"}.get(self.separator, repr(self.separator))
+            raise out_of_memory(error) or FileError(
+                f"{self.path} is not a table ({str(error)[:200]}), read with {sign} between cells",
+                "a header line and equally long rows are needed",
+                "Write it again as CSV, in UTF-8; a file without a header is read with --no-header.",
+            ) from error
         if table.num_rows == 0:
             raise DataError(f"{self.path} has no rows", "at least one is needed", CHECK_FILE)
         # where no semicolon stands between cells, a comma between digits may well group thousands
         return Table(table, str(self.path), not text, self.separator == ";", header)
-
-    def error(self, error: BaseException) -> ExpungeError:
-        """The error for text whose lines are not equally long, or not text."""
-        sign = {"\t": "a tab"}.get(self.separator, repr(self.separator))
-        return out_of_memory(error) or FileError(
-            f"{self.path} is not a table ({str(error)[:200]}), read with {sign} between cells",
-            "a header line and equally long rows are needed",
-            "Write it again as CSV, in UTF-8; a file without a header is read with --no-header.",
-        )
 
 
 def _inflate(path: Path) -> bytes:
@@ -653,8 +623,8 @@ def _inflate(path: Path) -> bytes:
     return b"".join(pieces)
 
 
-def _count(path: Path, separator: str, content: bytes | None) -> tuple[int, int]:
-    """Columns and values that a file holds at most, refused where they are too many: every separator counts."""
+def _require_csv_bearable(path: Path, separator: str, content: bytes | None) -> None:
+    """Refuse a file with too many columns, or values, at most: every separator counts, wherever it stands."""
     size = path.stat().st_size if content is None else len(content)
     require_fits(size, path, "the text")
     values = columns = 1
@@ -672,9 +642,7 @@ def _count(path: Path, separator: str, content: bytes | None) -> tuple[int, int]
                     f"at most {MOST_NAMES:,} are read",
                     "Save the rows as .npz.",
                 )
-    per_column = CELL_BYTES if columns > WIDE else COLUMN_BYTES
-    require_room(TEXT_COPIES * size + VALUE_BYTES * values + per_column * columns, path, "the table")
-    return columns, values
+    require_room(TEXT_COPIES * size + VALUE_BYTES * values + COLUMN_BYTES * columns, path, "the table")
 
 
 def find_separator(sample: bytes) -> str:
@@ -698,49 +666,6 @@ def _cells(sample: bytes, separator: str) -> Iterator[tuple[list[str], int]]:
         yield from ((cells, reader.line_num) for cells in reader if cells)
     except csv.Error:
         return
-
-
-def _read_wide(file: CsvFile, label: str | None, columns: Sequence[str] | None) -> tuple[Array, Array, tuple[str, ...]]:
-    """Features, labels and names of a file with more columns than Arrow reads cheaply, line by line."""
-    raw = file.path.open("rb") if file.content is None else io.BytesIO(file.content)
-    with io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as stream:
-        try:
-            lines = (cells for cells in csv.reader(stream, strict=True, delimiter=file.separator) if cells)
-            header = next(lines)
-            schema = pa.schema([(name, pa.float64()) for name in header])
-            target, chosen = choose_columns(schema, file.path, label, columns)
-            places = {name: place for place, name in enumerate(header)}
-            rows, labels = [], []
-            for number, cells in enumerate(lines):
-                if len(cells) != len(header):
-                    raise ValueError(f"Row {number}: Expected {len(header)} columns, got {len(cells)}")
-                labels.append(cells[places[target]])
-                rows.append(_parse_line([cells[places[name]] for name in chosen], file.path, number))
-        except csv.Error as error:
-            raise ValueError(str(error)) from error
-    if not rows:
-        raise DataError(f"{file.path} has no rows", "at least one is needed", CHECK_FILE)
-    text = io.StringIO()  # of the labels: Arrow finds their type
-    csv.writer(text, quoting=csv.QUOTE_ALL).writerows([[target], *([each] for each in labels)])
-    column = Table(pa.csv.read_csv(io.BytesIO(text.getvalue().encode())), str(file.path), True)
-    return np.stack(rows), column.labels(target), chosen
-
-
-def _parse_line(cells: list[str], path: Path, number: int) -> Array:
-    text = pc.utf8_trim_whitespace(pa.array(cells, pa.string()))
-    empty = pc.index(pc.is_in(text, value_set=pa.array(pa.csv.ConvertOptions().null_values)), True).as_py()
-    if empty >= 0:
-        raise DataError(
-            f"{path}: feature {empty} of row {number} is empty",
-            "every cell needs a value",
-            "Fill them in or drop those rows, as was done for training.",
-        )
-    try:
-        return np.asarray(text.cast(pa.float64()).to_numpy(zero_copy_only=False))
-    except pa.ArrowInvalid as error:
-        raise DataError(
-            f"{path}: row {number}: {error}", "features must be numbers", "Encode them as they were for training."
-        ) from error
 
 
 # Data frames ---------------------------------------------------------------------------------------------------------

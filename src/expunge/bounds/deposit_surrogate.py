@@ -69,7 +69,7 @@ def softmax_bend(reach: float, length: float) -> float:
 
 
 def sigmoid_bend(reach: float, length: float) -> float:
-    """The same of sigmoids, one by one: `|b_k| <= reach`, `||b|| <= length`.
+    """Bound on `||s(z+b) - s(z) - s'(z) b||` of sigmoids one by one, for `|b_k| <= reach`, `||b|| <= length`.
 
     Each is off by at most `b_k^2 / (12 sqrt 3)` and `|b_k| / 4`: below what self-concordance says, `phi(R) |b_k| / 4`.
 

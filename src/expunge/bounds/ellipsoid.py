@@ -82,7 +82,7 @@ class EllipsoidNumbers:
 
 @dataclass(frozen=True)
 class Ellipsoid(EllipsoidNumbers):
-    """The same with the matrix: `factors` is b x q x q, lower triangular; one block may serve several parts."""
+    """The shape with its matrix: `factors` is b x q x q, lower triangular; one block may serve several parts."""
 
     factors: Array | None = None
 

@@ -116,7 +116,7 @@ class Region:
         return math.fsum(self.terms.values()) * ROUND_UP
 
     def with_term(self, name: str, value: float) -> Region:
-        """The same region with one more term."""
+        """The region with one more term."""
         return replace(self, terms={**self.terms, name: value})
 
     def held(self, failure: float) -> Region:

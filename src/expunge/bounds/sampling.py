@@ -101,7 +101,7 @@ class Tail:
         return self.expected == 0.0 and self.variance == 0.0 and self.step == 0.0 and self.charge + self.counted == 0.0
 
     def scaled(self, factor: float) -> Tail:
-        """The same in another unit."""
+        """The tail in another unit."""
         return Tail(
             self.expected * factor,
             self.variance * factor**2,

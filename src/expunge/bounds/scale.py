@@ -82,7 +82,7 @@ def asked_scale(noise: Any) -> Scale:
 
 
 def publishable(noise: Any) -> Scale:
-    """The same, but nothing that must not be published."""
+    """The scale that is asked for; refused where it must not be published."""
     scale = asked_scale(noise)
     if scale.kind == EXACT:
         raise OptionError("noise exact", "it would tell who left", REMEDY)

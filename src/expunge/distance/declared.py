@@ -136,11 +136,11 @@ class Distance:
         return self.law.shift(self.value, deviation, supremum, centred_supremum)
 
     def mean_shift(self, deviation: float, supremum: float, centred_supremum: float) -> float:
-        """The same for the change of gradient at this update."""
+        """Upper bound on the difference of means of the change of gradient at this update."""
         return self.law.mean_shift(self.value, deviation, supremum, centred_supremum)
 
     def moment_shift(self, deviation: float, supremum: float, centred_supremum: float) -> float:
-        """The same for squares of the change's deviation, and for the share of rows beyond any.
+        """Upper bound for squares of the change's deviation, and for the share of rows beyond any.
 
         0 where they stay as they are.
         """

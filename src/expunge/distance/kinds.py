@@ -52,7 +52,7 @@ class Kind(ABC):
         """Upper bound on total variation that follows, for the paper's bound."""
 
     def mean_shift(self, value: float, deviation: float, supremum: float, centred_supremum: float) -> float:
-        """The same for the one f the bound is about: the change of gradient at this update."""
+        """Upper bound for the one f that the bound is about: the change of gradient at this update."""
         return self.shift(value, deviation, supremum, centred_supremum)
 
 
@@ -126,7 +126,7 @@ class TheSource(Same):
     between_samples = True
 
 
-class Kept(Same):
+class FromDeposit(Same):
     """Nothing stands in for the source: what the bound needs of it was kept."""
 
     name = "deposit"
@@ -181,5 +181,5 @@ def kind_named(name: object) -> Kind:
     return KINDS[name]
 
 
-for built_in in (Same(), TotalVariation(), ChiSquare(), KullbackLeibler(), TheSource(), Kept(), Means()):
+for built_in in (Same(), TotalVariation(), ChiSquare(), KullbackLeibler(), TheSource(), FromDeposit(), Means()):
     register_kind(built_in)

@@ -222,13 +222,12 @@ def unlearned_runs(
 
 def noised_runs(weights: Values, sigma: float, exponent: int, runs: int, *, seed: int | None = None) -> Values:
     """`runs` models of these weights plus noise, by the mechanism's own sampler and on its grid, all at once."""
-    repeated = np.broadcast_to(weights, (runs, *weights.shape))
-    draw: RandomBytes | None = None if seed is None else seeded_bytes(seed)
-    return add_noise(repeated, sigma, exponent) if draw is None else add_noise(repeated, sigma, exponent, draw)
+    draw: RandomBytes = os.urandom if seed is None else seeded_bytes(seed)
+    return add_noise(np.broadcast_to(weights, (runs, *weights.shape)), sigma, exponent, draw)
 
 
 def shaped_runs(weights: Values, noise: Noise, runs: int, *, seed: int | None = None) -> Values:
-    """The same with noise that has a shape, one after the other."""
+    """`runs` models of these weights plus noise that has a shape, one after the other."""
     draw: RandomBytes = os.urandom if seed is None else seeded_bytes(seed)
     smallest, made = noise.shape.smallest(noise.scale), []
     for _ in range(runs):
@@ -362,9 +361,6 @@ def audit(
 # Tasks ----------------------------------------------------------------------------------------------------------------
 
 
-TASKS = ("tight", "sampled", "single-step", "deposit")
-
-
 @dataclass(frozen=True)
 class AuditTask:
     """A request, its step and bound, and the retrained weights, which only an audit has."""
@@ -373,19 +369,6 @@ class AuditTask:
     request: Request
     measured: Measurement
     retrained: Tensor
-
-
-def make_task(name: str, epsilon: float, delta: float, seed: int = 0) -> AuditTask:
-    """The task of that name (`tight`, `sampled`, `single-step`, `deposit`)."""
-    makers = {
-        "tight": tight_task,
-        "sampled": sampled_task,
-        "single-step": single_step_task,
-        "deposit": deposit_task,
-    }
-    if name not in makers:
-        raise OptionError(f"task {name!r}", f"it must be one of {', '.join(TASKS)}", "Choose one of them.")
-    return makers[name](epsilon, delta, seed)
 
 
 def tight_task(
@@ -440,7 +423,17 @@ def deposit_task(
     kept = replace(kept, sums=replace(kept.sums, third=None))  # with third derivatives the bound would be less tight
     promise = deposit_promise(epsilon, delta, force=True, noise=EXACT)
     request = ask_deposit(kept, (features[gone], labels[gone]), promise)
-    return _kept_task("deposit", request, (features[stays], labels[stays]), seed)
+    return _deposit_task("deposit", request, (features[stays], labels[stays]), seed)
+
+
+TASKS = {"tight": tight_task, "sampled": sampled_task, "single-step": single_step_task, "deposit": deposit_task}
+
+
+def make_task(name: str, epsilon: float, delta: float, seed: int = 0) -> AuditTask:
+    """The task of that name (`tight`, `sampled`, `single-step`, `deposit`)."""
+    if name not in TASKS:
+        raise OptionError(f"task {name!r}", f"it must be one of {', '.join(TASKS)}", "Choose one of them.")
+    return TASKS[name](epsilon, delta, seed)
 
 
 def certificate_task(
@@ -463,15 +456,32 @@ def certificate_task(
             "their digests must agree",
             "Give the model from before.",
         )
+    known = {key: content["distance"][key] for key in Distance.__dataclass_fields__ if key in content["distance"]}
+    distance, sizes = Distance(**known), content["sizes"]
     if bound_named(content["bound"]["kind"]).kept:
-        return _deposit_certificate(certificate, model, digest, retain, forget, surrogate, deposit)
-    if len(retain[0]) + len(forget[0]) != content["sizes"]["n_source"]:
+        if deposit is None or deposit.numbers.forgotten + len(forget[0]) != sizes["n_forget"]:
+            raise DataError(
+                "no deposit, or not the one from before",
+                f"the certificate is about {sizes['n_forget']:,} rows that left a deposit, those to forget included",
+                "Give the deposit that the rows were taken out of.",
+            )
+        if len(retain[0]) != sizes["n_retain"]:
+            raise DataError(
+                f"{len(retain[0]):,} rows to retain",
+                f"the certificate is about {sizes['n_retain']:,}",
+                "Give the rows the model was trained on without all that were forgotten.",
+            )
+        promise = deposit_promise(certificate.epsilon, certificate.delta, force=True)
+        request = ask_deposit(deposit, forget, promise, model=model, model_sha256=digest)
+        if distance.law.stands_in:
+            request = with_surrogate(request, forget, surrogate, distance)
+        return _deposit_task("certificate", request, retain, 0)
+    if len(retain[0]) + len(forget[0]) != sizes["n_source"]:
         raise DataError(
             f"{len(retain[0]):,} rows to retain and {len(forget[0]):,} to forget",
-            f"the certificate is about a source of {content['sizes']['n_source']:,}",
+            f"the certificate is about a source of {sizes['n_source']:,}",
             "Give the rows the model was trained on, parted in two.",
         )
-    distance = _distance(content)
     if distance.is_source:
         names, splits = None, Splits(retain, forget, forget)
         if model.record is not None:
@@ -503,45 +513,7 @@ def certificate_task(
     return _task("certificate", request, retain, 0)
 
 
-def _distance(content: dict[str, Any]) -> Distance:
-    """The certificate's."""
-    return Distance(
-        **{key: content["distance"][key] for key in Distance.__dataclass_fields__ if key in content["distance"]}
-    )
-
-
-def _deposit_certificate(
-    certificate: Certificate,
-    model: LinearModel,
-    digest: str,
-    retain: Labelled,
-    forget: Labelled,
-    surrogate: Labelled | None,
-    deposit: Deposit | None,
-) -> AuditTask:
-    """The same for a certificate that was issued with a deposit, which is to be the one from before too."""
-    sizes = certificate.content["sizes"]
-    if deposit is None or deposit.numbers.forgotten + len(forget[0]) != sizes["n_forget"]:
-        raise DataError(
-            "no deposit, or not the one from before",
-            f"the certificate is about {sizes['n_forget']:,} rows that left a deposit, those to forget included",
-            "Give the deposit that the rows were taken out of.",
-        )
-    if len(retain[0]) != sizes["n_retain"]:
-        raise DataError(
-            f"{len(retain[0]):,} rows to retain",
-            f"the certificate is about {sizes['n_retain']:,}",
-            "Give the rows the model was trained on without all that were forgotten.",
-        )
-    promise = deposit_promise(certificate.epsilon, certificate.delta, force=True)
-    request = ask_deposit(deposit, forget, promise, model=model, model_sha256=digest)
-    distance = _distance(certificate.content)
-    if distance.law.stands_in:
-        request = with_surrogate(request, forget, surrogate, distance)
-    return _kept_task("certificate", request, retain, 0)
-
-
-def _kept_task(name: str, request: Request, retain: Labelled, seed: int) -> AuditTask:
+def _deposit_task(name: str, request: Request, retain: Labelled, seed: int) -> AuditTask:
     """Retraining is what the deposit's own objective says: a fixed C is shared by fewer, an intercept may be free."""
     deposit = request.deposit
     rows = make_rows(retain, deposit.model, deposit.record, "the retain set")
@@ -645,12 +617,10 @@ def task_from_files(
     deposit: Path | None = None,
 ) -> AuditTask:
     """The setting of a certificate, from files; of a statement nobody can tell."""
-    _require({"--model": model_file, "--retain": retain, "--forget": forget}, "auditing a certificate's setting")
-    assert model_file is not None
-    assert retain is not None
-    assert forget is not None
-    model, digest = read_model(model_file)
-    stay, leave = (read_part(path, label, model) for path in (retain, forget))
+    needed = {"--model": model_file, "--retain": retain, "--forget": forget}
+    before, *parts = _require(needed, "auditing a certificate's setting")
+    model, digest = read_model(before)
+    stay, leave = (read_part(path, label, model) for path in parts)
     document = read_document(certificate_file)
     if isinstance(document, Statement):
         raise FileError(
@@ -667,21 +637,21 @@ def source_free_from_files(
     published: Path | None, before: Path | None, forget: Path | None, fresh: Path | None, label: str | None
 ) -> SourceFree:
     """The audit without retraining, from files."""
-    _require({"--published": published, "--forget": forget, "--fresh": fresh}, "auditing without the source")
-    assert published is not None
-    assert forget is not None
-    assert fresh is not None
-    model, _ = read_model(published)
+    needed = {"--published": published, "--forget": forget, "--fresh": fresh}
+    after, *parts = _require(needed, "auditing without the source")
+    model, _ = read_model(after)
     if model.record is None:
         raise OptionError(
             "the published model has no record",
             "its loss and norm bound are needed",
             "Use the file expunge unlearn wrote.",
         )
-    forget_rows = make_rows(read_part(forget, label, model), model, model.record, "the forget set")
-    fresh_rows = make_rows(read_part(fresh, label, model), model, model.record, "the fresh set")
+    rows = [
+        make_rows(read_part(path, label, model), model, model.record, f"the {name} set")
+        for name, path in zip(("forget", "fresh"), parts, strict=True)
+    ]
     earlier = None if before is None else _earlier(before, model)
-    return source_free(head_of(model, model.record), model.matrix(), forget_rows, fresh_rows, before=earlier)
+    return source_free(head_of(model, model.record), model.matrix(), *rows, before=earlier)
 
 
 def _earlier(before: Path, published: LinearModel) -> Tensor:
@@ -722,7 +692,8 @@ def audited_subjects(certificate_file: Path | None, published: Path | None) -> t
     return subjects_of(statement, hashlib.sha256(statement.to_json().encode()).hexdigest())
 
 
-def _require(files: dict[str, Path | None], purpose: str) -> None:
+def _require(files: dict[str, Path | None], purpose: str) -> list[Path]:
     missing = [name for name, path in files.items() if path is None]
     if missing:
         raise OptionError("no " + ", ".join(missing), f"{purpose} needs {', '.join(files)}", "Give them.")
+    return [path for path in files.values() if path is not None]

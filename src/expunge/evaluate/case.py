@@ -67,12 +67,12 @@ class Splits:
         return {name: part for name, part in parts.items() if part is not None}
 
     def prepared(self, record: TrainingRecord) -> Splits:
-        """The same with every part that is a frame made into features, where the record has a preparation."""
+        """Splits with every part that is a frame made into features, where the record has a preparation."""
         made = {part: prepare_frames(rows, record, f"the {part} set") for part, rows in self.named().items()}
         return Splits(**made)
 
     def ordered(self, names: tuple[str, ...] | None, width: int) -> Splits:
-        """The same with every part's columns in the order of these names, or of the first part that has names."""
+        """Splits with every part's columns in the order of these names, or of the first part that has names."""
         parts = self.named()
         known = {part: own for part, rows in parts.items() if (own := names_of(rows)) is not None}
         if names is None and len(set(known.values())) > 1:
@@ -119,7 +119,7 @@ class Case:
         return self.splits.surrogate
 
     def with_surrogate(self, surrogate: Labelled) -> Case:
-        """The same case with this surrogate."""
+        """The case with this surrogate."""
         if surrogate is self.splits.surrogate:
             return self
         rows = make_rows(surrogate, self.trained, self.record, "the surrogate set", self.rows["train"].device)

@@ -51,7 +51,41 @@ from expunge.runtime.progress import Progress, silent
 from expunge.runtime.typed_json import read_as
 
 N_MODELS = 512
-METRICS = ("train", "test", "retain", "forget", "mia", "rt", "fs1", "fs2", "lira", "lira_worst", "sigma", "distance")
+COLUMNS = {  # title, whether it is a percentage, meaning
+    "train": ("Train", True, "accuracy on all source rows"),
+    "test": ("Test", True, "accuracy on rows that were never trained on"),
+    "retain": ("Retain", True, "accuracy on the source rows that stay"),
+    "forget": ("Forget", True, "accuracy on the forgotten rows; after forgetting about that of Test"),
+    "mia": (
+        "MIA",
+        True,
+        "membership inference: how often an attacker tells forgotten rows from test rows; 50 % is guessing",
+    ),
+    "rt": (
+        "RT",
+        False,
+        "relearn time: iterations until the forgotten rows are fitted as well as before; as many as Retrain is good",
+    ),
+    "fs1": (
+        "FS1",
+        False,
+        "forget score under the method's own noise: 1 where its models cannot be told from retrained ones, 0 where "
+        "they can",
+    ),
+    "fs2": ("FS2", False, "the same under the noise of Unlearn (+)"),
+    "lira": (
+        "U-LiRA",
+        True,
+        "U-LiRA, a likelihood-ratio attack on each forgotten row, mean: 50 % is guessing",
+    ),
+    "lira_worst": ("U-LiRA, worst row", True, "the same for the row it does best on"),
+    "sigma": ("sigma", False, "standard deviation of the noise on each weight"),
+    "distance": ("distance", False, "of the weights before noise from the retrained ones"),
+}
+METRICS = tuple(COLUMNS)
+TITLES = {name: title for name, (title, _, _) in COLUMNS.items()}
+PERCENT = tuple(name for name, (_, percent, _) in COLUMNS.items() if percent)
+MEANINGS = {name: meaning for name, (_, _, meaning) in COLUMNS.items()}
 PUBLISHED_ONCE = "one published model: no more can be drawn from where it came from"
 
 
@@ -126,39 +160,6 @@ def _model_scores(
 
 
 # The table ------------------------------------------------------------------------------------------------------------
-
-
-PERCENT = ("train", "test", "retain", "forget", "mia", "lira", "lira_worst")
-TITLES = {
-    "train": "Train",
-    "test": "Test",
-    "retain": "Retain",
-    "forget": "Forget",
-    "mia": "MIA",
-    "rt": "RT",
-    "fs1": "FS1",
-    "fs2": "FS2",
-    "lira": "U-LiRA",
-    "lira_worst": "U-LiRA, worst row",
-    "sigma": "sigma",
-    "distance": "distance",
-}
-
-MEANINGS = {
-    "train": "accuracy on all source rows",
-    "test": "accuracy on rows that were never trained on",
-    "retain": "accuracy on the source rows that stay",
-    "forget": "accuracy on the forgotten rows; after forgetting about that of Test",
-    "mia": "membership inference: how often an attacker tells forgotten rows from test rows; 50 % is guessing",
-    "rt": "relearn time: iterations until the forgotten rows are fitted as well as before; as many as Retrain is good",
-    "fs1": "forget score under the method's own noise: 1 where its models cannot be told from retrained ones, 0 where "
-    "they can",
-    "fs2": "the same under the noise of Unlearn (+)",
-    "lira": "U-LiRA, a likelihood-ratio attack on each forgotten row, mean: 50 % is guessing",
-    "lira_worst": "the same for the row it does best on",
-    "sigma": "standard deviation of the noise on each weight",
-    "distance": "of the weights before noise from the retrained ones",
-}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from encoders import Trunk, examples, net, wanted
 from expunge import DataError, FileError, ModelError, OptionError, read_data, read_model
 from expunge.cli import main
 from expunge.networks import split_head, with_head
-from expunge.networks.encoders import Encoder, Preparation, embed, module_encoder
+from expunge.networks.encoders import Encoder, Normalisation, embed, module_encoder
 from expunge.rows.images import Examples
 from expunge.rows.output import open_run
 
@@ -54,15 +54,15 @@ def test_a_run_of_another_setting_is_refused_and_keeps_the_folder_of_the_one_und
 
 def test_preparation_changes_features_and_digest() -> None:
     given, encoder = examples(), module_encoder(Trunk(net()))
-    found = embed(given, encoder, preparation=Preparation((0.5,), (0.25,)))
+    found = embed(given, encoder, preparation=Normalisation((0.5,), (0.25,)))
     image = (torch.from_numpy(given.inputs).float() / 255 - 0.5) / 0.25
     np.testing.assert_allclose(found.features, Trunk(net())(image).detach().numpy(), atol=1e-5)
     assert found.encoder != encoder.digest
     with pytest.raises(DataError, match="channels"):
-        embed(given, encoder, preparation=Preparation((0.5,) * 3, (0.25,) * 3))
+        embed(given, encoder, preparation=Normalisation((0.5,) * 3, (0.25,) * 3))
     for mean, std in (((0.5,), ()), ((0.5,), (0.0,)), ((float("nan"),), (1.0,))):
         with pytest.raises(OptionError):
-            Preparation(mean, std)
+            Normalisation(mean, std)
 
 
 def test_what_is_not_features() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from expunge import DataError, ModelError
-from expunge.networks.encoders import Preparation, embed, load_encoder
+from expunge.networks.encoders import Normalisation, embed, load_encoder
 from expunge.rows.images import Examples
 
 pytest.importorskip("onnxruntime")
@@ -56,7 +56,7 @@ def onnx_file(path: Path, rows: int | str = "rows") -> Path:
 def test_features_are_those_of_the_file(tmp_path: Path) -> None:
     images = np.random.default_rng(1).integers(0, 255, (70, 3, 2, 2), dtype=np.uint8)
     encoder = load_encoder(str(onnx_file(tmp_path / "encoder.onnx")))
-    found = embed(Examples(images, np.arange(70) % 2, "it"), encoder, preparation=Preparation(), batch=16)
+    found = embed(Examples(images, np.arange(70) % 2, "it"), encoder, preparation=Normalisation(), batch=16)
     expected = np.maximum((images.reshape(70, -1) / np.float32(255)) @ WEIGHTS, 0.0)
     np.testing.assert_allclose(found.features, expected, rtol=1e-5, atol=1e-6)
     assert len(found.encoder) == 64
@@ -73,4 +73,4 @@ def test_inputs_it_does_not_take(tmp_path: Path, shape: tuple[int, ...]) -> None
     encoder = load_encoder(str(onnx_file(tmp_path / "encoder.onnx")))
     given = Examples(np.zeros(shape, dtype=np.uint8), np.arange(70) % 2, "it")
     with pytest.raises(DataError, match="does not take"):
-        embed(given, encoder, preparation=Preparation(), batch=16)
+        embed(given, encoder, preparation=Normalisation(), batch=16)

@@ -20,7 +20,7 @@ from expunge import FileError, ModelError, OptionError
 from expunge.cli import main
 from expunge.networks import encoders as module_under_test
 from expunge.networks import module_digest
-from expunge.networks.encoders import Preparation, embed, load_encoder, module_encoder
+from expunge.networks.encoders import Normalisation, embed, load_encoder, module_encoder
 
 
 def test_every_kind_of_encoder_gives_the_same_features(script: Path, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_the_digest_of_a_file_is_that_of_its_bytes(script: Path) -> None:
     torch.manual_seed(6)
     torch.jit.save(torch.jit.trace(Trunk(Net()).eval(), torch.zeros(2, 1, 4, 4)), str(script))
     assert load_encoder(str(script), trust_encoder=True).digest != before
-    assert module_under_test.pipeline_digest(before, Preparation()) == before
+    assert module_under_test.pipeline_digest(before, Normalisation()) == before
     assert len(module_digest(net())) == 64
 
 

@@ -101,11 +101,11 @@ def read_rows(path: Path, label: str | None, model: Any) -> Any:
 
 def read_prepared(path: Path) -> tuple[Any, Any]:
     """Examples before a network, as it takes them, and their labels."""
-    from expunge.networks.encoders import Preparation
+    from expunge.networks.encoders import Normalisation
     from expunge.rows.images import read_examples
 
     examples = read_examples(path)
-    return Preparation().applied(examples.inputs), examples.labels
+    return Normalisation().apply(examples.inputs), examples.labels
 
 
 def _kind_of(path: Path) -> str:

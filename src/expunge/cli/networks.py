@@ -72,13 +72,13 @@ def embed(
     expunge embed --data images.npz --encoder encoder.onnx --out features.npz
     expunge embed --data photos/ --encoder mypackage.models:resnet --weights resnet.safetensors --head fc --out f.npz
     """
-    from expunge.networks.encoders import Preparation, channel_numbers, load_encoder
+    from expunge.networks.encoders import Normalisation, channel_numbers, load_encoder
     from expunge.networks.encoders import embed as run
     from expunge.rows.arrays import feature_bytes
     from expunge.rows.images import read_examples
     from expunge.rows.output import UnfinishedRun, write_file
 
-    preparation = Preparation(channel_numbers(mean), channel_numbers(std))
+    preparation = Normalisation(channel_numbers(mean), channel_numbers(std))
     place = execution.place
     loaded = load_encoder(encoder, head=head, weights=weights, trust_encoder=trust_encoder, device=place)
     examples = read_examples(data, size=size)
@@ -140,11 +140,11 @@ def train(
                           --l2 1e-3 --max-norm 1 --out model.safetensors
     """
     from expunge.heads.tangent import last_parameters
-    from expunge.networks.encoders import imported_module
+    from expunge.networks.encoders import import_module
     from expunge.networks.tangent import train_tangent
     from expunge.rows.output import write_file
 
-    module = imported_module(network)
+    module = import_module(network)
     source = read_prepared(data)
     names = None if last is None else last_parameters(module, last)
     settings: dict[str, Any] = {"l2": l2, "max_norm": max_norm, "names": names, "block": block}
@@ -178,10 +178,10 @@ def deposit(
     expunge tangent deposit --model model.safetensors --network mynets:pretrained --data images.npz
                             --out model.deposit
     """
-    from expunge.networks.encoders import imported_module
+    from expunge.networks.encoders import import_module
     from expunge.networks.tangent import keep_tangent, read_tangent
 
-    given, module, source = read_tangent(model), imported_module(network), read_prepared(data)
+    given, module, source = read_tangent(model), import_module(network), read_prepared(data)
     with progress() as advance:
         settings: dict[str, Any] = {"block": block, "device": execution.device, "progress": advance}
         kept, known = with_outlook(lambda: keep_tangent(module, given, *source, **settings), advance)
@@ -215,10 +215,10 @@ def unlearn(
                             --deposit model.deposit --epsilon 0.1 --delta 1e-6 --out result/
     """
     from expunge.deposit.file import read_deposit
-    from expunge.networks.encoders import imported_module
+    from expunge.networks.encoders import import_module
     from expunge.networks.tangent import read_tangent, unlearn_tangent
 
-    given, module = read_tangent(model), imported_module(network)
+    given, module = read_tangent(model), import_module(network)
     examples, others = read_prepared(forget), None if surrogate is None else read_prepared(surrogate)
     known = None if deposit is None else read_deposit(deposit)
     settings: dict[str, Any] = {"block": block, "device": execution.device, "deposit": known, "distance": distance}

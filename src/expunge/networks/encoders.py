@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from expunge.errors import DataError, ExpungeError, ModelError, OptionError, said_by
-from expunge.networks.head import module_digest, require_same, split_head
+from expunge.networks.head import module_digest, require_steady, split_head
 from expunge.rows.features import as_features
 from expunge.rows.images import Examples
 from expunge.rows.output import open_run
@@ -70,36 +70,18 @@ def load_encoder(
     place = torch.device(device)
     path = Path(reference)
     kinds = {".onnx": _onnx, ".pt": _script, ".pth": _script, ".pt2": _exported}
-    load = kinds.get(path.suffix.lower())
-    if load is not None:
-        _require_alone(path, head, weights)
-        digest = _files_digest(path)
-        if load is not _onnx and not trust_encoder:
-            raise _untrusted(path)
-        try:
-            run = load(path, place)
-        except ExpungeError:
-            raise
-        except Exception as error:  # whatever the file makes it raise
-            raise ModelError(
-                f"{path} cannot be loaded ({said_by(error)})",
-                f"a whole {path.suffix} encoder for this device is needed",
-                "Export it again; of a module that was saved with torch.save, give module:function and --weights.",
-            ) from error
-        return Encoder(run, digest, str(path), place)
-    if ":" not in reference:
-        raise OptionError(
-            f"encoder {reference!r}",
-            f"module:function or a {', '.join(kinds)} file is needed",
-            "Write for example mypackage.encoders:resnet with --weights resnet.safetensors, or encoder.onnx.",
-        )
-    module = imported_module(reference)
-    if weights is not None:
-        module = with_weights(module, Path(weights), reference)
-    return module_encoder(module, head=head, device=place, name=reference)
-
-
-def _require_alone(path: Path, head: str | None, weights: str | Path | None) -> None:
+    load, suffix = kinds.get(path.suffix.lower()), path.suffix
+    if load is None:
+        if ":" not in reference:
+            raise OptionError(
+                f"encoder {reference!r}",
+                f"module:function or a {', '.join(kinds)} file is needed",
+                "Write for example mypackage.encoders:resnet with --weights resnet.safetensors, or encoder.onnx.",
+            )
+        module = import_module(reference)
+        if weights is not None:
+            module = load_state(module, Path(weights), reference)
+        return module_encoder(module, head=head, device=place, name=reference)
     for option, value in (("head", head), ("weights", weights)):
         if value is not None:
             raise OptionError(
@@ -107,23 +89,29 @@ def _require_alone(path: Path, head: str | None, weights: str | Path | None) -> 
                 "a file is the encoder as it is",
                 f"Leave --{option} out, or use module:function.",
             )
+    digest = _files_digest(path)
+    if load is not _onnx and not trust_encoder:
+        unpickles = suffix.lower() == ".pt2"
+        can = "unpickles, which can run anything" if unpickles else "runs its program, which can read files"
+        raise OptionError(
+            f"{path}: loading a {suffix} file {can}",
+            "it is loaded only where you say that you trust whoever made it",
+            "Better: module:function with --weights FILE.safetensors, or .onnx. If you made the file, or would run a "
+            "program of its author: --trust-encoder (trust_encoder=True).",
+        )
+    try:
+        return Encoder(load(path, place), digest, str(path), place)
+    except ExpungeError:
+        raise
+    except Exception as error:  # whatever the file makes it raise
+        raise ModelError(
+            f"{path} cannot be loaded ({said_by(error)})",
+            f"a whole {suffix} encoder for this device is needed",
+            "Export it again; of a module that was saved with torch.save, give module:function and --weights.",
+        ) from error
 
 
-def _untrusted(path: Path) -> OptionError:
-    can = (
-        "unpickles, which can run anything"
-        if path.suffix.lower() == ".pt2"
-        else "runs its program, which can read files"
-    )
-    return OptionError(
-        f"{path}: loading a {path.suffix} file {can}",
-        "it is loaded only where you say that you trust whoever made it",
-        "Better: module:function with --weights FILE.safetensors, or .onnx. If you made the file, or would run a "
-        "program of its author: --trust-encoder (trust_encoder=True).",
-    )
-
-
-def with_weights(module: nn.Module, path: Path, name: str) -> nn.Module:
+def load_state(module: nn.Module, path: Path, name: str) -> nn.Module:
     """The module with the state that a safetensors file holds: every tensor, of the same shape, and no other."""
     tensors, _ = read_safetensors(file_bytes(path, "the weights"), path)
     there = module.state_dict()
@@ -156,7 +144,7 @@ def module_encoder(
     return Encoder(frozen.to(place), digest, name, place)
 
 
-def imported_module(reference: str) -> nn.Module:
+def import_module(reference: str) -> nn.Module:
     """The torch module named `module:function`: found, or made by a function without arguments."""
     where, colon, what = reference.partition(":")
     if not colon:
@@ -180,18 +168,15 @@ def imported_module(reference: str) -> nn.Module:
     return made
 
 
-def _beside(path: Path) -> list[Path]:
-    """The files that an ONNX file keeps its weights in, where it does not hold them itself.
-
-    `NAME.onnx.data` and the like.
-    """
+def _weight_files(path: Path) -> list[Path]:
+    """The files that the weights of an ONNX file are in, where it does not hold them itself: `NAME.onnx.data`, say."""
     return sorted(path.parent.glob(f"{path.name}[._]data*")) if path.suffix.lower() == ".onnx" else []
 
 
 def _files_digest(path: Path) -> str:
-    """SHA-256 of the file; where weights lie beside it, of the digests of all of them."""
+    """SHA-256 of the file; where its weights are in others, of the digests of all of them."""
     digests = []
-    for file in (path, *_beside(path)):
+    for file in (path, *_weight_files(path)):
         with readable(file).open("rb") as stream:
             digests.append(hashlib.file_digest(stream, "sha256").hexdigest())
     return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
@@ -237,7 +222,7 @@ def _onnx(path: Path, device: torch.device) -> Callable[[Tensor], Tensor]:
     wanted = ["CUDAExecutionProvider"] if device.type == "cuda" else []
     # in a folder of their own: weights from a file that the digest does not cover would be found nowhere
     with tempfile.TemporaryDirectory() as folder:
-        for file in (path, *_beside(path)):
+        for file in (path, *_weight_files(path)):
             shutil.copyfile(file, Path(folder) / file.name)
         alone = str(Path(folder) / path.name)
         session = _translated(lambda: onnxruntime.InferenceSession(alone, providers=[*wanted, "CPUExecutionProvider"]))
@@ -253,42 +238,33 @@ def _onnx(path: Path, device: torch.device) -> Callable[[Tensor], Tensor]:
 
 
 def _translated(work: Callable[[], Any]) -> Any:
-    """onnxruntime's own errors derive from nothing but Exception.
-
-    As a RuntimeError they are handled like those of torch.
-    """
+    """onnxruntime's own errors, which derive from nothing but Exception, as RuntimeError: handled like torch's."""
     try:
         return work()
     except Exception as error:
         raise RuntimeError(said_by(error)) from error
 
 
-# Examples through an encoder, batch by batch, into features; a run that was stopped continues where it was.
-
-
-UNIT_BATCHES = 16  # batches that are kept together: what a kill can cost
+UNIT_BATCHES = 16  # batches that are stored together: what a kill can cost
 
 
 @dataclass(frozen=True)
-class Preparation:
+class Normalisation:
     """What is done to inputs before the encoder: bytes become floats from 0 to 1, then `(x - mean) / std` a channel."""
 
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if (
-            len(self.mean) != len(self.std)
-            or not all(np.isfinite(self.mean))
-            or not all(0 < s < np.inf for s in self.std)
-        ):
+        usable = all(np.isfinite(self.mean)) and all(0 < std < np.inf for std in self.std)
+        if len(self.mean) != len(self.std) or not usable:
             raise OptionError(
                 f"mean {self.mean}, std {self.std}",
                 "as many finite numbers each, one a channel, std above 0",
                 "Give both, for example --mean 0.49,0.48,0.45 --std 0.25,0.24,0.26.",
             )
 
-    def applied(self, inputs: NDArray[Any]) -> Tensor:
+    def apply(self, inputs: NDArray[Any]) -> Tensor:
         """One batch, as the encoder takes it."""
         if inputs.dtype == np.uint8:
             values = torch.from_numpy(inputs.astype(np.float32) / np.float32(255))
@@ -309,7 +285,7 @@ class Preparation:
 
 
 @dataclass(frozen=True)
-class Embedded:
+class Embedding:
     """Features and labels, and the digest of encoder and preparation together."""
 
     features: NDArray[Any]
@@ -317,11 +293,8 @@ class Embedded:
     encoder: str
 
 
-def pipeline_digest(encoder: str, preparation: Preparation) -> str:
-    """The encoder's own digest where nothing but bytes-to-floats precedes it, else one of both.
-
-    Other means, other features.
-    """
+def pipeline_digest(encoder: str, preparation: Normalisation) -> str:
+    """The encoder's own digest where nothing but bytes-to-floats precedes it, else one of both."""
     if not preparation.mean:
         return encoder
     described = json.dumps({"encoder": encoder, "mean": preparation.mean, "std": preparation.std}, sort_keys=True)
@@ -332,30 +305,29 @@ def embed(
     examples: Examples,
     encoder: Encoder,
     *,
-    preparation: Preparation | None = None,
+    preparation: Normalisation | None = None,
     batch: int = 256,
     partial: Path | None = None,
     progress: Progress = silent,
-) -> Embedded:
-    """Features of all examples.
+) -> Embedding:
+    """Features of all examples, through an encoder; a run that was stopped continues where it was.
 
-    Finished parts are kept in the folder `partial`, to be removed once the result is stored.
-
-    Refuses an encoder that gives a row other features the second time (dropout) or in another batch (batch
-    normalisation in training mode).
+    Finished parts are stored in the folder `partial`, to be removed once the result is stored. Refuses an encoder that
+    gives a row other features the second time (dropout) or in another batch (batch normalisation in training mode).
     """
     if type(batch) is not int or batch < 1:
         raise OptionError(f"batch {batch!r}", "a whole number, at least 1, is needed", "256 is the default.")
-    prepared = preparation or Preparation()
+    prepared = preparation or Normalisation()
     digest = pipeline_digest(encoder.digest, prepared)
     count, unit = len(examples.inputs), batch * UNIT_BATCHES
-    _check_encoder(examples, encoder, prepared, batch)
-    kept = None if partial is None else open_run(partial, _setting(examples, encoder, digest, batch))
+    first_batch = _encode(encoder, prepared, examples.inputs[:batch])
+    require_steady(lambda rows: _encode(encoder, prepared, examples.inputs[rows]), first_batch)
+    stored = None if partial is None else open_run(partial, _setting(examples, encoder, digest, batch))
     parts: list[NDArray[Any]] = []
-    with contextlib.nullcontext() if kept is None else kept.removed_if_refused():
+    with contextlib.nullcontext() if stored is None else stored.removed_if_refused():
         for start in range(0, count, unit):
             name = f"rows-{start:012d}"
-            part = None if kept is None else kept.load_array(name)
+            part = None if stored is None else stored.load_array(name)
             stop = min(start + unit, count)
             if part is None or len(part) != stop - start:
                 rows = []
@@ -364,10 +336,10 @@ def embed(
                     rows.append(_encode(encoder, prepared, examples.inputs[first : min(first + batch, stop)]))
                 part = torch.cat(rows).numpy()
                 as_features(part, "the features")
-                if kept is not None:
-                    kept.save_array(name, part)
+                if stored is not None:
+                    stored.save_array(name, part)
             parts.append(part)
-    return Embedded(np.concatenate(parts), examples.labels, digest)
+    return Embedding(np.concatenate(parts), examples.labels, digest)
 
 
 def channel_numbers(text: str | None) -> tuple[float, ...]:
@@ -391,18 +363,8 @@ def _setting(examples: Examples, encoder: Encoder, digest: str, batch: int) -> d
     return {"encoder": digest, "inputs": inputs.hexdigest(), "batch": batch, "device": str(encoder.device)}
 
 
-def _check_encoder(examples: Examples, encoder: Encoder, preparation: Preparation, batch: int) -> None:
-    first = _encode(encoder, preparation, examples.inputs[:batch])
-    require_same(first, _encode(encoder, preparation, examples.inputs[:batch]), "a second time")
-    if len(first) > 1:
-        half = (len(first) + 1) // 2
-        require_same(
-            first[:half], _encode(encoder, preparation, examples.inputs[:half]), "without the rest of its batch"
-        )
-
-
-def _encode(encoder: Encoder, preparation: Preparation, inputs: Sequence[Any] | NDArray[Any]) -> Tensor:
-    values = preparation.applied(np.asarray(inputs))
+def _encode(encoder: Encoder, preparation: Normalisation, inputs: Sequence[Any] | NDArray[Any]) -> Tensor:
+    values = preparation.apply(np.asarray(inputs))
     try:
         with torch.no_grad():
             encoded = encoder.run(values.to(encoder.device))
@@ -417,12 +379,8 @@ def _encode(encoder: Encoder, preparation: Preparation, inputs: Sequence[Any] | 
             "inputs as it was trained on, in batches of any size, are needed",
             f"Check shape and dtype; export programs with a dynamic batch dimension.{whole}",
         ) from error
-    if (
-        not isinstance(encoded, Tensor)
-        or encoded.ndim != 2
-        or len(encoded) != len(values)
-        or not encoded.is_floating_point()
-    ):
+    real = isinstance(encoded, Tensor) and encoded.ndim == 2 and encoded.is_floating_point()
+    if not real or len(encoded) != len(values):
         shown = f"{tuple(encoded.shape)} {encoded.dtype}" if isinstance(encoded, Tensor) else type(encoded).__name__
         raise ModelError(
             f"{encoder.name} gives {shown} for {len(values)} inputs",

@@ -1,10 +1,10 @@
-"""Which encoder made these features: one digest of everything that is stored in it."""
+"""A torch classifier taken apart into a frozen encoder and its linear head, and put together again."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -30,23 +30,17 @@ def module_digest(module: nn.Module, without: str | None = None) -> str:
     for name, part in module.named_modules():
         if without is None or (name != without and not name.startswith(str(prefix))):
             digest.update(f"{name}: {type(part).__qualname__}({part.extra_repr()})\n".encode())
-    tensors = {
-        **dict(module.named_parameters()),
-        **dict(module.named_buffers()),
-    }  # buffers that are not saved count too
+    tensors = dict(module.named_parameters()) | dict(module.named_buffers())  # buffers that are not saved count too
     for name in sorted(tensors):
         if prefix is None or not name.startswith(prefix):
-            digest.update(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}\n".encode())
-            digest.update(_bytes(tensors[name]))
+            add_tensor(digest, name, tensors[name])
     return digest.hexdigest()
 
 
-def _bytes(tensor: Tensor) -> bytes:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().tobytes()
-
-
-# A torch classifier taken apart into a frozen encoder and its linear head, and put together again.
+def add_tensor(digest: Any, name: str, value: Tensor) -> None:
+    """A tensor's name, type, shape and bytes, into a digest."""
+    digest.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
+    digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
 
 
 Inputs = Tensor | Mapping[str, Tensor]
@@ -102,7 +96,7 @@ class SplitModel:
         for start in range(0, count, batch):
             progress("Batches", start // batch, -(-count // batch))
             parts.append(self.encode(module, _part(inputs, slice(start, start + batch), device)).cpu())
-        self._check_rows(module, inputs, parts[0], device)
+        require_steady(lambda rows: self.encode(module, _part(inputs, rows, device)).cpu(), parts[0])
         return torch.cat(parts)
 
     def encode(self, module: nn.Module, part: Inputs) -> Tensor:
@@ -128,26 +122,24 @@ class SplitModel:
             )
         return rows
 
-    def _check_rows(self, module: nn.Module, inputs: Inputs, first: Tensor, device: str | torch.device) -> None:
-        """Features must be the same again, and not depend on which other rows are in the batch."""
-        require_same(first, self.encode(module, _part(inputs, slice(0, len(first)), device)).cpu(), "a second time")
-        if len(first) > 1:
-            half = (len(first) + 1) // 2
-            fewer = self.encode(module, _part(inputs, slice(0, half), device)).cpu()
-            require_same(first[:half], fewer, "without the rest of its batch")
 
+def require_steady(encode: Callable[[slice], Tensor], first: Tensor) -> None:
+    """Refuse an encoder whose features of a row change from once to again, or with the other rows of its batch.
 
-def require_same(first: Tensor, again: Tensor, how: str) -> None:
-    """Refuse an encoder whose features of a row change; `how` says what was different."""
-    finite = torch.isfinite(first)
+    `first` are those of the first batch, and `encode` makes features of some of the first rows.
+    """
+    half = (len(first) + 1) // 2
+    finite = torch.isfinite(first)  # what is not finite is refused elsewhere, under its own name
     largest = float(first[finite].abs().max()) if bool(finite.any()) else 0.0
-    # what is not finite is refused elsewhere, under its own name
-    if first.shape != again.shape or not torch.allclose(first[finite], again[finite], rtol=0.0, atol=SAME * largest):
-        raise ModelError(
-            f"a row's features differ when it is encoded {how}",
-            "an encoder must give a row the same features always",
-            "Put it in evaluation mode: dropout off, batch normalisation on its stored statistics.",
-        )
+    for count, how in ((len(first), "a second time"), (half, "without the rest of its batch")):
+        again, known = encode(slice(0, count)), finite[:count]
+        same = first[:count].shape == again.shape
+        if not same or not torch.allclose(first[:count][known], again[known], rtol=0.0, atol=SAME * largest):
+            raise ModelError(
+                f"a row's features differ when it is encoded {how}",
+                "an encoder must give a row the same features always",
+                "Put it in evaluation mode: dropout off, batch normalisation on its stored statistics.",
+            )
 
 
 def split_head(module: nn.Module, head: str = "fc") -> SplitModel:

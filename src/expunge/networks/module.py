@@ -31,6 +31,7 @@ from expunge.errors import DataError, OptionError
 from expunge.heads.examples import Examples
 from expunge.heads.module import ModuleObjective
 from expunge.mechanism import Unlearned, carry_out
+from expunge.networks.head import add_tensor
 from expunge.record import MODULE, Label, TrainingRecord
 from expunge.request.door import Request
 from expunge.request.execution import computing_device
@@ -226,6 +227,5 @@ def _with_weights(network: nn.Module, objective: ModuleObjective, weights: Tenso
 def _parameters_digest(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, value in module.named_parameters():
-        digest.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        add_tensor(digest, name, value)
     return digest.hexdigest()

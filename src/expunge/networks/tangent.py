@@ -137,8 +137,7 @@ def weights_digest(weights: Tensor) -> str:
     return hashlib.sha256(weights.contiguous().numpy().tobytes()).hexdigest()
 
 
-# Training tangent weights to the optimum, while the source exists.
-
+# Training -------------------------------------------------------------------------------------------------------------
 
 MAX_REFINEMENTS = 5
 
@@ -209,39 +208,10 @@ def minimise_tangent(
     return weights, float(gradient.norm())
 
 
-# A deposit of tangent weights: what is kept of a source before it goes, and examples that leave it later.
-
+# Deposits -------------------------------------------------------------------------------------------------------------
 
 SOURCE, FORGET = "the source", "the forget set"
 REMEDY = "Give the examples the tangent weights were trained on, all of them, as they were given then."
-
-
-@dataclass(frozen=True)
-class KeptTangentSubject:
-    """The anchor of a deposit of tangent weights, 1 x P, and the model that was given with it."""
-
-    model: TangentModel
-    head: LinearHead
-    weights: Tensor
-    record: TrainingRecord
-
-    @property
-    def n_features(self) -> int:
-        return self.head.n_features
-
-    @property
-    def sha256(self) -> str:
-        return self.model.sha256()
-
-    def published(self, noised: Tensor, record: TrainingRecord) -> TangentModel:
-        weights = noised.reshape(-1)
-        return TangentModel(weights, self.model.names, replace(record, weights_sha256=weights_digest(weights)))
-
-    def described(self, published: TangentModel) -> Json:
-        return described_model(self.record, published.record, self.sha256, published.sha256(), torch.float64)
-
-    def described_step(self, step: Step, kind: str) -> Json:
-        return described_step(step, kind)
 
 
 def deposit_tangent(
@@ -341,7 +311,7 @@ def ask_tangent_deposit(
     require_some_left(deposit, len(rows))
     placed = deposit.on(objective.device)
     notes = budget_notes(promise.delta, deposit.numbers.n_rows - len(rows)) + notes_on(membership, deposit)
-    subject = KeptTangentSubject(model, deposit.head, placed.anchor, record)
+    subject = TangentSubject(model, deposit.head, placed.anchor, record)
     return Request(subject, rows, None, promise, None, notes, placed, membership)
 
 
@@ -355,34 +325,29 @@ def _require_the_same(membership: Membership) -> None:
         )
 
 
-# Mixed-linear networks: tangent weights of a network linearised at fixed weights, trained, unlearned, certified.
+# Unlearning -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class TangentSubject:
-    """Tangent weights and the network they belong to."""
+    """Tangent weights; with a deposit those of its anchor, 1 x P, and the model that was given with it."""
 
     model: TangentModel
-    head: Tangent
-
-    @property
-    def weights(self) -> Tensor:
-        return self.model.weights.to(self.head.device)
-
-    @property
-    def record(self) -> TrainingRecord:
-        return self.model.record
+    head: Tangent | LinearHead
+    weights: Tensor
+    record: TrainingRecord
 
     @property
     def n_features(self) -> int:
-        return self.head.n_parameters
+        return len(self.model.weights)
 
     @property
     def sha256(self) -> str:
         return self.model.sha256()
 
     def published(self, noised: Tensor, record: TrainingRecord) -> TangentModel:
-        return TangentModel(noised, self.model.names, replace(record, weights_sha256=weights_digest(noised)))
+        weights = noised.reshape(-1)
+        return TangentModel(weights, self.model.names, replace(record, weights_sha256=weights_digest(weights)))
 
     def described(self, published: TangentModel) -> Json:
         return described_model(self.record, published.record, self.sha256, published.sha256(), torch.float64)
@@ -464,7 +429,8 @@ def tangent_request(
         # only said: Jacobians are scaled to one length on purpose
         notes += (scaling_words(rows.scaling, name),) if rows.scaling.share > FEW else ()
     notes += class_notes(flat_forget, seen, record, None, distance, has_labels=True)
-    return Request(TangentSubject(model, head), forget_rows, surrogate_rows, promise, notes=notes)
+    subject = TangentSubject(model, head, model.weights.to(head.device), record)
+    return Request(subject, forget_rows, surrogate_rows, promise, notes=notes)
 
 
 def _rows(head: Tangent, arrays: tuple[Any, Any], record: TrainingRecord, name: str) -> TangentRows:

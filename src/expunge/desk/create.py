@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,14 +56,14 @@ LESS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Start:
     """What a desk begins with, checked; a surrogate where there is no deposit."""
 
     policy: Policy
     model: LinearModel
-    state: bytes = field(repr=False)
-    surrogate: bytes | None = field(repr=False)
+    state: bytes
+    surrogate: bytes | None
     notes: tuple[str, ...]
     digest: str  # of the model as it was given
 
@@ -127,6 +127,7 @@ def create_desk(
 
 
 def _fill(layout: Layout, start: _Start, key: bytes, first: DeskCreated) -> None:
+    """Every file of a new desk."""
     for private in (layout.private, layout.rows, layout.states, layout.dossiers):
         private.mkdir(mode=PRIVATE_FOLDER)
     layout.published.mkdir(mode=PUBLIC_FOLDER)
@@ -173,18 +174,17 @@ def _start_with_deposit(
             "every run of this desk would be refused",
             "Set less noise (--noise), or insist with --force (force=True).",
         )
-    notes = budget_notes(policy.delta, deposit.record.n_source)
-    if numbers.generation:
-        notes += (
-            f"{numbers.forgotten:,} rows had left the deposit before; what was published of that is not counted in "
-            "what all models of this desk say together",
-        )
+    before = (
+        f"{numbers.forgotten:,} rows had left the deposit before; what was published of that is not counted in what "
+        "all models of this desk say together"
+    )
     hidden = scale * mu_for(policy.epsilon, policy.delta * (1.0 - ARITHMETIC_SHARE))
-    notes += (
+    cost = (
         f"the noise of every model moves a typical output by {moved:.3g}; the outputs themselves are about "
         f"{spread:.3g}. Requests that change the model by more than {hidden:.3g} in its measure are refused (expunge "
-        "plan tells)",
+        "plan tells)"
     )
+    notes = (*budget_notes(policy.delta, deposit.record.n_source), *((before,) if numbers.generation else ()), cost)
     first = deposit.model if model is None else model
     return _Start(policy, first, deposit.to_bytes(), None, notes, first.sha256())
 

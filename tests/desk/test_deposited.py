@@ -50,11 +50,12 @@ from small_deposit import N_SOURCE, kept, rows, source, trained
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 POLICY = Policy(epsilon=0.5, delta=1e-3, distance="deposit", planned=10)
+NOISE = 0.05  # more than the default, which hides hardly two of so few rows
 
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
-    return create_desk(tmp_path / "desk", None, None, POLICY, deposit=kept().deposit)
+    return create_desk(tmp_path / "desk", None, None, POLICY, deposit=kept().deposit, noise=NOISE)
 
 
 def asked(desk: Desk, reference: str, *numbers: int) -> int:
@@ -71,9 +72,11 @@ def state_of(desk: Desk) -> Deposit:
 # Opened -------------------------------------------------------------------------------------------------------------
 
 
-def test_it_takes_the_deposit_in_and_keeps_no_surrogate(desk: Desk) -> None:
+def test_it_takes_the_deposit_in_and_keeps_no_surrogate(desk: Desk, tmp_path: Path) -> None:
     assert desk.policy.with_deposit
-    assert desk.policy.noise == default_noise(kept().deposit)
+    assert desk.policy.noise == NOISE
+    usual = create_desk(tmp_path / "usual", None, None, POLICY, deposit=kept().deposit)
+    assert usual.policy.noise == default_noise(kept().deposit)
     assert state_of(desk).numbers == kept().deposit.numbers
     assert not desk.layout.surrogate.exists()
     assert open_desk(desk.layout.folder).policy == desk.policy
@@ -100,7 +103,7 @@ def test_what_cannot_open_one(tmp_path: Path) -> None:
 
 def test_models_are_published_in_the_type_of_the_one_given(tmp_path: Path) -> None:
     single = train(*source(), l2=0.01, max_norm=3.0, bias=True, store="float32")
-    desk = create_desk(tmp_path / "desk", single, None, POLICY, deposit=kept().deposit)
+    desk = create_desk(tmp_path / "desk", single, None, POLICY, deposit=kept().deposit, noise=NOISE)
     asked(desk, "one", 1)
     run(desk)
     published, _ = read_model(desk.layout.published_model(1) / "model.safetensors")
@@ -325,7 +328,7 @@ def test_a_deposit_that_rows_have_left_can_open_a_desk(tmp_path: Path, desk: Des
     asked(desk, "one", 1, 2)
     run(desk)
     used, said = read_deposit(desk.layout.state_of(1)), []
-    later = create_desk(tmp_path / "later", None, None, POLICY, deposit=used, say=said.append)
+    later = create_desk(tmp_path / "later", None, None, POLICY, deposit=used, say=said.append, noise=NOISE)
     assert ["2 rows had left the deposit before" in note for note in said] == [True, False], "and what noise costs"
     asked(later, "two", 3)
     (made,) = run(later).published
@@ -373,7 +376,7 @@ def test_one_who_is_beyond_the_reach_keeps_nobody_else_waiting(desk: Desk, each:
 
 
 def test_where_no_other_could_be_served_it_stops(tmp_path: Path) -> None:
-    few = create_desk(tmp_path / "few", None, None, replace(POLICY, planned=1), deposit=kept().deposit)
+    few = create_desk(tmp_path / "few", None, None, replace(POLICY, planned=1, noise=NOISE), deposit=kept().deposit)
     for number in range(1, 4):
         asked(few, f"case {number}", number)
     outcome = run(few, each=True)

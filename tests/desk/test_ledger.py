@@ -1,19 +1,125 @@
-"""The ledger: edits, reordering and truncation are visible."""
+"""The ledger: entries, chain, heads and seal; edits, reordering and truncation are visible."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import sqlite3
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from expunge.desk import Desk, history, requests, verify_desk
-from expunge.desk.ledger import Head, Ledger, RunRefused, read_head, sqlite_errors
-from expunge.errors import FileError
-from ledger_forgery import head
+from desk_use import Rows
+from expunge.bounds.calibration import Composition
+from expunge.desk import Desk, accept, history, requests, verify_desk
+from expunge.desk.check import verify_entries
+from expunge.desk.ledger import (
+    KINDS,
+    Accuracy,
+    Aside,
+    Body,
+    DeskCreated,
+    Head,
+    Ledger,
+    ModelPrepared,
+    ModelPublished,
+    RequestAccepted,
+    RequestResumed,
+    RequestSetAside,
+    RequestWithdrawn,
+    RunAbandoned,
+    RunRefused,
+    RunStarted,
+    read_body,
+    read_head,
+    sqlite_errors,
+)
+from expunge.desk.policy import Policy
+from expunge.errors import FileError, VerificationFailed
+from ledger_forgery import head, rejected
+
+# Entries ----------------------------------------------------------------------------------------------------------------
+
+PREPARED = ModelPrepared(
+    *(1, (1,), 1, 299, "00", "declared", "conditional", 1.0, 1e-05, 0.25, 0.5, 0.125, {"training": 0.0625}, 1e-06),
+    *(Composition(1, 0.5, 1e-05, 1e-06), 0.75, Accuracy(0.5, 0.25, 4), None, {"model.safetensors": "11"}),
+    *({"model.safetensors": 8}, "22", "33", None, 3, 0, {"0.5": 1}),
+)
+WITHDRAWN = RequestWithdrawn(1, "a mistake")
+BODIES: list[Body] = [
+    DeskCreated(Policy(0.5, 0.001, "same"), "aa", "bb", "cc", "float64"),
+    RequestAccepted(1, "case 1", "2030-01-01", 1, ("d1",), "m1", {"c1": 1}, 0, None),
+    RunStarted(1, (1,)),
+    RunAbandoned(1),
+    PREPARED,
+    ModelPublished(1),
+    RunRefused((1,), "RetrainNow", "why"),
+    WITHDRAWN,
+    RequestSetAside(1, Aside("repeat", "why", "what to do")),
+    RequestResumed(1, 2),
+]
+
+
+def changes(content: dict[str, Any]) -> list[dict[str, Any]]:
+    """An entry with a key more, each key less, and each value of another type."""
+    changed: list[dict[str, Any]] = [content | {"note": ""}]
+    changed += [{key: value for key, value in content.items() if key != name} for name in content]
+    return changed + [content | {name: {"odd": [1]}} for name in content]
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: body.entry_kind)
+def test_an_entry_is_read_as_it_was_written_and_strictly(body: Body) -> None:
+    assert {type(each) for each in BODIES} == set(KINDS.values())
+    assert read_body(body.entry_kind, body.to_text()) == body
+    assert WITHDRAWN.to_text() == '{"reason":"a mistake","request":1}', "sorted keys, no spaces: it is hashed"
+    for content in changes(body.to_json()):
+        with pytest.raises(ValueError, match=r"lacks or adds|\[1\]"):
+            read_body(body.entry_kind, json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("unheard of", "{}"),
+        ("published", "[]"),
+        ("published", "1"),
+        ("published", '{"model":1,"model":1}'),
+        ("published", '{"model":true}'),
+        ("published", '{"model":1.0}'),
+        ("started", '{"model":1,"requests":["1"]}'),
+        ("prepared", PREPARED.to_text().replace('"mu":0.5', '"mu":NaN')),
+        ("created", BODIES[0].to_text().replace('"days":30', '"days":30,"years":1')),
+    ],
+)
+def test_what_is_no_entry(kind: str, text: str) -> None:
+    with pytest.raises(ValueError, match=r"\S"):
+        read_body(kind, text)
+
+
+def test_a_ledger_with_a_strange_entry_is_refused_when_read_and_when_checked(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    Ledger.create(path)
+    with Ledger.open(path) as ledger:
+        for body in BODIES:
+            ledger.append(body)
+        verify_entries(ledger)
+    with sqlite3.connect(path) as connection:
+        connection.execute("""UPDATE entries SET body = '{"model":1,"note":2}' WHERE kind = 'published'""")
+    connection.close()
+    with Ledger.open(path) as ledger:
+        with pytest.raises(FileError, match=r"entry 6 is not one \(lacks or adds note\)"):
+            list(ledger.entries())
+        with pytest.raises(FileError, match="keys of its kind"):
+            ledger.last(ModelPublished)
+        with pytest.raises(VerificationFailed):
+            verify_entries(ledger)
+
+
+# The ledger: edits, reordering and truncation are visible.
 
 
 def test_it_is_whole_and_durable(ledger: Desk) -> None:
@@ -67,3 +173,64 @@ def test_the_chain_is_what_the_docstring_says(ledger: Desk) -> None:
         assert digest.hex() == last
         assert heads[number] == Head(number, last)
     assert heads[-2:] == [present, None]
+
+
+# The seal: every flipped bit is seen, and a reader only delays it.
+
+
+def test_every_bit_flip_of_the_seal_is_rejected(ledger: Desk) -> None:
+    whole = ledger.layout.seal.read_bytes()
+    for position in range(0, len(whole), 3):
+        changed = bytearray(whole)
+        changed[position] ^= 1 << (position % 8)
+        ledger.layout.seal.write_bytes(bytes(changed))
+        assert rejected(ledger)
+
+
+def test_a_reader_delays_the_seal_and_nothing_else(ledger: Desk, source: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("expunge.desk.ledger.PATIENCE", 0.05)
+    with ledger.reading() as opened:
+        opened.connection.execute("BEGIN")
+        before = opened.head()
+        accept(ledger, source[0][20:21], source[1][20:21], "while somebody reads")
+        assert opened.head() == before, "a reader sees one moment"
+        assert not verify_desk(ledger).sealed
+        opened.connection.execute("ROLLBACK")
+    assert verify_desk(ledger, [before]).head.size == before.size + 1
+    accept(ledger, source[0][21:22], source[1][21:22], "afterwards")
+    assert verify_desk(ledger).sealed
+
+
+def plain(ledger: Desk) -> None:
+    """As a ledger is where a disk was full when it was made: what a command wrote stands nowhere but in the file."""
+    with contextlib.closing(sqlite3.connect(ledger.layout.ledger)) as opened:
+        assert opened.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
+
+
+def reseal(ledger: Desk) -> None:
+    ledger.layout.seal.unlink()
+    with ledger.writing():
+        pass
+
+
+def test_a_ledger_without_a_write_ahead_log_is_sealed_whole(ledger: Desk, source: Rows) -> None:
+    plain(ledger)
+    reseal(ledger)
+    for row in (20, 21):
+        accept(ledger, source[0][row : row + 1], source[1][row : row + 1], str(row))
+        assert verify_desk(ledger).sealed
+
+
+@pytest.mark.parametrize("log", [True, False])
+def test_damage_is_not_sealed_by_the_next_command(ledger: Desk, source: Rows, log: bool) -> None:
+    """At a place that SQLite does not use: the next command refuses, where sealing it anew would hide that."""
+    if not log:
+        plain(ledger)
+        reseal(ledger)
+    whole = bytearray(ledger.layout.ledger.read_bytes())
+    assert whole[72:92] == bytes(20)  # of the header, for later versions
+    whole[80] ^= 1
+    ledger.layout.ledger.write_bytes(whole)
+    with pytest.raises(VerificationFailed, match="is not the one that was sealed"):
+        accept(ledger, source[0][20:21], source[1][20:21], "next")
+    assert "not the one that was sealed" in rejected(ledger)

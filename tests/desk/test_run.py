@@ -1,21 +1,56 @@
-"""Runs: one model a request or one for all, each certificate naming the model before, until it says: retrain."""
+"""Runs: who is served together, with which noise, and until when."""
 
 from __future__ import annotations
 
+import importlib
+import json
+import os
+import shutil
+import sqlite3
 import stat
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from click.testing import CliRunner
 
 from desk_use import Rows, ask, exhausted, opened
+from expunge.bounds.calibration import closed_form
 from expunge.certificate.dossier import read_certificate
 from expunge.certificate.sign import generate_keys, read_private_key, verify_file
-from expunge.desk import Desk, Policy, accept, create_desk, models, open_desk, resume, run, status, verify_desk
-from expunge.errors import DataError, FileError, UselessModel
+from expunge.cli import main
+from expunge.desk import (
+    Desk,
+    Policy,
+    accept,
+    create_desk,
+    history,
+    models,
+    open_desk,
+    requests,
+    resume,
+    run,
+    status,
+    verify_desk,
+    withdraw,
+)
+from expunge.desk.handover import desk_report
+from expunge.desk.layout import MODEL
+from expunge.desk.ledger import RequestRow, RequestSetAside
+from expunge.desk.run import divide_group
+from expunge.desk.state import State, count_mus, derive_secret, load_state
+from expunge.errors import BeyondPolicy, DataError, FileError, RetrainNow, UselessModel, VacuousClaim
 from expunge.model import LinearModel, read_model
 from expunge.request.past import read_anchored
+from expunge.rows import EncodedRows
+
+# Runs: one model a request or one for all, each certificate naming the model before, until it says: retrain.
 
 
 def test_one_model_a_request_or_one_for_all(empty: Path, desk: Desk, source: Rows, tmp_path: Path) -> None:
@@ -180,3 +215,433 @@ def test_a_desk_matches_classes_as_rows_leave(
     assert largest[0] == pytest.approx((np.array([80, 100, 100]) / 280 / shares).max(), rel=1e-12)
     assert largest[1] == pytest.approx((np.array([80, 99, 100]) / 279 / shares).max(), rel=1e-12)
     verify_desk(open_desk(desk.layout.folder))
+
+
+# Which requests are served together: one bad request keeps nobody waiting.
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def asked(count: int) -> list[RequestRow]:
+    return [RequestRow(number, f"case {number}", "", "", 1, "pending", None) for number in range(count)]
+
+
+def numbers(part: Sequence[RequestRow]) -> list[int]:
+    return [request.id for request in part]
+
+
+def test_which_of_several_fit_together() -> None:
+    """Regions of 1, 2, 4, 8, ... that add up, and a reach of 20: the smallest that fit."""
+    sizes, tried = [4.0, 32.0, 1.0, 16.0, 2.0, 8.0], []
+
+    def trial(chosen: Sequence[RequestRow]) -> float:
+        tried.append(numbers(chosen))
+        total = sum(sizes[request.id] for request in chosen)
+        if total > 20.0:
+            raise (BeyondPolicy if total > 25.0 else VacuousClaim)("too much", "less", "Less.")
+        return total
+
+    apart = divide_group(asked(6), trial)
+    assert apart is not None
+    assert (numbers(apart.within), numbers(apart.later)) == ([0, 2, 4, 5], [3])
+    assert [(request.id, str(why)) for request, why in apart.beyond] == [(1, "too much; less. Less.")]
+    assert len(tried) <= 6 + 3
+    only = divide_group(asked(2)[1:], trial)
+    assert only is not None
+    assert (only.within, only.later, numbers([request for request, _ in only.beyond])) == ([], [], [1])
+    sizes[:] = [4.0] * 6
+    apart = divide_group(asked(6), trial)
+    assert apart is not None
+    assert (len(apart.within), len(apart.later), apart.beyond) == (5, 1, [])
+    sizes[:] = [1.0] * 6
+    assert divide_group(asked(6), trial) is None, "all fit: the refusal was not about their rows"
+
+
+def test_a_request_that_needs_more_noise_than_was_set_keeps_nobody_waiting(
+    source: Rows, surrogate: Rows, trained: LinearModel, tmp_path: Path
+) -> None:
+    rehearsed = opened(source, surrogate, trained, tmp_path / "rehearsed", noise="request")
+    X, y = (part[source[1] == 0] for part in source)
+    accept(rehearsed, X[:5], y[:5], "five of a class")
+    (made,) = run(rehearsed).published
+    desk = opened(source, surrogate, trained, tmp_path, noise=1.05 * made.certificate.content["noise"]["required"])
+    accept(desk, X[:1], y[:1], "one")
+    accept(desk, X[20:90], y[20:90], "seventy")
+    accept(desk, X[2:3], y[2:3], "another")
+    outcome = run(desk)
+    assert [made.requests for made in outcome.published] == [(1, 3)]
+    assert isinstance(outcome.refused, RetrainNow)
+    assert (outcome.pending, outcome.aside) == (0, 1)
+    (aside,) = [entry.body for entry in history(desk) if isinstance(entry.body, RequestSetAside)]
+    assert (aside.request, aside.aside.kind) == (2, "BeyondPolicy")
+    assert "more noise than was set" in aside.aside.reason
+    assert "desk resume" in aside.aside.remedy
+    assert status(desk).retrain == str(outcome.refused)
+    accept(desk, X[4:5], y[4:5], "one more")
+    later = run(desk)
+    assert (later.refused, later.aside) == (None, 1), "what is set aside is not tried again by itself"
+    resume(desk, 2)
+    assert run(desk).aside == 1
+    assert [request.state for request in requests(desk)] == ["done", "aside", "done", "done"]
+    verify_desk(desk)
+
+
+def test_copies_of_a_desk_choose_the_same_requests(desk: Desk, source: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials start as the run itself would: another start could choose others, and publish a second model of one state."""
+    started: list[tuple[int, int | None]] = []
+    real = sys.modules["expunge.desk.run"].measure
+
+    def measured(request: Any, *, seed: int | None = None) -> Any:
+        started.append((len(request.forget), seed))
+        if len(request.forget) == 2 and len(started) == 1:
+            raise BeyondPolicy("too much", "less", "Less.")
+        return real(request, seed=seed)
+
+    monkeypatch.setattr(sys.modules["expunge.desk.run"], "measure", measured)
+    for at in range(2):
+        ask(desk, source, at, at + 1)
+    run(desk)
+    assert [size for size, _ in started] == [2, 1, 1, 2], "the run, each alone, and all once more"
+    assert None not in {seed for _, seed in started}
+    assert started[0] == started[-1]
+
+
+def test_a_refusal_that_is_not_about_rows_sets_nobody_aside(
+    desk: Desk, source: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise DataError("the test set lacks a column", "all are needed", "Give them.")
+
+    ask(desk, source, 0, 1)
+    ask(desk, source, 1, 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys.modules["expunge.desk.run"], "_measure_accuracy", refuse)
+        outcome = run(desk, test=source)
+    assert isinstance(outcome.refused, DataError)
+    assert (outcome.pending, outcome.aside) == (2, 0)
+    assert run(desk).pending == 0
+
+
+def test_columns_of_other_names_are_served_apart(
+    source: Rows, surrogate: Rows, trained: LinearModel, tmp_path: Path
+) -> None:
+    """Where neither record nor surrogate names columns nobody can say which order is right: two models."""
+    desk = opened(source, surrogate, trained, tmp_path)
+    X, y = source
+    names = ("a", "b", "c", "d")
+    for number, given in enumerate((names, names[::-1], None)):
+        accept(desk, X[[number]], y[[number]], f"case {number}", feature_names=given)
+    assert [made.requests for made in run(desk).published] == [(1, 3), (2,)]
+    assert np.isfinite(status(desk).epsilon)
+
+
+# One deletion is published in one way; different ones never with the same noise.
+
+
+CENTRE = b"centre"
+
+
+def published(folder: Path, number: int = 1) -> bytes:
+    return (open_desk(folder).layout.published_model(number) / MODEL).read_bytes()
+
+
+def copies(desk: Desk, count: int, tmp_path: Path) -> list[Desk]:
+    made = []
+    for number in range(count):
+        shutil.copytree(desk.layout.folder, tmp_path / f"copy-{number}")
+        made.append(open_desk(tmp_path / f"copy-{number}"))
+    return made
+
+
+def test_copies_of_a_desk_publish_the_same_model_byte_for_byte(desk: Desk, source: Rows, tmp_path: Path) -> None:
+    """40 copies averaged would have cut fresh noise 6.3 times."""
+    ask(desk, source, 0, 2)
+    seen = set()
+    for copy in copies(desk, 5, tmp_path):
+        assert run(copy).refused is None
+        seen.add(published(copy.layout.folder))
+    assert len(seen) == 1
+
+
+def test_a_desk_that_was_put_back_and_asked_again_does_too(desk: Desk, source: Rows, tmp_path: Path) -> None:
+    """Under another reference, in another order, after requests that came to nothing, by another number of threads."""
+    X, y = source
+    first, second = copies(desk, 2, tmp_path)
+    accept(first, X[:3], y[:3], "first")
+    run(first)
+    accept(second, X[9:10], y[9:10], "nothing comes of this")
+    withdraw(second, 1, "so that the ledger is longer")
+    accept(second, X[2::-1], y[2::-1], "another")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        run(second)
+    finally:
+        torch.set_num_threads(threads)
+    assert published(first.layout.folder) == published(second.layout.folder)
+
+
+def noise_of(desk: Desk, number: int = 1) -> np.ndarray:
+    """Published less trained weights: the noise, up to an update that is far smaller."""
+    before = current(desk)[0].model.matrix().numpy()
+    return (read_model(desk.layout.published_model(number) / MODEL)[0].matrix().numpy() - before).ravel()
+
+
+def current(desk: Desk) -> tuple[State, str]:
+    with desk.reading() as ledger:
+        return load_state(desk, ledger), ledger.created().surrogate_mac
+
+
+def test_other_rows_have_other_noise(desk: Desk, source: Rows, tmp_path: Path) -> None:
+    """The difference of two models is as long as two independent draws, not as the difference of two updates."""
+    first, second = copies(desk, 2, tmp_path)
+    ask(first, source, 0, 1)
+    ask(second, source, 1, 2)
+    for each in (first, second):
+        run(each)
+    sigma = models(first)[0]["sigma"]
+    apart = noise_of(first) - noise_of(second)
+    assert np.linalg.norm(apart) > 0.3 * sigma * np.sqrt(2 * apart.size)
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "the place": lambda given: given | {"state": replace(given["state"], number=1)},
+    "the state": lambda given: given | {"state": replace(given["state"], mac="0" * 64)},
+    "the model before": lambda given: given | {"state": replace(given["state"], published_sha256="0" * 64)},
+    "the type of weights": lambda given: given | {"state": replace(given["state"], store="float16")},
+    "the policy": lambda given: given | {"policy": replace(given["policy"], epsilon=0.25)},
+    "the surrogate": lambda given: given | {"surrogate_mac": "0" * 64},
+    "a row's last digit": lambda given: given | {"rows": EncodedRows(given["rows"][0] * (1 + 2**-52), given["rows"][1])},
+    "a label": lambda given: given | {"rows": EncodedRows(given["rows"][0], given["rows"][1] + 1)},
+    "a row twice": lambda given: given | {
+        "rows": EncodedRows(*(np.concatenate([part, part[:1]]) for part in given["rows"]))
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_whatever_determines_the_model_determines_the_noise(what: str, desk: Desk, source: Rows) -> None:
+    state, surrogate = current(desk)
+    given = {"key": desk.key, "policy": desk.policy, "state": state, "surrogate_mac": surrogate}
+    given["rows"] = EncodedRows(*(part[:2] for part in source))
+    usual, other = derive_secret(**given), derive_secret(**CHANGES[what](given))
+    assert usual == derive_secret(**given)
+    assert usual.bits(CENTRE)(32) != other.bits(CENTRE)(32)
+    assert usual.bits(CENTRE)(32) != usual.bits(b"another")(32)
+    assert usual.start != other.start
+
+
+def test_however_a_row_is_written_its_noise_is_the_same(desk: Desk, source: Rows, tmp_path: Path) -> None:
+    """0 and -0 are one value, 1 and 1.0 one label, and one column of labels is labels: the update is the same."""
+    X, y = source[0][:2].copy(), source[1][:2]
+    X[0, 1] = 0.0
+    written = [(X, y), (np.where(X == 0.0, -0.0, X), y), (X, y.astype(float)), (X, y[:, None]), (torch.tensor(X), y)]
+    seen = set()
+    for copy, (features, labels) in zip(copies(desk, len(written), tmp_path), written, strict=True):
+        accept(copy, features, labels, "one")
+        assert run(copy).refused is None
+        seen.add(published(copy.layout.folder))
+    assert len(seen) == 1
+
+
+def test_the_statement_says_so_and_verifies(desk: Desk, source: Rows) -> None:
+    ask(desk, source, 0, 1)
+    (made,) = run(desk).published
+    for content in (made.statement.content, made.certificate.content):
+        assert content["noise"]["generator"] == "desk key"
+        assert "under the desk's secret key" in content["limits"][0]
+
+
+# What was spent, as counts: the same whether it is read from the last entry or gone over anew.
+
+
+ledger_module = importlib.import_module("expunge.desk.ledger")
+
+
+def test_the_last_entry_says_what_all_models_spent(ledger: Desk) -> None:
+    run(ledger)
+    made = models(ledger)
+    assert len(made) == 3
+    with ledger.reading() as entries:
+        assert count_mus(entries) == Counter(facts["mu"] for facts in made)
+    for number, facts in enumerate(made, start=1):
+        epsilon = closed_form([each["mu"] for each in made[:number]], facts["delta"] - facts["failures"])
+        assert facts["composition"]["epsilon"] == pytest.approx(epsilon, rel=1e-12)
+
+
+def test_a_damaged_count_is_an_error_in_words(ledger: Desk) -> None:
+    with sqlite3.connect(ledger.layout.ledger) as connection:
+        query = "SELECT max(number), body FROM entries WHERE kind = 'prepared'"
+        number, body = connection.execute(query).fetchone()
+        content = json.loads(body) | {"spent": {"a b c": 1}}
+        connection.execute("UPDATE entries SET body = ? WHERE number = ?", (json.dumps(content), number))
+    connection.close()
+    with ledger.reading() as entries, pytest.raises(FileError, match="was spent"):
+        count_mus(entries)
+
+
+# A desk that grows --------------------------------------------------------------------------------------------------------
+
+
+class Counted:
+    """What a request and a run do: statements and steps of SQLite, entries read, files opened and synced."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.counts: Counter[str] = Counter()
+        connect = ledger_module._connect
+
+        def traced(path: Path, *, writing: bool) -> sqlite3.Connection:
+            connection = connect(path, writing=writing)
+            connection.set_trace_callback(lambda _: self.counts.update(["statements"]))
+            connection.set_progress_handler(lambda: self.counts.update(["steps of SQLite"]), 10)
+            return connection
+
+        patch.setattr(ledger_module, "_connect", traced)
+        for module, name in ((ledger_module, "read_as"), (os, "fsync"), (os, "open"), (os, "scandir")):
+            self._count(patch, module, name)
+
+    def _count(self, patch: pytest.MonkeyPatch, module: Any, name: str) -> None:
+        real = getattr(module, name)
+
+        def counting(*given: Any, **options: Any) -> Any:
+            self.counts[name] += 1
+            return real(*given, **options)
+
+        patch.setattr(module, name, counting)
+
+    def taken(self) -> Counter[str]:
+        counts, self.counts = self.counts, Counter()
+        return counts
+
+
+def test_a_request_and_a_run_take_the_same_after_many_models(
+    source: Rows, surrogate: Rows, trained: LinearModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted, not timed: no more is read, opened, synced or asked of SQLite for the 25th model than for the third."""
+    desk = opened(source, surrogate, trained, tmp_path, planned=100, noise=1e3, total_epsilon=1e6)
+    counted, taken = Counted(monkeypatch), []
+    for number in range(25):
+        ask(desk, source, number, number + 1)
+        asked = counted.taken()
+        assert len(run(desk).published) == 1
+        taken.append((asked, counted.taken()))
+    for early, late in zip(taken[2], taken[-1], strict=True):
+        steps = "steps of SQLite"
+        assert late[steps] < 1.3 * early[steps] + 20, "but the depth of its trees"
+        assert {name: late[name] for name in late if name != steps} == {
+            name: early[name] for name in early if name != steps
+        }
+
+
+# Accuracy is that of models that were published; a bad test set is refused before anything is done.
+
+
+def correct(model: LinearModel, rows: Rows) -> float:
+    return float(np.mean(model.predict(rows[0]) == rows[1]))
+
+
+def noisy(source: Rows) -> Rows:
+    """Rows on which trained and noised weights differ."""
+    X, y = source
+    return X + 1.2 * np.random.default_rng(3).normal(size=X.shape), y
+
+
+def test_before_a_later_model_is_the_last_published_one(desk: Desk, source: Rows, trained: LinearModel) -> None:
+    test = noisy(source)
+    for number in range(3):
+        ask(desk, source, number, number + 1)
+        run(desk, test=test)
+    made = [facts["accuracy"] for facts in models(desk)]
+    published = [read_model(desk.layout.published_model(number) / MODEL)[0] for number in (1, 2, 3)]
+    assert [each["after"] for each in made] == [correct(model, test) for model in published]
+    assert made[0]["before"] == correct(trained, test), "the model that the desk was opened with"
+    assert [each["before"] for each in made[1:]] == [each["after"] for each in made[:-1]]
+    with desk.reading() as ledger:
+        private = correct(load_state(desk, ledger).model, test)
+    assert private not in [each["before"] for each in made[1:]], "the weights without noise"
+
+
+def test_a_model_that_was_taken_away_is_not_measured(desk: Desk, source: Rows) -> None:
+    ask(desk, source, 0, 1)
+    run(desk)
+    shutil.rmtree(desk.layout.published_model(1))
+    ask(desk, source, 1, 2)
+    run(desk, test=source)
+    assert models(desk)[1]["accuracy"]["before"] is None
+    assert b"not measured: its folder was taken away" in desk_report(desk)["model-0002.html"]
+
+
+def test_a_model_that_was_changed_is_refused(desk: Desk, source: Rows) -> None:
+    ask(desk, source, 0, 1)
+    run(desk)
+    path = desk.layout.published_model(1) / MODEL
+    path.write_bytes(path.read_bytes()[:-1] + b"\x00")
+    ask(desk, source, 1, 2)
+    outcome = run(desk, test=source)
+    assert isinstance(outcome.refused, FileError)
+    assert "not the file that was published" in str(outcome.refused)
+
+
+BAD = {
+    "too few columns": (lambda rows: (rows[0][:, :2], rows[1]), "columns"),
+    "labels that do not belong": (lambda rows: (rows[0], rows[1][:-1]), "labels for"),
+    "no class of the model": (lambda rows: (rows[0], np.array(["x"] * len(rows[1]))), "no row of a class"),
+    "one number": (lambda rows: (np.float64(1.0), rows[1]), "the test set"),
+    "not finite": (lambda rows: (np.full_like(rows[0], np.nan), rows[1]), "the test set"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_test_set_is_refused_before_anything_is_done(kind: str, desk: Desk, source: Rows) -> None:
+    """And is no refusal of the requests: the ledger says nothing of it."""
+    ask(desk, source, 0, 1)
+    change, words = BAD[kind]
+    before = len(history(desk))
+    with pytest.raises(DataError, match=words):
+        run(desk, test=change(source))
+    assert len(history(desk)) == before
+    assert run(desk, test=source).refused is None
+
+
+# What is left is what then happens.
+
+
+def test_capacity_is_what_then_happens(source: Rows, surrogate: Rows, trained: LinearModel, tmp_path: Path) -> None:
+    desk = opened(source, surrogate, trained, tmp_path, total_epsilon=1.0)
+    ask(desk, source, 0, 1)
+    run(desk)
+    left = status(desk).models_left
+    assert 0 < left < 9
+    exhausted(desk, source, left + 1, start=1)
+    assert status(desk).models == left + 1
+
+
+# The private state shows nothing of itself.
+
+
+def test_nothing_private_is_in_what_a_log_might_hold(desk: Desk) -> None:
+    with desk.reading() as ledger:
+        state = load_state(desk, ledger)
+    for text in (repr(desk), repr(state)):
+        assert repr(desk.key) not in text
+        assert "tensor" not in text
+
+
+def test_a_request_finishes_what_was_prepared_as_any_command_does(
+    desk: Desk, source: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed once its files are digested, the ledger speaks of a state that has no name yet."""
+    ask(desk, source, 0, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            sys.modules["expunge.desk.publish"], "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            run(desk)
+    X, y = source
+    np.savez(tmp_path / "rows.npz", X=X[5:6], y=y[5:6])
+    line = ["desk", "request", str(desk.layout.folder), "--forget", str(tmp_path / "rows.npz"), "--reference", "next"]
+    done = CliRunner().invoke(main, line)
+    assert done.exit_code == 0, done.stderr
+    assert [request.state for request in requests(desk)] == ["done", "pending"]

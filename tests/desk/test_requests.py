@@ -1,7 +1,12 @@
-"""One rule for recognising rows: in any precision, by whoever asks; and for how many of them can leave."""
+"""Requests: taken in once, recognised in any precision, and answered alike whatever others asked for."""
 
 from __future__ import annotations
 
+import datetime
+import json
+import re
+import sys
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +17,127 @@ from scipy.sparse import csr_matrix
 
 from desk_use import Rows, ask
 from expunge.certificate.sign import verify_file
-from expunge.desk import Answer, Desk, accept, history, models, requests, resume, run, status, verify_desk, withdraw
+from expunge.desk import (
+    Answer,
+    Desk,
+    accept,
+    history,
+    models,
+    open_desk,
+    requests,
+    resume,
+    run,
+    status,
+    verify_desk,
+    withdraw,
+)
 from expunge.desk.ledger import RequestAccepted, RequestResumed
-from expunge.errors import OptionError
+from expunge.errors import DataError, OptionError
+from expunge.rows.hashes import hash_rows
+
+# Requests: there when acknowledged, one however often they are asked, refused at once where no run could use them.
+
+
+def test_a_request_is_there_when_it_is_acknowledged(desk: Desk, source: Rows) -> None:
+    number = ask(desk, source, 0, 2, "case 1")
+    (request,) = requests(open_desk(desk.layout.folder))
+    assert (request.id, request.reference, request.n_rows, request.state) == (number, "case 1", 2, "pending")
+    due = datetime.date.fromisoformat(request.accepted[:10]) + datetime.timedelta(days=30)
+    assert request.due == due.isoformat()
+    assert accept(desk, source[0][3:4], source[1][3:4], "case 2", "2031-02-03").request.due == "2031-02-03"
+
+
+def test_the_same_reference_with_the_same_content_is_one_request(desk: Desk, source: Rows) -> None:
+    X, y = source
+    first = accept(desk, X[:3], y[:3], "case 1")
+    assert first.new
+    again = accept(desk, X[:3], y[:3], "case 1")
+    turned = accept(desk, X[2::-1], y[2::-1], "case 1")
+    minus = accept(desk, np.where(X[:3] == 0.0, -0.0, X[:3]), y[:3], "case 1")
+    copied = accept(desk, X[:3].astype(np.float32), y[:3], "case 1")
+    assert [again.request, turned.request, minus.request, copied.request] == [first.request] * 4
+    assert not any(found.new for found in (again, turned, minus, copied))
+    run(desk)
+    assert accept(desk, X[:3], y[:3], "case 1").request.state == "done"
+    assert len(requests(desk)) == 1
+    assert len(models(desk)) == 1
+    assert accept(desk, X[7:8], y[7:8], "case 1").new, "with other rows it is another request"
+    assert not accept(desk, X[7:8], y[7:8], "case 1").new
+    assert not accept(desk, X[:3], y[:3], "case 1").new
+    assert withdraw(desk, "case 1", "of the two the one that waits").id == 2
+    assert accept(desk, X[7:8], y[7:8], "case 1").new, "a withdrawn one may be asked again"
+    accept(desk, X[8:9], y[8:9], "case 1")
+    with pytest.raises(OptionError, match="reference 'case 1' is that of requests 3, 4; one is needed"):
+        withdraw(desk, "case 1", "which?")
+
+
+def test_a_reference_that_the_desk_makes_cannot_be_guessed(desk: Desk, source: Rows) -> None:
+    X, y = source
+    made = [accept(desk, X[at : at + 1], y[at : at + 1]) for at in range(3)]
+    references = {each.request.reference for each in made}
+    assert len(references) == 3
+    assert all(re.fullmatch("[0-9a-f]{32}", reference) for reference in references)
+    assert [each.answer.reference for each in made] == [each.request.reference for each in made]
+
+
+def test_too_many_rows_are_refused_before_they_are_looked_at(
+    desk: Desk, source: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[accept.__module__], "prepare_request", lambda *_: pytest.fail("looked at"))
+    X, y = (np.repeat(part[:1], 100_001, axis=0) for part in source)
+    with pytest.raises(DataError, match="100,001 rows in one request; at most 100,000"):
+        accept(desk, X, y, "all of them")
+
+
+def test_a_withdrawn_request_is_not_done_and_may_be_asked_again(desk: Desk, source: Rows) -> None:
+    ask(desk, source, 0, 1, "case 1")
+    assert withdraw(desk, 1, "a mistake").state == "withdrawn"
+    assert not list(desk.layout.rows.iterdir())
+    assert run(desk).published == ()
+    assert ask(desk, source, 0, 1, "case 1 again") == 2
+    with pytest.raises(OptionError, match="withdrawn"):
+        withdraw(desk, 1, "again")
+    with pytest.raises(OptionError, match="unknown"):
+        withdraw(desk, 9, "no such")
+    verify_desk(desk)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda X, y: (X[:, :3], y), DataError),
+        (lambda X, y: (X * np.nan, y), DataError),
+        (lambda X, y: (X, y + 7), DataError),
+        (lambda X, y: (X[:0], y[:0]), DataError),
+    ],
+)
+def test_rows_a_run_could_not_use_are_refused_at_once(change: Any, error: type, desk: Desk, source: Rows) -> None:
+    before = [entry.number for entry in history(desk)]
+    with pytest.raises(error):
+        accept(desk, *change(source[0][:2], source[1][:2]), "case")
+    assert [entry.number for entry in history(desk)] == before
+    assert not list(desk.layout.rows.iterdir())
+
+
+@pytest.mark.parametrize("reference", ["", "x" * 201, "a\nb", "a\x00b", "\ud800", "a\u202eb"])
+def test_odd_references(reference: str, desk: Desk, source: Rows) -> None:
+    with pytest.raises(OptionError, match="reference"):
+        ask(desk, source, 0, 1, reference or "\n")
+
+
+def test_more_rows_than_the_source_has(desk: Desk, source: Rows) -> None:
+    X, y = source
+    with pytest.raises(DataError, match="the model was trained on 300"):
+        ask(desk, source, 0, 300)
+    with pytest.raises(DataError, match="101 rows of class 0 are to be forgotten; the model was trained on 100"):
+        accept(desk, np.vstack([X[y == 0], X[y == 1][:1]]), np.zeros(101, int), "wrong labels")
+    assert requests(desk) == []
+    with pytest.raises(OptionError, match="due date"):
+        accept(desk, X[200:201], y[200:201], "late", "tomorrow")
+
+
+# One rule for recognising rows: in any precision, by whoever asks; and for how many of them can leave.
+
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -221,3 +344,23 @@ def test_a_guessed_reference_tells_nothing(when: str, desk: Desk, source: Rows) 
         withdraw(desk, "case-17", "a mistake")
     told = [accept(desk, X[at], y[at], name).answer for at in ([0], [1]) for name in ("case-17", "case-18")]
     assert {replace(each, reference="") for each in told} == {replace(told[0], reference="")}
+
+
+# Row digests are keyed, and nothing else of a row is kept.
+
+
+def test_the_ledger_holds_keyed_digests_only(desk: Desk, source: Rows, copy: Callable[[Path], Desk]) -> None:
+    import hashlib
+    import hmac
+
+    X, y = source
+    ask(desk, source, 0, 1)
+    (entry,) = [entry for entry in history(desk) if entry.kind == "accepted"]
+    raw = np.ascontiguousarray(X[0], dtype="<f8").tobytes()
+    label = np.int64(y[0]).tobytes()
+    expected = hmac.new(desk.key, b"row\x00" + raw + label, hashlib.sha256).hexdigest()
+    marks = hash_rows(desk.key, X[:1], y[:1]).digests
+    assert entry.body.to_json()["rows"] == [expected, *(mark[0].tobytes().hex() for mark in marks)]
+    text = json.dumps([entry.to_json() for entry in history(desk)])
+    for bare in (raw, raw + label, desk.layout.rows_of(1).read_bytes()):
+        assert hashlib.sha256(bare).hexdigest() not in text

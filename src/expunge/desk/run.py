@@ -10,8 +10,8 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -149,12 +149,12 @@ def run(
 # One model ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Release:
     """Everything a run is to write, before a byte of it is written."""
 
-    files: dict[str, bytes] = field(repr=False)
-    state: bytes = field(repr=False)
+    files: dict[str, bytes]
+    state: bytes
     facts: ModelPrepared
     statement: Statement
     certificate: Certificate
@@ -206,8 +206,18 @@ class _Work:
         state_bytes = (
             anchored_bytes(state.model, request.next_past()) if state.deposit is None else result.deposit.to_bytes()
         )
-        files = _public_files(state.number + 1, policy, result, composition, self.sign_key)
-        certificate = result.certificate
+        certificate, statement = result.certificate, result.statement
+        keyid = None if self.sign_key is None else keyid_of(self.sign_key.public_key())
+        series = {"number": state.number + 1, "composition": composition.to_json(), "limit": policy.limit}
+        page = statement_page(statement.content, keyid=keyid, **series)
+            composition=composition.to_json(),
+            limit=policy.limit,
+            keyid=keyid,
+        )
+        # what is published: nothing in it, nor its size, may depend on who left
+        files = {MODEL: result.model.to_bytes(), STATEMENT: statement.to_json().encode(), REPORT: page.encode()}
+        if self.sign_key is not None:
+            files[SIGNED] = seal(statement, self.sign_key)
         reach, noise_share = _shares(policy, request, measured)
         facts = ModelPrepared(
             model=state.number + 1,
@@ -220,14 +230,14 @@ class _Work:
             epsilon=policy.epsilon,
             delta=policy.delta,
             sigma=certificate.sigma,
-            mu=result.statement.mu,
+            mu=statement.mu,
             total=certificate.total,
             terms=certificate.terms,
             failures=composition.failures,
             composition=composition,
             noise_share=noise_share,
             accuracy=None if self.test is None else _measure_accuracy(desk, state, result.model, self.test),
-            keyid=None if self.sign_key is None else keyid_of(self.sign_key.public_key()),
+            keyid=keyid,
             files={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
             sizes={name: len(content) for name, content in files.items()},
             dossier=hashlib.sha256(certificate.to_json().encode()).hexdigest(),
@@ -237,7 +247,7 @@ class _Work:
             others=others,
             spent={repr(mu): count for mu, count in sorted(spent.items())},
         )
-        return _Release(files, state_bytes, facts, result.statement, certificate)
+        return _Release(files, state_bytes, facts, statement, certificate)
 
     def divide(
         self, state: State, group: list[RequestRow], error: ExpungeError
@@ -256,31 +266,14 @@ class _Work:
             reason = _as_retrain(error)
             ledger.append(RunRefused(tuple(request.id for request in group), type(reason).__name__, str(reason)))
             return None, reason
+        reasons = [_as_retrain(why) for _, why in division.beyond]
         for request, why in division.beyond:
             _set_aside(ledger, request, why)
-        refused = [(request.id, _as_retrain(why)) for request, why in division.beyond if isinstance(why, Refused)]
+        refused = [request.id for request, why in division.beyond if isinstance(why, Refused)]
         if refused:
-            first = refused[0][1]
-            ledger.append(RunRefused(tuple(number for number, _ in refused), type(first).__name__, str(first)))
-        said = [_as_retrain(why) for _, why in division.beyond]
-        return [part for part in (division.within, division.later) if part], said[0] if said else None
-
-
-def _public_files(
-    number: int, policy: Policy, result: Unlearned, composition: Composition, sign_key: Ed25519PrivateKey | None
-) -> dict[str, bytes]:
-    """What is published, by name: nothing in it, nor its size, may depend on who left."""
-    files = {MODEL: result.model.to_bytes(), STATEMENT: result.statement.to_json().encode()}
-    if sign_key is not None:
-        files[SIGNED] = seal(result.statement, sign_key)
-    files[REPORT] = statement_page(
-        result.statement.content,
-        number=number,
-        composition=composition.to_json(),
-        limit=policy.limit,
-        keyid=None if sign_key is None else keyid_of(sign_key.public_key()),
-    ).encode()
-    return files
+            first = next(reason for reason in reasons if isinstance(reason, Refused))
+            ledger.append(RunRefused(tuple(refused), type(first).__name__, str(first)))
+        return [part for part in (division.within, division.later) if part], reasons[0] if reasons else None
 
 
 def _compose_within(policy: Policy, mus: Counter[float], request: Request, result: Unlearned) -> Composition:
@@ -427,16 +420,14 @@ def _set_aside(ledger: Ledger, request: RequestRow, error: ExpungeError) -> None
 
 def _as_retrain(error: ExpungeError) -> ExpungeError:
     """A refusal as a desk says it; anything else as it is."""
-    if not isinstance(error, Refused) or isinstance(error, RetrainNow):
-        return error
-    return RetrainNow(f"retrain now: {error.found}", error.required, RETRAIN)
+    plain = not isinstance(error, Refused) or isinstance(error, RetrainNow)
+    return error if plain else RetrainNow(f"retrain now: {error.found}", error.required, RETRAIN)
 
 
 # Accuracy, of models that were published, never of private weights ----------------------------------------------------
 
 
-@dataclass(frozen=True)
-class LabelledRows:
+class LabelledRows(NamedTuple):
     """Rows with the model's columns, checked before anything is done with a desk."""
 
     features: Any
@@ -475,13 +466,9 @@ def _measure_accuracy(desk: Desk, state: State, after: LinearModel, test: Labell
     before: LinearModel | None = state.model
     if state.number > 0:
         path = desk.layout.published_model(state.number) / MODEL
-        if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() != state.published_sha256:
+        before, digest = read_model(path) if path.is_file() else (None, None)
+        if digest not in (None, state.published_sha256):
             raise FileError(
                 f"{path} is not the file that was published", "its digest is in the ledger", "Restore it from a copy."
             )
-        before = read_model(path)[0] if path.is_file() else None
-    return Accuracy(
-        before=None if before is None else test.share_correct(before),
-        after=test.share_correct(after),
-        rows=len(test.labels),
-    )
+    return Accuracy(None if before is None else test.share_correct(before), test.share_correct(after), len(test.labels))

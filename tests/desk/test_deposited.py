@@ -157,12 +157,12 @@ def test_strangers_cost_one_look_up_without_the_writers_lock(
 
         monkeypatch.setattr(module, name, look)
 
-    for name in ("row_hashes", "occurring", "find_missing"):
+    for name in ("hash_rows", "find_occurrences", "find_missing"):
         watch(sys.modules["expunge.desk.accept"], name)
     features = np.random.default_rng(1).normal(size=(count, rows(1)[0].shape[1]))
     with pytest.raises(DataError, match=rf"{count} of {count} rows .* not in what is left"):
         accept(desk, features, np.repeat(rows(1)[1], count), "strangers")
-    assert looked == ["row_hashes", "occurring"]
+    assert looked == ["hash_rows", "find_occurrences"]
     assert requests(desk) == []
 
 

@@ -208,12 +208,8 @@ class _Work:
         )
         certificate, statement = result.certificate, result.statement
         keyid = None if self.sign_key is None else keyid_of(self.sign_key.public_key())
-        series = {"number": state.number + 1, "composition": composition.to_json(), "limit": policy.limit}
-        page = statement_page(statement.content, keyid=keyid, **series)
-            composition=composition.to_json(),
-            limit=policy.limit,
-            keyid=keyid,
-        )
+        number, together = state.number + 1, composition.to_json()
+        page = statement_page(statement.content, number=number, composition=together, limit=policy.limit, keyid=keyid)
         # what is published: nothing in it, nor its size, may depend on who left
         files = {MODEL: result.model.to_bytes(), STATEMENT: statement.to_json().encode(), REPORT: page.encode()}
         if self.sign_key is not None:
@@ -466,9 +462,11 @@ def _measure_accuracy(desk: Desk, state: State, after: LinearModel, test: Labell
     before: LinearModel | None = state.model
     if state.number > 0:
         path = desk.layout.published_model(state.number) / MODEL
-        before, digest = read_model(path) if path.is_file() else (None, None)
-        if digest not in (None, state.published_sha256):
+        before = None
+        if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() != state.published_sha256:
             raise FileError(
                 f"{path} is not the file that was published", "its digest is in the ledger", "Restore it from a copy."
             )
+        if path.is_file():
+            before = read_model(path)[0]
     return Accuracy(None if before is None else test.share_correct(before), test.share_correct(after), len(test.labels))

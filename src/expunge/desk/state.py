@@ -49,7 +49,7 @@ class RowDigests:
     """What rows are recognised by: lists of keyed digests, one digest a row in each.
 
     The first list is over rows as they were trained on, the others are the hashes of rows as given, at every precision
-    (`rows/row_hashes.py`): a copy in float32 or with six decimals has one of these in common with its original.
+    (`rows/hashes.py`): a copy in float32 or with six decimals has one of these in common with its original.
     """
 
     kinds: tuple[list[str], ...]

@@ -31,9 +31,9 @@ from expunge.deposit.evidence import DepositEvidence
 from expunge.deposit.file import Deposit
 from expunge.deposit.verify import whitened
 from expunge.sklearn import deposit
-from expunge.sklearn.keeping import FORGET, _given
-from expunge.sklearn.objectives import objective_of
-from expunge.sklearn.pipelines import taken_apart
+from expunge.sklearn.deletion import FORGET, _given
+from expunge.sklearn.objectives import read_objective
+from expunge.sklearn.pipelines import split_pipeline
 
 N, GONE = 400, 5
 EXACT = {"tol": 1e-10, "max_iter": 100_000}
@@ -138,9 +138,9 @@ def refit_matrix(name: str) -> tuple[torch.Tensor, Any]:
     """Weights of the refit on what is retained, with C, preparation and weights of classes as they were; and itself."""
     model, _ = fitted(name)
     X, y = CASES[name].rows()
-    parts = taken_apart(model)
-    rows, labels = parts.prepared(X, "the source")[GONE:], np.asarray(y)[GONE:]
-    weights = objective_of(parts.final).weights_of(np.asarray(y))
+    parts = split_pipeline(model)
+    rows, labels = parts.transform(X, "the source")[GONE:], np.asarray(y)[GONE:]
+    weights = read_objective(parts.final).class_weights(np.asarray(y))
     again = CASES[name].refit(parts.final, len(rows))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -149,14 +149,14 @@ def refit_matrix(name: str) -> tuple[torch.Tensor, Any]:
         else:
             places = np.searchsorted(parts.final.classes_, labels)
             again.fit(rows, labels, sample_weight=weights[places])
-    return torch.from_numpy(objective_of(again).matrix), again
+    return torch.from_numpy(read_objective(again).matrix), again
 
 
 def away(name: str) -> float:
     """How far the refit is from the updated weights, before noise, in the norm of the noise's shape."""
     model, kept = fitted(name)
     X, y = CASES[name].rows()
-    given = _given(taken_apart(model), (some(X, slice(GONE)), some(y, slice(GONE))), kept, FORGET)
+    given = _given(split_pipeline(model), (some(X, slice(GONE)), some(y, slice(GONE))), kept, FORGET)
     request = ask_deposit(kept, given, deposit_promise(1.0, 1e-3))
     evidence = DepositEvidence.gather(request)
     updated = kept.anchor + evidence.step().update

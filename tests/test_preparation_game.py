@@ -39,8 +39,7 @@ from expunge.record import LEARNT_COARSE, LEARNT_FROM_SOURCE
 from expunge.rows import preparation
 from expunge.rows.preparation import learn
 from expunge.rows.tables import frame_table
-from expunge.sklearn.pipelines import put_together, taken_apart
-from expunge.sklearn.steps import fitted_steps, is_coarse
+from expunge.sklearn.pipelines import fitted_steps, is_coarse, join_pipeline, split_pipeline
 
 N = 600
 AGE, WEALTH = 61.0, 7_654_321.0
@@ -224,9 +223,9 @@ def pipeline() -> Pipeline:
 
 def handed_out(fitted: Any) -> Any:
     """What a deletion hands over of a pipeline, with weights of no matter which size."""
-    final = taken_apart(fitted).final
+    final = split_pipeline(fitted).final
     final.coef_, final.intercept_ = np.zeros_like(final.coef_), np.zeros_like(final.intercept_)
-    return put_together(fitted, final)
+    return join_pipeline(fitted, final)
 
 
 def numbers_in(value: Any, seen: set[int] | None = None) -> list[float]:
@@ -261,7 +260,7 @@ def test_coarse_steps_keep_neither_her_values_nor_her_words(seed: int) -> None:
     made = []
     for frame in (people(seed=seed), people(with_her=False, seed=seed)):
         fitted = handed_out(expunge.sklearn.coarsen(pipeline(), frame, frame["pays"]))
-        assert all(is_coarse(part) for part in taken_apart(fitted).learnt)
+        assert all(is_coarse(part) for part in split_pipeline(fitted).learnt)
         assert b"astronaut" not in pickle.dumps(fitted)
         made.append(fitted)
     one, other = (np.sort([each for each in numbers_in(fitted[0]) if np.isfinite(each)]) for fitted in made)
@@ -277,11 +276,11 @@ def test_coarse_steps_are_scikit_learn_s_own_and_refitted_ones_are_exact() -> No
     frame = people()
     made = expunge.sklearn.coarsen(pipeline().fit(frame, frame["pays"]), frame, frame["pays"])
     assert not [part for part in fitted_steps(made) if type(part).__module__.startswith("expunge")]
-    assert taken_apart(made).preparation(None, chosen=False) == LEARNT_COARSE
-    assert taken_apart(pickle.loads(pickle.dumps(made))).preparation(None, chosen=False) == LEARNT_COARSE
+    assert split_pipeline(made).preparation(None, chosen=False) == LEARNT_COARSE
+    assert split_pipeline(pickle.loads(pickle.dumps(made))).preparation(None, chosen=False) == LEARNT_COARSE
     assert made.score(frame, frame["pays"]) > 0.45
     again = made.fit(frame, frame["pays"])
-    assert "StandardScaler" in str(taken_apart(again).preparation(None, chosen=False))
+    assert "StandardScaler" in str(split_pipeline(again).preparation(None, chosen=False))
 
 
 def letters(*, with_him: bool = True) -> tuple[list[str], list[str]]:
@@ -317,7 +316,7 @@ def test_the_label_of_each_row_in_a_clustering_is_not_handed_out() -> None:
     assert not hasattr(made[0], "labels_")
     assert not hasattr(made[1], "n_samples_")
     assert np.array_equal(made[:-1].transform(frame[COLUMNS]), fitted[:-1].transform(frame[COLUMNS]))
-    said = str(taken_apart(fitted).preparation(None, chosen=False))
+    said = str(split_pipeline(fitted).preparation(None, chosen=False))
     assert said == "learnt from the source: KMeans, PCA"
 
 

@@ -29,8 +29,8 @@ from expunge.deposit.region import smallest_region
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.record import LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE
 from expunge.runtime.checks import LARGEST
-from expunge.sklearn import ExactPreparation, NotAtOptimum, coarsen, deposit, keeping, unlearn
-from expunge.sklearn.keeping import at_optimum, make, require_taken
+from expunge.sklearn import ExactPreparation, NotAtOptimum, coarsen, deletion, deposit, unlearn
+from expunge.sklearn.deletion import at_optimum, make, require_supported
 from sklearn_models import CASES, fitted, numbers, people
 
 ASKED = {"epsilon": 1.0, "delta": 1e-3}
@@ -215,7 +215,7 @@ def test_nothing_of_the_model_before_is_in_the_one_that_is_handed_over() -> None
         *("classes_", "coef_", "intercept_", "C_", "n_features_in_", "l1_ratio_"),
     }
     averaged = SGDClassifier(loss="log_loss", alpha=0.1, average=True, random_state=0).fit(*numbers(2))
-    with patch("expunge.sklearn.keeping.MOVED", 1.0):
+    with patch("expunge.sklearn.deletion.MOVED", 1.0):
         kept = deposit(averaged, *numbers(2), seed=1)
     made = unlearn(averaged, tuple(part[:2] for part in numbers(2)), kept, **ASKED)
     text = pickle.dumps(made.estimator)
@@ -301,7 +301,7 @@ def test_what_is_handed_out_does_not_tell_how_many_rows_each_class_had(kind: Any
     """Largest weights of balanced classes are n/(K n_min): C or l2 times that, exactly, is the label of who left."""
     features, labels = numbers(2)
     model = clone(kind).set_params(class_weight="balanced").fit(features, labels)
-    with patch("expunge.sklearn.keeping.MOVED", 1.0):
+    with patch("expunge.sklearn.deletion.MOVED", 1.0):
         made = unlearn(model, (features[:1], labels[:1]), deposit(model, features, labels, seed=1), **ASKED)
     record, said = made.model.record, made.statement.content["model"]
     times = said["fixed_c"] / 3.0 if record.fixed_c else 0.05 / said["l2"]
@@ -358,14 +358,14 @@ def test_too_many_weights_are_refused_before_rows_are_made_dense() -> None:
         model.fit(rows, np.arange(40) % 2)
     with pytest.raises(ModelError, match="max_features=2000"):
         deposit(model, rows, np.arange(40) % 2)
-    require_taken(LogisticRegression().fit(*numbers(2)))
+    require_supported(LogisticRegression().fit(*numbers(2)))
 
 
 def test_how_many_weights_are_too_many_depends_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU with much memory takes more than a processor does."""
     model = LogisticRegression().fit(*numbers(2))
-    monkeypatch.setattr(keeping, "computing_device", torch.device)
-    monkeypatch.setattr(keeping, "most_weights", lambda device: {"cpu": 10**6, "cuda": 1}[device.type])
+    monkeypatch.setattr(deletion, "computing_device", torch.device)
+    monkeypatch.setattr(deletion, "most_weights", lambda device: {"cpu": 10**6, "cuda": 1}[device.type])
     with pytest.raises(ModelError, match="at most 1 of them"):
         deposit(model, *numbers(2), device="cuda")
 

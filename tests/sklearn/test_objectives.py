@@ -18,7 +18,7 @@ from sklearn.multiclass import OneVsRestClassifier
 
 from expunge.errors import ModelError
 from expunge.sklearn import from_sklearn
-from expunge.sklearn.objectives import Objective, carrying, labels_of_classes, objective_of
+from expunge.sklearn.objectives import Objective, read_objective, with_weights
 from sklearn_models import EXACT, numbers
 
 
@@ -41,7 +41,7 @@ def slope(found: Objective, classes: int) -> float:
         residuals = powers / powers.sum(axis=1, keepdims=True) - hot
     else:
         residuals = 1.0 / (1.0 + np.exp(-outputs)) - (hot if len(found.matrix) > 1 else hot[:, 1:])
-    weights = found.weights_of(labels)
+    weights = found.class_weights(labels)
     shares = np.ones(len(rows)) if weights is None else hot @ weights
     penalty = np.full(rows.shape[1], found.strength if found.per_row else 1.0 / (found.strength * len(rows)))
     penalty[-1] = 0.0 if found.free else penalty[-1]
@@ -66,23 +66,23 @@ def slope(found: Objective, classes: int) -> float:
 )
 def test_the_objective_has_no_slope_at_the_weights(estimator: Any, classes: int) -> None:
     model = fit(estimator, classes)
-    found = objective_of(model)
+    found = read_objective(model)
     assert slope(found, classes) < 1e-6
-    again = carrying(model, found.matrix)
+    again = with_weights(model, found.matrix)
     assert np.array_equal(again.predict(numbers(classes)[0]), model.predict(numbers(classes)[0]))
     assert np.allclose(again.decision_function(numbers(classes)[0]), model.decision_function(numbers(classes)[0]))
-    assert labels_of_classes(found.classes) == ("clerk", "cook", "none")[:classes]
+    assert found.labels == ("clerk", "cook", "none")[:classes]
 
 
 def test_liblinear_penalises_the_intercept() -> None:
-    found = objective_of(fit(LogisticRegression(solver="liblinear", tol=1e-10, max_iter=10_000), 2))
+    found = read_objective(fit(LogisticRegression(solver="liblinear", tol=1e-10, max_iter=10_000), 2))
     assert (found.bias, found.free) == (True, False)
     assert slope(found, 2) < 1e-6
 
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_descent_is_by_its_alpha_whatever_the_rows(classes: int) -> None:
-    found = objective_of(fit(SGDClassifier(loss="log_loss", alpha=0.02, random_state=0), classes))
+    found = read_objective(fit(SGDClassifier(loss="log_loss", alpha=0.02, random_state=0), classes))
     assert (found.strength, found.per_row, found.loss) == (0.02, True, "logistic" if classes == 2 else "one-vs-rest")
 
 
@@ -108,18 +108,18 @@ def test_descent_is_by_its_alpha_whatever_the_rows(classes: int) -> None:
 def test_what_is_not_described_is_refused_with_a_remedy(estimator: Any, classes: int, said: str) -> None:
     model = fit(estimator, classes)
     with pytest.raises(ModelError, match=said):
-        objective_of(model).weights_of(numbers(classes)[1])
+        read_objective(model).class_weights(numbers(classes)[1])
 
 
 def test_another_penalty_for_each_class_is_refused() -> None:
     model = fit(OneVsRestClassifier(LogisticRegressionCV(Cs=2, cv=2)), 3)
     model.estimators_[0].C_ = np.array([123.0])
     with pytest.raises(ModelError, match="another penalty for each class"):
-        objective_of(model)
+        read_objective(model)
     single = fit(LogisticRegressionCV(Cs=2, cv=2), 3)
     single.C_ = np.array([1.0, 2.0, 3.0])
     with pytest.raises(ModelError, match="another C for each class"):
-        objective_of(single)
+        read_objective(single)
 
 
 def test_an_estimator_that_was_not_fitted_says_so() -> None:
@@ -127,7 +127,7 @@ def test_an_estimator_that_was_not_fitted_says_so() -> None:
 
     for estimator in (LogisticRegression(), OneVsRestClassifier(LogisticRegression())):
         with pytest.raises(NotFittedError):
-            objective_of(estimator)
+            read_objective(estimator)
 
 
 @pytest.mark.parametrize(("classes", "asked"), [(2, "multinomial"), (3, "ovr")])
@@ -138,9 +138,9 @@ def test_another_loss_by_multi_class_is_refused(classes: int, asked: str) -> Non
     model = LogisticRegression(fit_intercept=False).fit(features, labels)
     for usual in ("auto", "deprecated", "ovr" if classes == 2 else "multinomial"):
         model.multi_class = usual
-        assert objective_of(model).loss == ("logistic" if classes == 2 else "softmax")
+        assert read_objective(model).loss == ("logistic" if classes == 2 else "softmax")
     model.multi_class = asked
     with pytest.raises(ModelError, match="multi_class"):
-        objective_of(model)
+        read_objective(model)
     with pytest.raises(ModelError, match="multi_class"):
         from_sklearn(model, n_source=60, max_norm=5.0, training_residual=0.0)

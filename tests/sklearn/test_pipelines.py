@@ -24,7 +24,7 @@ from sklearn.preprocessing import (
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.record import LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE
 from expunge.sklearn import coarsen
-from expunge.sklearn.pipelines import Parts, put_together, taken_apart
+from expunge.sklearn.pipelines import SplitPipeline, join_pipeline, split_pipeline
 from sklearn_models import numbers
 
 X, Y = numbers(2)
@@ -37,32 +37,32 @@ def nested() -> Pipeline:
 
 def test_rows_are_prepared_as_the_pipeline_prepares_them() -> None:
     model = nested()
-    parts = taken_apart(model)
+    parts = split_pipeline(model)
     assert [name for name, _ in parts.steps] == ["scale", "polynomialfeatures"]
     assert parts.final is model[-1][-1]
-    assert np.array_equal(parts.final.predict(parts.prepared(X, "it")), model.predict(X))
-    alone = taken_apart(parts.final)
+    assert np.array_equal(parts.final.predict(parts.transform(X, "it")), model.predict(X))
+    alone = split_pipeline(parts.final)
     assert (alone.steps, alone.learnt) == ((), ())
 
 
 def test_put_together_it_has_the_new_end_and_copies_of_the_rest() -> None:
     model = nested()
-    other = LogisticRegression(max_iter=1000).fit(taken_apart(model).prepared(X, "it"), Y[::-1])
-    whole = put_together(model, other)
+    other = LogisticRegression(max_iter=1000).fit(split_pipeline(model).transform(X, "it"), Y[::-1])
+    whole = join_pipeline(model, other)
     assert whole[-1][-1] is other
     assert model[-1][-1] is not other
     assert whole[0] is not model[0]
-    assert np.array_equal(whole.predict(X), other.predict(taken_apart(model).prepared(X, "it")))
-    assert put_together(other, other) is other
+    assert np.array_equal(whole.predict(X), other.predict(split_pipeline(model).transform(X, "it")))
+    assert join_pipeline(other, other) is other
 
 
 def test_where_preparation_was_learnt() -> None:
-    parts = taken_apart(nested())
+    parts = split_pipeline(nested())
     assert parts.preparation(None) == f"{LEARNT_FROM_SOURCE}: StandardScaler"
     assert parts.preparation(LEARNT_ELSEWHERE) == LEARNT_ELSEWHERE
     chosen = parts.preparation(LEARNT_ELSEWHERE, chosen=True)
     assert chosen == f"{LEARNT_FROM_SOURCE}: LogisticRegression", "its penalty was chosen on the source"
-    plain = taken_apart(make_pipeline(Normalizer(), LogisticRegression()).fit(X, Y))
+    plain = split_pipeline(make_pipeline(Normalizer(), LogisticRegression()).fit(X, Y))
     assert (plain.learnt, plain.preparation(None)) == ((), None)
     for said in ("yesterday", LEARNT_COARSE):
         with pytest.raises(OptionError, match="preparation"):
@@ -71,24 +71,24 @@ def test_where_preparation_was_learnt() -> None:
 
 def test_rows_that_a_step_does_not_take_are_refused_by_its_name() -> None:
     with pytest.raises(DataError, match=r"step 'scale' \(StandardScaler\)"):
-        taken_apart(nested()).prepared(X[:, :2], "it")
+        split_pipeline(nested()).transform(X[:, :2], "it")
     frame = pd.DataFrame(X, columns=list("abcd"))
     model = make_pipeline(make_column_transformer((StandardScaler(), ["a"])), LogisticRegression()).fit(frame, Y)
-    shuffled = taken_apart(model).prepared(frame[["c", "d", "a", "b"]], "it")
-    assert np.array_equal(shuffled, taken_apart(model).prepared(frame, "it"))
+    shuffled = split_pipeline(model).transform(frame[["c", "d", "a", "b"]], "it")
+    assert np.array_equal(shuffled, split_pipeline(model).transform(frame, "it"))
 
 
 def test_a_pipeline_without_a_classifier_is_refused() -> None:
     for last in (StandardScaler(), "passthrough"):
         with pytest.raises(ModelError, match="ends in no classifier"):
-            taken_apart(Pipeline([("a", MinMaxScaler()), ("b", last)]).fit(X, Y))
+            split_pipeline(Pipeline([("a", MinMaxScaler()), ("b", last)]).fit(X, Y))
 
 
 def test_steps_that_hold_rows_are_found_wherever_they_are() -> None:
     hidden = make_pipeline(make_union(StandardScaler(), make_pipeline(KNNImputer())), LogisticRegression()).fit(X, Y)
     with pytest.raises(ModelError, match="a row that is forgotten would still be there"):
-        taken_apart(hidden)
-    assert taken_apart(hidden, learnt_elsewhere=True).steps
+        split_pipeline(hidden)
+    assert split_pipeline(hidden, learnt_elsewhere=True).steps
 
 
 def scaled_by(scale: float) -> Any:
@@ -110,7 +110,7 @@ def scaled_by(scale: float) -> Any:
 )
 def test_a_function_that_holds_something_may_have_learnt_it(step: Any, learnt: bool) -> None:
     """Where that came from nobody said: it counts as learnt from the source."""
-    parts = Parts((("step", step),), LogisticRegression(), None)
+    parts = SplitPipeline((("step", step),), LogisticRegression(), None)
     assert bool(parts.learnt) is learnt
     assert parts.preparation(None, chosen=False) == ("learnt from the source: FunctionTransformer" if learnt else None)
 

@@ -37,8 +37,8 @@ from expunge.certificate.wording import READ
 from expunge.errors import ModelError
 from expunge.record import CLASS_WEIGHT
 from expunge.sklearn import deposit
-from expunge.sklearn.refusals import INSTEAD, KEEP_ROWS, OTHERWISE, every_step, not_taken
-from expunge.sklearn.steps import COARSENED, NOT_NEEDED, SHAPES_ALONE
+from expunge.sklearn.objectives import INSTEAD, unsupported
+from expunge.sklearn.pipelines import COARSENED, HOLD_ROWS, NOT_NEEDED, OTHERWISE, SHAPES_ALONE, _every_part
 from sklearn_models import numbers
 
 X, Y = numbers(2)
@@ -119,7 +119,7 @@ class Drawn(PolynomialOne):
         (TargetEncoder(cv=2, target_type="binary"), "OneHotEncoder"),
         (Drawn(), "class_weight='balanced'"),
         (OwnNystroem(n_components=5), "Use RBFSampler"),
-        (IterativeImputer(KNeighborsRegressor(2), max_iter=1), "keeps no rows"),
+        (IterativeImputer(KNeighborsRegressor(2), max_iter=1), "holds no rows"),
         (SelectFromModel(SVC(kernel="linear")), "LinearSVC"),
         (make_pipeline(MinMaxScaler(), NMF(2, max_iter=5)), "TruncatedSVD"),
     ],
@@ -135,7 +135,7 @@ def test_steps_that_no_certificate_goes_with_are_named(step: Any, remedy: str) -
 
 def test_several_labels_a_row_are_refused() -> None:
     model = MultiOutputClassifier(LogisticRegression()).fit(X, np.column_stack([Z, 1 - Z]))
-    assert "one classifier a label" in not_taken(model).remedy
+    assert "one classifier a label" in unsupported(model).remedy
     many = OneVsRestClassifier(LogisticRegression()).fit(X, np.column_stack([Z, 1 - Z]))
     with pytest.raises(ModelError, match="one classifier a label"):
         deposit(many, X, Z)
@@ -146,7 +146,7 @@ def test_names_in_the_list_are_classes_of_scikit_learn() -> None:
     from sklearn.utils import all_estimators
 
     known = {kind.__name__ for _, each in all_estimators() for kind in each.__mro__}
-    assert set(INSTEAD) | set(KEEP_ROWS) | set(OTHERWISE) <= known
+    assert set(INSTEAD) | set(HOLD_ROWS) | set(OTHERWISE) <= known
     assert set(NOT_NEEDED) | set(SHAPES_ALONE) | set(COARSENED) | set(READ) - {CLASS_WEIGHT} <= known
-    assert "use expunge.LinearModel" in not_taken(PolynomialOne()).remedy
-    assert len(list(every_step(make_pipeline(PolynomialOne(), LogisticRegression())))) == 3
+    assert "use expunge.LinearModel" in unsupported(PolynomialOne()).remedy
+    assert len(list(_every_part(make_pipeline(PolynomialOne(), LogisticRegression())))) == 3

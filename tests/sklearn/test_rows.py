@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse
 
 from expunge.errors import DataError
-from expunge.sklearn.rows import by_name, dense, plain_labels
+from expunge.sklearn.pipelines import read_labels, select_columns, to_dense
 
 TABLE = np.array([[1.0, 0.0], [0.0, 2.5], [3.0, 0.0]])
 
@@ -32,27 +32,27 @@ TABLE = np.array([[1.0, 0.0], [0.0, 2.5], [3.0, 0.0]])
     ],
 )
 def test_every_kind_of_table_is_the_same_numbers(given: object) -> None:
-    found = dense(given, "it")
+    found = to_dense(given, "it")
     assert found.dtype == np.float64
     assert np.array_equal(found, TABLE)
 
 
 def test_sparse_rows_are_made_dense_where_memory_allows_and_no_further() -> None:
     rows = scipy.sparse.csr_matrix(np.eye(100))
-    with patch("expunge.sklearn.rows.room", lambda: 2 * 8 * 100 * 100):
-        assert np.array_equal(dense(rows, "it"), np.eye(100))
+    with patch("expunge.sklearn.pipelines.room", lambda: 2 * 8 * 100 * 100):
+        assert np.array_equal(to_dense(rows, "it"), np.eye(100))
     with (
-        patch("expunge.sklearn.rows.room", lambda: 2 * 8 * 100 * 100 - 1),
+        patch("expunge.sklearn.pipelines.room", lambda: 2 * 8 * 100 * 100 - 1),
         pytest.raises(DataError, match=r"100 x 100; made dense they take .* MB.*max_features"),
     ):
-        dense(rows, "it")
+        to_dense(rows, "it")
 
 
 def test_words_where_the_classifier_begins_are_refused() -> None:
     with pytest.raises(DataError, match="OneHotEncoder"):
-        dense(np.array([["a", 1.0]], dtype=object), "it")
+        to_dense(np.array([["a", 1.0]], dtype=object), "it")
     with pytest.raises(DataError, match="finite"):
-        dense(np.array([[np.nan, 1.0]]), "it")
+        to_dense(np.array([[np.nan, 1.0]]), "it")
 
 
 @pytest.mark.parametrize(
@@ -68,21 +68,21 @@ def test_words_where_the_classifier_begins_are_refused() -> None:
     ],
 )
 def test_labels_of_every_kind(given: object, wanted: list[object]) -> None:
-    assert plain_labels(given, 2, "it").tolist() == wanted
+    assert read_labels(given, 2, "it").tolist() == wanted
 
 
 @pytest.mark.parametrize("odd", [None, float("nan"), 1.5, b"a", 3])
 def test_labels_that_are_mixed_or_missing_are_refused(odd: object) -> None:
     with pytest.raises(DataError, match="among labels of dtype object"):
-        plain_labels(np.array(["a", odd], dtype=object), 2, "it")
+        read_labels(np.array(["a", odd], dtype=object), 2, "it")
 
 
 def test_columns_are_put_in_order_by_name() -> None:
     frame = pd.DataFrame(TABLE, columns=["x", "y"])
     for given in (frame[["y", "x"]], pl.from_pandas(frame)[["y", "x"]], pa.Table.from_pandas(frame[["y", "x"]])):
-        assert np.array_equal(dense(by_name(given, ("x", "y"), "it"), "it"), TABLE)
-    assert by_name(frame, ("x", "y"), "it") is frame
-    assert by_name(TABLE, ("x", "y"), "it") is TABLE
-    assert by_name(frame, None, "it") is frame
+        assert np.array_equal(to_dense(select_columns(given, ("x", "y"), "it"), "it"), TABLE)
+    assert select_columns(frame, ("x", "y"), "it") is frame
+    assert select_columns(TABLE, ("x", "y"), "it") is TABLE
+    assert select_columns(frame, None, "it") is frame
     with pytest.raises(DataError, match="no column 'z'"):
-        by_name(frame, ("x", "z"), "it")
+        select_columns(frame, ("x", "z"), "it")

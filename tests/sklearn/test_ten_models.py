@@ -9,7 +9,7 @@ from expunge.certificate.verify import verify_statement
 from expunge.certificate.wording import PREPARATIONS, WEIGHTED
 from expunge.record import LEARNT_FROM_SOURCE
 from expunge.sklearn import unlearn
-from expunge.sklearn.pipelines import taken_apart
+from expunge.sklearn.pipelines import split_pipeline
 from sklearn_models import CASES, GONE, N, away, fitted, refit_matrix, some
 
 
@@ -35,7 +35,7 @@ def test_each_ends_in_a_certificate_and_the_refit_is_inside(name: str) -> None:
     # the refit, by scikit-learn, with what was frozen at training
     radius, distance = result.certificate.total, away(name)
     assert distance <= radius, f"{distance:.3g} of {radius:.3g}"
-    refit = refit_matrix(name)[1].predict(taken_apart(model).prepared(X, "the source"))
+    refit = refit_matrix(name)[1].predict(split_pipeline(model).transform(X, "the source"))
     assert np.mean(found == refit) > 0.95
     # what is outside the guarantee is said
     limits = result.statement.content["limits"]

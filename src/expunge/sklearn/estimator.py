@@ -1,4 +1,4 @@
-"""A classifier that can forget: it keeps a deposit when it is fitted, and rows leave it later, with a certificate."""
+"""A classifier that can forget: a deposit is made when it is fitted, and rows leave it later, with a certificate."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from expunge.errors import ModelError
-from expunge.sklearn.keeping import NotAtOptimum, at_optimum, make, require_taken, unlearn
-from expunge.sklearn.refusals import Estimator
-from expunge.sklearn.steps import coarsen
+from expunge.sklearn.deletion import NotAtOptimum, at_optimum, make, require_supported, unlearn
+from expunge.sklearn.objectives import Estimator
+from expunge.sklearn.pipelines import coarsen
 
 
 def _has(name: str) -> Any:
@@ -29,11 +29,11 @@ def _has(name: str) -> Any:
 
 
 class NoDeposit(UserWarning):
-    """An estimator was fitted on rows of which no deposit can be kept."""
+    """An estimator was fitted on rows of which no deposit can be made."""
 
 
 class ForgettingClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Any classifier or Pipeline that `expunge.sklearn.deposit` takes, fitted to its optimum, with its deposit.
+    """Any classifier or Pipeline that `expunge.sklearn.deposit` supports, fitted to its optimum, with its deposit.
 
     Parameters
     ----------
@@ -53,8 +53,8 @@ class ForgettingClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator): 
         The fitted estimator, at the optimum of its objective; after `forget` with the published weights, and with the
         steps as they were fitted: where they are not coarse, the statement says what can be read off them.
     deposit_
-        What was kept of the rows; PRIVATE, and with it a pickle of this object. None, after a warning (`NoDeposit`),
-        where nothing can be kept of them; that few of them could leave is warned of too (`ServesFew`).
+        The deposit of the rows; PRIVATE, and with it a pickle of this object. None, after a warning (`NoDeposit`),
+        where none can be made; that few of them could leave is warned of too (`ServesFew`).
     certificate_, statement_
         Of the last deletion; the statement may be handed out.
 
@@ -80,10 +80,10 @@ class ForgettingClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator): 
         return int(check_random_state(self.random_state).randint(2**31))
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Fit to the optimum, and keep a deposit of these rows."""
+        """Fit to the optimum, and make a deposit of these rows."""
         inside = self._inside()
         fitted = coarsen(inside, X, y) if self.coarse else clone(inside).fit(X, y)
-        require_taken(fitted)
+        require_supported(fitted)
         self.deposit_, self._reason = None, ModelError("not fitted", "a deposit is made by fit", "Fit it.")
         try:
             with warnings.catch_warnings():

@@ -3,17 +3,24 @@
     LogisticRegression, its CV           C sum s ell + ||w||^2/2         l2 = 1/(C n), for fewer rows more of it
     RidgeClassifier, its CV              sum s (z - t)^2 + alpha ||w||^2 l2 = alpha/n: C is 1/alpha
     SGDClassifier(loss='log_loss')       mean s ell + (alpha/2) ||w||^2  l2 = alpha, whatever the rows
-    OneVsRestClassifier                  the same, once for each class
+    OneVsRestClassifier                  one of these, once for each class
 
 with s the weights of the classes. The intercept is not penalised, except by liblinear.
+
+`from_sklearn` and `to_sklearn` are for models of whose source no deposit was made. With two classes
+`LogisticRegression` has one weight vector w; ours has one row a class, and its optimum is (-w/2, w/2) at twice that l2,
+since `||(-w/2, w/2)||^2 = ||w||^2/2`; the two-class w of `RidgeClassifier` becomes the rows (-w, w). An intercept that
+is not penalised has no strong convexity, hence no bound without anything of the source: it is refused there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.linear_model import (
@@ -28,15 +35,55 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.validation import check_is_fitted
 
 from expunge.errors import ModelError
-from expunge.record import Label
-from expunge.sklearn.refusals import Estimator, not_taken
+from expunge.heads import head_for
+from expunge.model import LinearModel, checked_model, declared_record, one_row_a_class
+from expunge.record import LOGISTIC, RIDGE, SOFTMAX, Label
+from expunge.rows import as_features, as_labels, bound_rows, encode, order_columns
+from expunge.train import residual_upper
 
+Estimator = Any  # of scikit-learn, which has no types
 RIDGES = (RidgeClassifier, RidgeClassifierCV)
 COARSE_MARK = "expunge_coarse_"  # on what `coarsen` made coarse: a digest of what it had learnt then
 # what of a fitted estimator goes over to one with other weights: nothing else, since the rest was learnt from rows
 CARRIED_BY_MANY = ("label_binarizer_", "classes_", "n_features_in_", "feature_names_in_")
 CARRIED = (*CARRIED_BY_MANY, "_label_binarizer", "C_", "alpha_", "l1_ratio_", COARSE_MARK)
-L2 = "Fit with an L2 penalty, the default."
+
+SUPPORTED = (
+    "LogisticRegression, LogisticRegressionCV, RidgeClassifier, RidgeClassifierCV, SGDClassifier(loss='log_loss'), a "
+    "OneVsRestClassifier of one of these, or a Pipeline that ends in one"
+)
+WITH_DEPOSIT = ("Pipeline", "LogisticRegressionCV", "RidgeClassifierCV", "SGDClassifier", "OneVsRestClassifier")
+LINEAR = "Fit a LogisticRegression on the same columns"
+BINS = f"{LINEAR}, cut into bins by KBinsDiscretizer where thresholds matter."
+EACH_LABEL = "Fit one classifier a label, with a deposit each."
+INSTEAD = {  # by the name of the class, from the first that a class descends from
+    **dict.fromkeys(("SVC", "NuSVC"), f"{LINEAR}; for a kernel, put RBFSampler or PolynomialFeatures before it."),
+    "LinearSVC": f"{LINEAR}: its loss has no kinks, and its C means the same.",
+    **dict.fromkeys(
+        ("Perceptron", "PassiveAggressiveClassifier"),
+        "Fit SGDClassifier(loss='log_loss') or a LogisticRegression.",
+    ),
+    **dict.fromkeys(("BaseDecisionTree", "BaseForest", "BaseGradientBoosting", "BaseHistGradientBoosting"), BINS),
+    "BaseMultilayerPerceptron": "Use the last layer: a LogisticRegression on what the layers before it make of rows.",
+    "KNeighborsMixin": f"{LINEAR}: neighbours are rows of the source themselves.",
+    "_BaseNB": f"{LINEAR}.",
+    "LinearDiscriminantAnalysis": f"Fit a RidgeClassifier or: {LINEAR[0].lower()}{LINEAR[1:]}.",
+    "QuadraticDiscriminantAnalysis": f"{LINEAR}, with PolynomialFeatures(2) before it.",
+    "GaussianProcessClassifier": f"{LINEAR}, with RBFSampler before it.",
+    "CalibratedClassifierCV": "Give a LogisticRegression itself, whose probabilities need no calibration.",
+    "BaseSearchCV": "Give what it chose: search.best_estimator_.",
+    **dict.fromkeys(("OneVsOneClassifier", "OutputCodeClassifier"), "Fit a OneVsRestClassifier of that estimator."),
+    **dict.fromkeys(("_MultiOutputEstimator", "_BaseChain"), EACH_LABEL),
+    "_BaseHeterogeneousEnsemble": "Give one of its members that is supported.",
+    "RegressorMixin": "Only classifiers are supported; cut the target into classes, or use a RidgeClassifier.",
+}
+
+
+def unsupported(estimator: Estimator) -> ModelError:
+    """The error for an estimator that no objective of ours describes, with the nearest one that is."""
+    ancestors = [kind.__name__ for kind in type(estimator).__mro__]
+    remedy = next((INSTEAD[name] for name in ancestors if name in INSTEAD), f"{LINEAR}, or use expunge.LinearModel.")
+    return ModelError(f"{type(estimator).__name__} is not supported", f"supported are {SUPPORTED}", remedy)
 
 
 @dataclass(frozen=True)
@@ -62,7 +109,12 @@ class Objective:
         """Whether the weights of classes were worked out from how many rows each had."""
         return isinstance(self.class_weight, str)
 
-    def weights_of(self, labels: NDArray[Any]) -> NDArray[np.float64] | None:
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        """Classes as a record has them: whole numbers or text."""
+        return tuple(value if isinstance(value, str) else int(value) for value in self.classes.tolist())
+
+    def class_weights(self, labels: NDArray[Any]) -> NDArray[np.float64] | None:
         """How much a row of each class counts; None where all count alike."""
         if self.class_weight is None:
             return None
@@ -77,181 +129,337 @@ class Objective:
         return weights
 
 
-def objective_of(estimator: Estimator) -> Objective:
-    """What the estimator minimises; refuses whatever is not known, with the nearest thing that can be taken."""
+def read_objective(estimator: Estimator) -> Objective:
+    """What the estimator minimises; refuses whatever is not known, with the nearest thing that is."""
     if isinstance(estimator, OneVsRestClassifier):
         return _one_vs_rest(estimator)
     if not isinstance(estimator, (LogisticRegression, SGDClassifier, *RIDGES)):
-        raise not_taken(estimator)
+        raise unsupported(estimator)
     check_is_fitted(estimator)
     if isinstance(estimator, LogisticRegression):
         return _logistic(estimator)
-    if isinstance(estimator, SGDClassifier):
-        return _descent(estimator)
-    return _ridge(estimator)
+    return _descent(estimator) if isinstance(estimator, SGDClassifier) else _ridge(estimator)
 
 
-def _made(estimator: Estimator, **known: Any) -> Objective:
+def _read(estimator: Estimator, *, loss: str, strength: float, **known: Any) -> Objective:
     weight = np.atleast_2d(np.asarray(estimator.coef_, dtype=np.float64))
     offsets = np.broadcast_to(np.asarray(estimator.intercept_, dtype=np.float64).reshape(-1), (len(weight),))
     bias = bool(estimator.fit_intercept)
     matrix = np.column_stack([weight, offsets]) if bias else weight
-    known = {"per_row": False, "chosen": False, "free": bias} | known
+    known = {"free": bias, "per_row": False, "chosen": False} | known
+    weighted = estimator.class_weight
     return Objective(
-        matrix=matrix, classes=np.asarray(estimator.classes_), bias=bias, class_weight=estimator.class_weight, **known
+        loss, matrix, np.asarray(estimator.classes_), bias, strength=strength, class_weight=weighted, **known
     )
+
+
+def _refuse(*rules: tuple[bool, str, str, str]) -> None:
+    """Raise the error of the first rule that is broken."""
+    for broken, found, required, remedy in rules:
+        if broken:
+            raise ModelError(found, required, remedy)
 
 
 def _logistic(estimator: Estimator) -> Objective:
     name, chosen = type(estimator).__name__, isinstance(estimator, LogisticRegressionCV)
     strengths = np.unique(np.asarray(estimator.C_ if chosen else estimator.C, dtype=np.float64))
     ratio = getattr(estimator, "l1_ratio_" if chosen else "l1_ratio", None)
-    penalty = getattr(estimator, "penalty", "l2")
+    penalty, finite = getattr(estimator, "penalty", "l2"), bool(np.isfinite(strengths).all())
     mixed = any(each not in (None, 0.0) for each in np.atleast_1d(np.asarray(ratio, dtype=object)).tolist())
-    if penalty not in ("l2", "deprecated") or mixed or not np.isfinite(strengths).all():
-        raise ModelError(
+    single, penalised = len(np.atleast_2d(estimator.coef_)) == 1, estimator.solver == "liblinear"
+    # `multi_class`, which scikit-learn had up to 1.7, may ask for another loss than the usual one
+    asked, usual = getattr(estimator, "multi_class", "auto"), "ovr" if single or penalised else "multinomial"
+    _refuse(
+        (
+            penalty not in ("l2", "deprecated") or mixed or not finite,
             f"{name} with penalty {penalty!r}, l1_ratio {ratio!r}, C {strengths.tolist()}",
             "an L2 penalty is needed: with L1, or with none, no bound holds",
-            L2 if np.isfinite(strengths).all() else "Fit with a finite C, for example 100.",
-        )
-    if chosen and not estimator.refit:
-        raise ModelError(
-            f"{name} with refit=False", "its weights are a mean over folds, not an optimum", "Fit with refit=True."
-        )
-    if len(strengths) > 1:
-        raise ModelError(
-            f"{name} with another C for each class", "one C for all classes is needed", "Fit LogisticRegression(C=...)."
-        )
-    single = len(np.atleast_2d(estimator.coef_)) == 1
-    penalised = estimator.solver == "liblinear"
-    require_own_classes(estimator, "ovr" if single or penalised else "multinomial")
-    if penalised and not single:
-        raise ModelError(
+            "Fit with an L2 penalty, the default." if finite else "Fit with a finite C, for example 100.",
+        ),
+        (
+            chosen and not estimator.refit,
+            f"{name} with refit=False",
+            "its weights are a mean over folds, not an optimum",
+            "Fit with refit=True.",
+        ),
+        (
+            len(strengths) > 1,
+            f"{name} with another C for each class",
+            "one C for all classes is needed",
+            "Fit LogisticRegression(C=...).",
+        ),
+        (
+            asked not in ("auto", "deprecated", usual),
+            f"{name} with multi_class {asked!r}",
+            "its loss must be that of later versions: a sigmoid for two classes, softmax for several",
+            "Fit without multi_class, or a OneVsRestClassifier.",
+        ),
+        (
+            penalised and not single,
             f"{name} with solver 'liblinear' and several classes",
             "it fits one class against the rest",
             "Fit with solver='lbfgs', or a OneVsRestClassifier.",
-        )
-    if penalised and estimator.fit_intercept and estimator.intercept_scaling != 1:
-        raise ModelError(
+        ),
+        (
+            penalised and estimator.fit_intercept and estimator.intercept_scaling != 1,
             f"{name} with solver 'liblinear' and intercept_scaling {estimator.intercept_scaling:g}",
             "liblinear penalises the intercept, as no other solver does, by this",
             "Fit with solver='lbfgs', or with intercept_scaling=1.",
-        )
+        ),
+    )
     free = bool(estimator.fit_intercept) and not penalised
     loss = "logistic" if single else "softmax"
-    return _made(estimator, loss=loss, strength=float(strengths[0]), chosen=chosen, free=free)
-
-
-def require_own_classes(estimator: Estimator, usual: str) -> None:
-    """Refuse `multi_class`, which scikit-learn had up to 1.7, where it asks for another loss than the usual one."""
-    asked = getattr(estimator, "multi_class", "auto")
-    if asked not in ("auto", "deprecated", usual):
-        raise ModelError(
-            f"{type(estimator).__name__} with multi_class {asked!r}",
-            "its loss must be that of later versions: a sigmoid for two classes, softmax for several",
-            "Fit without multi_class, or a OneVsRestClassifier.",
-        )
+    return _read(estimator, loss=loss, strength=float(strengths[0]), chosen=chosen, free=free)
 
 
 def _ridge(estimator: Estimator) -> Objective:
     chosen = isinstance(estimator, RidgeClassifierCV)
     alpha = float(estimator.alpha_ if chosen else estimator.alpha)
-    if alpha <= 0.0:
-        raise ModelError(f"alpha {alpha:g}", "an L2 penalty is needed", "Fit with an alpha above 0, for example 1.")
-    if getattr(estimator, "positive", False):
-        raise ModelError(
-            "a RidgeClassifier with positive=True", "weights must be free to move", "Fit with positive=False."
-        )
-    if np.ndim(estimator.classes_) != 1 or getattr(estimator._label_binarizer, "y_type_", "").startswith("multilabel"):
-        raise ModelError("several labels a row", "one label a row is needed", "Fit one classifier a label.")
-    made = _made(estimator, loss="ridge", strength=1.0 / alpha, chosen=chosen)
-    if len(made.matrix) > 1:
-        return made
-    return Objective(**{**vars(made), "matrix": np.concatenate([-made.matrix, made.matrix])})
+    kind = getattr(estimator._label_binarizer, "y_type_", "")
+    _refuse(
+        (alpha <= 0.0, f"alpha {alpha:g}", "an L2 penalty is needed", "Fit with an alpha above 0, for example 1."),
+        (
+            bool(getattr(estimator, "positive", False)),
+            "a RidgeClassifier with positive=True",
+            "weights must be free to move",
+            "Fit with positive=False.",
+        ),
+        (
+            np.ndim(estimator.classes_) != 1 or kind.startswith("multilabel"),
+            "several labels a row",
+            "one label a row is needed",
+            "Fit one classifier a label.",
+        ),
+    )
+    read = _read(estimator, loss="ridge", strength=1.0 / alpha, chosen=chosen)
+    return read if len(read.matrix) > 1 else replace(read, matrix=np.concatenate([-read.matrix, read.matrix]))
 
 
 def _descent(estimator: Estimator) -> Objective:
-    if estimator.loss != "log_loss":
-        raise ModelError(
+    single = len(np.atleast_2d(estimator.coef_)) == 1
+    _refuse(
+        (
+            estimator.loss != "log_loss",
             f"SGDClassifier with loss {estimator.loss!r}",
             "its loss must be smooth and known",
             "Fit with loss='log_loss', or a LogisticRegression.",
-        )
-    if estimator.penalty != "l2" or not estimator.alpha > 0.0:
-        raise ModelError(
+        ),
+        (
+            estimator.penalty != "l2" or not estimator.alpha > 0.0,
             f"SGDClassifier with penalty {estimator.penalty!r}, alpha {estimator.alpha:g}",
             "an L2 penalty is needed: with L1, elastic net or none no bound holds",
             "Fit with penalty='l2' and an alpha above 0.",
-        )
-    single = len(np.atleast_2d(estimator.coef_)) == 1
-    if not single and estimator.class_weight is not None:
-        raise ModelError(
+        ),
+        (
+            not single and estimator.class_weight is not None,
             "SGDClassifier with class_weight and several classes",
             "it weighs a class in its own problem only, so that a row counts differently in each",
             "Fit LogisticRegression(class_weight='balanced').",
-        )
+        ),
+    )
     loss = "logistic" if single else "one-vs-rest"
-    return _made(estimator, loss=loss, strength=float(estimator.alpha), per_row=True)
+    return _read(estimator, loss=loss, strength=float(estimator.alpha), per_row=True)
 
 
 def _one_vs_rest(estimator: Estimator) -> Objective:
     check_is_fitted(estimator)
-    if estimator.multilabel_:
-        raise ModelError(
-            "a OneVsRestClassifier with several labels a row",
-            "one label a row is needed",
-            "Fit one classifier a label, and keep a deposit of each.",
-        )
-    parts = [part for part in estimator.estimators_ if hasattr(part, "coef_")]
-    if len(parts) < len(estimator.estimators_) or not parts:
-        raise not_taken(estimator.estimator)
-    read = [objective_of(part) for part in parts]
-    first = read[0]
-    if any(each.class_weight is not None for each in read):
-        raise ModelError(
-            f"a OneVsRestClassifier of {type(parts[0]).__name__} with class_weight",
+    several = "a OneVsRestClassifier with several labels a row"
+    _refuse((estimator.multilabel_, several, "one label a row is needed", EACH_LABEL))
+    members = [member for member in estimator.estimators_ if hasattr(member, "coef_")]
+    if len(members) < len(estimator.estimators_) or not members:
+        raise unsupported(estimator.estimator)
+    kind, read = type(members[0]).__name__, [read_objective(member) for member in members]
+    _refuse(
+        (
+            any(each.class_weight is not None for each in read),
+            f"a OneVsRestClassifier of {kind} with class_weight",
             "a row would count differently for each class",
-            "Fit LogisticRegression(class_weight='balanced') itself: it takes several classes.",
-        )
-    if any(each.strength != first.strength for each in read):
-        raise ModelError(
-            f"a OneVsRestClassifier of {type(parts[0]).__name__} with another penalty for each class",
+            "Fit LogisticRegression(class_weight='balanced') itself: it has several classes.",
+        ),
+        (
+            any(each.strength != read[0].strength for each in read),
+            f"a OneVsRestClassifier of {kind} with another penalty for each class",
             "one for all classes is needed",
-            f"Fit {type(parts[0]).__name__} itself, which takes several classes and chooses once.",
-        )
-    loss = first.loss
-    if len(read) > 1:
-        loss = "ridge" if loss == "ridge" else "one-vs-rest"
-    rows = [each.matrix if len(read) == 1 else each.matrix[-1:] for each in read]
-    return Objective(
-        **{**vars(first), "loss": loss, "matrix": np.concatenate(rows), "classes": np.asarray(estimator.classes_)}
+            f"Fit {kind} itself, which has several classes and chooses once.",
+        ),
     )
+    if len(read) == 1:
+        return replace(read[0], classes=np.asarray(estimator.classes_))
+    matrix = np.concatenate([each.matrix[-1:] for each in read])
+    loss = "ridge" if read[0].loss == "ridge" else "one-vs-rest"
+    return replace(read[0], loss=loss, matrix=matrix, classes=np.asarray(estimator.classes_))
 
 
-def carrying(estimator: Estimator, weights: NDArray[np.float64]) -> Estimator:
+def with_weights(estimator: Estimator, weights: NDArray[np.float64]) -> Estimator:
     """An estimator of the same kind with these weights; of what the old one learnt, only its classes go over."""
-    fresh = clone(estimator)
-    if isinstance(estimator, OneVsRestClassifier):
-        parts = estimator.estimators_
-        rows = [weights] if len(parts) == 1 else [weights[index : index + 1] for index in range(len(parts))]
-        fresh.estimators_ = [carrying(part, row) for part, row in zip(parts, rows, strict=True)]
-        return _with(fresh, estimator, CARRIED_BY_MANY)
-    if isinstance(estimator, RIDGES) and np.atleast_2d(estimator.coef_).shape[0] == 1:
-        weights = weights[-1:]
-    width = np.atleast_2d(estimator.coef_).shape[1]
-    fresh.coef_ = np.ascontiguousarray(weights[:, :width]).reshape(np.shape(estimator.coef_))
-    offsets = weights[:, width] if estimator.fit_intercept else np.zeros(len(weights))
-    fresh.intercept_ = offsets.copy() if np.ndim(estimator.intercept_) else float(offsets[0])
-    return _with(fresh, estimator, CARRIED)
-
-
-def _with(fresh: Estimator, estimator: Estimator, names: tuple[str, ...]) -> Estimator:
-    for name in names:
+    fresh, many = clone(estimator), isinstance(estimator, OneVsRestClassifier)
+    if many:
+        members = estimator.estimators_
+        rows = [weights] if len(members) == 1 else [weights[index : index + 1] for index in range(len(members))]
+        fresh.estimators_ = [with_weights(member, row) for member, row in zip(members, rows, strict=True)]
+    else:
+        if isinstance(estimator, RIDGES) and np.atleast_2d(estimator.coef_).shape[0] == 1:
+            weights = weights[-1:]
+        width = np.atleast_2d(estimator.coef_).shape[1]
+        fresh.coef_ = np.ascontiguousarray(weights[:, :width]).reshape(np.shape(estimator.coef_))
+        offsets = weights[:, width] if estimator.fit_intercept else np.zeros(len(weights))
+        fresh.intercept_ = offsets.copy() if np.ndim(estimator.intercept_) else float(offsets[0])
+    for name in CARRIED_BY_MANY if many else CARRIED:
         if name in vars(estimator):
             setattr(fresh, name, vars(estimator)[name])
     return fresh
 
 
-def labels_of_classes(classes: NDArray[Any]) -> tuple[Label, ...]:
-    """Classes as a record has them: whole numbers or text."""
-    return tuple(value if isinstance(value, str) else int(value) for value in classes.tolist())
+# Without a deposit ----------------------------------------------------------------------------------------------------
+
+
+def from_sklearn(
+    estimator: Estimator,
+    *,
+    n_source: int,
+    max_norm: float,
+    training_residual: float | None = None,
+    source: tuple[Any, Any] | None = None,
+) -> LinearModel:
+    """A fitted LogisticRegression or RidgeClassifier as a model with a declared record.
+
+    Give `training_residual`, the norm of OUR objective's gradient at the weights, or `source`, the training rows, to
+    have it measured while they still exist: scikit-learn's default tolerance stops far from the optimum. Rows must have
+    been trained on unscaled and be at most `max_norm` long; weights per class or per row are not supported.
+    """
+    objective = _read_plain(estimator)
+    weight, loss, l2 = objective.matrix, objective.loss, 1.0 / (objective.strength * n_source)
+    if loss == "logistic":
+        weight, loss, l2 = np.concatenate([-weight, weight]) / 2.0, "softmax", 2.0 * l2
+    model, names = checked_model(weight, name="the scikit-learn model"), _columns(estimator)
+    classes = tuple(objective.classes.tolist())
+    if training_residual is None:
+        if source is None:
+            raise ModelError(
+                "neither training_residual nor source was given",
+                "the bound needs to know how far training stopped from the optimum",
+                "Pass source=(X, y) while the training rows exist, or the gradient's norm as training_residual.",
+            )
+        values, given = order_columns(source, names, model.n_features, "the source")
+        features = as_features(values, "the source")
+        if features.shape[0] != n_source:
+            found = f"the source has {features.shape[0]} rows"
+            raise ModelError(found, f"n_source is {n_source}", "Give the rows that were trained on.")
+        labels = encode(as_labels(given, n_source, "the source"), classes, "the source")
+        rows = bound_rows(
+            features, labels, max_norm=max_norm, bias=False, dtype=torch.float64, device=torch.device("cpu"),
+            width=model.n_features, name="the source",
+        )  # fmt: skip
+        head = head_for(loss, l2=l2, n_classes=model.n_classes, n_features=model.n_features, row_bound=max_norm)
+        training_residual = residual_upper(head, model.matrix(), rows)
+    record = declared_record(
+        model, n_source=n_source, l2=l2, loss=loss, max_norm=max_norm, residual=training_residual,
+        classes=classes, features=names,
+    )  # fmt: skip
+    return model.with_record(record)
+
+
+def to_sklearn(model: LinearModel, like: Estimator) -> Estimator:
+    """A copy of the fitted estimator `like` that carries the model's weights, its bias and its order of classes.
+
+    Rows are taken as features: prepared, and at most as long as the model's norm bound (`LinearModel.predict` scales
+    longer ones, scikit-learn does not). A copy with a bias says `fit_intercept=True`, since that is what it has.
+    """
+    _read_plain(like)
+    logistic, record, names = isinstance(like, LogisticRegression), model.record, _columns(like)
+    width, classes = np.atleast_2d(like.coef_).shape[1], np.asarray(like.classes_).tolist()
+    origin = "Pass the estimator the model came from."
+    if record is not None:
+        losses = (SOFTMAX.name, LOGISTIC.name) if logistic else (RIDGE.name,)
+        _refuse(
+            (
+                record.loss not in losses,
+                f"a model with loss {record.loss}",
+                f"{type(like).__name__} has the probabilities, or outputs, of {' and '.join(losses)}",
+                "Pass an estimator of the model's own loss.",
+            ),
+            (
+                record.table is not None and names is not None,
+                "a model that was trained on a table, which it prepares, and an estimator that was fitted on a frame",
+                "the estimator would take its columns as they are",
+                "Pass one that was fitted on arrays of prepared features, or use the model's own predict.",
+            ),
+            (
+                names is not None and record.features not in (None, names),
+                "the estimator was fitted on other columns than the model, or on the same in another order",
+                f"the model's are {', '.join(map(repr, (record.features or ())[:8]))}",
+                origin,
+            ),
+        )
+    model = one_row_a_class(model)
+    known = classes if record is None else list(model.classes)  # without a record rows are in the estimator's order
+    _refuse(
+        (
+            len(classes) != model.n_classes or width != model.n_features,
+            f"the model is {model.n_classes} x {model.n_features}",
+            f"the estimator is {len(classes)} x {width}",
+            origin,
+        ),
+        (
+            set(known) != set(classes),
+            f"the model's classes are {', '.join(map(repr, known[:8]))}",
+            f"the estimator's are {', '.join(map(repr, classes[:8]))}",
+            origin,
+        ),
+    )
+    order = [known.index(label) for label in classes]
+    bias = np.zeros(model.n_classes) if model.bias is None else model.bias.double().numpy()[order]
+    weight = model.weight.double().numpy()[order]
+    if np.atleast_2d(like.coef_).shape[0] == 1:
+        factor = 1.0 if logistic else 0.5
+        weight, bias = (weight[1:] - weight[:1]) * factor, (bias[1:] - bias[:1]) * factor
+    copy = deepcopy(like)
+    copy.coef_ = weight.astype(like.coef_.dtype).reshape(like.coef_.shape)
+    copy.intercept_ = np.zeros_like(like.intercept_)
+    if model.bias is not None:
+        copy.set_params(fit_intercept=True)
+        copy.intercept_ = bias.astype(like.coef_.dtype)
+    return copy
+
+
+def _columns(estimator: Estimator) -> tuple[str, ...] | None:
+    """The columns of the data frame that an estimator was fitted on."""
+    names = getattr(estimator, "feature_names_in_", None)
+    return None if names is None else tuple(str(name) for name in names)
+
+
+def _read_plain(estimator: Estimator) -> Objective:
+    """The objective of an estimator that needs no deposit; refuses the others."""
+    name = type(estimator).__name__
+    if name in WITH_DEPOSIT:
+        raise ModelError(
+            f"{name} is not supported without a deposit",
+            "LogisticRegression and RidgeClassifier alone are understood",
+            "While the source is there, make a deposit (expunge.sklearn.deposit).",
+        )
+    if not isinstance(estimator, (LogisticRegression, RidgeClassifier)):
+        raise unsupported(estimator)
+    check_is_fitted(estimator)
+    _refuse(
+        (
+            bool(estimator.fit_intercept),
+            f"{name} with fit_intercept=True",
+            "scikit-learn does not penalise the intercept, so the objective is not strongly convex in it and no bound "
+            "holds",
+            "While the source is there, make a deposit (expunge.sklearn.deposit); else append a column of ones to the "
+            "features and fit with fit_intercept=False, or train with expunge.train(bias=True).",
+        ),
+        (
+            bool(np.any(np.asarray(estimator.intercept_) != 0.0)),
+            f"{name} with fit_intercept=False and an intercept that is not 0",
+            "it would be lost",
+            "Set it to 0, or train with expunge.train(bias=True).",
+        ),
+        (
+            estimator.class_weight is not None,
+            f"{name} with class_weight",
+            "without a deposit every row must count the same",
+            "Make a deposit while the source is there (expunge.sklearn.deposit), or fit without class weights.",
+        ),
+    )
+    return read_objective(estimator)

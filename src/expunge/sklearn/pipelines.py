@@ -1,34 +1,146 @@
-"""A Pipeline taken apart into what prepares rows and the classifier at its end, and put together with another one."""
+"""A Pipeline taken apart into steps that prepare rows and the classifier at its end, and put together again.
+
+Which steps learnt from rows, what they keep of these, and coarse ones in their place (`coarsen`).
+"""
 
 from __future__ import annotations
 
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
 from copy import copy, deepcopy
 from dataclasses import dataclass
-from typing import Any
+from types import FunctionType
+from typing import Any, Self
 
 import numpy as np
+import scipy.sparse
+import scipy.special
 from numpy.typing import NDArray
-from sklearn.pipeline import Pipeline
+from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.compose import ColumnTransformer
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
+from sklearn.utils import get_tags
 
 from expunge.errors import DataError, ModelError
 from expunge.record import CLASS_WEIGHT, LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE
+from expunge.rows.columns import order_of
+from expunge.rows.features import as_features, as_labels
+from expunge.rows.preparation import FILLED, RARE, Coarse, require_rare, round_by_chance
+from expunge.rows.tables import frame_names, is_frame
 from expunge.runtime.checks import choice
-from expunge.sklearn.refusals import Estimator, require_steps
-from expunge.sklearn.rows import by_name, dense
-from expunge.sklearn.steps import NO_STEP, fitted_steps, has_coarse_weights, has_learnt, is_coarse, strip
+from expunge.runtime.memory import room
+from expunge.sklearn.objectives import COARSE_MARK, Estimator
+
+NO_STEP = (None, "passthrough", "drop")
+NO_ROWS = "an estimator that holds no rows"
+HOLD_ROWS = {  # steps, or parts of steps, that hold rows of the source; by the name of the class or of an ancestor
+    "KNNImputer": "SimpleImputer",
+    "QuantileTransformer": "StandardScaler or RobustScaler",
+    "Birch": "KMeans",
+    "KernelCenterer": "StandardScaler",
+    **dict.fromkeys(("KNeighborsMixin", "RadiusNeighborsMixin"), NO_ROWS),
+    "BaseLibSVM": f"{NO_ROWS}, for example LinearSVC",
+    **dict.fromkeys(("GaussianProcessRegressor", "KernelRidge"), "BayesianRidge"),
+    "GaussianProcessClassifier": "LogisticRegression",
+    **dict.fromkeys(("KNeighborsTransformer", "RadiusNeighborsTransformer"), "a transformer that holds no rows"),
+    "KernelPCA": "RBFSampler with PCA",
+    "Nystroem": "RBFSampler",
+    **dict.fromkeys(("Isomap", "LocallyLinearEmbedding"), "PCA"),
+}
+OTHERWISE = {  # steps whose fit_transform makes something else of a row than their transform
+    "TargetEncoder": "OneHotEncoder or OrdinalEncoder",
+    **dict.fromkeys(("NMF", "MiniBatchNMF", "DictionaryLearning", "MiniBatchDictionaryLearning"), "TruncatedSVD"),
+}
+SHAPES_ALONE = (  # fit looks at the shape of rows, or draws at random
+    *("PolynomialFeatures", "RBFSampler", "SkewedChi2Sampler", "AdditiveChi2Sampler", "PolynomialCountSketch"),
+    *("GaussianRandomProjection", "SparseRandomProjection", "Normalizer", "Binarizer", "HashingVectorizer"),
+)
+NOT_NEEDED = {  # of what a step has learnt, what it does without when it prepares rows; by the name of its class
+    "StandardScaler": ("n_samples_seen_", "var_"),
+    "MinMaxScaler": ("n_samples_seen_", "data_min_", "data_max_", "data_range_"),
+    "MaxAbsScaler": ("n_samples_seen_", "max_abs_"),
+    "PCA": ("n_samples_", "noise_variance_", "singular_values_", "explained_variance_ratio_"),
+    "IncrementalPCA": ("n_samples_seen_", "var_", "noise_variance_", "singular_values_", "explained_variance_ratio_"),
+    "TruncatedSVD": ("explained_variance_", "singular_values_", "explained_variance_ratio_"),
+    "_BaseKMeans": ("labels_", "inertia_", "n_iter_", "n_steps_", "_counts"),
+    "CountVectorizer": ("stop_words_",),
+    "_PLS": ("x_scores_", "y_scores_"),
+}
+RARE_WORD = "(rare)"
+ENDS = 10  # of a range: its ends are rounded to such a part of it, and moved out by one
+OWN = 50  # rows: of more, an array as long as the source has something of each
+
+
+# Rows ---------------------------------------------------------------------------------------------------------------
+
+
+def to_dense(values: Any, name: str) -> NDArray[np.float64]:
+    """A table of float64; sparse rows are made dense where memory allows."""
+    if scipy.sparse.issparse(values):
+        count, width = values.shape
+        size, free = 8 * count * width, room()
+        if 2 * size > free:
+            raise DataError(
+                f"{name}: sparse rows, {count:,} x {width:,}",
+                f"made dense they take {size / 1e6:,.0f} MB, and {free / 2e6:,.0f} MB may be used for them",
+                "Use fewer features: TfidfVectorizer(max_features=2000), or TruncatedSVD before the classifier.",
+            )
+        values = values.toarray()
+    if isinstance(values, np.ndarray) and values.dtype.kind == "O":
+        try:
+            values = values.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"{name}: features of dtype object ({error})",
+                "numbers are needed where the classifier begins",
+                "Put OneHotEncoder, or another step that makes numbers of them, before the classifier.",
+            ) from error
+    table: NDArray[np.float64] = as_features(values, name).double().cpu().numpy()
+    return table
+
+
+def read_labels(values: Any, n_rows: int, name: str) -> NDArray[Any]:
+    """Labels as whole numbers or text; of dtype object too, where all are of one kind."""
+    array = np.asarray(values)
+    if array.dtype.kind == "O" and array.ndim == 1:
+        kinds = {str if isinstance(value, str) else type(value) for value in array.tolist()}
+        if kinds <= {int, bool, np.int64, np.bool_} and kinds:
+            array = array.astype(np.int64)
+        elif kinds != {str}:
+            odd = next(value for value in array.tolist() if not isinstance(value, (str, int)) or kinds > {str})
+            raise DataError(
+                f"{name}: label {odd!r} among labels of dtype object",
+                "all must be whole numbers, or all text",
+                "Fill labels that are missing, or leave their rows out, and write all in one way.",
+            )
+    return as_labels(array, n_rows, name)
+
+
+def select_columns(values: Any, columns: tuple[str, ...] | None, name: str) -> Any:
+    """The columns of a data frame in the order that an estimator was fitted on; anything else as it is."""
+    if columns is None or not is_frame(values) or order_of(frame_names(values), columns, name) is None:
+        return values
+    return values.select(list(columns)) if hasattr(values, "column_names") else values[list(columns)]
+
+
+# Pipelines ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Parts:
+class SplitPipeline:
     """`steps` prepare rows, one after the other; `final` is the classifier, and `names` the columns it was given."""
 
     steps: tuple[tuple[str, Any], ...]
     final: Estimator
     names: tuple[str, ...] | None
 
-    def prepared(self, values: Any, name: str) -> NDArray[np.float64]:
+    def transform(self, values: Any, name: str) -> NDArray[np.float64]:
         """Rows as the classifier sees them."""
-        values = by_name(values, self.names, name)
+        values = select_columns(values, self.names, name)
         for step, transformer in self.steps:
             try:
                 values = transformer.transform(values)
@@ -38,11 +150,11 @@ class Parts:
                     "rows must be as the pipeline was fitted on them",
                     "Give the columns of then, before any preparation.",
                 ) from error
-        return dense(values, name)
+        return to_dense(values, name)
 
     @property
     def learnt(self) -> tuple[Any, ...]:
-        """The transformers that keep something of the rows which they were fitted on."""
+        """The transformers that hold something of the rows which they were fitted on."""
         return tuple(part for _, step in self.steps for part in fitted_steps(step) if has_learnt(part))
 
     def preparation(self, said: str | None, *, chosen: bool = False, balanced: bool = False) -> str | None:
@@ -61,15 +173,16 @@ class Parts:
             exact.append(CLASS_WEIGHT)
         if exact:
             return f"{LEARNT_FROM_SOURCE}: {', '.join(dict.fromkeys(exact))}"
-        if has_coarse_weights(self.final):
+        mark = getattr(self.final, COARSE_MARK, None)
+        if mark is not None and mark == _digest_of(self.final.class_weight):
             return f"{LEARNT_COARSE}: {CLASS_WEIGHT}"
         if said == LEARNT_ELSEWHERE and self.learnt:
             return LEARNT_ELSEWHERE
         return LEARNT_COARSE if learnt else None
 
 
-def taken_apart(estimator: Estimator, *, learnt_elsewhere: bool = False) -> Parts:
-    """The parts of a Pipeline, or of a classifier alone; refuses steps that no certificate can go with."""
+def split_pipeline(estimator: Estimator, *, learnt_elsewhere: bool = False) -> SplitPipeline:
+    """Steps and classifier of a Pipeline, or a classifier alone; refuses steps that no certificate can go with."""
     steps: list[tuple[str, Any]] = []
     names, final = getattr(estimator, "feature_names_in_", None), estimator
     while isinstance(final, Pipeline):
@@ -77,11 +190,38 @@ def taken_apart(estimator: Estimator, *, learnt_elsewhere: bool = False) -> Part
         final = final.steps[-1][1]
     if final in NO_STEP or (hasattr(final, "transform") and not hasattr(final, "predict")):
         raise ModelError("a Pipeline that ends in no classifier", "the last step must be one", "Add a classifier.")
-    require_steps(steps, learnt_elsewhere)
-    return Parts(tuple(steps), final, None if names is None else tuple(str(name) for name in names))
+    for name, step in steps:
+        for part in _every_part(step):
+            _require_usable(name, part, learnt_elsewhere)
+    return SplitPipeline(tuple(steps), final, None if names is None else tuple(str(name) for name in names))
 
 
-def put_together(estimator: Estimator, final: Estimator) -> Estimator:
+def _require_usable(name: str, step: Any, learnt_elsewhere: bool) -> None:
+    """Refuse a step that draws rows, prepares training rows otherwise, or holds rows of the source."""
+    kind, ancestors = type(step).__name__, [each.__name__ for each in type(step).__mro__]
+    holds, otherwise = (next((each for each in ancestors if each in names), None) for names in (HOLD_ROWS, OTHERWISE))
+    if hasattr(step, "fit_resample"):
+        raise ModelError(
+            f"step {name!r} ({kind}) draws or makes rows",
+            "the model must have been trained on the rows that are given",
+            "Leave it out and fit with class_weight='balanced'.",
+        )
+    if otherwise is not None:
+        raise ModelError(
+            f"step {name!r} ({kind}) prepares the rows of training otherwise than later ones",
+            "a row must come out as it was trained on",
+            f"Use {OTHERWISE[otherwise]}.",
+        )
+    if holds is not None and not learnt_elsewhere:
+        raise ModelError(
+            f"step {name!r} ({kind}) holds rows that it was fitted on",
+            "a row that is forgotten would still be there",
+            f"Use {HOLD_ROWS[holds]}; or fit it on rows that are not the source's, and say preparation='learnt "
+            "elsewhere'.",
+        )
+
+
+def join_pipeline(estimator: Estimator, final: Estimator) -> Estimator:
     """A Pipeline like this one that ends in `final`; its other steps are copies, of what they need to prepare rows."""
     if not isinstance(estimator, Pipeline):
         return final
@@ -90,5 +230,412 @@ def put_together(estimator: Estimator, final: Estimator) -> Estimator:
     before = deepcopy(estimator.steps[:-1])
     for _, step in before:
         strip(step)
-    whole.steps = [*before, (name, put_together(last, final))]
+    whole.steps = [*before, (name, join_pipeline(last, final))]
     return whole
+
+
+# Steps ----------------------------------------------------------------------------------------------------------------
+
+
+def _every_part(step: Any) -> Iterator[Any]:
+    """A transformer and all that it is made of."""
+    parts = step.get_params(deep=True).values() if hasattr(step, "get_params") and not isinstance(step, type) else ()
+    yield from (step, *(part for part in parts if hasattr(part, "get_params") and not isinstance(part, type)))
+
+
+def _children(step: Any) -> list[Any] | None:
+    """The steps that a fitted one is made of; None where it is made of no others."""
+    if isinstance(step, Pipeline):
+        return [part for _, part in step.steps]
+    if isinstance(step, ColumnTransformer):
+        return [part for _, part, *_ in getattr(step, "transformers_", step.transformers)]
+    return [part for _, part in step.transformer_list] if isinstance(step, FeatureUnion) else None
+
+
+def fitted_steps(step: Any) -> Iterator[Any]:
+    """The fitted transformers that a step is made of, down to those that are made of no others."""
+    children = _children(step)
+    if children is None:
+        yield from () if isinstance(step, str) or step is None else (step,)
+    for child in children or ():
+        yield from fitted_steps(child)
+
+
+def _holds_something(step: Any) -> bool:
+    """Whether a step that needs no fit calls a function which holds something: an object's own, or one with values.
+
+    A FunctionTransformer of a fitted scaler's `transform` was learnt by whoever fitted that.
+    """
+    functions = [getattr(step, name, None) for name in ("func", "tokenizer", "preprocessor", "analyzer")]
+    for function in filter(callable, functions):
+        own = isinstance(function, FunctionType) and not function.__closure__
+        bare = own and not function.__defaults__ and not function.__kwdefaults__
+        if not (bare or isinstance(function, np.ufunc)):
+            return True
+    return bool(getattr(step, "kw_args", None))
+
+
+def has_learnt(step: Any) -> bool:
+    """Whether a step holds anything that rows decided, as far as its class tells."""
+    held, fitted = any(map(_holds_something, _every_part(step))), bool(get_tags(step).requires_fit)
+    if held or not fitted or not type(step).__module__.startswith("sklearn."):
+        return held or fitted
+    kind, asked = type(step).__name__, step.get_params(deep=False)
+    if kind in SHAPES_ALONE:
+        return bool(asked.get("gamma") == "scale")
+    if kind in ("OneHotEncoder", "OrdinalEncoder"):
+        limits = (asked.get("min_frequency"), asked.get("max_categories"))
+        return isinstance(asked["categories"], str) or limits != (None, None)
+    if kind == "CountVectorizer" or (kind == "TfidfVectorizer" and not asked["use_idf"]):
+        return asked["vocabulary"] is None
+    return not (kind == "SimpleImputer" and asked["strategy"] == "constant" and not asked["add_indicator"])
+
+
+def is_coarse(step: Any) -> bool:
+    """Whether a step is as `coarsen` made it: fitted again, it is not."""
+    mark = getattr(step, COARSE_MARK, None)
+    return mark is not None and mark == _digest(step)
+
+
+def _digest(step: Any) -> str:
+    learnt = {name: value for name, value in vars(step).items() if name.endswith("_") and name != COARSE_MARK}
+    return _digest_of((type(step).__name__, learnt, getattr(step, "idf_", None)))
+
+
+def _digest_of(learnt: Any) -> str:
+    return hashlib.sha256(repr(_plain(learnt)).encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """What a step has learnt in lists, numbers and words, so that equal ones are written alike."""
+    if isinstance(value, dict):
+        return sorted((str(name), _plain(each)) for name, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _plain(value.tolist())
+    return value if isinstance(value, (str, int, float, type(None))) else type(value).__name__
+
+
+def strip(step: Any) -> None:
+    """Take from a fitted step what it does without when it prepares rows, and what could be read off it."""
+    for part in fitted_steps(step):
+        for each in (part, getattr(part, "_scaler", None)):
+            for ancestor in type(each).__mro__:
+                for name in NOT_NEEDED.get(ancestor.__name__, ()):
+                    vars(each).pop(name, None)
+
+
+def require_nothing_of_each(steps: tuple[tuple[str, Any], ...], n_rows: int) -> None:
+    """Refuse a step that has an array with an entry for each row of the source, other than those that are stripped."""
+    for name, step in steps:
+        for part in fitted_steps(step):
+            taken = {each for kind in type(part).__mro__ for each in NOT_NEEDED.get(kind.__name__, ())}
+            for attribute, value in vars(part).items():
+                an_array = isinstance(value, np.ndarray) or scipy.sparse.issparse(value)
+                own = an_array and value.shape[:1] == (n_rows,) and n_rows != getattr(part, "n_features_in_", None)
+                if own and n_rows > OWN and attribute not in taken:
+                    raise ModelError(
+                        f"step {name!r} ({type(part).__name__}) holds {attribute}, with something of each row",
+                        "a row that is forgotten would still be there",
+                        "Use a step that keeps no rows; or fit it on rows that are not the source's, and say "
+                        "preparation='learnt elsewhere'.",
+                    )
+
+
+# Coarse steps ---------------------------------------------------------------------------------------------------------
+
+
+def coarsen(estimator: Estimator, X: Any, y: Any, *, rare: int = RARE) -> Estimator:
+    """A Pipeline fitted anew on the source, with coarse steps.
+
+    Scalers have numbers that are rounded by chance to coarse steps, with a few values at either end pulled in and,
+    where they centre, features of at most ten scales; encoders, values that `rare` rows have (by chance up to twice as
+    many), all others as one; imputers, such values where they take the most frequent one; vectorisers, words of as
+    many documents, with an idf in halves; balanced weights of classes are those of counts that are rounded to one digit
+    by chance. Fitted twice, they differ a little. What they are is scikit-learn's own;
+    nothing of Expunge is needed to use them. Other steps are fitted as they are, and certificates name them. That
+    nobody can be read off coarse steps is a practice, and no proof: for that, fit steps on public rows
+    (`deposit(..., preparation="learnt elsewhere")`).
+
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> rng = np.random.default_rng(0)
+    >>> X, y = rng.normal(100.0, 8.0, size=(200, 1)), rng.integers(0, 2, 200)
+    >>> made = coarsen(make_pipeline(StandardScaler(), LogisticRegression()), X, y)
+    >>> float(made[0][0].mean_[0]).is_integer(), bool(float(f"{made[0][0].scale_[0]:.2g}") == made[0][0].scale_[0])
+    (True, True)
+    """
+    coarse = Coarse(rare=require_rare(rare, 2))
+    made = _each_step(
+        clone(estimator), lambda step: _CoarseStep(step, coarse) if can_be_coarse(step) and has_learnt(step) else step
+    )
+    _weigh_coarsely(made, y, coarse)
+    made.fit(X, y)
+    return _each_step(made, lambda step: getattr(step, "step_", step.step) if isinstance(step, _CoarseStep) else step)
+
+
+def _weigh_coarsely(estimator: Any, y: Any, coarse: Coarse) -> None:
+    """Balanced weights of classes as numbers, from counts rounded by chance: exact ones tell the class of who left.
+
+    A class of fewer than `rare` rows counts as one of so many.
+    """
+    final = estimator
+    while isinstance(final, Pipeline):
+        final = final.steps[-1][1]
+    if getattr(final, "class_weight", None) != "balanced":
+        return
+    classes, counts = np.unique(np.asarray(y), return_counts=True)
+    total, *each = (coarse.count(max(int(count), RARE, coarse.rare)) for count in (counts.sum(), *counts))
+    final.class_weight = {
+        name: total / (len(classes) * count) for name, count in zip(classes.tolist(), each, strict=True)
+    }
+    setattr(final, COARSE_MARK, _digest_of(final.class_weight))
+
+
+def can_be_coarse(step: Any) -> bool:
+    """Whether `coarsen` knows how to make a step of this class coarse."""
+    return type(step).__module__.startswith("sklearn.") and type(step).__name__ in COARSENED
+
+
+class _CoarseStep(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):  # type: ignore[misc, call-arg]
+    """A step that is fitted coarsely, while a Pipeline is."""
+
+    def __init__(self, step: Any, coarse: Coarse) -> None:
+        self.step = step
+        self.coarse = coarse
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        try:
+            self.step_ = COARSENED[type(self.step).__name__](clone(self.step), X, self.coarse)
+        except ValueError as error:
+            raise ModelError(
+                f"{type(self.step).__name__} cannot be coarse: {error}",
+                f"values and words of {self.coarse.rare} rows are needed",
+                "Give a smaller rare, or another step.",
+            ) from error
+        for part in fitted_steps(self.step_):
+            setattr(part, COARSE_MARK, _digest(part))
+        return self
+
+    def transform(self, X: Any) -> Any:
+        return self.step_.transform(X)
+
+    def get_feature_names_out(self, input_features: Any = None) -> Any:
+        return self.step_.get_feature_names_out(input_features)
+
+    def __sklearn_tags__(self) -> Any:
+        return get_tags(self.step)
+
+
+def _each_step(step: Any, change: Callable[[Any], Any]) -> Any:
+    """An estimator with `change` made to every step that it is made of."""
+    if isinstance(step, Pipeline):
+        step.steps = [(name, _each_step(part, change)) for name, part in step.steps]
+    elif isinstance(step, ColumnTransformer):
+        for name in ("transformers", "transformers_"):
+            if hasattr(step, name):
+                parts = [(each, _each_step(part, change), columns) for each, part, columns in getattr(step, name)]
+                setattr(step, name, parts)
+        step.remainder = _each_step(step.remainder, change)
+    elif isinstance(step, FeatureUnion):
+        step.transformer_list = [(name, _each_step(part, change)) for name, part in step.transformer_list]
+    else:
+        return change(step)
+    return step
+
+
+def _columns(X: Any, coarse: Coarse, missing: Any = math.nan, dtype: Any = np.float64) -> Iterator[NDArray[Any]]:
+    """The columns of rows, each without its gaps; of one with gaps that few rows have a value in, nothing."""
+    if scipy.sparse.issparse(X):
+        table = X.tocsc()
+        columns = [table[:, [place]].toarray().ravel() for place in range(table.shape[1])]
+    else:
+        columns = list(np.asarray(X, dtype=dtype).T)
+    for column in columns:
+        values = column[~_gaps(column, missing)]
+        enough = len(values) == len(column) or coarse.blur(np.array([len(values)]))[0] >= coarse.rare
+        yield values if enough else values[:0]
+
+
+def _gaps(column: NDArray[Any], missing: Any) -> NDArray[np.bool_]:
+    """Where a column has no value, as `missing` marks it."""
+    if not _is_gap(missing):
+        return np.asarray(column == missing, dtype=bool)
+    return np.isnan(column) if column.dtype.kind == "f" else np.array([_is_gap(each) for each in column.tolist()], bool)
+
+
+def _standard(step: Any, X: Any, coarse: Coarse) -> Any:
+    step.fit(X)
+    found = np.array([coarse.moments(column) if len(column) else (0.0, 0.0) for column in _columns(X, coarse)]).T
+    step.mean_ = found[0] if step.with_mean else None
+    step.scale_ = np.where(found[1] > 0.0, found[1], 1.0) if step.with_std else None
+    strip(step)
+    if not (step.with_mean and step.with_std):
+        return step  # it may be for sparse rows
+    ends = {"a_min": -coarse.most, "a_max": coarse.most}
+    return make_pipeline(step, FunctionTransformer(np.clip, kw_args=ends, feature_names_out="one-to-one"))
+
+
+def _least_most(step: Any, X: Any, coarse: Coarse) -> Any:
+    step.set_params(clip=True).fit(X)
+    ends = []
+    for column in _columns(X, coarse):
+        within = coarse.pull_in(column) if len(column) else np.zeros(1)
+        spread = coarse.scale(float(within.max() - within.min()))
+        low, high = (coarse.centre(float(end), spread, ENDS) for end in (within.min(), within.max()))
+        ends.append((low - spread / ENDS, high + spread / ENDS) if spread > 0.0 else (low, low + 1.0))
+    low, high = np.array(ends).T
+    step.scale_ = (step.feature_range[1] - step.feature_range[0]) / (high - low)
+    step.min_ = step.feature_range[0] - low * step.scale_
+    strip(step)
+    return step
+
+
+def _most_absolute(step: Any, X: Any, coarse: Coarse) -> Any:
+    step.fit(X)
+    most = [coarse.scale(float(np.abs(coarse.pull_in(c)).max())) if len(c) else 0.0 for c in _columns(X, coarse)]
+    step.scale_ = np.where(np.array(most) > 0.0, most, 1.0)
+    strip(step)
+    return step
+
+
+def _robust(step: Any, X: Any, coarse: Coarse) -> Any:
+    step.fit(X)
+    low, high = (part / 100.0 for part in step.quantile_range)
+    usual = float(np.diff(scipy.special.ndtri([low, high]))[0]) if step.unit_variance else 1.0
+    for place, values in enumerate(_columns(X, coarse)):
+        column = values if len(values) else np.zeros(1)
+        spread = coarse.scale(abs(coarse.quantile(column, high) - coarse.quantile(column, low)) / usual)
+        if step.scale_ is not None:
+            step.scale_[place] = spread if spread > 0.0 else 1.0
+        if step.center_ is not None:
+            step.center_[place] = coarse.centre(
+                coarse.quantile(column, 0.5), spread if spread > 0.0 else coarse.moments(column)[1]
+            )
+    return step
+
+
+def _imputer(step: Any, X: Any, coarse: Coarse) -> Any:
+    """A column in which few rows have a value is left out, and one in which few have none gets no indicator."""
+    if callable(step.strategy):
+        raise ValueError("its strategy is a function")
+    step.fit(X)
+    if step.statistics_.dtype.kind in "iu":
+        step.statistics_ = step.statistics_.astype(np.float64)  # which holds gaps
+    counted = step.strategy == "most_frequent"
+    given = X if scipy.sparse.issparse(X) or hasattr(X, "columns") else np.asarray(X)
+    columns = _columns(given, coarse, step.missing_values, None if counted else np.float64)
+    for place, column in enumerate(columns if step.strategy != "constant" else ()):
+        if not len(column):
+            step.statistics_[place] = 0 if step.keep_empty_features else np.nan
+        elif counted:
+            step.statistics_[place] = _frequent(column, coarse)
+        else:
+            centre, scale = coarse.moments(column)
+            middle = coarse.quantile(column, 0.5) if step.strategy == "median" else centre
+            step.statistics_[place] = coarse.centre(middle, scale, FILLED)
+    if step.add_indicator:
+        table = X.toarray() if scipy.sparse.issparse(X) else np.asarray(X)
+        counts = np.array([_gaps(column, step.missing_values).sum() for column in table.T])
+        step.indicator_.features_ = np.flatnonzero(coarse.blur(counts) >= coarse.rare)
+    return step
+
+
+def _frequent(column: NDArray[Any], coarse: Coarse) -> Any:
+    """The value that most rows have, as far as chance lets that show; many rows have it in any case."""
+    counts = Counter(column.tolist())
+    left = coarse.blur(np.array(list(counts.values())))
+    if left.max() < coarse.rare:
+        raise ValueError("in a column no value is frequent, and strategy 'most_frequent' would show somebody's own")
+    return list(counts)[int(left.argmax())]
+
+
+def _encoder(step: Any, X: Any, coarse: Coarse) -> Any:
+    """Fitted on made-up rows: each frequent value as often as it needs, and a rare one, whether any was or not."""
+    counting = OneHotEncoder(
+        categories=step.categories, min_frequency=coarse.rare, max_categories=getattr(step, "max_categories", None),
+        handle_unknown="infrequent_if_exist",
+    ).fit(X)  # fmt: skip
+    counts = np.asarray(counting.transform(X).sum(axis=0)).ravel()
+    frequent, start = [], 0
+    for values, rare in zip(counting.categories_, counting.infrequent_categories_, strict=True):
+        often = [value for value in values.tolist() if rare is None or not _among(value, rare.tolist())]
+        enough = coarse.blur(counts[start : start + len(often)]) >= coarse.rare
+        left = [value for value, kept in zip(often, enough, strict=True) if kept]
+        start += len(often) + (rare is not None)
+        numbers = values.dtype.kind in "iuf"
+        plain = [value for value in left if not _is_gap(value)]
+        stand_in = (math.ceil(max(plain, default=0)) + 1) if numbers else RARE_WORD
+        frequent.append((left, values.dtype.type(stand_in) if numbers else stand_in))
+    if isinstance(step, OneHotEncoder):
+        step.set_params(
+            categories="auto", min_frequency=coarse.rare, max_categories=None, handle_unknown="infrequent_if_exist"
+        )
+        columns = [[*(value for value in left for _ in range(coarse.rare)), rare] for left, rare in frequent]
+    else:
+        step.set_params(categories="auto", min_frequency=None, max_categories=None)
+        step.set_params(handle_unknown="use_encoded_value", unknown_value=-1)
+        columns = [left or [rare] for left, rare in frequent]
+    return step.fit(_made_up(columns, X))
+
+
+def _among(value: Any, values: list[Any]) -> bool:
+    return any(value is each or value == each or (_is_gap(value) and _is_gap(each)) for each in values)
+
+
+def _is_gap(value: Any) -> bool:
+    return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and math.isnan(value))
+
+
+def _made_up(columns: list[list[Any]], X: Any) -> Any:
+    """Rows that have these values, as often as they stand there and the first of each column more often."""
+    most = max(len(column) for column in columns)
+    padded = [[*column, *([column[0]] * (most - len(column)))] for column in columns]
+    if not hasattr(X, "columns"):
+        kind = np.asarray(X).dtype
+        return np.array(padded, dtype=kind if kind.kind in "iuf" else object).T
+    return type(X)(dict(zip(list(X.columns), padded, strict=True)))  # a frame of the same kind
+
+
+def _vectoriser(step: Any, X: Any, coarse: Coarse) -> Any:
+    documents = list(X)
+    asked = step.min_df if isinstance(step.min_df, int) else math.ceil(step.min_df * len(documents))
+    step.set_params(min_df=max(int(asked), coarse.rare)).fit(documents)
+    counts = CountVectorizer.transform(step, documents)
+    enough = np.flatnonzero(coarse.blur(np.bincount(counts.indices, minlength=counts.shape[1])) >= coarse.rare)
+    words = step.get_feature_names_out()[enough]
+    if not len(words):
+        raise ValueError("no word is left")
+    step.vocabulary_ = {word: place for place, word in enumerate(words.tolist())}
+    strip(step)
+    if hasattr(step, "_tfidf") and step.use_idf:
+        _frequencies(step._tfidf, counts[:, enough], coarse)
+    return step
+
+
+def _frequencies(step: Any, X: Any, coarse: Coarse) -> Any:
+    step.fit(X)
+    if step.use_idf:  # less what is the same for all words, the number of rows, and that to one digit
+        n_rows = X.shape[0]
+        moved = math.log(coarse.count(n_rows) / n_rows)
+        idf = [round_by_chance(2.0 * (value + moved)) / 2.0 for value in step.idf_]
+        step.idf_ = np.array(idf, dtype=step.idf_.dtype)
+            [round_by_chance(2.0 * (value + moved)) / 2.0 for value in step.idf_], dtype=step.idf_.dtype
+        )
+    return step
+
+
+COARSENED: dict[str, Callable[[Any, Any, Coarse], Any]] = {
+    "StandardScaler": _standard,
+    "MinMaxScaler": _least_most,
+    "MaxAbsScaler": _most_absolute,
+    "RobustScaler": _robust,
+    "SimpleImputer": _imputer,
+    "OneHotEncoder": _encoder,
+    "OrdinalEncoder": _encoder,
+    "CountVectorizer": _vectoriser,
+    "TfidfVectorizer": _vectoriser,
+    "TfidfTransformer": _frequencies,
+}

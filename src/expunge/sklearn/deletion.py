@@ -1,4 +1,4 @@
-"""Deposits of fitted estimators, and rows that leave them: from a Pipeline to a Pipeline of the same kind."""
+"""Deposits of fitted estimators, and rows deleted from them: from a Pipeline to a Pipeline of the same kind."""
 
 from __future__ import annotations
 
@@ -26,11 +26,16 @@ from expunge.request.execution import computing_device
 from expunge.rows import EncodedRows, bound_rows, encode
 from expunge.rows.preparation import round_by_chance
 from expunge.runtime.progress import Progress, silent
-from expunge.sklearn.objectives import Objective, carrying, labels_of_classes, objective_of
-from expunge.sklearn.pipelines import Parts, put_together, taken_apart
-from expunge.sklearn.refusals import Estimator
-from expunge.sklearn.rows import plain_labels
-from expunge.sklearn.steps import can_be_coarse, is_coarse, require_nothing_of_each
+from expunge.sklearn.objectives import Estimator, Objective, read_objective, with_weights
+from expunge.sklearn.pipelines import (
+    SplitPipeline,
+    can_be_coarse,
+    is_coarse,
+    join_pipeline,
+    read_labels,
+    require_nothing_of_each,
+    split_pipeline,
+)
 from expunge.unlearn import unlearn as unlearn_model
 
 DELETIONS = "expunge_deletions_"  # how many an estimator has been through
@@ -47,7 +52,7 @@ class ExactPreparation(UserWarning):
 
 
 @dataclass(frozen=True)
-class Unlearned:
+class Deletion:
     """`statement` may be handed out, and `model`, the published weights; `certificate` and `deposit` are private.
 
     `estimator` has these weights, and copies of the steps before, without what they do not need to prepare rows. What
@@ -116,16 +121,16 @@ def make(
     seed: int | None = None,
 ) -> NewDeposit:
     """A deposit with what was rehearsed for it, and the optimum."""
-    parts = taken_apart(estimator, learnt_elsewhere=preparation == LEARNT_ELSEWHERE)
-    objective = objective_of(parts.final)
-    prepared = parts.preparation(preparation, chosen=objective.chosen, balanced=objective.balanced)
+    split = split_pipeline(estimator, learnt_elsewhere=preparation == LEARNT_ELSEWHERE)
+    objective = read_objective(split.final)
+    prepared = split.preparation(preparation, chosen=objective.chosen, balanced=objective.balanced)
     _require_size(objective, device)
-    features = torch.from_numpy(parts.prepared(X, SOURCE))
+    features = torch.from_numpy(split.transform(X, SOURCE))
     if prepared != LEARNT_ELSEWHERE:
-        require_nothing_of_each(parts.steps, len(features))
-    _warn_if_exact(parts, preparation, balanced=objective.balanced)
-    labels = plain_labels(y, len(features), SOURCE)
-    model = _with_record(objective, features, labels, None if parts.steps else parts.names, prepared)
+        require_nothing_of_each(split.steps, len(features))
+    _warn_if_exact(split, preparation, balanced=objective.balanced)
+    labels = read_labels(y, len(features), SOURCE)
+    model = _with_record(objective, features, labels, None if split.steps else split.names, prepared)
     record = model.record
     assert record is not None
     rows = bound_rows(
@@ -135,7 +140,7 @@ def make(
     if rows.n_scaled:
         raise DataError("rows longer than the longest", "none is", "Give finite rows.")
     made = make_from_rows(model, record, rows, (features, labels), progress=progress, seed=seed)
-    _warn_if_moved(objective, made.optimum, features, type(parts.final).__name__)
+    _warn_if_moved(objective, made.optimum, features, type(split.final).__name__)
     warn_if_few(made.deposit, made.rehearsals)
     return made
 
@@ -152,7 +157,7 @@ def unlearn(
     force: bool = False,
     device: str = "cpu",
     progress: Progress = silent,
-) -> Unlearned:
+) -> Deletion:
     """Take rows out of a fitted estimator of whose source a deposit was kept; nothing that is passed is changed.
 
     `forget` are rows and labels as they were given to `fit`, before any step of a Pipeline. A surrogate, with its
@@ -165,14 +170,14 @@ def unlearn(
             "what expunge.sklearn.deposit gave is needed, or the deposit of the last result",
             "Of a file, give expunge.read_deposit(path).",
         )
-    parts = taken_apart(estimator, learnt_elsewhere=deposit.record.preparation == LEARNT_ELSEWHERE)
-    objective = objective_of(parts.final)
+    split = split_pipeline(estimator, learnt_elsewhere=deposit.record.preparation == LEARNT_ELSEWHERE)
+    objective = read_objective(split.final)
     _require_its(objective, deposit)
     _require_later(estimator, deposit)
     made = unlearn_model(
         deposit.model,
-        _given(parts, forget, deposit, FORGET),
-        None if surrogate is None else _given(parts, surrogate, deposit, "the surrogate set"),
+        _given(split, forget, deposit, FORGET),
+        None if surrogate is None else _given(split, surrogate, deposit, "the surrogate set"),
         epsilon=epsilon,
         delta=delta,
         distance=distance,
@@ -181,27 +186,27 @@ def unlearn(
         device=device,
         progress=progress,
     )
-    whole = put_together(estimator, carrying(parts.final, made.model.matrix().numpy()))
+    whole = join_pipeline(estimator, with_weights(split.final, made.model.matrix().numpy()))
     setattr(whole, DELETIONS, made.deposit.numbers.generation)
-    return Unlearned(whole, made.model, made.statement, made.certificate, made.deposit)
+    return Deletion(whole, made.model, made.statement, made.certificate, made.deposit)
 
 
-def require_taken(estimator: Estimator) -> None:
+def require_supported(estimator: Estimator) -> None:
     """Refuse an estimator that no deposit can be made for, whatever its rows."""
-    _require_size(objective_of(taken_apart(estimator).final), "cpu")
+    _require_size(read_objective(split_pipeline(estimator).final), "cpu")
 
 
 def at_optimum(estimator: Estimator, optimum: torch.Tensor) -> Estimator:
     """The estimator with the weights of the optimum of its objective."""
-    return put_together(estimator, carrying(taken_apart(estimator).final, optimum.numpy()))
+    return join_pipeline(estimator, with_weights(split_pipeline(estimator).final, optimum.numpy()))
 
 
-def _given(parts: Parts, rows: Any, deposit: Deposit, name: str) -> Any:
+def _given(split: SplitPipeline, rows: Any, deposit: Deposit, name: str) -> Any:
     """Rows as the classifier sees them, and labels where there are any."""
     values, labels = rows if isinstance(rows, tuple) else (rows, None)
-    features = parts.prepared(values, name)
+    features = split.transform(values, name)
     if labels is not None:
-        labels = plain_labels(labels, len(features), name)
+        labels = read_labels(labels, len(features), name)
     if not isinstance(rows, tuple):
         return features
     return EncodedRows(features, labels, None, deposit.record.features)
@@ -209,7 +214,7 @@ def _given(parts: Parts, rows: Any, deposit: Deposit, name: str) -> Any:
 
 def _require_its(objective: Objective, deposit: Deposit) -> None:
     """Refuse an estimator of another shape, loss or set of classes than the deposit's."""
-    own = (objective.loss, objective.matrix.shape, labels_of_classes(objective.classes))
+    own = (objective.loss, objective.matrix.shape, objective.labels)
     kept = (deposit.record.loss, tuple(deposit.model.matrix().shape), deposit.record.classes)
     if own != kept:
         raise ModelError(
@@ -252,8 +257,8 @@ def _with_record(
     preparation: str | None,
 ) -> LinearModel:
     """The estimator's weights with what a deposit has to know of its training."""
-    n, classes = int(features.shape[0]), labels_of_classes(objective.classes)
-    weights = objective.weights_of(_as_classes(labels, objective.classes))
+    n, classes = int(features.shape[0]), objective.labels
+    weights = objective.class_weights(_as_classes(labels, objective.classes))
     unit = 1.0 if weights is None else _unit(weights, counted=objective.balanced)
     relative = None if weights is None or np.all(weights == unit) else tuple((weights / unit).tolist())
     constant = None if objective.per_row else objective.strength * unit
@@ -292,11 +297,11 @@ def _as_classes(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[Any]:
     return labels.astype(object) if classes.dtype.kind == "O" else labels.astype(classes.dtype)
 
 
-def _warn_if_exact(parts: Parts, said: str | None, *, balanced: bool) -> None:
-    exact = [part for part in parts.learnt if not is_coarse(part) and said != LEARNT_ELSEWHERE]
+def _warn_if_exact(split: SplitPipeline, said: str | None, *, balanced: bool) -> None:
+    exact = [part for part in split.learnt if not is_coarse(part) and said != LEARNT_ELSEWHERE]
     if not exact and not balanced:
         return
-    beyond = outside(parts.preparation(said, balanced=balanced))
+    beyond = outside(split.preparation(said, balanced=balanced))
     coarse = balanced or any(map(can_be_coarse, exact))
     offer = "pipeline = expunge.sklearn.coarsen(pipeline, X, y), and a deposit of that; or " if coarse else ""
     warnings.warn(

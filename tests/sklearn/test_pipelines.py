@@ -1,16 +1,40 @@
-"""A Pipeline taken apart and put together: the same predictions, other weights, and steps that are refused."""
+"""Rows, steps and Pipelines: taken apart, put together, and what no certificate goes with."""
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
+import scipy.sparse
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.cluster import Birch
 from sklearn.compose import make_column_transformer
-from sklearn.impute import KNNImputer, SimpleImputer
-from sklearn.linear_model import LogisticRegression
+from sklearn.decomposition import NMF, KernelPCA
+from sklearn.ensemble import (
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+    VotingClassifier,
+)
+from sklearn.experimental import enable_iterative_imputer  # noqa: F401
+from sklearn.feature_selection import SelectFromModel
+from sklearn.impute import IterativeImputer, KNNImputer, SimpleImputer
+from sklearn.kernel_approximation import Nystroem
+from sklearn.linear_model import LinearRegression, LogisticRegression, Perceptron, SGDClassifier
+from sklearn.model_selection import GridSearchCV
+from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
+from sklearn.multioutput import MultiOutputClassifier
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
+from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import Pipeline, make_pipeline, make_union
 from sklearn.preprocessing import (
     FunctionTransformer,
@@ -18,14 +42,35 @@ from sklearn.preprocessing import (
     Normalizer,
     OrdinalEncoder,
     PolynomialFeatures,
+    QuantileTransformer,
     StandardScaler,
+    TargetEncoder,
 )
+from sklearn.svm import SVC, LinearSVC
+from sklearn.tree import DecisionTreeClassifier
 
+from expunge.certificate.wording import READ
 from expunge.errors import DataError, ModelError, OptionError
-from expunge.record import LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE
-from expunge.sklearn import coarsen
-from expunge.sklearn.pipelines import SplitPipeline, join_pipeline, split_pipeline
+from expunge.record import CLASS_WEIGHT, LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE
+from expunge.sklearn import coarsen, deposit
+from expunge.sklearn.objectives import INSTEAD, unsupported
+from expunge.sklearn.pipelines import (
+    COARSENED,
+    HOLD_ROWS,
+    NOT_NEEDED,
+    OTHERWISE,
+    SHAPES_ALONE,
+    SplitPipeline,
+    _every_part,
+    read_labels,
+    select_columns,
+    split_pipeline,
+    to_dense,
+)
 from sklearn_models import numbers
+
+# A Pipeline taken apart and put together: the same predictions, other weights, and steps that are refused.
+
 
 X, Y = numbers(2)
 
@@ -33,27 +78,6 @@ X, Y = numbers(2)
 def nested() -> Pipeline:
     inner = make_pipeline(PolynomialFeatures(2), LogisticRegression(max_iter=1000))
     return Pipeline([("scale", StandardScaler()), ("nothing", "passthrough"), ("rest", inner)]).fit(X, Y)
-
-
-def test_rows_are_prepared_as_the_pipeline_prepares_them() -> None:
-    model = nested()
-    parts = split_pipeline(model)
-    assert [name for name, _ in parts.steps] == ["scale", "polynomialfeatures"]
-    assert parts.final is model[-1][-1]
-    assert np.array_equal(parts.final.predict(parts.transform(X, "it")), model.predict(X))
-    alone = split_pipeline(parts.final)
-    assert (alone.steps, alone.learnt) == ((), ())
-
-
-def test_put_together_it_has_the_new_end_and_copies_of_the_rest() -> None:
-    model = nested()
-    other = LogisticRegression(max_iter=1000).fit(split_pipeline(model).transform(X, "it"), Y[::-1])
-    whole = join_pipeline(model, other)
-    assert whole[-1][-1] is other
-    assert model[-1][-1] is not other
-    assert whole[0] is not model[0]
-    assert np.array_equal(whole.predict(X), other.predict(split_pipeline(model).transform(X, "it")))
-    assert join_pipeline(other, other) is other
 
 
 def test_where_preparation_was_learnt() -> None:
@@ -150,3 +174,192 @@ def test_a_coarse_imputer_is_refused_where_no_value_is_frequent() -> None:
     words[5] = np.nan
     coding = make_pipeline(SimpleImputer(strategy="most_frequent"), OrdinalEncoder())
     assert coarsen(make_pipeline(coding, LogisticRegression()), words, labels)[0][0].statistics_.tolist() == ["red"]
+
+
+# What is not supported is named with the nearest thing that is.
+
+
+Z = (Y[0] == Y).astype(int)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "remedy"),
+    [
+        (SVC(), "LogisticRegression.*RBFSampler"),
+        (LinearSVC(), "LogisticRegression"),
+        (Perceptron(), "log_loss"),
+        (DecisionTreeClassifier(), "KBinsDiscretizer"),
+        (RandomForestClassifier(n_estimators=2), "KBinsDiscretizer"),
+        (GradientBoostingClassifier(n_estimators=2), "KBinsDiscretizer"),
+        (HistGradientBoostingClassifier(max_iter=2), "KBinsDiscretizer"),
+        (MLPClassifier(max_iter=2), "last layer"),
+        (KNeighborsClassifier(), "LogisticRegression"),
+        (GaussianNB(), "LogisticRegression"),
+        (CalibratedClassifierCV(LogisticRegression(), cv=2), "LogisticRegression itself"),
+        (GridSearchCV(LogisticRegression(), {"C": [1.0]}, cv=2), "best_estimator_"),
+        (OneVsOneClassifier(LogisticRegression()), "OneVsRestClassifier"),
+        (OneVsRestClassifier(LinearSVC()), "LogisticRegression"),
+        (OneVsRestClassifier(GaussianNB()), "LogisticRegression"),
+        (VotingClassifier([("a", LogisticRegression()), ("b", GaussianNB())]), "one of its members"),
+        (LinearRegression(), "Only classifiers"),
+        (SGDClassifier(), "loss='log_loss'"),
+        (SGDClassifier(loss="modified_huber"), "loss='log_loss'"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
+)
+def test_the_nearest_thing_that_is_supported_is_named(estimator: Any, remedy: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fitted = make_pipeline(PolynomialOne(), estimator).fit(X, Z)
+    with pytest.raises(ModelError, match=remedy) as caught:
+        deposit(fitted, X, Z)
+    assert caught.value.remedy.endswith(".")
+
+
+class PolynomialOne(TransformerMixin, BaseEstimator):
+    """A step that does nothing, as somebody might write one."""
+
+    def fit(self, X: Any, y: Any = None) -> PolynomialOne:
+        self.fitted_ = True
+        return self
+
+    def transform(self, X: Any) -> Any:
+        return X
+
+
+class OwnNystroem(Nystroem):
+    """Under another name it holds rows all the same."""
+
+
+class Remembering(PolynomialOne):
+    """A step that nobody has heard of, and that keeps a number of each row."""
+
+    def fit(self, X: Any, y: Any = None) -> Any:
+        self.seen_ = np.asarray(X)[:, 0]
+        return self
+
+
+class Drawn(PolynomialOne):
+    def fit_resample(self, X: Any, y: Any) -> tuple[Any, Any]:
+        return X, y
+
+
+@pytest.mark.parametrize(
+    ("step", "remedy"),
+    [
+        (Nystroem(n_components=5), "Use RBFSampler"),
+        (KernelPCA(n_components=2), "Use RBFSampler with PCA"),
+        (QuantileTransformer(n_quantiles=20), "Use StandardScaler"),
+        (make_pipeline(MinMaxScaler(), Birch(n_clusters=2)), "Use KMeans"),
+        (Remembering(), "holds seen_, with something of each row"),
+        (TargetEncoder(cv=2, target_type="binary"), "OneHotEncoder"),
+        (Drawn(), "class_weight='balanced'"),
+        (OwnNystroem(n_components=5), "Use RBFSampler"),
+        (IterativeImputer(KNeighborsRegressor(2), max_iter=1), "holds no rows"),
+        (SelectFromModel(SVC(kernel="linear")), "LinearSVC"),
+        (make_pipeline(MinMaxScaler(), NMF(2, max_iter=5)), "TruncatedSVD"),
+    ],
+)
+def test_steps_that_no_certificate_goes_with_are_named(step: Any, remedy: str) -> None:
+    model = make_pipeline(step, LogisticRegression())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(X[:60], Z[:60])
+    with pytest.raises(ModelError, match=remedy):
+        deposit(model, X[:60], Z[:60])
+
+
+def test_several_labels_a_row_are_refused() -> None:
+    model = MultiOutputClassifier(LogisticRegression()).fit(X, np.column_stack([Z, 1 - Z]))
+    assert "one classifier a label" in unsupported(model).remedy
+    many = OneVsRestClassifier(LogisticRegression()).fit(X, np.column_stack([Z, 1 - Z]))
+    with pytest.raises(ModelError, match="one classifier a label"):
+        deposit(many, X, Z)
+
+
+def test_names_in_the_list_are_classes_of_scikit_learn() -> None:
+    """A class that is renamed there would go unnoticed here."""
+    from sklearn.utils import all_estimators
+
+    known = {kind.__name__ for _, each in all_estimators() for kind in each.__mro__}
+    assert set(INSTEAD) | set(HOLD_ROWS) | set(OTHERWISE) <= known
+    assert set(NOT_NEEDED) | set(SHAPES_ALONE) | set(COARSENED) | set(READ) - {CLASS_WEIGHT} <= known
+    assert "use expunge.LinearModel" in unsupported(PolynomialOne()).remedy
+    assert len(list(_every_part(make_pipeline(PolynomialOne(), LogisticRegression())))) == 3
+
+
+# Rows and labels made plain: what they hold, and what is refused with a remedy.
+
+
+TABLE = np.array([[1.0, 0.0], [0.0, 2.5], [3.0, 0.0]])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        TABLE,
+        TABLE.astype(object),
+        TABLE.astype(np.float32),
+        TABLE.tolist(),
+        pd.DataFrame(TABLE),
+        pl.DataFrame(TABLE),
+        scipy.sparse.csr_matrix(TABLE),
+        scipy.sparse.csr_array(TABLE),
+        scipy.sparse.coo_matrix(TABLE),
+    ],
+)
+def test_every_kind_of_table_is_the_same_numbers(given: object) -> None:
+    found = to_dense(given, "it")
+    assert found.dtype == np.float64
+    assert np.array_equal(found, TABLE)
+
+
+def test_sparse_rows_are_made_dense_where_memory_allows_and_no_further() -> None:
+    rows = scipy.sparse.csr_matrix(np.eye(100))
+    with patch("expunge.sklearn.pipelines.room", lambda: 2 * 8 * 100 * 100):
+        assert np.array_equal(to_dense(rows, "it"), np.eye(100))
+    with (
+        patch("expunge.sklearn.pipelines.room", lambda: 2 * 8 * 100 * 100 - 1),
+        pytest.raises(DataError, match=r"100 x 100; made dense they take .* MB.*max_features"),
+    ):
+        to_dense(rows, "it")
+
+
+def test_words_where_the_classifier_begins_are_refused() -> None:
+    with pytest.raises(DataError, match="OneHotEncoder"):
+        to_dense(np.array([["a", 1.0]], dtype=object), "it")
+    with pytest.raises(DataError, match="finite"):
+        to_dense(np.array([[np.nan, 1.0]]), "it")
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (np.array(["a", "b"], dtype=object), ["a", "b"]),
+        (pd.Series(["a", "b"]), ["a", "b"]),
+        (pd.Series(["a", "b"], dtype="category"), ["a", "b"]),
+        (pl.Series(["a", "b"]), ["a", "b"]),
+        (np.array([3, 4], dtype=object), [3, 4]),
+        (np.array([True, False], dtype=object), [1, 0]),
+        ([1.0, 2.0], [1, 2]),
+    ],
+)
+def test_labels_of_every_kind(given: object, wanted: list[object]) -> None:
+    assert read_labels(given, 2, "it").tolist() == wanted
+
+
+@pytest.mark.parametrize("odd", [None, float("nan"), 1.5, b"a", 3])
+def test_labels_that_are_mixed_or_missing_are_refused(odd: object) -> None:
+    with pytest.raises(DataError, match="among labels of dtype object"):
+        read_labels(np.array(["a", odd], dtype=object), 2, "it")
+
+
+def test_columns_are_put_in_order_by_name() -> None:
+    frame = pd.DataFrame(TABLE, columns=["x", "y"])
+    for given in (frame[["y", "x"]], pl.from_pandas(frame)[["y", "x"]], pa.Table.from_pandas(frame[["y", "x"]])):
+        assert np.array_equal(to_dense(select_columns(given, ("x", "y"), "it"), "it"), TABLE)
+    assert select_columns(frame, ("x", "y"), "it") is frame
+    assert select_columns(TABLE, ("x", "y"), "it") is TABLE
+    assert select_columns(frame, None, "it") is frame
+    with pytest.raises(DataError, match="no column 'z'"):
+        select_columns(frame, ("x", "z"), "it")

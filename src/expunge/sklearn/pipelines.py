@@ -622,8 +622,6 @@ def _frequencies(step: Any, X: Any, coarse: Coarse) -> Any:
         moved = math.log(coarse.count(n_rows) / n_rows)
         idf = [round_by_chance(2.0 * (value + moved)) / 2.0 for value in step.idf_]
         step.idf_ = np.array(idf, dtype=step.idf_.dtype)
-            [round_by_chance(2.0 * (value + moved)) / 2.0 for value in step.idf_], dtype=step.idf_.dtype
-        )
     return step
 
 

@@ -45,13 +45,13 @@ TARGETS = (
     ),
     Target(
         "surrogate/evidence.py",
-        (*EVIDENCE, *CERTIFICATES, "tests/request/test_*.py", "tests/networks/test_mixed_linear.py", *WHOLE),
+        (*EVIDENCE, *CERTIFICATES, "tests/request/test_*.py", "tests/networks/test_tangent.py", *WHOLE),
     ),
     Target("deposit/shape.py", ("tests/deposit/test_shape.py", "tests/deposit/test_make.py")),
     Target("solve/lanczos.py", ("tests/solve/test_*.py", *EVIDENCE, *WHOLE)),
     Target("heads/softmax.py", (*HEADS, "tests/test_train.py", *WHOLE)),
     Target("heads/ridge.py", (*HEADS, "tests/test_train.py", *WHOLE)),
-    Target("heads/jacobians.py", (*HEADS, "tests/networks/test_tangent_deposit.py")),
+    Target("heads/jacobians.py", (*HEADS, "tests/networks/test_tangent.py")),
     Target("heads/linear.py", (*HEADS, "tests/test_train.py", *WHOLE)),
     Target(
         "record.py",

@@ -1,4 +1,4 @@
-"""A model taken apart and put together says what it said before; what cannot be taken apart is refused."""
+"""A classifier taken apart at its head, put together again, and known by its digest."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from expunge import DataError, ModelError, train, unlearn
-from expunge.networks import split_head, with_head
+from expunge.networks import module_digest, split_head, with_head
 from small_networks import Small, images
+
+# A model taken apart and put together says what it said before; what cannot be taken apart is refused.
 
 
 class Answer(dict):
@@ -163,3 +165,19 @@ def test_a_state_dict_of_a_bounded_head_does_not_load_where_nothing_would_scale(
     torch.testing.assert_close(other(fresh), bounded(fresh))
     assert "max_norm=1.5" in repr(other)
     torch.testing.assert_close(bounded.double()(fresh.double()).float(), bounded.float()(fresh), atol=1e-4, rtol=1e-4)
+
+
+# Which encoder made these features.
+
+
+def test_the_digest_is_of_the_encoder_alone(small: Small) -> None:
+    digest = split_head(small).digest
+    with torch.no_grad():
+        small.fc.weight.add_(1)
+    assert split_head(small).digest == digest
+    with torch.no_grad():
+        small.norm.running_mean.add_(1e-3)
+    assert split_head(small).digest != digest
+    assert module_digest(nn.Linear(2, 2)) != module_digest(nn.Linear(2, 2))
+    relu, gelu = nn.Sequential(nn.ReLU()), nn.Sequential(nn.GELU())
+    assert module_digest(relu) != module_digest(gelu)

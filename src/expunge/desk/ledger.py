@@ -287,6 +287,11 @@ def hash_entry(number: int, time: str, kind: str, body: str, previous: str) -> b
     return hashlib.sha256(json.dumps([number, time, kind, body, previous], separators=(",", ":")).encode()).digest()
 
 
+def damaged(found: str, required: str) -> FileError:
+    """The error of a file that is not as a desk writes it."""
+    return FileError(found, required, "Do not rely on it; restore a copy.")
+
+
 def now() -> str:
     """This moment, in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
@@ -461,11 +466,8 @@ class Ledger:
         """The ledger at this path, to write in or to look at; errors of SQLite become Expunge's own."""
         with _connected(path, writing=writing) as connection:
             if schema_of(connection) != _own_schema():  # a view could run for ever, a trigger write
-                raise FileError(
-                    f"{path}: its tables are not a ledger's",
-                    "a ledger has its own tables and indices, and no views or triggers",
-                    "Do not rely on it; restore a copy.",
-                )
+                needed = "a ledger has its own tables and indices, and no views or triggers"
+                raise damaged(f"{path}: its tables are not a ledger's", needed)
             yield Ledger(connection, path)
 
     # Writing ------------------------------------------------------------------------------------------------------
@@ -504,10 +506,8 @@ class Ledger:
         try:
             yield
         except (ValueError, RecursionError) as error:
-            raise FileError(
-                f"{self.path}: {what} is not one ({error})",
-                "an entry has the keys of its kind, and no others",
-                "Do not rely on it; restore a copy.",
+            raise damaged(
+                f"{self.path}: {what} is not one ({error})", "an entry has the keys of its kind, and no others"
             ) from error
 
     def head(self) -> Head:
@@ -674,17 +674,15 @@ def _plain_size(path: Path) -> int:
         with contextlib.suppress(FileNotFoundError):
             found = name.lstat()
             if not stat.S_ISREG(found.st_mode):
-                raise FileError(
-                    f"{name} is no plain file", "a ledger's files are", "Do not rely on it; restore a copy."
-                )
+                raise damaged(f"{name} is no plain file", "a ledger's files are")
             total += found.st_size
     if total > LARGEST_LEDGER:
-        raise FileError(f"{path} has {total:,} bytes", f"a ledger has at most {LARGEST_LEDGER:,}", "Do not rely on it.")
+        raise damaged(f"{path} has {total:,} bytes", f"a ledger has at most {LARGEST_LEDGER:,}")
     journal = path.with_name(path.name + "-journal")
     with contextlib.suppress(FileNotFoundError), journal.open("rb") as stream:
         stream.seek(max(0, journal.lstat().st_size - len(NAMES_ANOTHER)))
         if stream.read() == NAMES_ANOTHER:
-            raise FileError(f"{journal} names another file", "a ledger's journal is of it alone", "Do not rely on it.")
+            raise damaged(f"{journal} names another file", "a ledger's journal is of it alone")
     return total
 
 

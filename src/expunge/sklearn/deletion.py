@@ -86,17 +86,16 @@ def deposit(
     progress: Progress = silent,
     seed: int | None = None,
 ) -> Deposit:
-    """Keep what later deletions need of the rows that a fitted estimator was trained on. PRIVATE; docs/deposit.md.
+    """Store what later deletions need of the rows that a fitted estimator was trained on. PRIVATE; docs/deposit.md.
 
     `estimator` is a classifier or a Pipeline that ends in one; `X` and `y` are what `fit` was given, frames, lists of
     texts and sparse matrices among them. The reference is what you would do yourself: refit on the retained rows with
     the same C (or alpha), the same weights of classes, the intercept not penalised, rows prepared as they are now. The
     anchor is the optimum, reached from the estimator's weights, which a loose tolerance leaves before it.
 
-    `preparation`: what a Pipeline's steps learnt from the source stays as it is. Of steps that are coarse
-    (`coarsen`) no values of a row are to be read off, in practice; the others are named by certificates,
-    in their first lines, and warned of here
-    (`ExactPreparation`). `learnt elsewhere` says that steps were fitted on other rows.
+    `preparation`: what a Pipeline's steps learnt from the source stays as it is. Of steps that are coarse (`coarsen`)
+    no values of a row are to be read off, in practice; the others are named by certificates, in their first lines, and
+    warned of here (`ExactPreparation`). `learnt elsewhere` says that steps were fitted on other rows.
 
     >>> import numpy as np
     >>> from sklearn.linear_model import LogisticRegression
@@ -158,7 +157,7 @@ def unlearn(
     device: str = "cpu",
     progress: Progress = silent,
 ) -> Deletion:
-    """Take rows out of a fitted estimator of whose source a deposit was kept; nothing that is passed is changed.
+    """Take rows out of a fitted estimator of whose source there is a deposit; nothing that is passed is changed.
 
     `forget` are rows and labels as they were given to `fit`, before any step of a Pipeline. A surrogate, with its
     distance from what is retained, is used where the deposit alone would need more noise: the certificate is then
@@ -172,8 +171,21 @@ def unlearn(
         )
     split = split_pipeline(estimator, learnt_elsewhere=deposit.record.preparation == LEARNT_ELSEWHERE)
     objective = read_objective(split.final)
-    _require_its(objective, deposit)
-    _require_later(estimator, deposit)
+    own = (objective.loss, objective.matrix.shape, objective.labels)
+    its = (deposit.record.loss, tuple(deposit.model.matrix().shape), deposit.record.classes)
+    if own != its:
+        raise ModelError(
+            f"an estimator of {own[0]} loss with {own[1][0]} x {own[1][1]} weights and {len(own[2])} classes",
+            f"the deposit is of one of {its[0]} loss with {its[1][0]} x {its[1][1]} and {len(its[2])}",
+            "Give the estimator that the deposit was made for, or one that a deletion from it gave.",
+        )
+    deletions, generation = getattr(estimator, DELETIONS, 0), deposit.numbers.generation
+    if deletions > generation:
+        raise ModelError(
+            f"the estimator has been through {deletions} {'deletion' if deletions == 1 else 'deletions'}",
+            f"the deposit through {generation}: whoever was forgotten since would be back",
+            "Give the deposit of the last result, and destroy this one.",
+        )
     made = unlearn_model(
         deposit.model,
         _given(split, forget, deposit, FORGET),
@@ -212,29 +224,6 @@ def _given(split: SplitPipeline, rows: Any, deposit: Deposit, name: str) -> Any:
     return EncodedRows(features, labels, None, deposit.record.features)
 
 
-def _require_its(objective: Objective, deposit: Deposit) -> None:
-    """Refuse an estimator of another shape, loss or set of classes than the deposit's."""
-    own = (objective.loss, objective.matrix.shape, objective.labels)
-    kept = (deposit.record.loss, tuple(deposit.model.matrix().shape), deposit.record.classes)
-    if own != kept:
-        raise ModelError(
-            f"an estimator of {own[0]} loss with {own[1][0]} x {own[1][1]} weights and {len(own[2])} classes",
-            f"the deposit is of one of {kept[0]} loss with {kept[1][0]} x {kept[1][1]} and {len(kept[2])}",
-            "Give the estimator that the deposit was made for, or one that a deletion from it gave.",
-        )
-
-
-def _require_later(estimator: Estimator, deposit: Deposit) -> None:
-    """Refuse a deposit from before the deletions that an estimator has been through."""
-    been, own = getattr(estimator, DELETIONS, 0), deposit.numbers.generation
-    if been > own:
-        raise ModelError(
-            f"the estimator has been through {been} {'deletion' if been == 1 else 'deletions'}",
-            f"the deposit through {own}: whoever was forgotten since would be back",
-            "Give the deposit of the last result, and destroy this one.",
-        )
-
-
 def _require_size(objective: Objective, device: str) -> None:
     """Refuse more weights than a deposit keeps, before rows are made dense."""
     vectors, width = objective.matrix.shape
@@ -258,8 +247,13 @@ def _with_record(
 ) -> LinearModel:
     """The estimator's weights with what a deposit has to know of its training."""
     n, classes = int(features.shape[0]), objective.labels
-    weights = objective.class_weights(_as_classes(labels, objective.classes))
-    unit = 1.0 if weights is None else _unit(weights, counted=objective.balanced)
+    kind = objective.classes.dtype
+    weights = objective.class_weights(labels.astype(object if kind.kind == "O" else kind))
+    unit = 1.0 if weights is None else float(weights.max())  # what they are written relative to: none is above 1
+    if weights is not None and objective.balanced:
+        # it is in C or l2, which are handed out: the largest weight would tell how many rows each class had, so it is
+        # one of the next two powers of two, by chance
+        unit = 2.0 ** (round_by_chance(math.log2(unit)) + 1)
     relative = None if weights is None or np.all(weights == unit) else tuple((weights / unit).tolist())
     constant = None if objective.per_row else objective.strength * unit
     record = TrainingRecord(
@@ -280,21 +274,6 @@ def _with_record(
     )
     matrix = torch.from_numpy(np.array(objective.matrix))
     return from_matrix(matrix, bias=objective.bias, dtype=torch.float64).with_record(record)
-
-
-def _unit(weights: NDArray[np.float64], *, counted: bool) -> float:
-    """What weights of classes are written relative to, so that none is above 1. It is in C or l2, which are handed out.
-
-    The largest of them; where rows were `counted` for them that would tell the counts, and it is a power of two above
-    the largest: one of the next two, by chance.
-    """
-    largest = float(weights.max())
-    return 2.0 ** (round_by_chance(math.log2(largest)) + 1) if counted else largest
-
-
-def _as_classes(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[Any]:
-    """Labels in the type that the estimator has its classes in."""
-    return labels.astype(object) if classes.dtype.kind == "O" else labels.astype(classes.dtype)
 
 
 def _warn_if_exact(split: SplitPipeline, said: str | None, *, balanced: bool) -> None:

@@ -23,10 +23,10 @@ from expunge.certificate.claim import retained_facts
 from expunge.certificate.dossier import Certificate, digest_of
 from expunge.certificate.verify import checks, verify_statement
 from expunge.deposit.asking import deposit_promise
-from expunge.deposit.contents import Deposit, parse_deposit
+from expunge.deposit.file import Deposit, parse_deposit
+from expunge.deposit.forecast import forecast
 from expunge.deposit.membership import answers
-from expunge.deposit.outlook import outlook
-from expunge.deposit.verifying import verify_deposits, whitened
+from expunge.deposit.verify import verify_deposits, whitened
 from expunge.distance import Distance
 from expunge.errors import DataError, FileError, ModelError, OptionError, UselessModel, VerificationFailed
 from expunge.heads.tangent import Tangent, last_parameters
@@ -394,7 +394,7 @@ def test_members_and_what_forgetting_costs() -> None:
     stranger = answers(kept(), (source()[0][:1] + 1.0, source()[1][:1]))
     assert [each.there for each in stranger] == [False]
     made = keep_tangent(network(0), trained(), *source(), seed=1)
-    expected = outlook(made.deposit, made.rehearsed, made.rows)
+    expected = forecast(made.deposit, made.rehearsals, made.rows)
     correct = np.mean(trained().predict(network(0), source()[0]) == source()[1])
     assert expected.accuracy == pytest.approx(float(correct), abs=1e-12)
     assert all(size.refused == 0 for size in expected.sizes)

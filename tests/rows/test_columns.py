@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 import torch
 
@@ -24,7 +25,9 @@ from expunge.evaluate.plan import plan
 from expunge.model import LinearModel, read_model
 from expunge.record import TrainingRecord
 from expunge.request.declared import record_for
-from expunge.rows import names_of, open_data, read_data
+from expunge.rows import EncodedRows, names_of, open_data, order_columns, read_data
+from expunge.rows.columns import to_arrays
+from expunge.rows.streams import Share
 from expunge.rows.tables import frame_values
 from expunge.train import train
 
@@ -246,14 +249,6 @@ def test_frames_of_mixed_types_are_read_column_by_column() -> None:
         frame_values(frame.assign(b=["x", "y"]), "it")
 
 
-def test_labels_of_a_frame_may_be_text() -> None:
-    words = pd.Series(np.array(["low", "middle", "high"])[SOURCE[1]])
-    trained = train(framed(SOURCE), words, l2=0.05, max_norm=1.0)
-    forget = (shuffled(FORGET), words[:3])
-    found = expunge.unlearn(trained, forget, framed(SURROGATE), **UNLEARN)
-    assert found.certificate.content["sizes"]["n_forget"] == 3
-
-
 # Planning, estimating, evaluating ------------------------------------------------------------------------------------
 
 
@@ -361,3 +356,57 @@ def test_what_names_no_columns_is_matched_by_position_and_said_once(model: Linea
     notes = expunge.unlearn(model, (framed(FORGET), FORGET[1]), bare, **UNLEARN).certificate.content["notes"]
     said = "the surrogate set: columns are matched by position: this file names none"
     assert [note for note in notes if "position" in note] == [said]
+
+
+SMALL = (np.arange(12.0).reshape(3, 4), np.array([0, 1, 0]))
+
+
+def test_rows_stay_as_they_are_where_nothing_is_to_be_done() -> None:
+    bare, named = SMALL, EncodedRows(*SMALL, None, NAMES)
+    assert order_columns(bare, NAMES, 4, "it") is bare
+    assert order_columns(named, NAMES, 4, "it") is named
+    assert order_columns(named, None, 4, "it") is named
+    with pytest.raises(DataError, match="the model takes 3 columns, and these are 4"):
+        order_columns(EncodedRows(*SMALL, None, ("", *NAMES[1:])), None, 3, "it")
+
+
+def test_tensors_stay_tensors_and_what_else_is_known_is_kept() -> None:
+    table = torch.tensor(shuffled(SMALL).to_numpy().copy())
+    found = order_columns(EncodedRows(table, SMALL[1], "a" * 64, SHUFFLED, "no"), NAMES, 4, "it")
+    assert isinstance(found[0], torch.Tensor)
+    assert found[0].tolist() == SMALL[0].tolist()
+    assert (found.encoder, found.feature_names, found.encoder_trained) == ("a" * 64, NAMES, "no")
+    assert np.array_equal(order_columns(shuffled(SMALL), NAMES, 4, "it"), SMALL[0])
+
+
+def test_what_is_stored_is_plain() -> None:
+    words = pd.Series(["a", "b", "a"])
+    found = to_arrays(EncodedRows(shuffled(SMALL), words), "it")
+    assert found[0].dtype == np.float64
+    assert found[1].tolist() == ["a", "b", "a"]
+    assert found[1].dtype.kind == "U"
+
+
+def test_an_npz_may_name_its_columns(tmp_path: Path) -> None:
+    file = tmp_path / "named.npz"
+    np.savez(file, X=shuffled(SMALL).to_numpy(), y=SMALL[1], feature_names=np.array(SHUFFLED))
+    read = read_data(file).rows
+    assert names_of(read) == SHUFFLED
+    assert np.array_equal(order_columns(read, NAMES, 4, "it")[0], SMALL[0])
+    streamed = open_data(file, stream=True)
+    assert names_of(getattr(streamed, "rows", streamed)) == SHUFFLED
+    for names in (np.array(SHUFFLED[:3]), np.arange(4), np.array(["a", "b", "c", "a"])):
+        np.savez(file, X=SMALL[0], y=SMALL[1], feature_names=names)
+        with pytest.raises(FileError):
+            read_data(file)
+
+
+def test_lists_in_parquet_have_a_name_a_place(tmp_path: Path) -> None:
+    table = pa.table({"pair": [[1.0, 2.0], [3.0, 4.0]], "one": [5.0, 6.0], "y": [0, 1]})
+    pa.parquet.write_table(table, tmp_path / "rows.parquet")
+    names = ("pair[0]", "pair[1]", "one")
+    read, streamed = read_data(tmp_path / "rows.parquet").rows, open_data(tmp_path / "rows.parquet", stream=True)
+    assert names_of(read) == names_of(streamed) == names
+    turned = order_columns(streamed, ("one", "pair[1]", "pair[0]"), 3, "it")
+    (chunk,) = turned.chunks(Share())
+    assert chunk[0].tolist() == [[5.0, 2.0, 1.0], [6.0, 4.0, 3.0]]

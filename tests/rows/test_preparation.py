@@ -14,12 +14,11 @@ import pytest
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from expunge.errors import DataError, ExpungeError, FileError, OptionError
+from expunge.errors import DataError, FileError, OptionError
 from expunge.record import LEARNT_COARSE, LEARNT_ELSEWHERE
 from expunge.rows.files import as_source, read_source
 from expunge.rows.preparation import ALMOST_SAME, RARE, Category, Number, Preparation, is_row_number, learn
 from expunge.rows.tables import MISSING, Table, frame_table, read_table
-from hostile_parquet import constant, one_list, one_word, parquet, prefixed_words
 from ordinary_tables import credit_lines, write_credit
 
 
@@ -308,40 +307,3 @@ def test_what_only_frames_have_is_refused_of_arrays() -> None:
         as_source(np.ones((2, 2)), None, None)
     with pytest.raises(FileError, match="no column 'pay'"):
         as_source(pd.DataFrame(FRAME), None, "pay")
-
-
-MILLION = 10**6
-HOSTILE = {
-    "a long word that a dictionary repeats": (
-        parquet([one_word("a", b"x" * MILLION, 2000), constant("b", 2000), constant("y", 2000)], 2000), "one class|used",
-    ),
-    "a label of a million letters": (
-        parquet([constant("a", 2000), one_word("y", b"x" * MILLION, 2000)], 2000), "1,000,000 characters",
-    ),
-    "words stored as prefixes": (
-        parquet([prefixed_words("a", b"x" * MILLION, 2000), constant("y", 2000)], 2000), "DELTA_BYTE_ARRAY",
-    ),
-    "rows without an end": (
-        parquet([constant("a", 100 * MILLION), constant("y", 100 * MILLION)], 100 * MILLION), "in a file of",
-    ),
-    "a list of millions": (parquet([one_list("a", [150 * MILLION]), constant("y", 1)], 1), "one class|used"),
-}  # fmt: skip
-POOLS: list[pa.MemoryPool] = []  # arrays may outlive the test
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_table_is_refused_within_the_limit(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    content, message = HOSTILE[name]
-    (tmp_path / "bad.parquet").write_bytes(content)
-    monkeypatch.setenv("EXPUNGE_MAX_BYTES", str(100 * MILLION))
-    before, counted = pa.default_memory_pool(), pa.proxy_memory_pool(pa.system_memory_pool())
-    pa.set_memory_pool(counted)
-    try:
-        with pytest.raises(ExpungeError, match=message):
-            read_source(tmp_path / "bad.parquet")
-    finally:
-        pa.set_memory_pool(before)
-    assert counted.max_memory() < 100 * MILLION
-    POOLS.append(counted)

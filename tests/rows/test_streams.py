@@ -1,6 +1,9 @@
-"""Rows that are read anew in each pass: every source gives the same rows, whole or shared out, and says so if it does not."""
+"""Rows that are read anew in each pass: the same from every source, ready as those in memory, refused where they differ."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +12,34 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import torch
+from safetensors.numpy import save_file
 
-from expunge.errors import DataError
-from expunge.rows import stream
-from expunge.rows.streams import ArrayStream, Share, Stream, StreamedRows, load, read_ahead
-from stream_sources import FILES, NOTHING, PLENTY, SOURCES, WIDTH, X, Y, form, gathered, opened
+from expunge.errors import DataError, ExpungeError, FileError
+from expunge.heads import Curvature, Rows, head_for
+from expunge.rows import bound_rows, open_data, stream
+from expunge.rows.files import EncodedRows
+from expunge.rows.streams import ArrayStream, Form, Share, Stream, StreamedRows, load, read_ahead
+from expunge.runtime.group import Group
+from expunge.runtime.memory import Memory
+from stream_sources import (
+    FILES,
+    NOTHING,
+    PLENTY,
+    RNG,
+    ROWS,
+    SOURCES,
+    WIDTH,
+    X,
+    Y,
+    columns,
+    form,
+    gathered,
+    iterator,
+    npy,
+    opened,
+    parquet,
+    safetensors,
+)
 
 pytestmark = pytest.mark.usefixtures("small_reads")
 
@@ -96,3 +122,335 @@ def test_the_reader_has_a_core_and_gives_it_back() -> None:
             assert torch.get_num_threads() == given
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("memory", [PLENTY, NOTHING], ids=["kept", "not kept"])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_streamed_rows_are_made_ready_as_those_in_memory(
+    dtype: torch.dtype, bias: bool, memory: Memory, tmp_path: Path
+) -> None:
+    """Bit for bit, in each pass, whether labels, norms or all of it were kept or not."""
+    wanted = bound_rows(
+        torch.from_numpy(X), torch.from_numpy(Y), max_norm=2.5, bias=bias, dtype=dtype, device=torch.device("cpu"), name="x"
+    )  # fmt: skip
+    rows = StreamedRows(safetensors(tmp_path), form(dtype, bias=bias), memory)
+    for _ in range(3):
+        found = gathered(rows)
+        assert torch.equal(found.features, wanted.features)
+        assert torch.equal(found.labels, wanted.labels)
+    assert (len(rows), rows.n_scaled, rows.n_features) == (ROWS, wanted.n_scaled, WIDTH + bias)
+    assert 0 < wanted.n_scaled < ROWS
+
+
+def test_rows_of_classes_are_weighted_and_others_left_out(tmp_path: Path) -> None:
+    rows = StreamedRows(npy(tmp_path), form(), NOTHING)
+    gathered(rows)
+    counts = torch.bincount(torch.from_numpy(Y)).double()
+    counts[1] = 0
+    shares = torch.tensor([0.5, 0.0, 1.5], dtype=torch.float64)
+    wanted = Rows(torch.from_numpy(X).double(), torch.from_numpy(Y)).of_classes(shares, counts)
+    found = rows.of_classes(shares, counts)
+    assert gathered(found).labels.tolist() == wanted.labels.tolist()
+    weights = torch.cat([block.weights for block in found.blocks() if block.weights is not None])
+    assert wanted.weights is not None
+    assert torch.equal(weights, wanted.weights)
+    assert len(found) == len(wanted)
+    assert found.largest_weight == wanted.largest_weight
+    assert found.effective == pytest.approx(wanted.effective, rel=1e-12)
+    assert len(rows) == ROWS
+    assert not rows.has_weights
+
+
+def test_a_process_without_rows_of_its_own_goes_along(tmp_path: Path) -> None:
+    """Fifty processes, and fewer row groups."""
+    pa.parquet.write_table(pa.table(columns()), tmp_path / "a.parquet")
+    found = opened(tmp_path, columns=["x0"])
+    assert [len(list(found.chunks(Share(rank, 3)))) > 0 for rank in range(3)] == [True, False, False]
+
+
+def second_pass(rows: StreamedRows) -> None:
+    gathered(rows)
+    gathered(rows)
+
+
+def test_a_file_that_changes_between_passes_is_refused(tmp_path: Path) -> None:
+    rows = StreamedRows(npy(tmp_path), form(), NOTHING)
+    gathered(rows)
+    np.save(tmp_path / "trainX.npy", X[::-1])
+    with pytest.raises(DataError, match="other rows than in the first pass"):
+        gathered(rows)
+
+
+def shuffling() -> Callable[[], Iterator[Any]]:
+    generator = np.random.default_rng(1)
+
+    def blocks() -> Iterator[Any]:
+        order = generator.permutation(ROWS)
+        yield X[order], Y[order]
+
+    return blocks
+
+
+def test_a_stream_that_gives_other_rows_the_second_time_is_refused() -> None:
+    used_up = iter([(X, Y)])
+    fewer = iter([[(X, Y), (X, Y)], [(X, Y)]])
+    more = iter([[(X, Y)], [(X, Y), (X, Y)]])
+    other = X.copy()
+    other[500, 3] += 1.0
+    inside = iter([[(X, Y)], [(other, Y)]])
+    lists = (fewer, more, inside)
+    for blocks in (shuffling(), lambda: used_up, *(lambda given=given: iter(next(given)) for given in lists)):  # type: ignore[misc]
+        with pytest.raises(DataError, match="other rows than in the first pass"):
+            second_pass(StreamedRows(stream(blocks), form(), NOTHING))
+
+
+def test_a_bad_row_deep_inside_is_named(tmp_path: Path) -> None:
+    broken = X.copy()
+    broken[789, 4] = np.nan
+    np.save(tmp_path / "X.npy", broken)
+    np.save(tmp_path / "y.npy", Y)
+    with pytest.raises(DataError, match=r"the set: row 789, column 4 is nan"):
+        gathered(StreamedRows(opened(tmp_path), form(), PLENTY))
+
+
+def test_labels_and_widths_are_checked_in_every_block() -> None:
+    for blocks, message in (
+        ([(X, Y), (X, Y + 1)], "label 3 is not a class"),
+        ([(X, Y), (X[:, :3], Y)], "rows have 3 features; the model takes 7"),
+        ([(X, Y), (X, Y[:3])], "3 labels for 1,000 rows"),
+        ([], "no rows"),
+        ([(X[:0], Y[:0])], "no rows"),
+    ):
+        with pytest.raises(DataError, match=message):
+            gathered(StreamedRows(stream(lambda blocks=blocks: iter(blocks)), form(), PLENTY))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor], ids=["array", "tensor"])
+def test_a_caller_may_give_every_block_in_the_same_memory(kind: Callable[[Any], Any]) -> None:
+    def blocks() -> Iterator[Any]:
+        features, labels = np.empty((50, WIDTH), X.dtype), np.empty(50, Y.dtype)
+        for start in range(0, ROWS, 50):
+            features[:], labels[:] = X[start : start + 50], Y[start : start + 50]
+            yield kind(features), kind(labels)
+
+    found = gathered(StreamedRows(stream(blocks), form(max_norm=100.0), PLENTY))
+    assert np.array_equal(found.features.numpy(), X)
+    assert np.array_equal(found.labels.numpy(), Y)
+
+
+@dataclass(frozen=True)
+class Pair(Group):
+    """A group of two, the other of which has the same of everything."""
+
+    size: int = 2
+    differs: bool = False
+
+    def total(self, part: torch.Tensor) -> torch.Tensor:
+        return 2 * part
+
+    def each(self, part: float) -> list[float]:
+        return [part, part + self.differs]
+
+
+def test_rows_that_two_processes_give_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="two processes gave the same rows"):
+        len(StreamedRows(iterator(tmp_path), form(), PLENTY, Pair()))
+    assert len(StreamedRows(iterator(tmp_path), form(), PLENTY, Pair(differs=True))) == 2 * ROWS
+    assert len(StreamedRows(npy(tmp_path), form(), PLENTY, Pair())) == ROWS
+
+
+def test_processes_decide_alike_on_what_they_can_afford(tmp_path: Path) -> None:
+    class Crowded(Pair):
+        def largest(self, part: float) -> float:
+            return max(part, 1.0)
+
+    rows = StreamedRows(npy(tmp_path), form(), PLENTY, Crowded())
+    assert rows.keeps(8)
+    assert not rows.affords(8)
+
+
+def test_rows_joined_from_several_blocks_are_those_of_each() -> None:
+    objective = head_for("softmax", l2=0.1, n_classes=3, n_features=WIDTH + 1, row_bound=3.0)
+    weights = torch.from_numpy(RNG.normal(size=(3, WIDTH + 1)))
+    rows = StreamedRows(stream(lambda: iter([(X, Y)])), form(bias=True), NOTHING)
+    wanted = Curvature(objective, weights, gathered(rows)).class_blocks()
+    torch.testing.assert_close(Curvature(objective, weights, rows).class_blocks(), wanted)
+
+
+def test_rows_without_labels_among_others_are_refused() -> None:
+    with pytest.raises(DataError, match="600 rows without labels after 400"):
+        gathered(StreamedRows(stream(lambda: iter([(X[:400], Y[:400]), X[400:]])), form(), PLENTY))
+
+
+def test_labels_that_change_between_passes_are_refused(tmp_path: Path) -> None:
+    turns = iter(range(2))
+    with pytest.raises(DataError, match="gave other rows than in the first pass"):
+        second_pass(StreamedRows(stream(lambda: iter([(X, (Y + next(turns)) % 3)])), form(), NOTHING))
+    rows = StreamedRows(npy(tmp_path), form(), NOTHING)
+    assert len(rows) == ROWS
+    np.save(tmp_path / "trainy.npy", (Y + 1) % 3)
+    with pytest.raises(DataError, match="gave other rows than in the first pass"):
+        gathered(rows)
+
+
+def test_a_pass_that_is_left_early_does_not_count(tmp_path: Path) -> None:
+    rows = StreamedRows(npy(tmp_path), form(), PLENTY)
+    for _ in rows.blocks():
+        break
+    assert torch.equal(gathered(rows).features, gathered(rows).features)
+    assert len(rows) == ROWS
+
+
+def test_labels_may_be_missing_or_text(tmp_path: Path) -> None:
+    np.save(tmp_path / "X.npy", X)
+    assert not opened(tmp_path).labelled
+    names = np.array(["cat", "dog", "a very long name"])
+    np.save(tmp_path / "y.npy", names[Y])
+    wanted = Form(tuple(names.tolist()), 2.5, False, torch.float64, torch.device("cpu"), WIDTH, "x")
+    assert gathered(StreamedRows(opened(tmp_path), wanted, NOTHING)).labels.tolist() == Y.tolist()
+
+
+def test_what_is_kept_stays_within_what_may_be(tmp_path: Path) -> None:
+    """Of a stream that does not say how long it is, too: what is too much is let go."""
+    for spare in (0, 2_000, 20_000, 10**9):
+        memory = Memory(int(spare / 0.6) + (160 << 20), 0)
+        rows = StreamedRows(iterator(tmp_path), form(), memory)
+        gathered(rows)
+        kept = rows._labels.used + (rows._held.used if rows._held is not None else 0)
+        assert kept <= memory.spare
+        assert rows.affords(memory.spare - kept)
+        assert not rows.affords(memory.spare - kept + 1)
+        assert rows.keeps(8) == (memory.spare - kept >= 8 * ROWS)
+
+
+def test_processes_that_see_other_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has 1,000 and 1,001 rows, depending on the process"):
+        len(StreamedRows(npy(tmp_path), form(), PLENTY, Pair(differs=True)))
+
+
+@pytest.mark.parametrize("source", [npy, parquet])
+def test_files_that_were_written_again_since_they_were_opened_are_refused(
+    source: Callable[[Path], Stream], tmp_path: Path
+) -> None:
+    found = source(tmp_path)
+    source(tmp_path)
+    with pytest.raises(FileError, match="was changed after it was opened"):
+        load(found)
+    with pytest.raises(FileError, match="was changed after it was opened"):
+        StreamedRows(found, form(), NOTHING)
+
+
+def test_columns_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    pa.parquet.write_table(pa.table(columns()), tmp_path / "a.parquet")
+    for names, message in ((["x0", "nowhere"], "'nowhere'"), (["y"], "'y'"), ([], "at least one feature column")):
+        with pytest.raises(ExpungeError, match=message):
+            open_data(tmp_path, columns=names)
+    with pytest.raises(DataError, match="holds string"):
+        load(opened(tmp_path))
+    np.savez(tmp_path / "rows.npz", X=X, y=Y)
+    with pytest.raises(FileError, match="only tables"):
+        open_data(tmp_path / "rows.npz", columns=["x0"])
+
+
+def test_files_are_read_whole_where_they_fit(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", X=X, y=Y)
+    np.savez_compressed(tmp_path / "small.npz", X=X, y=Y)
+    pa.parquet.write_table(pa.table({"x": X[:, 0], "y": Y}), tmp_path / "a.parquet")
+    save_file({"X": X, "y": Y}, tmp_path / "a.safetensors")
+    for name in ("rows.npz", "a.parquet", "a.safetensors"):
+        assert isinstance(open_data(tmp_path / name, memory=PLENTY), EncodedRows)
+        assert isinstance(open_data(tmp_path / name, memory=NOTHING), Stream)
+    assert isinstance(open_data(tmp_path / "small.npz", memory=NOTHING), EncodedRows)
+
+
+def test_the_encoder_of_shards_is_known(tmp_path: Path) -> None:
+    save_file({"X": X, "y": Y}, tmp_path / "a.safetensors", {"encoder": "0" * 64})
+    assert opened(tmp_path).encoder == "0" * 64
+
+
+def test_other_arrays_beside_the_rows_do_not_matter(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", X=X, y=Y, scale=np.zeros((2, 2, 2)))
+    assert np.array_equal(load(opened(tmp_path / "a.npz", stream=True))[0], X)
+    np.savez(tmp_path / "b.npz", X=X, y=Y, encoder=np.array("a" * 64))
+    found = open_data(tmp_path / "b.npz", stream=True)
+    assert isinstance(found, EncodedRows)
+    assert found.encoder == "a" * 64
+
+
+def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "X.npy", X[:0])
+    np.save(tmp_path / "y.npy", Y[:0])
+    with pytest.raises(DataError, match="has no rows"):
+        load(opened(tmp_path))
+
+
+def write_bad(folder: Path, kind: str) -> Path:
+    if kind == "columns first":
+        np.save(folder / "X.npy", np.asfortranarray(X))
+    elif kind == "objects":
+        np.save(folder / "X.npy", np.array([[object()]]), allow_pickle=True)
+    elif kind == "cut short":
+        np.save(folder / "X.npy", X)
+        (folder / "X.npy").write_bytes((folder / "X.npy").read_bytes()[:-5])
+    elif kind == "no array":
+        (folder / "X.npy").write_bytes(b"nothing of the kind")
+    elif kind == "three dimensions":
+        np.save(folder / "X.npy", X.reshape(10, 100, WIDTH))
+    elif kind == "text":
+        np.save(folder / "X.npy", np.array([["a", "b"]]))
+    elif kind == "labels too few":
+        np.save(folder / "X.npy", X)
+        np.save(folder / "y.npy", Y[:-1])
+    elif kind == "widths":
+        save_file({"X": X, "y": Y}, folder / "a.safetensors")
+        save_file({"X": X[:, :2].copy(), "y": Y}, folder / "b.safetensors")
+    elif kind == "encoders":
+        save_file({"X": X, "y": Y}, folder / "a.safetensors", {"encoder": "0" * 64})
+        save_file({"X": X, "y": Y}, folder / "b.safetensors", {"encoder": "1" * 64})
+    elif kind == "no X":
+        save_file({"Z": X}, folder / "a.safetensors")
+    elif kind == "header too long":
+        (folder / "a.safetensors").write_bytes((2**40).to_bytes(8, "little") + b"{}")
+    elif kind == "two kinds":
+        save_file({"X": X, "y": Y}, folder / "a.safetensors")
+        pa.parquet.write_table(pa.table({"x": X[:, 0], "y": Y}), folder / "a.parquet")
+    elif kind == "schemas":
+        pa.parquet.write_table(pa.table({"x": X[:, 0], "y": Y}), folder / "a.parquet")
+        pa.parquet.write_table(pa.table({"x": X[:, 0].astype(float), "y": Y}), folder / "b.parquet")
+    elif kind == "parquet rubbish":
+        (folder / "a.parquet").write_bytes(b"PAR1 nothing PAR1")
+    return folder
+
+
+BAD = {
+    "columns first": "column after column",
+    "objects": "unpickling",
+    "cut short": "declares 28,000 bytes but 27,995 follow",
+    "no array": "is not an array",
+    "three dimensions": "rows, one after another",
+    "text": "a table of numbers is needed",
+    "labels too few": "one label a row",
+    "widths": "files with 2 and 7 features",
+    "encoders": "files made by 2 encoders",
+    "no X": "tensors X and y are needed",
+    "header too long": "a header of",
+    "two kinds": "with files of one of these kinds",
+    "schemas": "files with different columns",
+    "parquet rubbish": "is not a whole .parquet file",
+    "nothing": "0 .safetensors and 0 Parquet",
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_files_that_cannot_be_streamed_are_refused(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=BAD[kind]):
+        open_data(write_bad(tmp_path, kind))
+
+
+def test_a_file_cut_short_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    found = npy(tmp_path)
+    with (tmp_path / "trainX.npy").open("r+b") as file:
+        file.truncate(2000)
+    with pytest.raises(FileError, match="ends after 2,000 bytes"):
+        list(found.chunks(Share()))

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from expunge.bounds.deposit import LONG_ROWS, RANGE, DepositFacts, bend, deposit_bound, radius_in_route, remainder
 from expunge.bounds.deposit_surrogate import (
-    Beside,
+    SurrogateFacts,
     apart,
-    beside_terms,
-    kept_bound,
+    bound_with_surrogate,
     sampling_part,
     share_of,
     sigmoid_bend,
     softmax_bend,
     surrogate_part,
+    surrogate_terms,
     tail_of,
     together,
     within,
@@ -63,7 +63,7 @@ LONG = DepositFacts(LONG_ROWS, 0.001, 0.0002, 1.44, reach=0.5, update_curved=0.3
 SAME, SEEN = Distance("same", 0.0), Distance("same", 0.0, sampling="seen")
 CHI2, TV, KL = Distance("chi2", 0.25), Distance("tv", 0.1), Distance("kl", 0.5)
 BETWEEN = Distance("chi2", 0.25, between="samples")
-BESIDE = Beside(MOMENTS, each=1.5, together=0.4)
+KNOWN = SurrogateFacts(MOMENTS, each=1.5, together=0.4)
 
 
 def softmax(z: np.ndarray) -> np.ndarray:
@@ -137,80 +137,80 @@ def test_rows_together_in_closed_form() -> None:
 
 
 def test_the_surrogate_part_in_closed_form() -> None:
-    assert surrogate_part(BESIDE, SAME) == 0.0
-    assert surrogate_part(BESIDE, BETWEEN) == pytest.approx(0.5 * 0.02, rel=1e-14)
+    assert surrogate_part(KNOWN, SAME) == 0.0
+    assert surrogate_part(KNOWN, BETWEEN) == pytest.approx(0.5 * 0.02, rel=1e-14)
     # strict: psi is cut off at the longest seen, and that is then its supremum
-    assert surrogate_part(BESIDE, TV) == pytest.approx(2 * 0.1 * 0.26, rel=1e-14)
-    share = share_of(BESIDE, CHI2)
+    assert surrogate_part(KNOWN, TV) == pytest.approx(2 * 0.1 * 0.26, rel=1e-14)
+    share = share_of(KNOWN, CHI2)
     assert share == pytest.approx(math.log(6 / 0.01), rel=1e-14)  # five events and the deviation
     raised = population_moments(MOMENTS, share).change_eigenvalue
-    assert surrogate_part(BESIDE, CHI2) == pytest.approx(0.5 * math.sqrt(raised), rel=1e-14)
-    assert surrogate_part(BESIDE, KL) == pytest.approx(
+    assert surrogate_part(KNOWN, CHI2) == pytest.approx(0.5 * math.sqrt(raised), rel=1e-14)
+    assert surrogate_part(KNOWN, KL) == pytest.approx(
         math.sqrt(raised) * math.sqrt(2 * 0.5) + (2 * 0.26 + 0.02) * 0.5 / 3, rel=1e-12
     )
     # seen: nothing is cut off
-    assert surrogate_part(BESIDE, Distance("tv", 0.1, sampling="seen")) == pytest.approx(2 * 0.1 * 3.0, rel=1e-14)
+    assert surrogate_part(KNOWN, Distance("tv", 0.1, sampling="seen")) == pytest.approx(2 * 0.1 * 3.0, rel=1e-14)
     assert within(MOMENTS, TV).change_supremum == 0.26
     assert within(replace(MOMENTS, change_supremum=0.3), KL).change_supremum == 0.3
 
 
 @pytest.mark.parametrize("distance", [SAME, CHI2, SEEN])
 def test_without_anything_known_of_retained_rows_it_is_the_residual_bounds_own(distance: Distance) -> None:
-    plain = Beside(MOMENTS, each=MOMENTS.change_supremum, together=math.inf)
+    plain = SurrogateFacts(MOMENTS, each=MOMENTS.change_supremum, together=math.inf)
     own = retained_bound(MOMENTS, distance, averaged=False).terms
     assert surrogate_part(plain, distance) == pytest.approx(own["surrogate"], rel=1e-12)
     assert sampling_part(plain, distance, math.inf) == pytest.approx(own["sampling"], rel=1e-9)
 
 
 def test_rows_unlike_any_are_charged_the_least_of_what_is_known_of_them() -> None:
-    share = share_of(BESIDE, CHI2)
+    share = share_of(KNOWN, CHI2)
     rows = unlike_any(MOMENTS, CHI2, share) / 1600
     for each, pooled, most, charged in (
         (1e-3, 9.0, 9.0, 1e-3 * rows),
         (9.0, 1e-3, 9.0, 1e-3 * math.sqrt(rows)),
         (9.0, 9.0, 1e-3, 1e-3),
     ):
-        found = apart(Beside(MOMENTS, each, pooled), CHI2, share, most)
+        found = apart(SurrogateFacts(MOMENTS, each, pooled), CHI2, share, most)
         assert found == pytest.approx(
             charged + 2 * 0.26 / 900 + 0.26 * rows, rel=1e-12
         )  # the cut, and what was counted
     alone = deviation(within(MOMENTS, CHI2), CHI2, share).quantile(math.exp(-share))
-    known = Beside(MOMENTS, 0.0, 9.0)
+    known = SurrogateFacts(MOMENTS, 0.0, 9.0)
     assert sampling_part(known, CHI2, 9.0) == pytest.approx(alone + apart(known, CHI2, share, 9.0), rel=1e-9)
-    assert sampling_part(BESIDE, BETWEEN, 9.0) == 0.0
+    assert sampling_part(KNOWN, BETWEEN, 9.0) == 0.0
     whole = replace(MOMENTS, longest_row=2.0)  # with seen, no row can be longer than those seen
-    assert apart(Beside(whole, 9.0, 9.0), SEEN, share, 9.0) == 0.0
-    assert apart(Beside(MOMENTS, 0.0, 9.0), SEEN, share, 9.0) == pytest.approx(
+    assert apart(SurrogateFacts(whole, 9.0, 9.0), SEEN, share, 9.0) == 0.0
+    assert apart(SurrogateFacts(MOMENTS, 0.0, 9.0), SEEN, share, 9.0) == pytest.approx(
         0.02 * unlike_any(MOMENTS, SEEN, share) / 1600, rel=1e-12
     )
 
 
 def test_what_unlike_rows_add_is_a_mean_over_the_retained_ones() -> None:
     """1,600 of them: each 1.5/1600, k together 0.4 sqrt(k/1600), and what was cut off, 0.26/1600 each."""
-    tail = tail_of(BESIDE, SAME, 3.0, 0.7)
+    tail = tail_of(KNOWN, SAME, 3.0, 0.7)
     assert (tail.charge, tail.together, tail.most) == (1.5 / 1600, 0.4 / 40.0, 0.7)
     assert tail.counted == pytest.approx(0.26 / 1600, rel=1e-14)
-    alone = tail_of(BESIDE, CHI2, 3.0, 0.7)
+    alone = tail_of(KNOWN, CHI2, 3.0, 0.7)
     assert (alone.charge, alone.together, alone.counted) == (0.0, math.inf, 0.0), "charged apart"
 
 
 def test_the_deviation_is_one_of_the_events_that_share() -> None:
     for distance, shared in ((SAME, 4), (CHI2, 6), (SEEN, 3)):
-        assert share_of(BESIDE, distance) == pytest.approx(math.log(shared / 0.01), rel=1e-14)
-    assert share_of(BESIDE, BETWEEN) == 0.0
+        assert share_of(KNOWN, distance) == pytest.approx(math.log(shared / 0.01), rel=1e-14)
+    assert share_of(KNOWN, BETWEEN) == 0.0
 
 
 def test_exchangeable_rows_are_counted_within_the_tail() -> None:
     assert exchangeable(MOMENTS, SAME)
-    parts = [sampling_part(Beside(MOMENTS, each, math.inf), SAME, math.inf) for each in (0.0, 0.5, 1.5)]
+    parts = [sampling_part(SurrogateFacts(MOMENTS, each, math.inf), SAME, math.inf) for each in (0.0, 0.5, 1.5)]
     assert parts == sorted(parts)
     assert parts[0] < parts[1] < parts[2]
     # the charge of at most -ln f / ln((n+s)/n) + 1 rows, of s as many as they are taken for
-    share = share_of(BESIDE, SAME)
+    share = share_of(KNOWN, SAME)
     rows = share / math.log((1600 + counted_rows(MOMENTS)) / 1600) + 2
     assert parts[2] - parts[0] <= 1.5 * rows / 1600
-    assert sampling_part(Beside(MOMENTS, 1.5, 0.0), SAME, math.inf) == pytest.approx(parts[0], rel=1e-6)
-    assert sampling_part(Beside(MOMENTS, 1.5, math.inf), SAME, 0.0) == pytest.approx(parts[0], rel=1e-6)
+    assert sampling_part(SurrogateFacts(MOMENTS, 1.5, 0.0), SAME, math.inf) == pytest.approx(parts[0], rel=1e-6)
+    assert sampling_part(SurrogateFacts(MOMENTS, 1.5, math.inf), SAME, 0.0) == pytest.approx(parts[0], rel=1e-6)
 
 
 @REPRODUCIBLE
@@ -221,32 +221,32 @@ def test_exchangeable_rows_are_counted_within_the_tail() -> None:
     st.sampled_from([SAME, CHI2, TV, KL, SEEN, BETWEEN]),
 )
 def test_more_is_never_less(each: float, pooled: float, most: float, distance: Distance) -> None:
-    low = sampling_part(Beside(MOMENTS, each, pooled), distance, most)
-    assert 0.0 <= low <= sampling_part(Beside(MOMENTS, 2 * each, pooled), distance, most) * (1 + 1e-9)
-    assert low <= sampling_part(Beside(MOMENTS, each, 2 * pooled), distance, most) * (1 + 1e-9)
-    assert low <= sampling_part(Beside(MOMENTS, each, pooled), distance, 2 * most) * (1 + 1e-9)
+    low = sampling_part(SurrogateFacts(MOMENTS, each, pooled), distance, most)
+    assert 0.0 <= low <= sampling_part(SurrogateFacts(MOMENTS, 2 * each, pooled), distance, most) * (1 + 1e-9)
+    assert low <= sampling_part(SurrogateFacts(MOMENTS, each, 2 * pooled), distance, most) * (1 + 1e-9)
+    assert low <= sampling_part(SurrogateFacts(MOMENTS, each, pooled), distance, 2 * most) * (1 + 1e-9)
     wider = replace(MOMENTS, change_trace=0.0032, change_eigenvalue=0.0008)
-    assert low <= sampling_part(Beside(wider, each, pooled), distance, most) * (1 + 1e-9)
+    assert low <= sampling_part(SurrogateFacts(wider, each, pooled), distance, most) * (1 + 1e-9)
 
 
 # The region ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_terms_stand_in_the_place_of_the_second_order() -> None:
-    terms = beside_terms(FACTS, BESIDE, CHI2)
+    terms = surrogate_terms(FACTS, KNOWN, CHI2)
     assert terms == {
-        "surrogate": surrogate_part(BESIDE, CHI2),
-        "sampling": sampling_part(BESIDE, CHI2, remainder(FACTS)),
+        "surrogate": surrogate_part(KNOWN, CHI2),
+        "sampling": sampling_part(KNOWN, CHI2, remainder(FACTS)),
     }
-    region = kept_bound(FACTS, BESIDE, CHI2)
+    region = bound_with_surrogate(FACTS, KNOWN, CHI2)
     assert list(region.terms) == ["step", "surrogate", "sampling", "arithmetic"]
     rho = math.fsum(terms.values()) + 0.0012
     assert region.radius == pytest.approx(-math.log1p(-2.0 * rho) / 2.0 * 1.2, rel=1e-8)
     assert region.radius == pytest.approx(radius_in_route(FACTS, math.fsum(terms.values())) * 1.2, rel=1e-8)
-    assert kept_bound(FACTS, None, SAME) == deposit_bound(FACTS)
+    assert bound_with_surrogate(FACTS, None, SAME) == deposit_bound(FACTS)
 
 
 def test_where_nothing_is_left_to_bound_it_says_so() -> None:
-    region = kept_bound(replace(FACTS, concordance=1e3), BESIDE, CHI2)
+    region = bound_with_surrogate(replace(FACTS, concordance=1e3), KNOWN, CHI2)
     assert region.terms == {"surrogate": math.inf, "sampling": math.inf}
     assert radius_in_route(FACTS, 0.0) == pytest.approx(-math.log1p(-2.0 * 0.0012) / 2.0, rel=1e-12)

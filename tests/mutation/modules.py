@@ -41,7 +41,7 @@ TARGETS = (
     Target("noise.py", (*NOISE, *CERTIFICATES, *WHOLE)),
     Target(
         "surrogate/moments.py",
-        (*EVIDENCE, "tests/solve/test_lanczos.py", "tests/request/test_match*.py", *CERTIFICATES, *WHOLE),
+        (*EVIDENCE, "tests/solve/test_lanczos.py", "tests/request/test_rows.py", *CERTIFICATES, *WHOLE),
     ),
     Target(
         "surrogate/evidence.py",

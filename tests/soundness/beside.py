@@ -24,7 +24,7 @@ import torch  # noqa: E402
 from scipy.stats import binom  # noqa: E402
 
 from beside_problems import FAMILIES, Problem, random_problem  # noqa: E402
-from expunge.bounds.deposit_surrogate import beside_terms  # noqa: E402
+from expunge.bounds.deposit_surrogate import surrogate_terms  # noqa: E402
 from expunge.deposit.region import smallest_region  # noqa: E402
 from expunge.deposit.with_surrogate import (  # noqa: E402
     SurrogateRegion,
@@ -85,7 +85,7 @@ def outcome_of(family: str, seed: int, failure: float = FAILURE) -> Outcome | No
     result, distance = answer.solution, problem.asked.distance
     assert result.surrogate is not None
     radius, truth = region_of(result, distance).radius, problem.off(result.update)
-    charged = math.fsum(beside_terms(result.facts, result.surrogate, distance).values())
+    charged = math.fsum(surrogate_terms(result.facts, result.surrogate, distance).values())
     return Outcome(family, seed, radius, alone, truth, charged, deviation_of(problem, answer))
 
 

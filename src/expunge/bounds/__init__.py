@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from expunge.bounds import deposit, paper, retained
 from expunge.bounds.deposit import DepositFacts, deposit_bound
-from expunge.bounds.deposit_surrogate import Beside, kept_bound
+from expunge.bounds.deposit_surrogate import SurrogateFacts, bound_with_surrogate
 from expunge.bounds.ellipsoid import EllipsoidNumbers
 from expunge.bounds.paper import PaperConstants, paper_bound
 from expunge.bounds.region import DRAWING, GRID, Ball, Region
@@ -15,14 +15,14 @@ TERMS = {term.name: term for term in (*retained.TERMS, *paper.TERMS, *deposit.TE
 __all__ = [
     "TERMS",
     "Ball",
-    "Beside",
     "DepositFacts",
     "EllipsoidNumbers",
     "PaperConstants",
     "Region",
     "RetainedFacts",
+    "SurrogateFacts",
+    "bound_with_surrogate",
     "deposit_bound",
-    "kept_bound",
     "paper_bound",
     "retained_bound",
 ]

@@ -44,7 +44,7 @@ SIGMOID_THIRD = 1.0 / (6.0 * math.sqrt(3.0))
 
 
 @dataclass(frozen=True)
-class Beside:
+class SurrogateFacts:
     """What surrogate rows say of psi: its moments in `M^-1`, with l2 1 and nothing else in them.
 
     `each` and `together` are what the module's head says of retained rows.
@@ -88,15 +88,15 @@ def together(facts: DepositFacts, outputs: int) -> float:
     return bend(facts.reach) * 0.5 * facts.reach * math.sqrt(outputs * facts.curvature_ratio)
 
 
-def share_of(beside: Beside, distance: Distance) -> float:
+def share_of(surrogate: SurrogateFacts, distance: Distance) -> float:
     """`ln(1/f)` for each of the events that share what is spent on sampling, the deviation itself among them."""
-    return log_share(beside.moments, distance, more=1) if distance.samples_rows else 0.0
+    return log_share(surrogate.moments, distance, more=1) if distance.samples_rows else 0.0
 
 
-def surrogate_part(beside: Beside, distance: Distance) -> float:
+def surrogate_part(surrogate: SurrogateFacts, distance: Distance) -> float:
     """`||E_rho psi - E_nu psi||` from the declared distance."""
-    facts = within(beside.moments, distance)
-    known = population_moments(facts, share_of(beside, distance)) if strict(distance) else facts
+    facts = within(surrogate.moments, distance)
+    known = population_moments(facts, share_of(surrogate, distance)) if strict(distance) else facts
     return surrogate_shift(known, distance)
 
 
@@ -111,50 +111,52 @@ def within(facts: RetainedFacts, distance: Distance) -> RetainedFacts:
     return replace(facts, change_supremum=min(facts.change_supremum, longest))
 
 
-def sampling_part(beside: Beside, distance: Distance, most: float) -> float:
+def sampling_part(surrogate: SurrogateFacts, distance: Distance, most: float) -> float:
     """The deviation of both sample means, at the quantile of its share; `most` is what the deposit alone would charge.
 
     It is not averaged over the drawing of the sets: the radius is not linear in it.
     """
     if not distance.samples_rows:
         return 0.0
-    share = share_of(beside, distance)
-    return apart(beside, distance, share, most) + tail_of(beside, distance, share, most).quantile(math.exp(-share))
+    share = share_of(surrogate, distance)
+    return apart(surrogate, distance, share, most) + tail_of(surrogate, distance, share, most).quantile(
+        math.exp(-share)
+    )
 
 
-def tail_of(beside: Beside, distance: Distance, log_failure: float, most: float) -> Tail:
+def tail_of(surrogate: SurrogateFacts, distance: Distance, log_failure: float, most: float) -> Tail:
     """The tail of the deviation; with it, where they can be counted there, of retained rows unlike any seen."""
-    facts, rows = beside.moments, beside.moments.n_retain
+    facts, rows = surrogate.moments, surrogate.moments.n_retain
     tail = deviation(within(facts, distance), distance, log_failure)
     if not exchangeable(facts, distance):
         return tail
     return replace(
         tail,
-        charge=beside.each / rows,
-        together=beside.together / math.sqrt(rows),
+        charge=surrogate.each / rows,
+        together=surrogate.together / math.sqrt(rows),
         most=most,
         counted=facts.change_longest / rows,
     )
 
 
-def apart(beside: Beside, distance: Distance, log_failure: float, most: float) -> float:
+def apart(surrogate: SurrogateFacts, distance: Distance, log_failure: float, most: float) -> float:
     """What is charged beforehand: the cut at what was seen, and rows unlike any where the tail does not count them."""
-    facts = beside.moments
+    facts = surrogate.moments
     known = set_apart(replace(facts, change_supremum=0.0), distance, log_failure)
     if exchangeable(facts, distance) or events(facts, distance) == 0:
         return known
     share = unlike_any(facts, distance, log_failure) / facts.n_retain
-    return known + min(beside.each * share, beside.together * math.sqrt(share), most)
+    return known + min(surrogate.each * share, surrogate.together * math.sqrt(share), most)
 
 
-def beside_terms(facts: DepositFacts, beside: Beside, distance: Distance) -> dict[str, float]:
+def surrogate_terms(facts: DepositFacts, surrogate: SurrogateFacts, distance: Distance) -> dict[str, float]:
     """What stands in the place of the second order, in the norm of the route."""
     return {
-        "surrogate": surrogate_part(beside, distance),
-        "sampling": sampling_part(beside, distance, remainder(facts)),
+        "surrogate": surrogate_part(surrogate, distance),
+        "sampling": sampling_part(surrogate, distance, remainder(facts)),
     }
 
 
-def kept_bound(facts: DepositFacts, beside: Beside | None, distance: Distance) -> Region:
+def bound_with_surrogate(facts: DepositFacts, surrogate: SurrogateFacts | None, distance: Distance) -> Region:
     """The region in the norm of the shape of the noise, with surrogate rows or of the deposit alone."""
-    return deposit_bound(facts, None if beside is None else beside_terms(facts, beside, distance))
+    return deposit_bound(facts, None if surrogate is None else surrogate_terms(facts, surrogate, distance))

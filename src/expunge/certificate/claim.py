@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
-from expunge.bounds import Beside, DepositFacts, EllipsoidNumbers, RetainedFacts
+from expunge.bounds import DepositFacts, EllipsoidNumbers, RetainedFacts, SurrogateFacts
 from expunge.bounds.scale import EXACTLY, Scale
 from expunge.distance import Distance
 from expunge.errors import OptionError
@@ -129,11 +129,11 @@ def deposit_facts(facts: Mapping[str, Fact], route: str) -> DepositFacts:
     return DepositFacts(route, **{name: facts[name].value for name in OWN_FACTS})
 
 
-def beside_facts(facts: Mapping[str, Fact]) -> Beside:
+def beside_facts(facts: Mapping[str, Fact]) -> SurrogateFacts:
     """What surrogate rows beside a deposit say."""
     names = [name for name in (*RETAINED_FACTS, *WEIGHT_FACTS) if name in facts and name not in UNSCALED]
     moments = _values({name: facts[name] for name in names}) | UNSCALED
-    return Beside(RetainedFacts(**moments), facts[EACH].value, facts[TOGETHER].value)
+    return SurrogateFacts(RetainedFacts(**moments), facts[EACH].value, facts[TOGETHER].value)
 
 
 def ellipsoid_of(facts: Mapping[str, Fact], n_parameters: int) -> EllipsoidNumbers:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from expunge.bounds import Ball, PaperConstants, Region, kept_bound, paper_bound, retained_bound
+from expunge.bounds import Ball, PaperConstants, Region, bound_with_surrogate, paper_bound, retained_bound
 from expunge.bounds.calibration import Calibration, sigma_classical, sigma_for
 from expunge.bounds.region import Shape
 from expunge.certificate.claim import SIZE_NAMES, Claim, beside_facts, deposit_facts, ellipsoid_of, retained_facts
@@ -54,7 +54,7 @@ def _paper_region(claim: Claim) -> Region:
 
 def _deposit_region(claim: Claim) -> Region:
     beside = beside_facts(claim.facts) if claim.distance.law.stands_in else None
-    return kept_bound(deposit_facts(claim.facts, claim.convention), beside, claim.distance)
+    return bound_with_surrogate(deposit_facts(claim.facts, claim.convention), beside, claim.distance)
 
 
 def _ellipsoid(claim: Claim) -> Shape:

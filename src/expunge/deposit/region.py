@@ -30,7 +30,7 @@ from expunge.bounds.deposit import (
     radius_in_route,
     weighted_radius,
 )
-from expunge.bounds.deposit_surrogate import Beside
+from expunge.bounds.deposit_surrogate import SurrogateFacts
 from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, Norm, largest, square_of
 from expunge.deposit.shape import centred_shape
 from expunge.deposit.step import RetainedProblem
@@ -55,7 +55,7 @@ class Solution:
     update: Tensor
     facts: DepositFacts
     residual: float
-    surrogate: Beside | None = None
+    surrogate: SurrogateFacts | None = None
     steps: int = 1
 
 

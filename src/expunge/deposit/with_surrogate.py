@@ -18,7 +18,14 @@ import torch
 from torch import Tensor
 
 from expunge.bounds.deposit import LONG_ROWS, RANGE, DepositFacts, radius_in_route
-from expunge.bounds.deposit_surrogate import Beside, beside_terms, kept_bound, sigmoid_bend, softmax_bend, together
+from expunge.bounds.deposit_surrogate import (
+    SurrogateFacts,
+    bound_with_surrogate,
+    sigmoid_bend,
+    softmax_bend,
+    surrogate_terms,
+    together,
+)
 from expunge.bounds.region import Region
 from expunge.bounds.retained import WEIGHT_FACTS, RetainedFacts
 from expunge.certificate.claim import BESIDE_FACTS, EACH, MOST_ROUTES, TOGETHER
@@ -335,7 +342,7 @@ class SurrogateRegion:
     step: SurrogateStep
     facts: DepositFacts
     norm: Norm
-    known: Beside
+    known: SurrogateFacts
     second: float
 
     @property
@@ -362,10 +369,10 @@ class SurrogateRegion:
 
 def region_of(solution: Solution, distance: Distance) -> Region:
     """The region of a step, with what surrogate rows say where they have a part in it."""
-    return kept_bound(solution.facts, solution.surrogate, distance)
+    return bound_with_surrogate(solution.facts, solution.surrogate, distance)
 
 
-def facts_of(known: Beside, weighted: bool) -> dict[str, float]:
+def facts_of(known: SurrogateFacts, weighted: bool) -> dict[str, float]:
     """What a certificate says of surrogate rows, by name; `weighted` where they are by class."""
     moments = asdict(known.moments)
     names = [name for name in BESIDE_FACTS if name in moments] + list(WEIGHT_FACTS if weighted else ())
@@ -434,5 +441,5 @@ def measure(step: SurrogateStep, facts: DepositFacts, norm: Norm, terms: Surroga
     farthest = min([setting.row_bound / math.sqrt(norm.least), *by_gauge])
     each = step.remainder.largest(facts.reach, setting.gauges) * farthest
     outputs = 1 if is_joint(head) else head.n_classes
-    known = Beside(moments, min(each, moments.change_supremum), together(facts, outputs))
-    return SurrogateRegion(step, facts, norm, known, math.fsum(beside_terms(facts, known, terms.distance).values()))
+    known = SurrogateFacts(moments, min(each, moments.change_supremum), together(facts, outputs))
+    return SurrogateRegion(step, facts, norm, known, math.fsum(surrogate_terms(facts, known, terms.distance).values()))

@@ -87,6 +87,28 @@ def test_every_changed_leaf_is_noticed(name: str) -> None:
             verify(parse_certificate(json.dumps(altered(content, path)).encode(), "altered"))
 
 
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 9])
+@pytest.mark.parametrize("kind", ["statement", "dossier", "model"])
+def test_one_bit_anywhere_is_noticed_or_changes_nothing(kind: str, step: int, tmp_path: Path) -> None:
+    """Of every byte; of each ninth in the quick tests. Nothing but a refusal may come of it."""
+    ending = "safetensors" if kind == "model" else "json"
+    source = STORED / f"{kind}-3-deposit.{ending}"
+    whole, flipped = source.read_bytes(), tmp_path / source.name
+    statement = expunge.read_statement(STORED / "statement-3-deposit.json")
+    for position in range(0, len(whole), step):
+        changed = bytearray(whole)
+        changed[position] ^= 1 << position % 8
+        flipped.write_bytes(changed)
+        with contextlib.suppress(ExpungeError):
+            if kind == "model":
+                verify_statement(statement, flipped)
+            else:
+                document, _ = expunge.verify_file(flipped)
+                assert document.content == json.loads(whole), position
+                continue
+            raise AssertionError(f"a model with another byte {position} was taken for the published one")
+
+
 def test_numbers_changed_together_with_the_digest_are_still_noticed(result: expunge.Unlearned) -> None:
     """Whoever recomputes the digest must also make every derived number follow from the facts."""
     content, unfelt = result.certificate.content, 0

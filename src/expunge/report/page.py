@@ -6,7 +6,6 @@ import contextlib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context, Decimal
 from functools import cache
 from typing import Any
@@ -239,48 +238,25 @@ POINTS = 60
 SMALLEST_SHARE = 0.004  # thinner parts are drawn this wide, else nobody sees them
 
 
-@dataclass(frozen=True)
-class Part:
-    """One part of the stacked bar, in percent of its width."""
-
-    name: str
-    label: str
-    meaning: str
-    value: float
-    share: float
-    start: float
-    width: float
-    colour: str
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Noise against epsilon on logarithmic axes, in the figure's own units (600 x 260)."""
-
-    path: str
-    x: float
-    y: float
-    x_ticks: tuple[tuple[float, str], ...]
-    y_ticks: tuple[tuple[float, str], ...]
-
-
-def stacked(terms: Mapping[str, float]) -> list[Part]:
-    """The terms of a bound as parts of one bar, each at least visible."""
+def stacked(terms: Mapping[str, float]) -> list[dict[str, Any]]:
+    """The terms of a bound as parts of one bar, in percent of its width, each at least visible."""
     total = math.fsum(terms.values())
     shown = {name: max(value / total if total else 0.0, SMALLEST_SHARE) for name, value in terms.items() if value > 0}
     scale = 100.0 / math.fsum(shown.values()) if shown else 0.0
-    parts, start = [], 0.0
+    parts: list[dict[str, Any]] = []
+    start = 0.0
     for index, (name, value) in enumerate(terms.items()):
         width = shown.get(name, 0.0) * scale
         label, meaning = (TERMS[name].title, TERMS[name].words) if name in TERMS else (name, "")
-        colour = COLOURS[index % len(COLOURS)]
-        parts.append(Part(name, label, meaning, value, 100.0 * value / total if total else 0.0, start, width, colour))
+        said = {"name": name, "label": label, "meaning": meaning, "value": value}
+        place = {"share": 100.0 * value / total if total else 0.0, "start": start, "width": width}
+        parts.append({**said, **place, "colour": COLOURS[index % len(COLOURS)]})
         start += width
     return parts
 
 
-def noise_curve(total: float, epsilon: float, delta: float) -> Curve:
-    """sigma for the same bound at other epsilons, from a tenth to ten times this one."""
+def noise_curve(total: float, epsilon: float, delta: float) -> dict[str, Any]:
+    """sigma for the same bound at other epsilons, from a tenth to ten times this one, in units of 600 x 260."""
     low, high = math.log10(epsilon) - 1.0, math.log10(epsilon) + 1.0
     exponents = [low + (high - low) * index / (POINTS - 1) for index in range(POINTS)]
     noise = [math.log10(sigma_for(total, 10.0**exponent, delta)) for exponent in exponents]
@@ -294,12 +270,15 @@ def noise_curve(total: float, epsilon: float, delta: float) -> Curve:
         return lowest - (lowest - highest) * (level - bottom) / (top - bottom)
 
     path = "M" + " L".join(f"{x_of(e):.1f},{y_of(s):.1f}" for e, s in zip(exponents, noise, strict=True))
-    x_ticks = tuple((x_of(low + step), f"{10.0 ** (low + step):.3g}") for step in (0.0, 0.5, 1.0, 1.5, 2.0))
-    y_ticks = tuple(
-        (y_of(bottom + (top - bottom) * share), f"{10.0 ** (bottom + (top - bottom) * share):.2g}")
-        for share in (0.0, 0.25, 0.5, 0.75, 1.0)
-    )
-    return Curve(path, x_of(math.log10(epsilon)), y_of(math.log10(sigma_for(total, epsilon, delta))), x_ticks, y_ticks)
+    quarters = (0.0, 0.25, 0.5, 0.75, 1.0)
+    across, up_to = [low + 2.0 * share for share in quarters], [bottom + (top - bottom) * share for share in quarters]
+    return {
+        "path": path,
+        "x": x_of(math.log10(epsilon)),
+        "y": y_of(math.log10(sigma_for(total, epsilon, delta))),
+        "x_ticks": [(x_of(exponent), f"{10.0**exponent:.3g}") for exponent in across],
+        "y_ticks": [(y_of(level), f"{10.0**level:.2g}") for level in up_to],
+    }
 
 
 # HTML pages from templates: one file each, no scripts, nothing fetched, everything escaped.
@@ -340,7 +319,6 @@ def _common(content: Mapping[str, Any], keyid: str | None, organisation: str | N
         "reading": reading(content["epsilon"], content["delta"]),
         "reading_of": reading,
         "weak": is_weak(content["epsilon"], content["delta"]),
-        "version": __version__,
         **checked_names(organisation, model_name),
     }
 
@@ -355,13 +333,13 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["number"] = _number
-    environment.filters["moment"] = _moment
-    environment.filters["promised"] = up
-    environment.filters["one_in"] = one_in
+    environment.filters |= {"number": _number, "moment": _moment, "promised": up, "one_in": one_in, "plain": plain}
     environment.filters["capitalise"] = lambda text: text[:1].upper() + text[1:]
-    environment.filters["plain"] = plain
     return environment
+
+
+def _render(template: str, **values: Any) -> str:
+    return _environment().get_template(template).render(version=__version__, **values)
 
 
 @showing("the statement")
@@ -379,19 +357,16 @@ def statement_page(
 
     `organisation` and `model_name` are shown as they are given: they are in no file that is verified.
     """
-    return (
-        _environment()
-        .get_template("statement.html")
-        .render(
-            statement=statement,
-            number=number,
-            composition=composition,
-            limit=limit,
-            keyid=keyid,
-            decision=decision(statement, public=True),
-            estimated=[STAND_IN] if statement["distance"]["provenance"] == "estimated" else [],
-            **_common(statement, keyid, organisation, model_name),
-        )
+    return _render(
+        "statement.html",
+        statement=statement,
+        number=number,
+        composition=composition,
+        limit=limit,
+        keyid=keyid,
+        decision=decision(statement, public=True),
+        estimated=[STAND_IN] if statement["distance"]["provenance"] == "estimated" else [],
+        **_common(statement, keyid, organisation, model_name),
     )
 
 
@@ -420,27 +395,24 @@ def run_page(
     }
     residual = bound["kind"] == "residual"
     estimated = [f"{meaning}: {_number(value)}" for _, meaning, value in facts["estimated"]]
-    return (
-        _environment()
-        .get_template("run.html")
-        .render(
-            certificate=certificate,
-            number=number,
-            requests=requests,
-            composition=composition,
-            limit=limit,
-            accuracy=accuracy,
-            keyid=keyid,
-            parts=stacked(bound["terms"]),
-            curve=noise_curve(bound["total"], certificate["epsilon"], noise["delta_for_noise"]) if residual else None,
-            facts=facts,
-            estimated=[*estimated, *([STAND_IN] if certificate["distance"]["provenance"] == "estimated" else [])],
-            provenance_words=PROVENANCE,
-            failure_words=FAILURES,
-            decision=decision(certificate, public=False),
-            public_decision=decision(certificate, public=True),
-            **_common(certificate, keyid, organisation, model_name),
-        )
+    return _render(
+        "run.html",
+        certificate=certificate,
+        number=number,
+        requests=requests,
+        composition=composition,
+        limit=limit,
+        accuracy=accuracy,
+        keyid=keyid,
+        parts=stacked(bound["terms"]),
+        curve=noise_curve(bound["total"], certificate["epsilon"], noise["delta_for_noise"]) if residual else None,
+        facts=facts,
+        estimated=[*estimated, *([STAND_IN] if certificate["distance"]["provenance"] == "estimated" else [])],
+        provenance_words=PROVENANCE,
+        failure_words=FAILURES,
+        decision=decision(certificate, public=False),
+        public_decision=decision(certificate, public=True),
+        **_common(certificate, keyid, organisation, model_name),
     )
 
 
@@ -457,17 +429,13 @@ def desk_page(
     model_name: str | None = None,
 ) -> str:
     """The desk's own page: requests with their references, models, what is left. Not for publication."""
-    return (
-        _environment()
-        .get_template("desk.html")
-        .render(
-            status=status,
-            requests=requests,
-            models=models,
-            shown=shown,
-            total=total,
-            pages=pages,
-            version=__version__,
-            **checked_names(organisation, model_name),
-        )
+    return _render(
+        "desk.html",
+        status=status,
+        requests=requests,
+        models=models,
+        shown=shown,
+        total=total,
+        pages=pages,
+        **checked_names(organisation, model_name),
     )

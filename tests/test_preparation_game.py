@@ -34,11 +34,11 @@ from sklearn.preprocessing import (
 
 import expunge
 import expunge.sklearn
-from expunge.errors import ModelError, OptionError
+from expunge.errors import DataError, ModelError, OptionError
 from expunge.record import LEARNT_COARSE, LEARNT_FROM_SOURCE
 from expunge.rows import preparation
 from expunge.rows.preparation import learn
-from expunge.rows.tables import frame_table
+from expunge.rows.tables import frame_table, read_table
 from expunge.sklearn.pipelines import fitted_steps, is_coarse, join_pipeline, split_pipeline
 
 N = 600
@@ -159,6 +159,53 @@ def test_whether_she_was_there_is_not_told(
         return str([each for each in learn(raw, "pays")[0].columns if each.column == "wealth"])
 
     assert often_right(frames, prepared) < most < ALLOWED
+
+
+@pytest.mark.parametrize("present", [12, 19, 40])
+def test_a_column_that_few_rows_have_a_number_in_does_not_tell(present: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The few would decide centre and scale: she is one of so many with a number, and an ordinary one."""
+    monkeypatch.setattr("expunge.rows.preparation._chance", random.Random(7))
+
+    def sparse(seed: int) -> pd.DataFrame:
+        frame = ordinary(300, seed).assign(other=np.arange(300) % 5)
+        frame.loc[: 300 - present - 1, "wealth"] = np.nan
+        return frame
+
+    def prepared(raw: Any) -> str:
+        made = learn(raw, "pays")[0]
+        return str([each for each in (*made.columns, *made.dropped) if "wealth" in str(each)])
+
+    assert often_right([sparse(seed) for seed in range(TABLES)], prepared) < 0.65
+
+
+def test_an_empty_column_is_left_out_for_the_reason_that_one_with_her_value_is() -> None:
+    frame = people().assign(title=None)
+    hers = frame.assign(title=[None] * (N - 1) + ["Baroness"])
+    dropped = [learnt(each, "coarse")["dropped"] for each in (frame, hers)]
+    assert dropped[0] == dropped[1]
+    assert "title" in str(dropped[0])
+
+
+@pytest.mark.parametrize(
+    ("column", "cell"),
+    [("age", "about 40"), ("age", "4O"), ("wealth", "1_000"), ("wealth", "5%"), ("born", "in May")],
+)
+def test_a_cell_written_otherwise_does_not_decide_what_a_column_is(tmp_path: Any, column: str, cell: str) -> None:
+    """In a file without types: words, for one cell's sake, would tell that somebody had it. Whoever trains corrects it."""
+    rng = np.random.default_rng(1)
+    frame = people(with_her=False)[["age", "wealth", "pays"]].assign(born=rng.integers(1950, 2000, N - 1))
+    frame["born"] = frame["born"].astype(str) + "-03-01"
+    frame.to_csv(tmp_path / "without.csv", index=False)
+    text = frame.astype(object)
+    text.loc[7, column] = cell
+    text.to_csv(tmp_path / "with.csv", index=False)
+    learn(read_table(tmp_path / "without.csv"), "pays")
+    with pytest.raises(DataError, match="all but 1 rows") as refused:
+        learn(read_table(tmp_path / "with.csv"), "pays")
+    assert cell in str(refused.value)
+    text.loc[7, column] = ""
+    text.to_csv(tmp_path / "empty.csv", index=False)
+    learn(read_table(tmp_path / "empty.csv"), "pays")
 
 
 def test_the_game_can_be_won_where_nothing_is_left_to_chance() -> None:

@@ -31,13 +31,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from expunge.errors import DataError, OptionError
 from expunge.record import prepared_names
 from expunge.rows.arrays import Array
 from expunge.rows.parquet import is_list, is_text
 from expunge.rows.tables import (
+    DATES,
     MISSING,
+    NO_NUMBER,
     Table,
     Words,
     choose_label,
@@ -61,6 +64,8 @@ FEW_ROWS = 20  # below which nothing is concluded from all values being differen
 FILLED = 20  # parts of a scale that what stands in for empty cells is rounded to: features show it
 SAME, ALMOST_SAME = "the same value in every row", "the same value in every row, or in all but a few"
 INDEX = re.compile(r"(Unnamed: \d+)?|__index_level_\d+__")  # what pandas' row numbers are called in files
+NUMBER = r"^[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?$"
+ENOUGH = 5  # times `few` values, in a column of numbers with gaps: else single ones would decide centre and scale
 NUMBERED = re.compile(r"(.*[_ .-])?(id|index|idx|key|uuid|guid|no|nr|number|row|rowid)", re.IGNORECASE)
 LABELLED = (
     "Where it has another name here, give that with --label; where there is none, add it: rows are known, and scored, "
@@ -387,20 +392,25 @@ class _Kinds:
         reason: str | None
         if table.has_dates(name):
             reason = "dates"
-        elif table.typed and (pa.types.is_null(kind) or is_list(kind)):
-            reason = "no values, or values that are neither numbers nor words"
+        elif table.typed and pa.types.is_null(kind):
+            reason = "no values" if self.coarse is None else ALMOST_SAME
+        elif table.typed and is_list(kind):
+            reason = "values that are neither numbers nor words"
         elif table.typed and (is_text(kind) or pa.types.is_dictionary(kind)):
             reason = self._decide_words(name, table.words(name), asked)
         elif (values := table.numbers(name)) is not None:
             reason = self._decide_numbers(name, values, asked)
         else:
-            reason = self._decide_words(name, table.words(name), asked)
+            words = table.words(name)
+            if self.coarse is not None and not table.typed:
+                self._require_one_kind(name, words)
+            reason = self._decide_words(name, words, asked)
         if reason is not None:
             self.dropped.append((name, reason))
 
     def _decide_numbers(self, name: str, values: Array, asked: bool) -> str | None:
         there, moments = values[~np.isnan(values)], (0.0, 0.0)
-        if len(there) <= self.few():
+        if len(there) <= min(ENOUGH * self.few(), len(values) // 2):
             return "no values" if self.coarse is None else ALMOST_SAME
         if not asked and is_row_number(name, values, self.few()):
             return "row numbers, or the number of a person"
@@ -410,6 +420,23 @@ class _Kinds:
             return ALMOST_SAME
         self.numbers[name], self.moments[name] = values, moments
         return None
+
+    def _require_one_kind(self, name: str, words: Words) -> None:
+        """Refuse a column that would be numbers, or dates, but for a few cells: what became of it would show them."""
+        counts = np.bincount(words.codes[words.codes >= 0], minlength=len(words.different))
+        plain = pc.is_in(pc.utf8_lower(words.different), value_set=pa.array(NO_NUMBER, words.different.type))
+        for kind, pattern in (("numbers", NUMBER), ("dates", DATES)):
+            fits = pc.or_(pc.match_substring_regex(words.different, pattern), plain)
+            others = np.flatnonzero(~fits.to_numpy(zero_copy_only=False).astype(bool))
+            odd = int(counts[others].sum())
+            if 0 < odd <= min(self.few(), int(counts.sum()) // 2):
+                raise DataError(
+                    f"{self.table.name}: column {name!r} has {kind} in all but {odd} rows, such as "
+                    f"{words.different[int(others[0])].as_py()[:LONGEST_VALUE]!r}",
+                    "a few cells must not decide what a column is: the model would tell that somebody had them",
+                    "Correct these cells or leave them empty; where the column is meant to be words, write all of its "
+                    "values as such (n3 instead of 3), or leave it out with --columns.",
+                )
 
     def _decide_words(self, name: str, words: Words, asked: bool) -> str | None:
         n_rows, different = len(self.table), len(words.different)

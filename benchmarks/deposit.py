@@ -40,13 +40,14 @@ from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from startup import measured as measured_process
 
 import expunge.sklearn
-from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.file import Deposit, read_deposit
 from expunge.deposit.make import optimum
+from expunge.door import ask
 from expunge.errors import BeyondPolicy, VacuousClaim
 from expunge.heads import Rows
 from expunge.mechanism import certify, measure
 from expunge.request.execution import Execution
+from expunge.request.promise import Promise
 
 LARGE = 1 << 28  # bytes of a deposit from which on a deletion is timed once
 EPSILON, DELTA = 1.0, 1e-6
@@ -126,8 +127,8 @@ def deletion(file: Path, forget: Data, out: Path, device: str) -> Deleted:
     clock.now("deposit read")
     before = read_deposit(file)
     clock.now("rows looked up")
-    promise = deposit_promise(EPSILON, DELTA, force=True)
-    asked = ask_deposit(before, forget, promise, execution=Execution(device=device))
+    promise = Promise(EPSILON, DELTA, force=True)
+    asked = ask(None, forget, None, promise, deposit=before, execution=Execution(device=device))
     clock.now("step and region")
     found = measure(asked)
     clock.now("noise and certificate")

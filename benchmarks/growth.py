@@ -79,8 +79,8 @@ def rates(x: torch.Tensor, classes: int) -> dict[str, float]:
 def one(case: dict[str, int]) -> dict[str, Any]:
     """One case, in this process."""
     from expunge.distance import Distance
+    from expunge.door import ask
     from expunge.mechanism import carry_out, certify, measure
-    from expunge.request.door import ask
     from expunge.request.promise import Promise
     from expunge.train import train
 

@@ -21,11 +21,11 @@ import torch
 from environment import RESULTS, environment, markdown, seconds, synchronise, write
 
 import expunge
+from expunge.door import ask
 from expunge.heads import Curvature, Rows, head_for
 from expunge.mechanism import certify, measure
 from expunge.model import from_matrix
 from expunge.record import TrainingRecord
-from expunge.request.door import ask
 from expunge.request.execution import Execution
 from expunge.request.promise import Promise
 from expunge.train import minimise, residual_upper

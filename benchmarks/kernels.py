@@ -16,8 +16,8 @@ import torch
 from environment import environment, markdown, synchronise, write
 
 from expunge.heads import Rows, head_for
-from expunge.heads.spread import Spread
-from expunge.solve.equation import RetainHessian, SurrogateEquation
+from expunge.heads.linear import Spread
+from expunge.solve.equation import SurrogateEquation
 
 CASES = [
     (2_000_000, 512, 10, torch.float32),
@@ -42,7 +42,7 @@ def measured(n: int, width: int, classes: int, dtype: torch.dtype, device: str) 
     weights = torch.randn((classes, width), dtype=torch.float64, generator=generator, device=device)
     forget = n // 100
     problem = SurrogateEquation(head, weights, Rows(x[:forget].double(), y[:forget]), Rows(x, y), n)
-    operator = RetainHessian(problem, torch.zeros_like(weights), 0.0, None)
+    operator = problem.jacobian(torch.zeros_like(weights), 0.0, None)
     spread = Spread(head, weights, 0.01 * weights, Rows(x, y))
     direction = torch.randn((classes, width), dtype=dtype, generator=generator, device=device)
     wide = direction.double()

@@ -23,10 +23,10 @@ import torch
 from environment import RESULTS, environment, markdown, write
 
 from expunge.heads import Rows, head_for
-from expunge.solve.conjugate import solve_conjugate
-from expunge.solve.equation import SurrogateEquation
+from expunge.solve.equation import Hessian, SurrogateEquation
+from expunge.solve.linear import solve_conjugate
 from expunge.solve.precondition import ClassBlocks, KroneckerPreconditioner, blocks_pay
-from expunge.train import SetHessian, minimise
+from expunge.train import minimise
 
 FILES = {
     "MNIST pixels": "mnist.npz",
@@ -65,13 +65,13 @@ def measured(X: torch.Tensor, y: torch.Tensor, classes: int, l2: float) -> dict[
     problem = SurrogateEquation(head, weights, Rows(X[:forgotten], y[:forgotten]), Rows(X[half:], y[half:]), half)
     right = -problem.residual(torch.zeros_like(weights))
     result: dict[str, Any] = {"l2": l2, "chosen": "blocks" if blocks_pay(head, problem.surrogate) else "Kronecker"}
-    kinds: dict[str, Callable[[SetHessian], Any]] = {
+    kinds: dict[str, Callable[[Hessian], Any]] = {
         "plain": lambda _: Plain(),
         "Kronecker": lambda operator: KroneckerPreconditioner(operator.curvature, 1.0),
         "blocks": lambda operator: ClassBlocks(operator.curvature, 1.0),
     }
     for name, make in kinds.items():
-        operator = SetHessian(head, weights, problem.surrogate, Plain())
+        operator = Hessian(head.curvature(weights, problem.surrogate), 1.0, 0.0)
         operator.product(right)  # predictions, which every way needs
         began = time.perf_counter()
         operator._preconditioner = make(operator)

@@ -23,14 +23,14 @@ from environment import RESULTS, environment, markdown, synchronise, write
 from imagenet_head import CHUNK, basis, made_up
 
 from deposit import Clock
-from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.file import Deposit
 from expunge.deposit.make import make_deposit
 from expunge.deposit.verify import whitened
+from expunge.door import ask
 from expunge.mechanism import certify, measure
 from expunge.model import from_matrix
-from expunge.request.declared import Declared
 from expunge.request.execution import Execution
+from expunge.request.promise import Declared, Promise
 
 EPSILON = 0.01
 STAGES = {"Newton": "anchor", "Sums": "sums and shape", "Rehearsals": "rehearsal", "Row": "hashes"}
@@ -73,10 +73,12 @@ def deletion(before: Deposit, rows: Labelled, m: int, given: argparse.Namespace)
     """Of the first m rows, to files that are then removed; and how far retraining is, over the radius."""
     clock, forget = Clock(given.device), (rows[0][:m], rows[1][:m])
     clock.now("rows looked up")
-    asked = ask_deposit(
-        before,
+    asked = ask(
+        None,
         forget,
-        deposit_promise(EPSILON, 1.0 / given.rows, force=True),
+        None,
+        Promise(EPSILON, 1.0 / given.rows, force=True),
+        deposit=before,
         execution=Execution(device=given.device),
     )
     clock.now("step and region")

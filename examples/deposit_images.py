@@ -25,22 +25,20 @@ import numpy as np
 import torch
 
 from expunge.bounds.calibration import mu_for
-from expunge.deposit.adding import with_surrogate
-from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.evidence import DepositEvidence, Removal
 from expunge.deposit.file import Deposit
 from expunge.deposit.make import make_deposit, optimum
 from expunge.deposit.verify import whitened
 from expunge.deposit.with_surrogate import step_with_surrogate
 from expunge.distance import parse_distance
+from expunge.door import ask
 from expunge.errors import ExpungeError
 from expunge.evidence import foresee
 from expunge.heads.rows import in_memory
 from expunge.mechanism import measure, weigh
-from expunge.request.door import ask
 from expunge.request.execution import Execution
 from expunge.request.promise import Promise, wanted_distance
-from expunge.request.rows import rows_of
+from expunge.request.sets import rows_of
 from expunge.train import train
 
 EPSILONS = (0.1, 1.0)
@@ -158,9 +156,9 @@ class Group:
             promise = Promise(*budget, wanted_distance(distance)[0], force=True)
             request = ask(model, forget, surrogate, promise, execution=self.execution)
             return request, measure(request, seed=seed)
-        promise = deposit_promise(*budget, force=True)
-        request = ask_deposit(self.kept, forget, promise, model=model, execution=self.execution)
-        request = with_surrogate(request, forget, None if distance is None else surrogate, distance)
+        promise = Promise(*budget, distance, force=True)
+        given = None if distance is None else surrogate
+        request = ask(model, forget, given, promise, deposit=self.kept, execution=self.execution)
         if self.removal is None:
             self.removal = Removal.of(request)
         elif request.surrogate is not None and self.removal.with_surrogate is None:

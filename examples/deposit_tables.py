@@ -25,11 +25,12 @@ from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.file import Deposit
 from expunge.deposit.verify import whitened
+from expunge.door import ask
 from expunge.errors import ExpungeError
 from expunge.mechanism import measure
+from expunge.request.promise import Promise
 from expunge.sklearn import deposit, unlearn
 
 DELTA = 1e-6
@@ -112,7 +113,7 @@ def forgotten(kept: Deposit, rows: Rows, m: int, seed: int) -> tuple[Any, Any, A
     gone, left = chosen[:m], chosen[m:]
     refit = refitted(rows[0][left], rows[1][left])
     try:
-        request = ask_deposit(kept, (rows[0][gone], rows[1][gone]), deposit_promise(1.0, DELTA, force=True))
+        request = ask(None, (rows[0][gone], rows[1][gone]), None, Promise(1.0, DELTA, force=True), deposit=kept)
         update = request.weights + measure(request).step.update
     except ExpungeError:
         update = None

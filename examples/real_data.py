@@ -22,10 +22,10 @@ import numpy as np
 import torch
 
 from expunge import LinearModel, __version__, parse_distance, train
+from expunge.door import ask
 from expunge.evidence import foresee
 from expunge.heads import Rows, head_for
 from expunge.mechanism import certify, measure
-from expunge.request.door import ask
 from expunge.request.promise import Promise
 from expunge.train import minimise
 

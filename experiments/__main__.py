@@ -128,7 +128,7 @@ def _run(names: list[str], folder: DataFolder, target: Path, options: dict[str, 
 def _write_page(target: Path, page: Path) -> None:
     from experiments.protocol.page import reproduction_page
     from experiments.protocol.runner import show_all
-    from expunge.runtime.durable import PUBLIC, write_whole
+    from expunge.runtime.files import PUBLIC, write_whole
 
     show_all(target)
     write_whole(page, reproduction_page(target, page).encode(), PUBLIC)

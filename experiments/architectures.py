@@ -34,13 +34,12 @@ from experiments.shared.comparison import ACCURACIES, comparison
 from experiments.shared.network_scores import NetworkTask, paper_delta, paper_sigma, with_noise
 from experiments.shared.pretraining import pretrained
 from expunge.evaluate.evaluation import TITLES
-from expunge.heads.examples import Examples
 from expunge.heads.module import ModuleObjective
+from expunge.heads.network import Examples
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.equation import RetainedEquation, SurrogateEquation
-from expunge.solve.iterated import iterated_step
-from expunge.solve.newton import Equation
-from expunge.solve.outcome import Step
+from expunge.solve.linear import Step
+from expunge.solve.newton import Equation, iterated_step
 
 ARCHITECTURES = ("L", "C+L", "2C+L")
 METHODS = ("Original", "Retrain", PLUS, MINUS)

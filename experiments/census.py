@@ -20,13 +20,13 @@ from experiments.protocol.experiment import Case, Config, Record, Table, percent
 from experiments.shared.checks import check
 from experiments.shared.mixture import ROUNDING
 from expunge.certificate.derive import held_region
+from expunge.door import ask
 from expunge.evaluate.case import Labelled, Splits, make_case
 from expunge.evaluate.methods import Outcome
 from expunge.evidence import build_claim, foresee
 from expunge.mechanism import measure
 from expunge.model import LinearModel
 from expunge.report.figures import COLOURS, STYLES, new_figure, png
-from expunge.request.door import ask
 from expunge.request.promise import Promise, wanted_distance
 from expunge.runtime.progress import Progress, silent
 from expunge.train import train

@@ -36,7 +36,7 @@ from expunge.evaluate.case import Splits, make_case
 from expunge.heads.rows import in_memory
 from expunge.report.figures import new_figure, png
 from expunge.request.execution import computing_device
-from expunge.request.rows import rows_of
+from expunge.request.sets import rows_of
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.equation import SurrogateEquation
 from expunge.solve.newton import newton_step

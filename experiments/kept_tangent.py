@@ -25,7 +25,6 @@ from experiments.shared.checks import check
 from experiments.shared.comparison import ACCURACIES, PAPER_METRICS, shown
 from experiments.shared.network_scores import tangent_task
 from experiments.shared.pretraining import PASS, pretrained
-from expunge.deposit.asking import deposit_promise
 from expunge.deposit.file import Deposit
 from expunge.deposit.verify import whitened
 from expunge.evaluate.evaluation import PERCENT, TITLES
@@ -39,6 +38,7 @@ from expunge.networks.tangent import (
     train_tangent,
     unlearn_tangent,
 )
+from expunge.request.promise import Promise
 from expunge.runtime.progress import Progress, silent
 
 KEPT = "With a deposit"
@@ -116,7 +116,7 @@ def _forgotten(
     trained = model.weights.to(objective.device)
     retrained = minimise_tangent(objective, rows["retain"], start=trained)[0]
     delta = 1.0 / model.record.n_source
-    promised = deposit_promise(epsilon, delta, noise=NOISE)
+    promised = Promise(epsilon, delta, noise=NOISE)
     request = ask_tangent_deposit(network, model, deposit, forget, promised, **options)
     updated = request.weights + measure(request, seed=seed).step.update
     asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "deposit": deposit, "noise": NOISE}

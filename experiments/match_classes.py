@@ -26,12 +26,12 @@ from sklearn.datasets import load_digits
 from experiments.datasets.splits import dirichlet_split
 from expunge import Distance, __version__, train
 from expunge.certificate.derive import held_region
+from expunge.door import ask
 from expunge.errors import DataError
 from expunge.evidence import build_claim
 from expunge.mechanism import measure
-from expunge.request.door import ask
 from expunge.request.promise import Promise
-from expunge.request.rows import rows_of
+from expunge.request.sets import rows_of
 
 CONCENTRATIONS = (1.0, 13.0, 100.0)
 L2 = 0.01

@@ -47,8 +47,8 @@ from expunge.distance import Distance
 from expunge.evidence import Measurement, build_claim, foresee
 from expunge.mechanism import measure
 from expunge.networks.tangent import TangentModel, minimise_tangent, tangent_request, train_tangent
-from expunge.request.door import Request
 from expunge.request.promise import Promise
+from expunge.request.request import Request
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.equation import SurrogateEquation
 

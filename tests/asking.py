@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from expunge.door import ask
 from expunge.model import LinearModel, checked_model
-from expunge.request.declared import Declared
-from expunge.request.door import Request, ask
 from expunge.request.execution import Execution
-from expunge.request.promise import Promise, wanted_distance
+from expunge.request.promise import Declared, Promise, wanted_distance
+from expunge.request.request import Request
 
 
 def asked(

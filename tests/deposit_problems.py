@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from expunge.deposit.asking import BOUND, DISTANCE, ask_deposit
 from expunge.deposit.file import Deposit
 from expunge.deposit.make import anchor_noise, anchor_scales
 from expunge.deposit.matrices import Norm
 from expunge.deposit.shape import gram_of, not_definite, shape_of
 from expunge.deposit.step import Penalty, Setting
 from expunge.deposit.sums import Gauge, Sums, gauges_of, has_third, sums_of
+from expunge.door import ask
 from expunge.heads import LinearHead, Rows, head_for
 from expunge.model import LinearModel, from_matrix
 from expunge.record import TrainingRecord
@@ -320,11 +320,13 @@ class Made:
     y: Array
     deposit: Deposit
 
-    def request(self, which: Array, *, copy: Any = None, **options: Any) -> Any:
+    def request(self, which: Array, *, copy: Any = None, surrogate: Any = None, **options: Any) -> Any:
         """A request for these rows, or for a copy of them."""
         settings = {"epsilon": 1.0, "delta": 1e-5} | options
-        promise = Promise(distance=DISTANCE, step="newton", bound=BOUND, **settings)
-        return ask_deposit(self.deposit, (self.X[which] if copy is None else copy, self.y[which]), promise)
+        promise = Promise(**settings)
+        return ask(
+            None, (self.X[which] if copy is None else copy, self.y[which]), surrogate, promise, deposit=self.deposit
+        )
 
 
 @cache

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import expunge.door
 import expunge.heads.rows
 import expunge.mechanism
-import expunge.request.door
 import expunge.rows.streams
 import expunge.surrogate.evidence
 from asking import asked
@@ -44,7 +44,7 @@ def command(folder: Path, target: Path) -> None:
     from expunge.cli import main
 
     where = {
-        "first pass": (expunge.request.door, "survey"),
+        "first pass": (expunge.door, "survey"),
         "step": (expunge.mechanism, "newton_step"),
         "moments": (expunge.surrogate.evidence, "change_moments"),
     }

@@ -29,7 +29,7 @@ from expunge.errors import Refused
 from expunge.mechanism import certify, measure
 from expunge.networks.module import unlearn_module
 from expunge.networks.tangent import train_tangent, unlearn_tangent
-from expunge.request.series import Series
+from expunge.request.promise import Series
 
 Rows = tuple[np.ndarray, np.ndarray]
 

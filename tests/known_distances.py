@@ -12,7 +12,7 @@ import torch
 import reference
 from asking import asked
 from expunge.distance import Distance
-from expunge.request.door import Request
+from expunge.request.request import Request
 from expunge.rows import bound_rows
 
 Array = Any

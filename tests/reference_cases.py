@@ -34,8 +34,7 @@ from expunge.distance import Estimation, parse_distance
 from expunge.mechanism import certify, measure
 from expunge.networks.module import module_request, unlearn_module
 from expunge.networks.tangent import tangent_request, train_tangent, unlearn_tangent
-from expunge.request.promise import Promise
-from expunge.request.series import Series
+from expunge.request.promise import Promise, Series
 
 Json = dict[str, Any]
 Rows = tuple[np.ndarray, np.ndarray]
@@ -148,7 +147,7 @@ def nothing_fits() -> Iterator[None]:
     """Streams are read anew in each pass, in short reads, with nothing kept between them."""
     with contextlib.ExitStack() as stack:
         for name, value in {
-            "expunge.request.rows.fits": lambda *given: False,
+            "expunge.request.sets.fits": lambda *given: False,
             "expunge.rows.streams.HELD_SHARE": 0.0,
             "expunge.rows.streams.REMEMBERED_SHARE": 0.0,
             "expunge.rows.streams.StreamedRows._has_room": lambda self, n_bytes: False,

@@ -26,10 +26,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from expunge.deposit import forecast
-from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.evidence import DepositEvidence
 from expunge.deposit.file import Deposit
 from expunge.deposit.verify import whitened
+from expunge.door import ask
+from expunge.request.promise import Promise
 from expunge.sklearn import deposit
 from expunge.sklearn.deletion import FORGET, _given
 from expunge.sklearn.objectives import read_objective
@@ -157,7 +158,7 @@ def away(name: str) -> float:
     model, kept = fitted(name)
     X, y = CASES[name].rows()
     given = _given(split_pipeline(model), (some(X, slice(GONE)), some(y, slice(GONE))), kept, FORGET)
-    request = ask_deposit(kept, given, deposit_promise(1.0, 1e-3))
+    request = ask(None, given, None, Promise(1.0, 1e-3), deposit=kept)
     evidence = DepositEvidence.gather(request)
     updated = kept.anchor + evidence.step().update
     return whitened(evidence.deposit, kept.setting.centred(updated - refit_matrix(name)[0]))

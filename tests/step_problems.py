@@ -12,8 +12,8 @@ import torch
 import reference
 from asking import asked
 from expunge.heads import Rows, head_for
-from expunge.request.door import Request
-from expunge.solve.equation import SetHessian, SurrogateEquation
+from expunge.request.request import Request
+from expunge.solve.equation import Hessian, SurrogateEquation
 
 Array = Any
 
@@ -107,8 +107,8 @@ def indefinite(loss: str, l2: float, surrogate: int) -> Example:
     return example
 
 
-def preconditioned(head: Any, weights: torch.Tensor, rows: Rows, preconditioner: Any = None) -> SetHessian:
+def preconditioned(head: Any, weights: torch.Tensor, rows: Rows, preconditioner: Any = None) -> Hessian:
     """The Hessian of one set, with a preconditioner of one's own choice."""
-    hessian = SetHessian(head.curvature(weights, rows), 1.0, 0.0)
+    hessian = Hessian(head.curvature(weights, rows), 1.0, 0.0)
     hessian._preconditioner = preconditioner
     return hessian

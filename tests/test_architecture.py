@@ -20,7 +20,7 @@ PACKAGE = Path(expunge.__file__).parent
 STORED = Path(__file__).parent / "stored"
 ORDER = [
     "errors", "runtime", "distance", "bounds", "noise", "record", "certificate", "heads", "rows", "model", "solve", "request",
-    "evidence", "train", "estimate", "surrogate", "deposit", "mechanism", "unlearn", "networks", "evaluate", "report", "desk",
+    "evidence", "train", "estimate", "surrogate", "deposit", "door", "mechanism", "unlearn", "networks", "evaluate", "report", "desk",
     "sklearn", "cli",
 ]  # fmt: skip
 WITHOUT_TORCH = ORDER[: ORDER.index("heads")]

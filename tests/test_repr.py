@@ -17,7 +17,8 @@ from expunge.certificate.sign import generate_keys
 from expunge.desk import run
 from expunge.desk.state import Secret, load_state
 from expunge.evaluate.audit import Audit, LowerBounds
-from expunge.request.past import Past
+from expunge.request.promise import Promise
+from expunge.request.subject import Past
 from private_values import private_values
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -110,10 +111,9 @@ def check(forgotten: Any) -> Held:
 
 
 def request(forgotten: Any) -> Held:
-    from expunge.deposit.asking import ask_deposit, deposit_promise
 
     case = forgotten[0]
-    asked = ask_deposit(case.deposit, (case.X[:1], case.y[:1]), deposit_promise(1.0, 1e-5, force=True))
+    asked = ask(None, (case.X[:1], case.y[:1]), None, Promise(1.0, 1e-5, force=True), deposit=case.deposit)
     return asked, texts_of(case.X[:1])
 
 

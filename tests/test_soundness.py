@@ -28,11 +28,11 @@ from expunge.distance import Distance
 from expunge.errors import ExpungeError
 from expunge.heads import Rows
 from expunge.mechanism import certify, gather, measure
-from expunge.request.door import Request
 from expunge.request.promise import STEPS
+from expunge.request.request import Request
 from expunge.solve.equation import RetainedEquation, SurrogateEquation
+from expunge.solve.linear import Step
 from expunge.solve.newton import newton_step
-from expunge.solve.outcome import Step
 from expunge.surrogate.moments import change_moments
 from expunge.train import train
 from expunge.unlearn import unlearn

@@ -43,7 +43,7 @@ def model() -> LinearModel:
 @pytest.fixture
 def streaming(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing fits, and reads are short."""
-    monkeypatch.setattr("expunge.request.rows.fits", lambda *given: False)
+    monkeypatch.setattr("expunge.request.sets.fits", lambda *given: False)
     monkeypatch.setattr("expunge.rows.streams.HELD_SHARE", 0.0)
     monkeypatch.setattr("expunge.rows.streams.READ_BYTES", 300 * WIDTH * 8)
     monkeypatch.setattr("expunge.heads.rows.BLOCK_BYTES", 100 * WIDTH * 8)

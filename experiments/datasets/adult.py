@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from experiments.datasets.formats import LONGEST_TEXT, Parts
 from expunge.errors import FileError
 from expunge.rows.arrays import DAMAGE
-from expunge.runtime.paths import readable
+from expunge.runtime.files import readable
 
 COLUMNS = 15
 NUMBERS = (0, 2, 4, 10, 11, 12)  # age, weight, years of education, gain, loss, hours

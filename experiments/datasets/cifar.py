@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.errors import FileError
+from expunge.runtime.files import readable
 from expunge.runtime.memory import file_bytes
-from expunge.runtime.paths import readable
 
 WIDTH = 3072  # 3 colours x 32 x 32
 N_CLASSES = 10

@@ -12,8 +12,8 @@ import numpy as np
 from experiments.datasets.published_images import read_cifar, read_mnist
 from expunge.errors import DataError, FileError
 from expunge.rows.arrays import DAMAGE, Array, read_npz
+from expunge.runtime.files import readable
 from expunge.runtime.memory import require_fits
-from expunge.runtime.paths import readable
 
 Parts = tuple[Array, Array, Array, Array]  # features and labels to train on, and to test on
 PARTS = ("X", "y", "X_test", "y_test")

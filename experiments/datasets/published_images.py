@@ -24,8 +24,8 @@ from experiments.datasets.cifar import read_batch
 from expunge.errors import FileError
 from expunge.rows.arrays import DAMAGE, Array, damage_error
 from expunge.rows.images import Examples, checked_examples, read_picture
+from expunge.runtime.files import readable
 from expunge.runtime.memory import file_bytes, require_fits, require_room
-from expunge.runtime.paths import readable
 
 SHAPE = (3, 32, 32)
 BATCH = re.compile(r"(data_batch_[0-9]+|test_batch)(\.png)?$")

@@ -25,7 +25,7 @@ from experiments.protocol.config import config_of, configs
 from experiments.protocol.experiment import Case, Config, Record, module_of, table_from_json
 from experiments.protocol.store import Results, open_results, read_results, require_folder, surroundings, write_results
 from expunge.errors import OptionError
-from expunge.runtime.durable import PUBLIC, write_whole
+from expunge.runtime.files import PUBLIC, write_whole
 from expunge.runtime.progress import Progress, silent
 
 

@@ -25,7 +25,7 @@ import torch
 from experiments.protocol.experiment import Case, Record, Table
 from expunge import __version__
 from expunge.errors import FileError
-from expunge.runtime.durable import PUBLIC, write_whole
+from expunge.runtime.files import PUBLIC, write_whole
 from expunge.runtime.strict_json import not_a_number, without_duplicates
 
 LAYOUT = 1

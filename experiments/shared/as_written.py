@@ -26,7 +26,7 @@ from expunge.evaluate.evaluation import evaluate
 from expunge.evaluate.methods import Outcome, plain_noise
 from expunge.noise import Noise
 from expunge.runtime.progress import Progress, silent
-from expunge.solve.equation import RetainedEquation, RetainHessian, SurrogateEquation
+from expunge.solve.equation import RetainedEquation, SurrogateEquation
 
 NAME = "Unlearn (-), Algorithm 1 as written"
 ACCURACY, MOST = 1e-6, 500
@@ -57,7 +57,7 @@ def solved_as_written(problem: SurrogateEquation) -> tuple[Tensor, float]:
 def _matrix(problem: SurrogateEquation) -> LinearOperator:
     """`n H_S - m H_U` at the trained weights."""
     at = problem.weights
-    hessian = RetainHessian(problem, torch.zeros_like(at), 0.0, None)
+    hessian = problem.jacobian(torch.zeros_like(at), 0.0, None)
 
     def product(values: NDArray[np.float64]) -> NDArray[np.float64]:
         direction = torch.from_numpy(np.asarray(values, dtype=np.float64).reshape(at.shape)).to(at.device)

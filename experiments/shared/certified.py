@@ -23,6 +23,7 @@ from experiments.shared.closed_forms import discrete_chi_square, discrete_kl
 from experiments.shared.mixture import ROUNDING, of_length
 from expunge.certificate.derive import held_region
 from expunge.distance import Distance
+from expunge.door import ask
 from expunge.evaluate.case import Labelled, Splits, make_case
 from expunge.evaluate.methods import Outcome
 from expunge.evidence import Measurement, build_claim, foresee
@@ -30,9 +31,9 @@ from expunge.heads import Rows
 from expunge.heads.rows import in_memory
 from expunge.mechanism import measure
 from expunge.model import LinearModel
-from expunge.request.door import Request, ask
 from expunge.request.promise import Promise
-from expunge.request.rows import rows_of
+from expunge.request.request import Request
+from expunge.request.sets import rows_of
 from expunge.runtime.progress import Progress, silent
 from expunge.train import train
 

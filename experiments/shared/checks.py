@@ -19,12 +19,12 @@ from experiments.protocol.experiment import Record
 from expunge.bounds import PaperConstants, paper_bound
 from expunge.certificate.derive import held_region
 from expunge.distance import Distance
+from expunge.door import ask
 from expunge.evaluate.case import Case
 from expunge.evidence import build_claim
 from expunge.heads import Rows
 from expunge.heads.rows import in_memory
 from expunge.mechanism import measure
-from expunge.request.door import ask
 from expunge.request.promise import Promise, wanted_distance
 
 

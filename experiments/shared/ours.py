@@ -13,21 +13,19 @@ from experiments.other_methods.models import Clock
 from experiments.shared.checks import check
 from experiments.shared.rivals import CHOSEN, USUAL, Rivals, Task, accuracies, device_name, retrained
 from expunge.certificate.derive import held_region
-from expunge.deposit.adding import with_surrogate
-from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.evidence import DepositEvidence
 from expunge.deposit.file import Deposit
 from expunge.deposit.membership import Membership
 from expunge.deposit.remove import remove_rows
 from expunge.deposit.verify import whitened
+from expunge.door import ask
 from expunge.errors import ExpungeError
 from expunge.evaluate.case import Case, Labelled
 from expunge.evidence import Measurement, build_claim, foresee
 from expunge.mechanism import measure, weigh
-from expunge.request.door import Request, ask
 from expunge.request.execution import Execution
-from expunge.request.promise import Promise, wanted_distance
-from expunge.request.series import Series
+from expunge.request.promise import Promise, Series, wanted_distance
+from expunge.request.request import Request
 from expunge.runtime.progress import Progress, silent
 from expunge.train import minimise
 
@@ -176,9 +174,9 @@ class Asked:
 
     def _with_deposit(self, kept: Deposit, forget: Labelled) -> Request:
         noise = SET_NOISE if self.name == RIDGE else None
-        promise = deposit_promise(BASE, self.task.delta, force=True, noise=noise)
-        request = ask_deposit(kept, forget, promise, execution=Execution(device=self.task.device))
-        return with_surrogate(request, forget, self.case.surrogate, "same") if self.name == BOTH else request
+        surrogate, distance = (self.case.surrogate, "same") if self.name == BOTH else (None, None)
+        promise = Promise(BASE, self.task.delta, distance, force=True, noise=noise)
+        return ask(None, forget, surrogate, promise, deposit=kept, execution=Execution(device=self.task.device))
 
     def _check(self, request: Request, measured: Measurement) -> dict[str, Any]:
         """The region beside the truth, lengths as the region has them.

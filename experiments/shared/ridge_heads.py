@@ -20,7 +20,7 @@ from expunge.deposit.verify import whitened
 from expunge.evaluate.case import Case
 from expunge.evidence import Measurement
 from expunge.heads import Ridge
-from expunge.request.door import Request
+from expunge.request.request import Request
 
 LOSS = Ridge.about.name
 REFINED = 2  # corrections of a solution by its own residual

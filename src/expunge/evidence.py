@@ -12,8 +12,8 @@ from expunge.certificate.derive import Conclusion, derive
 from expunge.certificate.wording import next_to_nothing
 from expunge.distance import Distance
 from expunge.noise import Noise
-from expunge.request.door import Request
-from expunge.solve.outcome import Step
+from expunge.request.request import Request
+from expunge.solve.linear import Step
 
 if TYPE_CHECKING:
     from expunge.deposit.file import Deposit

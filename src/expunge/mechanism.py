@@ -26,9 +26,15 @@ from expunge.deposit.evidence import DepositEvidence
 from expunge.errors import ExpungeError
 from expunge.evidence import Evidence, Measurement, build_claim, collect_notes, step_kind
 from expunge.noise import KeyedSource, bits_for
-from expunge.request.description import described_data, described_sizes, described_software, record_after, timestamp
-from expunge.request.door import Request
 from expunge.request.refusals import refuse_unsound
+from expunge.request.request import (
+    Request,
+    described_data,
+    described_sizes,
+    described_software,
+    record_after,
+    timestamp,
+)
 from expunge.rows.output import Result
 from expunge.runtime.group import ALONE, Group
 from expunge.runtime.progress import Progress, silent

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from expunge.errors import ModelError, OptionError
-from expunge.runtime.checks import LARGEST, SMALLEST, positive
 from expunge.runtime.strict_json import is_digest, read_json
+from expunge.runtime.values import LARGEST, SMALLEST, positive
 
 RECORD_SCHEMA = "expunge/record/1"
 ENCODER_SCHEMA = "expunge/record/2"  # as 1, with the encoder the features came from

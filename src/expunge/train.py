@@ -18,23 +18,22 @@ from expunge.heads import HEADS, LinearHead, RowSet, head_for
 from expunge.model import LinearModel, from_matrix
 from expunge.record import TRAINED_ON_SOURCE, Label, TrainingRecord, loss_named
 from expunge.request.execution import DTYPES, computing_device, dtype_named
-from expunge.request.scaling import refuse_squashed
+from expunge.request.sets import refuse_squashed
 from expunge.rows import as_features, as_labels, encode, names_of, order_columns
 from expunge.rows import bound_rows as ready
 from expunge.rows.columns import require_names
 from expunge.rows.features import require_width, row_norms
 from expunge.rows.files import COARSE, as_source
 from expunge.rows.preparation import RARE, Coarse, Preparation
-from expunge.runtime.checks import choice, positive
 from expunge.runtime.progress import Progress, silent
 from expunge.runtime.strict_json import is_digest
-from expunge.solve.equation import SetHessian
-from expunge.solve.newton import Manner, solve_linear
+from expunge.runtime.values import choice, positive
+from expunge.solve.equation import TrainingEquation
+from expunge.solve.newton import newton_step
 from expunge.solve.precondition import Preconditioner
 
 QUASI_NEWTON_GOAL = 1e-5  # gradient norm at which Newton's method takes over
 MAX_QUASI_NEWTON = 500
-MAX_NEWTON = 50
 
 
 def minimise(
@@ -54,7 +53,12 @@ def minimise(
     weights = torch.zeros(shape, dtype=torch.float64, device=rows.device) if start is None else start.double()
     if start is None and len(rows) * objective.n_parameters > 1_000_000:
         weights = _quasi_newton(objective, rows, weights, progress)
-    return _newton(objective, rows, weights, tolerance, near, progress)
+    equation = TrainingEquation(objective, weights, rows, near)
+
+    def value(update: Tensor) -> float:
+        return objective.loss(weights + update, rows)
+
+    return weights + newton_step(equation, goal=tolerance, objective=value, progress=progress).update
 
 
 def _quasi_newton(objective: LinearHead, rows: RowSet, weights: Tensor, progress: Progress) -> Tensor:
@@ -91,46 +95,6 @@ def _quasi_newton(objective: LinearHead, rows: RowSet, weights: Tensor, progress
     return torch.from_numpy(optimum.x.reshape(shape)).to(device)
 
 
-def _newton(
-    objective: LinearHead,
-    rows: RowSet,
-    weights: Tensor,
-    tolerance: float,
-    near: Preconditioner | None,
-    progress: Progress,
-) -> Tensor:
-    """Newton's method with backtracking on the loss.
-
-    Near the optimum, where the loss no longer tells, on the gradient.
-    """
-    manner = Manner(near is None and objective.dense_pays(rows), rows.dtype, objective.accurate(rows.dtype))
-    first: SetHessian | None = None  # whose preconditioner serves all
-    gradient = objective.gradient(weights, rows)
-    size = float(gradient.norm())
-    for iteration in range(MAX_NEWTON):
-        if size <= tolerance:
-            break
-        progress("Newton iterations", iteration, None)
-        operator = SetHessian(objective.curvature(weights, rows), 1.0, 0.0, first, near)
-        goal = max(manner.accurate, min(1e-2, 0.1 * size))
-        solved = solve_linear(operator, -gradient, manner, goal)
-        first = first or operator
-        loss = objective.loss(weights, rows)
-        slope = float((gradient * solved.solution).sum())
-        scale, accepted = 1.0, False
-        while scale > 1e-6 and not accepted:
-            trial = weights + scale * solved.solution
-            image = objective.gradient(trial, rows)
-            falls = objective.loss(trial, rows) <= loss + 1e-4 * scale * slope
-            accepted = falls or float(image.norm()) < 0.5 * size
-            scale /= 2
-        if not accepted or (float(image.norm()) >= size and size < 1e-8):
-            break
-        weights, gradient, size = trial, image, float(image.norm())
-    return weights
-
-
-# Over 60 lines, most of them signature and docstring: every argument is spelled out, so that help() teaches.
 def train(
     features: Any,
     labels: Any = None,

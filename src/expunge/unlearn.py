@@ -1,4 +1,4 @@
-"""The door for linear classifiers in Python: one call from rows to a certificate."""
+"""For linear classifiers in Python: one call from rows to a certificate, its arguments spelled out."""
 
 from __future__ import annotations
 
@@ -7,23 +7,18 @@ from typing import Any
 
 from expunge.bounds import PaperConstants
 from expunge.bounds.scale import Scale
-from expunge.deposit.adding import with_surrogate
-from expunge.deposit.asking import ask_deposit, deposit_promise, require_fitting
 from expunge.deposit.file import Deposit
 from expunge.deposit.forecast import warn_if_few
 from expunge.deposit.make import make_deposit
 from expunge.distance import Distance, Estimation
+from expunge.door import ask
 from expunge.errors import ModelError, OptionError
 from expunge.mechanism import Unlearned, carry_out
 from expunge.model import LinearModel, checked_model
 from expunge.record import Label
-from expunge.request.declared import Declared
-from expunge.request.door import ask
 from expunge.request.execution import Execution
-from expunge.request.promise import Promise, wanted_distance
-from expunge.request.rows import Reading
+from expunge.request.promise import Declared, Promise
 from expunge.rows.streams import Stream
-from expunge.runtime.memory import Memory
 from expunge.runtime.progress import Progress, silent
 
 
@@ -62,7 +57,6 @@ def deposit(
     return new.deposit
 
 
-# Over 60 lines, nearly all of them signature and docstring: every argument is spelled out, so that help() teaches.
 def unlearn(
     model: LinearModel | Any,
     forget: tuple[Any, Any] | Stream,
@@ -130,51 +124,26 @@ def unlearn(
     `model_sha256` is the digest of the model's file, where it came from one. `insecure_test_seed` makes the noise
     reproducible, hence worthless.
     """
-    declared = Declared(n_source, l2, loss, max_norm, training_residual, classes, class_counts)
-    if deposit is not None:
-        terms = {"step": step, "bound": bound, "constants": constants, "sizes": sizes, "dtype": dtype}
-        require_fitting(declared, terms)
-        kept = deposit_promise(epsilon, delta, force=force, noise=noise)
-        given = None if model is None else _model(model, bias)
-        execution = Execution(device=device, memory=memory, progress=progress)
-        asked = ask_deposit(
-            deposit,
-            forget,
-            kept,
-            model=given,
-            forget_class=forget_class,
-            execution=execution,
-            model_sha256=model_sha256,
-        )
-        reading = Reading(Memory.of(memory), progress=progress)
-        asked = with_surrogate(asked, forget, surrogate, distance, match_classes=match_classes, reading=reading)
-        made = carry_out(asked, progress=progress, insecure_test_seed=insecure_test_seed)
-        assert made is not None  # there is one process
-        return made
-    if surrogate is None or distance is None:
-        raise OptionError(
-            "no surrogate, or no distance", "without a deposit both are needed", "Give them, or a deposit."
-        )
-    wanted, estimate = wanted_distance(distance, match_classes)
     promise = Promise(
         epsilon,
         delta,
-        wanted,
+        distance,
         step=step,
         bound=bound,
         constants=constants,
         sizes=sizes,
         force=force,
-        estimate=estimate,
         noise=noise,
+        match_classes=match_classes,
     )
     request = ask(
-        _model(model, bias),
+        None if model is None else _model(model, bias),
         forget,
         surrogate,
         promise,
+        deposit=deposit,
         forget_class=forget_class,
-        declared=declared,
+        declared=Declared(n_source, l2, loss, max_norm, training_residual, classes, class_counts),
         execution=Execution(dtype, device, memory, progress=progress),
         model_sha256=model_sha256,
     )

@@ -32,7 +32,7 @@ from expunge.bounds.retained import (
 from expunge.bounds.sampling import Tail, raised_moment, unlike_rows
 from expunge.distance import Distance
 from expunge.errors import DataError
-from expunge.request.rows import require_enough
+from expunge.request.sets import require_enough
 
 REPRODUCIBLE = settings(derandomize=True, deadline=None, max_examples=100)
 FACTS = RetainedFacts(

@@ -32,8 +32,8 @@ from expunge.certificate.statement import (
 )
 from expunge.certificate.verify import verify_statement
 from expunge.distance import Distance
+from expunge.door import ask
 from expunge.mechanism import certify, measure
-from expunge.request.door import ask
 from expunge.request.promise import Promise, wanted_distance
 
 Json = dict[str, Any]

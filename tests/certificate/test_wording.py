@@ -16,6 +16,7 @@ from expunge.certificate.dossier import read_claim
 from expunge.certificate.verify import model_checks, verify_statement
 from expunge.certificate.wording import ENCODERS, PREPARATIONS, headline, limits, outside
 from expunge.deposit.make import make_deposit
+from expunge.door import ask
 from expunge.errors import DataError, FileError, ModelError, OptionError, VerificationFailed
 from expunge.evidence import build_claim
 from expunge.mechanism import measure
@@ -28,7 +29,6 @@ from expunge.record import (
 )
 from expunge.report.card import model_card
 from expunge.report.page import decision
-from expunge.request.door import ask
 from expunge.request.promise import Promise, wanted_distance
 from expunge.rows import EncodedRows, read_data
 from expunge.rows.arrays import feature_bytes

@@ -15,13 +15,12 @@ from expunge.certificate.claim import ARITHMETIC_SHARE, MOST_ROUTES, SAMPLING_SH
 from expunge.certificate.dossier import Certificate, digest_of
 from expunge.certificate.verify import checks, verify_statement
 from expunge.certificate.wording import BESIDE, INDEPENDENT, NOT_CHOSEN, OWN_MEASURE
-from expunge.deposit.adding import with_surrogate
-from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.distance import Distance, Estimation
+from expunge.door import ask
 from expunge.errors import BeyondPolicy, DataError, OptionError, UselessModel, VacuousClaim, VerificationFailed
 from expunge.evidence import NOT_NEEDED
 from expunge.mechanism import Unlearned
-from expunge.request.series import Series
+from expunge.request.promise import Promise, Series
 from expunge.unlearn import unlearn
 
 EPSILON, DELTA = 1.0, 1e-3
@@ -181,7 +180,7 @@ def test_one_without_the_other_is_refused() -> None:
 
 @pytest.mark.parametrize("distance", [Estimation("kl"), "source", "estimate", Distance("deposit", 0.0)])
 def test_only_a_declared_distance_will_do(distance: Any) -> None:
-    with pytest.raises(OptionError, match="beside a deposit"):
+    with pytest.raises(OptionError, match="with a deposit"):
         unlearned(distance=distance)
 
 
@@ -211,16 +210,15 @@ def test_sampling_seen_is_refused_where_a_forget_row_shows_more() -> None:
     outputs = np.sort(X @ model.weight.double().numpy().T + model.bias.double().numpy(), axis=1)
     decided = outputs[:, -1] - outputs[:, -2] > 4.0
     given = (X[decided] * 6.0 / np.linalg.norm(X[decided], axis=1, keepdims=True), y[decided])
-    with pytest.raises(VacuousClaim, match="a forget row's gradient bends by"):
+    with pytest.raises(VacuousClaim, match="the remainder of a forget row's gradient"):
         unlearned(MANY, given, Distance("same", 0.0, sampling="seen"), force=True)
 
 
 def test_a_series_does_without() -> None:
     _, source = kept()
     place = Series(3, 1, None, None, None)
-    request = ask_deposit(source, first(5), deposit_promise(EPSILON, DELTA, series=place))
     with pytest.raises(OptionError, match="in a series"):
-        with_surrogate(request, first(5), SURROGATE, "same")
+        ask(None, first(5), SURROGATE, Promise(EPSILON, DELTA, "same", series=place), deposit=source)
     with pytest.raises(OptionError, match="without a surrogate"):
-        with_surrogate(request, first(5), None, None, match_classes=True)
-    assert with_surrogate(request, first(5), None, None) is request
+        ask(None, first(5), None, Promise(EPSILON, DELTA, match_classes=True), deposit=source)
+    assert ask(None, first(5), None, Promise(EPSILON, DELTA, series=place), deposit=source).surrogate is None

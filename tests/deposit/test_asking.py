@@ -14,40 +14,41 @@ import torch
 import expunge
 from deposit_problems import made
 from expunge.bounds.scale import POLICY, Scale
-from expunge.deposit.asking import as_given, ask_deposit, deposit_promise, require_alone, require_its_model
 from expunge.deposit.file import Deposit
+from expunge.deposit.membership import as_given
 from expunge.desk import Policy, create_desk
+from expunge.door import ask, require_its_model
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.model import LinearModel
-from expunge.request.declared import Declared
 from expunge.request.execution import Execution
+from expunge.request.promise import Declared, Promise, require_none_with_deposit
 from expunge.runtime.group import Group
 from expunge.unlearn import unlearn
 from small_deposit import kept, rows, source, trained
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-PROMISE = deposit_promise(1.0, 1e-3)
+PROMISE = Promise(1.0, 1e-3)
 
 
 def test_rows_that_were_never_there_or_not_so_often_are_refused() -> None:
     features, labels = rows(1, 2)
     with pytest.raises(DataError, match=r"1 of 2 rows \(row 2\)"):
-        ask_deposit(kept().deposit, (features + np.array([[0.0], [0.5]]), labels), PROMISE)
+        ask(None, (features + np.array([[0.0], [0.5]]), labels), None, PROMISE, deposit=kept().deposit)
     with pytest.raises(DataError, match="1 of 2 rows"):
-        ask_deposit(kept().deposit, rows(1, 1), PROMISE)
-    assert len(ask_deposit(kept().deposit, rows(0, 0), PROMISE).forget) == 2
+        ask(None, rows(1, 1), None, PROMISE, deposit=kept().deposit)
+    assert len(ask(None, rows(0, 0), None, PROMISE, deposit=kept().deposit).forget) == 2
     with pytest.raises(DataError, match="no labels"):
-        ask_deposit(kept().deposit, (features, None), PROMISE)
-    with pytest.raises(DataError, match="something must be retained"):
-        ask_deposit(kept().deposit, source(), PROMISE)
+        ask(None, (features, None), None, PROMISE, deposit=kept().deposit)
+    with pytest.raises(DataError, match="at least one row must be retained"):
+        ask(None, source(), None, PROMISE, deposit=kept().deposit)
 
 
 def test_copies_and_earlier_deletions_are_noted() -> None:
     features, labels = rows(1, 2)
-    request = ask_deposit(kept().deposit, (features.astype(np.float32), labels), PROMISE)
+    request = ask(None, (features.astype(np.float32), labels), None, PROMISE, deposit=kept().deposit)
     assert any("2 rows are copies" in note for note in request.notes)
     first = unlearn(trained(), rows(1), epsilon=1.0, delta=1e-3, deposit=kept().deposit)
-    later = ask_deposit(first.deposit, rows(2, 3), PROMISE)
+    later = ask(None, rows(2, 3), None, PROMISE, deposit=first.deposit)
     assert any("1 rows had left the deposit before, in 1 deletion;" in note for note in later.notes)
     assert later.n_forget == 3
 
@@ -90,22 +91,22 @@ def test_weights_are_published_in_the_type_of_the_model() -> None:
 
 def test_a_class_is_forgotten_whole() -> None:
     features, labels = source()
-    request = ask_deposit(kept().deposit, (features, labels), PROMISE, forget_class=1)
+    request = ask(None, (features, labels), None, PROMISE, deposit=kept().deposit, forget_class=1)
     assert len(request.forget) == int((labels == 1).sum())
     with pytest.raises(DataError, match="all of them"):
-        ask_deposit(kept().deposit, rows(*np.flatnonzero(labels == 1)[1:]), PROMISE, forget_class=1)
+        ask(None, rows(*np.flatnonzero(labels == 1)[1:]), None, PROMISE, deposit=kept().deposit, forget_class=1)
 
 
 def test_what_does_not_go_with_a_deposit_is_refused() -> None:
-    assert deposit_promise(1.0, 1e-3, noise=0.25).noise == Scale(POLICY, 0.25)
+    assert Promise(1.0, 1e-3, noise=0.25).noise == Scale(POLICY, 0.25)
     with pytest.raises(OptionError, match="as for 10 rows"):
-        deposit_promise(1.0, 1e-3, noise="rows:10")
+        ask(None, rows(1), None, Promise(1.0, 1e-3, noise="rows:10"), deposit=kept().deposit)
     with pytest.raises(OptionError, match="surrogate"):
         unlearn(trained(), rows(1), rows(2), epsilon=1.0, delta=1e-3, deposit=kept().deposit)
     with pytest.raises(OptionError, match="--match-classes"):
-        require_alone(surrogate=None, match_classes=True)
+        require_none_with_deposit({"surrogate": None, "match_classes": True})
     with pytest.raises(OptionError, match="2 processes"):
-        ask_deposit(kept().deposit, rows(1), PROMISE, execution=Execution(group=Group(0, 2)))
+        ask(None, rows(1), None, PROMISE, deposit=kept().deposit, execution=Execution(group=Group(0, 2)))
 
 
 UNFIT: dict[str, Any] = {
@@ -155,23 +156,25 @@ def test_a_request_holds_what_is_needed_of_deposit_and_rows() -> None:
     assert request.head.row_bound == case.deposit.numbers.row_bound
     assert request.subject.dtype == torch.float64
     assert str(request.distance.kind) == "deposit"
-    stored = ask_deposit(case.deposit, (case.X[:1], case.y[:1]), PROMISE, store=torch.float32, model_sha256="ab" * 32)
+    stored = ask(
+        None, (case.X[:1], case.y[:1]), None, PROMISE, deposit=case.deposit, store=torch.float32, model_sha256="ab" * 32
+    )
     assert stored.subject.dtype == torch.float32
     assert stored.subject.sha256 == "ab" * 32
     later = replace(case.deposit, numbers=replace(case.deposit.numbers, forgotten=4))
-    assert ask_deposit(later, (case.X[:2], case.y[:2]), PROMISE).n_forget == 6
+    assert ask(None, (case.X[:2], case.y[:2]), None, PROMISE, deposit=later).n_forget == 6
 
 
 def test_copies_are_noted_in_the_dossier_alone() -> None:
     case = made("softmax", n=400)
     narrow, decimals = case.X[:2].astype(np.float32), np.round(case.X[2:3], 6)
     rows = np.concatenate([narrow.astype(float), decimals, case.X[3:4]])
-    request = ask_deposit(case.deposit, (rows, case.y[:4]), PROMISE)
+    request = ask(None, (rows, case.y[:4]), None, PROMISE, deposit=case.deposit)
     assert any("3 rows are copies of source rows (2 to float32, 1 to six decimals)" in note for note in request.notes)
     result = unlearn(case.model, (rows, case.y[:4]), epsilon=1.0, delta=1e-5, deposit=case.deposit, force=True)
     assert any("copies" in note for note in result.certificate.content["notes"])
     assert not any("copies" in note for note in result.statement.content["notes"])
-    plain = ask_deposit(case.deposit, (case.X[:2], case.y[:2]), PROMISE)
+    plain = ask(None, (case.X[:2], case.y[:2]), None, PROMISE, deposit=case.deposit)
     assert not any("copies" in note for note in plain.notes)
 
 
@@ -185,7 +188,7 @@ def test_rows_are_hashed_in_the_order_of_the_model_s_columns() -> None:
     features, labels = as_given((frame, case.y[:2]), named)
     assert np.asarray(features).tolist() == case.X[:2].tolist()
     assert list(labels) == case.y[:2].tolist()
-    request = ask_deposit(named, (frame, case.y[:2]), PROMISE)
+    request = ask(None, (frame, case.y[:2]), None, PROMISE, deposit=named)
     assert request.membership.missing == []
 
 

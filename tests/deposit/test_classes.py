@@ -15,7 +15,6 @@ from expunge.bounds.deposit import deposit_bound
 from expunge.certificate.verify import checks, verify_statement
 from expunge.certificate.wording import WEIGHTED
 from expunge.deposit import forecast
-from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.evidence import DepositEvidence
 from expunge.deposit.file import Deposit, parse_deposit
 from expunge.deposit.make import NewDeposit, make_from_rows
@@ -24,10 +23,12 @@ from expunge.deposit.remove import charged_sums
 from expunge.deposit.step import RetainedProblem
 from expunge.deposit.sums import by_class, require_equal, sums_of
 from expunge.deposit.verify import verify_deposits
+from expunge.door import ask
 from expunge.errors import ModelError, OptionError
 from expunge.heads import Rows, head_for
 from expunge.model import LinearModel
 from expunge.record import TrainingRecord, are_class_weights
+from expunge.request.promise import Promise
 from expunge.unlearn import unlearn
 
 N, WEIGHTS = 240, (1.0, 0.5, 0.25)
@@ -129,7 +130,7 @@ def test_the_refit_with_the_same_weights_is_inside_whatever_the_weights(loss: st
     for gone_rows in (1, 3, 8):
         chosen = generator.choice(count, gone_rows, replace=False)
         keep = np.setdiff1d(np.arange(count), chosen)
-        request = ask_deposit(deposit, (features[chosen], labels[chosen]), deposit_promise(1.0, 1e-3))
+        request = ask(None, (features[chosen], labels[chosen]), None, Promise(1.0, 1e-3), deposit=deposit)
         retained = deposit.sums.without(charged_sums(deposit, request.forget, request.membership))
         result = smallest_region(
             RetainedProblem(deposit.setting, retained, deposit.penalty(retained.count), deposit.shape)
@@ -162,7 +163,7 @@ def test_the_anchor_is_the_weighted_optimum_and_the_refit_is_inside_the_region()
 
 
 def _updated(deposit: Deposit, forget: tuple[np.ndarray, np.ndarray]) -> torch.Tensor:
-    request = ask_deposit(deposit, forget, deposit_promise(1.0, 1e-3))
+    request = ask(None, forget, None, Promise(1.0, 1e-3), deposit=deposit)
     return deposit.anchor + DepositEvidence.gather(request).step().update
 
 

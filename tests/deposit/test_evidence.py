@@ -18,7 +18,6 @@ from expunge.bounds.scale import POLICY, Scale
 from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.certificate.statement import statement_of
 from expunge.certificate.verify import checks, verify_statement
-from expunge.deposit.adding import with_surrogate
 from expunge.deposit.evidence import COVERED, DepositEvidence, Removal, reach_of
 from expunge.deposit.file import Deposit
 from expunge.distance import Distance
@@ -255,11 +254,10 @@ def test_float32_models_are_published_in_float32() -> None:
 
 def beside(case: Any, which: Array, *, matched: bool, value: float = 0.1) -> Any:
     """A request with the retained rows as a surrogate, those of the last class nine times."""
-    request = case.request(which, force=True)
     stay = np.setdiff1d(np.arange(len(case.y)), which)
     rows = np.concatenate([stay, *[stay[case.y[stay] == case.y.max()]] * 8])
     distance = Distance("chi2", value, between="samples", matched=matched)
-    return with_surrogate(request, (case.X[which], case.y[which]), (case.X[rows], case.y[rows]), distance)
+    return case.request(which, surrogate=(case.X[rows], case.y[rows]), distance=distance, force=True)
 
 
 def test_what_was_taken_out_serves_other_promises_and_no_other_rows() -> None:

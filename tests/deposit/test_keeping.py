@@ -16,8 +16,8 @@ from expunge.deposit.file import read_deposit
 from expunge.deposit.make import make_deposit
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.model import LinearModel
-from expunge.request.declared import Declared
 from expunge.request.execution import Execution
+from expunge.request.promise import Declared
 from expunge.rows import stream
 from expunge.rows.streams import StreamedRows
 from expunge.runtime.group import Group

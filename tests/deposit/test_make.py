@@ -199,7 +199,7 @@ def test_the_least_eigenvalue_is_that_of_the_factors_product() -> None:
 def test_what_noise_does_to_outputs(loss: str, options: dict[str, Any]) -> None:
     """On a typical row: the deviation that noise of scale 1 gives an output, and the size of the model's own."""
     case = made(loss, **options)
-    X, anchor = prepared(case), case.deposit.settled.numpy()  # a ridge anchor's own outputs are mostly noise
+    X, anchor = prepared(case), case.deposit.reference_weights.numpy()  # a ridge anchor's own outputs are mostly noise
     problem = problem_of(case)
     rng = np.random.default_rng(0)
     M0 = whole((case.deposit.shape @ case.deposit.shape.mT).numpy(), problem).astype(float)

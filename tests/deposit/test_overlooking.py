@@ -11,14 +11,14 @@ import pytest
 
 import beside_problems
 from expunge.certificate.rules import Check
-from expunge.deposit.adding import with_surrogate
-from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.evidence import Removal
 from expunge.deposit.verify import surrogate_checks, verify_deposits
 from expunge.distance import parse_distance
+from expunge.door import ask
 from expunge.errors import ExpungeError, UselessModel, VerificationFailed
 from expunge.mechanism import Unlearned
-from expunge.request.scaling import FORCED
+from expunge.request.promise import Promise
+from expunge.request.sets import FORCED
 from expunge.train import train
 from expunge.unlearn import deposit, unlearn
 
@@ -42,7 +42,7 @@ def test_copied_rows_are_seen() -> None:
     copied = np.tile(features, (6, 1)), np.tile(labels, 6)
     with pytest.raises(ExpungeError, match="as if they had been copied"):
         made_with(copied)
-    with patch("expunge.deposit.adding.Multiplicities.of", lambda _: None):
+    with patch("expunge.door.Multiplicities.of", lambda _: None):
         forged = made_with(copied)
     assert (
         forged.certificate.content["bound"]["total"]
@@ -67,8 +67,7 @@ def test_rows_that_forget_rows_refute_are_seen() -> None:
 
 def asked(surrogate: Any, force: bool = True) -> Any:
     model, before = beside_problems.kept()
-    request = ask_deposit(before, FORGET, deposit_promise(1.0, 1e-3, force=force), model=model)
-    return with_surrogate(request, FORGET, surrogate, "same")
+    return ask(model, FORGET, surrogate, Promise(1.0, 1e-3, "same", force=force), deposit=before)
 
 
 @pytest.mark.parametrize("odd", ["a class lacks", "rows are squashed"])

@@ -16,7 +16,6 @@ from sklearn.linear_model import LogisticRegression
 
 from expunge.certificate import rules as kept_rules
 from expunge.deposit import shape
-from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.file import HARMLESS, LEVELS, Deposit
 from expunge.deposit.membership import look_up
 from expunge.deposit.remove import remove_rows
@@ -39,12 +38,14 @@ from expunge.deposit.shape import (
     unused,
 )
 from expunge.deposit.verify import whitened
+from expunge.door import ask
 from expunge.errors import DataError
 from expunge.evidence import foresee
 from expunge.heads import Rows, head_for
 from expunge.mechanism import measure
 from expunge.model import from_matrix
 from expunge.record import TrainingRecord
+from expunge.request.promise import Promise
 from expunge.sklearn import deposit as keep_of
 from expunge.sklearn import unlearn as unlearned
 from expunge.unlearn import deposit
@@ -470,7 +471,7 @@ def test_the_refit_is_inside_where_no_row_has_directions(seed: int) -> None:
     stay = np.setdiff1d(np.arange(len(X)), chosen)
     model = LogisticRegression(tol=1e-10, max_iter=1000).fit(X, y)
     before = keep_of(model, X, y, seed=seed)
-    request = ask_deposit(before, (X[chosen], y[chosen]), deposit_promise(1.0, 1e-3, force=True))
+    request = ask(None, (X[chosen], y[chosen]), None, Promise(1.0, 1e-3, force=True), deposit=before)
     measured = measure(request)
     refit = LogisticRegression(solver="newton-cholesky", tol=1e-14, max_iter=1000).fit(X[stay], y[stay])
     goal = torch.from_numpy(np.column_stack([refit.coef_, refit.intercept_]))

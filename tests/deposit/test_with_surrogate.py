@@ -27,7 +27,7 @@ from expunge.deposit.with_surrogate import (
 from expunge.distance import Distance
 from expunge.errors import VacuousClaim
 from expunge.heads import Rows, RowSet, head_for
-from expunge.solve.outcome import Ending
+from expunge.solve.linear import Ending
 
 SEEDS = 24
 FAILURE = 0.2

@@ -408,7 +408,7 @@ def test_published_models_may_lie_on_another_file_system(killed: bool, desk: Des
         patch.setattr(Path, "rename", rename)
         if killed:  # after the copy has its name, before what was staged is removed
             with pytest.MonkeyPatch.context() as inner:
-                inner.setattr("expunge.runtime.durable.remove", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+                inner.setattr("expunge.runtime.files.remove", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
                 with pytest.raises(KeyboardInterrupt):
                     run(desk)
             assert target.is_dir()

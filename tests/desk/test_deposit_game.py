@@ -27,18 +27,18 @@ from expunge.bounds.calibration import compose, mu_for
 from expunge.bounds.deposit import deposit_bound
 from expunge.bounds.scale import is_power_of_four
 from expunge.certificate.claim import ARITHMETIC_SHARE, deposit_facts
-from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.file import Deposit
 from expunge.desk import Policy, accept, create_desk, run, verify_desk
 from expunge.desk.desk import Desk
+from expunge.door import ask
 from expunge.errors import RetrainNow
 from expunge.evidence import Measurement, foresee
 from expunge.mechanism import Unlearned, certify, measure
 from expunge.model import LinearModel, read_model
 from expunge.noise import Noise
 from expunge.record import one_digit
-from expunge.request.door import Request
-from expunge.request.series import Series
+from expunge.request.promise import Promise, Series
+from expunge.request.request import Request
 from expunge.rows.hashes import hash_rows
 from expunge.train import train
 from expunge.unlearn import deposit
@@ -118,8 +118,8 @@ def steps_of(candidate: int, covered: bool = False) -> tuple[Step, ...]:
     steps, kept, noise = [], world()[2], enough() if covered else None
     for number in range(MODELS):
         series = Series(MODELS, number + 1, head={"size": 1, "hash": "0" * 64})
-        request = ask_deposit(
-            kept, leaving(candidate, number), deposit_promise(EPSILON, DELTA, series=series, noise=noise)
+        request = ask(
+            None, leaving(candidate, number), None, Promise(EPSILON, DELTA, series=series, noise=noise), deposit=kept
         )
         steps.append(Step(request, measure(request)))
         kept = steps[-1].measured.retained.deposit
@@ -283,7 +283,7 @@ def test_the_level_tells_no_more_than_which_of_few() -> None:
     (features, labels), levels = world()[0], world()[2].levels
     for index in range(40):
         row = features[index : index + 1], labels[index : index + 1]
-        request = ask_deposit(kept, row, deposit_promise(EPSILON, DELTA))
+        request = ask(None, row, None, Promise(EPSILON, DELTA), deposit=kept)
         statement = certify(request, measure(request)).statement
         assert statement.content["noise"]["rungs"] == len(levels)
         seen.add(json.dumps(shown(statement.content), sort_keys=True))

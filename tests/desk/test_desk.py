@@ -32,8 +32,8 @@ from expunge.desk.layout import Layout
 from expunge.desk.ledger import Ledger, RunRefused, write_seal
 from expunge.errors import DataError, FileError, ModelError, OptionError
 from expunge.model import LinearModel, read_model
-from expunge.request.declared import Declared
-from expunge.request.past import read_anchored
+from expunge.request.promise import Declared
+from expunge.request.subject import read_anchored
 from ledger_forgery import rejected
 from small_deposit import kept
 

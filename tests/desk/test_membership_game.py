@@ -25,15 +25,16 @@ from expunge.bounds import Ball
 from expunge.bounds.calibration import compose, mu_for
 from expunge.desk import Policy, accept, create_desk, run, verify_desk
 from expunge.desk.desk import Desk
+from expunge.door import ask
 from expunge.errors import RetrainNow
 from expunge.evidence import Measurement, foresee
 from expunge.mechanism import Unlearned, certify, measure
 from expunge.model import LinearModel, read_model
 from expunge.noise import Noise, grid_exponent
 from expunge.record import one_digit
-from expunge.request.door import Request, ask
-from expunge.request.past import nothing_forgotten
-from expunge.request.series import Series
+from expunge.request.promise import Series
+from expunge.request.request import Request
+from expunge.request.subject import nothing_forgotten
 from expunge.surrogate.rehearsal import rehearsed_scale
 from expunge.train import train
 from published_files import at_least, digests_of, published, require_same_but_weights, shown, two_desks

@@ -47,7 +47,7 @@ from expunge.desk.run import divide_group
 from expunge.desk.state import State, count_mus, derive_secret, load_state
 from expunge.errors import BeyondPolicy, DataError, FileError, RetrainNow, UselessModel, VacuousClaim
 from expunge.model import LinearModel, read_model
-from expunge.request.past import read_anchored
+from expunge.request.subject import read_anchored
 from expunge.rows import EncodedRows
 
 # Runs: one model a request or one for all, each certificate naming the model before, until it says: retrain.

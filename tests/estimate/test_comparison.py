@@ -27,7 +27,7 @@ from expunge.estimate.comparison import (
 from expunge.estimate.donsker_varadhan import DonskerVaradhanLower
 from expunge.estimate.langevin import Diagnostics
 from expunge.mechanism import measure
-from expunge.runtime.budget import Budget
+from expunge.runtime.progress import Budget
 from expunge.solve.newton import newton_step
 
 pytestmark = pytest.mark.usefixtures("one_thread")

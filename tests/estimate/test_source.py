@@ -30,7 +30,7 @@ from expunge.estimate.source import (
     sample_source,
 )
 from expunge.heads import Rows, Softmax
-from expunge.runtime.budget import Budget
+from expunge.runtime.progress import Budget
 from expunge.train import minimise
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -29,7 +29,7 @@ from expunge.errors import BeyondPolicy, VacuousClaim
 from expunge.evaluate.audit import Audit, AuditTask, audit, make_task
 from expunge.evidence import Measurement
 from expunge.noise import add_noise, rounded_gaussian, seeded_bytes, to_grid
-from expunge.request.door import Request
+from expunge.request.request import Request
 
 RUNS = 2_000
 Patch = pytest.MonkeyPatch

@@ -24,9 +24,10 @@ from experiments.shared.mixture import of_length
 from experiments.shared.ours import BOTH, DEPOSIT, OURS, RIDGE, SURROGATE, Asked, expunged
 from experiments.shared.ridge_heads import retrained_precisely, ridge_task
 from experiments.shared.rivals import CHOSEN, RETRAIN_RIDGE, USUAL, Task, retrained, task_of
-from expunge.deposit.asking import ask_deposit, deposit_promise
+from expunge.door import ask
 from expunge.errors import BeyondPolicy
 from expunge.mechanism import measure
+from expunge.request.promise import Promise
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LINES = [
@@ -225,7 +226,7 @@ def test_of_a_sequence_the_last_request_is_that_of_requests_made_one_by_one(task
     last = asked._measured(request, evidence, 1.0)
     kept, (features, labels) = task.kept[task.usual], case.splits.forget
     for row in (2, 1, 0):
-        one = ask_deposit(kept, (features[row : row + 1], labels[row : row + 1]), deposit_promise(1.0, task.delta))
+        one = ask(None, (features[row : row + 1], labels[row : row + 1]), None, Promise(1.0, task.delta), deposit=kept)
         measured = measure(one, seed=0)
         kept = measured.retained.deposit
     assert torch.equal(last.step.update, measured.step.update)

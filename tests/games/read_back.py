@@ -22,15 +22,16 @@ from sklearn.datasets import load_digits
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script
 
-from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.file import Deposit, parse_deposit
 from expunge.deposit.make import optimum
 from expunge.deposit.matrices import UNIT_ROUNDOFF, Norm
 from expunge.deposit.remove import remove_rows
 from expunge.deposit.shape import gram_of, rested
 from expunge.deposit.sums import CURVATURE_SIZE, GAUGE_MU, sums_of, threes
+from expunge.door import ask
 from expunge.heads import Ridge
 from expunge.heads import Rows as HeadRows
+from expunge.request.promise import Promise
 from expunge.rows.hashes import hash_rows
 from games.worlds import Rows, joined, kept_of
 
@@ -428,7 +429,7 @@ def begun(kind: str, seed: int, design: str = "as it is", rows: int | None = Non
         for name, replaced in DESIGNS[design].items():
             stack.enter_context(patch(f"expunge.deposit.{name}", replaced))
         before = kept_of(joined(retained, person), loss, seed=1000 + seed, n_rows=len(retained[0]))
-        request = ask_deposit(before, person, deposit_promise(1.0, 1e-3))
+        request = ask(None, person, None, Promise(1.0, 1e-3), deposit=before)
         after = remove_rows(before, request.forget, request.membership)
     read = [parse_deposit(each.to_bytes(), Path("deposit")) for each in (before, after)]
     moved = Seen(read[1], np.zeros(0), retained).moved

@@ -10,14 +10,14 @@ from unittest.mock import patch
 import numpy as np
 from scipy.stats import beta
 
-from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.file import Deposit
+from expunge.door import ask
 from expunge.evidence import Measurement, foresee
 from expunge.mechanism import Unlearned, hand_over, judge, measure
 from expunge.model import LinearModel
 from expunge.noise import Noise
-from expunge.request.door import Request
-from expunge.request.series import Series
+from expunge.request.promise import Promise, Series
+from expunge.request.request import Request
 from expunge.train import train
 from expunge.unlearn import deposit
 
@@ -125,8 +125,8 @@ class Leaving:
 
 def leave(before: Deposit, rows: Rows, noise: Any = None, series: Series | None = None) -> Leaving:
     """These rows leave, with noise set beforehand or chosen by the request."""
-    promise = deposit_promise(EPSILON, DELTA, noise=noise, series=series)
-    request = ask_deposit(before, rows, promise)
+    promise = Promise(EPSILON, DELTA, noise=noise, series=series)
+    request = ask(None, rows, None, promise, deposit=before)
     return Leaving(request, measure(request))
 
 

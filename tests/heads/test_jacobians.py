@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import expunge.heads.jacobians as jacobians
-from expunge.heads.jacobians import JacobianRidge, JacobianRows
-from expunge.heads.tangent import NETWORK_ROUNDOFFS, Tangent
+import expunge.heads.tangent as jacobians
+from expunge.heads.tangent import NETWORK_ROUNDOFFS, JacobianRidge, JacobianRows, Tangent
 from tangent_problems import examples, network
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ import torch
 import reference
 from class_shift import example as weighted_example
 from expunge.errors import OptionError
-from expunge.heads import Curvature, LinearHead, linear
+from expunge.heads import Curvature, LinearHead, Rows, head_for, linear
+from expunge.heads.linear import Spread
 from expunge.heads.module import ModuleObjective
 from expunge.heads.tangent import Tangent
 from expunge.rows import bound_rows
@@ -347,3 +349,157 @@ def test_linear_systems_of_linear_heads_are_solved_roughly_while_the_goal_is_far
     assert LinearHead.inexact
     assert not Tangent.inexact
     assert not ModuleObjective.inexact
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_factors_for_preconditioning_are_plain_means(loss: str) -> None:
+    head, W, _, X, y = example(loss, (4, 6, 60))
+    curvature = Curvature(head, torch.tensor(W), rows_of(X, y))
+    predictions = reference.predictions(W, X, loss)
+    by_class = np.mean([np.eye(4) if loss == "ridge" else np.diag(p) - np.outer(p, p) for p in predictions], axis=0)
+    assert close(curvature.class_factor(), by_class)
+    assert close(curvature.feature_factor(), X.T @ X / len(X))
+    separated = np.ones((60, 4))
+    if loss == "softmax":
+        own = predictions * (1 - predictions)
+        separated = own * (1 + 2 * (own**2).sum(axis=1) / own.sum(axis=1) ** 2)[:, None]
+    blocks = [np.mean([c * np.outer(x, x) for c, x in zip(separated[:, k], X, strict=True)], axis=0) for k in range(4)]
+    assert close(curvature.class_blocks(), np.stack(blocks))
+
+
+def test_the_dense_matrix_is_the_same_as_it_is_formed_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    head, W, _, X, y = example("softmax", (4, 6, 60))
+    for rows in (rows_of(X, y), replace(rows_of(X, y), weights=torch.linspace(0.0, 2.0, 60, dtype=torch.float64))):
+        small = Curvature(head, torch.tensor(W), rows).dense()
+        with monkeypatch.context() as patch:
+            patch.setattr("expunge.heads.linear.few_at_a_time", lambda _: False)
+            large = Curvature(head, torch.tensor(W), rows).dense()
+        torch.testing.assert_close(large, small, rtol=1e-12, atol=1e-14)
+        assert float(small.norm()) > 0.0
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_curvature_works_in_the_dtype_of_the_rows(loss: str) -> None:
+    head, W, U, X, y = example(loss, (3, 7, 50))
+    curvature = Curvature(head, torch.tensor(W), rows_of(X, y, torch.float32))
+    image = curvature.product(torch.tensor(U, dtype=torch.float32))
+    assert image.dtype == torch.float32
+    assert curvature.dense().dtype == torch.float32
+    dense = reference.mean_hessian(W, X, head.l2, loss)
+    assert np.allclose(image.numpy().reshape(-1), dense @ U.reshape(-1), rtol=1e-4, atol=1e-4)
+    assert np.allclose(curvature.dense(), dense, rtol=1e-4, atol=1e-4)
+
+
+def table(loss: str, weighted: bool, n: int = 37) -> tuple[Spread, np.ndarray, np.ndarray, np.ndarray]:
+    """The spread, all changes as one table (rows by parameters), the rows' weights, and the rows."""
+    rng = np.random.default_rng([n, weighted])
+    X, y = reference.random_rows(rng, n, 4, 3)
+    W, U = rng.normal(size=(3, 4)), rng.normal(size=(3, 4))
+    weights = rng.uniform(0.2, 3.0, n)
+    weights = weights / weights.mean() if weighted else np.ones(n)
+    rows = Rows(torch.tensor(X), torch.tensor(y), torch.tensor(weights) if weighted else None)
+    head = head_for(loss, l2=0.1, n_classes=3, n_features=4, row_bound=1.0)
+    phi = reference.change_table(W, U, X, loss)
+    return Spread(head, torch.tensor(W), torch.tensor(U), rows), phi, weights, X
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("loss", ["softmax", "ridge"])
+def test_mean_and_sums_are_those_of_the_table(loss: str, weighted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("expunge.heads.rows.BLOCK_BYTES", 5 * 4 * 8)
+    spread, phi, weights, X = table(loss, weighted)
+    mean = (weights[:, None] * phi).mean(axis=0)
+    squares = ((phi - mean) ** 2).sum(axis=1)
+    np.testing.assert_allclose(spread.mean[:3].numpy().reshape(-1), mean, rtol=1e-12, atol=1e-15)
+    sums = spread.sums()
+    for found, expected in (
+        (sums.trace, (weights * squares).mean()),
+        (sums.fourth, (weights * squares**2).mean()),
+        (sums.largest, np.sqrt(squares.max())),
+        (sums.longest_row, np.linalg.norm(X, axis=1).max()),
+        (sums.sampled_trace, (weights**2 * squares).mean()),
+        (sums.sampled_largest, (weights * np.sqrt(squares)).max()),
+    ):
+        assert found == pytest.approx(expected, rel=1e-11)
+        assert found >= expected * (1 - 1e-14), "never too small by rounding"
+
+
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("fourth", [False, True])
+@pytest.mark.parametrize("loss", ["softmax", "ridge"])
+def test_products_are_those_of_the_covariance_formed(loss: str, fourth: bool, power: int) -> None:
+    spread, phi, weights, _ = table(loss, weighted=True)
+    centred = phi - (weights[:, None] * phi).mean(axis=0)
+    factors = weights**power * ((centred**2).sum(axis=1) if fourth else 1.0)
+    covariance = (factors[:, None] * centred).T @ centred / len(phi)
+    direction = np.random.default_rng(1).normal(size=(3, 4))
+    found = spread.covariance_product(torch.tensor(direction), power, fourth).numpy()
+    np.testing.assert_allclose(found.reshape(-1), covariance @ direction.reshape(-1), rtol=1e-10, atol=1e-14)
+
+
+def test_rows_that_are_all_alike_have_next_to_no_spread() -> None:
+    spread, _, _, _ = table("softmax", weighted=False, n=1)
+    size = float(spread.mean.square().sum())
+    assert 0.0 <= spread.sums().trace <= 4 * spread.cancellation * size
+
+
+def narrow_table(seed: int, classes: int = 30, width: int = 12, weighted: bool = True) -> tuple[Spread, np.ndarray]:
+    """Rows that hardly reach half of their directions, and their covariance formed, weights counted."""
+    rng = np.random.default_rng([seed, classes, width])
+    X = rng.normal(size=(80, width)) * 10.0 ** -np.linspace(0.0, rng.uniform(3.5, 6.0), width)
+    X = X @ np.linalg.qr(rng.normal(size=(width, width)))[0]
+    W, U = rng.normal(size=(classes, width)), rng.normal(size=(classes, width)) * 10 ** rng.uniform(-2, 1)
+    weights = rng.uniform(0.2, 3.0, len(X)) if weighted else np.ones(len(X))
+    weights /= weights.mean()
+    rows = Rows(torch.tensor(X), torch.zeros(len(X), dtype=torch.int64), torch.tensor(weights) if weighted else None)
+    head = head_for("softmax", l2=0.1, n_classes=classes, n_features=width, row_bound=10.0)
+    phi = reference.change_table(W, U, X, "softmax")
+    centred = phi - (weights[:, None] * phi).mean(axis=0)
+    return Spread(head, torch.tensor(W), torch.tensor(U), rows), (weights[:, None] * centred).T @ centred / len(X)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_what_few_directions_leave_is_the_largest_eigenvalue_of_the_others(weighted: bool) -> None:
+    spread, _ = narrow_table(1, weighted=weighted)
+    found = spread.narrow(100)
+    assert found is not None
+    total = np.zeros((12, 12))
+    for block, features, change in spread.changes():
+        x = features.numpy()
+        weights = np.ones(len(x)) if block.weights is None else block.weights.numpy()
+        total += (x * (weights * change.square().sum(dim=0).numpy())[:, None]).T @ x
+    values = np.linalg.eigvalsh(total / len(spread.rows))[::-1]
+    size = found.basis.shape[1]
+    assert size == int((values >= 0.02 * values[0]).sum())
+    assert found.left == pytest.approx(values[size], rel=1e-9)
+    assert found.left >= values[size]
+    np.testing.assert_allclose(found.basis.T @ found.basis, np.eye(size), atol=1e-13)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_eigenvalue_is_above_that_in_few_directions_and_what_they_leave(seed: int) -> None:
+    spread, covariance = narrow_table(seed, weighted=seed % 2 == 0)
+    found = spread.narrow(100)
+    assert found is not None
+    lift = np.kron(np.eye(30), found.basis.numpy())
+    inside = float(np.linalg.eigvalsh(lift.T @ covariance @ lift)[-1])
+    largest = float(np.linalg.eigvalsh(covariance)[-1])
+    assert inside <= largest * (1 + 1e-12)
+    assert largest <= inside + found.left
+    direction = np.random.default_rng(seed).normal(size=(30, found.basis.shape[1]))
+    product = found.covariance_product(torch.tensor(direction)).numpy()
+    naive = (lift.T @ covariance @ lift @ direction.reshape(-1)).reshape(direction.shape)
+    np.testing.assert_allclose(product, naive, rtol=1e-9, atol=1e-14 * largest)
+    np.testing.assert_array_equal(product, found.covariance_product(torch.tensor(direction)).numpy())
+
+
+def test_few_directions_are_taken_only_where_they_are_cheaper() -> None:
+    spread, _ = narrow_table(1)
+    assert spread.narrow(1) is not None, "24 is no more than one product of thirty classes"
+    assert narrow_table(1, classes=11)[0].narrow(2) is None, "24 is more than two products of eleven classes"
+    assert narrow_table(1, classes=12)[0].narrow(2) is not None
+    rng = np.random.default_rng(0)
+    rows = Rows(torch.tensor(rng.normal(size=(80, 12))), torch.zeros(80, dtype=torch.int64))
+    head = head_for("ridge", l2=0.1, n_classes=30, n_features=12, row_bound=10.0)
+    flat = Spread(head, torch.zeros(30, 12).double(), torch.tensor(rng.normal(size=(30, 12))), rows)
+    assert flat.narrow(100) is None, "rows that reach all directions alike leave none out"

@@ -22,7 +22,6 @@ from expunge.bounds import retained_bound
 from expunge.certificate.claim import retained_facts
 from expunge.certificate.dossier import Certificate, digest_of
 from expunge.certificate.verify import checks, verify_statement
-from expunge.deposit.asking import deposit_promise
 from expunge.deposit.file import Deposit, parse_deposit
 from expunge.deposit.forecast import forecast
 from expunge.deposit.membership import answers
@@ -321,7 +320,7 @@ def forgotten(count: int, epsilon: float = 0.01, deposit: Deposit | None = None)
 def test_any_number_of_examples_leaves_retraining_to_rounding(count: int) -> None:
     inputs, labels = source()
     retrained = exact(network(0), inputs[count:], labels[count:], names=NAMES, **OPTIONS)
-    promise = deposit_promise(0.01, 1e-6)
+    promise = Promise(0.01, 1e-6)
     request = ask_tangent_deposit(network(0), trained(), kept(), rows(*range(count)), promise)
     updated = request.weights + measure(request).step.update
     assert float((updated[0] - retrained).norm()) <= 1e-8 * float(retrained.norm())
@@ -345,7 +344,7 @@ def test_the_anchor_has_noise_that_outputs_and_accuracy_are_not_judged_by() -> N
     assert deposit.record.noised
     expected = deposit.numbers.anchor_noise * np.sqrt(len(weights))
     assert 0.5 < whitened(deposit, deposit.anchor - weights) / expected < 1.5
-    assert float((deposit.settled[0] - weights).norm()) <= 1e-8 * float(weights.norm())
+    assert float((deposit.reference_weights[0] - weights).norm()) <= 1e-8 * float(weights.norm())
 
 
 def without(count: int) -> TangentModel:
@@ -472,9 +471,7 @@ def test_five_thousand_weights_of_a_network_on_digits() -> None:
     assert len(model.weights) == 4810
     deposit = deposit_tangent(module, model, inputs[:1200], labels[:1200])
     budget = {"epsilon": 0.01, "delta": 1e-6}
-    request = ask_tangent_deposit(
-        module, model, deposit, (inputs[:600], labels[:600]), deposit_promise(*budget.values())
-    )
+    request = ask_tangent_deposit(module, model, deposit, (inputs[:600], labels[:600]), Promise(*budget.values()))
     updated = (request.weights + measure(request).step.update)[0]
     retrained = train_tangent(module, inputs[600:1200], labels[600:1200], **options)
     assert float((updated - retrained.weights).norm()) <= 1e-8 * float(retrained.weights.norm())

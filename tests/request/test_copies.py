@@ -12,7 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from expunge import Distance, train, unlearn
+from expunge import train, unlearn
+from expunge.distance import Distance
 from expunge.distance.declared import parse_distance
 from expunge.errors import DataError
 from expunge.heads import Rows
@@ -20,13 +21,14 @@ from expunge.request.copies import (
     IMPLAUSIBLE,
     INFLATION,
     LARGEST_STEP,
+    Multiplicities,
     _fixed,
     _peak,
     binomial_tail,
     copy_factor,
+    row_prints,
     step_share,
 )
-from expunge.request.multiplicities import Multiplicities, row_prints
 from expunge.request.survey import survey
 
 SETTINGS = settings(max_examples=200, derandomize=True, deadline=None)
@@ -292,3 +294,25 @@ def test_processes_refuse_together() -> None:
     S, t = example(200, 2)
     forget, mine = (kind(torch.from_numpy(S), torch.from_numpy(t)) for kind in (Rows, OneOfTwo))
     assert survey(forget, mine, 3, repeats=Multiplicities()).copied == 7
+
+
+def test_equal_rows_have_equal_prints_and_others_do_not() -> None:
+    rows = torch.from_numpy(np.random.default_rng(0).normal(size=(500, 7)))
+    again = torch.cat([rows, rows[:3], torch.where(rows[:1] == 0, -0.0, rows[:1])])
+    prints = row_prints(again)
+    assert len(set(prints.tolist())) == 500
+    assert prints[500:503].tolist() == prints[:3].tolist()
+
+
+def test_counts_over_blocks() -> None:
+    rows = torch.eye(4, dtype=torch.float64)
+    counting = Multiplicities()
+    for block in (rows[[0, 0, 1]], rows[[1, 1, 2]], rows[[3]]):
+        counting.add(block)
+    assert counting.occurring() == Counter({2: 1, 3: 1, 1: 2})
+
+
+def test_only_samples_of_populations_are_counted() -> None:
+    assert Multiplicities.of(Distance("same", 0.0)) is not None
+    assert Multiplicities.of(Distance("chi2", 0.1, "samples")) is None
+    assert Multiplicities.of(Distance("source", 0.0)) is None

@@ -12,13 +12,12 @@ import torch
 import expunge
 from expunge.bounds import PaperConstants
 from expunge.distance import Distance
+from expunge.door import ask
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.model import LinearModel
-from expunge.request.door import ask
 from expunge.request.execution import Execution
-from expunge.request.past import Past
-from expunge.request.promise import Promise
-from expunge.request.series import Series
+from expunge.request.promise import Promise, Series
+from expunge.request.subject import Past
 
 Parts = dict[str, tuple[np.ndarray, np.ndarray]]
 PROMISE = Promise(1.0, 1e-3, Distance("same", 0.0))

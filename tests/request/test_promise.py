@@ -8,24 +8,34 @@ from typing import Any
 
 import mpmath
 import pytest
+import torch
 
+from asking import asked
+from digit_rows import digit_case
+from expunge import train
 from expunge.bounds import PaperConstants
 from expunge.bounds.calibration import sigma_for
 from expunge.distance import Distance, Estimation
-from expunge.errors import OptionError
+from expunge.errors import DataError, OptionError
+from expunge.request.execution import DTYPES, Execution, computing_device, dtype_named
 from expunge.request.promise import (
     LARGEST_EPSILON,
     SMALLEST_DELTA,
     SMALLEST_EPSILON,
     STEPS,
     Promise,
+    Series,
     budget_notes,
     check_budget,
     wanted_distance,
 )
-from expunge.request.series import Series
 
 SAME = Distance("same", 0.0)
+
+
+def completed(**changed: Any) -> Promise:
+    promise = Promise(**({"epsilon": 1.0, "delta": 1e-5, "distance": SAME} | changed))
+    return promise.complete(deposit=False, surrogate=True)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +67,7 @@ SAME = Distance("same", 0.0)
 )
 def test_what_cannot_be_promised_is_refused(changed: dict[str, Any], words: str) -> None:
     with pytest.raises(OptionError, match=words):
-        Promise(**({"epsilon": 1.0, "delta": 1e-5, "distance": SAME} | changed))
+        completed(**changed)
 
 
 def test_the_ends_of_a_budget_are_allowed() -> None:
@@ -91,9 +101,9 @@ def test_a_delta_above_one_in_n_is_told_in_plain_words() -> None:
 
 
 def test_the_step_follows_the_bound_where_none_is_named() -> None:
-    assert Promise(1.0, 1e-5, SAME).step == "converged"
-    assert Promise(1.0, 1e-5, SAME, bound="paper").step == "newton"
-    assert [Promise(1.0, 1e-5, SAME, step=step).step for step in STEPS] == list(STEPS)
+    assert completed().step == "converged"
+    assert completed(bound="paper").step == "newton"
+    assert [completed(step=step).step for step in STEPS] == list(STEPS)
     assert Promise(1.0, 1e-5, SAME, bound="paper").paper
     assert not Promise(1.0, 1e-5, SAME).paper
 
@@ -116,3 +126,48 @@ def test_matched_classes_are_part_of_the_distance() -> None:
 def test_what_is_no_distance_is_refused(given: object) -> None:
     with pytest.raises(OptionError, match="words, a Distance or an Estimation"):
         wanted_distance(given)
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+BUDGET = {"epsilon": 5.0, "delta": 1e-3}
+
+
+@pytest.fixture(scope="module")
+def digits() -> dict[str, Any]:
+    return digit_case()
+
+
+def test_losses_without_probabilities(digits: dict[str, Any]) -> None:
+    X, y = digits["source"]
+    ridge = train(X, y, l2=0.1, max_norm=1.0, loss="ridge")
+    with pytest.raises(OptionError, match="only softmax"):
+        asked(ridge, digits["forget"], digits["surrogate"], distance="estimate", **BUDGET)
+
+
+def test_the_conditional_part_needs_labels(digits: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match="no labels"):
+        asked(digits["model"], digits["forget"], digits["surrogate"][0], distance="estimate:kl", **BUDGET)
+    asked(digits["model"], digits["forget"], digits["surrogate"][0], distance="estimate", **BUDGET)
+
+
+def test_nothing_said_is_float64_on_the_cpu_in_one_process() -> None:
+    plain = Execution()
+    assert (plain.rows_dtype, plain.place, plain.group.size) == (torch.float64, torch.device("cpu"), 1)
+    assert {name: Execution(dtype=name).rows_dtype for name in DTYPES} == {name: dtype_named(name) for name in DTYPES}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int64", "", "torch.float64"])
+def test_rows_are_kept_in_no_other_dtype(dtype: str) -> None:
+    with pytest.raises(OptionError, match="dtype"):
+        Execution(dtype=dtype)
+
+
+@pytest.mark.parametrize("device", ["abacus", "cuda:99", "meta", "", "cpu:x"])
+def test_a_device_that_cannot_be_used_here_is_refused(device: str) -> None:
+    with pytest.raises(OptionError, match="Use cpu"):
+        computing_device(device)
+
+
+def test_a_device_is_called_what_tensors_there_call_it() -> None:
+    """Else all that compares devices would take what is there for elsewhere, and copy it."""
+    assert computing_device("cpu:0") == torch.zeros(1, device="cpu:0").device != torch.device("cpu:0")

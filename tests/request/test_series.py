@@ -18,8 +18,8 @@ from expunge.distance import parse_distance
 from expunge.evaluate.demo import digits
 from expunge.evidence import build_claim
 from expunge.mechanism import measure
-from expunge.request.past import read_anchored
-from expunge.request.series import Series
+from expunge.request.promise import Series
+from expunge.request.subject import read_anchored
 from expunge.train import train
 
 L2 = 0.1

@@ -15,7 +15,7 @@ from expunge.certificate.claim import PublicNote
 from expunge.distance import Distance
 from expunge.heads import Rows
 from expunge.record import TrainingRecord
-from expunge.request.survey import class_notes, notes_on, survey
+from expunge.request.survey import class_notes, survey, survey_notes
 
 SAME, SOURCE = Distance("same", 0.0), Distance("source", 0.0)
 
@@ -56,7 +56,9 @@ def noted(
     labelled: bool = True,
     force: bool = False,
 ) -> Any:
-    return notes_on(forget, surrogate, survey(forget, surrogate, 2), record, distance, has_labels=labelled, force=force)
+    return survey_notes(
+        forget, surrogate, survey(forget, surrogate, 2), record, distance, has_labels=labelled, force=force
+    )
 
 
 def test_what_is_odd_is_remarked_on(record: TrainingRecord) -> None:

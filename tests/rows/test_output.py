@@ -30,7 +30,7 @@ from expunge.rows.output import (
     write_pair,
     write_private_folder,
 )
-from expunge.runtime.durable import TEMPORARY
+from expunge.runtime.files import TEMPORARY
 from small_deposit import rows, source, trained
 
 FILES = {"model.safetensors": b"weights", "certificate.json": b"{}"}

@@ -1,9 +1,14 @@
 """Processes that share rows out; several of them are in tests/test_streaming.py."""
 
+from __future__ import annotations
+
 import pytest
 import torch
+from click.testing import CliRunner
 
-from expunge.runtime.group import Group, local_device
+from expunge.cli import main
+from expunge.errors import GroupError
+from expunge.runtime.group import Group, launched_as_group, local_device
 
 
 def test_a_group_of_one_says_what_it_was_told() -> None:
@@ -23,3 +28,21 @@ def test_processes_share_gpus_where_they_are_more(gpus: int, expected: str, monk
     assert local_device("cuda") == expected
     assert local_device("cpu") == "cpu"
     assert local_device("cuda:7") == "cuda:7"
+
+
+@pytest.mark.parametrize(("said", "expected"), [(None, False), ("", False), (" ", False), ("1", False), ("2", True)])
+def test_several_are_more_than_one(said: str | None, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    if said is not None:
+        monkeypatch.setenv("WORLD_SIZE", said)
+    assert launched_as_group() is expected
+
+
+@pytest.mark.parametrize("said", ["two", "-1", "1.5", "²"])
+def test_what_is_no_number_is_said(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", said)
+    with pytest.raises(GroupError, match="WORLD_SIZE"):
+        launched_as_group()
+    done = CliRunner().invoke(main, ["keygen", "--out", "nowhere/key"])
+    assert done.exit_code == GroupError.exit_status
+    assert "WORLD_SIZE" in done.stderr

@@ -1,11 +1,17 @@
 """JSON read strictly."""
 
+from __future__ import annotations
+
 import hashlib
 import json
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from expunge.runtime.strict_json import is_digest, not_a_number, without_duplicates
+from expunge.runtime.strict_json import is_digest, not_a_number, read_as, without_duplicates
 
 
 def read(text: str) -> object:
@@ -29,3 +35,83 @@ def test_a_digest_is_64_hexadecimal_digits() -> None:
     assert is_digest(digest)
     for odd in (digest[1:], digest + "0", digest.upper(), digest + "\n", "g" * 64, "\u0661" * 64, 64, None):
         assert not is_digest(odd)
+
+
+@dataclass(frozen=True)
+class Inner:
+    name: str
+    ready: bool
+
+
+@dataclass(frozen=True)
+class Outer:
+    count: int
+    size: float
+    note: str | None
+    parts: tuple[Inner, ...]
+    shares: dict[str, float]
+    later: int = 0
+
+
+INNER = st.builds(Inner, st.text(), st.booleans())
+OUTER = st.builds(
+    Outer,
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.none() | st.text(),
+    st.lists(INNER, max_size=3).map(tuple),
+    st.dictionaries(st.text(), st.floats(0, 1), max_size=3),
+    st.integers(),
+)
+
+
+@given(OUTER)
+def test_what_is_written_comes_back(value: Outer) -> None:
+    assert read_as(Outer, json.loads(json.dumps(asdict(value)))) == value
+
+
+GOOD: dict[str, Any] = {"count": 1, "size": 2.5, "note": None, "parts": [{"name": "a", "ready": True}], "shares": {}}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"count": 1.0}, "count 1.0"),
+        ({"count": True}, "count True"),
+        ({"size": "2.5"}, "size '2.5'"),
+        ({"size": None}, "size None"),
+        ({"note": 3}, "note 3"),
+        ({"parts": {"name": "a"}}, "parts"),
+        ({"parts": [{"name": "a"}]}, "lacks or adds ready"),
+        ({"parts": [{"name": "a", "ready": 1}]}, "ready 1"),
+        ({"shares": {"a": "b"}}, "shares 'b'"),
+        ({"more": 1}, "lacks or adds more"),
+    ],
+)
+def test_what_does_not_fit_is_named(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        read_as(Outer, GOOD | change)
+
+
+def test_only_what_was_added_later_may_be_missing() -> None:
+    assert read_as(Outer, GOOD).later == 0
+    for name in GOOD:
+        with pytest.raises(ValueError, match=f"lacks or adds {name}"):
+            read_as(Outer, {key: value for key, value in GOOD.items() if key != name})
+    with pytest.raises(ValueError, match="not an object"):
+        read_as(Outer, [GOOD])
+
+
+def test_a_whole_number_stays_one_where_a_float_may_be() -> None:
+    assert type(read_as(Outer, GOOD | {"size": 2}).size) is int
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400), float("inf"), float("nan")])
+def test_a_number_that_no_float_holds_is_not_one(number: float) -> None:
+    @dataclass(frozen=True)
+    class Holder:
+        value: float
+
+    with pytest.raises(ValueError, match="beyond what a float holds"):
+        read_as(Holder, {"value": number})
+    assert read_as(Holder, {"value": 2**64}).value == 2**64

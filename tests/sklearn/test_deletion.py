@@ -27,7 +27,7 @@ from expunge.deposit.forecast import GROUPS
 from expunge.deposit.region import smallest_region
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.record import LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE
-from expunge.runtime.checks import LARGEST
+from expunge.runtime.values import LARGEST
 from expunge.sklearn import ExactPreparation, NotAtOptimum, coarsen, deposit, unlearn
 from expunge.sklearn.deletion import at_optimum, make, require_supported
 from expunge.sklearn.pipelines import split_pipeline

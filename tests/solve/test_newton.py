@@ -5,22 +5,38 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import reference
 from expunge.distance import Distance
 from expunge.errors import ExpungeError
-from expunge.heads import LinearHead, head_for
+from expunge.heads import LinearHead, Rows, head_for, linear
+from expunge.heads.module import ModuleObjective
+from expunge.heads.network import Examples
 from expunge.mechanism import certify, gather, measure
 from expunge.solve import newton as solve
-from expunge.solve.equation import RetainHessian, SurrogateEquation
-from expunge.solve.newton import CONVERGED, newton_step
-from expunge.solve.outcome import Step
-from step_problems import Array, Example, indefinite, rows_of
+from expunge.solve.equation import RetainedEquation, SurrogateEquation
+from expunge.solve.linear import Ending, Step
+from expunge.solve.newton import (
+    CONVERGED,
+    FIRST_PULL,
+    MAX_PULLS,
+    PATIENCE,
+    Manner,
+    adapted,
+    balanced_step,
+    iterated_step,
+    newton_step,
+    no_step,
+)
+from small_networks import examples, trained
+from step_problems import Array, Example, indefinite, preconditioned, rows_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Within = Callable[[float], AbstractContextManager[None]]
@@ -225,7 +241,7 @@ def test_no_curvature_at_all_ends(
     method: str, make: Callable[[], SurrogateEquation], single: bool, within: Within
 ) -> None:
     problem = make()
-    dense = RetainHessian(problem, torch.zeros_like(problem.weights), pull=0.0, last=None).dense()
+    dense = problem.jacobian(torch.zeros_like(problem.weights), 0.0, None).dense()
     start = problem.residual(torch.zeros_like(problem.weights)).reshape(-1)
     assert float(start @ dense @ start) == 0.0
     with within(10):
@@ -376,7 +392,7 @@ def test_the_mechanism_takes_algorithm_one_when_asked(method: str) -> None:
     request = example.request(step="newton")
     measured = measure(request, seed=1)
     assert np.allclose(measured.step.update, algorithm_one(example), rtol=1e-7, atol=1e-10)
-    left = float(gather(request).retained.residual(measured.step.update).norm())
+    left = float(gather(request).retained_equation.residual(measured.step.update).norm())
     assert measured.facts["solver_residual"].value == left > measured.step.residual
 
 
@@ -390,7 +406,7 @@ def test_a_step_that_failed_still_ends_in_a_certificate(rows: int, step: str, wi
         measured = measure(request, seed=1)
         certificate = certify(request, measured, insecure_test_seed=1).certificate
     assert certificate.content["step"]["positive_definite"] == (step != "newton")
-    left = float(gather(request).retained.residual(measured.step.update).norm())
+    left = float(gather(request).retained_equation.residual(measured.step.update).norm())
     assert certificate.terms["solver"] >= left / 100 / 1e-6 * (1 - 1e-12)
     assert certificate.to_json()
 
@@ -410,3 +426,247 @@ def test_progress_is_told() -> None:
     step: Step = newton_step(Example().problem(), single=False, progress=lambda *news: told.append(news))
     assert [news[0] for news in told] == ["Newton iterations"] * step.iterations
     assert [news[1] for news in told] == list(range(step.iterations))
+
+
+def held_back(example: Example, pull: float) -> Any:
+    return newton_step(example.problem(), single=False, pull=pull)
+
+
+def test_the_step_taken_has_the_smallest_bound_of_those_tried() -> None:
+    """Against the same pulls, each tried by hand; the bound grows with length, so that holding back pays."""
+    example = Example("softmax", classes=3, width=5, n=150, m=30, l2=1e-2)
+    for price in (0.0, 1.0, 30.0, 300.0):
+
+        def bound(step: Any, price: float = price) -> float:
+            return step.residual + price * float(step.update.norm())
+
+        found = balanced_step(example.problem(), bound, 1e-3)
+        tried = [held_back(example, 0.0), *(held_back(example, 1e-3 * 4.0**k) for k in range(MAX_PULLS))]
+        none = no_step(tried[0])
+        assert bound(found) == pytest.approx(min(bound(step) for step in (*tried, none)), rel=1e-9)
+        assert found.residual == pytest.approx(np.linalg.norm(example.residual(found.update.numpy())), rel=1e-9)
+
+
+def test_where_every_update_costs_more_than_none_none_is_taken() -> None:
+    example = Example()
+    found = balanced_step(example.problem(), lambda step: float(step.update.norm()), 1e-3)
+    assert torch.equal(found.update, torch.zeros_like(found.update))
+    assert found.pull == math.inf
+    assert (
+        found.residual
+        == found.residual_at_start
+        == pytest.approx(example.m * np.linalg.norm(example.forget_gradient()))
+    )
+
+
+def test_the_search_ends_when_the_bound_has_risen_twice() -> None:
+    asked: list[float] = []
+
+    def bound(step: Any) -> float:
+        asked.append(step.pull)
+        return 1.0 + float(len(asked))
+
+    balanced_step(Example().problem(), bound, 1e-3)
+    assert asked == [0.0, 1e-3, 4e-3, math.inf]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    values: Tensor
+    preconditioner = None
+
+    def product(self, direction: Tensor) -> Tensor:
+        return self.values @ direction
+
+    def dense(self) -> Tensor:
+        return self.values.clone()
+
+    def precondition(self, residual: Tensor) -> Tensor:
+        return residual.clone()
+
+
+@dataclass(frozen=True)
+class Made:
+    """An equation of one's own, with a Jacobian that need not be its own."""
+
+    left: Any
+    bent: Any
+    start: Tensor
+    dense: bool = True
+    scale: int = 2
+    n_rows: int = 1
+
+    @property
+    def weights(self) -> Tensor:
+        return torch.zeros_like(self.start)
+
+    def residual(self, update: Tensor) -> Tensor:
+        return self.left(self.start + update)
+
+    def jacobian(self, update: Tensor, pull: float, last: Any) -> Matrix:
+        return Matrix(self.bent(self.start + update) + self.scale * pull * torch.eye(len(update), dtype=torch.float64))
+
+    def manner(self) -> Manner:
+        return Manner(self.dense, torch.float64, 1e-12)
+
+    def agreed(self, step: Tensor) -> Tensor:
+        return step
+
+
+def vector(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_a_linear_equation_is_solved_to_its_goal(dense: bool) -> None:
+    """`A u = b`: each step leaves `p (A + p I)^-1` of the residual, with a pull that halves."""
+    A, b = torch.diag(vector(1.0, 4.0)), vector(3.0, -2.0)
+    equation = Made(lambda at: A @ at - b, lambda at: A, vector(0.0, 0.0), dense)
+    step = iterated_step(equation, goal=1e-9)
+    assert step.ending is Ending.REACHED
+    torch.testing.assert_close(step.update, vector(3.0, -0.5), rtol=1e-8, atol=1e-8)
+    first = iterated_step(equation, first_pull=0.5, goal=0.9)
+    if dense:
+        assert (first.iterations, first.pull) == (1, 0.5)
+        torch.testing.assert_close(first.update, vector(3.0 / 2.0, -2.0 / 5.0))
+        assert first.residual == pytest.approx(np.hypot(3.0 / 2.0, 2.0 / 5.0))
+        assert first.residual_at_start == pytest.approx(np.hypot(3.0, 2.0))
+
+
+def test_where_the_curvature_is_negative_the_residual_may_rise_on_the_way() -> None:
+    """The gradient of `(x^2 - 1)^2 / 4` at 0.1: it rises to 0.385 before the minimum at 1; the maximum at 0 is nearer."""
+    equation = Made(lambda at: at**3 - at, lambda at: torch.diag(3 * at**2), vector(0.1))
+    step = iterated_step(equation, goal=1e-6)
+    assert step.ending is Ending.REACHED
+    assert float(0.1 + step.update) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_jacobian_that_tells_a_quarter_of_the_curvature_needs_a_longer_pull_and_gets_there() -> None:
+    A, b = torch.diag(vector(1.0, 8.0)), vector(1.0, 1.0)
+    equation = Made(lambda at: A @ at - b, lambda at: A / 4, vector(0.0, 0.0))
+    step = iterated_step(equation)
+    assert step.ending is Ending.REACHED
+    assert step.pull > FIRST_PULL
+
+
+def test_where_the_goal_cannot_be_had_the_smallest_residual_is() -> None:
+    floor = 0.5  # a residual that cannot be had: its part out of reach is always there
+
+    def left(at: Tensor) -> Tensor:
+        return torch.cat([at[:1] - 1.0, torch.full((1,), floor, dtype=torch.float64)])
+
+    unreachable = Made(left, lambda at: torch.diag(vector(1.0, 1e9)), vector(0.0, 0.0))
+    step = iterated_step(unreachable)
+    assert step.ending is Ending.STALLED
+    assert step.residual == pytest.approx(floor, rel=1e-2)
+    assert step.residual == pytest.approx(float(left(step.update).norm()), rel=1e-12)
+    assert step.iterations > PATIENCE
+
+
+def test_where_every_step_leads_up_none_is_made() -> None:
+    """The residual turns round wherever one goes: the objective rises along every step."""
+    equation = Made(
+        lambda at: vector(1.0) if float(at) == 0.0 else vector(-9.0), lambda at: vector(1.0)[None], vector(0.0)
+    )
+    step = iterated_step(equation)
+    assert step.ending is Ending.STALLED
+    assert torch.equal(step.update, vector(0.0))
+    assert step.residual == step.residual_at_start == 1.0
+    assert step.pull == math.inf
+    assert step.iterations == PATIENCE
+
+
+def test_an_equation_that_holds_already_needs_no_step() -> None:
+    step = iterated_step(Made(lambda at: 0.0 * at, lambda at: vector(1.0)[None], vector(0.0)))
+    assert (step.ending, step.iterations, step.residual) == (Ending.REACHED, 0, 0.0)
+
+
+def test_pulls_are_adapted_within_limits() -> None:
+    assert adapted(1e-8, 1.0) == 1e-8
+    assert [adapted(1.0, share) for share in (0.76, 0.75, 0.26, 0.25, math.nan)] == [0.5, 1.0, 1.0, 4.0, 4.0]
+
+
+def test_a_convex_loss_is_brought_to_the_retrained_weights() -> None:
+    """With the source at hand the root is the retrained model, here by a reference that loops over examples."""
+    example = Example("softmax", classes=3, width=5, n=150, m=15, l2=1e-2, surrogate=lambda rng, X: X)
+    step = iterated_step(example.problem(), goal=1e-8)
+    assert step.ending is Ending.REACHED
+    retrained = reference.retrain(example.X[15:], example.y[15:], 3, 1e-2, "softmax").weights
+    np.testing.assert_allclose(example.W + step.update.numpy(), retrained, atol=1e-6)
+
+
+@pytest.mark.parametrize("forgotten", [2, 6, 12])
+def test_a_network_is_brought_to_rest_on_the_rows_that_stay(forgotten: int) -> None:
+    """Of a network trained to rest 1 % of the equation is left; one step of Gauss-Newton leaves up to 94 %."""
+    objective = ModuleObjective(trained(), l2=0.1, curvature="hessian")
+    inputs, labels = examples(60)
+    parts = (slice(60), slice(forgotten), slice(forgotten, 60))
+    source, forget, retain = (Examples(inputs[part], labels[part]) for part in parts)
+    gradient = forgotten * objective.gradient(objective.weights, forget)
+    equations = (
+        SurrogateEquation(objective, objective.weights, forget, source, 60),
+        RetainedEquation(objective, objective.weights, gradient, retain, 60 - forgotten),
+    )
+    before = float(objective.gradient(objective.weights, retain).norm())
+    for equation in equations:
+        step = iterated_step(equation)
+        assert step.ending is Ending.REACHED
+        assert step.residual < 0.01 * step.residual_at_start
+        assert float(objective.gradient(objective.weights + step.update, retain).norm()) < 0.011 * before
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_identity_behind_the_bound_holds_for_any_update(loss: str, seed: int) -> None:
+    """(n-m) g_R(v) = n g_D(w) + a(u) + n (E_D phi - E_S phi), weights anywhere, update anything."""
+    example = Example(loss, classes=3, width=4, n=90, m=30, weights=2.0, seed=seed)
+    rng = np.random.default_rng(seed)
+    U = rng.normal(size=example.W.shape) * 10 ** rng.uniform(-3, 1)
+    n, m, W, l2 = example.n, example.m, example.W, example.l2
+    left = (n - m) * reference.exact_gradient(W + U, example.X[m:], example.y[m:], l2, loss)
+    on_source = reference.change_table(W, U, example.X, loss).mean(axis=0).reshape(U.shape)
+    on_surrogate = reference.change_table(W, U, example.S, loss).mean(axis=0).reshape(U.shape)
+    a = example.problem().residual(torch.tensor(U)).numpy()
+    right = n * reference.exact_gradient(W, example.X, example.y, l2, loss) + a + n * (on_source - on_surrogate)
+    assert np.linalg.norm((left - right).astype(float)) <= 1e-12 * n * (1 + np.linalg.norm(U))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_operators_are_what_they_are_called(loss: str) -> None:
+    example = Example(loss)
+    at = np.random.default_rng(1).normal(size=example.W.shape)
+    direction = np.random.default_rng(2).normal(size=example.W.shape)
+    update = torch.tensor(at - example.W)
+    retain = example.problem().jacobian(update, 0.0, None)
+    whole = preconditioned(example.head, torch.tensor(at), rows_of(example.X, example.y))
+    for operator, dense in (
+        (retain, example.jacobian(at - example.W)),
+        (whole, reference.hessian(at, example.X, example.l2, loss)),
+    ):
+        assert np.allclose(operator.dense(), dense, rtol=1e-10, atol=1e-10)
+        assert np.allclose(
+            operator.product(torch.tensor(direction)).reshape(-1), dense @ direction.reshape(-1), rtol=1e-10, atol=1e-10
+        )
+
+
+def test_a_hessian_that_does_not_fit_is_never_formed() -> None:
+    wide = head_for("softmax", l2=1e-3, n_classes=10, n_features=512, row_bound=1.0)
+    small = head_for("softmax", l2=1e-3, n_classes=2, n_features=20, row_bound=1.0)
+    assert wide.n_parameters > linear.DENSE_PARAMETERS
+
+    def some(count: int) -> Rows:
+        return Rows(torch.zeros(1, 1).expand(count, 512), torch.zeros(1, dtype=torch.int64).expand(count))
+
+    assert not wide.dense_pays(some(10**9))
+    assert not wide.dense_pays(some(10))
+    assert small.dense_pays(some(1000))
+
+
+def test_a_hessian_that_memory_does_not_allow_is_not_formed(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = head_for("softmax", l2=1e-3, n_classes=2, n_features=20, row_bound=1.0)
+    rows = Rows(torch.zeros(1000, 20), torch.zeros(1000, dtype=torch.int64))
+    allowed = linear.DENSE_COPIES * 8 * small.n_parameters**2
+    monkeypatch.setattr(Rows, "affords", lambda self, n_bytes: n_bytes < allowed)
+    assert not small.dense_pays(rows)
+    monkeypatch.setattr(Rows, "affords", lambda self, n_bytes: n_bytes <= allowed)
+    assert small.dense_pays(rows)

@@ -11,8 +11,8 @@ import torch
 import reference
 from expunge.heads import Block, Curvature, LinearHead, Rows, head_for
 from expunge.solve import precondition
-from expunge.solve.conjugate import solve_conjugate
-from expunge.solve.equation import RetainHessian, SurrogateEquation
+from expunge.solve.equation import SurrogateEquation
+from expunge.solve.linear import solve_conjugate
 from expunge.solve.newton import newton_step
 from expunge.solve.precondition import ClassBlocks, KroneckerPreconditioner, Unconditioned, blocks_pay, too_wide
 from expunge.train import minimise
@@ -293,7 +293,7 @@ def test_the_step_is_the_same_with_either(pull: float, monkeypatch: pytest.Monke
     for pays in (False, True):
         monkeypatch.setattr(precondition, "blocks_pay", lambda *_, pays=pays: pays)
         expected = ClassBlocks if pays else KroneckerPreconditioner
-        assert type(RetainHessian(task, torch.zeros_like(weights), pull, None).preconditioner) is expected
+        assert type(task.jacobian(torch.zeros_like(weights), pull, None).preconditioner) is expected
         found.append(newton_step(task, single=False, pull=pull).update)
     assert torch.allclose(*found, rtol=1e-6, atol=1e-9)
 

@@ -13,8 +13,8 @@ from asking import asked
 from expunge.distance import Distance
 from expunge.networks.tangent import TangentModel, network_digest, tangent_request, weights_digest
 from expunge.record import TrainingRecord
-from expunge.request.door import Request
 from expunge.request.promise import Promise
+from expunge.request.request import Request
 
 Array = Any
 SAME = Distance("same", 0.0, sampling="strict")

@@ -8,7 +8,7 @@ import numpy as np
 
 from expunge.evidence import build_claim
 from expunge.mechanism import measure
-from expunge.request.series import Series
+from expunge.request.promise import Series
 from soundness.families import dense, labelled, loss_of, ones_of, zipf
 from soundness.judging import COUNTABLE, EPSILON, Outcome, radius_of
 from soundness.problems import Problem, exact, request_of

@@ -13,8 +13,8 @@ import torch
 import reference
 from class_shift import example
 from expunge.heads import LinearHead, Rows, head_for
-from expunge.heads.spread import SpreadSums
-from expunge.solve.lanczos import lanczos_steps
+from expunge.heads.linear import SpreadSums
+from expunge.solve.linear import lanczos_steps
 from expunge.surrogate.moments import Moments, change_moments
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -31,8 +31,8 @@ from expunge.certificate.wording import ENCODERS
 from expunge.distance import Distance
 from expunge.errors import FileError
 from expunge.record import prepared_by
+from expunge.runtime.files import readable
 from expunge.runtime.memory import require_fits
-from expunge.runtime.paths import readable
 from expunge.runtime.strict_json import read_json
 
 SIZE_LIMIT = 10_000_000

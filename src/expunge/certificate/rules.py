@@ -82,9 +82,9 @@ from expunge.record import (
     loss_named,
     one_digit,
 )
-from expunge.runtime.checks import LARGEST, SMALLEST
 from expunge.runtime.safetensors import Array
 from expunge.runtime.strict_json import is_digest
+from expunge.runtime.values import LARGEST, SMALLEST
 
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, ExpungeError)
 TOLERANCE = 1e-12  # relative: what another machine's mathematical library may change of what is recomputed

@@ -50,7 +50,7 @@ from expunge.certificate.rules import Check
 from expunge.certificate.statement import Statement, parse_document
 from expunge.certificate.verify import UNSIGNED, Verdict, verdict_sentence, verify, verify_statement
 from expunge.errors import FileError, VerificationFailed
-from expunge.runtime.paths import readable
+from expunge.runtime.files import readable
 from expunge.runtime.strict_json import read_json
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"

@@ -28,7 +28,7 @@ from rich.text import Text
 
 from expunge.certificate.verify import FAILED
 from expunge.errors import ExpungeError, FileError, Refused, VerificationFailed
-from expunge.runtime.launched import launched_as_group
+from expunge.runtime.group import launched_as_group
 from expunge.runtime.memory import out_of_memory
 
 Cells = Sequence[Sequence[str]]
@@ -368,7 +368,7 @@ def print_certificate(content: Mapping[str, Any]) -> None:
     """What a certificate says, on the screen."""
     from expunge.bounds import TERMS
     from expunge.certificate.wording import next_to_nothing, outside
-    from expunge.runtime.rounding import up
+    from expunge.runtime.values import up
 
     if little := next_to_nothing(content["epsilon"]):
         out.bold(little)

@@ -14,7 +14,7 @@ from expunge.cli.files import LABEL, read_rows
 from expunge.cli.options import Group, argument, command, options_of, written_to
 from expunge.cli.verify import SIGN_KEY, Names
 from expunge.desk.policy import DEPOSIT, Policy
-from expunge.request.declared import Declared
+from expunge.request.promise import Declared
 from expunge.runtime.options import option, words_of
 
 if TYPE_CHECKING:
@@ -90,14 +90,14 @@ def init(
     expunge desk init desk/ --model model.safetensors --surrogate surrogate.npz
                       --epsilon 1 --delta 1e-5 --distance chi2:0.1
     """
-    from expunge.deposit.asking import require_alone
     from expunge.deposit.file import read_deposit
     from expunge.desk import create_desk
     from expunge.errors import OptionError
     from expunge.model import read_model
+    from expunge.request.promise import require_none_with_deposit
 
     if deposit is not None:
-        require_alone(surrogate=surrogate, distance=distance)
+        require_none_with_deposit({"surrogate": surrogate, "distance": distance})
         distance = DEPOSIT
     elif model is None or surrogate is None or distance is None:
         raise OptionError(

@@ -13,8 +13,8 @@ from expunge.cli.console import out, progress
 from expunge.cli.files import LABEL, read_rows, write_all
 from expunge.cli.options import command, options_of, written_to
 from expunge.distance import Estimation
-from expunge.request.declared import Declared
 from expunge.request.execution import Execution
+from expunge.request.promise import Declared
 from expunge.runtime.options import option
 
 MOST_MINUTES = 10_000
@@ -148,7 +148,7 @@ def _estimation(settings: dict[str, Any], moments: Path | None, matched: bool) -
 
 def _budget(minutes: float, start: float) -> Any:
     from expunge.errors import OptionError
-    from expunge.runtime.budget import Budget
+    from expunge.runtime.progress import Budget
 
     if not 0.0 < minutes <= MOST_MINUTES:
         raise OptionError(
@@ -160,7 +160,7 @@ def _budget(minutes: float, start: float) -> Any:
 def _compare(path: Path, declared: Declared, sets: dict[str, Path | None], label: str | None, **how: Any) -> Any:
     from expunge.estimate.comparison import compare
     from expunge.model import one_row_a_class, read_model
-    from expunge.request.declared import record_for
+    from expunge.request.subject import record_for
     from expunge.rows.tables import is_table
 
     given = read_model(path)[0]
@@ -294,7 +294,7 @@ def _compare_parts(
 def _print_parts(rows: Any, parts: Any, by: str) -> None:
     """A table of the parts, one of the pairs, and what may be declared."""
     from expunge.estimate.groups import TELLS_NOTHING
-    from expunge.runtime.rounding import up
+    from expunge.runtime.values import up
 
     def cells(line: Any) -> tuple[str, str]:
         if line.chi2 is None:

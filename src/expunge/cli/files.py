@@ -77,7 +77,7 @@ def open_rows(
     """What is in a file or folder, read whole or to be streamed."""
     from expunge.model import table_of
     from expunge.rows import EncodedRows, open_data
-    from expunge.runtime.launched import launched_as_group
+    from expunge.runtime.group import launched_as_group
     from expunge.runtime.memory import Memory
 
     opened = open_data(

@@ -11,8 +11,8 @@ from typing import Any
 from expunge.cli.console import REFUSED, out, progress
 from expunge.cli.files import LABEL, open_rows, read_prepared, read_rows, require_deposit, require_model
 from expunge.cli.options import command, options_of, written_to
-from expunge.request.declared import NOTHING_DECLARED, Declared
 from expunge.request.execution import Execution
+from expunge.request.promise import NOTHING_DECLARED, Declared
 from expunge.runtime.options import option
 
 MOST_CLASSES = {"train": 20, "score": 30}  # that are shown
@@ -324,7 +324,7 @@ def write_deposit(
     `public` is a file that comes with it, a model or a figure: both or neither.
     """
     from expunge.rows.output import write_pair, write_private
-    from expunge.runtime.durable import PRIVATE, PUBLIC
+    from expunge.runtime.files import PRIVATE, PUBLIC
 
     content = deposit.to_parts()
     if public is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,8 @@ from typing import Any
 from expunge.cli.console import out, progress, table_of
 from expunge.cli.files import Sets, read_rows, write_result
 from expunge.cli.options import command, options_of, written_to
-from expunge.request.declared import Declared
 from expunge.request.execution import Execution
-from expunge.request.promise import Promise
+from expunge.request.promise import Declared, Promise
 from expunge.runtime.options import option, words_of
 
 ESTIMATE = re.compile(r"(?P<file>.+\.npz)(?::(?P<route>.*))?", re.IGNORECASE)
@@ -110,6 +108,8 @@ def unlearn(
                     --epsilon 1 --delta 1e-5 --distance chi2:0.1 --out result/
     """
     from expunge.certificate.sign import read_private_key
+    from expunge.deposit.file import read_deposit
+    from expunge.door import ask
     from expunge.mechanism import carry_out
     from expunge.model import read_model
     from expunge.runtime.group import joined_group, local_device
@@ -117,66 +117,34 @@ def unlearn(
     sets.require_kinds()
     key = None if sign_key is None else read_private_key(sign_key)
     distance = stated.read()
-    if sets.deposit is None:
-        ask = _ask_with_surrogate(sets, promise, distance, stated.match_classes, declared)
-    else:
-        ask = _ask_with_deposit(sets.deposit, promise, distance, stated.match_classes, declared, execution.dtype)
+    _require_evidence(sets, distance)
+    wanted = Promise(**promise, distance=distance, match_classes=stated.match_classes)
+    deposit = None if sets.deposit is None else read_deposit(sets.deposit)
     model, digest = read_model(sets.model)
     rows = sets.read(execution.memory, model)
     place = local_device(execution.device)
     with joined_group(place) as group:
         with progress(group.first) as advance:
             here = replace(execution, device=place, group=group, progress=advance)
-            request = ask(model, *rows, forget_class=sets.forget_class, execution=here, model_sha256=digest)
+            options: dict[str, Any] = {"forget_class": sets.forget_class, "declared": declared, "model_sha256": digest}
+            request = ask(model, *rows, wanted, deposit=deposit, execution=here, **options)
             result = carry_out(request, group=group, progress=advance)
         if result is None:
             raise SystemExit(0)  # the first process of the group writes
         return write_result(target, result, key, deposit=sets.deposit)
 
 
-def _ask_with_surrogate(
-    sets: Sets, terms: dict[str, Any], distance: Any, match_classes: bool, declared: Declared
-) -> Callable[..., Any]:
-    """How to ask with a surrogate and its distance, without which nothing is known of the source."""
+def _require_evidence(sets: Sets, distance: Any) -> None:
+    """Refuse where there is neither a deposit nor a surrogate with its distance: nothing is known of the source."""
     from expunge.errors import OptionError
-    from expunge.request.door import ask
-    from expunge.request.promise import wanted_distance
 
     missing = [name for name, value in (("--surrogate", sets.surrogate), ("--distance", distance)) if value is None]
-    if missing:
+    if sets.deposit is None and missing:
         raise OptionError(
             f"no {' and no '.join(missing)}",
             "without a deposit of the source, rows that resemble it are needed, and how much they do",
             "Give both, or --deposit if one was kept (expunge deposit).",
         )
-    wanted, estimate = wanted_distance(distance, match_classes)
-    promise = Promise(**terms, distance=wanted, estimate=estimate)
-    return lambda model, forget, surrogate, **options: ask(
-        model, forget, surrogate, promise, declared=declared, **options
-    )
-
-
-def _ask_with_deposit(
-    path: Path, terms: dict[str, Any], distance: Any, match_classes: bool, declared: Declared, dtype: str
-) -> Callable[..., Any]:
-    """How to ask with a deposit, and a surrogate beside it where one is given."""
-    from expunge.deposit.adding import with_surrogate
-    from expunge.deposit.asking import ask_deposit, deposit_promise, require_fitting
-    from expunge.deposit.file import read_deposit
-    from expunge.request.rows import Reading
-    from expunge.runtime.memory import Memory
-
-    promised = {name: terms[name] for name in ("epsilon", "delta", "force", "noise")}
-    require_fitting(declared, {name: value for name, value in terms.items() if name not in promised} | {"dtype": dtype})
-    promise = deposit_promise(**promised)
-    deposit = read_deposit(path)
-
-    def asking(model: Any, forget: Any, surrogate: Any, *, execution: Execution, **options: Any) -> Any:
-        request = ask_deposit(deposit, forget, promise, model=model, execution=execution, **options)
-        reading = Reading(Memory.of(execution.memory), progress=execution.progress)
-        return with_surrogate(request, forget, surrogate, distance, match_classes=match_classes, reading=reading)
-
-    return asking
 
 
 @command("Before: noise and accuracy at several epsilons and distances.", quiet=True)
@@ -207,13 +175,13 @@ def plan(
     expunge plan --model model.safetensors --forget forget.npz --surrogate surrogate.npz
                  --delta 1e-5 --distance same --distance chi2:0.1 --figure plan.png
     """
-    from expunge.deposit.asking import require_alone
     from expunge.deposit.file import read_deposit
     from expunge.errors import OptionError
     from expunge.evaluate.plan import DISTANCES, EPSILONS, plan_deposit
     from expunge.evaluate.plan import plan as foresee
     from expunge.model import read_model
     from expunge.report.figures import frontier
+    from expunge.request.promise import require_none_with_deposit
     from expunge.rows.output import write_file
 
     sets.require_kinds()
@@ -226,7 +194,7 @@ def plan(
     wanted: dict[str, Any] = {"delta": delta, "epsilons": epsilons or EPSILONS, "forget_class": sets.forget_class}
     if sets.deposit is not None:
         besides = {"surrogate": sets.surrogate, "distance": distances or None, "step": step, "figure": figure}
-        require_alone(**besides, match_classes=match_classes, **vars(declared))
+        require_none_with_deposit({**besides, "match_classes": match_classes, **vars(declared)})
         model, _ = read_model(sets.model)
         forget, _ = sets.read(execution.memory, model)
         rows = None if test is None else read_rows(test, sets.label, model)

@@ -53,7 +53,7 @@ class Deposits:
         from expunge.deposit.file import read_deposit
         from expunge.deposit.verify import verify_deposits
         from expunge.errors import OptionError
-        from expunge.request.rows import of_class
+        from expunge.request.sets import of_class
 
         whole = self.forget_class is None or self.forget is not None
         alone = self.forget is not None and self.deposit is None
@@ -78,7 +78,7 @@ class Deposits:
 def _undamaged(path: Path, read: Callable[[Path], Any]) -> Any:
     """A deposit that is there; what is damaged fails the check."""
     from expunge.errors import InputError, VerificationFailed
-    from expunge.runtime.paths import readable
+    from expunge.runtime.files import readable
 
     readable(path)
     try:
@@ -211,7 +211,7 @@ def _print_failure(failed: Any, verbose: bool) -> None:
 def _print_verdict(document: Any, verdict: Any, verbose: bool) -> None:
     """The verdict, the certificate's own status, what both rest on, what was not checked, and what is assumed."""
     from expunge.certificate.wording import outside
-    from expunge.runtime.rounding import up
+    from expunge.runtime.values import up
 
     out.bold(f"verdict: {verdict.sentence} ({len(verdict)} checks, none failed)")
     promise = f"epsilon {up(document.epsilon)}, delta {up(document.delta)}"
@@ -276,7 +276,7 @@ def keygen(
     from expunge.certificate.sign import generate_keys, keys_of, read_private_key
     from expunge.errors import FileError
     from expunge.rows.output import require_absent, sweep, write_file, write_pair
-    from expunge.runtime.durable import PRIVATE, PUBLIC
+    from expunge.runtime.files import PRIVATE, PUBLIC
 
     public = target.with_name(target.name + ".pub")
     require_absent(public)

@@ -12,7 +12,6 @@ from expunge.bounds.calibration import mu_for
 from expunge.bounds.deposit import deposit_bound, reach_used
 from expunge.bounds.scale import EXACT, LEVELS, POLICY, Scale
 from expunge.certificate.claim import EACH, TOGETHER, Fact, deposit_facts, kept_failures, route_failure
-from expunge.deposit.asking import DISTANCE
 from expunge.deposit.file import Deposit
 from expunge.deposit.membership import Membership
 from expunge.deposit.region import Solution, smallest_region
@@ -29,12 +28,17 @@ from expunge.distance import Distance
 from expunge.errors import BeyondPolicy, VacuousClaim
 from expunge.evidence import Retained
 from expunge.heads.rows import same_rows
-from expunge.request.door import Request
-from expunge.request.promise import Promise
+from expunge.request.promise import NO_SURROGATE, Promise
+from expunge.request.request import Request
 from expunge.runtime.progress import Progress, silent
-from expunge.solve.outcome import Ending, Step
+from expunge.solve.linear import Ending, Step
 
 COVERED = 1.0 + 1e-7  # noise must exceed what is needed by this
+
+
+def _members(request: Request) -> Membership:
+    assert request.membership is not None
+    return request.membership
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class Removal:
 
         Surrogate rows that are weighted to match classes depend on the distance.
         """
-        own, other = (each.membership.matches for each in (self.request, request))
+        own, other = (_members(each).matches for each in (self.request, request))
         step = self.with_surrogate
         return (
             self.request.deposit is request.deposit
@@ -208,6 +212,7 @@ def scale_for(retained: Deposit, solution: Solution, distance: Distance, promise
 
 def surrogate_terms(request: Request) -> SurrogateTerms:
     """How far the surrogate rows of a request are declared to be, and what of delta each route may spend on them."""
+    assert request.deposit is not None
     distance, numbers = request.distance, request.deposit.numbers
     assert isinstance(distance, Distance)
     n_forget = numbers.forgotten + len(request.forget)
@@ -219,7 +224,7 @@ def _distance_of(request: Request, solution: Solution) -> Distance:
     """The surrogate's, where it has a part in the region; else none stands in for the source."""
     distance = request.distance
     assert isinstance(distance, Distance)
-    return DISTANCE if solution.surrogate is None else distance
+    return NO_SURROGATE if solution.surrogate is None else distance
 
 
 def _mu(promise: Promise, distance: Distance) -> float:

@@ -28,15 +28,14 @@ from expunge.deposit.step import Penalty, RetainedProblem, Setting
 from expunge.deposit.sums import Gauge, Sums, folded_size, has_third, is_joint, n_lines
 from expunge.errors import FileError, ModelError
 from expunge.heads import LinearHead, Logistic, OneVsRest, Ridge, Softmax
-from expunge.heads.jacobians import JacobianRidge
+from expunge.heads.tangent import JacobianRidge
 from expunge.model import LinearModel, from_matrix
 from expunge.record import TrainingRecord, loss_named
 from expunge.request.subject import head_of
 from expunge.rows.hashes import HASH_BYTES, KEY_BYTES, PRECISIONS, RowHashes
 from expunge.runtime.memory import file_buffer, out_of_memory
 from expunge.runtime.safetensors import read_safetensors, safetensors_parts
-from expunge.runtime.strict_json import read_json
-from expunge.runtime.typed_json import read_as
+from expunge.runtime.strict_json import read_as, read_json
 
 SCHEMA = "expunge/deposit/2"
 METADATA = "expunge deposit"

@@ -30,8 +30,8 @@ from expunge.deposit.remove import sum_rows
 from expunge.deposit.sums import by_class
 from expunge.errors import ModelError
 from expunge.heads import Rows, RowSet
-from expunge.heads.jacobians import JacobianRows
 from expunge.heads.rows import evenly
+from expunge.heads.tangent import JacobianRows
 from expunge.runtime.progress import Progress, silent
 
 GROUPS = ((200, 24), (1_000, 8), (2_000, 4), (10**9, 2))  # rehearsed of a size: up to so many weights, so many

@@ -23,15 +23,14 @@ from expunge.deposit.step import Penalty, Setting
 from expunge.deposit.sums import NU, by_class, gauges_of, has_third, is_joint, sums_of
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.heads import LinearHead, Logistic, Ridge, RowSet, Softmax
-from expunge.heads.jacobians import JacobianRidge, JacobianRows
+from expunge.heads.tangent import JacobianRidge, JacobianRows
 from expunge.model import LinearModel, from_matrix
 from expunge.record import TrainingRecord, require_range
-from expunge.request.declared import NOTHING_DECLARED, Declared, record_for
-from expunge.request.description import timestamp
-from expunge.request.door import HERE
-from expunge.request.execution import Execution
-from expunge.request.rows import Reading, is_labelled, rows_of
-from expunge.request.subject import head_of
+from expunge.request.execution import HERE, Execution
+from expunge.request.promise import NOTHING_DECLARED, Declared
+from expunge.request.request import timestamp
+from expunge.request.sets import Reading, is_labelled, rows_of
+from expunge.request.subject import head_of, record_for
 from expunge.rows.columns import match_record, prepare_frames
 from expunge.rows.hashes import KEY_BYTES, NOTHING, RowHashes, hash_rows, hash_stream
 from expunge.rows.streams import Stream

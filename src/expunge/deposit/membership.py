@@ -10,7 +10,7 @@ import torch
 
 from expunge.deposit.file import Deposit
 from expunge.errors import DataError
-from expunge.request.rows import is_labelled, require_encoder
+from expunge.request.sets import is_labelled, require_encoder
 from expunge.rows.columns import match_record, prepare_frames
 from expunge.rows.features import as_features, as_labels, require_width
 from expunge.rows.hashes import PRECISIONS, Matches, hash_rows, match_hashes
@@ -50,6 +50,12 @@ def look_up(deposit: Deposit, features: Any, labels: Any, name: str = "the forge
     both = list(zip(given.digests, known, strict=True))
     again = [row for row in membership.missing if any(level[row].tobytes() in there for level, there in both)]
     return replace(membership, again=tuple(again))
+
+
+def as_given(rows: Any, deposit: Deposit) -> tuple[Any, Any]:
+    """Features in the order of the model's columns, and labels, as they are hashed."""
+    ordered = match_record(rows, deposit.record, deposit.model.n_features, "the forget set")
+    return ordered[0], ordered[1]
 
 
 def require_members(membership: Membership) -> None:

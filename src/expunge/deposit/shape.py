@@ -24,7 +24,7 @@ from expunge.bounds.ellipsoid import TWICE, Ellipsoid, exact_sum, two_product, t
 from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, factored
 from expunge.errors import DataError, ModelError
 from expunge.heads import LinearHead, Ridge, RowSet, Softmax
-from expunge.heads.jacobians import JacobianRows
+from expunge.heads.tangent import JacobianRows
 
 GRID = 2.0**-9  # features are rounded to it, for the shape of the noise alone
 OFFSET = 0.0656  # of a step: decimals of four digits, 255ths and 256ths are 1.5e-6 from where rounding turns

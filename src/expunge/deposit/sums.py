@@ -32,7 +32,7 @@ from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, factored, inverse_of
 from expunge.deposit.shape import Gram
 from expunge.errors import OptionError
 from expunge.heads import Block, LinearHead, Logistic, OneVsRest, Ridge, RowSet, Softmax
-from expunge.heads.curvature import product_means
+from expunge.heads.linear import product_means
 from expunge.heads.rows import in_memory
 from expunge.record import TrainingRecord
 

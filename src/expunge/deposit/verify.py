@@ -34,11 +34,9 @@ from expunge.certificate.dossier import Certificate, read_claim
 from expunge.certificate.model_file import read_published
 from expunge.certificate.rules import DEPOSIT, Check, require_passed
 from expunge.certificate.verify import checks
-from expunge.deposit.adding import FORGET, counted
-from expunge.deposit.asking import as_given
 from expunge.deposit.file import Deposit
 from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, is_definite
-from expunge.deposit.membership import look_up
+from expunge.deposit.membership import as_given, look_up
 from expunge.deposit.region import Solution, smallest_region
 from expunge.deposit.remove import charged_sums, remove_rows, sum_rows
 from expunge.deposit.shape import GRID, rested
@@ -57,9 +55,8 @@ from expunge.heads import Rows, RowSet
 from expunge.heads.rows import in_memory
 from expunge.model import read_model
 from expunge.record import loss_named
-from expunge.request.multiplicities import Multiplicities
-from expunge.request.rows import is_labelled, rows_of
-from expunge.request.scaling import FORCED, SURROGATE, refuse_squashed
+from expunge.request.copies import Multiplicities
+from expunge.request.sets import FORCED, FORGET, SURROGATE, is_labelled, refuse_squashed, rows_of, weighted_rows
 from expunge.request.survey import against_the_distance, survey
 from expunge.rows.hashes import PRECISIONS
 
@@ -348,7 +345,7 @@ def surrogate_checks(content: Json, distance: Distance, after: Deposit, surrogat
         for note in insisted
         if note.startswith(FORCED) and note not in content["public_notes" if isinstance(note, PublicNote) else "notes"]
     ]
-    return counted(rows, left, distance, labelled, None), [
+    return weighted_rows(rows, left, distance, labelled), [
         _check("surrogate: its rows were not copied", seen.copied, 0, "independent draws do not repeat as they do"),
         _check("surrogate: what somebody had to insist on is noted", untold, []),
     ]

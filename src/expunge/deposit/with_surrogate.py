@@ -37,11 +37,10 @@ from expunge.deposit.sums import Gauge, is_joint
 from expunge.distance import Distance
 from expunge.errors import VacuousClaim
 from expunge.heads import Block, LinearHead, Rows, RowSet
-from expunge.heads.curvature import Curvature, product_means
+from expunge.heads.linear import Curvature, product_means
 from expunge.runtime.progress import Progress, silent
+from expunge.solve.linear import MatrixFree, Step, SymmetricOperator
 from expunge.solve.newton import Manner, newton_step
-from expunge.solve.operators import MatrixFree, SymmetricOperator
-from expunge.solve.outcome import Step
 from expunge.surrogate.moments import Moments
 
 MEASURED = 3  # routes whose norm the rows are measured in, at most; any of MOST_ROUTES can be among them

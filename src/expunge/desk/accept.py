@@ -40,12 +40,11 @@ from expunge.errors import DataError, InputError, OptionError
 from expunge.heads import Rows
 from expunge.record import TrainingRecord
 from expunge.request.execution import dtype_named
-from expunge.request.rows import require_encoder
-from expunge.request.scaling import refuse_squashed
+from expunge.request.sets import refuse_squashed, require_encoder
 from expunge.rows import EncodedRows, as_features, as_labels, bound_rows, encode, encoder_of, names_of
 from expunge.rows.columns import match_record, to_arrays
 from expunge.rows.hashes import find_occurrences, hash_rows
-from expunge.runtime.durable import remove, write_whole
+from expunge.runtime.files import remove, write_whole
 
 if TYPE_CHECKING:
     from expunge.deposit.file import Deposit

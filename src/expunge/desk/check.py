@@ -38,9 +38,8 @@ from expunge.desk.ledger import (
     require_contains,
 )
 from expunge.errors import FileError, InputError, VerificationFailed
-from expunge.runtime.durable import TEMPORARY
+from expunge.runtime.files import TEMPORARY, opened_plain, plain_bytes
 from expunge.runtime.memory import memory_limit
-from expunge.runtime.paths import opened_plain, plain_bytes
 
 MOST_TRIES = 20  # each of them after another command wrote
 MOST_NAMED = 5  # of what lies where nothing should

@@ -16,7 +16,6 @@ from expunge.bounds import Ball
 from expunge.bounds.calibration import mu_for
 from expunge.bounds.scale import LADDER, LOWEST_LEVEL, POLICY, REHEARSAL, Scale, asked_scale
 from expunge.certificate.claim import ARITHMETIC_SHARE
-from expunge.deposit.asking import require_fitting, require_its_model, require_linear
 from expunge.deposit.file import HARMLESS
 from expunge.deposit.shape import gram_share
 from expunge.desk.desk import Desk, Rows, open_desk
@@ -24,23 +23,20 @@ from expunge.desk.layout import Layout
 from expunge.desk.ledger import DeskCreated, Ledger, write_seal
 from expunge.desk.policy import DEPOSIT, Policy
 from expunge.desk.state import mac, npz_bytes
+from expunge.door import ONE_VECTOR, ask, require_its_model, require_linear
 from expunge.errors import ModelError, OptionError, UselessModel
 from expunge.heads.rows import evenly
 from expunge.mechanism import measure
 from expunge.model import LinearModel, one_row_a_class
-from expunge.request.columns import column_notes
-from expunge.request.declared import NOTHING_DECLARED, Declared, record_for
-from expunge.request.door import ONE_VECTOR, Request, ask
-from expunge.request.past import anchored_bytes, nothing_forgotten
-from expunge.request.promise import budget_notes
-from expunge.request.rows import is_labelled
-from expunge.request.scaling import FORCED, refuse_squashed
-from expunge.request.series import Series
+from expunge.request.promise import NOTHING_DECLARED, Declared, Series, budget_notes, require_none_with_deposit
+from expunge.request.request import Request
+from expunge.request.sets import FORCED, column_notes, is_labelled, refuse_squashed
+from expunge.request.subject import anchored_bytes, nothing_forgotten, record_for
 from expunge.rows import EncodedRows, encoder_of, names_of
 from expunge.rows.columns import match_record, to_arrays
 from expunge.rows.hashes import KEY_BYTES
 from expunge.rows.output import build_folder, require_absent
-from expunge.runtime.durable import PRIVATE_FOLDER, PUBLIC_FOLDER, sync_folder, write_whole
+from expunge.runtime.files import PRIVATE_FOLDER, PUBLIC_FOLDER, sync_folder, write_whole
 from expunge.surrogate.rehearsal import rehearsed_scale
 
 if TYPE_CHECKING:
@@ -110,7 +106,8 @@ def create_desk(
             )
         start = _start_with_surrogate(model, surrogate, policy, declared, asked_scale(noise))
     else:
-        require_fitting(declared, {"step": policy.step, "match_classes": policy.match_classes}, WITH_SURROGATE)
+        chosen = {"step": policy.step, "match_classes": policy.match_classes}
+        require_none_with_deposit({k: v for k, v in chosen.items() if v != WITH_SURROGATE[k]} | vars(declared))
         start = _start_with_deposit(deposit, model, surrogate, policy, asked_scale(noise))
     key = new_key()
     first = DeskCreated(

@@ -16,8 +16,7 @@ from expunge.desk.ledger import Ledger, require_sealed, write_seal
 from expunge.desk.policy import Policy
 from expunge.desk.publish import recover
 from expunge.errors import FileError
-from expunge.runtime.durable import PRIVATE, cannot_write
-from expunge.runtime.paths import plain_bytes
+from expunge.runtime.files import PRIVATE, cannot_write, plain_bytes
 
 Rows = tuple[Any, Any]
 OTHERS = 0o077  # bits of a mode that are not the owner's

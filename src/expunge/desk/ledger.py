@@ -34,10 +34,8 @@ from expunge.certificate.statement import committed_head
 from expunge.desk.layout import Layout
 from expunge.desk.policy import Policy
 from expunge.errors import FileError, VerificationFailed
-from expunge.runtime.durable import write_whole
-from expunge.runtime.paths import plain_bytes, readable
-from expunge.runtime.strict_json import STRICTLY, read_json
-from expunge.runtime.typed_json import read_as
+from expunge.runtime.files import plain_bytes, readable, write_whole
+from expunge.runtime.strict_json import STRICTLY, read_as, read_json
 
 Json = dict[str, Any]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from expunge.bounds.scale import ON_LADDER, POLICY, Scale
 from expunge.distance import Distance, parse_distance, parse_route
 from expunge.errors import OptionError
-from expunge.request.series import Series
+from expunge.request.promise import Series
 from expunge.runtime.options import option
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Policy:
         """Refuse what no desk can be opened for."""
         from expunge.certificate.claim import STEPS
         from expunge.request.promise import check_budget, require_meaning
-        from expunge.runtime.checks import choice, positive
+        from expunge.runtime.values import choice, positive
 
         check_budget(self.epsilon, self.delta)
         require_meaning(self.epsilon, force=self.force)
@@ -117,9 +117,9 @@ class Policy:
         from expunge.request.promise import Promise, wanted_distance
 
         if self.with_deposit:
-            from expunge.deposit.asking import deposit_promise
+            from expunge.request.promise import Promise
 
-            return deposit_promise(self.epsilon, self.delta, force=self.force, noise=self.scale, series=series)
+            return Promise(self.epsilon, self.delta, force=self.force, noise=self.scale, series=series)
         wanted, _ = wanted_distance(self.declared, self.match_classes)
         return Promise(
             self.epsilon, self.delta, wanted, step=self.step, force=self.force, series=series, noise=self.scale

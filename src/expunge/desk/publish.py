@@ -23,7 +23,7 @@ from pathlib import Path
 from expunge.desk.layout import HEAD, Layout
 from expunge.desk.ledger import Ledger, ModelPrepared, ModelPublished, RunAbandoned, RunStarted, head_bytes
 from expunge.errors import FileError
-from expunge.runtime.durable import (
+from expunge.runtime.files import (
     PRIVATE,
     PRIVATE_FOLDER,
     TEMPORARY,
@@ -36,7 +36,7 @@ from expunge.runtime.durable import (
     write_synced,
     write_whole,
 )
-from expunge.runtime.durable import PUBLIC as READABLE
+from expunge.runtime.files import PUBLIC as READABLE
 
 STATE, PUBLIC, DOSSIER = "state.safetensors", "public", "dossier.json"  # in staging/
 

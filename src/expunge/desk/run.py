@@ -41,6 +41,7 @@ from expunge.desk.ledger import (
 from expunge.desk.policy import Policy
 from expunge.desk.publish import publish, require_free
 from expunge.desk.state import Secret, State, count_mus, derive_secret, load_state, mac, require_mac, sort_rows
+from expunge.door import ask
 from expunge.errors import (
     BeyondPolicy,
     DataError,
@@ -56,10 +57,10 @@ from expunge.evidence import Measurement, foresee
 from expunge.mechanism import Unlearned, certify, judge, measure
 from expunge.model import LinearModel, read_model
 from expunge.report.page import statement_page
-from expunge.request.door import Request, ask
 from expunge.request.execution import Execution
-from expunge.request.past import anchored_bytes
-from expunge.request.series import Series
+from expunge.request.promise import Series
+from expunge.request.request import Request
+from expunge.request.subject import anchored_bytes
 from expunge.rows import EncodedRows, as_features, as_labels, encoder_of, names_of
 from expunge.rows.columns import match_record
 from expunge.runtime.progress import Progress, silent
@@ -179,13 +180,9 @@ class _Work:
         if state.deposit is None:
             execution = policy.execution()
             return ask(state.model, rows, self.surrogate, promise, execution=execution, model_sha256=digest), secret
-        from expunge.deposit.asking import ask_deposit
-
-        execution, store = Execution(device=policy.device), getattr(torch, state.store)
-        asked = ask_deposit(
-            state.deposit, rows, promise, execution=execution, store=store, model_sha256=digest
-        )  # weights are published in the type of the first model
-        return asked, secret
+        # weights are published in the type of the first model
+        options = {"execution": Execution(device=policy.device), "store": getattr(torch, state.store)}
+        return ask(None, rows, None, promise, deposit=state.deposit, model_sha256=digest, **options), secret
 
     def compute(self, state: State, group: list[RequestRow]) -> _Release:
         """Compute everything; nothing is written."""

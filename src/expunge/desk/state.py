@@ -26,8 +26,8 @@ from expunge.heads import Rows
 from expunge.model import LinearModel
 from expunge.noise import RandomBytes
 from expunge.record import TrainingRecord
-from expunge.request.past import Past, left_over, read_anchored
-from expunge.request.series import Series
+from expunge.request.promise import Series
+from expunge.request.subject import Past, read_anchored, record_without
 from expunge.rows import EncodedRows, as_labels, encoder_of, names_of
 from expunge.rows.arrays import ENCODER, NAMES
 from expunge.rows.hashes import PRECISIONS, hash_rows
@@ -118,7 +118,7 @@ class State:
             numbers = self.deposit.numbers
             return replace(self.model.record, n_source=numbers.n_rows, class_counts=numbers.class_counts)
         assert self.past is not None
-        return left_over(self.model.record, self.past)
+        return record_without(self.model.record, self.past.counts)
 
     def series(self, planned: int, head: dict[str, int | str], others: int = 0) -> Series:
         """The next place in the series; `others` of its rows were declared another person's."""

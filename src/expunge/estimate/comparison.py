@@ -36,16 +36,12 @@ from expunge.heads import Rows
 from expunge.heads.rows import in_memory
 from expunge.model import LinearModel
 from expunge.record import TrainingRecord
-from expunge.request.columns import column_notes
-from expunge.request.estimable import require_estimable
 from expunge.request.execution import computing_device
-from expunge.request.past import without
-from expunge.request.rows import is_labelled, matched_rows, require_enough, rows_of
-from expunge.request.scaling import refuse_squashed
-from expunge.request.subject import head_of
+from expunge.request.promise import require_estimable
+from expunge.request.sets import column_notes, is_labelled, matched_rows, refuse_squashed, require_enough, rows_of
+from expunge.request.subject import head_of, record_without
 from expunge.rows.columns import prepare_frames
-from expunge.runtime.budget import NO_LIMIT, Budget
-from expunge.runtime.progress import Progress, silent
+from expunge.runtime.progress import NO_LIMIT, Budget, Progress, silent
 from expunge.solve.equation import RetainedEquation
 from expunge.solve.newton import newton_step
 
@@ -212,7 +208,7 @@ def compare(
     that are retained. `reference` holds source rows.
     """
     surrogate = prepare_frames(surrogate, record, SURROGATE)
-    require_estimable(replace(wanted, route="kl"), record, is_labelled(surrogate), "residual")
+    require_estimable(replace(wanted, route="kl"), record, is_labelled(surrogate))
     place = computing_device(device)
     objective, weights = head_of(model, record), model.matrix(place)
     given = {SURROGATE: surrogate, FORGET: forget, REFERENCE_SET: reference}
@@ -285,7 +281,7 @@ def prepare_sets(
             "Give --n-source (n_source=).",
         )
     if matched:
-        left = record if gone is None else without(record, gone)
+        left = record if gone is None else record_without(record, gone.labels)
         sets[SURROGATE] = in_memory(matched_rows(sets[SURROGATE], left, labelled=True), "an estimate")
     require_enough(sets[SURROGATE])
     return sets

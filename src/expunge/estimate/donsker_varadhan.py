@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from expunge.errors import DataError, OptionError
-from expunge.runtime.budget import NO_LIMIT, Budget
-from expunge.runtime.progress import Progress, silent
+from expunge.runtime.progress import NO_LIMIT, Budget, Progress, silent
 
 FEWEST = 60  # rows a side: twelve in each fold, below which a standard error means nothing
 FOLDS = 5

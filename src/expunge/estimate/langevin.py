@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from expunge.errors import DataError, OptionError
-from expunge.runtime.budget import NO_LIMIT, Budget
-from expunge.runtime.progress import Progress, silent
+from expunge.runtime.progress import NO_LIMIT, Budget, Progress, silent
 
 RECORDS = 200  # moments at which energy and norm of every chain are kept for the diagnostics
 LOOKED_AT = 4000  # steps: where time is limited, the clock is looked at as often as in a run of so many

@@ -38,12 +38,10 @@ from expunge.record import TrainingRecord
 from expunge.rows import bound_rows
 from expunge.rows.arrays import DAMAGE, Array, damage_error, read_npz
 from expunge.rows.features import row_norms
-from expunge.runtime.budget import NO_LIMIT, Budget
+from expunge.runtime.files import readable
 from expunge.runtime.memory import memory_limit
-from expunge.runtime.paths import readable
-from expunge.runtime.progress import Progress, silent
-from expunge.runtime.strict_json import is_digest, read_json
-from expunge.runtime.typed_json import read_as
+from expunge.runtime.progress import NO_LIMIT, Budget, Progress, silent
+from expunge.runtime.strict_json import is_digest, read_as, read_json
 from expunge.train import minimise
 
 FOLDS = 5

@@ -48,11 +48,10 @@ from expunge.certificate.dossier import Certificate
 from expunge.certificate.sign import MODEL_NAME, Subject, subjects_of
 from expunge.certificate.statement import Statement, read_document, statement_of
 from expunge.certificate.verify import verify
-from expunge.deposit.adding import with_surrogate
-from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.file import Deposit, read_deposit
 from expunge.deposit.make import make_deposit, optimum
 from expunge.distance import Distance
+from expunge.door import ask
 from expunge.errors import DataError, FileError, ModelError, OptionError
 from expunge.evaluate.case import Labelled, Splits, make_rows, read_part
 from expunge.evaluate.metrics import epsilon_lower
@@ -61,13 +60,12 @@ from expunge.evidence import Measurement
 from expunge.mechanism import certify, hand_over, judge, measure
 from expunge.model import LinearModel, checked_model, one_row_a_class, read_model
 from expunge.noise import Noise, RandomBytes, add_noise, rounded_sum, seeded_bytes
-from expunge.request.declared import Declared
-from expunge.request.door import Request, ask
 from expunge.request.execution import Execution
-from expunge.request.promise import Promise
+from expunge.request.promise import Declared, Promise
+from expunge.request.request import Request
 from expunge.request.subject import LinearSubject, head_of
 from expunge.rows.output import UnfinishedRun
-from expunge.runtime.paths import readable
+from expunge.runtime.files import readable
 from expunge.runtime.progress import Progress, silent
 from expunge.train import minimise, train
 
@@ -421,8 +419,8 @@ def deposit_task(
     stays = np.setdiff1d(np.arange(n_source), gone)
     kept = make_deposit(train(features, labels, l2=1e-4, max_norm=1.0), (features, labels), seed=seed).deposit
     kept = replace(kept, sums=replace(kept.sums, third=None))  # with third derivatives the bound would be less tight
-    promise = deposit_promise(epsilon, delta, force=True, noise=EXACT)
-    request = ask_deposit(kept, (features[gone], labels[gone]), promise)
+    promise = Promise(epsilon, delta, force=True, noise=EXACT)
+    request = ask(None, (features[gone], labels[gone]), None, promise, deposit=kept)
     return _deposit_task("deposit", request, (features[stays], labels[stays]), seed)
 
 
@@ -471,10 +469,10 @@ def certificate_task(
                 f"the certificate is about {sizes['n_retain']:,}",
                 "Give the rows the model was trained on without all that were forgotten.",
             )
-        promise = deposit_promise(certificate.epsilon, certificate.delta, force=True)
-        request = ask_deposit(deposit, forget, promise, model=model, model_sha256=digest)
-        if distance.law.stands_in:
-            request = with_surrogate(request, forget, surrogate, distance)
+        promise = Promise(certificate.epsilon, certificate.delta, force=True)
+        beside = surrogate if distance.law.stands_in else None
+        promise = promise if beside is None else replace(promise, distance=distance)
+        request = ask(model, forget, beside, promise, deposit=deposit, model_sha256=digest)
         return _deposit_task("certificate", request, retain, 0)
     if len(retain[0]) + len(forget[0]) != sizes["n_source"]:
         raise DataError(
@@ -516,6 +514,7 @@ def certificate_task(
 def _deposit_task(name: str, request: Request, retain: Labelled, seed: int) -> AuditTask:
     """Retraining is what the deposit's own objective says: a fixed C is shared by fewer, an intercept may be free."""
     deposit = request.deposit
+    assert deposit is not None
     rows = make_rows(retain, deposit.model, deposit.record, "the retain set")
     head = replace(deposit.head, l2=0.0)
     retrained = optimum(head, rows, deposit.setting, deposit.penalty(len(rows)))

@@ -21,7 +21,7 @@ from expunge.heads import LinearHead, Rows
 from expunge.model import LinearModel, table_of
 from expunge.record import TrainingRecord
 from expunge.request.execution import computing_device
-from expunge.request.rows import require_encoder
+from expunge.request.sets import require_encoder
 from expunge.request.subject import head_of
 from expunge.rows import (
     EncodedRows,

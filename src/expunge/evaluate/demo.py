@@ -18,16 +18,16 @@ from expunge.certificate.dossier import read_certificate
 from expunge.certificate.rules import Check
 from expunge.certificate.statement import read_statement
 from expunge.certificate.verify import verify_statement
-from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.file import Deposit
 from expunge.deposit.make import make_deposit
 from expunge.deposit.membership import answers
 from expunge.distance import Distance
+from expunge.door import ask
 from expunge.evaluate.audit import whiten
 from expunge.mechanism import Unlearned, measure
 from expunge.model import LinearModel
-from expunge.request.door import Request, ask
 from expunge.request.promise import Promise
+from expunge.request.request import Request
 from expunge.rows.output import DOSSIER, MODEL, PRIVATE_PART, STATEMENT, write_file, write_private
 from expunge.train import train
 from expunge.unlearn import unlearn
@@ -139,7 +139,7 @@ def _with_deposit(
     unlearned.save(folder / WITH)
     before.unlink()
     say("   They leave it. The old deposit is destroyed, the new one stays private, for the next deletion.")
-    asked = ask_deposit(kept, data["forget"], deposit_promise(epsilon, delta), model=trained)
+    asked = ask(trained, data["forget"], None, Promise(epsilon, delta), deposit=kept)
     return _ended(folder / WITH, unlearned, _distance(asked, retrained), say)
 
 

@@ -46,9 +46,9 @@ from expunge.model import read_model
 from expunge.noise import Noise
 from expunge.request.promise import check_budget
 from expunge.rows.output import UnfinishedRun
-from expunge.runtime.cells import safe_cell
 from expunge.runtime.progress import Progress, silent
-from expunge.runtime.typed_json import read_as
+from expunge.runtime.strict_json import read_as
+from expunge.runtime.values import safe_cell
 
 N_MODELS = 512
 COLUMNS = {  # title, whether it is a percentage, meaning

@@ -16,16 +16,15 @@ import torch
 from torch import Tensor
 
 from expunge.bounds import Ball
-from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.make import make_deposit
 from expunge.distance import Distance, Estimation
+from expunge.door import ask
 from expunge.errors import ModelError
 from expunge.evaluate.case import Case, Labelled
 from expunge.evidence import collect_notes, foresee
 from expunge.mechanism import measure
 from expunge.model import LinearModel
 from expunge.noise import Noise, grid_exponent
-from expunge.request.door import ask
 from expunge.request.promise import Promise, wanted_distance
 from expunge.request.refusals import refuse_unsound
 from expunge.rows.columns import order_of
@@ -175,8 +174,8 @@ class UnlearnDeposit:
     def run(self, case: Case) -> Outcome:
         kept = make_deposit(case.trained, case.splits.source, seed=0).deposit
         # forced: an evaluation is to show a useless model, not to refuse it
-        promise = deposit_promise(self.epsilon, self.delta, force=True)
-        request = ask_deposit(kept, case.splits.forget, promise)
+        promise = Promise(self.epsilon, self.delta, force=True)
+        request = ask(None, case.splits.forget, None, promise, deposit=kept)
         measured = measure(request)
         noise = foresee(request, measured)[1].noise
         assert noise is not None  # what has none is refused while it is measured

@@ -27,11 +27,10 @@ from torch import Tensor
 from expunge.errors import DataError
 from expunge.evaluate.case import Case, Labelled, make_rows
 from expunge.heads import LinearHead, Rows
-from expunge.heads.scaling import FEW, Scaling
+from expunge.heads.rows import FEW, Scaling
 from expunge.model import LinearModel
 from expunge.record import Label
-from expunge.request.rows import is_labelled
-from expunge.request.scaling import scaling_words
+from expunge.request.sets import is_labelled, scaling_words
 from expunge.rows import as_labels, encode
 from expunge.rows.columns import match_record
 

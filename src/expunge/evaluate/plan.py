@@ -17,9 +17,9 @@ import torch
 from expunge.bounds.calibration import deletions_left
 from expunge.certificate.claim import Claim
 from expunge.certificate.derive import bound_named, derive
-from expunge.deposit.asking import ask_deposit, deposit_promise
 from expunge.deposit.evidence import reach_of
 from expunge.deposit.file import Deposit
+from expunge.door import ask
 from expunge.errors import ExpungeError, OptionError, Refused
 from expunge.evaluate.case import make_rows
 from expunge.evaluate.metrics import classify
@@ -30,12 +30,10 @@ from expunge.mechanism import measure
 from expunge.model import LinearModel
 from expunge.noise import Noise
 from expunge.record import Label
-from expunge.request.declared import NOTHING_DECLARED, Declared
-from expunge.request.door import HERE, Request, ask
-from expunge.request.execution import Execution
-from expunge.request.promise import Promise, wanted_distance
-from expunge.request.rows import is_labelled
-from expunge.request.scaling import FORCED, SURROGATE
+from expunge.request.execution import HERE, Execution
+from expunge.request.promise import NOTHING_DECLARED, Declared, Promise, wanted_distance
+from expunge.request.request import Request
+from expunge.request.sets import FORCED, SURROGATE, is_labelled
 from expunge.rows.columns import prepare_frames
 from expunge.runtime.progress import Progress, silent
 from expunge.surrogate.rehearsal import rehearse, scale_of
@@ -267,11 +265,12 @@ def plan_deposit(
     """What forgetting these rows would cost at each epsilon; they are looked up in the deposit, and stay in it."""
     if not epsilons:
         raise OptionError("no epsilon", "at least one is needed", "Give --epsilon (epsilons=).")
-    asked = ask_deposit(
-        deposit,
+    asked = ask(
+        model,
         forget,
-        deposit_promise(epsilons[0], delta, force=True),
-        model=model,
+        None,
+        Promise(epsilons[0], delta, force=True),
+        deposit=deposit,
         forget_class=forget_class,
         execution=execution,
     )

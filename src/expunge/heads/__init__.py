@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from expunge.errors import OptionError
-from expunge.heads.curvature import Curvature
-from expunge.heads.linear import LinearHead
-from expunge.heads.logistic import Logistic, OneVsRest
-from expunge.heads.ridge import Ridge
+from expunge.heads.linear import Curvature, LinearHead
+from expunge.heads.losses import Logistic, OneVsRest, Ridge, Softmax
 from expunge.heads.rows import Block, Rows, RowSet
-from expunge.heads.softmax import Softmax
 from expunge.record import Constants, register_loss
 
 HEADS: dict[str, type[LinearHead]] = {head.about.name: head for head in (Softmax, OneVsRest, Logistic, Ridge)}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vjp
 
 from expunge.errors import DataError, ModelError, OptionError
-from expunge.heads.examples import Examples, ProductsOnly, class_scores, frozen_copy, require_real
+from expunge.heads.network import Examples, ProductsOnly, class_scores, frozen_copy, require_real
 from expunge.record import MODULE
 
 CURVATURES = ("gauss-newton", "hessian")

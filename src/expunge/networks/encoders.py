@@ -32,8 +32,8 @@ from expunge.networks.head import module_digest, require_steady, split_head
 from expunge.rows.features import as_features
 from expunge.rows.images import Examples
 from expunge.rows.output import open_run
+from expunge.runtime.files import readable
 from expunge.runtime.memory import file_bytes, out_of_memory
-from expunge.runtime.paths import readable
 from expunge.runtime.progress import Progress, silent
 from expunge.runtime.safetensors import read_safetensors
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from expunge.errors import DataError, ModelError, said_by
-from expunge.heads.examples import require_running_statistics
+from expunge.heads.network import require_running_statistics
 from expunge.model import LinearModel, checked_model
 from expunge.runtime.memory import out_of_memory
 from expunge.runtime.progress import Progress, silent

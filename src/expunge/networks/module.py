@@ -27,19 +27,21 @@ from expunge.bounds import PaperConstants
 from expunge.bounds.scale import Scale
 from expunge.certificate.claim import Json, PublicNote
 from expunge.distance import Distance
-from expunge.errors import DataError, OptionError
-from expunge.heads.examples import Examples
+from expunge.door import ask
+from expunge.errors import OptionError
 from expunge.heads.module import ModuleObjective
+from expunge.heads.network import Examples
 from expunge.mechanism import Unlearned, carry_out
 from expunge.networks.head import add_tensor
 from expunge.record import MODULE, Label, TrainingRecord
-from expunge.request.door import Request
 from expunge.request.execution import computing_device
-from expunge.request.promise import Promise, budget_notes, wanted_distance
+from expunge.request.promise import Promise, wanted_distance
+from expunge.request.request import Request
+from expunge.request.sets import SURROGATE
 from expunge.rows import as_labels, encode
-from expunge.runtime.checks import positive
 from expunge.runtime.progress import Progress, silent
-from expunge.solve.outcome import Step
+from expunge.runtime.values import positive
+from expunge.solve.linear import Step
 
 NOT_CONVEX = PublicNote(
     "the loss of this network is not convex: the declared constants cannot be true of it, and neither the bound nor "
@@ -58,6 +60,15 @@ class ModuleSubject:
     network: nn.Module
     head: ModuleObjective
     record: TrainingRecord
+    notes: tuple[str, ...] = ()
+    as_predicted: bool = False
+
+    def rows(self, arrays: tuple[Any, Any], name: str) -> Examples:
+        """Surrogate rows with the network's own probabilities in their labels' place, where that is wanted."""
+        values = self.head.checked(torch.as_tensor(arrays[0]), len(arrays[1]))
+        labels = encode(as_labels(arrays[1], len(values), name), self.record.classes, name)
+        examples = Examples(values, labels.to(self.head.device))
+        return self.head.as_predicted(examples) if self.as_predicted and name == SURROGATE else examples
 
     @property
     def weights(self) -> Tensor:
@@ -175,18 +186,10 @@ def module_request(
         block=block,
         device=computing_device(device),
     )
-    forget_rows = _examples(head, forget, classes, "the forget set")
-    surrogate_rows = _examples(head, surrogate, classes, "the surrogate set")
-    if damping is None and not promise.distance.is_source:
-        surrogate_rows = head.as_predicted(surrogate_rows)
-    if not len(forget_rows) < n_source:
-        raise DataError(
-            f"{len(forget_rows)} rows to forget of {n_source}", "at least one must be retained", "Check n_source."
-        )
-    outputs = int(head.outputs(head.weights, surrogate_rows.inputs[:1]).shape[1])
+    known = _classes(head, torch.as_tensor(forget[0]), classes)
     record = TrainingRecord(
         n_source=n_source,
-        classes=tuple(range(outputs)) if classes is None else classes,
+        classes=known,
         class_counts=None,
         l2=float(l2),
         loss=MODULE.name,
@@ -196,22 +199,17 @@ def module_request(
         provenance="declared",
     )
     notes = (NOT_CONVEX, *((BUFFERS,) if any(b.is_floating_point() for b in network.buffers()) else ()))
-    notes += budget_notes(promise.delta, record.n_source - len(forget_rows))
-    constants = promise.constants if isinstance(promise.constants, PaperConstants) else None
-    return Request(ModuleSubject(network, head, record), forget_rows, surrogate_rows, promise, constants, notes)
+    as_predicted = damping is None and not promise.distance.is_source
+    return ask(ModuleSubject(network, head, record, notes, as_predicted), forget, surrogate, promise)
 
 
-def _examples(
-    objective: ModuleObjective, arrays: tuple[Any, Any], classes: tuple[Label, ...] | None, name: str
-) -> Examples:
-    inputs = torch.as_tensor(arrays[0])
-    values = objective.checked(inputs, len(arrays[1]))
-    outputs = objective.outputs(objective.weights, values[:1]).shape[1]
-    known: tuple[Label, ...] = tuple(range(outputs)) if classes is None else classes
+def _classes(head: ModuleObjective, inputs: Tensor, classes: tuple[Label, ...] | None) -> tuple[Label, ...]:
+    """The labels in the order of the network's outputs."""
+    outputs = int(head.outputs(head.weights, head.checked(inputs, len(inputs))[:1]).shape[1])
+    known = tuple(range(outputs)) if classes is None else classes
     if len(known) != outputs:
         raise OptionError(f"{len(known)} classes", f"the network has {outputs} outputs", "Name one an output.")
-    labels = encode(as_labels(arrays[1], len(values), name), known, name)
-    return Examples(values, labels.to(objective.device))
+    return known
 
 
 def _with_weights(network: nn.Module, objective: ModuleObjective, weights: Tensor) -> nn.Module:

@@ -19,39 +19,29 @@ from torch import Tensor, nn
 
 from expunge.bounds.scale import Scale
 from expunge.certificate.claim import Json
-from expunge.deposit.asking import deposit_promise, notes_on, require_alone, require_its_record, require_some_left
 from expunge.deposit.file import Deposit, deposit_head
 from expunge.deposit.make import NewDeposit, make_from_rows, require_size
-from expunge.deposit.membership import Membership, look_up, require_members
 from expunge.distance import Distance
-from expunge.errors import DataError, ModelError, OptionError
-from expunge.heads import LinearHead, Rows
-from expunge.heads.jacobians import JacobianRows
-from expunge.heads.scaling import FEW
-from expunge.heads.tangent import ACCURATE, Tangent, TangentRows
+from expunge.door import ask, require_its_record
+from expunge.errors import DataError, ModelError
+from expunge.heads import LinearHead
+from expunge.heads.tangent import ACCURATE, JacobianRows, Tangent, TangentRows
 from expunge.mechanism import Unlearned, carry_out
 from expunge.model import from_matrix
 from expunge.networks.head import module_digest
 from expunge.record import METADATA_KEY, Label, TrainingRecord
-from expunge.request.door import Request
 from expunge.request.execution import computing_device
-from expunge.request.multiplicities import Multiplicities
-from expunge.request.promise import Promise, budget_notes, wanted_distance
-from expunge.request.rows import check_sizes, require_enough
-from expunge.request.scaling import scaling_words
-from expunge.request.subject import described_model, described_step, require_not_noised
-from expunge.request.survey import class_notes, survey
-from expunge.request.survey import notes_on as notes_on_rows
+from expunge.request.promise import Promise, require_none_with_deposit
+from expunge.request.request import Request
+from expunge.request.subject import described_model, described_step
 from expunge.rows import as_labels, encode
-from expunge.runtime.checks import positive
+from expunge.runtime.files import readable
 from expunge.runtime.memory import file_bytes
-from expunge.runtime.paths import readable
 from expunge.runtime.progress import Progress, silent
 from expunge.runtime.safetensors import read_safetensors
 from expunge.runtime.strict_json import read_json
-from expunge.solve.conjugate import solve_conjugate
-from expunge.solve.operators import MatrixFree
-from expunge.solve.outcome import Step
+from expunge.runtime.values import positive
+from expunge.solve.linear import MatrixFree, Step, solve_conjugate
 
 
 @dataclass(frozen=True)
@@ -137,7 +127,8 @@ def weights_digest(weights: Tensor) -> str:
     return hashlib.sha256(weights.contiguous().numpy().tobytes()).hexdigest()
 
 
-# Training -------------------------------------------------------------------------------------------------------------
+# Training tangent weights to the optimum, while the source exists.
+
 
 MAX_REFINEMENTS = 5
 
@@ -208,10 +199,44 @@ def minimise_tangent(
     return weights, float(gradient.norm())
 
 
-# Deposits -------------------------------------------------------------------------------------------------------------
+# A deposit of tangent weights: what is kept of a source before it goes, and examples that leave it later.
+
 
 SOURCE, FORGET = "the source", "the forget set"
 REMEDY = "Give the examples the tangent weights were trained on, all of them, as they were given then."
+
+
+@dataclass(frozen=True)
+class KeptTangentSubject:
+    """The anchor of a deposit of tangent weights, 1 x P, and the model that was given with it."""
+
+    model: TangentModel
+    head: LinearHead
+    weights: Tensor
+    record: TrainingRecord
+    objective: Tangent
+    notes: tuple[str, ...] = ()
+
+    def rows(self, arrays: tuple[Any, Any], name: str) -> JacobianRows:
+        return jacobian_rows(self.objective, arrays, self.record, name)
+
+    @property
+    def n_features(self) -> int:
+        return self.head.n_features
+
+    @property
+    def sha256(self) -> str:
+        return self.model.sha256()
+
+    def published(self, noised: Tensor, record: TrainingRecord) -> TangentModel:
+        weights = noised.reshape(-1)
+        return TangentModel(weights, self.model.names, replace(record, weights_sha256=weights_digest(weights)))
+
+    def described(self, published: TangentModel) -> Json:
+        return described_model(self.record, published.record, self.sha256, published.sha256(), torch.float64)
+
+    def described_step(self, step: Step, kind: str) -> Json:
+        return described_step(step, kind)
 
 
 def deposit_tangent(
@@ -300,54 +325,46 @@ def ask_tangent_deposit(
 
     `model` may be the published one of a deletion before: the weights are the deposit's.
     """
-    record = deposit.record
-    require_its_record(model.record, record)
+    require_its_record(model.record, deposit.record)
     objective = objective_of(network, model, block, device)
-    rows = jacobian_rows(objective, forget, record, FORGET)
-    inputs = torch.as_tensor(forget[0]).flatten(1)
-    membership = look_up(deposit, inputs, as_labels(forget[1], len(inputs), FORGET))
-    require_members(membership)
-    _require_the_same(membership)
-    require_some_left(deposit, len(rows))
-    placed = deposit.on(objective.device)
-    notes = budget_notes(promise.delta, deposit.numbers.n_rows - len(rows)) + notes_on(membership, deposit)
-    subject = TangentSubject(model, deposit.head, placed.anchor, record)
-    return Request(subject, rows, None, promise, None, notes, placed, membership)
+    anchor = deposit.on(objective.device).anchor
+    subject = KeptTangentSubject(model, deposit.head, anchor, deposit.record, objective)
+    return ask(subject, forget, None, promise, deposit=deposit)
 
 
-def _require_the_same(membership: Membership) -> None:
-    copies = [int(row) + 1 for row in np.flatnonzero(membership.matches.precision > 0)]
-    if copies:
-        raise DataError(
-            f"{len(copies):,} examples (row {', '.join(map(str, copies[:5]))}) are rounded copies of source examples",
-            "how far a network's Jacobian changes with its input is not known",
-            "Give them to the last digit as they were trained on.",
-        )
-
-
-# Unlearning -----------------------------------------------------------------------------------------------------------
+# Mixed-linear networks: tangent weights of a network linearised at fixed weights, trained, unlearned, certified.
 
 
 @dataclass(frozen=True)
 class TangentSubject:
-    """Tangent weights; with a deposit those of its anchor, 1 x P, and the model that was given with it."""
+    """Tangent weights and the network they belong to."""
 
     model: TangentModel
-    head: Tangent | LinearHead
-    weights: Tensor
-    record: TrainingRecord
+    head: Tangent
+    notes: tuple[str, ...] = ()
+
+    def rows(self, arrays: tuple[Any, Any], name: str) -> TangentRows:
+        inputs = torch.as_tensor(arrays[0])
+        return self.head.rows(inputs, encode(as_labels(arrays[1], len(inputs), name), self.record.classes, name))
+
+    @property
+    def weights(self) -> Tensor:
+        return self.model.weights.to(self.head.device)
+
+    @property
+    def record(self) -> TrainingRecord:
+        return self.model.record
 
     @property
     def n_features(self) -> int:
-        return len(self.model.weights)
+        return self.head.n_parameters
 
     @property
     def sha256(self) -> str:
         return self.model.sha256()
 
     def published(self, noised: Tensor, record: TrainingRecord) -> TangentModel:
-        weights = noised.reshape(-1)
-        return TangentModel(weights, self.model.names, replace(record, weights_sha256=weights_digest(weights)))
+        return TangentModel(noised, self.model.names, replace(record, weights_sha256=weights_digest(noised)))
 
     def described(self, published: TangentModel) -> Json:
         return described_model(self.record, published.record, self.sha256, published.sha256(), torch.float64)
@@ -378,16 +395,11 @@ def unlearn_tangent(
     What is known of the source is a surrogate with its distance, or a `deposit` that was kept of it
     (`deposit_tangent`). `noise` is as for `unlearn`.
     """
+    promise = Promise(epsilon, delta, distance, force=force, noise=noise)
     if deposit is not None:
-        require_alone(surrogate=surrogate, distance=distance)
-        promised = deposit_promise(epsilon, delta, force=force, noise=noise)
-        request = ask_tangent_deposit(network, model, deposit, forget, promised, block=block, device=device)
-    elif surrogate is None or distance is None:
-        raise OptionError(
-            "no surrogate, or no distance", "without a deposit both are needed", "Give them, or a deposit."
-        )
+        require_none_with_deposit({"surrogate": surrogate, "distance": distance})
+        request = ask_tangent_deposit(network, model, deposit, forget, promise, block=block, device=device)
     else:
-        promise = Promise(epsilon, delta, wanted_distance(distance)[0], force=force, noise=noise)
         request = tangent_request(network, model, forget, surrogate, promise, block=block, device=device)
     result = carry_out(request, progress=progress, insecure_test_seed=insecure_test_seed)
     assert result is not None  # there is one process
@@ -398,41 +410,11 @@ def tangent_request(
     network: nn.Module,
     model: TangentModel,
     forget: tuple[Any, Any],
-    surrogate: tuple[Any, Any],
+    surrogate: tuple[Any, Any] | None,
     promise: Promise,
     *,
     block: int = 64,
     device: str = "cpu",
 ) -> Request:
     """A request about tangent weights, with everything checked that can be before any work is done."""
-    record, distance = model.record, promise.distance
-    if not isinstance(distance, Distance):
-        raise OptionError(
-            "distance estimate", "for tangent models a distance must be declared", "Write for example chi2:0.1 or same."
-        )
-    head = objective_of(network, model, block, device)
-    require_not_noised(record)
-    if distance.matched:
-        raise DataError("matched classes", "tangent models do not know them", "Declare the distance without matching.")
-    forget_rows = _rows(head, forget, record, "the forget set")
-    surrogate_rows = _rows(head, surrogate, record, "the surrogate set")
-    check_sizes(len(forget_rows), record, promise.force)
-    if distance.samples_rows:
-        require_enough(surrogate_rows)
-    flat_forget, flat_surrogate = (Rows(part.inputs.flatten(1), part.labels) for part in (forget_rows, surrogate_rows))
-    # whatever they are kept in, all is computed in float64
-    kept = replace(record, rows_dtype=str(surrogate_rows.inputs.dtype).removeprefix("torch."))
-    seen = survey(flat_forget, flat_surrogate, len(record.classes), repeats=Multiplicities.of(distance))
-    notes = notes_on_rows(flat_forget, flat_surrogate, seen, kept, distance, has_labels=True, force=promise.force)
-    notes += budget_notes(promise.delta, record.n_source - len(forget_rows))
-    for rows, name in ((surrogate_rows, "the surrogate set"), (forget_rows, "the forget set")):
-        # only said: Jacobians are scaled to one length on purpose
-        notes += (scaling_words(rows.scaling, name),) if rows.scaling.share > FEW else ()
-    notes += class_notes(flat_forget, seen, record, None, distance, has_labels=True)
-    subject = TangentSubject(model, head, model.weights.to(head.device), record)
-    return Request(subject, forget_rows, surrogate_rows, promise, notes=notes)
-
-
-def _rows(head: Tangent, arrays: tuple[Any, Any], record: TrainingRecord, name: str) -> TangentRows:
-    inputs = torch.as_tensor(arrays[0])
-    return head.rows(inputs, encode(as_labels(arrays[1], len(inputs), name), record.classes, name))
+    return ask(TangentSubject(model, objective_of(network, model, block, device)), forget, surrogate, promise)

@@ -17,7 +17,7 @@ from expunge.certificate.verify import verdict_sentence
 from expunge.certificate.wording import next_to_nothing, outside
 from expunge.errors import one_line
 from expunge.report.page import showing, status_words
-from expunge.runtime.rounding import up
+from expunge.runtime.values import up
 
 TAGS = ("machine-unlearning", "certified-unlearning", "expunge")
 MARKDOWN = re.compile(r"([\\`*_\[\]<>|~&$]|^[#+-])")

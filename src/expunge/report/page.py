@@ -22,7 +22,7 @@ from expunge.certificate.verify import verdict_sentence
 from expunge.certificate.wording import next_to_nothing, outside
 from expunge.distance.kinds import kind_named
 from expunge.errors import FileError, OptionError
-from expunge.runtime.rounding import up
+from expunge.runtime.values import up
 
 STATUS = {
     "proven": "Proven: nothing but checked facts stands behind it.",

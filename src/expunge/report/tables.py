@@ -9,7 +9,7 @@ from typing import Any
 
 from expunge.model import LinearModel
 from expunge.record import RIDGE
-from expunge.runtime.cells import safe_cell
+from expunge.runtime.values import safe_cell
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from expunge.errors import OptionError
-from expunge.runtime.checks import choice
 from expunge.runtime.options import option
 from expunge.runtime.progress import Progress, silent
+from expunge.runtime.values import choice
 
 if TYPE_CHECKING:  # the command line shows these options, and torch takes a second to load
     import torch
@@ -67,6 +67,9 @@ class Execution:
     def place(self) -> torch.device:
         """The device, if it can be used here."""
         return computing_device(self.device)
+
+
+HERE = Execution()
 
 
 def computing_device(name: str) -> torch.device:

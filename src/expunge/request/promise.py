@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from expunge.bounds.paper import SIZE_CONVENTIONS, PaperConstants
 from expunge.bounds.scale import REHEARSAL, Scale, asked_scale, publishable
 from expunge.certificate.claim import (
     LARGEST_EPSILON,
     MEANINGFUL_EPSILON,
+    MOST_PLANNED,
     SMALLEST_DELTA,
     SMALLEST_EPSILON,
     STEPS,
@@ -17,13 +20,292 @@ from expunge.certificate.claim import (
 )
 from expunge.certificate.derive import BOUNDS, bound_named
 from expunge.distance import Distance, Estimation, parse_distance, parse_route
-from expunge.errors import OptionError, UselessModel
-from expunge.record import one_digit
-from expunge.request.series import Series
-from expunge.runtime.checks import choice, positive
+from expunge.errors import DataError, OptionError, UselessModel
+from expunge.record import SOFTMAX, Label, TrainingRecord, one_digit
 from expunge.runtime.options import option
-from expunge.runtime.rounding import up
 from expunge.runtime.strict_json import without_duplicates
+from expunge.runtime.values import choice, positive, up
+
+if TYPE_CHECKING:
+    from expunge.estimate.source import SourceEstimate
+    from expunge.heads import LinearHead
+    from expunge.request.subject import Past
+
+DEPOSIT = "deposit"  # the bound
+NO_SURROGATE = Distance(DEPOSIT, 0.0)  # the deposit alone: no rows stand in for any
+
+
+@dataclass(frozen=True)
+class Series:
+    """A place in a series of deletions from one model (docs/theory.md, section 16).
+
+    Every deletion is counted from the trained weights, with all rows forgotten so far (`past`), so no bound is carried.
+    What all published models say together holds if every one of their bounds does; each fails with a probability f
+    spent out of delta. All `planned` steps get the same f from the start, and every certificate spends `planned f`.
+
+    `position` counts from 1; `past` is what was forgotten before, None for the first. `store` is the type weights are
+    published in (the private weights stay float64); `head` names the ledger this step is recorded in, as it stood
+    before. `others` of the rows forgotten so far equal rows that were asked for before, and were declared to be another
+    person's.
+    """
+
+    planned: int
+    position: int = 1
+    past: Past | None = None
+    store: str | None = None
+    head: dict[str, int | str] | None = None
+    others: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.planned <= MOST_PLANNED:
+            raise OptionError(
+                f"{self.planned} planned models",
+                f"from 1 to {MOST_PLANNED:,} can be planned",
+                "Count the models to be published before the next training.",
+            )
+        if not 1 <= self.position <= self.planned:
+            raise OptionError(
+                f"model {self.position} of {self.planned} planned", "no more than planned can follow", "Retrain."
+            )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a certificate of a later step says of the earlier ones."""
+        if self.past is None or self.past.n_rows == 0:
+            return ()
+        return (
+            f"{self.past.n_rows:,} rows were forgotten before, in {self.position - 1} earlier "
+            f"{'deletion' if self.position == 2 else 'deletions'} of this sequence; the bound is that of all of them "
+            "together, counted from the trained weights",
+        )
+
+    def described(self) -> dict[str, object]:
+        """What a certificate tells about its place."""
+        place: dict[str, object] = {"planned": self.planned, "position": self.position, "ledger_head": self.head}
+        return place | ({"another_person": self.others} if self.others else {})
+
+
+def parse_constants(text: str) -> PaperConstants | str:
+    """`derived`, `paper`, or `alpha=1,beta=2,L=1,gamma=1`."""
+    if "=" not in text:
+        return text
+    try:
+        pairs = [part.split("=") for part in text.split(",")]
+        by_name = without_duplicates([(name.strip(), float(value)) for name, value in pairs])
+        constants = PaperConstants(by_name.pop("alpha"), by_name.pop("beta"), by_name.pop("L"), by_name.pop("gamma"))
+        if by_name:
+            raise KeyError(*by_name)
+    except (ValueError, KeyError) as error:
+        raise OptionError(
+            f"constants {text!r}",
+            "alpha, beta, L and gamma are needed, each a number",
+            "Write alpha=0.01,beta=1,L=1,gamma=1.",
+        ) from error
+    return constants
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What somebody states of a model that has no record; the certificate marks it as declared."""
+
+    n_source: int | None = option("Number of training rows.", None, section="A model without a record")
+    l2: float | None = option("The lambda of (lambda/2)||w||^2 beside the mean loss.", None)
+    loss: str | None = option("softmax or ridge.", None)
+    max_norm: float | None = option("Largest norm of a training row.", None)
+    training_residual: float | None = option("Norm of the training gradient at these weights.", None)
+    classes: Sequence[Label] | None = None
+    class_counts: Sequence[int] | None = option("Training rows of each class, e.g. 120,80.", None)
+
+
+NOTHING_DECLARED = Declared()
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What is to be certified, and on what grounds.
+
+    `distance` is declared, in words or as a Distance; or how it is to be estimated; or an estimate that was made before
+    (`estimate`). With `match_classes` surrogate rows are weighted to the source's class counts, and the distance is the
+    source's from that. `step` None is what suits: `newton` for the paper's bound and for a deposit alone, else
+    `converged`. `sizes` and `constants` are the paper bound's. `force` lets a model through that is of little use.
+    `series` is a place in a series of deletions. `noise` is what its scale is chosen by (`bounds/scale.py`): None or
+    `request`, a number, `rows:10`, `exact`.
+    """
+
+    epsilon: float = option("Smaller protects more; 0.1 to 5 is usual.", section="Guarantee")
+    delta: float = option("Probability that the guarantee fails; at most 1/n.")
+    distance: Any = option(
+        "How far the surrogate is from the source: same, tv:0.2, chi2:0.1, kl:0.5 (of the source relative to the "
+        "surrogate); without a deposit also source, if it is the source itself. Where nobody knows, and there is no "
+        "deposit: estimate.npz, written by expunge distance --out (the difference of means that the bound needs, at "
+        "this update), or estimate.npz:kl (the paper's way). An estimate proves nothing and the certificate says so.",
+        None,
+    )
+    noise: Any = option(
+        "The noise's standard deviation, which everybody sees: set before anybody asks, as a number or as for so many "
+        "rows (rows:10, rehearsed on surrogate rows), and a request that needs more is refused; or request: it chooses "
+        "a power of two, which says something of who left. expunge plan recommends a number.",
+        "request",
+        text=publishable,
+    )
+    force: bool = option(
+        "Write the model even if it is of little use (noise above the weights, more than half forgotten, an epsilon "
+        "above 10, which the statement then says first). Never overrides a vacuous claim.",
+        False,
+    )
+    step: str | None = option(
+        "converged (the default); newton: one step, the paper's Algorithm 1; balanced: the update, or none, that makes "
+        "the bound smallest (slower, pays where the distance is large).",
+        None,
+        section="Step and bound",
+    )
+    bound: str = option("residual, or paper: Theorem 4.2 and Corollary 4.4.", "residual")
+    constants: PaperConstants | str | None = option(
+        "For --bound paper: derived (closed forms), paper (what its experiments set; false for any loss), or "
+        "alpha=..,beta=..,L=..,gamma=..",
+        None,
+        text=parse_constants,
+    )
+    sizes: str = option(
+        "For --bound paper: source (Algorithm 1) or surrogate (the appendix) as the weight of the surrogate's Hessian.",
+        "source",
+    )
+    match_classes: bool = False
+    series: Series | None = None
+    estimate: SourceEstimate | None = None
+
+    def __post_init__(self) -> None:
+        check_budget(self.epsilon, self.delta)
+        object.__setattr__(self, "noise", asked_scale(self.noise))
+        if self.distance is not None:
+            distance, estimate = wanted_distance(self.distance, self.match_classes)
+            object.__setattr__(self, "distance", distance)
+            object.__setattr__(self, "estimate", estimate or self.estimate)
+        bound_named(self.bound)
+        require_meaning(self.epsilon, force=self.force or self.paper)  # of the paper's bound nothing is proven anyhow
+        choice(self.step or "newton", STEPS, "step")
+        choice(self.sizes, SIZE_CONVENTIONS, "sizes")
+        if self.paper and (self.step or "newton") != "newton":
+            raise OptionError(
+                f"step {self.step!r}",
+                "the paper's bound is for one Newton step",
+                "Use --step newton (step='newton'), or --bound residual (bound='residual').",
+            )
+        if self.series is not None and self.paper:
+            raise OptionError(
+                "a series with the paper's bound",
+                "only the residual bound can be carried forward",
+                "Use --bound residual (bound='residual').",
+            )
+
+    def complete(self, *, deposit: bool, surrogate: bool) -> Promise:
+        """With everything that was left to what suits the evidence; what does not apply to it is refused."""
+        if not deposit:
+            if self.deposit:
+                raise OptionError(f"bound {self.bound!r}", "it is a deposit's, and none was given", "Give the deposit.")
+            if not surrogate or self.distance is None:
+                raise OptionError(
+                    "no surrogate, or no distance", "without a deposit both are needed", "Give them, or a deposit."
+                )
+            if not self.paper and (self.constants is not None or self.sizes != "source"):
+                raise OptionError(
+                    "constants were given" if self.constants is not None else f"sizes {self.sizes!r}",
+                    "only the paper's bound uses constants and has a convention of sizes",
+                    "Leave --constants and --sizes (constants, sizes) out, or choose --bound paper (bound='paper').",
+                )
+            if isinstance(self.distance, Distance) and not self.distance.law.stands_in:
+                raise OptionError(
+                    f"distance {self.distance.kind!r} with bound {self.bound!r}",
+                    "without a deposit some rows stand in for the source, at some distance from it",
+                    "Give the deposit, or a surrogate and how far it is from the source.",
+                )
+            return replace(self, step=self.step or ("newton" if self.paper else "converged"))
+        if self.deposit:
+            return self
+        usual = {"step": None, "bound": "residual", "constants": None, "sizes": "source"}
+        require_none_with_deposit({name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]})
+        if self.noise.kind == REHEARSAL:
+            raise OptionError(
+                f"noise as for {self.noise.rows} rows with a deposit",
+                "there are no rows to rehearse with",
+                "Give a number, one of those that expunge plan shows, or leave --noise (noise) out.",
+            )
+        if not surrogate and self.distance is None and not self.match_classes:
+            return replace(self, distance=NO_SURROGATE, step="newton", bound=DEPOSIT)
+        if not surrogate or self.distance is None:
+            raise OptionError(
+                "a surrogate without a distance, or a distance without a surrogate, with a deposit",
+                "how far the one is from what is retained is the other",
+                "Give both, for example --distance same (distance='same'), or neither.",
+            )
+        if self.series is not None:
+            raise OptionError(
+                "a surrogate with a deposit in a series of deletions",
+                "what is spent on surrogate rows is spent for one model",
+                "Leave the surrogate out: with the deposit alone nothing is spent, however many models follow.",
+            )
+        if self.distance.is_source:
+            raise OptionError(
+                "distance source with a deposit",
+                "the deposit has all that the bound needs of the source's rows",
+                "Leave surrogate and distance out.",
+            )
+        stands_in = isinstance(self.distance, Distance) and self.distance.law.stands_in
+        if not stands_in or self.distance.provenance != "declared":
+            raise OptionError(
+                f"distance {self.distance} with a deposit",
+                "how far the surrogate is from what is retained has to be declared; an estimate is for models without "
+                "a deposit",
+                "Declare one, for example same or chi2:0.1, or leave the surrogate out.",
+            )
+        return replace(self, step="converged", bound=DEPOSIT)
+
+    @property
+    def scale(self) -> Scale:
+        """How the noise's scale is chosen; one that is to be rehearsed must have been (`surrogate/rehearsal.py`)."""
+        assert isinstance(self.noise, Scale)
+        if self.noise.kind == REHEARSAL:
+            raise OptionError(
+                f"noise as for {self.noise.rows} rows was not rehearsed",
+                "its scale has to be a number before anything is promised",
+                "Hand the request through set_noise (surrogate/rehearsal.py) first, as carry_out does.",
+            )
+        return self.noise
+
+    @property
+    def averaged(self) -> bool:
+        """Whether delta is an average over the drawing of the sets: for one model, of a step that leaves nothing.
+
+        What another step leaves varies with the surrogate, as the deviation does that is averaged.
+        """
+        return self.step == "converged" and (self.series is None or self.series.planned == 1)
+
+    @property
+    def paper(self) -> bool:
+        """Whether the region is the paper's, which nothing proves."""
+        return not BOUNDS[self.bound].provable
+
+    @property
+    def deposit(self) -> bool:
+        """Whether the region is a deposit's."""
+        return BOUNDS[self.bound].kept
+
+
+def require_none_with_deposit(chosen: dict[str, Any]) -> None:
+    """Refuse choices, by name, that a deposit makes by itself."""
+    given = [name for name, value in chosen.items() if value is not None and value is not False]
+    if "surrogate" in given or "distance" in given:
+        raise OptionError(
+            "a surrogate, or a distance, with a deposit",
+            "here the deposit is used alone; with a surrogate it is for one deletion at a time (expunge unlearn)",
+            "Leave --surrogate and --distance (surrogate, distance) out.",
+        )
+    if given:
+        raise OptionError(
+            f"{', '.join('--' + name.replace('_', '-') for name in given)} with a deposit",
+            "the deposit has what these options are about",
+            "Leave them out.",
+        )
 
 
 def check_budget(epsilon: float, delta: float) -> None:
@@ -37,9 +319,7 @@ def check_budget(epsilon: float, delta: float) -> None:
         )
     if epsilon > LARGEST_EPSILON:
         raise OptionError(
-            f"epsilon {epsilon}",
-            f"above {LARGEST_EPSILON:g} it promises nothing",
-            "Values from 0.1 to 5 are usual.",
+            f"epsilon {epsilon}", f"above {LARGEST_EPSILON:g} it promises nothing", "Values from 0.1 to 5 are usual."
         )
     if 0 < delta < SMALLEST_DELTA:
         raise OptionError(f"delta {delta}", f"it must be at least {SMALLEST_DELTA:g}", "Use for example 1/n.")
@@ -76,146 +356,8 @@ def budget_notes(delta: float, n_retain: int) -> tuple[str, ...]:
     return (PublicNote(said),)
 
 
-def parse_constants(text: str) -> PaperConstants | str:
-    """`derived`, `paper`, or `alpha=1,beta=2,L=1,gamma=1`."""
-    if "=" not in text:
-        return text
-    try:
-        pairs = [part.split("=") for part in text.split(",")]
-        by_name = without_duplicates([(name.strip(), float(value)) for name, value in pairs])
-        constants = PaperConstants(by_name.pop("alpha"), by_name.pop("beta"), by_name.pop("L"), by_name.pop("gamma"))
-        if by_name:
-            raise KeyError(*by_name)
-    except (ValueError, KeyError) as error:
-        raise OptionError(
-            f"constants {text!r}",
-            "alpha, beta, L and gamma are needed, each a number",
-            "Write alpha=0.01,beta=1,L=1,gamma=1.",
-        ) from error
-    return constants
-
-
-@dataclass(frozen=True)
-class Promise:
-    """What is to be certified, and on what grounds.
-
-    `distance` is declared, or how it is to be estimated; `estimate` is one that was made before. `step` None is
-    `newton` for the paper's bound and `converged` for the residual bound. `sizes` and `constants` are the paper
-    bound's. `force` lets a model through that is of little use. `series` is a place in a series of deletions. `noise`
-    is what its scale is chosen by (`bounds/scale.py`): None or `request`, a number, `rows:10`, `exact`.
-    """
-
-    epsilon: float = option("Smaller protects more; 0.1 to 5 is usual.", section="Guarantee")
-    delta: float = option("Probability that the guarantee fails; at most 1/n.")
-    distance: Distance | Estimation = option(
-        "How far the surrogate is from the source: same, tv:0.2, chi2:0.1, kl:0.5 (of the source relative to the "
-        "surrogate); without a deposit also source, if it is the source itself. Where nobody knows, and there is no "
-        "deposit: estimate.npz, written by expunge distance --out (the difference of means that the bound needs, at "
-        "this update), or estimate.npz:kl (the paper's way). An estimate proves nothing and the certificate says so."
-    )
-    noise: Any = option(
-        "The noise's standard deviation, which everybody sees: set before anybody asks, as a number or as for so many "
-        "rows (rows:10, rehearsed on surrogate rows), and a request that needs more is refused; or request: it chooses "
-        "a power of two, which says something of who left. expunge plan recommends a number.",
-        "request",
-        text=publishable,
-    )
-    force: bool = option(
-        "Write the model even if it is of little use (noise above the weights, more than half forgotten, an epsilon "
-        "above 10, which the statement then says first). Never overrides a vacuous claim.",
-        False,
-    )
-    step: str | None = option(
-        "converged (the default); newton: one step, the paper's Algorithm 1; balanced: the update, or none, that makes "
-        "the bound smallest (slower, pays where the distance is large).",
-        None,
-        section="Step and bound",
-    )
-    bound: str = option("residual, or paper: Theorem 4.2 and Corollary 4.4.", "residual")
-    constants: PaperConstants | str | None = option(
-        "For --bound paper: derived (closed forms), paper (what its experiments set; false for any loss), or "
-        "alpha=..,beta=..,L=..,gamma=..",
-        None,
-        text=parse_constants,
-    )
-    sizes: str = option(
-        "For --bound paper: source (Algorithm 1) or surrogate (the appendix) as the weight of the surrogate's Hessian.",
-        "source",
-    )
-    series: Series | None = None
-    estimate: Any = None
-
-    def __post_init__(self) -> None:
-        check_budget(self.epsilon, self.delta)
-        object.__setattr__(self, "noise", asked_scale(self.noise))
-        bound_named(self.bound)
-        paper = not BOUNDS[self.bound].provable
-        require_meaning(self.epsilon, force=self.force or paper)  # of the paper's bound nothing is proven anyhow
-        object.__setattr__(self, "step", choice(self.step or ("newton" if paper else "converged"), STEPS, "step"))
-        choice(self.sizes, SIZE_CONVENTIONS, "sizes")
-        if paper and self.step != "newton":
-            raise OptionError(
-                f"step {self.step!r}",
-                "the paper's bound is for one Newton step",
-                "Use --step newton (step='newton'), or --bound residual (bound='residual').",
-            )
-        if self.constants is not None and not paper:
-            raise OptionError(
-                "constants were given",
-                "only the paper's bound uses them",
-                "Leave them out, or choose --bound paper (bound='paper').",
-            )
-        if self.sizes != "source" and not paper:
-            raise OptionError(
-                f"sizes {self.sizes!r}",
-                "only the paper's bound has a convention of sizes",
-                "Leave --sizes (sizes) out, or choose --bound paper (bound='paper').",
-            )
-        if isinstance(self.distance, Distance) and not (self.distance.law.stands_in or BOUNDS[self.bound].kept):
-            raise OptionError(
-                f"distance {self.distance.kind!r} with bound {self.bound!r}",
-                "without a deposit some rows stand in for the source, at some distance from it",
-                "Give the deposit, or a surrogate and how far it is from the source.",
-            )
-        if self.series is not None and paper:
-            raise OptionError(
-                "a series with the paper's bound",
-                "only the residual bound can be carried forward",
-                "Use --bound residual (bound='residual').",
-            )
-
-    @property
-    def scale(self) -> Scale:
-        """How the noise's scale is chosen; one that is to be rehearsed must have been (`surrogate/rehearsal.py`)."""
-        assert isinstance(self.noise, Scale)
-        if self.noise.kind == REHEARSAL:
-            raise OptionError(
-                f"noise as for {self.noise.rows} rows was not rehearsed",
-                "its scale has to be a number before anything is promised",
-                "Hand the request through set_noise (surrogate/rehearsal.py) first, as carry_out does.",
-            )
-        return self.noise
-
-    @property
-    def averaged(self) -> bool:
-        """Whether delta is an average over the drawing of the sets: for one model, of a step that leaves nothing.
-
-        What another step leaves varies with the surrogate, as the deviation does that is averaged.
-        """
-        return self.step == "converged" and (self.series is None or self.series.planned == 1)
-
-    @property
-    def paper(self) -> bool:
-        """Whether the region is the paper's, which nothing proves."""
-        return not BOUNDS[self.bound].provable
-
-
-def wanted_distance(distance: Any, match_classes: bool = False) -> tuple[Distance | Estimation, Any]:
-    """A distance as the user gives it: words, a Distance, an Estimation, or an estimate that was made before.
-
-    With `match_classes` surrogate rows are weighted to the source's class counts, and the distance is the source's from
-    that.
-    """
+def wanted_distance(distance: Any, match_classes: bool = False) -> tuple[Distance | Estimation, SourceEstimate | None]:
+    """A distance as the user gives it: words, a Distance, an Estimation, or an estimate that was made before."""
     estimate = None
     if isinstance(distance, str):
         route = parse_route(distance)
@@ -229,3 +371,58 @@ def wanted_distance(distance: Any, match_classes: bool = False) -> tuple[Distanc
             "Write for example chi2:0.1 or same.",
         )
     return (replace(distance, matched=True) if match_classes else distance), estimate
+
+
+def require_estimable(wanted: Estimation, record: TrainingRecord, labelled: bool, paper: bool = False) -> None:
+    """Refuse what cannot be estimated before any chain is run."""
+    if record.loss != SOFTMAX.name:
+        raise OptionError(
+            f"distance {wanted} for loss {record.loss}",
+            "only softmax implies a density over features and probabilities of labels",
+            "Declare a distance.",
+        )
+    if paper and wanted.route != "kl":
+        raise OptionError(
+            f"distance {wanted} with the paper's bound",
+            "it takes a total variation",
+            "Use --distance estimate.npz:kl (distance='estimate:kl').",
+        )
+    if wanted.route == "kl" and not labelled:
+        raise DataError(
+            "the surrogate has no labels",
+            "the conditional part of the KL needs them",
+            "Give labels, or use --distance estimate.npz (distance='estimate'), which needs none.",
+        )
+
+
+def require_own_source(wanted: Estimation) -> None:
+    """A certificate cannot rest on an estimate whose source was made of the surrogate."""
+    if wanted.support == "gaussian" and wanted.mean is None:
+        raise OptionError(
+            "an estimate on a Gaussian reference with the surrogate's own moments",
+            "it finds the surrogate near itself, whatever the source was; a certificate needs more",
+            "Use --support ball (support='ball'), or --moments (mean=, covariance=) with what is known of the "
+            "source; expunge distance shows the difference.",
+        )
+
+
+def paper_constants(promise: Promise, head: LinearHead, record: TrainingRecord) -> PaperConstants | None:
+    """The paper bound's constants: given, the paper's own (`paper`), or the objective's closed forms (`derived`)."""
+    constants = promise.constants
+    if not promise.paper:
+        return None
+    if isinstance(constants, PaperConstants):
+        remedy = "Give constants that hold for every example, or --constants derived (constants='derived')."
+        positive(constants.strong_convexity, "alpha", remedy)
+        positive(constants.smoothness, "beta", remedy)
+        positive(constants.lipschitz, "L", remedy)
+        if constants.hessian_lipschitz != 0:
+            positive(constants.hessian_lipschitz, "gamma", remedy)
+        return constants
+    if constants == "paper":
+        return PaperConstants.of_the_experiments(record.l2)
+    if constants in (None, "derived"):
+        at_most = 2.0 * math.log(head.n_classes) if record.loss == SOFTMAX.name else head.n_classes
+        closed = head.constants(math.sqrt(at_most / record.l2))
+        return PaperConstants(closed.strong_convexity, closed.smoothness, closed.lipschitz, closed.hessian_lipschitz)
+    raise OptionError(f"constants {constants!r}", "they are 'derived', 'paper' or a PaperConstants", "Use derived.")

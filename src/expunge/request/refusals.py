@@ -13,7 +13,7 @@ from expunge.certificate.claim import ARITHMETIC_SHARE, MEANINGFUL_EPSILON, Clai
 from expunge.certificate.derive import Conclusion, bound_named
 from expunge.errors import BeyondPolicy, UselessModel, VacuousClaim
 from expunge.noise import epsilon_hiding
-from expunge.runtime.rounding import up
+from expunge.runtime.values import up
 
 
 def refuse_unsound(claim: Claim, derived: Conclusion, weights: Tensor, force: bool) -> None:

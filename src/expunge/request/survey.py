@@ -17,10 +17,9 @@ from expunge.distance import Distance, Estimation
 from expunge.errors import DataError, UselessModel
 from expunge.heads import Block, Rows, RowSet
 from expunge.record import Label, TrainingRecord
-from expunge.request.copies import IMPLAUSIBLE
+from expunge.request.copies import IMPLAUSIBLE, Multiplicities
 from expunge.request.execution import dtype_named
-from expunge.request.multiplicities import Multiplicities
-from expunge.request.scaling import FORCED
+from expunge.request.sets import FORCED
 from expunge.runtime.progress import Progress, silent
 
 
@@ -113,7 +112,7 @@ def _row_keys(features: Tensor, labels: Tensor) -> list[tuple[bytes, int]]:
     return list(zip(digests, labels.tolist(), strict=True))
 
 
-def notes_on(
+def survey_notes(
     forget: Rows,
     surrogate: RowSet,
     seen: Survey,

@@ -26,11 +26,11 @@ from safetensors.numpy import save
 
 from expunge.errors import DataError, ExpungeError, FileError
 from expunge.record import TRAINED_ON_SOURCE
-from expunge.runtime.checks import choice
+from expunge.runtime.files import readable
 from expunge.runtime.memory import file_bytes, out_of_memory, require_fits, require_room
-from expunge.runtime.paths import readable
 from expunge.runtime.safetensors import BFLOAT16, HEADER_LIMIT, raw_type, read_safetensors, safetensors_layout
 from expunge.runtime.strict_json import is_digest
+from expunge.runtime.values import choice
 
 Array = NDArray[Any]
 

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from expunge.errors import DataError
 from expunge.heads import Rows, RowSet
-from expunge.heads.scaling import scaling_of
+from expunge.heads.rows import scaling_of
 from expunge.record import Label
 from expunge.rows.tables import frame_values, is_frame
-from expunge.runtime.checks import SMALLEST
 from expunge.runtime.memory import require_room
+from expunge.runtime.values import SMALLEST
 
 BLOCK = 8192
 IN_CACHE = 1 << 20  # numbers that are doubled at a time, into the same place: a processor's cache has them still

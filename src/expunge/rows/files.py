@@ -51,9 +51,9 @@ from expunge.rows.tables import (
     require_columns,
     table_ending,
 )
-from expunge.runtime.checks import choice
+from expunge.runtime.files import readable
 from expunge.runtime.memory import Memory, require_room
-from expunge.runtime.paths import readable
+from expunge.runtime.values import choice
 
 ARRAYS = (".npz", ".safetensors")
 PREPARE = ("auto", "table", "none")

@@ -18,8 +18,8 @@ import numpy as np
 
 from expunge.errors import DataError, FileError
 from expunge.rows.arrays import DAMAGE, Array, damage_error, read_npz
+from expunge.runtime.files import readable
 from expunge.runtime.memory import require_room
-from expunge.runtime.paths import readable
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.errors import ExpungeError, FileError
-from expunge.runtime.durable import (
+from expunge.runtime.files import (
     PRIVATE,
     PRIVATE_FOLDER,
     PUBLIC,
@@ -38,8 +38,8 @@ from expunge.runtime.durable import (
     sync_folder,
     write_synced,
 )
-from expunge.runtime.rounding import up
 from expunge.runtime.strict_json import read_json
+from expunge.runtime.values import up
 
 Inodes = dict[Path, int]  # what got its name from us, and the inode that it is
 LEFTOVER = re.compile(rf"{re.escape(TEMPORARY)}[0-9a-f]{{16}}-[0-9a-f]{{16}}(-2)?")

@@ -25,8 +25,7 @@ from torch import Tensor
 
 from expunge.errors import DataError, FileError
 from expunge.heads import Block, RowSet
-from expunge.heads.rows import block_rows, device_room
-from expunge.heads.scaling import Lengths, Scaling
+from expunge.heads.rows import Lengths, Scaling, block_rows, device_room
 from expunge.record import MOST_NAMES, Label
 from expunge.rows.arrays import DAMAGE, StoredArray, damage_error
 from expunge.rows.features import (

@@ -28,8 +28,8 @@ from expunge.errors import DataError, ExpungeError, FileError
 from expunge.record import MOST_NAMES
 from expunge.rows.arrays import DAMAGE, Array, damage_error, duplicate_error
 from expunge.rows.parquet import ReadColumns, is_list, is_text, open_parquet, require_bearable
+from expunge.runtime.files import readable
 from expunge.runtime.memory import out_of_memory, require_fits, require_room
-from expunge.runtime.paths import readable
 
 CSV, PARQUET = (".csv", ".tsv", ".csv.gz", ".tsv.gz"), (".parquet", ".pq")
 TABLES = (*CSV, *PARQUET)

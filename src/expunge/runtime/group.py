@@ -14,14 +14,27 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from expunge.errors import GroupError
-from expunge.runtime.launched import launched_as_group
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+VARIABLE = "WORLD_SIZE"
 TIMEOUT = 600.0  # seconds that one process waits for the others
+
+
+def launched_as_group() -> bool:
+    """Whether torchrun, or something like it, started several of this process; an empty variable says nothing."""
+    said = os.environ.get(VARIABLE, "").strip()
+    if said and not (said.isascii() and said.isdigit()):
+        raise GroupError(
+            f"{VARIABLE} is {said[:40]!r}",
+            "it is the number of processes that torchrun started",
+            f"Unset {VARIABLE}, or start all processes with torchrun.",
+        )
+    return int(said or 1) > 1
 
 
 @dataclass(frozen=True)
@@ -38,6 +51,8 @@ class Group:
 
     def total(self, part: Tensor) -> Tensor:
         """The sum of all processes' parts, the same bits in each."""
+        import torch
+
         if self.size == 1:
             return part
         summed = part.clone(memory_format=torch.contiguous_format).to(self.sent_from)
@@ -47,6 +62,8 @@ class Group:
 
     def each(self, part: float) -> list[float]:
         """The parts of all processes, in order."""
+        import torch
+
         parts = torch.zeros(self.size, dtype=torch.float64)
         parts[self.rank] = part
         sums: list[float] = self.total(parts).tolist()
@@ -58,6 +75,8 @@ class Group:
 
     def largest(self, part: float) -> float:
         """The largest of all processes' parts."""
+        import torch
+
         if self.size == 1:
             return part
         value = torch.tensor(part, dtype=torch.float64, device=self.sent_from)
@@ -67,6 +86,8 @@ class Group:
 
     def agreed(self, value: Tensor) -> Tensor:
         """What the first process has."""
+        import torch
+
         if self.size == 1:
             return value
         sent = value.clone(memory_format=torch.contiguous_format).to(self.sent_from)
@@ -94,6 +115,8 @@ def joined_group(device: str, timeout: float = TIMEOUT) -> Iterator[Group]:
 
     Gloo on CPUs, NCCL on GPUs where every process of every host has one to itself: NCCL refuses two on one.
     """
+    import torch
+
     if not launched_as_group():
         yield ALONE
         return
@@ -116,6 +139,8 @@ def joined_group(device: str, timeout: float = TIMEOUT) -> Iterator[Group]:
 
 def local_device(name: str) -> str:
     """The GPU of this process: each process of a group on one host has its own, or shares one if there are fewer."""
+    import torch
+
     local = os.environ.get("LOCAL_RANK")
     if not launched_as_group() or name != "cuda" or local is None:
         return name

@@ -31,8 +31,8 @@ from expunge.rows.columns import order_of
 from expunge.rows.features import as_features, as_labels
 from expunge.rows.preparation import FILLED, RARE, Coarse, require_rare, round_by_chance
 from expunge.rows.tables import frame_names, is_frame
-from expunge.runtime.checks import choice
 from expunge.runtime.memory import room
+from expunge.runtime.values import choice
 from expunge.sklearn.objectives import COARSE_MARK, Estimator
 
 NO_STEP = (None, "passthrough", "drop")

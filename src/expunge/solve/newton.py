@@ -1,4 +1,4 @@
-"""The step: Newton's method on `a(u) = 0`, the equation that the retained rows' optimum satisfies (see `evidence/`).
+"""Newton's method on `a(u) = 0`: the equation that the retained rows' optimum satisfies, or training's (`equation.py`).
 
 With a surrogate its first iteration is the paper's Algorithm 1. Nothing here can harm the guarantee: the bound charges
 `||a(u)||`, and that is recomputed in float64 from the update that is handed over, never taken from a solver's own
@@ -7,20 +7,20 @@ account.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from expunge.runtime.progress import Advance, Progress, expected, silent, unwatched
-from expunge.solve.cholesky import solve_dense
-from expunge.solve.conjugate import solve_conjugate
-from expunge.solve.operators import SymmetricOperator
-from expunge.solve.outcome import Ending, LinearSolution, Step
+from expunge.solve.linear import Ending, LinearSolution, Step, SymmetricOperator, solve_conjugate, solve_dense
 
 CONVERGED = 1e-8  # of ||a(0)||: far below what any other term of the bound can be
-MAX_NEWTON = 30
+MAX_NEWTON, MAX_TRAINING = 30, 50
+ROUNDED = 1e-8  # of a gradient: from here on an objective hides in its rounding what an iteration gains
 
 
 @dataclass(frozen=True)
@@ -74,20 +74,29 @@ def solve_linear(
 
 
 def newton_step(
-    equation: Equation, *, single: bool, pull: float = 0.0, safeguarded: bool = True, progress: Progress = silent
+    equation: Equation,
+    *,
+    single: bool = False,
+    pull: float = 0.0,
+    safeguarded: bool = True,
+    goal: float | None = None,
+    objective: Callable[[Tensor], float] | None = None,
+    progress: Progress = silent,
 ) -> Step:
     """Newton's method on `a(u) + scale pull u = 0` from `u = 0`.
 
-    An iteration is accepted only if it reduces the left side.
+    An iteration is accepted only if it reduces the left side; where `a` is the gradient of an `objective`, if that
+    falls or the gradient halves. Without `safeguarded` it is taken as it comes.
 
     `single` stops after the first iteration, solved accurately: without a pull, Algorithm 1. Otherwise inner solves are
-    as accurate as the outer residual deserves, until it is `CONVERGED` of its start or no longer falls. A `pull` above
-    0 holds the update nearer to 0; whatever u comes out, the residual reported is that of `a(u)` itself. Without
-    `safeguarded` an iteration is taken as it comes.
+    as accurate as the outer residual deserves, until it is at most `goal` (`CONVERGED` of its start) or no longer
+    falls. A `pull` above 0 holds the update nearer to 0; whatever u comes out, the residual reported is that of `a(u)`.
     """
     update = torch.zeros_like(equation.weights)
     current = equation.residual(update)
     start = size = float(current.norm())
+    goal = CONVERGED * start if goal is None else goal
+    most, shortest = (MAX_NEWTON, 2e-4) if objective is None else (MAX_TRAINING, 1e-6)
     manner = equation.manner()
     operator: SymmetricOperator | None = None
 
@@ -95,45 +104,149 @@ def newton_step(
         rows = equation.n_rows
         progress("Hessian products (rows)", done * rows, None if total is None else total * rows)
 
-    def pulled(at: Tensor) -> Tensor:
-        return equation.residual(at).add_(at, alpha=equation.scale * pull)
-
     iterations = inner = 0
     damping, left, ending = 0.0, 0.0, Ending.REACHED
-    while size > CONVERGED * start:
-        if iterations == (1 if single else MAX_NEWTON):
+    while size > goal:
+        if iterations == (1 if single else most):
             ending = Ending.STOPPED if single else Ending.LIMIT
             break
-        progress("Newton iterations", iterations, expected(iterations, size, start, CONVERGED * start))
+        progress("Newton iterations", iterations, expected(iterations, size, start, goal))
         operator = equation.jacobian(update, pull, operator)
-        tolerance = manner.accurate if single or not manner.inexact else _enough(manner, size, start)
+        # a tenth of what the outer residual has come down to, but no finer than it can use
+        enough = max(manner.accurate, min(1e-2, 0.1 * size / start), 0.3 * goal / size)
+        tolerance = manner.accurate if single or not manner.inexact else enough
         solved = solve_linear(operator, -current, manner, tolerance, products)
         direction = equation.agreed(solved.solution)
         inner, iterations = inner + solved.iterations, iterations + 1
         damping, left = max(damping, solved.damping), solved.relative_residual
-        trial = update + direction
-        image = pulled(trial)
-        length = 1.0
-        while safeguarded and not float(image.norm()) < size and length > 2e-4:
-            length /= 2
+        value, slope = (0.0, 0.0) if objective is None else (objective(update), float((current * direction).sum()))
+        length, accepted = 2.0, False
+        while not accepted and length > shortest:
+            length /= 2.0
             trial = update + length * direction
-            image = pulled(trial)
-        if safeguarded and not float(image.norm()) < size:
+            image = equation.residual(trial).add_(trial, alpha=equation.scale * pull)
+            reached = float(image.norm())
+            if objective is None:
+                accepted = not safeguarded or reached < size
+            else:
+                accepted = objective(trial) <= value + 1e-4 * length * slope or reached < 0.5 * size
+        if not accepted:
             ending = Ending.STALLED
             break
-        stalled = float(image.norm()) > 0.9 * size
-        update, current, size = trial, image, float(image.norm())
-        if stalled and manner.working == torch.float64 and damping == 0.0 and not single:
-            ending = Ending.STALLED if size > CONVERGED * start else Ending.REACHED
+        if objective is None:
+            stalled = reached > 0.9 * size and manner.working == torch.float64 and damping == 0.0 and not single
+        elif reached >= size and size < ROUNDED:
+            ending = Ending.STALLED
+            break
+        else:
+            stalled = False
+        update, current, size = trial, image, reached
+        if stalled:
+            ending = Ending.STALLED if size > goal else Ending.REACHED
             break
     residual = float(equation.residual(update).norm()) if pull else size
     method = "cholesky" if manner.dense else "conjugate gradients"
     return Step(update, residual, start, iterations, inner, method, damping, ending, pull, left)
 
 
-def _enough(manner: Manner, size: float, start: float) -> float:
-    """Tolerance of an inner solve.
+# Updates that are held back by a pull toward 0, and which of them to take ------------------------------------------
 
-    A tenth of what the outer residual has come down to, but no finer than it can use.
+MAX_PULLS = 16
+
+
+def no_step(like: Step) -> Step:
+    """Staying where one is: all of the equation is left."""
+    return replace(like, update=torch.zeros_like(like.update), residual=like.residual_at_start, pull=math.inf)
+
+
+def balanced_step(
+    equation: Equation, bound_of: Callable[[Step], float], first_pull: float, progress: Progress = silent
+) -> Step:
+    """The update with the smallest bound found among those held back by a pull toward 0.
+
+    A longer update leaves less of the forgotten gradient (solver term) but relies more on the surrogate (surrogate and
+    sampling terms). Pulls grow fourfold; the search ends when the bound has risen twice, or is no better than
+    for no update at all. Ranking needs no guarantee: the bound of the update chosen is computed anew afterwards.
     """
-    return max(manner.accurate, min(1e-2, 0.1 * size / start), 0.3 * CONVERGED * start / size)
+    best = newton_step(equation, single=False, progress=progress)
+    none = no_step(best)
+    smallest, rises, pull = bound_of(best), 0, first_pull
+    for tried in range(MAX_PULLS):
+        progress("Balancing the step", tried, None)
+        step = newton_step(equation, single=False, pull=pull)
+        bound = bound_of(step)
+        rises = rises + 1 if bound >= smallest else 0
+        if bound < smallest:
+            best, smallest = step, bound
+        if rises == 2:
+            break
+        pull *= 4.0
+    return none if bound_of(none) <= smallest else best
+
+
+# Damped steps, one after another, for losses that are not convex: Levenberg and Marquardt's method -------------------
+#
+#     (J(u) + scale pull I) d = -a(u)
+#
+# `J` is what the equation gives for its Jacobian, of a network its Hessian or Gauss-Newton's matrix. `a` is the
+# gradient of an objective, and a step is taken where that falls: `d . (a(u) + a(u + d)) / 2 < 0`. Whether `||a||` falls
+# would be the wrong question: where curvature is negative it must rise on the way to a minimum. The pull is adapted: it
+# shrinks where the quadratic model foretold the fall well and grows where it did not.
+
+GOAL = 1e-2  # of ||a(0)||: what may be left
+FIRST_PULL = 1e-2
+SMALLEST_PULL = 1e-8
+MAX_TRIED = 100
+SHRINK = 2.0  # along a valley a pull that shrinks faster is too small at once, and each step that fails costs a system
+PATIENCE = 20  # after so many steps without a smaller residual it no longer falls
+ROUGHLY = 0.1  # of its right side: what a linear system may leave, since the next step takes it up
+
+
+def iterated_step(
+    equation: Equation, *, first_pull: float = FIRST_PULL, goal: float = GOAL, progress: Progress = silent
+) -> Step:
+    """Steps from `u = 0` until `||a(u)||` is `goal` of its start (`REACHED`) or no longer falls (`STALLED`).
+
+    What comes back has the smallest residual on the way, so it is never worse than no step. `iterations` counts the
+    steps that were tried, `pull` is that of the step that led there, and infinite where none did.
+    """
+    update = torch.zeros_like(equation.weights)
+    current = equation.residual(update)
+    start = smallest = float(current.norm())
+    best, pull, its_pull, since = update, first_pull, math.inf, 0
+    manner, inner, damping, left, tried, ending = equation.manner(), 0, 0.0, 0.0, 0, Ending.LIMIT
+    while tried < MAX_TRIED:
+        if smallest <= goal * start:
+            ending = Ending.REACHED
+            break
+        if since == PATIENCE:
+            ending = Ending.STALLED
+            break
+        progress("Damped steps", tried, expected(tried, smallest, start, goal * start))
+        operator = equation.jacobian(update, pull, None)
+        solved = solve_linear(operator, -current, manner, ROUGHLY)
+        direction = equation.agreed(solved.solution)
+        inner, damping, left = inner + solved.iterations, max(damping, solved.damping), solved.relative_residual
+        bent = operator.product(direction).sub_(direction, alpha=equation.scale * pull)
+        image = equation.residual(update + direction)
+        fall = -0.5 * float((direction * (current + image)).sum())
+        foretold = -float((direction * (current + 0.5 * bent)).sum())
+        tried, since = tried + 1, since + 1
+        if fall > 0.0:
+            update, current = update + direction, image
+            if float(image.norm()) < smallest:
+                best, smallest, its_pull, since = update, float(image.norm()), pull, 0
+        pull = adapted(pull, fall / foretold if foretold > 0.0 else 0.0)
+    method = "cholesky" if manner.dense else "conjugate gradients"
+    return Step(best, smallest, start, tried, inner, method, damping, ending, its_pull, left)
+
+
+def adapted(pull: float, agreement: float) -> float:
+    """The next pull, from the share of the foretold fall that came true.
+
+    >>> adapted(1.0, 0.9), adapted(1.0, 0.5), adapted(1.0, -2.0)
+    (0.5, 1.0, 4.0)
+    """
+    if agreement > 0.75:
+        return max(pull / SHRINK, SMALLEST_PULL)
+    return pull if agreement > 0.25 else 4.0 * pull

@@ -21,14 +21,11 @@ from expunge.errors import DataError, VacuousClaim
 from expunge.estimate.source import SourceEstimate, estimate_source, require_converged
 from expunge.evidence import Measurement, Retained, build_claim
 from expunge.heads.rows import in_memory
-from expunge.request.door import Request
+from expunge.request.request import Request
 from expunge.runtime.progress import Progress, silent
-from expunge.solve.balanced import balanced_step
 from expunge.solve.equation import RetainedEquation, SurrogateEquation
-from expunge.solve.iterated import iterated_step
-from expunge.solve.lanczos import EIGENVALUE_SLACK, SAMPLING_SLACK
-from expunge.solve.newton import Equation, newton_step
-from expunge.solve.outcome import Step
+from expunge.solve.linear import EIGENVALUE_SLACK, SAMPLING_SLACK, Step
+from expunge.solve.newton import Equation, balanced_step, iterated_step, newton_step
 from expunge.surrogate.moments import Moments, change_moments
 
 CHARGED = 1e-7  # of ||a'(0)||: charged for a step that left less, so that the charge does not vary with the sample

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from expunge.heads.spread import Narrow, SpreadSums
+from expunge.heads.linear import Narrow, SpreadSums
 from expunge.runtime.progress import Progress, silent
-from expunge.solve.lanczos import EIGENVALUE_SLACK, lanczos_steps, largest_eigenvalue_upper
+from expunge.solve.linear import EIGENVALUE_SLACK, lanczos_steps, largest_eigenvalue_upper
 
 
 @dataclass(frozen=True)

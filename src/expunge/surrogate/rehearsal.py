@@ -19,7 +19,7 @@ from expunge.errors import DataError, OptionError, VacuousClaim
 from expunge.evidence import Measurement, foresee
 from expunge.heads import Rows, RowSet
 from expunge.heads.rows import evenly
-from expunge.request.door import Request
+from expunge.request.request import Request
 from expunge.runtime.progress import Progress, silent
 
 GROUPS = 64  # drawn, of which the one with the longest gradient is rehearsed

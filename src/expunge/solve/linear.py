@@ -1,0 +1,261 @@
+"""Linear systems and eigenvalues: Cholesky, conjugate gradients, Lanczos; each hands back evidence of what it found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from expunge.runtime.progress import Advance, expected, unwatched
+
+# Symmetric maps that a solver is given -----------------------------------------------------------------------------
+
+
+class SymmetricOperator(Protocol):
+    """A symmetric linear map on tensors of the weights' shape."""
+
+    def product(self, direction: Tensor) -> Tensor:
+        """The map's value."""
+
+    def dense(self) -> Tensor:
+        """Its matrix, one row and column a weight."""
+
+    def precondition(self, residual: Tensor) -> Tensor:
+        """Roughly the map's inverse, symmetric and positive definite."""
+
+
+@dataclass(frozen=True)
+class MatrixFree:
+    """A symmetric map that is known by its products alone: no matrix, no preconditioner."""
+
+    product: Callable[[Tensor], Tensor]
+
+    def dense(self) -> Tensor:
+        raise NotImplementedError
+
+    def precondition(self, residual: Tensor) -> Tensor:
+        return residual.clone()
+
+
+# What a solver hands back: the result, its evidence, and how it ended, by name -------------------------------------
+
+
+class Ending(StrEnum):
+    """How an iteration ended. None of them can harm the guarantee: the bound charges what is left."""
+
+    REACHED = "reached"
+    STALLED = "stalled"
+    LIMIT = "iteration limit"
+    STOPPED = "stopped as asked"  # one Newton step was wanted
+    NOT_FINITE = "no shift helped"
+
+    @property
+    def advice(self) -> str:
+        """What to do about it."""
+        return {
+            Ending.REACHED: "",
+            Ending.STALLED: "rounding or the surrogate allow no more; --dtype float64, or a larger l2, may",
+            Ending.LIMIT: "use --step balanced, or a larger l2",
+            Ending.STOPPED: "use --step converged for what one step leaves out",
+            Ending.NOT_FINITE: "the matrix is not finite; check the rows",
+        }[self]
+
+
+@dataclass(frozen=True)
+class LinearSolution:
+    """An approximate solution of `A x = b` with its residual `||b - A x|| / ||b||`, recomputed afterwards.
+
+    `damping` is what had to be added to A's diagonal, infinite where nothing helped.
+    """
+
+    solution: Tensor
+    relative_residual: float
+    iterations: int
+    method: str
+    damping: float
+    ending: Ending = Ending.REACHED
+
+    @property
+    def positive_definite(self) -> bool:
+        """Whether A was, as far as the solver noticed."""
+        return self.damping == 0.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """The update, and the evidence for it: `residual` is `||a(u)||`, recomputed in float64.
+
+    `pull` is what it was held back by.
+
+    `relative_residual` is that of the last linear system.
+    """
+
+    update: Tensor
+    residual: float
+    residual_at_start: float
+    iterations: int
+    inner_iterations: int
+    method: str
+    damping: float
+    ending: Ending
+    pull: float
+    relative_residual: float = 0.0
+
+    @property
+    def positive_definite(self) -> bool:
+        """Whether every linear system was, as far as the solver noticed."""
+        return self.damping == 0.0
+
+    @property
+    def converged(self) -> bool:
+        return self.ending is Ending.REACHED
+
+
+def relative_residual(residual: Tensor, right: Tensor) -> float:
+    """`||residual|| / ||right||` in float64; 0 where the right side is."""
+    size = float(right.double().norm())
+    return float(residual.double().norm()) / size if size > 0 else 0.0
+
+
+# Dense systems, by Cholesky's factorisation ------------------------------------------------------------------------
+
+MAX_SHIFTS = 40  # fourfold each: more would mean that the matrix is not finite
+
+
+def solve_dense(operator: SymmetricOperator, right: Tensor) -> LinearSolution:
+    """Cholesky; where the matrix is not positive definite, the smallest tried shift that makes it so."""
+    matrix = operator.dense()
+    vector = right.to(matrix.dtype).reshape(-1, 1)
+    scale = float(matrix.diagonal().abs().mean())
+    for tried in range(MAX_SHIFTS):
+        shift = 0.0 if tried == 0 else 1e-4 * scale * 4.0 ** (tried - 1)
+        shifted = matrix.clone()
+        shifted.diagonal().add_(shift)
+        factor, failed = torch.linalg.cholesky_ex(shifted)
+        if not bool(failed):
+            solution = torch.cholesky_solve(vector, factor)
+            solution += torch.cholesky_solve(vector - shifted @ solution, factor)  # one refinement: float32 needs it
+            left = relative_residual(vector - matrix @ solution, vector)
+            return LinearSolution(
+                solution.reshape(right.shape).to(right.dtype), left, 1 + tried, "cholesky", shift, Ending.REACHED
+            )
+    return LinearSolution(torch.zeros_like(right), 1.0, MAX_SHIFTS, "cholesky", math.inf, Ending.NOT_FINITE)
+
+
+# Preconditioned conjugate gradients, which notice a direction of negative curvature --------------------------------
+
+MAX_CONJUGATE = 1000
+
+
+def solve_conjugate(
+    operator: SymmetricOperator, right: Tensor, tolerance: float, working: torch.dtype, advance: Advance = unwatched
+) -> LinearSolution:
+    """Conjugate gradients in the dtype `working`; a direction of negative curvature restarts them with a shift."""
+    vector = right.to(working)
+    shift, iterations = 0.0, 0
+    for _ in range(MAX_SHIFTS):
+        solution, used, curvature = _run(operator, vector, tolerance, shift, advance)
+        iterations += used
+        if curvature is None:
+            left = relative_residual(vector - operator.product(solution), vector)
+            ending = Ending.LIMIT if used == MAX_CONJUGATE else Ending.REACHED
+            return LinearSolution(solution.to(right.dtype), left, iterations, "conjugate gradients", shift, ending)
+        shift = max(2.0 * abs(curvature), 4.0 * shift)
+    return LinearSolution(torch.zeros_like(right), 1.0, iterations, "conjugate gradients", math.inf, Ending.NOT_FINITE)
+
+
+def _run(
+    operator: SymmetricOperator, right: Tensor, tolerance: float, shift: float, advance: Advance
+) -> tuple[Tensor, int, float | None]:
+    """One run.
+
+    The third value is the offending Rayleigh quotient where the shifted operator is not positive definite.
+    """
+    solution = torch.zeros_like(right)
+    residual = right.clone()
+    conditioned = operator.precondition(residual)
+    direction = conditioned.clone()
+    inner = float((residual * conditioned).sum())
+    goal = tolerance * float(right.norm())
+    for iteration in range(MAX_CONJUGATE):
+        size = float(residual.norm())
+        advance(iteration, expected(iteration, size, goal / tolerance, goal))
+        if size <= goal or inner <= 0.0:
+            return solution, iteration, None
+        image = operator.product(direction).add_(direction, alpha=shift)
+        curvature = float((direction * image).sum())
+        if not curvature > 0.0:
+            return solution, iteration, curvature / float(direction.square().sum())
+        length = inner / curvature
+        solution.add_(direction, alpha=length)
+        residual.sub_(image, alpha=length)
+        conditioned = operator.precondition(residual)
+        following = float((residual * conditioned).sum())
+        direction.mul_(following / inner).add_(conditioned)
+        inner = following
+    return solution, MAX_CONJUGATE, None
+
+
+# The largest eigenvalue from above, by Lanczos ---------------------------------------------------------------------
+
+EIGENVALUE_SLACK = 0.02
+SAMPLING_SLACK = 0.1  # where the eigenvalue only enters the sampling term's excess, fewer steps are worth more
+
+
+def lanczos_steps(n_parameters: int, failure: float, slack: float = EIGENVALUE_SLACK) -> int:
+    """Steps k after which `lambda_max <= theta_k/(1-slack)` fails with probability at most `failure`.
+
+    Kuczynski and Wozniakowski 1992, Gaussian start: `1.648 sqrt(p) exp(-sqrt(slack) (2k-1))`.
+
+    >>> lanczos_steps(5120, 4e-12, slack=0.05)
+    70
+    """
+    needed = math.log(1.648 * math.sqrt(n_parameters) / failure) / math.sqrt(slack)
+    return max(1, math.ceil((needed + 1.0) / 2.0))
+
+
+def largest_eigenvalue_upper(
+    product: Callable[[Tensor], Tensor],
+    start: Tensor,
+    failure: float,
+    advance: Callable[[int, int], None] | None = None,
+    slack: float = EIGENVALUE_SLACK,
+) -> float:
+    """Upper bound on the largest eigenvalue of a positive semi-definite map, by Lanczos with full reorthogonalisation.
+
+    `start` must be a standard Gaussian draw, independent of the map. The bound fails with probability at most
+    `failure`, unless the Krylov space is exhausted, when it is exact.
+    """
+    parameters = start.numel()
+    steps = lanczos_steps(parameters, failure, slack)
+    if parameters <= 2 * steps:
+        steps = parameters  # for a little more work the result is exact
+    basis = torch.empty((steps, parameters), dtype=torch.float64, device=start.device)
+    diagonal, off, largest = [], [], 0.0
+    vector = start.reshape(-1) / start.norm()
+    exhausted = steps == parameters
+    for step in range(steps):
+        basis[step] = vector
+        image = product(vector.reshape(start.shape)).reshape(-1)
+        diagonal.append(float(vector @ image))
+        for _ in range(2):
+            image = image - basis[: step + 1].T @ (basis[: step + 1] @ image)
+        length = float(image.norm())
+        if advance is not None:
+            advance(step + 1, steps)
+        largest = max(largest, abs(diagonal[-1]))
+        if length <= 1e-13 * largest or step == steps - 1:
+            exhausted = exhausted or step < steps - 1
+            break
+        off.append(length)
+        vector = image / length
+    size = len(diagonal)
+    tridiagonal = np.diag(diagonal) + np.diag(off[: size - 1], 1) + np.diag(off[: size - 1], -1)
+    ritz = max(0.0, float(np.linalg.eigvalsh(tridiagonal)[-1]))
+    return ritz * (1.0 + 1e-9) if exhausted else ritz / (1.0 - slack)

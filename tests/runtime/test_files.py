@@ -1,0 +1,187 @@
+"""Durable files: whole, with their mode, and nothing left where the disk fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from expunge.errors import FileError
+from expunge.runtime import files as durable
+from expunge.runtime.files import PRIVATE, make_folder, move, readable, same_content, write_synced, write_whole
+
+
+@pytest.mark.parametrize("mode", [durable.PRIVATE, durable.PUBLIC])
+def test_a_file_is_written_and_replaced_whole(mode: int, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for content in (b"first", b"", b"second" * 100_000):
+        durable.write_whole(path, content, mode)
+        assert path.read_bytes() == content
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_order_is_write_sync_rename_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    real_sync, real_rename = os.fsync, Path.rename
+
+    def sync(handle: int) -> None:
+        seen.append("sync folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "sync file")
+        real_sync(handle)
+
+    def rename(self: Path, target: Path) -> Path:
+        seen.append("rename")
+        return real_rename(self, target)
+
+    monkeypatch.setattr(durable.os, "fsync", sync)
+    monkeypatch.setattr(Path, "rename", rename)
+    durable.write_whole(tmp_path / "file", b"x")
+    assert seen == ["sync file", "rename", "sync folder"]
+    seen.clear()
+    (tmp_path / "there").mkdir()
+    durable.move(tmp_path / "file", tmp_path / "there" / "file")
+    assert seen == ["rename", "sync folder", "sync folder"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("call", ["fsync", "open"])
+def test_a_failing_disk_leaves_the_old_file_and_is_not_tried_twice(
+    call: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    durable.write_whole(path, b"old")
+    calls = []
+
+    def fail(*arguments: object, **options: object) -> None:
+        calls.append(arguments)
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable.os, call, fail)
+        with pytest.raises(FileError, match=os.strerror(number)):
+            durable.write_whole(path, b"new")
+    assert len(calls) == 1
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_folders_and_removal(tmp_path: Path) -> None:
+    durable.make_folder(tmp_path / "private", {"a": b"1", "b": b"2"}, private=True)
+    assert stat.S_IMODE((tmp_path / "private").stat().st_mode) == 0o700
+    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "private").iterdir()} == {
+        "a": 0o600,
+        "b": 0o600,
+    }
+    durable.make_folder(tmp_path / "public", {"a": b"1"}, private=False)
+    assert stat.S_IMODE((tmp_path / "public" / "a").stat().st_mode) == 0o644
+    for name in ("private", "public", "not there"):
+        durable.remove(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def other_file_system(patch: pytest.MonkeyPatch, target: Path) -> None:
+    """Renaming to this name fails as between two file systems."""
+    real = Path.rename
+
+    def rename(self: Path, to: Path) -> Path:
+        if Path(to) == target and self.parent != target.parent:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        return real(self, to)
+
+    patch.setattr(Path, "rename", rename)
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_a_folder_is_carried_over_to_another_file_system(
+    private: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").mkdir()
+    make_folder(tmp_path / "here", {"a": b"1", "b": b"2"}, private=private)
+    mode = (tmp_path / "here").stat().st_mode
+    other_file_system(monkeypatch, tmp_path / "there" / "x")
+    move(tmp_path / "here", tmp_path / "there" / "x")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "there" / "x").iterdir()} == {"a": b"1", "b": b"2"}
+    assert (tmp_path / "there" / "x").stat().st_mode == mode
+    assert not (tmp_path / "here").exists()
+    write_whole(tmp_path / "file", b"3")
+    other_file_system(monkeypatch, tmp_path / "there" / "file")
+    move(tmp_path / "file", tmp_path / "there" / "file")
+    assert (tmp_path / "there" / "file").read_bytes() == b"3"
+    assert stat.S_IMODE((tmp_path / "there" / "file").stat().st_mode) == 0o600
+    assert not (tmp_path / "file").exists()
+
+
+def test_what_cannot_be_carried_over_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "there").mkdir()
+    make_folder(tmp_path / "here", {"a": b"1", "b": b"2"}, private=False)
+    other_file_system(monkeypatch, tmp_path / "there" / "x")
+    calls, real = [], os.fsync
+
+    def full(handle: int) -> None:
+        calls.append(handle)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        move(tmp_path / "here", tmp_path / "there" / "x")
+    assert list((tmp_path / "there").iterdir()) == []
+    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["a", "b"]
+
+
+def test_same_content(tmp_path: Path) -> None:
+    make_folder(tmp_path / "a", {"x": b"1"}, private=False)
+    make_folder(tmp_path / "b", {"x": b"1", "more": b"2"}, private=False)
+    make_folder(tmp_path / "c", {"x": b"3"}, private=False)
+    assert same_content(tmp_path / "a", tmp_path / "b")
+    assert not same_content(tmp_path / "b", tmp_path / "a")
+    assert not same_content(tmp_path / "a", tmp_path / "c")
+    assert not same_content(tmp_path / "a", tmp_path / "a" / "x")
+
+
+def test_parts_are_written_one_after_the_other(tmp_path: Path) -> None:
+    write_synced(tmp_path / "whole", b"abcdef", PRIVATE)
+    write_synced(tmp_path / "parts", [b"ab", memoryview(b"cde"), b"", b"f"], PRIVATE)
+    assert (tmp_path / "parts").read_bytes() == (tmp_path / "whole").read_bytes() == b"abcdef"
+
+
+def test_a_file_with_something_in_it_is_its_own_path(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x")
+    (tmp_path / "link").symlink_to("a")
+    assert readable(tmp_path / "a") == tmp_path / "a"
+    assert readable(tmp_path / "link") == tmp_path / "link"
+
+
+def test_each_way_not_to_be_one_has_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty").touch()
+    (tmp_path / "closed").write_bytes(b"x")
+    (tmp_path / "nowhere").symlink_to("missing")
+    cases = {
+        "nothing": "does not exist",
+        "nowhere": "does not exist",
+        "empty": "is empty",
+        "a\0b": "does not exist|not a usable path",
+        "x" * 256: "not a usable path",
+    }
+    for name, words in cases.items():
+        with pytest.raises(FileError, match=words):
+            readable(tmp_path / name)
+    with pytest.raises(FileError, match="is a folder"):
+        readable(tmp_path)
+    monkeypatch.setattr("expunge.runtime.files.os.access", lambda path, mode: False)
+    with pytest.raises(FileError, match="read permission"):
+        readable(tmp_path / "closed")
+
+
+def test_a_misspelt_name_is_told_with_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "credit.csv").write_text("x")
+    with pytest.raises(FileError, match=r"did you mean .*/credit\.csv\?"):
+        readable(tmp_path / "credits.csv")
+    with pytest.raises(FileError, match=r"does not exist; a file is needed\. Check the path\.$"):
+        readable(tmp_path / "nothing-like-it")
+    with pytest.raises(FileError, match=r"Check the path\.$"):
+        readable(tmp_path / "nowhere" / "credit.csv")

@@ -256,9 +256,13 @@ def open_data(
             return StoredStream(str(location), [_segment(arrays["X"], arrays["y"])])
     if suffix == ".safetensors" and streams(3 * size):
         return _open_safetensors(str(location), [location])
-    # what becomes of a table's columns needs all of them
-    if suffix in PARQUET and preparation is None and (columns is not None or streams(2 * _table_bytes(location))):
-        return ParquetStream(str(location), [location], label, columns)
+    if suffix in PARQUET and preparation is None:  # what becomes of a table's columns needs all of them
+        try:
+            metadata, _ = open_parquet(location)
+        except DAMAGE as error:
+            raise damage_error(location, error) from error
+        if columns is not None or streams(16 * metadata.num_rows * metadata.num_columns):
+            return ParquetStream(str(location), [location], label, columns)
     return read_data(location, label, columns=columns, preparation=preparation)
 
 
@@ -268,14 +272,6 @@ def is_folder(path: Path) -> bool:
         return path.is_dir()
     except (OSError, ValueError):
         return False
-
-
-def _table_bytes(path: Path) -> int:
-    try:
-        metadata, _ = open_parquet(path)
-    except DAMAGE as error:
-        raise damage_error(path, error) from error
-    return int(metadata.num_rows * metadata.num_columns * 8)
 
 
 def _open_folder(folder: Path, label: str | None, columns: Sequence[str] | None) -> Stream:

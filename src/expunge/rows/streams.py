@@ -541,10 +541,13 @@ class StreamedRows(RowSet):
 
     def _read_blocks(self) -> Iterator[Block]:
         form, first, size = self.form, self._prints is None, self._block_rows
-        if first:
-            self._begin()
         if self.stream.stamp() != self._stamp:
             raise self._change_error()
+        if first:
+            self._lengths, known = Lengths(form.max_norm), self.n_expected
+            self._labels = _Memo(0, torch.int32, self.device, known, REMEMBERED_SHARE * self._spare)
+            room = self._spare if self.device.type == "cpu" else device_room(self.device, self._on_device)
+            self._held = _Memo(self.n_features, self.dtype, self.device, known, HELD_SHARE * room)
         out = torch.empty((size, self.n_features), dtype=form.dtype, device=self.device)
         prints: list[int] = []
         start = 0
@@ -580,13 +583,6 @@ class StreamedRows(RowSet):
             raise self._change_error()
         if first:
             self._finish_first_pass(counts, prints)
-
-    def _begin(self) -> None:
-        self._lengths = Lengths(self.form.max_norm)
-        known = self.n_expected
-        self._labels = _Memo(0, torch.int32, self.device, known, REMEMBERED_SHARE * self._spare)
-        room = self._spare if self.device.type == "cpu" else device_room(self.device, self._on_device)
-        self._held = _Memo(self.n_features, self.dtype, self.device, known, HELD_SHARE * room)
 
     def _finish_first_pass(self, counts: Tensor, prints: list[int]) -> None:
         """What the first pass found, over all processes."""

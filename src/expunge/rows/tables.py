@@ -12,6 +12,7 @@ import gzip
 import io
 import json
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -575,8 +576,8 @@ class CsvFile:
                 f"{len(listed)} names were given for them",
                 "Give one name for each column.",
             )
-        twice = next((name for name in listed if listed.count(name) > 1), None) if len(listed) < 5000 else None
-        if twice is not None:
+        if len(set(listed)) < len(listed):
+            twice = Counter(listed).most_common(1)[0][0]
             hint = " A file without a header is read with --no-header." if looks_like_data(listed) else ""
             raise duplicate_error(self.path, twice, f"Rename one of them.{hint}")
         size = self.path.stat().st_size if self.content is None else len(self.content)

@@ -152,21 +152,19 @@ def require_record(
     record: TrainingRecord, n_classes: int, bias: bool, weights_sha256: str, name: str, width: int
 ) -> None:
     """Refuse a record that was made for other weights."""
+    features = width if record.features is None else len(record.features)
+    wrong = {
+        f"{n_classes} weight rows, {len(record.classes)} classes recorded": (
+            loss_named(record.loss).weight_rows(len(record.classes)) != n_classes
+        ),
+        f"{width} weight columns, {features} features named": features != width,
+        f"the record says bias {record.bias}, the tensors do not": record.bias != bias,
+        "the weights are not those the record was made for": record.weights_sha256 != weights_sha256,
+    }
     remedy = "Record and weights do not belong together; use the file as it was written."
-    if loss_named(record.loss).weight_rows(len(record.classes)) != n_classes:
-        raise ModelError(
-            f"{name}: {n_classes} weight rows, {len(record.classes)} classes recorded", "they must agree", remedy
-        )
-    if record.features is not None and len(record.features) != width:
-        raise ModelError(
-            f"{name}: {width} weight columns, {len(record.features)} features named", "they must agree", remedy
-        )
-    if record.bias != bias:
-        raise ModelError(f"{name}: the record says bias {record.bias}", "the tensors must agree", remedy)
-    if record.weights_sha256 != weights_sha256:
-        raise ModelError(
-            f"{name}: the weights are not those the record was made for", "their digests must agree", remedy
-        )
+    for found, is_wrong in wrong.items():
+        if is_wrong:
+            raise ModelError(f"{name}: {found}", "they must agree", remedy)
 
 
 # A published model, linear or a network's tangent weights.

@@ -15,7 +15,7 @@ import click
 import pytest
 
 import expunge
-from document_commands import check_command, check_options
+from command_line import check_command, check_options
 from experiments.__main__ import main as experiments_main
 from experiments.protocol.config import configs
 from expunge.cli import main

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 import pytest
 from markdown_it import MarkdownIt
 
-from document_commands import check_command
+from command_line import check_command
 from notebooks import FOLDER
 from report.browser import CHROMIUM, Browser
 from site_making import MAKING

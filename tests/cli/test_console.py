@@ -1,8 +1,13 @@
-"""What every command does with an error: one message, its exit status, no traceback."""
+"""What every command does with an error, and progress: bars with rates on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +18,9 @@ import torch
 from click.testing import CliRunner
 from torch import Tensor, nn
 
+import expunge
 from expunge.cli import main
-from expunge.cli.console import out
+from expunge.cli.console import Meter, out
 from expunge.cli.options import command
 from expunge.cli.unlearn import _print_plan
 
@@ -81,3 +87,106 @@ def test_no_cell_of_a_plan_is_cut_off(width: int, monkeypatch: pytest.MonkeyPatc
     assert "\N{HORIZONTAL ELLIPSIS}" not in shown
     if width == 80:
         assert all(text in shown for text in ("chi2:0.01", "0.0009766", "0.0078125", "accuracy", "--noise"))
+
+
+# Progress -------------------------------------------------------------------------------------------------------------
+
+STAGES = ("Looking over the surrogate", "Hessian products", "Moments", "Lanczos, covariance")
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A request on so many weights that conjugate gradients are used."""
+    folder = tmp_path_factory.mktemp("progress")
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 10, 3000)
+    X = (rng.normal(size=(3000, 450)) + 3 * np.eye(10, 450)[y]) / 30
+    model = expunge.train(X[:600], y[:600], l2=1e-2, max_norm=1.0)
+    (folder / "model.safetensors").write_bytes(model.to_bytes())
+    np.savez(folder / "forget.npz", X=X[:9], y=y[:9])
+    np.save(folder / "X.npy", X[600:])
+    np.save(folder / "y.npy", y[600:])
+    return [
+        sys.executable, "-m", "expunge", "unlearn", "--model", str(folder / "model.safetensors"), "--force",
+        "--forget", str(folder / "forget.npz"), "--surrogate", str(folder / "X.npy"), "--epsilon", "1", "--delta", "1e-5",
+        "--distance", "chi2:0.01", "--out",
+    ]  # fmt: skip
+
+
+def on_terminal(command: list[str]) -> str:
+    """What a command shows on a terminal of its own."""
+    leader, follower = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "160", "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(command, stdin=follower, stdout=subprocess.DEVNULL, stderr=follower, env=environment)
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:  # the terminal's last user is gone
+            break
+        if not part:
+            break
+        shown += part
+    os.close(leader)
+    assert process.wait() == 0, shown
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+
+
+def test_a_terminal_shows_rate_and_remaining_time(command: list[str], tmp_path: Path) -> None:
+    shown = on_terminal([*command, str(tmp_path / "out")])
+    for stage in STAGES:
+        assert stage in shown
+    assert re.search(r"Lanczos, covariance.*[0-9,]+ of [0-9,]+ rows, [0-9,]+ rows/s, .*left", shown)
+    assert re.search(r"Hessian products.*[0-9,]+ rows/s", shown)
+
+
+def test_quiet_shows_nothing(command: list[str], tmp_path: Path) -> None:
+    assert on_terminal([*command, str(tmp_path / "out"), "--quiet"]) == ""
+
+
+def test_elsewhere_there_are_plain_lines(command: list[str], tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [*command, str(tmp_path / "out")], capture_output=True, text=True, env=environment, check=True
+    )
+    for stage in STAGES:
+        assert len(re.findall(f"^{stage}", done.stderr, flags=re.MULTILINE)) >= 1
+    assert "\x1b" not in done.stderr
+    assert "\r" not in done.stderr
+    assert len(done.stderr.splitlines()) < 40
+
+
+def test_lines_are_few_and_say_how_fast() -> None:
+    now = 0.0
+
+    def clock() -> float:
+        return now
+
+    meter, lines = Meter("Lanczos (rows)", clock), []
+    for done in range(0, 101):
+        now = 0.5 * done
+        meter.at(1000 * done, 100_000)
+        if meter.due(10.0):
+            lines.append(meter.line())
+    assert len(lines) == 6
+    assert lines[0] == "Lanczos: 0 of 100,000 rows"
+    assert lines[1] == "Lanczos: 20,000 of 100,000 rows, 2,000 rows/s, 40 s left"
+
+
+def test_a_stage_that_begins_anew_is_timed_anew() -> None:
+    times = iter((0.0, 10.0, 20.0, 21.0))
+    meter = Meter("Reading (rows)", lambda: next(times))
+    meter.at(0, None)
+    meter.at(50, None)
+    meter.at(0, 50)
+    meter.at(50, 50)
+    assert meter.reading() == "50 of 50 rows, 50 rows/s, 0 s left"
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    meter = Meter("Newton iterations", iter((0.0, 2.0)).__next__)
+    meter.at(0, None)
+    assert meter.line() == "Newton iterations ..."
+    meter.at(1, None)
+    assert meter.line() == "Newton iterations: 1, 0.5/s"

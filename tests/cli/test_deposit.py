@@ -6,15 +6,13 @@ import json
 import stat
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner, Result
 
 import beside_problems
-from expunge.cli import main
+from command_line import done, run
 from expunge.deposit.file import read_deposit
 from reference_cases import together
 from small_deposit import kept, source, write_files
@@ -22,18 +20,6 @@ from small_deposit import kept, source, write_files
 pytestmark = pytest.mark.usefixtures("one_thread")
 DEPOSIT = "deposit --model model.safetensors --data source.npz"
 UNLEARN = "unlearn --model model.safetensors --deposit model.deposit --forget forget.npz --epsilon 1 --delta 1e-3"
-
-
-def run(line: str) -> Result:
-    result = CliRunner().invoke(main, line.split())
-    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
-    return result
-
-
-def done(line: str) -> Any:
-    result = run(line)
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout) if "--json" in line else result.stdout
 
 
 @pytest.fixture

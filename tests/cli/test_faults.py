@@ -1,6 +1,7 @@
-"""Faults, most of them in processes of their own: output that is lost, disks that are full, signals, damaged files.
+"""Faults: output that is lost, disks that are full, errors and signals at any place that touches a file, damaged files.
 
-Never a traceback, a documented exit status, nothing half-written.
+Never a traceback, a documented exit status, nothing half-written, nothing private outside the desk; and afterwards the
+desk verifies and the same command goes through.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -17,38 +19,75 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import matplotlib.backends.backend_agg  # noqa: F401  it makes folders of its own when it is loaded, once a process
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
+import expunge
+from command_line import done, run
 from expunge.certificate.sign import keyid_of, read_private_key, read_public_key
 from expunge.cli import main
+from injecting import ERRORS, Place, failing, places, stopped
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+Snapshot = Callable[[Path], dict[str, str]]
 
 BEYOND = 2**64
 LOST = "standard output could not be written (No space left on device)"
+INIT = "desk init new --epsilon 0.5 --delta 1e-3 --planned 3 --force"
+COMMANDS = {
+    "keygen": "keygen --out out.key",
+    "sign": "sign result --sign-key key --out out.json",
+    "report": "report result --out out.html",
+    "card": "card result --out out.md",
+    "verify": "verify result/statement.json --model result/model.safetensors --svr out.json --sign-key key",
+    "train": "train --data source.npz --l2 0.1 --max-norm 1.0 --out out.safetensors --deposit out.deposit",
+    "deposit": "deposit --model model.safetensors --data source.npz --out out.deposit --figure out.png",
+    "unlearn": "unlearn --model model.safetensors --forget forget.npz --surrogate surrogate.npz --epsilon 0.5 "
+    "--delta 1e-3 --distance same --force --sign-key key --out out",
+    "init": f"{INIT} --model model.safetensors --surrogate surrogate.npz --distance same",
+    "init with a deposit": f"{INIT} --deposit kept.deposit --noise 2",
+    "request": "desk request desk --forget third.npz --reference third",
+    "withdraw": "desk withdraw desk 2",
+    "resume": "desk resume desk 3 --another-person",
+    "run": "desk run desk --quiet --sign-key key",
+    "run with a deposit": "desk run kept --quiet",
+    "head": "desk head desk --out out.json",
+    "desk report": "desk report desk --out out",
+}
+ONCE = (COMMANDS["withdraw"], COMMANDS["resume"])  # what is done is not done again
+QUICK = ("keygen", "init", "request", "run")  # of which some are tried each time; the rest is long
 
 
 @pytest.fixture(scope="module")
 def place(workshop: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A result, and a desk with one published model and one request that waits."""
-    folder = tmp_path_factory.mktemp("faults")
-    shutil.copytree(workshop, folder, dirs_exist_ok=True)
+    """A result, a deposit, and two desks with one published model and a request that waits."""
+    folder = tmp_path_factory.mktemp("injected") / "place"
+    shutil.copytree(workshop, folder)
     rows = np.load(folder / "source.npz")
-    np.savez(folder / "other.npz", X=rows["X"][4:5], y=rows["y"][4:5])
+    for name, at in (("other", 4), ("third", 7)):
+        np.savez(folder / f"{name}.npz", X=rows["X"][at : at + 1], y=rows["y"][at : at + 1])
+    model = expunge.train(rows["X"], rows["y"], l2=0.1, max_norm=1.0)
+    (folder / "kept.deposit").write_bytes(expunge.deposit(model, rows["X"], rows["y"], seed=1).to_bytes())
+    (folder / "kept.safetensors").write_bytes(model.to_bytes())
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for line in (
-            "desk init desk --model model.safetensors --surrogate surrogate.npz --epsilon 0.5 --delta 1e-3 "
-            "--distance same --planned 3 --force",
-            "desk request desk --forget forget.npz --reference first",
-            "desk run desk --quiet",
-            "desk request desk --forget other.npz --reference second",
             "keygen --out key",
+            f"{COMMANDS['init'].replace('new', 'desk')}",
+            f"{COMMANDS['init with a deposit'].replace('new', 'kept')}",
+            *(
+                line.replace("DESK", desk)
+                for desk in ("desk", "kept")
+                for line in (
+                    "desk request DESK --forget forget.npz --reference first",
+                    "desk run DESK --quiet",
+                    "desk request DESK --forget other.npz --reference second",
+                )
+            ),
+            "desk request desk --forget forget.npz --reference again",  # which is set aside
         ):
-            done = CliRunner().invoke(main, line.split())
-            assert done.exit_code == 0, done.stderr
+            done(line)
     return folder
 
 
@@ -60,13 +99,13 @@ def box(place: Path, tmp_path: Path) -> Path:
 
 def process(line: str, folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """A command in a process of its own."""
-    done = subprocess.run(
+    ran = subprocess.run(
         [sys.executable, "-m", "expunge", *line.split()],
         cwd=folder, text=True, timeout=120, check=False, **{"capture_output": "stdout" not in options, **options},
     )  # fmt: skip
-    assert "Traceback" not in (done.stderr or "")
-    assert "Exception ignored" not in (done.stderr or "")
-    return done
+    assert "Traceback" not in (ran.stderr or "")
+    assert "Exception ignored" not in (ran.stderr or "")
+    return ran
 
 
 # Standard output ----------------------------------------------------------------------------------------------------
@@ -89,9 +128,9 @@ def process(line: str, folder: Path, **options: Any) -> subprocess.CompletedProc
 def test_a_full_device(line: str, place: Path, tmp_path: Path) -> None:
     shutil.copytree(place, tmp_path / "box")
     with Path("/dev/full").open("w") as full:
-        done = process(line, tmp_path / "box", stdout=full, stderr=subprocess.PIPE)
-    assert done.returncode == 2, "not 1: nothing failed verification"
-    (told,) = done.stderr.splitlines()
+        ran = process(line, tmp_path / "box", stdout=full, stderr=subprocess.PIPE)
+    assert ran.returncode == 2, "not 1: nothing failed verification"
+    (told,) = ran.stderr.splitlines()
     assert LOST in told
 
 
@@ -99,16 +138,16 @@ def test_what_failed_is_said_to_have_failed_on_a_full_device_too(place: Path) ->
     for more in ("", " --json"):
         with Path("/dev/full").open("w") as full:
             line = f"verify result/statement.json --model model.safetensors{more}"
-            done = process(line, place, stdout=full, stderr=subprocess.PIPE)
-        assert done.returncode == 1
-        assert "the model has its noise" in done.stderr
+            ran = process(line, place, stdout=full, stderr=subprocess.PIPE)
+        assert ran.returncode == 1
+        assert "the model has its noise" in ran.stderr
 
 
 def test_what_was_written_is_whole_though_nobody_is_told(box: Path) -> None:
     with Path("/dev/full").open("w") as full:
-        done = process("keygen --out new.key", box, stdout=full, stderr=subprocess.PIPE)
-    assert done.returncode == 2
-    assert "may be there already" in done.stderr
+        ran = process("keygen --out new.key", box, stdout=full, stderr=subprocess.PIPE)
+    assert ran.returncode == 2
+    assert "may be there already" in ran.stderr
     assert keyid_of(read_private_key(box / "new.key").public_key()) == keyid_of(read_public_key(box / "new.key.pub"))
 
 
@@ -125,10 +164,10 @@ def test_a_reader_that_has_gone(line: str, place: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        done = process(line, place, stdout=writing, stderr=subprocess.PIPE)
+        ran = process(line, place, stdout=writing, stderr=subprocess.PIPE)
     finally:
         os.close(writing)
-    assert (done.returncode, done.stderr) == (2, "")
+    assert (ran.returncode, ran.stderr) == (2, "")
 
 
 # Full disks ---------------------------------------------------------------------------------------------------------
@@ -152,9 +191,9 @@ def limited() -> None:
 )
 def test_a_full_disk(line: str, box: Path, snapshot: Callable[[Path], dict[str, str]]) -> None:
     before = snapshot(box)
-    done = process(line, box, preexec_fn=limited)
-    assert done.returncode == 2, done.stderr
-    assert "could not be " in done.stderr, "written; or used, where SQLite needs room to read"
+    ran = process(line, box, preexec_fn=limited)
+    assert ran.returncode == 2, ran.stderr
+    assert "could not be " in ran.stderr, "written; or used, where SQLite needs room to read"
     after = snapshot(box)
     assert {name: after[name] for name in before if not name.startswith("desk/ledger")} == {
         name: digest for name, digest in before.items() if not name.startswith("desk/ledger")
@@ -179,123 +218,188 @@ def test_a_disk_that_fills_up_under_a_report(box: Path, monkeypatch: pytest.Monk
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full)
-            done = CliRunner().invoke(main, line)
-        assert done.exception is None or isinstance(done.exception, SystemExit), repr(done.exception)
-        if done.exit_code == 0:
+            ran = run(" ".join(line))
+        if ran.exit_code == 0:
             break
-        assert done.exit_code == 2
-        assert "could not be written (No space left on device)" in done.stderr
+        assert ran.exit_code == 2
+        assert "could not be written (No space left on device)" in ran.stderr
         assert not list(box.glob("pages*"))
         assert not list(box.glob(".expunge-*"))
     assert call > 4
     assert (box / "pages" / "index.html").is_file()
 
 
-# Signals ------------------------------------------------------------------------------------------------------------
-
-# the modules are loaded once; then each child gets its signal just after the at-th call of a function of `os`
-STOPPING = """
-import json, os, shutil, signal, sys
-from pathlib import Path
-from expunge.cli import main
-import expunge.desk.handover, expunge.certificate.sign, expunge.rows.output
-
-call, most, number, line = sys.argv[1], int(sys.argv[2]), getattr(signal, sys.argv[3]), sys.argv[4:]
-
-def child(at):
-    calls, real = 0, getattr(os, call)
-    def stopping(*given, **options):
-        nonlocal calls
-        done = real(*given, **options)
-        calls += 1
-        if calls == at:
-            os.kill(os.getpid(), number)
-        return done
-    setattr(os, call, stopping)
-    os.dup2(os.open("stderr", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-    main(line)
-
-for at in range(1, most + 1):
-    pid = os.fork()
-    if pid == 0:
-        try:
-            child(at)
-        finally:
-            sys.stdout.flush()
-    _, ended = os.waitpid(pid, 0)
-    there = sorted(str(path) for path in Path().rglob("*") if path.is_file() and str(path).startswith("out"))
-    left = [str(path) for path in Path().rglob(".expunge-*")]
-    told = Path("stderr").read_text()
-    found = {"at": at, "status": os.waitstatus_to_exitcode(ended), "there": there, "left": left, "told": told}
-    print("STOPPED", json.dumps(found), flush=True)
-    if found["status"] == 0:
-        break
-    shutil.rmtree("out", ignore_errors=True)
-    for path in Path().glob("out*"):
-        path.unlink()
-"""
+# Errors at every place -----------------------------------------------------------------------------------------------
 
 
-def stopped(call: str, most: int, number: str, line: str, folder: Path) -> list[dict[str, Any]]:
-    """What came of a command that got a signal after its first, second, ... call of a function, until it ended."""
-    done = subprocess.run(
-        [sys.executable, "-c", STOPPING, call, str(most), number, *line.split()],
-        cwd=folder, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    told = [line.removeprefix("STOPPED ") for line in done.stdout.splitlines() if line.startswith("STOPPED ")]
-    assert told, done.stderr
-    return [json.loads(line) for line in told]
+def fresh(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A new copy to work in."""
+    box = tmp_path / "box"
+    monkeypatch.chdir(tmp_path)
+    shutil.rmtree(box, ignore_errors=True)
+    shutil.copytree(place, box)
+    monkeypatch.chdir(box)
+    return box
 
 
-COMMANDS = {
-    "keygen --out out.key": {"out.key", "out.key.pub"},
-    "desk report desk --out out": {
-        f"out/{name}" for name in ("index.html", "model-0001.html", "models.csv", "requests.csv")
-    },
-    "report result --out out.html": {"out.html"},
-    "sign result --sign-key key --out out.json": {"out.json"},
-}
+def outside(files: dict[str, str]) -> dict[str, str]:
+    """What lies outside the desks."""
+    return {name: digest for name, digest in files.items() if name.split("/")[0] not in ("desk", "kept")}
 
 
-@pytest.mark.parametrize("line", COMMANDS)
-@pytest.mark.parametrize(("number", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
-@pytest.mark.parametrize("call", ["fsync", "link", "rename"])
-def test_stopped_anywhere_everything_is_there_or_nothing(
-    call: str, number: str, status: int, line: str, box: Path
+def trial(line: str, where: Place, number: int, box: Path, complete: set[str], snapshot: Snapshot) -> None:
+    """One fault, and what must be true after it."""
+    before = snapshot(box)
+    with failing(where, number) as ran:
+        result = run(line)
+    about = f"{line}: {where} failing with {number}: {result.output} {result.stderr}"
+    assert ran, about
+    assert result.exit_code in (0, 2), about
+    assert result.exit_code == 0 or "error: " in result.stderr, about
+    after = snapshot(box)
+    assert {name: after.get(name) for name in outside(before)} == outside(before), about
+    new = set(outside(after)) - set(outside(before))
+    assert new in (set(), complete), f"{about}: half of it, or more: {new}"
+    assert result.exit_code == 2 or new == complete, about
+    for desk in ("desk", "kept"):
+        verified = run(f"desk verify {desk}")
+        assert verified.exit_code == 0, f"{about}: {verified.stderr}"
+    again = run(line)
+    if new or line in ONCE:
+        assert again.exit_code in (0, 2), about
+    else:
+        assert again.exit_code == 0, f"{about}: then {again.stderr}"
+    settled = snapshot(box)
+    assert set(outside(settled)) - set(outside(before)) == complete, about
+    assert not [name for name in settled if ".expunge-" in name], about
+    for desk in ("desk", "kept"):
+        assert run(f"desk verify {desk}").exit_code == 0, about
+
+
+def faults(
+    name: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: Snapshot, step: int
+) -> int:
+    """Every `step`-th of all pairs of a place and an error; how many."""
+    line, box = COMMANDS[name], fresh(place, tmp_path, monkeypatch)
+    before, results = snapshot(box), []
+    found = places(lambda: results.append(run(line)))
+    assert results[0].exit_code == 0, results[0].stderr
+    complete = set(outside(snapshot(box))) - set(outside(before))
+    pairs = [(where, number) for where in found for number in ERRORS]
+    for where, number in pairs[::step]:
+        trial(line, where, number, fresh(place, tmp_path, monkeypatch), complete, snapshot)
+    return len(pairs[::step])
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_some_faults(
+    name: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: Snapshot
 ) -> None:
-    """After each sync and each new name, until the command ends by itself."""
-    trials = stopped(call, 20, number, line, box)
-    for trial in trials:
-        assert trial["left"] == []
-        assert trial["there"] in ([], sorted(COMMANDS[line])), trial
-        assert "Traceback" not in trial["told"]
-        assert trial["status"] in (0, status), trial
-        assert trial["status"] == 0 or trial["told"].startswith("stopped; ")
-    assert trials[-1]["status"] == 0
-    assert trials[-1]["there"] == sorted(COMMANDS[line])
-    assert call != "fsync" or len(trials) > 2, "it was stopped on the way"
+    assert faults(name, place, tmp_path, monkeypatch, snapshot, step=31) >= 1
 
 
-def test_a_key_that_was_left_alone_gets_its_public_one(box: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_fault(
+    name: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: Snapshot
+) -> None:
+    assert faults(name, place, tmp_path, monkeypatch, snapshot, step=1) > 20
+
+
+# Signals --------------------------------------------------------------------------------------------------------------
+
+STATUSES = {"SIGINT": 130, "SIGTERM": 143, "SIGKILL": -9}
+MOST_CALLS = 400
+
+
+def names(files: dict[str, str]) -> set[str]:
+    """What is there, but for SQLite's own files beside a ledger."""
+    return {name for name in files if not name.endswith(("-wal", "-shm"))}
+
+
+def stopping(line: str, number: str, at: int, box: Path, clean: set[str], snapshot: Snapshot) -> bool:
+    """One signal, and what must be true after it; whether the command came so far."""
+    before = snapshot(box)
+    told = box.parent / "told"
+    status, reached = stopped(main, line, at, getattr(signal, number), told)
+    about = f"{line}: {number} after call {at}: {status}: {told.read_text()}"
+    assert "Traceback" not in about, about
+    if not reached:
+        assert status == 0, about
+        return False
+    assert status in (0, STATUSES[number]), about
+    after = snapshot(box)
+    new, complete = set(outside(after)) - set(outside(before)), set(outside(dict.fromkeys(clean, "")))
+    complete -= set(outside(before))
+    assert {name: after.get(name) for name in outside(before)} == outside(before), about
+    if number == "SIGKILL":  # nobody could tidy up; the same command will
+        new = {name for name in new if not name.startswith(".expunge-")}
+        assert new <= complete, about
+    else:
+        assert new in (set(), complete), f"{about}: half of it, or more: {new}"
+        assert status == 0 or told.read_text().splitlines()[-1].startswith("stopped; "), about
+    for desk in ("desk", "kept"):
+        verified = run(f"desk verify {desk}")
+        assert verified.exit_code == 0, f"{about}: {verified.stderr}"
+    again = run(line)
+    assert again.exit_code == 0 or new or (line in ONCE and again.exit_code == 2), f"{about}: then {again.stderr}"
+    if again.exit_code == 0 or line in ONCE:
+        assert names(snapshot(box)) == clean, f"{about}: as if nothing had happened"
+    for desk in ("desk", "kept"):
+        assert run(f"desk verify {desk}").exit_code == 0, about
+    return True
+
+
+def signals(
+    name: str, number: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: Snapshot, step: int
+) -> int:
+    """The signal after every `step`-th call that changes a file; how many."""
+    line, box = COMMANDS[name], fresh(place, tmp_path, monkeypatch)
+    ran = run(line)
+    assert ran.exit_code == 0, ran.stderr
+    clean = names(snapshot(box))
+    for count, at in enumerate(range(1, MOST_CALLS, step)):
+        if not stopping(line, number, at, fresh(place, tmp_path, monkeypatch), clean, snapshot):
+            return count
+    raise AssertionError("it never ended by itself")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("number", STATUSES)
+def test_every_signal(
+    number: str, name: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: Snapshot
+) -> None:
+    assert signals(name, number, place, tmp_path, monkeypatch, snapshot, step=1) > 2
+
+
+@pytest.mark.parametrize(
+    ("name", "step"), [("keygen", 1), ("sign", 1), ("report", 1), ("desk report", 3), ("request", 5)]
+)
+@pytest.mark.parametrize("number", STATUSES)
+def test_some_signals(
+    number: str, name: str, step: int, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: Snapshot
+) -> None:
+    assert signals(name, number, place, tmp_path, monkeypatch, snapshot, step=step) >= 1
+
+
+def test_a_key_that_was_left_alone_gets_its_public_one(box: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGKILL between the two names is the one way to part them; the same command then finishes."""
-    driver = STOPPING.replace("shutil.rmtree(", "break; shutil.rmtree(")
-    subprocess.run(
-        [sys.executable, "-c", driver, "link", "1", "SIGKILL", "keygen", "--out", "out.key"],
-        cwd=box, capture_output=True, timeout=120, check=True,
-    )  # fmt: skip
-    assert not (box / "out.key.pub").exists()
-    private = (box / "out.key").read_bytes()
-    again = process("keygen --out out.key --json", box)
-    assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout)["new"] is False
-    assert (box / "out.key").read_bytes() == private
+    monkeypatch.chdir(box)
+    for at in range(1, 40):
+        stopped(main, "keygen --out out.key", at, signal.SIGKILL, box.parent / "told")
+        if Path("out.key").exists():
+            break
+    assert not Path("out.key.pub").exists()
+    private = Path("out.key").read_bytes()
+    assert done("keygen --out out.key --json")["new"] is False
+    assert Path("out.key").read_bytes() == private
     assert not list(box.glob(".expunge-*")), "nor does the private key stay there under another name"
     assert keyid_of(read_private_key(box / "out.key").public_key()) == keyid_of(read_public_key(box / "out.key.pub"))
-    third = process("keygen --out out.key", box)
-    assert third.returncode == 2
-    assert "exists already" in third.stderr
     (box / "notes").write_text("not a key")
-    assert "exists already" in process("keygen --out notes", box).stderr
+    for line in ("keygen --out out.key", "keygen --out notes"):
+        result = run(line)
+        assert (result.exit_code, "exists already" in result.stderr) == (2, True)
 
 
 # Numbers beyond 64 bits ------------------------------------------------------------------------------------------------
@@ -314,11 +418,10 @@ def test_a_key_that_was_left_alone_gets_its_public_one(box: Path) -> None:
 )
 def test_numbers_that_sqlite_cannot_hold(line: str, status: int, box: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(box)
-    done = CliRunner().invoke(main, line.split())
-    assert done.exception is None or isinstance(done.exception, SystemExit), repr(done.exception)
-    assert done.exit_code == status
+    ran = run(line)
+    assert ran.exit_code == status
     if "--after" in line:
-        assert bool(done.stdout) == (f"-{BEYOND}" in line)
+        assert bool(ran.stdout) == (f"-{BEYOND}" in line)
 
 
 # Damaged ledgers ------------------------------------------------------------------------------------------------------
@@ -339,14 +442,14 @@ def of_model(**changes: object) -> Callable[[str], str]:
         ("head", lambda _: "[" * 100_000),
         ("entries", lambda _: "["),
         ("entries", lambda body: body.replace('"model"', '"modell"')),
-        ("models", lambda _: "{}"),
-        ("models", of_model(mu=1e200)),
-        ("models", of_model(mu=10**400)),
-        ("models", of_model(total=0)),
-        ("models", of_model(terms={})),
-        ("models", of_model(model="9" * 400)),
-        ("models", of_model(model=10**300)),
-        ("models", lambda body: body.replace('"sigma": ', '"sigma": 1e400, "x": ')),
+        ("entries", lambda _: "{}"),
+        ("entries", of_model(mu=1e200)),
+        ("entries", of_model(mu=10**400)),
+        ("entries", of_model(total=0)),
+        ("entries", of_model(terms={})),
+        ("entries", of_model(model="9" * 400)),
+        ("entries", of_model(model=10**300)),
+        ("entries", lambda body: body.replace("{", '{"x": 1e400, ', 1)),
     ],
 )
 def test_a_damaged_ledger_is_an_error_in_words(
@@ -354,8 +457,7 @@ def test_a_damaged_ledger_is_an_error_in_words(
 ) -> None:
     """Or is no matter to the command; `desk verify` finds it in any case."""
     monkeypatch.chdir(box)
-    column, where = ("hash", "1") if table == "head" else ("body", "number = (SELECT max(number) FROM models)")
-    where = "kind = 'prepared'" if table == "entries" else where
+    column, where = ("hash", "1") if table == "head" else ("body", "kind = 'prepared'")
     with sqlite3.connect("desk/ledger.sqlite") as connection:
         (before,) = connection.execute(f"SELECT {column} FROM {table} WHERE {where}").fetchone()
         connection.execute(f"UPDATE {table} SET {column} = ? WHERE {where}", (damage(before),))
@@ -363,22 +465,8 @@ def test_a_damaged_ledger_is_an_error_in_words(
     line = ["desk", command, "desk", *(["--out", "pages"] if command == "report" else [])]
     for more in ([], ["--json"]):
         shutil.rmtree("pages", ignore_errors=True)
-        done = CliRunner().invoke(main, [*line, *more])
-        assert done.exception is None or isinstance(done.exception, SystemExit), repr(done.exception)
-        assert done.exit_code in (0, 1, 2)
-        assert done.exit_code == 0 or done.stderr.startswith("error: ")
-        assert done.exit_code == 0 or not Path("pages").exists()
-    assert CliRunner().invoke(main, ["desk", "verify", "desk"]).exit_code == 1
-
-
-@pytest.mark.parametrize("command", ["status", "history", "head", "report"])
-def test_a_head_that_is_not_the_seals_is_a_damaged_ledger(
-    command: str, box: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(box)
-    with sqlite3.connect("desk/ledger.sqlite") as connection:
-        connection.execute("UPDATE head SET hash = ?", ("[",))
-    connection.close()
-    done = CliRunner().invoke(main, ["desk", command, "desk", *(["--out", "pages"] if command == "report" else [])])
-    assert done.exit_code == 1
-    assert "entries are not those of the seal" in done.stderr
+        ran = run(" ".join([*line, *more]))
+        assert ran.exit_code in (0, 1, 2)
+        assert ran.exit_code == 0 or ran.stderr.startswith("error: ")
+        assert ran.exit_code == 0 or not Path("pages").exists()
+    assert run("desk verify desk").exit_code == 1

@@ -120,7 +120,7 @@ MISTAKES = {
     ),
     "all rows": (
         f"unlearn --model m.safetensors --deposit m.deposit --forget credit.csv {ASK}",
-        "all 200 rows", "Delete the model and its deposit",
+        "200 rows to forget of a source of 200", "delete the model",
     ),
     "a class that is none": (
         f"unlearn --model m.safetensors --deposit m.deposit --forget maybe.csv {ASK}",

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner, Result
 
-from expunge.cli import main
+from command_line import done, run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -32,18 +31,6 @@ def table(count: int, seed: int) -> pd.DataFrame:
 
 
 SOURCE, SURROGATE, TEST = table(240, 1), table(300, 2), table(60, 3)
-
-
-def run(line: str) -> Result:
-    result = CliRunner().invoke(main, line.split())
-    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
-    return result
-
-
-def done(line: str) -> Any:
-    result = run(line)
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout) if "--json" in line else result.stdout
 
 
 def write(frame: pd.DataFrame, name: str, *, index: bool = False) -> str:
@@ -68,13 +55,6 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         done(f"train --data source.{end} --l2 0.05 --max-norm 1 --out model.safetensors --quiet")
         straight = done(f"{UNLEARN} --forget forget.{end} --surrogate surrogate.{end} --out straight")
         yield end, json.loads(Path(straight["dossier_file"]).read_text())
-
-
-def test_training_keeps_the_names(place: tuple[str, Any]) -> None:
-    end, straight = place
-    made = done(f"train --data source.{end} --l2 0.05 --max-norm 1 --out again.safetensors --quiet --json")
-    assert made["record"]["features"] == NAMES
-    assert not any("position" in note for note in straight["notes"])
 
 
 @pytest.mark.parametrize("which", ["forget", "surrogate"])
@@ -158,28 +138,3 @@ def test_a_desk_matches_requests_surrogate_and_test_rows(place: tuple[str, Any],
     ours, theirs = (content["bound"]["inputs"]["change_mean"]["value"] for content in (found, straight))
     assert ours == pytest.approx(theirs, rel=1e-6)
     assert not any("position" in note for note in found["notes"])
-
-
-def test_an_evaluation_is_the_same_for_shuffled_files(place: tuple[str, Any], tmp_path: Path) -> None:
-    end, _ = place
-    tables = []
-    parts = {"retain": SOURCE[3:], "forget": SOURCE[:3], "test": TEST, "surrogate": SURROGATE}
-    for name, order in (("straight", lambda frame: frame), ("shuffled", reordered)):
-        folder = tmp_path / name
-        folder.mkdir()
-        sets = " ".join(
-            f"--{part} {write(order(frame), str(folder / f'{part}.{end}'))}" for part, frame in parts.items()
-        )
-        tables.append(
-            done(
-                f"evaluate --model model.safetensors {sets} --epsilon 5 --delta 1e-3 --seeds 1 --models 0 --quiet --json "
-                f"--out {folder / 'out'}"
-            )
-        )
-    straight, shuffled = (each["methods"] for each in tables)
-    assert {"Retrain", "Unlearn (+)", "Unlearn (-)"} <= straight.keys()
-    for method, ours in straight.items():
-        for metric, cell in ours["metrics"].items():
-            theirs = shuffled[method]["metrics"][metric]["mean"]
-            expected = None if cell["mean"] is None else pytest.approx(cell["mean"], rel=1e-3, abs=1e-6)
-            assert theirs == expected, (method, metric)

@@ -95,7 +95,7 @@ def test_with_a_deposit(folder: Path) -> None:
     assert verified.exit_code == 0, verified.output
     assert json.loads(verified.stdout)["deposits_checked"]
     for line, said in (
-        (f"{asked} --deposit model.deposit --distance same --out x", "beside a deposit"),
+        (f"{asked} --deposit model.deposit --distance same --out x", "with a deposit"),
         (f"{asked} --out x", "without a deposit both are needed"),
         (
             "unlearn --model model.safetensors --deposit model.deposit --forget forget.npz --epsilon 1 --delta 1e-3 "

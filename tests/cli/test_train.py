@@ -10,22 +10,20 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
+import command_line
 import expunge
 from examples.tables import KEPT, PAGE, run_part, text_of
-from expunge.cli import main
 from ordinary_tables import HEADER, credit_lines, write_credit
 
 
 def run(*line: object) -> Result:
-    return CliRunner().invoke(main, [str(word) for word in line])
+    return command_line.run("", *line)
 
 
 def told(*line: object) -> dict:
-    done = run(*line, "--json")
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
+    return command_line.done("", *line, "--json")
 
 
 @pytest.fixture(scope="module")

@@ -184,9 +184,9 @@ def deposit(
     given, module, source = read_tangent(model), import_module(network), read_prepared(data)
     with progress() as advance:
         settings: dict[str, Any] = {"block": block, "device": execution.device, "progress": advance}
-        kept, known = with_outlook(lambda: keep_tangent(module, given, *source, **settings), advance)
-    content = write_deposit(target, kept, known)
-    print_deposit(kept, content)
+        new, known = with_outlook(lambda: keep_tangent(module, given, *source, **settings), advance)
+    content = write_deposit(target, new.deposit, known)
+    print_deposit(new.deposit, content)
     return with_status(content, known["outlook"])
 
 

@@ -161,14 +161,14 @@ def train(
         )
         if deposit is not None:
             execution = Execution(device=device, progress=advance)
-            rehearsed = keep_with_outlook(model, rows.rows, NOTHING_DECLARED, execution, free_bias=free_bias)
+            new, known = keep_with_outlook(model, rows.rows, NOTHING_DECLARED, execution, free_bias=free_bias)
             if free_bias:
-                model = rehearsed[0].model(model.weight.dtype)
+                model = new.model(model.weight.dtype)
     content: dict[str, Any] = {}
     if deposit is None:
         write_file(target, model.to_bytes())
     else:
-        content["deposit"] = write_deposit(deposit, *rehearsed, (target, model.to_bytes()))
+        content["deposit"] = write_deposit(deposit, new.deposit, known, (target, model.to_bytes()))
     assert model.record is not None
     fit = describe_fit(model, rows.rows)
     _print_model(model, fit, target)
@@ -177,7 +177,7 @@ def train(
     content |= {"model": str(target), "sha256": model.sha256(), "record": model.record.facts(), "fit": fit.to_json()}
     if deposit is None:
         return content
-    print_deposit(rehearsed[0], content["deposit"])
+    print_deposit(new.deposit, content["deposit"])
     return with_status(content, content["deposit"]["outlook"])
 
 
@@ -272,13 +272,13 @@ def deposit(
     with joined_group(place) as group:
         with progress(group.first) as advance:
             here = replace(execution, device=place, group=group, progress=advance)
-            kept, known = keep_with_outlook(trained, source, declared, here)
+            new, known = keep_with_outlook(trained, source, declared, here)
         if not group.first:
             raise SystemExit(0)  # the first process of the group writes
         expected = known["outlook"]
         drawn = None if figure is None else (figure, forgettable(expected["forecasts"], expected["accuracy"]))
-        content = write_deposit(target, kept, known, drawn)
-    print_deposit(kept, content)
+        content = write_deposit(target, new.deposit, known, drawn)
+    print_deposit(new.deposit, content)
     return with_status(content, expected)
 
 
@@ -313,7 +313,7 @@ def with_outlook(keep: Callable[[], Any], progress: Any) -> tuple[Any, dict[str,
     start = time.monotonic()
     kept = keep()
     expected = forecast(kept.deposit, kept.rehearsals, kept.rows, progress=progress)
-    return kept.deposit, {"seconds": round(time.monotonic() - start, 3), "outlook": expected.to_json()}
+    return kept, {"seconds": round(time.monotonic() - start, 3), "outlook": expected.to_json()}
 
 
 def write_deposit(

@@ -191,11 +191,7 @@ def test_what_is_used_of_the_reach_is_the_nearer_of_two_ends() -> None:
     case = made("logistic", l2=0.05, n=300)
     evidence = gather(case.request(np.arange(3), force=True))
     assert isinstance(evidence, DepositEvidence)
-    facts, route, found = (
-        evidence.facts(evidence.step()),
-        evidence.retained().route,
-        evidence.solution,
-    )  # type: ignore[arg-type]
+    facts, route, found = (evidence.facts(evidence.step()), evidence.retained().route, evidence.solution)  # type: ignore[arg-type]
     assert found is not None
     radius, used = deposit_bound(found.facts).radius, reach_used(found.facts)
     assert 0.0 < used < 1.0

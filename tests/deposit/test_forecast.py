@@ -16,7 +16,6 @@ from expunge.deposit.forecast import (
     Trial,
     Verdict,
     forecast,
-    smallest_level,
     verdict_of,
 )
 from small_deposit import N_SOURCE, kept
@@ -43,15 +42,6 @@ def test_more_privacy_and_more_rows_cost_more() -> None:
     assert found.traces is not None
     assert 0.5 < found.traces.ordinary < found.traces.unusual < 1.0
     assert found.to_json()["traces"] == {"ordinary": found.traces.ordinary, "unusual": found.traces.unusual}
-
-
-def test_the_noise_is_the_smallest_level_that_covers() -> None:
-    deposit = kept().deposit
-    levels = deposit.levels
-    assert smallest_level(deposit, levels[1] * 0.999) == levels[1]
-    assert smallest_level(deposit, levels[1]) == levels[2]
-    assert smallest_level(deposit, levels[0] * 1.001) == levels[1]
-    assert smallest_level(deposit, math.inf) is None
 
 
 def test_groups_without_a_region_are_counted_not_averaged() -> None:

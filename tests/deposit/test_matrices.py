@@ -18,7 +18,6 @@ from expunge.deposit.matrices import (
     UNIT_ROUNDOFF,
     Blocks,
     Norm,
-    cholesky_error,
     factored,
     is_definite,
     largest,
@@ -92,17 +91,6 @@ def test_sums_of_blocks_by_hand() -> None:
     assert made.times(0.5).values.tolist() == [[[2.0, 0.5], [0.5, 1.0]], [[4.5, 0.0], [0.0, 0.5]]]
 
 
-def test_sizes_of_blocks_by_hand() -> None:
-    made = of(-FIRST, SECOND)
-    assert made.largest_entry == 9.0
-    assert made.trace == 10.0
-    assert of(-FIRST).trace == 6.0
-    assert made.frobenius == pytest.approx(math.sqrt(82.0), rel=1e-9, abs=0.0)
-    assert 9.0 < made.row_sum() < 9.0 + 1e-10
-    assert of(-FIRST).row_sum() == pytest.approx(5.0, rel=1e-11, abs=0.0)
-    assert cholesky_error(made) == 2.0 * 6.0 * 2.0**-53 * 10.0
-
-
 def test_a_norm_by_hand() -> None:
     norm = Norm.of(of(FIRST, SECOND))
     assert norm is not None
@@ -115,14 +103,6 @@ def test_a_norm_by_hand() -> None:
     assert whole.solved(WEIGHTS).numpy() == pytest.approx(
         np.linalg.solve(FIRST, WEIGHTS.numpy().T).T, rel=1e-9, abs=1e-15
     )
-
-
-def test_a_shared_block_has_the_norm_of_as_many_copies() -> None:
-    shared, copies = Norm.of(of(FIRST)), Norm.of(of(FIRST, FIRST))
-    assert shared is not None
-    assert copies is not None
-    assert shared.dual(WEIGHTS) == pytest.approx(copies.dual(WEIGHTS), rel=1e-14, abs=0.0)
-    assert shared.solved(WEIGHTS).numpy() == pytest.approx(copies.solved(WEIGHTS).numpy(), rel=1e-9, abs=0.0)
 
 
 def test_bounds_by_hand() -> None:
@@ -174,30 +154,6 @@ def test_the_square_of_triangular_factors_and_solves_by_them(blocks_of: int, siz
     ).numpy() == pytest.approx(columns.numpy(), rel=1e-9, abs=1e-12)
 
 
-def test_what_cannot_be_below_is_not_proved(monkeypatch: pytest.MonkeyPatch) -> None:
-    norm = Norm.of(of(FIRST))
-    assert norm is not None
-    top = 1.0 / (3.0 - math.sqrt(2.0))
-    assert top <= norm.most(of(np.eye(2)), below=1.1 * top) < 1.1 * top
-    monkeypatch.setattr(matrices, "factored", lambda matrix: pytest.fail("nothing is to be proved"))
-    assert norm.most(of(np.eye(2)), below=top) == math.inf
-
-
-def test_a_matrix_that_is_hardly_definite_has_no_least_eigenvalue_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not after sixty factorisations: a bound below what one may hide is none."""
-    singular, tried = np.diag([1.0, 1e-17]), []
-    monkeypatch.setattr(matrices, "is_definite", lambda matrix, *_, **__: tried.append(matrix) is not None)
-    assert Norm(of(singular), torch.linalg.cholesky(torch.from_numpy(singular))[None]).least == 0.0
-    assert 0 < len(tried) < 10
-
-
-def test_one_block_serves_every_class_as_columns() -> None:
-    shared, weights = of(FIRST), torch.arange(6.0, dtype=torch.float64).reshape(3, 2)
-    assert shared.columns(weights).shape == (1, 2, 3)
-    assert torch.equal(shared.from_columns(shared.columns(weights), weights), weights)
-    assert torch.equal(shared.product(weights), weights @ torch.from_numpy(FIRST))
-
-
 def test_a_factorisation_that_runs_to_its_end_proves_nothing_near_zero() -> None:
     """A singular matrix whose factors float64 finds all the same: it must not be called definite."""
     found = 0
@@ -208,14 +164,6 @@ def test_a_factorisation_that_runs_to_its_end_proves_nothing_near_zero() -> None
         found += factored(of(singular)) is not None
         assert not is_definite(of(singular))
     assert found > 10
-
-
-def test_nothing_is_zero() -> None:
-    norm = Norm.of(of(FIRST))
-    assert norm is not None
-    assert 0.0 < norm.most(of(np.zeros((2, 2)))) <= 1e-299
-    assert 0.0 < largest(of(np.zeros((2, 2)))) <= 1e-299
-    assert norm.dual(torch.zeros((1, 2), dtype=torch.float64)) == 0.0
 
 
 # Against fifty digits -------------------------------------------------------------------------------------------------------
@@ -318,15 +266,6 @@ def test_lanczos_finds_the_largest_eigenvalue_of_large_blocks() -> None:
     assert norm is not None
     assert 0.4 < norm.least <= 0.5 + 1e-12
     assert 5.0 / 5.5 <= norm.most(made) < 0.95
-
-
-def test_lanczos_on_few_directions_ends_without_dividing_by_nothing() -> None:
-    size = matrices.SMALL + 1
-    low = np.zeros((size, size))
-    low[0, 0] = 2.0
-    made = Blocks(torch.from_numpy(low)[None], True)
-    assert top_of(lambda vectors: made.values @ vectors, made.values) == pytest.approx(2.0, rel=1e-9, abs=0.0)
-    assert 2.0 <= largest(made) <= 2.1
 
 
 @pytest.mark.parametrize("guess", [1e-6, 1e3])

@@ -481,12 +481,6 @@ def test_the_step_is_newton_s(loss: str) -> None:
     assert float(left.norm()) < 1e-14 * (1.0 + float(np.linalg.norm(g)))
 
 
-def test_a_penalty_by_hand() -> None:
-    like = torch.zeros((2, 3), dtype=torch.float64)
-    assert Penalty(0.5).diagonal(like).tolist() == [[0.5] * 3] * 2
-    assert Penalty(0.5, free=True).diagonal(like).tolist() == [[0.5, 0.5, 0.0]] * 2
-
-
 def test_a_setting_by_hand() -> None:
     anchor = torch.tensor([[1.0, 2.0], [3.0, 6.0]], dtype=torch.float64)
     softmax, apart = Setting(anchor, 1.0, (), False, True, stiff=4.0), Setting(anchor, 1.0, (), False, False, stiff=4.0)
@@ -576,16 +570,6 @@ def test_no_route_is_smaller_than_what_it_is_ranked_by(m: int) -> None:
     assert near > 5, "a floor far below every route would leave none out"
 
 
-@pytest.mark.parametrize("loss", CURVED)
-def test_of_few_rows_one_route_is_tried(loss: str) -> None:
-    problem = drawn(2, loss, n=3000, l2=0.01)
-    sums = replace(retained(problem, 1)[1], third=None)
-    work = linear(given_of(problem, sums))
-    few, everything = list(work.measurements(region.GAIN)), facts_of(work)
-    assert len(few) < len(everything)
-    assert min(size_of(facts) for facts, _ in few) <= region.GAIN * min(map(size_of, everything))
-
-
 def test_an_update_far_beyond_what_e_to_the_range_can_hold_has_no_region_but_the_plain() -> None:
     problem = drawn(1, "softmax", l2=0.5)
     work, _ = work_of(problem, 2)
@@ -599,12 +583,6 @@ def test_the_plain_route_needs_every_weight_regularised() -> None:
     for free in (False, True):
         kinds = {route.facts.route for route in routes_of(drawn(2, "softmax", free=free), 2)}
         assert (PLAIN in kinds) is not free
-
-
-def test_the_plain_route_s_l2_is_that_of_the_retained_rows() -> None:
-    problem = drawn(2, "softmax", fixed_c=True, l2=0.1, n=50)
-    plain = next(route for route in routes_of(problem, 10) if route.facts.route == PLAIN)
-    assert plain.facts.l2 == pytest.approx(0.1 * 50 / 40, rel=1e-9, abs=0.0)
 
 
 # What float64 changes ---------------------------------------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from scipy.linalg import fractional_matrix_power
 from sklearn.linear_model import LogisticRegression
 
-from expunge.certificate import rules as kept_rules
+from expunge.bounds.ellipsoid import TWICE, Ellipsoid, _left, _unseen
 from expunge.deposit import shape
-from expunge.deposit.file import HARMLESS, LEVELS, Deposit
+from expunge.deposit.file import Deposit
 from expunge.deposit.membership import look_up
 from expunge.deposit.remove import remove_rows
 from expunge.deposit.shape import (
@@ -26,6 +26,7 @@ from expunge.deposit.shape import (
     HALF,
     OFFSET,
     POWER,
+    DeviceEllipsoid,
     Gram,
     centred_shape,
     gram_of,
@@ -44,6 +45,7 @@ from expunge.evidence import foresee
 from expunge.heads import Rows, head_for
 from expunge.mechanism import measure
 from expunge.model import from_matrix
+from expunge.noise import seeded_bytes
 from expunge.record import TrainingRecord
 from expunge.request.promise import Promise
 from expunge.sklearn import deposit as keep_of
@@ -177,15 +179,6 @@ def test_rows_leave_the_moments_without_a_trace(seed: int, scale: float) -> None
     assert same(gram, gram_of(rows_of(X[kept])))
 
 
-def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    X = np.random.default_rng(0).standard_t(2, size=(500, 3))
-    once = gram_of(rows_of(X))
-    monkeypatch.setattr("expunge.heads.rows.BLOCK_BYTES", 16 * 8 * 3)
-    rows = rows_of(X)
-    assert len(rows.blocks()) > 10
-    assert same(gram_of(rows), once)
-
-
 def test_weights_of_classes_do_not_enter_the_moments() -> None:
     rows = rows_of(np.random.default_rng(0).normal(size=(10, 2)))
     assert same(gram_of(replace(rows, weights=torch.linspace(0.1, 1.0, 10).double())), gram_of(rows))
@@ -229,19 +222,6 @@ def test_a_power_of_a_matrix_is_scipy_s(seed: int, exponent: float) -> None:
     assert found.numpy() == pytest.approx(expected, rel=1e-8, abs=1e-10 * scale)
     assert torch.equal(found, found.T)
     assert torch.equal(powered(torch.from_numpy(G), 1.0), torch.from_numpy(G))
-
-
-def test_powers_by_hand() -> None:
-    """`tau (G/tau)^t`: 8 and 2 have the mean 5; a matrix of one eigenvalue is what it was, in any units."""
-    G = torch.diag(torch.tensor([8.0, 2.0], dtype=torch.float64))
-    expected = [5.0 * (8.0 / 5.0) ** 0.75, 5.0 * (2.0 / 5.0) ** 0.75]
-    assert powered(G, POWER).diagonal().tolist() == pytest.approx(expected, rel=1e-14)
-    assert powered(1e6 * G, POWER).diagonal().tolist() == pytest.approx([1e6 * each for each in expected], rel=1e-14)
-    assert powered(7.0 * torch.eye(3).double(), POWER).diagonal().tolist() == pytest.approx([7.0] * 3, rel=1e-14)
-    assert powered(torch.zeros((2, 2)).double(), POWER).tolist() == [[0.0, 0.0], [0.0, 0.0]]
-    singular = powered(torch.diag(torch.tensor([1.0, 0.0], dtype=torch.float64)), POWER)
-    assert singular.diagonal().tolist() == pytest.approx([0.5 * 2.0**0.75, 0.0], abs=1e-15)
-    assert POWER == 0.75
 
 
 def head(loss: str, classes: int = 3, width: int = 2) -> Any:
@@ -366,16 +346,6 @@ def test_shape_and_levels_are_the_same_whoever_left(loss: str, fixed_c: bool) ->
         assert max(float(part.abs().max()) for part in parts) == 0.0
 
 
-def test_levels_by_hand() -> None:
-    """One feature of 1 in every row, ridge: `M_0 = 1 + l2`, so noise of scale 1 moves outputs by `1/sqrt(1.02)`."""
-    record = TrainingRecord(40, (0, 1), (20, 20), 0.02, "ridge", 64.0, False, 0.0, provenance="declared")
-    model = from_matrix(torch.zeros((2, 1), dtype=torch.float64), bias=False, dtype=torch.float64).with_record(record)
-    made = deposit(model, np.ones((40, 1)), np.arange(40) % 2, seed=0)
-    assert made.output_noise == pytest.approx(1.0 / math.sqrt(1.02), rel=1e-12)
-    assert made.levels == tuple(4.0**power for power in range(-4, 2))  # 1/256 < 0.0101 < 1/64
-    assert (HARMLESS, LEVELS) == (0.01, kept_rules.N_LEVELS) == (0.01, 6)
-
-
 # Directions that no row has --------------------------------------------------------------------------------------------
 
 
@@ -479,3 +449,66 @@ def test_the_refit_is_inside_where_no_row_has_directions(seed: int) -> None:
     radius = foresee(request, measured)[1].region.radius
     assert away <= radius + 1e-11
     assert radius < 1e-3
+
+
+# Noise drawn where the shape is, beside the same drawn by numpy, and what is left of its equations by
+
+
+def factor_of(seed: int, size: int, condition: float) -> Array:
+    rng = np.random.default_rng(seed)
+    axes = np.linalg.qr(rng.normal(size=(size, size)))[0]
+    return np.linalg.cholesky((axes * np.geomspace(1.0, condition, size)) @ axes.T)
+
+
+def both(factors: Array, parts: int, condition: float) -> tuple[Ellipsoid, DeviceEllipsoid]:
+    known = (parts * factors.shape[-1], condition * 1.01, 0.99, parts * float((np.linalg.inv(factors[0]) ** 2).sum()))
+    return Ellipsoid(*known, factors=factors), DeviceEllipsoid(*known, shape=torch.from_numpy(factors))
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("together", [1, 40, 1 << 25])
+def test_the_same_bits_give_the_same_noise(blocks: int, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shape, "TOGETHER", together)
+    factors = np.stack([factor_of(seed, 7, 1e6) for seed in range(blocks)])
+    here, there = both(factors, 3, 1e6)
+    drawn = here.rest(2.0, seeded_bytes(1)), there.rest(2.0, seeded_bytes(1))
+    assert drawn[0] == pytest.approx(drawn[1], rel=1e-13, abs=1e-15)
+    tried = here.sample(2.0, np.random.default_rng(1)), there.sample(2.0, np.random.default_rng(1))
+    assert tried[0] == pytest.approx(tried[1], rel=1e-9, abs=1e-12)
+    vectors = np.random.default_rng(2).normal(size=(4, 21))
+    assert here.whitened(vectors) == pytest.approx(there.whitened(vectors), rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_left_is_known_to_twice_the_digits(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    factor = factor_of(seed, 9, 10.0 ** rng.uniform(0, 12))
+    solutions = rng.normal(size=(2, 9)) * 10.0 ** rng.uniform(-3, 3, (2, 9))
+    beyond, normals = solutions * 2.0**-60, solutions @ factor
+    _, there = both(factor[None], 2, 1e12)
+    left, unseen = there._left(torch.from_numpy(factor), solutions, beyond, normals)
+    for row in range(2):
+        exact = [
+            Fraction(normals[row, j])
+            - sum(Fraction(factor[i, j]) * (Fraction(solutions[row, i]) + Fraction(beyond[row, i])) for i in range(9))
+            for j in range(9)
+        ]
+        off = float(sum((Fraction(found) - true) ** 2 for found, true in zip(left[row], exact, strict=True))) ** 0.5
+        assert off <= unseen[row] + 2.0**-52 * float(np.linalg.norm(left[row]))
+        assert float(np.linalg.norm(left[row])) > 0.0
+    numpy_left, numpy_unseen = _left(factor, solutions, beyond, normals), _unseen(factor, solutions)
+    assert left == pytest.approx(numpy_left, rel=1e-12, abs=float(unseen.max()))
+    assert unseen == pytest.approx(numpy_unseen, rel=1e-12, abs=0.0)
+    assert unseen[0] > 9 * TWICE * np.linalg.norm(np.abs(solutions[0]) @ np.abs(factor))
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_whitened_as_by_numpy(blocks: int) -> None:
+    """Of one factor for all parts, and of one for each."""
+    factors = np.stack([factor_of(seed, 7, 1e6) for seed in range(blocks)])
+    here, there = both(factors, 3, 1e6)
+    vectors = np.random.default_rng(2).normal(size=(5, 21))
+    naive = np.stack([factors[part % blocks].T @ vectors[:, 7 * part : 7 * part + 7].T for part in range(3)])
+    expected = naive.transpose(2, 0, 1).reshape(5, 21)
+    assert there.whitened(vectors) == pytest.approx(expected, rel=1e-12)
+    assert here.whitened(vectors) == pytest.approx(expected, rel=1e-12)

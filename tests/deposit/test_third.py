@@ -16,7 +16,6 @@ from deposit_problems import LONG, Problem, drawn, gradient, hessian, minimiser
 from expunge.bounds.deposit import THIRD, bend_third, bend_third_slope, radius_in_route
 from expunge.bounds.scale import power_of_two
 from expunge.deposit import step
-from expunge.deposit import sums as third
 from expunge.deposit.matrices import Norm
 from expunge.deposit.region import Routes, Solution, smallest_region
 from expunge.deposit.step import RetainedProblem
@@ -33,10 +32,8 @@ from expunge.deposit.sums import (
     n_lines,
     pull,
     pull_error,
-    sums_of,
     third_error,
     third_of,
-    threes,
     whole_size,
 )
 from expunge.heads import Rows, head_for
@@ -117,14 +114,6 @@ def test_one_row_of_three_classes_by_hand() -> None:
     )
 
 
-def test_threes_are_in_the_order_of_their_places() -> None:
-    first, second, third = threes(4)
-    assert len(first) == folded_size(4) == 20
-    assert [*zip(first.tolist(), second.tolist(), third.tolist(), strict=True)] == [
-        (i, j, k) for i in range(4) for j in range(i + 1) for k in range(j + 1)
-    ]
-
-
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("seed", range(4))
 def test_sums_agree_with_longer_numbers_and_their_error_is_covered(loss: str, seed: int) -> None:
@@ -136,17 +125,6 @@ def test_sums_agree_with_longer_numbers_and_their_error_is_covered(loss: str, se
     stated = third_error(problem.head, anchor, rows)
     assert 6.0 * float(np.sqrt((off**2).sum())) <= stated
     assert stated <= 1e-8 * max(1.0, float(np.abs(problem.X).max()) ** 3) * (1.0 + float(anchor.norm()))
-
-
-def test_many_blocks_and_products_in_parts_are_one_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = drawn(2, "one-vs-rest", n=90, width=4)
-    rows, anchor = problem.rows(slice(None)), torch.from_numpy(problem.anchor)
-    whole = third_of(problem.head, anchor, rows)
-    monkeypatch.setattr("expunge.heads.rows.BLOCK_BYTES", 16 * 8 * rows.n_features)
-    monkeypatch.setattr(third, "AT_ONCE", 60)
-    rows = problem.rows(slice(None))
-    assert len(list(rows.blocks())) > 2
-    assert third_of(problem.head, anchor, rows).numpy() == pytest.approx(whole.numpy(), rel=1e-12, abs=1e-15)
 
 
 def test_the_error_by_hand() -> None:
@@ -203,15 +181,6 @@ def test_rows_leave_exactly(loss: str) -> None:
     rounded *= float(lengths_of(left.curvature, left.gradient.shape[1]).norm()) ** 3
     added = power_of_two(other * removed.third_error + sizes + rounded)
     assert left.third_error == pytest.approx(own * problem.sums.third_error + added, rel=1e-11, abs=0.0)
-
-
-def test_sums_with_and_without_do_not_mix() -> None:
-    problem = drawn(5, "logistic", n=80)
-    plain = sums_of(problem.head, torch.from_numpy(problem.anchor), problem.rows(np.arange(3)), problem.gauges)
-    assert plain.third is None
-    assert plain.third_error == 0.0
-    with pytest.raises(ValueError, match="third derivatives of one"):
-        problem.sums.without(plain)
 
 
 def test_which_heads_have_them() -> None:
@@ -412,17 +381,6 @@ def by_the_hessian_alone(problem: Problem, m: int) -> tuple[torch.Tensor, int]:
     return at, steps
 
 
-def test_the_jacobian_leads_to_the_same_root_in_fewer_steps() -> None:
-    for problem in ORDINARY:
-        expected, needed = by_the_hessian_alone(problem, 3)
-        made = in_order(problem, 3, third=True)
-        assert made is not None
-        assert torch.allclose(made.update, expected, rtol=1e-9, atol=1e-13)
-        taken = smallest_region(leaving(problem, 3))
-        assert taken is not None
-        assert taken.steps <= max(4, needed)
-
-
 @pytest.mark.parametrize("broken", ["none", "wrong way"])
 def test_a_jacobian_that_leads_nowhere_is_done_without(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is not definite, or points away, `H' + reg` goes on to the same root."""
@@ -436,14 +394,6 @@ def test_a_jacobian_that_leads_nowhere_is_done_without(broken: str, monkeypatch:
             )
             update, _, _ = given.third_order_step()
         assert torch.allclose(update, by_the_hessian_alone(problem, 3)[0], rtol=1e-9, atol=1e-13)
-
-
-@pytest.mark.parametrize("third", [True, False], ids=["third", "second"])
-def test_routes_that_cannot_be_smaller_are_not_tried(third: bool) -> None:
-    for problem in ORDINARY:
-        work = routes_in_order(leaving(problem, 3), third=third)
-        assert work.solution(below=0.0) is None
-        assert work.solution(below=1e9).facts == work.solution().facts  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.5, 2.0])

@@ -9,6 +9,7 @@ from copy import deepcopy
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -19,16 +20,21 @@ from expunge.bounds.calibration import mu_for
 from expunge.bounds.region import ROUND_UP
 from expunge.certificate.claim import BESIDE_FACTS
 from expunge.certificate.dossier import Certificate, digest_of, read_claim
+from expunge.certificate.rules import Check
 from expunge.deposit import verify
+from expunge.deposit.evidence import Removal
 from expunge.deposit.file import Deposit, Numbers, parse_deposit
 from expunge.deposit.matrices import Blocks
 from expunge.deposit.region import smallest_region
-from expunge.deposit.verify import verify_deposits
+from expunge.deposit.verify import succession_checks, surrogate_checks, verify_deposits
 from expunge.deposit.with_surrogate import region_of
-from expunge.distance import Distance
-from expunge.errors import FileError, OptionError, VerificationFailed
+from expunge.distance import Distance, parse_distance
+from expunge.door import ask
+from expunge.errors import ExpungeError, FileError, OptionError, UselessModel, VerificationFailed
 from expunge.mechanism import Unlearned
 from expunge.model import LinearModel, from_matrix
+from expunge.request.promise import Promise
+from expunge.request.sets import FORCED
 from expunge.train import train
 from expunge.unlearn import deposit, unlearn
 from small_deposit import kept, rows, source, trained
@@ -446,3 +452,185 @@ def test_no_fact_of_it_can_be_another(name: str) -> None:
     entry["value"] = bumped(entry["value"])
     with pytest.raises(VerificationFailed, match=name):
         checked(beside(), beside_problems.SURROGATE, content)
+
+
+# One deposit after another: what shows that some rows left, and nothing else happened
+
+
+@pytest.fixture(scope="module")
+def after() -> Deposit:
+    left: Deposit = unlearn(trained(), rows(1, 2), epsilon=1.0, delta=1e-3, deposit=kept().deposit).deposit
+    return left
+
+
+def failed(before: Deposit, after: Deposit) -> set[str]:
+    return {check.name for check in succession_checks(before, after) if not check.passed}
+
+
+def test_the_next_follows(after: Deposit) -> None:
+    assert failed(kept().deposit, after) == set()
+
+
+def test_nothing_follows_itself_or_what_came_before(after: Deposit) -> None:
+    assert "deposits: rows left" in failed(after, after)
+    assert "deposits: the generation is the next" in failed(after, kept().deposit)
+    assert "deposits: row hashes are those of before, some gone" in failed(after, kept().deposit)
+
+
+def test_a_curvature_that_no_row_can_have_taken_along(after: Deposit) -> None:
+    grown = replace(after, sums=replace(after.sums, curvature=after.sums.curvature.times(1.001)))
+    shrunk = replace(after, sums=replace(after.sums, curvature=after.sums.curvature.times(0.5)))
+    for wrong in (grown, shrunk):
+        assert failed(kept().deposit, wrong) == {"deposits: what left of the curvature is of so many rows"}
+
+
+def test_a_gradient_that_two_rows_cannot_have(after: Deposit) -> None:
+    wrong = replace(after, sums=replace(after.sums, gradient=after.sums.gradient + 1.0))
+    assert failed(kept().deposit, wrong) == {"deposits: what left of the gradient is of so many rows"}
+
+
+def test_errors_do_not_shrink(after: Deposit) -> None:
+    smaller = tuple(error / 2.0 for error in kept().deposit.sums.weighted_errors)
+    wrong = replace(after, sums=replace(after.sums, weighted_errors=smaller))
+    assert failed(kept().deposit, wrong) == {"deposits: errors do not shrink"}
+
+
+def test_a_long_column_hides_no_change_of_another() -> None:
+    """A thousand-millionth of the whole curvature is more than an ordinary column has."""
+    rng = np.random.default_rng(0)
+    X, y = np.c_[rng.normal(size=(50, 4)), 2e4 * np.exp(0.3 * rng.normal(size=50))], np.arange(50) % 3
+    model = train(X, y, l2=0.01, max_norm=1.01 * float(np.linalg.norm(X, axis=1).max()), loss="ridge", bias=True)
+    before, forget = deposit(model, X, y, seed=0), (X[5:8], y[5:8])
+    after = unlearn(model, forget, epsilon=1.0, delta=1e-5, deposit=before, force=True).deposit
+    assert not [check.name for check in succession_checks(before, after, forget) if not check.passed]
+    values = after.sums.curvature.values.clone()
+    values[:, 0, 0] -= 5e-10 * float(values.norm())
+    wrong = replace(after, sums=replace(after.sums, curvature=replace(after.sums.curvature, values=values)))
+    names = {check.name for check in succession_checks(before, wrong, forget) if not check.passed}
+    assert names == {"deposits: without the forgotten rows: the curvature"}
+
+
+@pytest.mark.parametrize("loss", ["ridge", "softmax"])
+def test_a_series_cannot_drift(loss: str) -> None:
+    """What a deposit inherits, and what copies were charged, is no room for the next: only what taking rows out loses."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 3))
+    y = (X[:, 0] + rng.normal(size=300) > 0).astype(int)
+    model = train(X, y, l2=0.05, max_norm=10.0, loss=loss)
+    after = deposit(model, X, y, seed=0)
+    for forget in ((np.round(X[:1], 6), y[:1]), (X[1:2], y[1:2])):
+        before = after
+        after = unlearn(model, forget, epsilon=1.0, delta=1e-4, deposit=before, force=True).deposit
+        assert not [check.name for check in succession_checks(before, after, forget) if not check.passed]
+        sums = after.sums
+        away = torch.ones_like(sums.gradient) / sums.gradient.numel() ** 0.5
+        for share, refused in ((1e-4, True), (1e-12, False)):
+            shifted = replace(sums, gradient=sums.gradient + share * sums.gradient_error * away)
+            names = {
+                one.name for one in succession_checks(before, replace(after, sums=shifted), forget) if not one.passed
+            }
+            assert names == ({"deposits: without the forgotten rows: the gradient"} if refused else set())
+
+
+def test_another_source_s_deposit_is_another(after: Deposit) -> None:
+    numbers = replace(after.numbers, key="00" * 32)
+    assert failed(kept().deposit, replace(after, numbers=numbers)) == {"deposits: key is frozen"}
+
+
+# What the door would have refused of surrogate rows is refused to whoever went past it
+
+SAME = parse_distance("same")
+FORGET = beside_problems.first(beside_problems.MANY)
+
+
+def made_with(surrogate: Any, **options: Any) -> Unlearned:
+    model, before = beside_problems.kept()
+    given: dict[str, Any] = {"distance": "same", "force": True, "noise": "exact"} | options
+    return unlearn(model, FORGET, surrogate, epsilon=1.0, delta=1e-3, deposit=before, **given)
+
+
+def verified(made: Unlearned, surrogate: Any) -> None:
+    assert "change_mean" in made.certificate.content["bound"]["inputs"]  # surrogate rows had a part in it
+    verify_deposits(made.certificate, made.deposit, beside_problems.kept()[1], FORGET, None, surrogate)
+
+
+def test_copied_rows_are_seen() -> None:
+    features, labels = beside_problems.SURROGATE
+    copied = np.tile(features, (6, 1)), np.tile(labels, 6)
+    with pytest.raises(ExpungeError, match="as if they had been copied"):
+        made_with(copied)
+    with patch("expunge.door.Multiplicities.of", lambda _: None):
+        forged = made_with(copied)
+    assert (
+        forged.certificate.content["bound"]["total"]
+        < made_with((features, labels)).certificate.content["bound"]["total"]
+    )
+    with pytest.raises(VerificationFailed, match="surrogate: its rows were not copied"):
+        verified(forged, copied)
+
+
+def test_rows_that_forget_rows_refute_are_seen() -> None:
+    """With sampling `seen`, where the surrogate is to show the largest there is."""
+    features, labels = beside_problems.SURROGATE
+    short = features * 0.3, labels
+    seen = replace(SAME, sampling="seen")
+    with pytest.raises(ExpungeError, match="the surrogate must show the largest there is"):
+        made_with(short, distance=seen)
+    with patch("expunge.deposit.with_surrogate.SurrogateRegion.require_seen"):
+        forged = made_with(short, distance=seen)
+    with pytest.raises(VerificationFailed, match="surrogate: no forget row is unlike what is seen"):
+        verified(forged, short)
+
+
+def asked(surrogate: Any, force: bool = True) -> Any:
+    model, before = beside_problems.kept()
+    return ask(model, FORGET, surrogate, Promise(1.0, 1e-3, "same", force=force), deposit=before)
+
+
+@pytest.mark.parametrize("odd", ["a class lacks", "rows are squashed"])
+def test_what_somebody_insisted_on_has_to_be_noted(odd: str) -> None:
+    features, labels = beside_problems.SURROGATE
+    surrogate = (features[labels > 0], labels[labels > 0]) if odd == "a class lacks" else (features * 1e3, labels)
+    with pytest.raises(UselessModel):
+        asked(surrogate, force=False)
+    request = asked(surrogate)
+    after, notes = Removal.of(replace(request, surrogate=None)).deposit, [str(note) for note in request.notes]
+    content = {"notes": notes, "public_notes": notes}
+    assert passing(surrogate_checks(content, SAME, after, surrogate)[1])
+    silent = [note for note in notes if not note.startswith(FORCED)]
+    assert len(silent) < len(notes)
+    for name in ("public_notes",) if odd == "rows are squashed" else content:  # what is public is a note elsewhere
+        (failed,) = [
+            check for check in surrogate_checks(content | {name: silent}, SAME, after, surrogate)[1] if not check.passed
+        ]
+        assert failed.name == "surrogate: what somebody had to insist on is noted"
+
+
+def passing(compared: list[Check]) -> bool:
+    return all(check.passed for check in compared)
+
+
+def test_of_routes_that_tie_it_is_the_one_that_was_found() -> None:
+    """With one feature all gauges are one ellipsoid, and the order of the surrogate's rows decides between them."""
+    rng = np.random.default_rng(16)
+    truth = rng.normal(size=(1, 3))
+
+    def rows(count: int) -> tuple[Any, Any]:
+        X = rng.normal(size=(count, 1))
+        y = np.argmax(X @ truth + rng.gumbel(size=(count, 3)), axis=1)
+        y[:3] = range(3)
+        return X, y
+
+    source, surrogate = rows(1_000), rows(1_500)
+    model = train(*source, l2=1e-3, max_norm=7.0, loss="softmax", bias=False)
+    with patch("expunge.deposit.make.has_third", lambda _: False):
+        before = deposit(model, *source, seed=0)
+    forget = source[0][100:200], source[1][100:200]
+    asked: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-3, "force": True, "distance": "same", "noise": "exact"}
+    made = unlearn(model, forget, surrogate, deposit=before, **asked)
+    assert "change_mean" in made.certificate.content["bound"]["inputs"]
+    for _ in range(4):
+        order = rng.permutation(1_500)
+        verify_deposits(
+            made.certificate, made.deposit, before, forget, None, (surrogate[0][order], surrogate[1][order])
+        )

@@ -8,19 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from expunge.solve.linear import (
     EIGENVALUE_SLACK,
     SAMPLING_SLACK,
     Ending,
-    LinearSolution,
-    MatrixFree,
-    Step,
     lanczos_steps,
     largest_eigenvalue_upper,
-    relative_residual,
     solve_conjugate,
     solve_dense,
 )
@@ -211,12 +205,6 @@ def test_no_more_products_are_taken_than_announced() -> None:
     assert len(calls) == lanczos_steps(5000, 1e-6)
 
 
-def test_one_step_is_the_fewest() -> None:
-    """Of one parameter a slack of 0.3 asks for one; where nothing is asked for, one is still taken."""
-    assert lanczos_steps(1, 1.0, 0.3) == 1
-    assert lanczos_steps(1, 10.0, 0.3) == 1
-
-
 @pytest.mark.parametrize("failure", [0.5, 1e-6])
 def test_up_to_twice_the_steps_the_whole_space_is_taken_and_the_result_is_exact(failure: float) -> None:
     edge = max(p for p in range(1, 1000) if p <= 2 * lanczos_steps(p, failure))
@@ -279,49 +267,8 @@ def test_a_space_that_is_exhausted_before_the_last_step_gives_the_value_itself(m
     assert bound == pytest.approx((steps - missing) * (1.0 + 1e-9 if missing else 1 / 0.7), rel=1e-11, abs=0.0)
 
 
-def test_products_are_enough_to_solve_with() -> None:
-    root = torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    matrix = root @ root.T + torch.eye(6, dtype=torch.float64)
-    right = torch.arange(6, dtype=torch.float64).reshape(2, 3)
-    operator = MatrixFree(lambda direction: (matrix @ direction.reshape(-1)).reshape(2, 3))
-    solved = solve_conjugate(operator, right, 1e-12, torch.float64)
-    torch.testing.assert_close(solved.solution.reshape(-1), torch.linalg.solve(matrix, right.reshape(-1)))
-
-
-def test_nothing_is_preconditioned_and_no_matrix_pretended() -> None:
-    operator = MatrixFree(lambda direction: direction)
-    residual = torch.ones(3)
-    copied = operator.precondition(residual)
-    assert torch.equal(copied, residual)
-    assert copied.data_ptr() != residual.data_ptr()
-    with pytest.raises(NotImplementedError):
-        operator.dense()
-
-
 def test_every_ending_but_the_wanted_one_comes_with_advice() -> None:
     assert Ending.REACHED.advice == ""
     others = [ending.advice for ending in Ending if ending is not Ending.REACHED]
     assert all(others)
     assert len(set(others)) == len(others) == 4
-
-
-@pytest.mark.parametrize("ending", Ending)
-def test_only_a_goal_that_was_reached_is_convergence(ending: Ending) -> None:
-    step = Step(torch.zeros(1), 0.0, 1.0, 1, 1, "cholesky", 0.0, ending, 0.0)
-    assert step.converged == (ending is Ending.REACHED)
-
-
-@pytest.mark.parametrize(("damping", "definite"), [(0.0, True), (1e-300, False), (float("inf"), False)])
-def test_whatever_had_to_be_shifted_was_not_positive_definite(damping: float, definite: bool) -> None:
-    solution = LinearSolution(torch.zeros(1), 0.0, 1, "cholesky", damping)
-    step = Step(torch.zeros(1), 0.0, 1.0, 1, 1, "cholesky", damping, Ending.REACHED, 0.0)
-    assert solution.positive_definite == step.positive_definite == definite
-
-
-@given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6))
-def test_a_relative_residual_is_a_quotient_in_float64(size: float, scale: float) -> None:
-    left, right = torch.tensor([3.0 * size, 4.0 * size]), torch.tensor([[0.0, scale]])
-    expected = float(left.double().norm()) / float(right.double().norm())
-    assert relative_residual(left, right) == pytest.approx(expected, rel=1e-12)
-    assert expected == pytest.approx(5.0 * size / scale, rel=1e-6)
-    assert relative_residual(left, torch.zeros(2)) == 0.0

@@ -58,72 +58,6 @@ def as_matrix(preconditioner: Any, classes: int, width: int) -> np.ndarray[Any, 
     return np.stack([preconditioner.solve(each).numpy().reshape(-1) for each in basis], axis=1)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-def test_kronecker_factors_are_inverted(loss: str) -> None:
-    head, weights, rows = problem(loss, 3, 4, 150, 1e-2)
-    p, X = reference.predictions(weights.numpy(), rows.features.numpy(), loss), rows.features.numpy()
-    by_class = np.eye(3) if loss == "ridge" else np.mean([np.diag(row) - np.outer(row, row) for row in p], axis=0)
-    matrix = 7.0 * (np.kron(by_class, X.T @ X / len(X)) + (head.l2 + 0.5) * np.eye(12))
-    found = as_matrix(KroneckerPreconditioner(Curvature(head, weights, rows), 7.0, 0.5), 3, 4)
-    assert np.allclose(found @ matrix, np.eye(12), atol=1e-9)
-
-
-def test_blocks_are_inverted_one_class_at_a_time() -> None:
-    head, weights, rows = problem("softmax", 4, 3, 120, 1e-2)
-    p, X = reference.predictions(weights.numpy(), rows.features.numpy(), "softmax"), rows.features.numpy()
-    own = p * (1 - p)
-    separated = own * (1 + 2 * (own**2).sum(axis=1) / own.sum(axis=1) ** 2)[:, None]
-    right = np.random.default_rng(1).normal(size=(4, 3))
-    mean = right.mean(axis=0)
-    expected = np.stack(
-        [
-            np.linalg.solve(7.0 * ((X * c[:, None]).T @ X / len(X) + (head.l2 + 0.5) * np.eye(3)), row - mean)
-            for c, row in zip(separated.T, right, strict=True)
-        ]
-    )
-    expected += mean / (7.0 * (head.l2 + 0.5)) - expected.mean(axis=0)
-    found = ClassBlocks(Curvature(head, weights, rows), 7.0, 0.5, coupled=0).solve(torch.tensor(right))
-    assert np.allclose(found, expected, rtol=1e-10)
-
-
-def whole_hessian(head: LinearHead, weights: torch.Tensor, rows: Rows, shift: float = 0.0) -> np.ndarray[Any, Any]:
-    """The Hessian, row by row, weights included; plus `shift I`."""
-    X, size = rows.features.double().numpy(), head.n_parameters
-    p = reference.predictions(weights.numpy(), X, "softmax")
-    by_row = [np.kron(np.diag(q) - np.outer(q, q), np.outer(x, x)) for q, x in zip(p, X, strict=True)]
-    each = np.ones(len(X)) if rows.weights is None else rows.weights.numpy()
-    return np.tensordot(each, by_row, axes=1) / len(X) + (head.l2 + shift) * np.eye(size)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
-@pytest.mark.parametrize("weighted", [False, True], ids=["even", "weighted"])
-def test_with_all_rows_coupled_it_is_the_inverse(weighted: bool, dtype: torch.dtype) -> None:
-    head, weights, rows = problem("softmax", 4, 3, 120, 1e-3)
-    each = torch.arange(120).double() % 4 + 0.5
-    rows = Rows(rows.features.to(dtype), rows.labels, each / each.mean() if weighted else None)
-    found = as_matrix(ClassBlocks(Curvature(head, weights, rows), 7.0, 0.5, coupled=120), 4, 3)
-    exact = 7.0 * whole_hessian(head, weights.to(dtype).double(), rows, 0.5)
-    assert np.allclose(found @ exact, np.eye(12), atol=1e-9 if dtype is torch.float64 else 1e-5)
-
-
-def test_coupled_rows_count_whole_and_the_others_by_class() -> None:
-    head, weights, rows = problem("softmax", 4, 3, 120, 1e-2)
-    p, X = reference.predictions(weights.numpy(), rows.features.numpy(), "softmax"), rows.features.numpy()
-    own = p * (1 - p)
-    separated = own * (1 + 2 * (own**2).sum(axis=1) / own.sum(axis=1) ** 2)[:, None]
-    missed = (own**2).sum(axis=1) / own.sum(axis=1) * (X**2).sum(axis=1)
-    chosen = set(np.argsort(-missed)[:30].tolist())
-    matrix = head.l2 * np.eye(12)
-    for row in range(120):
-        curved = np.diag(p[row]) - np.outer(p[row], p[row]) if row in chosen else np.diag(separated[row])
-        matrix += np.kron(curved, np.outer(X[row], X[row])) / 120
-    mean = np.kron(np.full((4, 4), 0.25), np.eye(3))
-    centring = np.eye(12) - mean
-    expected = centring @ np.linalg.inv(matrix) @ centring + mean / head.l2
-    found = as_matrix(ClassBlocks(Curvature(head, weights, rows), 1.0, coupled=30), 4, 3)
-    assert np.allclose(found, expected, rtol=1e-9, atol=1e-9)
-
-
 @pytest.mark.parametrize("l2", [1e-3, 1e-9])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 def test_coupling_leaves_it_positive_definite(dtype: torch.dtype, l2: float) -> None:
@@ -148,37 +82,6 @@ class OneBuffer(Rows):
         buffer.fill_(torch.nan)
 
 
-def test_streamed_rows_are_coupled_the_same() -> None:
-    head, weights, rows = problem("softmax", 3, 4, 120, 1e-3)
-    each = torch.arange(120).double() % 4 + 0.5
-    rows = Rows(rows.features, rows.labels, each / each.mean())
-    streamed = OneBuffer(rows.features, rows.labels, rows.weights)
-    expected = as_matrix(some_coupled(Curvature(head, weights, rows), 1.0), 3, 4)
-    assert np.allclose(as_matrix(some_coupled(Curvature(head, weights, streamed), 1.0), 3, 4), expected, rtol=1e-9)
-
-
-class SharedOut(OneBuffer):
-    """The same rows in two processes: sums double, means stay."""
-
-    def total(self, part: torch.Tensor) -> torch.Tensor:
-        return 2 * part
-
-
-class ShortOfMemory(OneBuffer):
-    """The blocks fit, and nothing beside them."""
-
-    def affords(self, n_bytes: int) -> bool:
-        return n_bytes <= 2 * 8 * 3 * 4 * 4
-
-
-@pytest.mark.parametrize("short", [SharedOut, ShortOfMemory])
-def test_rows_that_are_not_at_hand_are_not_coupled(short: type[OneBuffer]) -> None:
-    head, weights, rows = problem("softmax", 3, 4, 120, 1e-3)
-    shared = short(rows.features, rows.labels)
-    expected = as_matrix(uncoupled(Curvature(head, weights, rows), 1.0), 3, 4)
-    assert np.allclose(as_matrix(ClassBlocks(Curvature(head, weights, shared), 1.0), 3, 4), expected, rtol=1e-9)
-
-
 def test_coupled_rows_save_iterations() -> None:
     """Each row is undecided between a few of many classes, and has a direction of its own."""
     head, weights, rows = problem("softmax", 12, 40, 300, 1e-4)
@@ -201,16 +104,6 @@ def test_where_the_structure_is_exact_one_iteration_is_enough(kind: Any) -> None
     solved = solve_conjugate(operator, torch.randn(3, 5, dtype=torch.float64), 1e-10, torch.float64)
     assert solved.iterations <= 2
     assert solved.relative_residual < 1e-10
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_two_even_classes_are_exact_too(kind: Any) -> None:
-    """At weights 0 and two classes C(p) is the same for every row, and its blocks with the mean taken out say all of it."""
-    head, weights, rows = problem("softmax", 2, 5, 80, 1e-3)
-    curvature = Curvature(head, torch.zeros_like(weights), rows)
-    operator = preconditioned(head, torch.zeros_like(weights), rows, kind(curvature, 1.0))
-    right = torch.randn(2, 5, dtype=torch.float64)
-    assert solve_conjugate(operator, right, 1e-10, torch.float64).iterations <= 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -250,24 +143,6 @@ def test_blocks_need_fewer_iterations_than_the_others() -> None:
     }
     assert 1.5 * needed[ClassBlocks] < needed[KroneckerPreconditioner]
     assert 3 * needed[ClassBlocks] < needed[Plain]
-
-
-def test_a_sample_of_rows_shapes_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    head, weights, rows = problem("softmax", 3, 4, 120, 1e-3)
-    monkeypatch.setattr(precondition, "SAMPLED_ROWS", 40)
-    thinned = Rows(rows.features[::3].contiguous(), rows.labels[::3])
-    found = as_matrix(ClassBlocks(Curvature(head, weights, rows), 1.0), 3, 4)
-    assert np.allclose(found, as_matrix(ClassBlocks(Curvature(head, weights, thinned), 1.0), 3, 4), rtol=1e-9)
-
-
-def test_weights_of_rows_count_as_repeats() -> None:
-    head, weights, rows = problem("softmax", 3, 4, 60, 1e-3)
-    times = torch.arange(60) % 3 + 1
-    repeated = Rows(rows.features.repeat_interleave(times, dim=0), rows.labels.repeat_interleave(times))
-    weighted = Rows(rows.features, rows.labels, times.double() / times.double().mean())
-    for kind in (KroneckerPreconditioner, ClassBlocks, uncoupled):
-        found = as_matrix(kind(Curvature(head, weights, weighted), 1.0), 3, 4)
-        assert np.allclose(found, as_matrix(kind(Curvature(head, weights, repeated), 1.0), 3, 4), rtol=1e-9)
 
 
 def test_blocks_are_formed_only_where_they_pay() -> None:

@@ -169,7 +169,7 @@ def test_one_deletion_after_another(folder: Path) -> None:
     [
         ("--surrogate source.npz", "a surrogate without a distance"),
         ("--distance same", "a distance without a surrogate"),
-        ("--surrogate source.npz --distance source", "distance source beside a deposit"),
+        ("--surrogate source.npz --distance source", "distance source with a deposit"),
         ("--surrogate source.npz --distance estimate", "estimate"),
         ("--noise rows:3", "with a deposit"),
         ("--step balanced", "--step with a deposit"),

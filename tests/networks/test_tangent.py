@@ -416,7 +416,7 @@ def test_examples_that_were_never_there_or_left_or_were_rounded() -> None:
     after = forgotten(2).deposit
     with pytest.raises(DataError, match="not in what is left"):
         forgotten(1, deposit=after)
-    with pytest.raises(DataError, match="something must be retained"):
+    with pytest.raises(DataError, match="at least one row must be retained"):
         forgotten(N)
 
 
@@ -445,7 +445,7 @@ def test_other_models_networks_and_sources() -> None:
 
 def test_what_goes_with_a_deposit_and_what_without(tmp_path: Path) -> None:
     budget = {"epsilon": 1.0, "delta": 1e-6}
-    with pytest.raises(OptionError, match="beside a deposit"):
+    with pytest.raises(OptionError, match="with a deposit"):
         unlearn_tangent(network(0), trained(), rows(1), source(), deposit=kept(), **budget)
     with pytest.raises(OptionError, match="without a deposit both"):
         unlearn_tangent(network(0), trained(), rows(1), source(), **budget)

@@ -34,7 +34,7 @@ from expunge.networks.tangent import (
     TangentModel,
     ask_tangent_deposit,
     deposit_tangent,
-    keep_tangent,
+    make_tangent_deposit,
     network_digest,
     objective_of,
     read_tangent,
@@ -392,7 +392,7 @@ def test_members_and_what_forgetting_costs() -> None:
     assert [each.there for each in found] == [True, True]
     stranger = answers(kept(), (source()[0][:1] + 1.0, source()[1][:1]))
     assert [each.there for each in stranger] == [False]
-    made = keep_tangent(network(0), trained(), *source(), seed=1)
+    made = make_tangent_deposit(network(0), trained(), *source(), seed=1)
     expected = forecast(made.deposit, made.rehearsals, made.rows)
     correct = np.mean(trained().predict(network(0), source()[0]) == source()[1])
     assert expected.accuracy == pytest.approx(float(correct), abs=1e-12)

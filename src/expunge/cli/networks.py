@@ -179,12 +179,12 @@ def deposit(
                             --out model.deposit
     """
     from expunge.networks.encoders import import_module
-    from expunge.networks.tangent import keep_tangent, read_tangent
+    from expunge.networks.tangent import make_tangent_deposit, read_tangent
 
     given, module, source = read_tangent(model), import_module(network), read_prepared(data)
     with progress() as advance:
         settings: dict[str, Any] = {"block": block, "device": execution.device, "progress": advance}
-        new, known = with_outlook(lambda: keep_tangent(module, given, *source, **settings), advance)
+        new, known = with_outlook(lambda: make_tangent_deposit(module, given, *source, **settings), advance)
     content = write_deposit(target, new.deposit, known)
     print_deposit(new.deposit, content)
     return with_status(content, known["outlook"])

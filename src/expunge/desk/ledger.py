@@ -7,7 +7,7 @@
               that no entry uses, and a ledger that was put back to before the last command
 
 An entry is on disk before `append` returns (WAL, synchronous FULL). The other tables are what follows from the entries,
-kept so that nothing has to read all of them; `check.py` works them out anew and compares.
+there so that nothing has to read all of them; `check.py` works them out anew and compares.
 
 Whoever opens a ledger may not have made it. Its files must be plain ones of a size that a ledger can have, and its
 tables a ledger's to the letter, with no view or trigger, before anything is asked of them; readers cannot write, and

@@ -175,7 +175,7 @@ def module_request(
     device: str = "cpu",
 ) -> Request:
     """A request about a network, with everything checked that can be before any work is done."""
-    positive(l2, "l2", "Give the lambda of (lambda/2)||w||^2 beside the mean loss.")
+    positive(l2, "l2", "Give the lambda of (lambda/2)||w||^2 added to the mean loss.")
     if damping is not None and not 0 <= damping < math.inf:
         raise OptionError(f"damping {damping}", "a finite number, at least 0, is needed", "0.01 is usual.")
     head = ModuleObjective(

@@ -149,7 +149,7 @@ def train_tangent(
 
     `names`: see `last_parameters`; None is all of them.
     """
-    positive(l2, "l2", "Give the lambda of (lambda/2)||v||^2 beside the mean loss.")
+    positive(l2, "l2", "Give the lambda of (lambda/2)||v||^2 added to the mean loss.")
     positive(max_norm, "max_norm", "Choose it before looking at the rows.")
     place = computing_device(device)
     objective = Tangent(network, l2=float(l2), max_norm=float(max_norm), names=names, block=block, device=place)
@@ -253,15 +253,15 @@ def deposit_tangent(
     """Keep what later deletions from tangent weights need of their source, before it goes. PRIVATE.
 
     `inputs` and `labels` are the examples the weights were trained on. A matrix of as many rows and columns as there
-    are weights is kept, so there may be a few thousand of them (`names` of `train_tangent`). `seed` fixes key and
+    are weights is stored, so there may be a few thousand of them (`names` of `train_tangent`). `seed` fixes key and
     rehearsal for tests.
     """
-    return keep_tangent(
+    return make_tangent_deposit(
         network, model, inputs, labels, block=block, device=device, progress=progress, seed=seed
     ).deposit
 
 
-def keep_tangent(
+def make_tangent_deposit(
     network: nn.Module,
     model: TangentModel,
     inputs: Any,
@@ -392,7 +392,7 @@ def unlearn_tangent(
 ) -> Unlearned:
     """Remove the forget examples from tangent weights whose source is gone; a whole class by giving all its rows.
 
-    What is known of the source is a surrogate with its distance, or a `deposit` that was kept of it
+    What is known of the source is a surrogate with its distance, or a `deposit` that was made of it
     (`deposit_tangent`). `noise` is as for `unlearn`.
     """
     promise = Promise(epsilon, delta, distance, force=force, noise=noise)

@@ -101,8 +101,8 @@ def deposit(
     >>> from sklearn.linear_model import LogisticRegression
     >>> rng = np.random.default_rng(0)
     >>> X, y = rng.normal(size=(200, 3)), rng.integers(0, 2, 200)
-    >>> kept = deposit(LogisticRegression().fit(X, y), X, y)
-    >>> result = unlearn(LogisticRegression().fit(X, y), (X[:1], y[:1]), kept, epsilon=1.0, delta=1e-3)
+    >>> stored = deposit(LogisticRegression().fit(X, y), X, y)
+    >>> result = unlearn(LogisticRegression().fit(X, y), (X[:1], y[:1]), stored, epsilon=1.0, delta=1e-3)
     >>> result.certificate.status, result.deposit.numbers.n_rows
     ('proven', 199)
     """

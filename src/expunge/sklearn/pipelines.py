@@ -563,7 +563,7 @@ def _encoder(step: Any, X: Any, coarse: Coarse) -> Any:
     for values, rare in zip(counting.categories_, counting.infrequent_categories_, strict=True):
         often = [value for value in values.tolist() if rare is None or not _among(value, rare.tolist())]
         enough = coarse.blur(counts[start : start + len(often)]) >= coarse.rare
-        left = [value for value, kept in zip(often, enough, strict=True) if kept]
+        left = [value for value, is_frequent in zip(often, enough, strict=True) if is_frequent]
         start += len(often) + (rare is not None)
         numbers = values.dtype.kind in "iuf"
         plain = [value for value in left if not _is_gap(value)]

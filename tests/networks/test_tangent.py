@@ -447,7 +447,7 @@ def test_what_goes_with_a_deposit_and_what_without(tmp_path: Path) -> None:
     budget = {"epsilon": 1.0, "delta": 1e-6}
     with pytest.raises(OptionError, match="with a deposit"):
         unlearn_tangent(network(0), trained(), rows(1), source(), deposit=kept(), **budget)
-    with pytest.raises(OptionError, match="surrogate|distance"):
+    with pytest.raises(OptionError, match="surrogate"):
         unlearn_tangent(network(0), trained(), rows(1), source(), **budget)
     with pytest.raises(OptionError, match="expunge tangent unlearn"):
         unlearn(None, rows(1), deposit=kept(), **budget)

@@ -1,9 +1,9 @@
 """The site, build/site: every page that README.md leads to, with a search that needs no server: `make docs`.
 
 Pages keep their places relative to each other, so that a link is the same in the repository and on the site. Notebooks
-become pages. Four kinds of pages are made while the site is built and are not in git: the reference of commands, from
-`--help`; that of Python names, from docstrings; the licences, from the packages' metadata; and all results next
-to the paper's, from experiments/results. Formulas become MathML: nothing in the site is fetched from anywhere.
+become pages. Five kinds of pages are made while the site is built and are not in git: the reference of commands, from
+`--help`; that of Python names, from docstrings; the licences, from the packages' metadata; the rules of verification,
+from their table; and all results next to the paper's, from experiments/results. Formulas become MathML: nothing in the site is fetched from anywhere.
 """
 
 from __future__ import annotations
@@ -105,13 +105,15 @@ def script(name: str) -> Any:
 
 
 def generated() -> dict[str, str]:
-    """Make the pages that are not in git: commands, licences, and the results next to the paper's."""
+    """Make the pages that are not in git: commands, licences, rules, and the results next to the paper's."""
     sys.path[:0] = [str(ROOT)] if str(ROOT) not in sys.path else []
     from experiments.protocol.page import reproduction_page
+    from expunge.certificate.rules import listed
 
     return {
         "docs/commands.md": script("make_commands").page(),
         "docs/licences.md": script("make_licences").page(),
+        "docs/rules.md": f"# The rules of verification\n\nWhat [verifying](certificate.md) checks.\n\n{listed()}",
         "docs/reproduction.md": reproduction_page(ROOT / "experiments/results", ROOT / "docs/reproduction.md"),
     }
 

@@ -4,7 +4,7 @@ Rules recompute what follows, and name what no honest file has: words that Expun
 arithmetic or two mixed-up files would make contradict one another. They do not try to keep a forger from writing
 numbers that could be: only a signature tells. Inequalities between facts allow for rounding, a relative 1e-6; what is
 recomputed may differ by 1e-12. A side is the name of a fact, a dotted path into the file, a product or sum of these, a
-plain value, or a `Value` with its own words. Every rule's sentence, and the list in docs/certificate.md, is made of
+plain value, or a `Value` with its own words. Every rule's sentence, and the page of rules on the site, is made of
 its row (`python -m expunge.certificate.rules`).
 """
 
@@ -289,7 +289,7 @@ class Rule:
 
     @property
     def sentence(self) -> str:
-        """The rule in words, as docs/certificate.md lists it."""
+        """The rule in words, as the page of rules lists it."""
         sides = (self.left, self.relation, self.right) if self.relation else (self.left,)
         return " ".join(map(words_of, sides))
 
@@ -812,7 +812,7 @@ TABLE = {
 
 
 def listed() -> str:
-    """The table as docs/certificate.md has it."""
+    """The table in words, as the site has it on a page (docs/make_site.py)."""
     lines = []
     for title, group in TABLE.items():
         lines += [f"{title}:", ""]

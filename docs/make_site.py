@@ -3,7 +3,8 @@
 Pages keep their places relative to each other, so that a link is the same in the repository and on the site. Notebooks
 become pages. Five kinds of pages are made while the site is built and are not in git: the reference of commands, from
 `--help`; that of Python names, from docstrings; the licences, from the packages' metadata; the rules of verification,
-from their table; and all results next to the paper's, from experiments/results. Formulas become MathML: nothing in the site is fetched from anywhere.
+from their table; and all results next to the paper's, from experiments/results. Formulas become MathML: nothing in the
+site is fetched from anywhere.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def test_verify_says_what_it_checked(story: tuple[Path, dict[str, Any]]) -> None
     printed = story[1]["verify"]
     keys = ("verdict", "status", "model_checked", "dossier_checked")
     assert [printed[key] for key in keys] == ["consistent", "conditional", True, False]
-    assert set(printed["checks"]) >= {"sigma is a rung", "digest", "the model has its noise"}
+    assert set(printed["checks"]) >= {"sigma is a rung, a power of two, where nobody set it", "digest", "the model has its noise"}
     files = "verify result/statement.json --model result/model.safetensors --dossier result/private/dossier.json"
     audited = done(f"{files} --json")
     assert audited["dossier_checked"] is True
@@ -283,7 +283,7 @@ def test_a_model_from_elsewhere_is_marked_declared(
 
 @pytest.fixture
 def kept_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("expunge.evaluate.demo.keep", lambda *_: demo_deposit())
+    monkeypatch.setattr("expunge.evaluate.demo.make_deposit", lambda *_: demo_deposit())
 
 
 @pytest.mark.usefixtures("kept_before")

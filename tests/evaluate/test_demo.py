@@ -28,7 +28,7 @@ def test_parts_are_disjoint_and_what_goes_is_of_the_source() -> None:
 
 @pytest.mark.slow  # the command's own tests tell both stories too
 def test_both_stories_end_with_retraining_within_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "keep", lambda *_: demo_deposit())
+    monkeypatch.setattr(demo, "make_deposit", lambda *_: demo_deposit())
     said: list[str] = []
     ended: list[str] = []
     story = run(tmp_path, epsilon=5.0, delta=1e-3, say=said.append, ended=lambda name, _: ended.append(name))

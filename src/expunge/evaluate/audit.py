@@ -470,9 +470,11 @@ def certificate_task(
                 "Give the rows the model was trained on without all that were forgotten.",
             )
         promise = Promise(certificate.epsilon, certificate.delta, force=True)
-        beside = surrogate if distance.law.stands_in else None
-        promise = promise if beside is None else replace(promise, distance=distance)
-        request = ask(model, forget, beside, promise, deposit=deposit, model_sha256=digest)
+        if not distance.law.stands_in:
+            surrogate = None
+        else:
+            surrogate, promise = _require_surrogate(surrogate, distance), replace(promise, distance=distance)
+        request = ask(model, forget, surrogate, promise, deposit=deposit, model_sha256=digest)
         return _deposit_task("certificate", request, retain, 0)
     if len(retain[0]) + len(forget[0]) != sizes["n_source"]:
         raise DataError(
@@ -485,10 +487,7 @@ def certificate_task(
         if model.record is not None:
             names, splits = model.record.features, splits.prepared(model.record)
         surrogate = splits.ordered(names, model.n_features).source
-    if surrogate is None:
-        raise DataError(
-            "no surrogate", f"the certificate's distance is {distance}", "Give the surrogate it was made with."
-        )
+    surrogate = _require_surrogate(surrogate, distance)
     promise = Promise(
         certificate.epsilon,
         certificate.delta,
@@ -509,6 +508,13 @@ def certificate_task(
         execution=Execution(content["data"]["surrogate_dtype"]),
     )
     return _task("certificate", request, retain, 0)
+
+
+def _require_surrogate(surrogate: Labelled | None, distance: Distance) -> Labelled:
+    if surrogate is None:
+        known = f"the certificate's distance is {distance}"
+        raise DataError("no surrogate", known, "Give the surrogate it was made with.")
+    return surrogate
 
 
 def _deposit_task(name: str, request: Request, retain: Labelled, seed: int) -> AuditTask:

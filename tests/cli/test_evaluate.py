@@ -137,7 +137,7 @@ def test_a_stopped_audit_is_continued(tmp_path: Path, monkeypatch: pytest.Monkey
         return collect(*given, **options)
 
     monkeypatch.setattr(audit_campaign, "collect", stopping)
-    monkeypatch.setattr(audit_campaign, "PART", 100)
+    monkeypatch.setattr(audit_campaign, "BATCH", 100)
     words = ("audit", "--task", "tight", "--runs", 450, "--out", tmp_path / "out", "--quiet")
     stopped = run(*words)
     assert stopped.exit_code == 130

@@ -192,11 +192,7 @@ def test_the_paper_s_route_is_recomputed_from_its_kl(digits: dict[str, Any]) -> 
 def test_the_paper_s_bound_takes_the_paper_s_estimate(digits: dict[str, Any]) -> None:
     options = BUDGET | {"bound": "paper", "constants": "paper", "force": True, "epsilon": 0.9}
     result = unlearn(
-        digits["model"],
-        digits["forget"],
-        digits["surrogate"],
-        distance=replace(QUICK, route="kl"),
-        **options,
+        digits["model"], digits["forget"], digits["surrogate"], distance=replace(QUICK, route="kl"), **options
     )
     content = result.certificate.content
     assert content["status"] == "estimated"
@@ -215,13 +211,7 @@ def test_an_estimate_goes_with_matched_classes_and_the_balanced_step(digits: dic
 
 def test_noise_that_swamps_the_weights_is_refused_as_ever(digits: dict[str, Any]) -> None:
     with pytest.raises(UselessModel):
-        unlearn(
-            digits["model"],
-            digits["forget"],
-            digits["surrogate"],
-            distance=replace(QUICK, route="kl"),
-            **BUDGET,
-        )
+        unlearn(digits["model"], digits["forget"], digits["surrogate"], distance=replace(QUICK, route="kl"), **BUDGET)
 
 
 # Refused at the door --------------------------------------------------------------------------------------------

@@ -30,6 +30,8 @@ from expunge.evaluate.audit import (
     run_audits,
     setting_of,
     shaped_runs,
+    smaller_losses,
+    source_free,
     source_free_from_files,
     statistics,
     task_from_files,
@@ -37,7 +39,6 @@ from expunge.evaluate.audit import (
     whiten,
 )
 from expunge.evaluate.metrics import epsilon_lower
-from expunge.evaluate.source_free import smaller_losses, source_free
 from expunge.heads import Rows, head_for
 from expunge.mechanism import certify, judge
 from expunge.model import one_row_a_class
@@ -192,7 +193,7 @@ def test_a_bound_above_the_claim_is_called_a_contradiction() -> None:
 
 
 def test_parts_are_joined_and_kept_ones_are_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_campaign, "PART", 300)
+    monkeypatch.setattr(audit_campaign, "BATCH", 300)
     task, collect, parts = make_task("tight", 1.0, 1e-2), audit_campaign.collect, []
 
     def counting(*given: Any) -> Any:

@@ -21,7 +21,7 @@ from expunge.bounds import PaperConstants, paper_bound
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.evaluate.case import Case, Splits, make_case
 from expunge.evaluate.evaluation import (
-    MEANINGS,
+    COLUMNS,
     METRICS,
     Campaign,
     Cell,
@@ -198,7 +198,7 @@ def test_a_formula_behind_a_space_that_is_none_in_ascii_is_text_in_csv() -> None
 def test_what_is_said_of_several_is_said_once() -> None:
     table = summarise([scores(0.5, "a", "odd") + scores(0.6, "b", "odd")])
     assert remarks(table) == ["a, b (Test): odd", "a, b: note"]
-    assert legend(table) == [f"Test: {MEANINGS['test']}"]
+    assert legend(table) == [f"Test: {COLUMNS['test'][2]}"]
 
 
 def test_a_stopped_campaign_goes_on_where_it_was(tmp_path: Path) -> None:

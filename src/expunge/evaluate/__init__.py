@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from expunge.evaluate.audit import Audit
+from expunge.evaluate.audit import Audit, source_free
 from expunge.evaluate.case import Case, Splits, make_case
 from expunge.evaluate.evaluation import MethodScores, Table, evaluate, summarise
 from expunge.evaluate.methods import (
@@ -16,7 +16,6 @@ from expunge.evaluate.methods import (
     UnlearnPlus,
 )
 from expunge.evaluate.metrics import Score, accuracies, forget_score, likelihood_ratio, membership, relearn_time
-from expunge.evaluate.source_free import source_free
 
 __all__ = [
     "Audit",

@@ -7,18 +7,15 @@ sigma as often. A test that tells the two apart with false positive rate FPR and
     epsilon >= max( ln((1 - delta - FPR)/FNR), ln((1 - delta - FNR)/FPR) )              (Kairouz, Oh and Viswanath)
 
 Upper confidence bounds of both rates (Clopper and Pearson) make these lower confidence bounds. Statistic and threshold
-are chosen on one half of the runs and the rates taken from the other, so that choosing costs no confidence. If the
-bound exceeds the mu that the claimed (epsilon, delta) allows, the certificate is false. If not, nothing is proven: an
-audit can only find fault. It finds most where the bound is tight, for which `tight_task` is made.
+are chosen on one half of the runs and the rates taken from the other, so that choosing costs no confidence. An audit
+can only find fault: a bound above the claimed mu shows that the certificate is false, one below it proves nothing.
 
-Tasks have known retrained weights, and each part of the bound is needed on some task. `tight_task` has a bound that
-equals the true distance. A feature that no row uses has no curvature but the regulariser's, so what training left
-undone there, e, stays: with the source at hand the update solves a(u) = 0, hence `(n-m) g_R(v) = n g_D(w) = n l2 e` and
-`||w_R - v|| = n/(n-m) ||e||`, which is the training term. Any noise below what is due shows. `sampled_task` has a
-surrogate of the same distribution: its bound is nearly all sampling term. `single_step_task` stops after one Newton
-step of a softmax problem, so that its bound is nearly all solver term. `deposit_task` has a deposit and a class so rare
-that curvature grows along the update as fast as self-concordance allows: its bound is all second order, and not far
-from tight.
+Each part of the bound is needed on some task. `tight_task`'s bound equals the true distance: where no row uses a
+feature, what training left undone there, e, stays, and `||w_R - v|| = n/(n-m) ||e||` is the training term.
+`sampled_task` has nearly nothing but the sampling term, `single_step_task` the solver's, `deposit_task` the second
+order's.
+
+`source_free` is for those who cannot retrain: forget rows against fresh rows of the same kind, one published model.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import ndtri
-from scipy.stats import beta
+from scipy.stats import beta, rankdata
 from torch import Tensor
 
 from expunge.bounds import PaperConstants
@@ -45,7 +42,7 @@ from expunge.bounds.region import Shape
 from expunge.bounds.scale import EXACT
 from expunge.certificate.derive import bound_named
 from expunge.certificate.dossier import Certificate
-from expunge.certificate.sign import MODEL_NAME, Subject, subjects_of
+from expunge.certificate.sign import FAILED, MODEL_NAME, PASSED, WARNED, Subject, subjects_of
 from expunge.certificate.statement import Statement, read_document, statement_of
 from expunge.certificate.verify import verify
 from expunge.deposit.file import Deposit, read_deposit
@@ -54,9 +51,9 @@ from expunge.distance import Distance
 from expunge.door import ask
 from expunge.errors import DataError, FileError, ModelError, OptionError
 from expunge.evaluate.case import Labelled, Splits, make_rows, read_part
-from expunge.evaluate.metrics import epsilon_lower
-from expunge.evaluate.source_free import SourceFree, source_free
+from expunge.evaluate.metrics import FEWEST_ROWS, Score, Values, epsilon_lower, of_other_classes, row_losses
 from expunge.evidence import Measurement
+from expunge.heads import LinearHead, Rows
 from expunge.mechanism import certify, hand_over, judge, measure
 from expunge.model import LinearModel, checked_model, one_row_a_class, read_model
 from expunge.noise import Noise, RandomBytes, add_noise, rounded_sum, seeded_bytes
@@ -74,8 +71,14 @@ FEWEST_RUNS = 200
 CONFIDENCE = 0.999
 THRESHOLDS = 400
 TOLERANCE = 1e-9  # of mu: what the claim itself is rounded by
-
-Values = NDArray[np.float64]
+BATCH = 2_500  # runs a side that are lost at most when a run is stopped
+PERMUTATIONS = 9_999  # of the audit without the source
+FOUND, VISIBLE = 0.001, 0.05  # p-values: below the first a trace is found, below the second there was one to be seen
+LIMITS = (
+    "It compares averages over the forget rows; one person's trace can hide in it.",
+    "It holds only if the fresh rows were drawn as the forget rows were.",
+    "It looks at one published model; it says nothing about epsilon, and passing it is no proof.",
+)
 
 
 @dataclass(frozen=True)
@@ -151,48 +154,36 @@ def lower_bound(
     if runs < FEWEST_RUNS:
         raise OptionError(f"{runs} runs a side", f"at least {FEWEST_RUNS} are needed", f"{RUNS:,} are usual.")
     failure = (1.0 - confidence) / 2.0  # one half for each rate
-    chosen: tuple[float, str, float, bool] | None = None
+
+    def rates(own: Values, other: Values, thresholds: Values | float) -> tuple[Values, Values]:
+        """Upper bounds on FPR and FNR of guessing 'unlearned' at or above a threshold; both samples are sorted."""
+        missed = np.searchsorted(own, thresholds, "left")
+        alarms = len(other) - np.searchsorted(other, thresholds, "left")
+        return clopper_pearson_upper(alarms, len(other), failure), clopper_pearson_upper(missed, len(own), failure)
+
+    def halves(name: str, sign: float, half: int) -> tuple[Values, Values]:
+        return np.sort(sign * unlearned[name][half::2]), np.sort(sign * retrained[name][half::2])
+
+    choices = []
     for name in unlearned:
-        for larger in (True, False):
-            first, second = unlearned[name][::2], retrained[name][::2]
-            threshold, value = _best_threshold(first, second, larger, failure)
-            if chosen is None or value > chosen[0]:
-                chosen = (value, name, threshold, larger)
-    assert chosen is not None
-    _, name, threshold, larger = chosen
-    first, second = unlearned[name][1::2], retrained[name][1::2]
-    missed = int(np.sum(first < threshold)) if larger else int(np.sum(first > threshold))
-    alarms = int(np.sum(second >= threshold)) if larger else int(np.sum(second <= threshold))
-    positive = clopper_pearson_upper(alarms, len(second), failure)
-    negative = clopper_pearson_upper(missed, len(first), failure)
+        for sign in (1.0, -1.0):
+            sides = halves(name, sign, 0)
+            quantiles = np.unique(
+                np.quantile(np.concatenate(sides), np.linspace(0.0, 1.0, THRESHOLDS), method="nearest")
+            )
+            candidates = np.sort(np.concatenate([quantiles, 0.5 * (quantiles[1:] + quantiles[:-1])]))
+            bounds = mu_lower(*rates(*sides, candidates))
+            equal = np.flatnonzero(bounds == bounds.max())
+            best = int(equal[(len(equal) - 1) // 2])  # not the edge: the other runs spread a little further
+            choices.append((float(bounds[best]), name, sign, float(candidates[best])))
+    _, name, sign, threshold = max(choices, key=lambda choice: choice[0])
+    sides = halves(name, sign, 1)
+    positive, negative = rates(*sides, threshold)
+    mu, epsilon = float(mu_lower(positive, negative)), float(epsilon_lower(positive, negative, delta))
+    larger, counted = sign > 0.0, len(sides[0])
     return LowerBounds(
-        float(mu_lower(positive, negative)),
-        float(epsilon_lower(positive, negative, delta)),
-        name,
-        threshold,
-        larger,
-        float(positive),
-        float(negative),
-        len(first),
-        confidence,
+        mu, epsilon, name, sign * threshold, larger, float(positive), float(negative), counted, confidence
     )
-
-
-def _best_threshold(unlearned: Values, retrained: Values, larger: bool, failure: float) -> tuple[float, float]:
-    """The threshold with the largest bound on mu, and that bound, among both sides' quantiles and their middles."""
-    sign = 1.0 if larger else -1.0
-    own, other = np.sort(sign * unlearned), np.sort(sign * retrained)
-    pooled = np.concatenate([own, other])
-    quantiles = np.unique(np.quantile(pooled, np.linspace(0.0, 1.0, THRESHOLDS), method="nearest"))
-    candidates = np.sort(np.concatenate([quantiles, 0.5 * (quantiles[1:] + quantiles[:-1])]))
-    missed = np.searchsorted(own, candidates, "left")
-    alarms = len(other) - np.searchsorted(other, candidates, "left")
-    bounds = mu_lower(
-        clopper_pearson_upper(alarms, len(other), failure), clopper_pearson_upper(missed, len(own), failure)
-    )
-    equal = np.flatnonzero(bounds == bounds.max())
-    best = int(equal[(len(equal) - 1) // 2])  # not the edge: the other runs spread a little further
-    return sign * float(candidates[best]), float(bounds[best])
 
 
 # Runs of both sides ---------------------------------------------------------------------------------------------------
@@ -203,10 +194,8 @@ def unlearned_runs(
 ) -> Values:
     """Weights that the mechanism published in `runs` runs: the real `hand_over`, noise and all, once a run.
 
-    What it is handed is judged once: it is the same in each run.
-
-    With a `seed` each run has a seed of its own and the audit can be repeated; without one the noise comes from the
-    operating system, as in earnest.
+    What it is handed is judged once, being alike in each run. With a `seed` each run has a seed of its own and the
+    audit can be repeated; without one the noise comes from the operating system, as in earnest.
     """
     published, judged = [], judge(request, measured, insecure=seed is not None)
     for run in range(runs):
@@ -285,7 +274,7 @@ class Runs:
 def collect(
     request: Request,
     measured: Measurement,
-    retrained: torch.Tensor,
+    retrained: Tensor,
     runs: int,
     *,
     seed: int | None = None,
@@ -314,37 +303,31 @@ def require_confidence(confidence: float) -> None:
 
 
 def conclude(
-    request: Request,
-    measured: Measurement,
-    retrained: torch.Tensor,
-    evidence: Runs,
-    *,
-    confidence: float = CONFIDENCE,
+    request: Request, measured: Measurement, retrained: Tensor, evidence: Runs, *, confidence: float = CONFIDENCE
 ) -> Audit:
     """What the runs show. The claim is the (epsilon, delta) asked for, not the certificate's own mu."""
     require_confidence(confidence)
-    certificate = certify(
-        request, measured, insecure_test_seed=0
-    ).certificate  # its sigma and bound; the model is dropped
+    # its sigma and bound; the model is dropped
+    certificate = certify(request, measured, insecure_test_seed=0).certificate
     spent = math.fsum(certificate.content["noise"]["failures"].values())
-    updated = request.weights + measured.step.update
     shape = None if request.deposit is None else request.deposit.ellipsoid
-    away = whiten(shape, (updated - retrained).cpu().numpy()[None])
+    away = whiten(shape, (request.weights + measured.step.update - retrained).cpu().numpy()[None])
+    epsilon, delta = request.promise.epsilon, request.promise.delta
     return Audit(
-        request.promise.epsilon,
-        request.promise.delta,
-        mu_for(request.promise.epsilon, request.promise.delta - spent),
+        epsilon,
+        delta,
+        mu_for(epsilon, delta - spent),
         certificate.sigma,
         certificate.total,
         float(np.linalg.norm(away)),
-        lower_bound(evidence.unlearned, evidence.retrained, request.promise.delta, confidence),
+        lower_bound(evidence.unlearned, evidence.retrained, delta, confidence),
     )
 
 
 def audit(
     request: Request,
     measured: Measurement,
-    retrained: torch.Tensor,
+    retrained: Tensor,
     *,
     runs: int = RUNS,
     confidence: float = CONFIDENCE,
@@ -386,7 +369,7 @@ def tight_task(
         Promise(epsilon, delta, Distance("source", 0.0), force=True, noise=EXACT),
         declared=Declared(n_source, l2=0.1, loss="ridge", max_norm=1.0, training_residual=0.1 * left),
     )
-    return _task("tight", request, (features[n_forget:], labels[n_forget:]), seed)
+    return _linear_task("tight", request, (features[n_forget:], labels[n_forget:]), seed)
 
 
 def sampled_task(epsilon: float, delta: float, seed: int = 0) -> AuditTask:
@@ -397,7 +380,7 @@ def sampled_task(epsilon: float, delta: float, seed: int = 0) -> AuditTask:
     model = train(features[:300], labels[:300], l2=0.05, max_norm=1.0)
     promise = Promise(epsilon, delta, Distance("same", 0.0), force=True, noise=EXACT)
     request = ask(model, (features[:30], labels[:30]), surrogate, promise)
-    return _task("sampled", request, (features[30:300], labels[30:300]), seed)
+    return _linear_task("sampled", request, (features[30:300], labels[30:300]), seed)
 
 
 def single_step_task(epsilon: float, delta: float, seed: int = 0) -> AuditTask:
@@ -407,7 +390,7 @@ def single_step_task(epsilon: float, delta: float, seed: int = 0) -> AuditTask:
     model = train(features, labels, l2=0.02, max_norm=1.0)
     promise = Promise(epsilon, delta, Distance("source", 0.0), step="newton", force=True, noise=EXACT)
     request = ask(model, (features[:50], labels[:50]), (features, labels), promise)
-    return _task("single-step", request, (features[50:], labels[50:]), seed)
+    return _linear_task("single-step", request, (features[50:], labels[50:]), seed)
 
 
 def deposit_task(
@@ -455,13 +438,13 @@ def certificate_task(
             "Give the model from before.",
         )
     known = {key: content["distance"][key] for key in Distance.__dataclass_fields__ if key in content["distance"]}
-    distance, sizes = Distance(**known), content["sizes"]
-    if bound_named(content["bound"]["kind"]).kept:
+    distance, sizes, bound = Distance(**known), content["sizes"], content["bound"]
+    if bound_named(bound["kind"]).kept:
         if deposit is None or deposit.numbers.forgotten + len(forget[0]) != sizes["n_forget"]:
             raise DataError(
                 "no deposit, or not the one from before",
                 f"the certificate is about {sizes['n_forget']:,} rows that left a deposit, those to forget included",
-                "Give the deposit that the rows were taken out of.",
+                "Give the deposit that the rows were removed from.",
             )
         if len(retain[0]) != sizes["n_retain"]:
             raise DataError(
@@ -480,7 +463,7 @@ def certificate_task(
         raise DataError(
             f"{len(retain[0]):,} rows to retain and {len(forget[0]):,} to forget",
             f"the certificate is about a source of {sizes['n_source']:,}",
-            "Give the rows the model was trained on, parted in two.",
+            "Give the rows the model was trained on, split in two.",
         )
     if distance.is_source:
         names, splits = None, Splits(retain, forget, forget)
@@ -488,26 +471,31 @@ def certificate_task(
             names, splits = model.record.features, splits.prepared(model.record)
         surrogate = splits.ordered(names, model.n_features).source
     surrogate = _require_surrogate(surrogate, distance)
+    values = {name: fact["value"] for name, fact in bound["inputs"].items()}
+    constants, declared = None, Declared()
+    if not bound_named(bound["kind"]).provable:
+        alpha, beta_, lipschitz, gamma = (values[name] for name in ("alpha", "beta", "lipschitz", "gamma"))
+        constants = PaperConstants(alpha, beta_, lipschitz, gamma, int(values["lipschitz_power"]))
+    if model.record is None:  # its facts, as they were declared
+        declared = Declared(
+            n_source=int(sizes["n_source"]),
+            training_residual=values.get("training_residual", 0.0),
+            **{name: content["model"][name] for name in ("l2", "loss", "max_norm")},
+        )
     promise = Promise(
         certificate.epsilon,
         certificate.delta,
         distance,
         step=content["step"]["kind"],
-        bound=content["bound"]["kind"],
-        constants=_constants(content),
-        sizes=content["bound"].get("convention", "source"),
+        bound=bound["kind"],
+        constants=constants,
+        sizes=bound.get("convention", "source"),
         force=True,
         noise=EXACT if content["noise"].get("choice", EXACT) == EXACT else certificate.sigma,
     )
-    request = ask(
-        model,
-        forget,
-        surrogate,
-        promise,
-        declared=Declared() if model.record is not None else _declared(content),
-        execution=Execution(content["data"]["surrogate_dtype"]),
-    )
-    return _task("certificate", request, retain, 0)
+    execution = Execution(content["data"]["surrogate_dtype"])
+    request = ask(model, forget, surrogate, promise, declared=declared, execution=execution)
+    return _linear_task("certificate", request, retain, 0)
 
 
 def _require_surrogate(surrogate: Labelled | None, distance: Distance) -> Labelled:
@@ -527,27 +515,6 @@ def _deposit_task(name: str, request: Request, retain: Labelled, seed: int) -> A
     return AuditTask(name, request, measure(request, seed=seed), retrained)
 
 
-def _constants(content: dict[str, Any]) -> PaperConstants | None:
-    if bound_named(content["bound"]["kind"]).provable:
-        return None
-    values = {name: fact["value"] for name, fact in content["bound"]["inputs"].items()}
-    return PaperConstants(
-        values["alpha"], values["beta"], values["lipschitz"], values["gamma"], int(values["lipschitz_power"])
-    )
-
-
-def _declared(content: dict[str, Any]) -> Declared:
-    """The facts of a model without a record, as they were declared."""
-    model, inputs = content["model"], content["bound"]["inputs"]
-    return Declared(
-        n_source=int(content["sizes"]["n_source"]),
-        l2=model["l2"],
-        loss=model["loss"],
-        max_norm=model["max_norm"],
-        training_residual=inputs["training_residual"]["value"] if "training_residual" in inputs else 0.0,
-    )
-
-
 def _clusters(
     generator: np.random.Generator, rows: int, width: int, classes: int
 ) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
@@ -557,42 +524,29 @@ def _clusters(
     return features / np.linalg.norm(features, axis=1, keepdims=True), labels
 
 
-def _task(name: str, request: Request, retain: Labelled, seed: int) -> AuditTask:
-    assert isinstance(request.subject, LinearSubject)
-    rows = make_rows(retain, request.subject.model, request.record, "the retain set")
-    retrained = minimise(request.head, rows, start=request.weights)
-    return AuditTask(name, request, measure(request, seed=seed), retrained)
-
-
-# Several tasks, in parts, and from files ------------------------------------------------------------------------------
-
-
-PART = 2_500  # runs a side that are lost at most when a run is stopped
+# Several tasks, in batches, and from files ----------------------------------------------------------------------------
 
 
 def run_audits(
     tasks: Sequence[AuditTask], runs: int, confidence: float, partial: UnfinishedRun | None, progress: Progress
 ) -> dict[str, Audit]:
-    """Each task's audit; parts that `partial` holds are read, the others run and saved.
-
-    Noise is the operating system's.
-    """
+    """Each task's audit; batches that `partial` holds are read, the others run and saved. Noise is the system's."""
     require_confidence(confidence)
     audits = {}
     for task in tasks:
-        parts: list[Runs] = []
-        for start in range(0, runs, PART):
+        batches: list[Runs] = []
+        for start in range(0, runs, BATCH):
             progress(f"Audit {task.name}", start, runs)
             unit = f"{task.name}-{start}"
             saved = None if partial is None else partial.load(unit)
             if saved is not None:
-                parts.append(Runs.from_json(saved))
+                batches.append(Runs.from_json(saved))
                 continue
-            parts.append(collect(task.request, task.measured, task.retrained, min(PART, runs - start)))
+            batches.append(collect(task.request, task.measured, task.retrained, min(BATCH, runs - start)))
             if partial is not None:
-                partial.save(unit, parts[-1].to_json())
+                partial.save(unit, batches[-1].to_json())
         progress(f"Audit {task.name}", runs, runs)
-        joined = Runs.join(parts)
+        joined = Runs.join(batches)
         audits[task.name] = conclude(task.request, task.measured, task.retrained, joined, confidence=confidence)
     return audits
 
@@ -623,7 +577,7 @@ def task_from_files(
 ) -> AuditTask:
     """The setting of a certificate, from files; of a statement nobody can tell."""
     needed = {"--model": model_file, "--retain": retain, "--forget": forget}
-    before, *parts = _require(needed, "auditing a certificate's setting")
+    before, *parts = _require_files(needed, "auditing a certificate's setting")
     model, digest = read_model(before)
     stay, leave = (read_part(path, label, model) for path in parts)
     document = read_document(certificate_file)
@@ -633,9 +587,9 @@ def task_from_files(
             "its setting is in the dossier, which tells who left",
             "Give private/dossier.json, which was written with it.",
         )
-    standing = None if surrogate is None else read_part(surrogate, label, model)
+    stand_in = None if surrogate is None else read_part(surrogate, label, model)
     earlier = None if deposit is None else read_deposit(deposit)
-    return certificate_task(document, model, digest, stay, leave, standing, earlier)
+    return certificate_task(document, model, digest, stay, leave, stand_in, earlier)
 
 
 def source_free_from_files(
@@ -643,7 +597,7 @@ def source_free_from_files(
 ) -> SourceFree:
     """The audit without retraining, from files."""
     needed = {"--published": published, "--forget": forget, "--fresh": fresh}
-    after, *parts = _require(needed, "auditing without the source")
+    after, *parts = _require_files(needed, "auditing without the source")
     model, _ = read_model(after)
     if model.record is None:
         raise OptionError(
@@ -655,21 +609,17 @@ def source_free_from_files(
         make_rows(read_part(path, label, model), model, model.record, f"the {name} set")
         for name, path in zip(("forget", "fresh"), parts, strict=True)
     ]
-    earlier = None if before is None else _earlier(before, model)
-    return source_free(head_of(model, model.record), model.matrix(), *rows, before=earlier)
-
-
-def _earlier(before: Path, published: LinearModel) -> Tensor:
-    """The weights of the model from before, with a row a class where the published model has that."""
-    earlier = read_model(before)[0]
-    weights = (earlier if published.n_classes == 1 else one_row_a_class(earlier)).matrix()
-    if weights.shape != published.matrix().shape:
-        raise ModelError(
-            f"--before {before} has weights of shape {tuple(weights.shape)}, bias included",
-            f"the published model's are {tuple(published.matrix().shape)}",
-            "Give the model that it was unlearned from.",
-        )
-    return weights
+    weights = None
+    if before is not None:
+        earlier = read_model(before)[0]  # with a row a class where the published model has that
+        weights = (earlier if model.n_classes == 1 else one_row_a_class(earlier)).matrix()
+        if weights.shape != model.matrix().shape:
+            raise ModelError(
+                f"--before {before} has weights of shape {tuple(weights.shape)}, bias included",
+                f"the published model's are {tuple(model.matrix().shape)}",
+                "Give the model that it was unlearned from.",
+            )
+    return source_free(head_of(model, model.record), model.matrix(), *rows, before=weights)
 
 
 def audited_subjects(certificate_file: Path | None, published: Path | None) -> tuple[Subject, ...]:
@@ -697,8 +647,90 @@ def audited_subjects(certificate_file: Path | None, published: Path | None) -> t
     return subjects_of(statement, hashlib.sha256(statement.to_json().encode()).hexdigest())
 
 
-def _require(files: dict[str, Path | None], purpose: str) -> list[Path]:
+def _linear_task(name: str, request: Request, retain: Labelled, seed: int) -> AuditTask:
+    assert isinstance(request.subject, LinearSubject)
+    rows = make_rows(retain, request.subject.model, request.record, "the retain set")
+    retrained = minimise(request.head, rows, start=request.weights)
+    return AuditTask(name, request, measure(request, seed=seed), retrained)
+
+
+def _require_files(files: dict[str, Path | None], purpose: str) -> list[Path]:
     missing = [name for name, path in files.items() if path is None]
     if missing:
         raise OptionError("no " + ", ".join(missing), f"{purpose} needs {', '.join(files)}", "Give them.")
     return [path for path in files.values() if path is not None]
+
+
+# Without the source -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SourceFree:
+    """Area under the curve after unlearning and, where that model was given, before; p-values for 'above 50 %'."""
+
+    after: Score
+    after_p: float | None
+    before: Score | None = None
+    before_p: float | None = None
+    limits: tuple[str, ...] = LIMITS
+
+    @property
+    def outcome(self) -> str:
+        """`FAILED` if a trace was found, `PASSED` if one was visible before and is not now; else nothing is known."""
+        if self.after_p is not None and self.after_p <= FOUND:
+            return FAILED
+        visible = self.after_p is not None and self.before_p is not None and self.before_p <= VISIBLE
+        return PASSED if visible else WARNED
+
+    @property
+    def sentence(self) -> str:
+        """The outcome in one line."""
+        if self.after_p is None:
+            return "meaningless: " + "; ".join(self.after.flags)
+        if self.outcome == FAILED:
+            return "TRACE FOUND: forget rows still have smaller losses than fresh ones"
+        if self.before_p is None:
+            return "no trace found; without the model from before it is not known whether one could have been"
+        if self.outcome == WARNED:
+            return "no trace found, but none was visible before either: this audit has no power here"
+        return "no trace found, though one was visible before"
+
+
+def source_free(
+    objective: LinearHead, after: Tensor, forget: Rows, fresh: Rows, *, before: Tensor | None = None, seed: int = 0
+) -> SourceFree:
+    """Audit one published model without retraining.
+
+    If it owes nothing to the forget rows, it treats them like rows it never saw. Their losses are compared by the area
+    under the curve (the chance that a forget row has the smaller loss, 50 % if forgotten) with a permutation test. The
+    model from before, where it still exists, shows whether there was anything to see. It finds forgetting that was
+    skipped or botched; it cannot contradict a certificate, which speaks of each row and of the noise.
+    """
+    if of_other_classes(forget.labels.numpy(), fresh.labels.numpy()):
+        return SourceFree(Score.meaningless("forget and fresh rows are of other classes"), None)
+    results: list[Any] = []
+    for weights in (after, before):
+        if weights is not None:
+            losses = [row_losses(objective, weights, rows) for rows in (forget, fresh)]
+            results += smaller_losses(losses[0], losses[1], seed)
+    return SourceFree(*results)
+
+
+def smaller_losses(forget: Values, fresh: Values, seed: int) -> tuple[Score, float | None]:
+    """Chance that a forget row has a smaller loss than a fresh one (ties count half), and the one-sided p-value."""
+    if min(len(forget), len(fresh)) < FEWEST_ROWS:
+        reason = f"{len(forget)} forget and {len(fresh)} fresh rows: at least {FEWEST_ROWS} of both are needed"
+        return Score.meaningless(reason), None
+    losses = np.concatenate([forget, fresh])
+    if np.ptp(losses) == 0.0:
+        return Score.meaningless("all losses are equal"), None
+    ranks = rankdata(-losses)
+    pairs, least = len(forget) * len(fresh), len(forget) * (len(forget) + 1) / 2
+    area = (ranks[: len(forget)].sum() - least) / pairs
+    generator = np.random.default_rng(seed)
+    above = 0
+    for _ in range(PERMUTATIONS):
+        drawn = generator.permutation(ranks)[: len(forget)].sum()
+        above += bool((drawn - least) / pairs >= area - 1e-12)
+    spread = math.sqrt((len(losses) + 1) / (12.0 * pairs))
+    return Score(float(area), spread), (1 + above) / (1 + PERMUTATIONS)

@@ -57,36 +57,33 @@ class Splits:
         """Retain and forget set, in one order of columns."""
         names = names_of(self.retain)
         forget = order_columns(self.forget, names, self.retain[0].shape[1], "the forget set")
-        features = np.concatenate([self.retain[0], forget[0]])
         known = names if names_of(forget) == names else None
-        return EncodedRows(features, np.concatenate([self.retain[1], forget[1]]), encoder_of(self.retain), known)
+        features, labels = (np.concatenate([self.retain[each], forget[each]]) for each in (0, 1))
+        return EncodedRows(features, labels, encoder_of(self.retain), known)
 
     def named(self) -> dict[str, Labelled]:
         """The parts that are there, each as arrays, under what they are called."""
-        parts = {"retain": self.retain, "forget": self.forget, "test": self.test, "surrogate": self.surrogate}
-        return {name: part for name, part in parts.items() if part is not None}
+        return {name: part for name, part in vars(self).items() if part is not None}
 
     def prepared(self, record: TrainingRecord) -> Splits:
         """Splits with every part that is a frame made into features, where the record has a preparation."""
-        made = {part: prepare_frames(rows, record, f"the {part} set") for part, rows in self.named().items()}
-        return Splits(**made)
+        return Splits(**{part: prepare_frames(rows, record, f"the {part} set") for part, rows in self.named().items()})
 
     def ordered(self, names: tuple[str, ...] | None, width: int) -> Splits:
         """Splits with every part's columns in the order of these names, or of the first part that has names."""
-        parts = self.named()
-        known = {part: own for part, rows in parts.items() if (own := names_of(rows)) is not None}
+        known = {part: own for part, rows in self.named().items() if (own := names_of(rows)) is not None}
         if names is None and len(set(known.values())) > 1:
             raise DataError(
-                f"{', '.join(f'the {part} set' for part in known)} have other columns, or the same in another order",
+                f"{', '.join(f'the {part} set' for part in known)} differ in their columns or in the order of these",
                 "the model's record names no columns, so nobody can say which are right",
                 "Give all sets the columns of training, in the order of training.",
             )
-        made = {part: order_columns(rows, names, width, f"the {part} set") for part, rows in parts.items()}
-        as_arrays = {
-            part: to_arrays(EncodedRows(rows[0], rows[1], encoder_of(rows), names_of(rows)), f"the {part} set")
-            for part, rows in made.items()
-        }
-        return Splits(**as_arrays)
+        ordered = {}
+        for part, given in self.named().items():
+            rows = order_columns(given, names, width, f"the {part} set")
+            rows = EncodedRows(rows[0], rows[1], encoder_of(rows), names_of(rows))
+            ordered[part] = to_arrays(rows, f"the {part} set")
+        return Splits(**ordered)
 
 
 @dataclass(frozen=True)
@@ -144,7 +141,7 @@ def make_case(
 ) -> Case:
     """Train on the source, or take the model that was.
 
-    With a model given, its record says l2, loss, norm bound and bias. Rows and weights are kept on `device`.
+    With a model given, its record says l2, loss, norm bound and bias. Rows and weights are stored on `device`.
     """
     if trained is None:
         if l2 is None or max_norm is None:
@@ -152,18 +149,9 @@ def make_case(
                 "neither a model nor l2 and max_norm are given", "one of the two is needed", "Give l2 and max_norm."
             )
         splits = splits.ordered(names_of(splits.retain), np.shape(splits.retain[0])[1])
-        names, source = names_of(splits.source), splits.source
-        trained = train(
-            *source,
-            l2=l2,
-            max_norm=max_norm,
-            loss=loss,
-            bias=bias,
-            feature_names=names,
-            device=device,
-            force=True,
-            progress=progress,
-        )
+        names = names_of(splits.source)
+        settings: dict[str, Any] = {"l2": l2, "max_norm": max_norm, "loss": loss, "bias": bias, "device": device}
+        trained = train(*splits.source, **settings, feature_names=names, force=True, progress=progress)
     record = trained.record
     if record is None or record.noised:
         raise ModelError(
@@ -186,7 +174,7 @@ def make_case(
         raise DataError(
             f"retain and forget set have {len(rows['train']):,} rows together",
             f"the model was trained on {record.n_source:,}",
-            "Give the rows it was trained on, parted in two.",
+            "Give the rows it was trained on, split in two.",
         )
     return Case(splits, trained, head_of(trained, record), rows)
 

@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.datasets import load_digits
 
 from expunge.certificate.dossier import read_certificate
 from expunge.certificate.rules import Check
 from expunge.certificate.statement import read_statement
 from expunge.certificate.verify import verify_statement
-from expunge.deposit.file import Deposit
 from expunge.deposit.make import make_deposit
 from expunge.deposit.membership import answers
 from expunge.distance import Distance
@@ -39,7 +37,6 @@ TRAIN = "expunge train --data source.npz --l2 0.1 --max-norm 1 --out model.safet
 UNLEARN = "expunge unlearn --model model.safetensors --forget person.npz"
 
 Rows = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class Story:
-    """What the demo found; `retrained` exists only because a demo can afford to keep the source."""
+    """What the demo shows; `retrained` exists only because a demo can afford to keep the source."""
 
     trained: LinearModel
     endings: dict[str, Ending]
@@ -64,11 +61,8 @@ class Story:
     sizes: dict[str, int]
 
 
-def digits() -> dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-    """Handwritten digits, unit norm, split at random into source, surrogate and test.
-
-    The first source rows are to go.
-    """
+def digits() -> dict[str, Rows]:
+    """Handwritten digits, unit norm, split at random into source, surrogate and test; the first of the source go."""
     features, labels = load_digits(return_X_y=True)
     features = features / np.linalg.norm(features, axis=1, keepdims=True)
     order = np.random.default_rng(2025).permutation(len(features))
@@ -87,25 +81,59 @@ def run(
     *,
     epsilon: float = 1.0,
     delta: float = 1e-4,
-    say: Say = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
     ended: Callable[[str, Ending], None] = lambda *_: None,
 ) -> Story:
-    """Write models and results under `folder`, tell both stories as they happen, and return what was found."""
+    """Write models and results under `folder`, tell both stories as they happen, and return what was measured."""
     data = digits()
+    forget, surrogate = data["forget"], data["surrogate"]
+    guarantee = f"       --epsilon {epsilon:g} --delta {delta:g} --out"
+    trained, retrained = (train(*data[part], l2=L2, max_norm=1.0) for part in ("source", "retain"))
+    endings: dict[str, Ending] = {}
+
+    def finish(name: str, unlearned: Unlearned, request: Request) -> None:
+        """Somebody else's check, from the files alone, and the distance that nobody else ever sees."""
+        result = folder / name
+        say("4. Somebody else verifies the statement and the model from their files; an auditor has the dossier too.")
+        say(f"   expunge verify {name}/statement.json --model {name}/model.safetensors")
+        dossier = read_certificate(result / PRIVATE_PART / DOSSIER)
+        checks = verify_statement(read_statement(result / STATEMENT), result / MODEL, dossier)
+        away = request.weights + measure(request).step.update - retrained.matrix()
+        shape = None if request.deposit is None else request.deposit.ellipsoid
+        endings[name] = Ending(unlearned, checks, float(np.linalg.norm(whiten(shape, away.cpu().numpy()[None]))))
+        ended(name, endings[name])
+
     say("With a deposit: the source is to be deleted, and that is known beforehand.\n")
-    say(f"1. Train on {len(data['source'][0])} handwritten digits (scikit-learn), and keep a deposit: sums, no row.")
+    say(f"1. Train on {len(data['source'][0])} handwritten digits (scikit-learn), and store a deposit: sums, no row.")
     say(f"   {TRAIN} --deposit model.deposit")
-    trained = train(*data["source"], l2=L2, max_norm=1.0)
-    retrained = train(*data["retain"], l2=L2, max_norm=1.0)
     write_file(folder / MODEL, trained.to_bytes())
-    kept = make_deposit(trained, data["source"]).deposit
-    endings = {WITH: _with_deposit(folder, trained, retrained, kept, data, (epsilon, delta), say)}
-    ended(WITH, endings[WITH])
+    deposit = make_deposit(trained, data["source"]).deposit
+    before = folder / "model.deposit"
+    write_private(before, deposit.to_bytes())
+    say("2. The source is gone.")
+    there = sum(answer.there for answer in answers(deposit, forget))
+    say(f"3. {N_FORGET} rows are to be forgotten. {there} of them are found in the deposit, by keyed hashes.")
+    say(f"   {UNLEARN} --deposit model.deposit \\")
+    say(f"{guarantee} {WITH}/")
+    unlearned = unlearn(trained, forget, epsilon=epsilon, delta=delta, deposit=deposit)
+    unlearned.save(folder / WITH)
+    before.unlink()
+    say("   They leave it. The old deposit is destroyed, the new one stays private, for the next deletion.")
+    finish(WITH, unlearned, ask(trained, forget, None, Promise(epsilon, delta), deposit=deposit))
+
     say("Without one: nobody thought of it in time.\n")
-    say("1. The model was trained in the same way, and nothing was kept but its training record.")
+    say("1. The model was trained in the same way, and nothing was stored but its training record.")
     say(f"   {TRAIN}")
-    endings[WITHOUT] = _without(folder, trained, retrained, data, (epsilon, delta), say)
-    ended(WITHOUT, endings[WITHOUT])
+    say(f"2. The source is gone. {len(surrogate[0])} digits of other people stand in for it. That they resemble")
+    say("   it, as if drawn from one pot, is declared: nobody can check it any more.")
+    say(f"3. The same {N_FORGET} rows are to be forgotten. Whether they were in the source cannot be looked up.")
+    say(f"   {UNLEARN} --surrogate surrogate.npz --distance same \\")
+    say(f"{guarantee} {WITHOUT}/")
+    unlearned = unlearn(trained, forget, surrogate, epsilon=epsilon, delta=delta, distance="same")
+    unlearned.save(folder / WITHOUT)
+    promise = Promise(epsilon, delta, Distance("same", 0.0))
+    finish(WITHOUT, unlearned, ask(trained, forget, surrogate, promise))
+
     models = {"before": trained, "retrained": retrained}
     models |= {name: ending.unlearned.model for name, ending in endings.items()}
     accuracies = {
@@ -115,70 +143,3 @@ def run(
         for name, model in models.items()
     }
     return Story(trained, endings, accuracies, {name: len(rows[0]) for name, rows in data.items()})
-
-
-def _with_deposit(
-    folder: Path,
-    trained: LinearModel,
-    retrained: LinearModel,
-    kept: Deposit,
-    data: dict[str, Rows],
-    promise: tuple[float, float],
-    say: Say,
-) -> Ending:
-    """The source is gone, but a deposit was kept of it."""
-    epsilon, delta = promise
-    before = folder / "model.deposit"
-    write_private(before, kept.to_bytes())
-    say("2. The source is gone.")
-    found = sum(answer.there for answer in answers(kept, data["forget"]))
-    say(f"3. {N_FORGET} rows are to be forgotten. {found} of them are found in the deposit, by keyed hashes.")
-    say(f"   {UNLEARN} --deposit model.deposit \\")
-    say(f"       --epsilon {epsilon:g} --delta {delta:g} --out {WITH}/")
-    unlearned = unlearn(trained, data["forget"], epsilon=epsilon, delta=delta, deposit=kept)
-    unlearned.save(folder / WITH)
-    before.unlink()
-    say("   They leave it. The old deposit is destroyed, the new one stays private, for the next deletion.")
-    asked = ask(trained, data["forget"], None, Promise(epsilon, delta), deposit=kept)
-    return _ended(folder / WITH, unlearned, _distance(asked, retrained), say)
-
-
-def _without(
-    folder: Path,
-    trained: LinearModel,
-    retrained: LinearModel,
-    data: dict[str, Rows],
-    promise: tuple[float, float],
-    say: Say,
-) -> Ending:
-    """The source is gone and nothing was kept of it: a surrogate stands in."""
-    epsilon, delta = promise
-    say(
-        f"2. The source is gone. {len(data['surrogate'][0])} digits of other people stand in for it. That they resemble"
-    )
-    say("   it, as if drawn from one pot, is declared: nobody can check it any more.")
-    say(f"3. The same {N_FORGET} rows are to be forgotten. Whether they were in the source cannot be looked up.")
-    say(f"   {UNLEARN} --surrogate surrogate.npz --distance same \\")
-    say(f"       --epsilon {epsilon:g} --delta {delta:g} --out {WITHOUT}/")
-    unlearned = unlearn(trained, data["forget"], data["surrogate"], epsilon=epsilon, delta=delta, distance="same")
-    unlearned.save(folder / WITHOUT)
-    asked = ask(trained, data["forget"], data["surrogate"], Promise(epsilon, delta, Distance("same", 0.0)))
-    return _ended(folder / WITHOUT, unlearned, _distance(asked, retrained), say)
-
-
-def _ended(result: Path, unlearned: Unlearned, true_distance: float, say: Say) -> Ending:
-    """Somebody else's check, from the files alone."""
-    say("4. Somebody else verifies the statement and the model from their files; an auditor has the dossier too.")
-    say(f"   expunge verify {result.name}/statement.json --model {result.name}/model.safetensors")
-    dossier = read_certificate(result / PRIVATE_PART / DOSSIER)
-    return Ending(
-        unlearned, verify_statement(read_statement(result / STATEMENT), result / MODEL, dossier), true_distance
-    )
-
-
-def _distance(asked: Request, retrained: LinearModel) -> float:
-    """From retrained weights to the updated ones, which nobody else ever sees, measured as the bound is."""
-    updated: torch.Tensor = asked.weights + measure(asked).step.update
-    shape = None if asked.deposit is None else asked.deposit.ellipsoid
-    away = whiten(shape, (updated - retrained.matrix()).cpu().numpy()[None])
-    return float(np.linalg.norm(away))

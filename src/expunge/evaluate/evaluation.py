@@ -1,6 +1,6 @@
 """Methods side by side: every metric on every method, for one seed or several, as one table.
 
-A run over several seeds may be stopped and continued: finished seeds are kept.
+A run over several seeds may be stopped and continued: finished seeds are stored.
 """
 
 from __future__ import annotations
@@ -59,33 +59,23 @@ COLUMNS = {  # title, whether it is a percentage, meaning
     "mia": (
         "MIA",
         True,
-        "membership inference: how often an attacker tells forgotten rows from test rows; 50 % is guessing",
+        "membership inference: how often an attacker tells forgotten from test rows; 50 % is guessing",
     ),
-    "rt": (
-        "RT",
-        False,
-        "relearn time: iterations until the forgotten rows are fitted as well as before; as many as Retrain is good",
-    ),
+    "rt": ("RT", False, "relearn time: iterations until the forgotten rows fit as before; as many as Retrain is good"),
     "fs1": (
         "FS1",
         False,
-        "forget score under the method's own noise: 1 where its models cannot be told from retrained ones, 0 where "
-        "they can",
+        "forget score under the method's own noise: 1 if its models look retrained, 0 if they do not",
     ),
-    "fs2": ("FS2", False, "the same under the noise of Unlearn (+)"),
-    "lira": (
-        "U-LiRA",
-        True,
-        "U-LiRA, a likelihood-ratio attack on each forgotten row, mean: 50 % is guessing",
-    ),
-    "lira_worst": ("U-LiRA, worst row", True, "the same for the row it does best on"),
+    "fs2": ("FS2", False, "forget score under the noise of Unlearn (+)"),
+    "lira": ("U-LiRA", True, "U-LiRA, a likelihood-ratio attack on each forgotten row, mean: 50 % is guessing"),
+    "lira_worst": ("U-LiRA, worst row", True, "U-LiRA on the row it does best on"),
     "sigma": ("sigma", False, "standard deviation of the noise on each weight"),
     "distance": ("distance", False, "of the weights before noise from the retrained ones"),
 }
 METRICS = tuple(COLUMNS)
 TITLES = {name: title for name, (title, _, _) in COLUMNS.items()}
 PERCENT = tuple(name for name, (_, percent, _) in COLUMNS.items() if percent)
-MEANINGS = {name: meaning for name, (_, _, meaning) in COLUMNS.items()}
 PUBLISHED_ONCE = "one published model: no more can be drawn from where it came from"
 
 
@@ -139,7 +129,7 @@ def _model_scores(
     if not outcome.drawn:
         return dict.fromkeys(names, Score.meaningless(PUBLISHED_ONCE))
     if noise is None:
-        return dict.fromkeys(names, Score.meaningless("no noise to compare under; evaluate Unlearn (+) beside it"))
+        return dict.fromkeys(names, Score.meaningless("no noise to compare under; evaluate Unlearn (+) with it"))
     forget = case.rows["forget"]
     flags = () if len(forget) >= FEWEST_ROWS else (f"only {len(forget)} forget rows",)
     retrained = Outcome(case.retrained, None)
@@ -192,21 +182,16 @@ def summarise(results: Sequence[Sequence[MethodScores]]) -> Table:
     notes: dict[str, tuple[str, ...]] = {}
     for name in dict.fromkeys(row.method for seed in results for row in seed):
         rows = [row for seed in results for row in seed if row.method == name]
-        metrics = [metric for metric in METRICS if any(metric in row.scores for row in rows)]
-        cells[name] = {
-            metric: _cell([row.scores[metric] for row in rows if metric in row.scores]) for metric in metrics
-        }
         notes[name] = tuple(dict.fromkeys(note for row in rows for note in row.notes))
+        cells[name] = {}
+        for metric in METRICS:
+            if scores := [row.scores[metric] for row in rows if metric in row.scores]:
+                values = [score.value for score in scores if score.value is not None]
+                mean = math.fsum(values) / len(values) if values else None
+                spread = statistics.stdev(values) if len(values) > 1 else None
+                flags = tuple(dict.fromkeys(flag for score in scores for flag in score.flags))
+                cells[name][metric] = Cell(mean, spread, len(values), flags)
     return Table(len(results), cells, notes)
-
-
-def _cell(scores: Sequence[Score]) -> Cell:
-    values = [score.value for score in scores if score.value is not None]
-    flags = tuple(dict.fromkeys(flag for score in scores for flag in score.flags))
-    if not values:
-        return Cell(None, None, 0, flags)
-    spread = statistics.stdev(values) if len(values) > 1 else None
-    return Cell(math.fsum(values) / len(values), spread, len(values), flags)
 
 
 def shown(metric: str, cell: Cell | None) -> str:
@@ -217,12 +202,8 @@ def shown(metric: str, cell: Cell | None) -> str:
     """
     if cell is None or cell.mean is None:
         return "--"
-    if metric in PERCENT:
-        form, factor = "{:.1f}", 100.0
-    elif metric == "rt":
-        form, factor = "{:.1f}", 1.0
-    else:
-        form, factor = ("{:.3f}" if metric.startswith("fs") else "{:.3g}"), 1.0
+    factor = 100.0 if metric in PERCENT else 1.0
+    form = "{:.1f}" if metric in (*PERCENT, "rt") else "{:.3f}" if metric.startswith("fs") else "{:.3g}"
     text = form.format(factor * cell.mean)
     return text if cell.spread is None else f"{text} ± {form.format(factor * cell.spread)}"
 
@@ -230,39 +211,37 @@ def shown(metric: str, cell: Cell | None) -> str:
 def to_markdown(table: Table) -> str:
     """The table with its flags and notes below it."""
     metrics = table.metrics
-    lines = [
-        "| Method | " + " | ".join(TITLES[metric] + (" %" if metric in PERCENT else "") for metric in metrics) + " |"
-    ]
-    lines.append("|---|" + "---:|" * len(metrics))
+    titles = (TITLES[metric] + (" %" if metric in PERCENT else "") for metric in metrics)
+    lines = [f"| Method | {' | '.join(titles)} |", "|---|" + "---:|" * len(metrics)]
     for name, row in table.cells.items():
         lines.append(f"| {name} | " + " | ".join(shown(metric, row.get(metric)) for metric in metrics) + " |")
     lines += ["", f"Mean ± standard deviation over {table.seeds} seed{'s' if table.seeds != 1 else ''}.", ""]
     lines += [f"- {line}" for line in legend(table)]
-    said = remarks(table)
-    return "\n".join([*lines, *(["", *(f"- {remark}" for remark in said)] if said else [])]) + "\n"
+    said = [f"- {remark}" for remark in remarks(table)]
+    return "\n".join(lines + ([""] if said else []) + said) + "\n"
 
 
 def legend(table: Table) -> list[str]:
     """What each column means, in the order of the columns."""
-    return [f"{TITLES[metric]}: {MEANINGS[metric]}" for metric in table.metrics]
+    return [f"{TITLES[metric]}: {COLUMNS[metric][2]}" for metric in table.metrics]
 
 
 def remarks(table: Table) -> list[str]:
     """What is flagged or noted, each sentence once, with the methods and metrics it is said of."""
-    of: dict[str, dict[str, list[str]]] = {}
+    said_of: dict[str, dict[str, list[str]]] = {}
     for name, row in table.cells.items():
         for metric, cell in row.items():
             for flag in cell.flags:
-                of.setdefault(flag, {}).setdefault(name, []).append(TITLES[metric])
+                said_of.setdefault(flag, {}).setdefault(name, []).append(TITLES[metric])
     for name, notes in table.notes.items():
         for note in notes:
-            of.setdefault(note, {}).setdefault(name, [])
-    said = []
-    for sentence, methods in of.items():
+            said_of.setdefault(note, {}).setdefault(name, [])
+    lines = []
+    for sentence, methods in said_of.items():
         metrics = list(dict.fromkeys(title for titles in methods.values() for title in titles))
         where = f" ({', '.join(metrics)})" if metrics else ""
-        said.append(f"{', '.join(methods)}{where}: {sentence}")
-    return said
+        lines.append(f"{', '.join(methods)}{where}: {sentence}")
+    return lines
 
 
 def to_csv(table: Table) -> str:
@@ -289,9 +268,6 @@ def to_json(table: Table) -> dict[str, Any]:
 
 
 # Several seeds --------------------------------------------------------------------------------------------------------
-
-
-NEEDED = ("retain", "forget", "test")
 
 
 @dataclass(frozen=True)
@@ -329,8 +305,9 @@ def files_campaign(
     n_models: int,
 ) -> Campaign:
     """A user's own model and splits; seeds differ in the noise, the attack's splits and the relearning's order."""
-    missing = [name for name in NEEDED if parts.get(name) is None] + ([] if model_file else ["model"])
+    missing = [name for name in ("retain", "forget", "test") if parts.get(name) is None]
     if missing or model_file is None:
+        missing += [] if model_file else ["model"]
         raise OptionError(
             "no " + ", ".join(f"--{name}" for name in missing),
             "--model, --retain, --forget and --test are needed",
@@ -343,8 +320,10 @@ def files_campaign(
     files = {name: path for name, path in parts.items() if path is not None}
     case = make_case(Splits(**{name: read_part(path, label, model) for name, path in files.items()}), trained=model)
     noise = CertifiedNoise(epsilon, delta, distance, match_classes=match_classes)
-    methods = _methods(case, noise, with_deposit)
-    brought = {}
+    methods: list[Method] = [Original(), Retrain(), UnlearnPlus(noise)]
+    methods += [UnlearnMinus(noise)] if case.splits.surrogate is not None else []
+    methods += [UnlearnDeposit(epsilon, delta)] if with_deposit else []
+    brought: dict[str, str] = {}
     for text in candidates:
         name, equals, file = text.partition("=")
         if not equals or not name or name in brought:
@@ -363,13 +342,3 @@ def files_campaign(
         "models": n_models,
     }
     return Campaign(setting, lambda seed, progress: evaluate(case, methods, seed, n_models=n_models, progress=progress))
-
-
-def _methods(case: Case, noise: CertifiedNoise, with_deposit: bool) -> list[Method]:
-    """What can be compared on this case, the yardsticks first."""
-    methods: list[Method] = [Original(), Retrain(), UnlearnPlus(noise)]
-    if case.splits.surrogate is not None:
-        methods.append(UnlearnMinus(noise))
-    if with_deposit:
-        methods.append(UnlearnDeposit(noise.epsilon, noise.delta))
-    return methods

@@ -1,7 +1,7 @@
 """Ways to forget, behind one interface: what comes out is a distribution of models, of which one is published.
 
 `Retrain` starts anew on the retain set, `UnlearnPlus` has the source (the paper's Unlearn (+)), `UnlearnMinus` only a
-surrogate (Unlearn (-)), `UnlearnDeposit` what was kept of the source, `GivenModel` is a model somebody brings. Anything
+surrogate (Unlearn (-)), `UnlearnDeposit` a deposit of the source, `GivenModel` is a model somebody brings. Anything
 with a name and a `run` is a method.
 """
 
@@ -78,21 +78,18 @@ def plain_noise(sigma: float, weights: Tensor) -> Noise:
 
 
 class Method(Protocol):
-    """A way to forget."""
+    """A way to forget: what tables call it, and the weights it ends with, with the noise they are to get."""
 
     @property
-    def name(self) -> str:
-        """What tables call it."""
+    def name(self) -> str: ...
 
-    def run(self, case: Case) -> Outcome:
-        """The weights it ends with, and the noise they are to get."""
+    def run(self, case: Case) -> Outcome: ...
 
 
 class NoiseOf(Protocol):
-    """A step and the noise that goes with it, from the source itself or from the surrogate."""
+    """A step and the noise that goes with it, computed from the source itself or from the case's surrogate."""
 
-    def unlearn(self, case: Case, with_source: bool) -> Outcome:
-        """The updated weights and their noise, computed from the source itself or from the case's surrogate."""
+    def unlearn(self, case: Case, with_source: bool) -> Outcome: ...
 
 
 @dataclass(frozen=True)
@@ -106,9 +103,8 @@ class CertifiedNoise:
     match_classes: bool = False
 
     def unlearn(self, case: Case, with_source: bool) -> Outcome:
-        wanted, estimate = wanted_distance(
-            "source" if with_source else self.distance, self.match_classes and not with_source
-        )
+        distance = "source" if with_source else self.distance
+        wanted, estimate = wanted_distance(distance, self.match_classes and not with_source)
         # forced: an evaluation is to show a useless model, not to refuse it
         promise = Promise(self.epsilon, self.delta, wanted, step=self.step, force=True, estimate=estimate)
         stand_in = case.splits.source if with_source else case.surrogate
@@ -116,8 +112,8 @@ class CertifiedNoise:
         measured = measure(request, seed=0)  # of Lanczos' start alone; a fixed one makes evaluations reproducible
         claim, derived = foresee(request, measured)
         refuse_unsound(claim, derived, request.weights, force=True)
-        made = Outcome(request.weights + measured.step.update, derived.noise, notes=collect_notes(request, measured))
-        return made if made.updated.shape == case.weights.shape else made.as_one_row()
+        outcome = Outcome(request.weights + measured.step.update, derived.noise, notes=collect_notes(request, measured))
+        return outcome if outcome.updated.shape == case.weights.shape else outcome.as_one_row()
 
 
 @dataclass(frozen=True)
@@ -172,10 +168,10 @@ class UnlearnDeposit:
     name: str = "Deposit"
 
     def run(self, case: Case) -> Outcome:
-        kept = make_deposit(case.trained, case.splits.source, seed=0).deposit
+        deposit = make_deposit(case.trained, case.splits.source, seed=0).deposit
         # forced: an evaluation is to show a useless model, not to refuse it
         promise = Promise(self.epsilon, self.delta, force=True)
-        request = ask(None, case.splits.forget, None, promise, deposit=kept)
+        request = ask(None, case.splits.forget, None, promise, deposit=deposit)
         measured = measure(request)
         noise = foresee(request, measured)[1].noise
         assert noise is not None  # what has none is refused while it is measured

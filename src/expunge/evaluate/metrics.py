@@ -5,12 +5,13 @@ forget_score        FS: can unlearned models be told from retrained ones, forgot
 likelihood_ratio    U-LiRA: a likelihood-ratio attack on each forgotten row by itself
 membership          MIA: can forgotten rows be told from test rows by their loss
 relearn_time        RT: iterations until the forgotten rows are fitted as well as before
-score_model         any model on labelled rows: accuracy, balanced accuracy, each class, beside mere guessing
-describe_fit        the same of the rows a model was trained on, with warnings
+score_model         any model on labelled rows: accuracy, balanced accuracy, each class, against mere guessing
+describe_fit        score_model of the rows a model was trained on, with warnings
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -329,15 +330,14 @@ def relearn_time(weights: Tensor, case: Case, seed: int) -> Score:
     the ORIGINAL model's, or above. A small count says that the forgotten rows left a trace, or that they were easy
     anyway: compare with `Retrain`.
     """
-    rows = case.rows["forget"]
-    return relearn(
-        weights,
-        len(rows),
-        goal=accuracy(case.weights, rows) - WITHIN,
-        accuracy_at=lambda at: accuracy(at, rows),
-        gradient_at=lambda at, batch: case.objective.gradient(at, Rows(rows.features[batch], rows.labels[batch])),
-        seed=seed,
-    )
+    rows, start = case.rows["forget"], accuracy(case.weights, case.rows["forget"])
+
+    def gradient_at(at: Tensor, batch: Tensor) -> Tensor:
+        return case.objective.gradient(at, Rows(rows.features[batch], rows.labels[batch]))
+
+    accuracy_at = functools.partial(accuracy, rows=rows)
+    goal = start - WITHIN
+    return relearn(weights, len(rows), goal=goal, accuracy_at=accuracy_at, gradient_at=gradient_at, seed=seed)
 
 
 def relearn(

@@ -6,6 +6,7 @@ Accuracy is measured on the surrogate, with noise that is thrown away afterwards
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -109,10 +110,7 @@ def plan(
     execution: Execution = HERE,
     insecure_test_seed: int | None = None,
 ) -> Plan:
-    """The frontier of epsilon against noise and accuracy.
-
-    `match_classes`, `forget_class`, `step` and `bound` are those of `unlearn`.
-    """
+    """The frontier of epsilon against noise and accuracy; most options are those of `unlearn`."""
     if not epsilons or not distances:
         raise OptionError(
             "no epsilon or no distance",
@@ -138,41 +136,33 @@ def plan(
         shown = evenly(request.surrogate, MOST_ROWS) if labelled and shown is None else shown
         enough = 2 * len(request.forget) <= min(request.n_surrogate, request.n_source)
         trial = rehearse(request, len(request.forget), measure, seed=insecure_test_seed) if enough else None
+        norm, updated = float(request.weights.norm()), request.weights + measured.step.update
         for epsilon in epsilons:
-            noise = None if trial is None else scale_of(_at(trial[0], epsilon), trial[1])
-            outlooks.append(_outlook(_at(request, epsilon), measured, shown, noise))
+            asked = _with_epsilon(request, epsilon)
+            _, derived = foresee(asked, measured)
+            radius = derived.region.radius
+            share = math.inf if derived.noise is None or norm == 0.0 else derived.noise.length / norm
+            more = deletions_left(radius, derived.region.terms.get("training", 0.0), share)
+            outlooks.append(
+                Outlook(
+                    distance=str(request.distance),
+                    epsilon=epsilon,
+                    delta=delta,
+                    total=radius,
+                    sigma=derived.sigma,
+                    noise_share=share,
+                    accuracy=None
+                    if shown is None or derived.noise is None
+                    else _accuracy(shown, updated, derived.noise),
+                    deletions=0 if share > 1.0 or more is None else more + 1,
+                    refused=share > 1.0 or any(note.startswith(FORCED) for note in request.notes),
+                    noise=None if trial is None else scale_of(_with_epsilon(trial[0], epsilon), trial[1]),
+                )
+            )
         if index == 0:
-            advice = _advice(_at(request, _middle(epsilons)), measured)
+            advice = _advice(_with_epsilon(request, sorted(epsilons)[len(epsilons) // 2]), measured)
     before = None if shown is None else _accuracy(shown, request.weights)
     return Plan(request.n_source, request.n_forget, request.n_surrogate, before, tuple(outlooks), advice, tuple(notes))
-
-
-def _at(request: Request, epsilon: float) -> Request:
-    return replace(request, promise=replace(request.promise, epsilon=epsilon))
-
-
-def _middle(values: Sequence[float]) -> float:
-    return sorted(values)[len(values) // 2]
-
-
-def _outlook(request: Request, measured: Measurement, shown: Rows | None, recommended: float | None) -> Outlook:
-    _, derived = foresee(request, measured)
-    norm = float(request.weights.norm())
-    share = math.inf if derived.noise is None or norm == 0.0 else derived.noise.length / norm
-    more = deletions_left(derived.region.radius, derived.region.terms.get("training", 0.0), share)
-    updated = request.weights + measured.step.update
-    return Outlook(
-        distance=str(request.distance),
-        epsilon=request.promise.epsilon,
-        delta=request.promise.delta,
-        total=derived.region.radius,
-        sigma=derived.sigma,
-        noise_share=share,
-        accuracy=None if shown is None or derived.noise is None else _accuracy(shown, updated, derived.noise),
-        deletions=0 if share > 1.0 or more is None else more + 1,
-        refused=share > 1.0 or any(note.startswith(FORCED) for note in request.notes),
-        noise=recommended,
-    )
 
 
 def _accuracy(rows: Rows, weights: torch.Tensor, noise: Noise | None = None) -> float:
@@ -190,25 +180,22 @@ def _advice(request: Request, measured: Measurement) -> tuple[Advice, ...]:
     claim, derived = foresee(request, measured)
     if not bound_named(claim.bound).provable or derived.noise is None:
         return ()
+
+    def doubled(name: str) -> Claim:
+        fact = claim.facts[name]
+        return replace(claim, facts={**claim.facts, name: replace(fact, value=2 * fact.value)})
+
     changes = {
-        "twice as many surrogate rows": _with_fact(claim, "n_surrogate", 2 * claim.facts["n_surrogate"].value),
-        "twice the l2 at the next training (the model itself changes too)": _with_fact(
-            claim, "l2", 2 * claim.facts["l2"].value
-        ),
+        "twice as many surrogate rows": doubled("n_surrogate"),
+        "twice the l2 at the next training (the model itself changes too)": doubled("l2"),
     }
     if claim.distance.value > 0.0:
         changes["half the distance"] = replace(claim, distance=replace(claim.distance, value=claim.distance.value / 2))
     advice = []
     for change, changed in changes.items():
-        try:
+        with contextlib.suppress(ExpungeError):
             advice.append(Advice(change, derive(changed).required / derived.required))
-        except ExpungeError:
-            continue
     return tuple(sorted(advice, key=lambda each: each.share))
-
-
-def _with_fact(claim: Claim, name: str, value: float) -> Claim:
-    return replace(claim, facts={**claim.facts, name: replace(claim.facts[name], value=value)})
 
 
 # With a deposit: the region does not depend on epsilon; the noise is the smallest level that covers it at the mu of
@@ -265,23 +252,30 @@ def plan_deposit(
     """What forgetting these rows would cost at each epsilon; they are looked up in the deposit, and stay in it."""
     if not epsilons:
         raise OptionError("no epsilon", "at least one is needed", "Give --epsilon (epsilons=).")
-    asked = ask(
-        model,
-        forget,
-        None,
-        Promise(epsilons[0], delta, force=True),
-        deposit=deposit,
-        forget_class=forget_class,
-        execution=execution,
-    )
+    promise = Promise(epsilons[0], delta, force=True)
+    asked = ask(model, forget, None, promise, deposit=deposit, forget_class=forget_class, execution=execution)
     shown = None if test is None else make_rows(test, deposit.model, deposit.record, "the test set")
     outlooks, total, used = [], math.inf, math.inf
     for index, epsilon in enumerate(epsilons):
         progress("Epsilons", index, len(epsilons))
-        request = replace(asked, promise=replace(asked.promise, epsilon=epsilon))
-        found, radius, reach = _deposit_outlook(request, shown)
-        outlooks.append(found)
-        total, used = min(total, radius), min(used, reach)
+        request = _with_epsilon(asked, epsilon)
+        try:
+            measured = measure(request)
+        except Refused as refusal:
+            outlooks.append(DepositOutlook(epsilon, None, None, None, refusal.found))
+            continue
+        _, derived = foresee(request, measured)
+        retained = measured.retained.deposit
+        assert retained is not None
+        assert derived.noise is not None  # what has none is refused while it is measured
+        share = derived.sigma * retained.output_noise / max(retained.output_spread, 1e-300)
+        noise = replace(derived.noise, scale=derived.sigma, shape=retained.ellipsoid)
+        updated = request.weights + measured.step.update
+        accuracy = None if shown is None else _accuracy(shown, updated, noise)
+        loud = "more noise than signal in the outputs" if share > 1.0 else None
+        outlooks.append(DepositOutlook(epsilon, derived.sigma, share, accuracy, loud))
+        reach = reach_of(measured.facts, str(measured.retained.route), retained.levels[-1] * derived.mu)
+        total, used = min(total, derived.region.radius), min(used, reach)
     finite = math.isfinite(total)
     return DepositPlan(
         n_rows=deposit.numbers.n_rows,
@@ -296,22 +290,5 @@ def plan_deposit(
     )
 
 
-def _deposit_outlook(request: Request, shown: Rows | None) -> tuple[DepositOutlook, float, float]:
-    """One epsilon, the radius that the rows need, and how much of the reach."""
-    epsilon = request.promise.epsilon
-    try:
-        measured = measure(request)
-    except Refused as refusal:
-        return DepositOutlook(epsilon, None, None, None, refusal.found), math.inf, math.inf
-    _, derived = foresee(request, measured)
-    retained = measured.retained.deposit
-    assert retained is not None
-    share = derived.sigma * retained.output_noise / max(retained.output_spread, 1e-300)
-    loud = "more noise than signal in the outputs" if share > 1.0 else None
-    accuracy = None
-    if shown is not None:
-        assert derived.noise is not None  # what has none is refused while it is measured
-        noise = replace(derived.noise, scale=derived.sigma, shape=retained.ellipsoid)
-        accuracy = _accuracy(shown, request.weights + measured.step.update, noise)
-    reach = reach_of(measured.facts, str(measured.retained.route), retained.levels[-1] * derived.mu)
-    return DepositOutlook(epsilon, derived.sigma, share, accuracy, loud), derived.region.radius, reach
+def _with_epsilon(request: Request, epsilon: float) -> Request:
+    return replace(request, promise=replace(request.promise, epsilon=epsilon))
